@@ -28,8 +28,8 @@ def _imported(name: str, modules: dict[str, str], package: str) -> object:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
     from importlib import import_module
 
-    here = vars(sys.modules[package])
-    here[name] = value = getattr(import_module(modules[name]), name)
+    namespace = vars(sys.modules[package])
+    namespace[name] = value = getattr(import_module(modules[name]), name)
     return value
 
 

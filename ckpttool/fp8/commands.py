@@ -355,8 +355,8 @@ def lint(
 
     Example: ckpttool fp8 lint train.log
     """
-    there = report.existing(*files, advice="name files that are there")
-    reports.assert_reports_replaceable(report.files(), inputs=there)
+    paths = report.existing(*files, advice="name files that are there")
+    reports.assert_reports_replaceable(report.files(), inputs=paths)
     view = View(everything=verbose)
     answer = ckpttool.fp8_lint(files, allowed=report.allowed(), te_version=te_version, layers=layers, view=view)
     raise typer.Exit(reports.show(answer, report))

@@ -181,8 +181,8 @@ class MatmulChecksum(TorchDispatchMode):
 
     def _convict(self, call: _Call, result: Tensor, wrong: WrongElement) -> Tensor:
         """Compute it once more, tell of it, and return the one that is right, if any is."""
-        again = call.run()
-        second = call.product(again)
+        rerun = call.run()
+        second = call.product(rerun)
         place = wrong.batch, wrong.row
         is_persistent = _same_bits(call.product(result).c[place], second.c[place])
         is_healed = not is_persistent and worst_element(second, suspicious_rows(second)) is None
@@ -206,7 +206,7 @@ class MatmulChecksum(TorchDispatchMode):
                 healed=is_healed,
                 covered_flops=self._covered,
             )
-        return again if is_healed else result
+        return rerun if is_healed else result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

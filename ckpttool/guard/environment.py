@@ -123,13 +123,13 @@ def take_over(captured: Mapping[str, Setting]) -> None:
                 setter(captured[name])
 
 
-def differences(captured: Mapping[str, Setting], here: Mapping[str, Setting]) -> tuple[Difference, ...]:
+def differences(captured: Mapping[str, Setting], current: Mapping[str, Setting]) -> tuple[Difference, ...]:
     """Return what is not here as it was there, by name; a library that nobody loaded here is no difference."""
-    names = sorted(name for name, value in captured.items() if here.get(name) != value)
+    names = sorted(name for name, value in captured.items() if current.get(name) != value)
     return tuple(
-        Difference(what=name, captured=captured[name], here=here.get(name))
+        Difference(what=name, captured=captured[name], here=current.get(name))
         for name in names
-        if name in here or name not in _LIBRARIES
+        if name in current or name not in _LIBRARIES
     )
 
 

@@ -168,9 +168,9 @@ def _largest(gradients: Sequence[Tensor]) -> list[Tensor]:
 
 def _local(gradient: Tensor) -> Tensor:
     """Return what of it lies here: of a sharded one this rank's part, of a sparse one what it holds."""
-    here: Tensor = gradient.to_local() if hasattr(gradient, "to_local") else gradient
-    here = here.coalesce().values() if here.is_sparse else here
-    return here if here.numel() else here.new_zeros(1)
+    local: Tensor = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+    local = local.coalesce().values() if local.is_sparse else local
+    return local if local.numel() else local.new_zeros(1)
 
 
 def _average(group: dist.ProcessGroup, buffer: Tensor) -> torch.futures.Future[Tensor]:

@@ -221,23 +221,23 @@ def _like(value: object, current: object) -> object:
     placements = tuple(
         f"shard:{placement.dim}" if isinstance(placement, Shard) else "replicate" for placement in current.placements
     )
-    here = (tuple(mesh.mesh.shape), tuple(mesh.mesh_dim_names or ()), placements)
-    if here != (value.mesh_shape, value.mesh_names, value.placements):
-        raise _other_shards(value, f"is cut as {here[2]} over {here[0]} here")
+    current_layout = (tuple(mesh.mesh.shape), tuple(mesh.mesh_dim_names or ()), placements)
+    if current_layout != (value.mesh_shape, value.mesh_names, value.placements):
+        raise _other_shards(value, f"is cut as {current_layout[2]} over {current_layout[0]} here")
     local = value.local.to(current.to_local().device, copy=True)
     shape, stride = torch.Size(value.shape), value.stride
     return DTensor.from_local(local, mesh, current.placements, run_check=False, shape=shape, stride=stride)
 
 
-def _other_shards(value: Sharded, here: str) -> UsageError:
+def _other_shards(value: Sharded, current: str) -> UsageError:
     return UsageError(
-        f"a tensor was saved in shards, cut as {value.placements} over {value.mesh_shape}, and {here}: resume on as "
+        f"a tensor was saved in shards, cut as {value.placements} over {value.mesh_shape}, and {current}: resume on as "
         "many ranks as saved, or save with torch.distributed.checkpoint, which cuts anew"
     )
 
 
-def _first_difference(saved: Sequence[str], here: Sequence[str]) -> str:
-    for index, (first, other) in enumerate(zip(saved, here, strict=False)):
-        if first != other:
-            return f"number {index} was {first}, and is {other}"
-    return f"it had {len(saved)}, and has {len(here)}"
+def _first_difference(saved: Sequence[str], current: Sequence[str]) -> str:
+    for index, (first, second) in enumerate(zip(saved, current, strict=False)):
+        if first != second:
+            return f"number {index} was {first}, and is {second}"
+    return f"it had {len(saved)}, and has {len(current)}"

@@ -113,8 +113,8 @@ class SilentErrors:
         self._contain.emit(GuardEventKind.GUARD_RESET, step=step, message=f"{message}: it is not used")
 
     def _judge(self, step: Step) -> bool:
-        odd, self._odd = self._odd, ()
-        self._tell(_wrong_settings(odd, step))
+        outliers, self._odd = self._odd, ()
+        self._tell(_wrong_settings(outliers, step))
         if self._detector is None or self._probe is None:
             return False
         self._tell(self._detector.take(self._probe.values(), at=_now(), step=step))

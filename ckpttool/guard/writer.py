@@ -184,13 +184,13 @@ class CheckpointWriter:
                 raise UsageError("say save(step=…), the batches of data that were consumed: there is no guard to ask")
             step = self._objects.guard.step
         every = self._place.steps_per_epoch or max(step, 1)
-        epoch, behind = divmod(max(step, 1) - 1, every)
+        epoch, rest = divmod(max(step, 1) - 1, every)
         scale = (tree["scaler"] or {}).get("scale", 1.0)
         return SaveProgress(
             step=Step(step),
             applied=step if guard is None else int(guard["applied"]),
             epoch=epoch + 1,
-            step_in_epoch=min(step, behind + 1),
+            step_in_epoch=min(step, rest + 1),
             loss_scale=float(scale),
             global_batch_size=self._place.global_batch_size,
         )

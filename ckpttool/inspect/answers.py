@@ -191,8 +191,8 @@ def named(name: str) -> str:
 def _held(row: TensorRow, ranks: Sequence[Rank]) -> str:
     """Say which ranks hold it, and where it is another than on most."""
     placement = "shared" if not row.ranks else f"all {len(ranks)}" if row.ranks == tuple(ranks) else _places(row.ranks)
-    others = (f"{dtype} {dims(shape)} on {_places(on, noun=True)}" for dtype, shape, on in row.others)
-    return ", but ".join((placement, *others))
+    variants = (f"{dtype} {dims(shape)} on {_places(on, noun=True)}" for dtype, shape, on in row.others)
+    return ", but ".join((placement, *variants))
 
 
 def _places(ranks: Sequence[Rank], *, noun: bool = False) -> str:
@@ -235,8 +235,8 @@ def _scalars(answer: Contents) -> list[RenderableType]:
     most = len(answer.scalars) if answer.most_rows is None else _MOST_SCALARS
     pairs = []
     for row in answer.scalars[:most]:
-        others = "".join(f", but {spelled(value)} on {_places(ranks, noun=True)}" for value, ranks in row.others)
-        pairs.append((named(row.name), line(f"{spelled(row.value)}{others}", style="yellow" if others else "")))
+        variants = "".join(f", but {spelled(value)} on {_places(ranks, noun=True)}" for value, ranks in row.others)
+        pairs.append((named(row.name), line(f"{spelled(row.value)}{variants}", style="yellow" if variants else "")))
     rest = len(answer.scalars) - most
     more = [line(f"  … and {counted(rest, 'more scalar')}: --all shows them", style="dim")] if rest > 0 else []
     return [line(), line("Scalars", style="dim"), Pairs(pairs), *more]

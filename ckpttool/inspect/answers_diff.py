@@ -156,8 +156,8 @@ def _notes(answer: Difference) -> Iterator[str]:
         yield "values were not compared: --level checksum compares every bit, --level numerics tells how far"
     for group in answer.groups:
         yield f"{_group(group)}{', where compared' if answer.uncompared else ''}"
-    if odd := sum(change.movement is not None and any(change.movement.nonfinite) for change in answer.tensors):
-        yield f"{counted(odd, 'tensor')} with NaN or infinity: distances leave those elements out"
+    if nonfinite := sum(change.movement is not None and any(change.movement.nonfinite) for change in answer.tensors):
+        yield f"{counted(nonfinite, 'tensor')} with NaN or infinity: distances leave those elements out"
     weights = [group for group in answer.groups if group.kind == "weights"]
     states = [group for group in answer.groups if group.kind != "weights"]
     if states and weights:
@@ -173,8 +173,8 @@ def _apart(answer: Difference) -> Iterator[str]:
     if answer.uncompared:
         tensors = counted(answer.uncompared, "tensor")
         yield f"{tensors} could not be compared on every rank: damaged, scattered, no numbers, or on one side alone"
-    for sign, side, other in (("A", answer.a, answer.b), ("B", answer.b, answer.a)):
-        alone = {row.rank for row in side.files} - {row.rank for row in other.files} - {None}
+    for sign, side, peer in (("A", answer.a, answer.b), ("B", answer.b, answer.a)):
+        alone = {row.rank for row in side.files} - {row.rank for row in peer.files} - {None}
         if alone and len(alone) < len(side.files):
             yield f"{on_ranks(sorted(rank for rank in alone if rank is not None))} in {sign} alone"
     for sign, side in (("A", answer.a), ("B", answer.b)):
@@ -247,10 +247,12 @@ def _numbers(movement: Movement | None) -> Iterator[str | Text]:
     if movement is None:
         yield from ("–",) * 4
         return
-    odd = movement.times_median is not None and movement.times_median >= _ODD
+    is_outlier = movement.times_median is not None and movement.times_median >= _ODD
     yield "from 0" if movement.relative is None else f"{movement.relative:.3g}"
     yield (
-        "–" if movement.times_median is None else line(f"{movement.times_median:.3g}", style="bold red" if odd else "")
+        "–"
+        if movement.times_median is None
+        else line(f"{movement.times_median:.3g}", style="bold red" if is_outlier else "")
     )
     yield f"{movement.largest:.3g}"
     yield "–" if movement.cosine is None else f"{movement.cosine:.4f}"

@@ -44,18 +44,18 @@ class Comparison:
             pieces(source, entry, elements=_BYTES_APART, buffer=buffer)
             for source, entry, buffer in zip(self._sources, (a, b), self._buffers, strict=True)
         )
-        apart = _Apart()
+        sums = _Apart()
         equal = a.dtype is b.dtype
         for ours, theirs in zip(*sides, strict=True):
-            alike = a.dtype is b.dtype and bytes(ours) == bytes(theirs)
-            equal = equal and alike
+            is_equal = a.dtype is b.dtype and bytes(ours) == bytes(theirs)
+            equal = equal and is_equal
             if self._passed is not None:
                 self._passed(len(ours) + len(theirs))
             if as_numbers:
-                apart.add(doubles(a.dtype, ours), None if alike else doubles(b.dtype, theirs))
+                sums.add(doubles(a.dtype, ours), None if is_equal else doubles(b.dtype, theirs))
             elif not equal:
                 break
-        return apart.distance(a.name, equal=equal) if as_numbers else Distance(name=a.name, equal=equal)
+        return sums.distance(a.name, equal=equal) if as_numbers else Distance(name=a.name, equal=equal)
 
     @staticmethod
     def _is_there(entry: TensorEntry) -> bool:

@@ -105,7 +105,7 @@ def compare_shard(  # noqa: PLR0913  what may be asked, by keyword
     task: CheckTask,
     source: ByteSource,
     *,
-    others: Counterparts,
+    counterparts: Counterparts,
     patterns: Sequence[str] = (),
     numerics: bool = False,
     passed: Callable[[int], None] | None = None,
@@ -115,7 +115,7 @@ def compare_shard(  # noqa: PLR0913  what may be asked, by keyword
     Args:
         task: The shard.
         source: The open file.
-        others: Where the same tensors lie on the other side.
+        counterparts: Where the same tensors lie on the other side.
         patterns: Tensors that are asked for; none: all.
         numerics: Whether numbers are asked for, or bits alone.
         passed: Told after each piece how many bytes of both it had.
@@ -127,18 +127,18 @@ def compare_shard(  # noqa: PLR0913  what may be asked, by keyword
     entries_by_path: dict[str, list[TensorEntry]] = defaultdict(list)
     if worst(observed.report.findings) < Severity.DAMAGE:
         for entry in opened.entries:
-            path = others.by_file.get(task.path) or others.by_tensor.get((task.rank, entry.name))
+            path = counterparts.by_file.get(task.path) or counterparts.by_tensor.get((task.rank, entry.name))
             if path is not None and elements_in(entry.shape) and is_asked(entry.name, patterns):
                 entries_by_path[path].append(entry)
     distances: list[Distance] = []
     findings: list[Finding] = []
     for path, entries in entries_by_path.items():
         compare = partial(_beside, ours=source, entries=entries, numerics=numerics)
-        beside = check(others.tasks[path], compare=compare, passed=passed)
-        compared = beside.seen(ShardDistances)
+        peer_observation = check(counterparts.tasks[path], compare=compare, passed=passed)
+        compared = peer_observation.seen(ShardDistances)
         if compared is not None:
             distances += compared.distances
-        findings += (finding for finding in beside.report.findings if finding.severity is Severity.UNKNOWN)
+        findings += (finding for finding in peer_observation.report.findings if finding.severity is Severity.UNKNOWN)
     report = replace(observed.report, findings=(*observed.report.findings, *findings))
     return replace(observed, report=report, header=None, records=None, added=ShardDistances(distances=tuple(distances)))
 
@@ -161,7 +161,7 @@ def _beside(  # noqa: PLR0913  as above
     distances: list[Distance] = []
     if worst(observed.report.findings) < Severity.DAMAGE:
         both = ((entry, theirs[entry.name]) for entry in entries if entry.name in theirs)
-        results = (comparison.distance(entry, other) for entry, other in both)
+        results = (comparison.distance(entry, counterpart) for entry, counterpart in both)
         distances += (distance for distance in results if distance is not None)
     return replace(observed, header=None, records=None, added=ShardDistances(distances=tuple(distances)))
 

@@ -145,7 +145,7 @@ class Gathering:
             ordered = sorted(variants[name].items(), key=lambda item: (-held_by(item[1])[1], item[0]))
             (dtype, shape, nbytes), _ = ordered[0]
             ranks, files = held_by(sorted({index for _, indices in ordered for index in indices}))
-            others = tuple((variant[0], variant[1], held_by(indices)[0]) for variant, indices in ordered[1:])
+            minority = tuple((variant[0], variant[1], held_by(indices)[0]) for variant, indices in ordered[1:])
             row = TensorRow(
                 name=name,
                 dtype=dtype,
@@ -153,7 +153,7 @@ class Gathering:
                 nbytes=ByteCount(nbytes),
                 ranks=ranks,
                 files=files,
-                others=others,
+                others=minority,
                 stats=self._stats.get(name),
             )
             rows.append(row)
@@ -169,8 +169,8 @@ class Gathering:
             most, *rest = (
                 places for _, places in sorted(by_value[name].items(), key=lambda item: (-len(item[1]), item[0]))
             )
-            others = ((places[0][1], tuple(rank for rank, _ in places if rank != _SHARED)) for places in rest)
-            yield ScalarRow(name=name, value=most[0][1], others=tuple(others))
+            variants = ((places[0][1], tuple(rank for rank, _ in places if rank != _SHARED)) for places in rest)
+            yield ScalarRow(name=name, value=most[0][1], others=tuple(variants))
 
 
 def _file(opened: Opened, seal: ShardSeal | None) -> FileRow:

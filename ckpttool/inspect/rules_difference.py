@@ -48,7 +48,7 @@ class Distances:
         sums = [Fraction(number) if math.isfinite(number) else Fraction(0) for number in terms]
         sums_before = self._sums.get(name)
         self._sums[name] = (
-            sums if sums_before is None else [first + other for first, other in zip(sums_before, sums, strict=True)]
+            sums if sums_before is None else [first + second for first, second in zip(sums_before, sums, strict=True)]
         )
         largest = (distance.largest, -1 if rank is None else -rank - 2)  # of several equal ones the lowest rank
         self._largest[name] = max(self._largest.get(name, largest), largest)
@@ -134,25 +134,25 @@ def compared(
     changes = []
     uncompared = 0
     for name in {**before, **after}:
-        row, other = before.get(name), after.get(name)
-        differences = _what(row, other, same_ranks=same_ranks)
+        row, row_after = before.get(name), after.get(name)
+        differences = _what(row, row_after, same_ranks=same_ranks)
         if (
             row is not None
-            and other is not None
+            and row_after is not None
             and level is not Level.STRUCTURE
             and row.elements
             and name not in scalars
         ):
             differences += () if distances.equal.get(name, True) else ("values",)
             # Whoever compared half of the ranks cannot say that a tensor is the same.
-            uncompared += not differences and distances.pairs[name] < max(row.files, other.files)
+            uncompared += not differences and distances.pairs[name] < max(row.files, row_after.files)
         if differences:
             change = TensorChange(
                 name=name,
                 kind=kind_of(name),
                 what=differences,
                 before=_held(row),
-                after=_held(other),
+                after=_held(row_after),
                 movement=movements.get(name),
             )
             changes.append(change)
@@ -174,15 +174,15 @@ def told_as_scalars(a: Contents, b: Contents) -> frozenset[str]:
     return frozenset(row.name for row in a.scalars) & frozenset(row.name for row in b.scalars)
 
 
-def _what(row: TensorRow | None, other: TensorRow | None, *, same_ranks: bool) -> tuple[str, ...]:
-    if row is None or other is None:
+def _what(row: TensorRow | None, row_after: TensorRow | None, *, same_ranks: bool) -> tuple[str, ...]:
+    if row is None or row_after is None:
         return ("added",) if row is None else ("gone",)
-    ours, theirs = _variants(row), _variants(other)
+    ours, theirs = _variants(row), _variants(row_after)
     differences = (
         ("dtype", {dtype for dtype, _ in ours} != {dtype for dtype, _ in theirs}),
         ("shape", {shape for _, shape in ours} != {shape for _, shape in theirs}),
         # Where the worlds have other sizes, every tensor is on other ranks.
-        ("ranks", same_ranks and _held(row) != _held(other)),
+        ("ranks", same_ranks and _held(row) != _held(row_after)),
     )
     kinds = tuple(kind for kind, differs in differences if differs)
     return kinds if len(kinds) == 1 else tuple(kind for kind in kinds if kind != "ranks")
@@ -223,9 +223,11 @@ _GRAVEST = ("gone", "added", "dtype", "shape", "ranks", "values")
 def _scalars(a: Contents, b: Contents) -> Iterator[ScalarChange]:
     before, after = ({row.name: row for row in side.scalars} for side in (a, b))
     for name in {**before, **after}:
-        row, other = before.get(name), after.get(name)
+        row, row_after = before.get(name), after.get(name)
         # By their spelling: NaN is not itself, and True is 1.
-        if repr(row and (row.value, row.others)) != repr(other and (other.value, other.others)):
+        if repr(row and (row.value, row.others)) != repr(row_after and (row_after.value, row_after.others)):
             yield ScalarChange(
-                name=name, before=None if row is None else row.value, after=None if other is None else other.value
+                name=name,
+                before=None if row is None else row.value,
+                after=None if row_after is None else row_after.value,
             )

@@ -62,8 +62,8 @@ def diff(  # noqa: PLR0913  what may be asked, by keyword
         read = sum(task.cost for task in tasks_of(ours, copies=2)) + sum(several) * HEADER_COST
         expect(nbytes=read, shards=sum(several))
     first = contents_of(ours, tensors=tensors, observed=opened(ours, is_all=not values))
-    there = _listed(opened(theirs, is_all=not values), _shared_places(theirs), lists)
-    second = contents_of(theirs, tensors=tensors, observed=there)
+    listed = _listed(opened(theirs, is_all=not values), _shared_places(theirs), lists)
+    second = contents_of(theirs, tensors=tensors, observed=listed)
     findings = [*_placed(ours, theirs, first.findings), *_placed(theirs, ours, second.findings)]
     if tensors and not (first.tensors or second.tensors) and worst(findings) < Severity.DAMAGE:
         raise none_called(tensors, first.left_out)
@@ -88,8 +88,8 @@ def _alike(a: str, b: str, ours: Side, theirs: Side) -> tuple[Side, Side]:
     if (ours.file is None) is not (theirs.file is None) and max(
         len(side.checkpoint.shards) for side in (ours, theirs)
     ) > 1:
-        file, other = (a, b) if ours.file is not None else (b, a)
-        raise UsageError(f"{file} is one file, and {other} a checkpoint of several: give two of a kind")
+        file, folder = (a, b) if ours.file is not None else (b, a)
+        raise UsageError(f"{file} is one file, and {folder} a checkpoint of several: give two of a kind")
     if ours.file is None and theirs.file is None:
         return ours, theirs
     return _without_rank(ours), _without_rank(theirs)
@@ -100,12 +100,12 @@ def _without_rank(side: Side) -> Side:
     return side._replace(checkpoint=replace(side.checkpoint, shards=shards))
 
 
-def _placed(side: Side, other: Side, findings: Iterable[Finding]) -> Iterator[Finding]:
+def _placed(side: Side, peer: Side, findings: Iterable[Finding]) -> Iterator[Finding]:
     """Say of findings in which of two trees they are."""
     root = side.tree.inventory.root
     for finding in findings:
-        apart = finding.path is not None and root not in {other.tree.inventory.root, "."}
-        yield replace(finding, path=f"{root}/{finding.path}") if apart else finding
+        is_foreign = finding.path is not None and root not in {peer.tree.inventory.root, "."}
+        yield replace(finding, path=f"{root}/{finding.path}") if is_foreign else finding
 
 
 def _held(side: Side, shard_rank: Rank | None, role: ShardRole) -> _Held:
@@ -135,18 +135,18 @@ def _compared(
     ours: Side, theirs: Side, lists: dict[_Held, dict[str, str]], *, tensors: Sequence[str], numerics: bool
 ) -> Iterator[Observation]:
     """Compare the values of every file of A with those of B."""
-    others = {_held(theirs, shard.rank, shard.role): shard.path for shard in theirs.checkpoint.shards}
+    counterparts_by_key = {_held(theirs, shard.rank, shard.role): shard.path for shard in theirs.checkpoint.shards}
     by_file = {
-        shard.path: others[shard_key]
+        shard.path: counterparts_by_key[shard_key]
         for shard in ours.checkpoint.shards
-        if (shard_key := _held(ours, shard.rank, shard.role)) in others and shard_key not in lists
+        if (shard_key := _held(ours, shard.rank, shard.role)) in counterparts_by_key and shard_key not in lists
     }
     counterparts = Counterparts(
         tasks={task.path: task for task in tasks_of(theirs)},
         by_file=by_file,
         by_tensor={(rank, name): path for (rank, _), names in lists.items() for name, path in names.items()},
     )
-    compare = partial(compare_shard, others=counterparts, patterns=tuple(tensors), numerics=numerics)
+    compare = partial(compare_shard, counterparts=counterparts, patterns=tuple(tensors), numerics=numerics)
     engine = partial(ThreadEngine, jobs=cores(), timeout=TIMEOUT_SECONDS)
     # What is compared with a shard is as large, near enough.
     tasks = tasks_of(ours, copies=2)

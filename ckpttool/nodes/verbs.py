@@ -126,10 +126,10 @@ def parts_of_nodes(question: PartQuestion) -> Iterator[PartWritten | IncompleteE
                 f"part {at + 1} of {of}: the node {host} was lost ({answer}); what it has, nobody knows"
             )
             continue
-        there, version, made = answer
-        assert_same(there, version)
+        own_version, version, made = answer
+        assert_same(own_version, version)
         if isinstance(made, str):
-            raise UsageError(f"{there}: {made}")
+            raise UsageError(f"{own_version}: {made}")
         assert_own(places[at], made.seat)
         yield _written(made, places[at])
 
@@ -279,18 +279,18 @@ def _divided(split: Split, process: Process, *, shared: bool) -> tuple[int, int]
     Raises:
         UsageError: They are to be divided on this machine, and nobody says among how many.
     """
-    here = (
+    process_seat = (
         None
         if process.local_index is None or process.local_count is None
         else (process.local_index, process.local_count)
     )
-    if split is Split.NODE and here is None:
+    if split is Split.NODE and process_seat is None:
         raise UsageError("--split node: nothing tells how many processes of this machine look; say all or none")
     if split is Split.ALL or (split is Split.AUTO and shared):
-        here = process.index, process.count
+        process_seat = process.index, process.count
     elif split is Split.NONE:
-        here = None
-    return None if here is None or here[1] == 1 else here
+        process_seat = None
+    return None if process_seat is None or process_seat[1] == 1 else process_seat
 
 
 def _room(root: str, view: Seen) -> tuple[Room | None, tuple[str, ...]]:

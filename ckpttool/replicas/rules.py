@@ -52,12 +52,12 @@ def sick_shards(checkpoint: Checkpoint, verdict: Verdict, path_of: Callable[[Pla
         if shard.rank is not None and wrong[shard.path]
     ]
     missing = [finding for finding in verdict.findings if finding.code in _MISSING]
-    there = {(shard.rank, shard.role) for shard in checkpoint.shards}
+    present = {(shard.rank, shard.role) for shard in checkpoint.shards}
     roles = sorted({shard.role for shard in checkpoint.shards if shard.rank is not None})
     named = {rank for finding in missing for rank in finding.ranks}
     for rank in sorted({*named, *map(Rank, range(checkpoint.topology.world_size or 0))}) if missing else ():
         for role in roles:
-            path = None if (rank, role) in there else path_of((rank, role))
+            path = None if (rank, role) in present else path_of((rank, role))
             if path is not None:
                 findings = tuple(finding for finding in missing if finding.path == path)
                 findings = findings or tuple(finding for finding in missing if rank in finding.ranks)
@@ -73,8 +73,8 @@ def stays_lost(verdict: Verdict, sick: Sequence[Sick]) -> tuple[Finding, ...]:
 
 def find_donors(
     sick: Sequence[Sick],
-    now: Mapping[Place, ShardReport],
-    others: Sequence[SavedShards],
+    reports: Mapping[Place, ShardReport],
+    saved_shards: Sequence[SavedShards],
     recorded: RecordedSlices | None,
     order: HealOrder,
 ) -> tuple[ShardHealing, ...]:
@@ -82,38 +82,42 @@ def find_donors(
 
     Args:
         sick: The shards.
-        now: All that could be read of the checkpoint, every element, with what was found about each.
-        others: Other checkpoints, those of the same run first, nearest first.
+        reports: All that could be read of the checkpoint, every element, with what was found about each.
+        saved_shards: Other checkpoints, those of the same run first, nearest first.
         recorded: What the training's own record says of the ranks' slices; None: there is none.
         order: What was asked for.
     """
-    doubted = {shard.place for shard in sick}
-    sound = {place: report for place, report in now.items() if place not in doubted}
+    doubtful = {shard.place for shard in sick}
+    sound = {place: report for place, report in reports.items() if place not in doubtful}
     sealed = {shard.place: shard.sealed for shard in sick if shard.sealed is not None}
     digests_by_role = {role: _digests(sound, role) for role in {shard.role for shard in sick}}
     recorded = recorded if all(believed(recorded, digests) for digests in digests_by_role.values()) else None
-    evidence = Evidence(others, recorded, order.tensor, now, doubted, {}, sealed, {})
+    evidence = Evidence(saved_shards, recorded, order.tensor, reports, doubtful, {}, sealed, {})
     return tuple(_healing(shard, sound, evidence, order) for shard in sick)
 
 
-def _digests(now: Mapping[Place, ShardReport], role: ShardRole) -> dict[Rank, TensorDigests]:
+def _digests(reports: Mapping[Place, ShardReport], role: ShardRole) -> dict[Rank, TensorDigests]:
     return {
         place[0]: report.tensor_digests
-        for place, report in now.items()
+        for place, report in reports.items()
         if place[1] is role and report.tensor_digests is not None
     }
 
 
-def _healing(sick: Sick, now: Mapping[Place, ShardReport], evidence: Evidence, order: HealOrder) -> ShardHealing:
-    others = {place: report for place, report in sorted(now.items()) if place[1] is sick.role and place[0] != sick.rank}
-    if order.donor is not None and order.donor not in {rank for rank, _ in others}:
+def _healing(sick: Sick, reports: Mapping[Place, ShardReport], evidence: Evidence, order: HealOrder) -> ShardHealing:
+    candidates = {
+        place: report for place, report in sorted(reports.items()) if place[1] is sick.role and place[0] != sick.rank
+    }
+    if order.donor is not None and order.donor not in {rank for rank, _ in candidates}:
         has = (
-            f"leave --from out, or take one that has: {on_ranks([rank for rank, _ in others])}" if others else _TO_PROVE
+            f"leave --from out, or take one that has: {on_ranks([rank for rank, _ in candidates])}"
+            if candidates
+            else _TO_PROVE
         )
         return _refused(sick, f"rank {order.donor} has no such shard", has)
     proofs: dict[Place, CopyProof] = {}
     against: list[str] = []
-    for place, report in others.items():
+    for place, report in candidates.items():
         if not is_sound(report):
             why = max(report.findings, key=lambda finding: finding.severity).message
             against.append(f"rank {place[0]} is doubted itself: {why}")
@@ -131,16 +135,16 @@ def _healing(sick: Sick, now: Mapping[Place, ShardReport], evidence: Evidence, o
         return _refused(sick, "; ".join(reasons), remedy)
     if not proofs:
         return _refused(sick, _in_short(against), _TO_PROVE)
-    copies = {place: others[place] for place in proofs}
+    copies = {place: candidates[place] for place in proofs}
     believed = _believed(sick, copies, evidence)
     if isinstance(believed, str):
         return _refused(sick, believed, "a checksum of one of them from before, or more copies, would tell")
     donors = [place for place in believed if order.donor in {None, place[0]}]
     if not donors:
         return _refused(sick, f"rank {order.donor} differs from the other copies", "take another donor, or none")
-    chosen = min(donors, key=lambda place: (not others[place].checksum_matched, place))
-    agrees = next((place[0] for place in believed if are_two_files(others[place], others[chosen])), None)
-    donor = _donor(chosen[0], others[chosen], proofs[chosen], agrees)
+    chosen = min(donors, key=lambda place: (not candidates[place].checksum_matched, place))
+    agrees = next((place[0] for place in believed if are_two_files(candidates[place], candidates[chosen])), None)
+    donor = _donor(chosen[0], candidates[chosen], proofs[chosen], agrees)
     return ShardHealing(sick=sick, donor=donor, tensor=order.tensor)
 
 
@@ -169,11 +173,11 @@ def _believed(sick: Sick, copies: Mapping[Place, ShardReport], evidence: Evidenc
     one over the other, would outvote the last that is whole. Two are enough if there never were more than three.
     """
     blamed, lost = evidence.blamed(sick.place, copies)
-    alike: dict[tuple[str | None, tuple[tuple[str, bytes], ...]], list[Place]] = defaultdict(list)
+    by_content: dict[tuple[str | None, tuple[tuple[str, bytes], ...]], list[Place]] = defaultdict(list)
     heard = {**copies, **blamed}
     for place, report in heard.items():
-        alike[report.schema_hash, tuple(sorted((evidence.held(report) or {}).items()))].append(place)
-    groups = sorted(alike.values(), key=len, reverse=True)
+        by_content[report.schema_hash, tuple(sorted((evidence.held(report) or {}).items()))].append(place)
+    groups = sorted(by_content.values(), key=len, reverse=True)
     verified = [group for group in groups if any(evidence.is_as_sealed(sick.place, heard[place]) for place in group)]
     verified = verified or [group for group in groups if any(heard[place].checksum_matched for place in group)]
     if len(groups) == 1 or len(verified) == 1:
@@ -231,10 +235,15 @@ def metadata_of(
         own_then: What the rank itself said at another checkpoint, whose order is kept.
         donor_then: What the donor said there.
     """
-    now, then = dict(donor), dict(donor_then)
+    donor_now, donor_past = dict(donor), dict(donor_then)
     mine = dict(own_then)
-    pairs = {name: now[name] if name in now and then.get(name) == value else value for name, value in own_then}
-    return tuple({**pairs, **{name: value for name, value in donor if name not in mine and name not in then}}.items())
+    pairs = {
+        name: donor_now[name] if name in donor_now and donor_past.get(name) == value else value
+        for name, value in own_then
+    }
+    return tuple(
+        {**pairs, **{name: value for name, value in donor if name not in mine and name not in donor_past}}.items()
+    )
 
 
 def with_shards(healing: Healing) -> Checkpoint:
@@ -324,9 +333,9 @@ def _healed_by(advice: Finding, reason: Finding) -> Finding:
     return replace(reason, remedy=remedy)
 
 
-def witnesses_for(checkpoint: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
+def witnesses_for(checkpoint: Checkpoint, checkpoints: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
     """Yield the other checkpoints of the same run, then those of other starts of it: each nearest first."""
-    kin = [save for save in others if _kind(save) == _kind(checkpoint)]
+    kin = [save for save in checkpoints if _kind(save) == _kind(checkpoint)]
     at = next((index for index, save in enumerate(kin) if save.key == checkpoint.key), len(kin))
     nearest = sorted(range(len(kin)), key=lambda index: (kin[index].run != checkpoint.run, abs(index - at), index > at))
     return (kin[index] for index in nearest if index != at)

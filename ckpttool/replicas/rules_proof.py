@@ -82,22 +82,22 @@ class Evidence(NamedTuple):
         by_name = {} if report.tensor_digests is None else report.tensor_digests.by_name
         return {self.tensor: by_name[self.tensor]} if self.tensor in by_name else None
 
-    def of(self, sick: Place, other: Place, now: ShardReport) -> CopyProof | str:
+    def of(self, sick: Place, like: Place, report: ShardReport) -> CopyProof | str:
         """Return what proves that two shards are copies, or say why nothing does."""
-        held_now = self.held(now) or {}
-        if self.is_as_sealed(sick, now):
+        held_now = self.held(report) or {}
+        if self.is_as_sealed(sick, report):
             return CopyProof(Proof.SEALED, record=self.sealed[sick].record)
-        recorded = self._recorded(sick, other, now.schema_hash, held_now)
-        return self._learned(sick, other, now, held_now) if recorded is None else recorded
+        recorded = self._recorded(sick, like, report.schema_hash, held_now)
+        return self._learned(sick, like, report, held_now) if recorded is None else recorded
 
     def is_as_sealed(self, sick: Place, report: ShardReport) -> bool:
         """Tell whether a shard holds what the manifest has of another one, in all that counts."""
-        then, now = self.sealed.get(sick), self.held(report)
-        if then is None or now is None:
+        sealed, current = self.sealed.get(sick), self.held(report)
+        if sealed is None or current is None:
             return False
         if self.tensor is not None:
-            return then.tensors.by_name.get(self.tensor) == now[self.tensor]
-        return (then.schema_hash, then.tensors.by_name) == (report.schema_hash, now)
+            return sealed.tensors.by_name.get(self.tensor) == current[self.tensor]
+        return (sealed.schema_hash, sealed.tensors.by_name) == (report.schema_hash, current)
 
     def blamed(self, sick: Place, copies: Mapping[Place, ShardReport]) -> tuple[dict[Place, ShardReport], int]:
         """Return who is doubted for nothing but that copies differ, and count who may be a copy and says nothing.
@@ -119,29 +119,29 @@ class Evidence(NamedTuple):
                 blamed[place] = report
         return blamed, silent
 
-    def _may_be_copy(self, sick: Place, other: Place) -> bool:
+    def _may_be_copy(self, sick: Place, like: Place) -> bool:
         """Tell whether nothing speaks against it that a shard is, or was, a copy."""
         slices = {} if self.recorded is None else self.recorded.slices
-        if any(sick[0] in ranks and ranks[sick[0]] != ranks.get(other[0]) for ranks in slices.values()):
+        if any(sick[0] in ranks and ranks[sick[0]] != ranks.get(like[0]) for ranks in slices.values()):
             return False
-        then = ((self._sound(saved, sick), self._sound(saved, other)) for saved in self.others if saved.same_run)
-        return all(ours is None or theirs is None or ours == theirs for ours, theirs in then)
+        pairs = ((self._sound(saved, sick), self._sound(saved, like)) for saved in self.others if saved.same_run)
+        return all(ours is None or theirs is None or ours == theirs for ours, theirs in pairs)
 
-    def is_older_than(self, place: Place, other: ShardReport) -> bool:
+    def is_older_than(self, place: Place, later_report: ShardReport) -> bool:
         """Tell whether a shard's tensors are most of them not another's, and its own at another save of the run."""
         report = self.now[place]
-        ours, theirs = self.held(report) or {}, self.held(other) or {}
+        ours, theirs = self.held(report) or {}, self.held(later_report) or {}
         differing = [name for name in ours if ours[name] != theirs.get(name)]
         if 2 * len(differing) <= len(ours):
             return False
-        then = (self._sound(saved, place) for saved in self.others if saved.same_run)
+        earlier_reports = (self._sound(saved, place) for saved in self.others if saved.same_run)
         return any(
             saved is not None and 2 * sum(saved.held.get(name) == ours[name] for name in differing) > len(differing)
-            for saved in then
+            for saved in earlier_reports
         )
 
     def _recorded(
-        self, sick: Place, other: Place, schema: str | None, tensors: Collection[str]
+        self, sick: Place, like: Place, schema: str | None, tensors: Collection[str]
     ) -> CopyProof | str | None:
         """Return what a record proves or says against it; None where it does not tell of all tensors.
 
@@ -153,19 +153,19 @@ class Evidence(NamedTuple):
         slices = self.recorded.slices
         for name in sorted(slices) if self.tensor is None else tensors:
             digests = slices.get(name, {})
-            if digests.get(sick[0]) != digests.get(other[0]):
-                return f"rank {other[0]} holds another slice of {name} by {self.recorded.source}"
-        untold = {name for name in tensors if not {sick[0], other[0]} <= slices.get(name, {}).keys()}
+            if digests.get(sick[0]) != digests.get(like[0]):
+                return f"rank {like[0]} holds another slice of {name} by {self.recorded.source}"
+        untold = {name for name in tensors if not {sick[0], like[0]} <= slices.get(name, {}).keys()}
         if not self.recorded.is_of_save:
-            borne_out = self._borne_out(other[1], schema, slices)
+            borne_out = self._borne_out(like[1], schema, slices)
             untold -= borne_out.shared
-            if not borne_out.is_shown and not any(map(partial(self._were_equal, sick, other), self.others)):
+            if not borne_out.is_shown and not any(map(partial(self._were_equal, sick, like), self.others)):
                 return None
         return None if untold else CopyProof(Proof.RECORDED, record=self.recorded.source)
 
-    def _were_equal(self, sick: Place, other: Place, saved: SavedShards) -> bool:
+    def _were_equal(self, sick: Place, like: Place, saved: SavedShards) -> bool:
         ours = self._sound(saved, sick)
-        return saved.same_run and ours is not None and ours == self._sound(saved, other)
+        return saved.same_run and ours is not None and ours == self._sound(saved, like)
 
     def _borne_out(self, role: ShardRole, schema: str | None, slices: Mapping[str, Mapping[Rank, int]]) -> _BorneOut:
         """Tell what the whole shards of a kind show of a record."""
@@ -203,32 +203,32 @@ class Evidence(NamedTuple):
             if (digests := _all_held(report)) is not None
         )
 
-    def _learned(self, sick: Place, other: Place, now: ShardReport, held_now: Mapping[str, bytes]) -> CopyProof | str:
+    def _learned(self, sick: Place, like: Place, report: ShardReport, held_now: Mapping[str, bytes]) -> CopyProof | str:
         equal: list[_Equal] = []
         elsewhere: list[_Equal] = []
         for saved in self.others:
-            ours, theirs = self._sound(saved, sick), self._sound(saved, other)
+            ours, theirs = self._sound(saved, sick), self._sound(saved, like)
             if ours is None or theirs is None:
                 continue
-            is_alike = theirs.schema == now.schema_hash
+            is_alike = theirs.schema == report.schema_hash
             if ours != theirs:
                 if saved.same_run or is_alike:
-                    return f"rank {other[0]} {_differs_in(ours.held, theirs.held)} at {saved.name}"
+                    return f"rank {like[0]} {_differs_in(ours.held, theirs.held)} at {saved.name}"
             elif is_alike:
                 (equal if saved.same_run else elsewhere).append(_Equal(saved, ours.held))
         if len(equal) < MIN_WITNESSES:
             steady = [
                 equal_save
                 for equal_save in (*equal, *elsewhere)
-                if self._is_steady(equal_save.saved, other[1], now.schema_hash)
+                if self._is_steady(equal_save.saved, like[1], report.schema_hash)
             ]
-            if equal and equal[0] in steady and self._rest_agrees(sick, now, equal[0].saved.shards[other]):
+            if equal and equal[0] in steady and self._rest_agrees(sick, report, equal[0].saved.shards[like]):
                 return CopyProof(Proof.LEARNED, witnesses=(equal[0].saved.name,), rest_agrees=True)
             if not equal or equal[0] not in steady or len(steady) < MIN_WITNESSES:
-                return f"rank {other[0]} was equal at {counted(len(equal), 'other checkpoint')} of the run"
+                return f"rank {like[0]} was equal at {counted(len(equal), 'other checkpoint')} of the run"
             equal = steady
-        if (still := _never_changed(held_now, [equal_save.held for equal_save in equal])) is not None:
-            return f"{still} did not change where rank {other[0]} was equal, and has changed since"
+        if (constant := _never_changed(held_now, [equal_save.held for equal_save in equal])) is not None:
+            return f"{constant} did not change where rank {like[0]} was equal, and has changed since"
         return CopyProof(Proof.LEARNED, witnesses=tuple(equal_save.saved.name for equal_save in equal))
 
     def _sound(self, saved: SavedShards, place: Place) -> _Held | None:
@@ -246,32 +246,35 @@ class Evidence(NamedTuple):
         key = saved.name, role, schema
         if key not in self.steady:
             pairs = [
-                (now, then.held)
+                (current, past.held)
                 for place, report in self.now.items()
                 if place[1] is role and place not in self.doubted and is_sound(report)
-                if (now := self.held(report)) is not None and (then := self._sound(saved, place)) is not None
-                if report.schema_hash == then.schema == schema
+                if (current := self.held(report)) is not None and (past := self._sound(saved, place)) is not None
+                if report.schema_hash == past.schema == schema
             ]
-            columns = ({(now[name], then[name]) for now, then in pairs} for name in (pairs[0][0] if pairs else ()))
+            columns = (
+                {(current[name], past[name]) for current, past in pairs} for name in (pairs[0][0] if pairs else ())
+            )
             self.steady[key] = saved.step != _BEGINNING and all(
-                len(both) == len({now for now, _ in both}) == len({then for _, then in both}) for both in columns
+                len(both) == len({current for current, _ in both}) == len({past for _, past in both})
+                for both in columns
             )
         return self.steady[key]
 
-    def _rest_agrees(self, sick: Place, now: ShardReport, then: ShardReport) -> bool:
+    def _rest_agrees(self, sick: Place, current: ShardReport, past: ShardReport) -> bool:
         """Tell whether what is whole of a damaged file changed as the donor's did, since a witness of the same run.
 
         Only where most ranks are whole: those who hold another slice are then among them, and would show.
         """
         sick_report = self.now.get(sick)
-        doubted = sum(place[1] is sick[1] for place in self.doubted)
+        suspect_count = sum(place[1] is sick[1] for place in self.doubted)
         sound_count = sum(
-            place[1] is sick[1] and report.schema_hash == now.schema_hash and place not in self.doubted
+            place[1] is sick[1] and report.schema_hash == current.schema_hash and place not in self.doubted
             for place, report in self.now.items()
         )
-        if sick_report is None or sick_report.schema_hash != now.schema_hash or doubted >= sound_count:
+        if sick_report is None or sick_report.schema_hash != current.schema_hash or suspect_count >= sound_count:
             return False
-        ours, theirs, before = map(_all_held, (sick_report, now, then))
+        ours, theirs, before = map(_all_held, (sick_report, current, past))
         if ours is None or theirs is None or before is None:
             return False
         differing = sum(ours[name] != theirs[name] for name in theirs)
@@ -302,9 +305,9 @@ def _is_only_outvoted(report: ShardReport) -> bool:
     return bool(against) and against <= _BY_COPIES
 
 
-def are_two_files(report: ShardReport, other: ShardReport) -> bool:
+def are_two_files(report: ShardReport, peer: ShardReport) -> bool:
     """Tell whether they are no two names of one file, which is no copy of itself."""
-    return report is not other and (report.stamp is None or report.stamp != other.stamp)
+    return report is not peer and (report.stamp is None or report.stamp != peer.stamp)
 
 
 def is_sound(report: ShardReport) -> bool:
@@ -319,13 +322,13 @@ def _differs_in(a: Mapping[str, bytes], b: Mapping[str, bytes]) -> str:
     return "held tensors of other shapes" if first is None else f"differed in {first}"
 
 
-def _never_changed(now: Mapping[str, bytes], then: Sequence[Mapping[str, bytes]]) -> str | None:
+def _never_changed(current: Mapping[str, bytes], past: Sequence[Mapping[str, bytes]]) -> str | None:
     """Return a tensor that was the same at all witnesses and is another now: that it was equal taught nothing."""
     return next(
         (
             name
-            for name, digest in now.items()
-            if len(values := {digests[name] for digests in then}) == 1 and {digest} != values
+            for name, digest in current.items()
+            if len(values := {digests[name] for digests in past}) == 1 and {digest} != values
         ),
         None,
     )

@@ -167,20 +167,20 @@ def _donors(
     stamps = {report.path: report.stamp for report in verdict.reports}
     # What was rebuilt from another file is that file by another name.
     stamps |= {path: stamps[origin] for path, origin in rebuilt_from(verdict.reports, seals).items()}
-    now = _by_place(
+    current = _by_place(
         replace(report, findings=tuple(findings[report.path]), stamp=stamps[report.path]) for report in verdict.reports
     )
-    others: list[SavedShards] = []
-    answer = find_donors(sick, now, others, recorded, order)
-    for other in witnesses_for(checkpoint, tree.inventory.checkpoints):
-        if all(item.donor is not None for item in answer) or len(others) == MOST_WITNESSES:
+    companions: list[SavedShards] = []
+    answer = find_donors(sick, current, companions, recorded, order)
+    for companion in witnesses_for(checkpoint, tree.inventory.checkpoints):
+        if all(item.donor is not None for item in answer) or len(companions) == MOST_WITNESSES:
             break
-        if not blocking(other.findings):
+        if not blocking(companion.findings):
             roles = {report.role for report in sick}
-            is_same = other.run == checkpoint.run
-            shards = _read(tree, other, roles)
-            others.append(SavedShards(name=other.name, step=other.step, same_run=is_same, shards=shards))
-            answer = find_donors(sick, now, others, recorded, order)
+            is_same = companion.run == checkpoint.run
+            shards = _read(tree, companion, roles)
+            companions.append(SavedShards(name=companion.name, step=companion.step, same_run=is_same, shards=shards))
+            answer = find_donors(sick, current, companions, recorded, order)
     told_by_header = {report.path: report.schema_hash for report in verdict.reports}
     answer = tuple(_with_trust_of_donor(item, seals) for item in answer)
     answer = tuple(_unless_contradicted(tree, item, told_by_header) for item in answer)

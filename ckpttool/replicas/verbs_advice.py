@@ -80,8 +80,8 @@ def _advice(
         findings=rejection.reasons,
     )
     sick = sick_shards(checkpoint, verdict, lambda place: str(tree.layout.twin(checkpoint, *place)))
-    others = witnesses_for(checkpoint, tree.inventory.checkpoints)
-    kin = [other for other in others if other.run == checkpoint.run and not other.findings]
+    companions = witnesses_for(checkpoint, tree.inventory.checkpoints)
+    kin = [companion for companion in companions if companion.run == checkpoint.run and not companion.findings]
     may_be = bool(sick) and bool(kin) and _may_all_have_copies(tree, kin[0], sick)
     return heal_advice(point, checkpoint, root=root, is_proven=False) if may_be else None
 
@@ -101,12 +101,12 @@ def _cost(tree: Tree, checkpoint: Checkpoint) -> int:
     return cost
 
 
-def _may_all_have_copies(tree: Tree, other: Checkpoint, sick: Sequence[Sick]) -> bool:
+def _may_all_have_copies(tree: Tree, companion: Checkpoint, sick: Sequence[Sick]) -> bool:
     """Tell whether at another checkpoint whole ranks' files were like each of these, as far as headers and ends tell.
 
     Of many ranks only those a power of two away are asked: there the copies are, in most layouts.
     """
-    world = {shard.rank for shard in other.shards if shard.rank is not None}
+    world = {shard.rank for shard in companion.shards if shard.rank is not None}
     near = {
         report.place: world.difference({report.rank})
         if len(world) <= _ALL_ASKED
@@ -114,15 +114,15 @@ def _may_all_have_copies(tree: Tree, other: Checkpoint, sick: Sequence[Sick]) ->
         for report in sick[:_MOST_ASKED]
     }
     places = {(rank, role) for (own_rank, role), ranks in near.items() for rank in (own_rank, *ranks)}
-    shards = tuple(shard for shard in other.shards if (shard.rank, shard.role) in places)
-    tasks = plan_checks(tree.inventory.root, replace(other, shards=shards), Level.STRUCTURE)
+    shards = tuple(shard for shard in companion.shards if (shard.rank, shard.role) in places)
+    tasks = plan_checks(tree.inventory.root, replace(companion, shards=shards), Level.STRUCTURE)
     reports = {
         (report.rank, report.role): (report.schema_hash, report.tail_hash)
         for report in reports_of(tasks, content_engine(CheckQuestion(), None))
         if report.tail_hash is not None
     }
-    doubted = {report.place for report in sick}
-    sound = {(rank, role): like for (rank, role), like in reports.items() if (rank, role) not in doubted}
+    sick_places = {report.place for report in sick}
+    sound = {(rank, role): like for (rank, role), like in reports.items() if (rank, role) not in sick_places}
     return all(
         own_rank in reports and any(sound.get((rank, own_rank[1])) == reports[own_rank] for rank in ranks)
         for own_rank, ranks in near.items()

@@ -303,14 +303,14 @@ def differing_tensor(storage: Storage, path: str, donor: str) -> str | None:
 def _differs(ours: ByteSource, theirs: ByteSource, entry: TensorEntry) -> bool:
     """Tell whether two files differ in the bytes of a tensor, but for lost pages."""
     for begin, end in entry.spans:
-        for mine, other in zip(read_blocks(ours, begin, end), read_blocks(theirs, begin, end), strict=True):
+        for mine, donor_block in zip(read_blocks(ours, begin, end), read_blocks(theirs, begin, end), strict=True):
             at, block = mine
-            if block == other[1]:
+            if block == donor_block[1]:
                 continue
             first, last = at // PAGE_BYTES, (at + len(block) - 1) // PAGE_BYTES
             for page in range(first, last + 1):
                 span = slice(max(0, page * PAGE_BYTES - at), (page + 1) * PAGE_BYTES - at)
-                if block[span] != other[1][span] and any(ours.read(page * PAGE_BYTES, PAGE_BYTES)):
+                if block[span] != donor_block[1][span] and any(ours.read(page * PAGE_BYTES, PAGE_BYTES)):
                     return True
     return False
 
@@ -329,14 +329,14 @@ def own_metadata(
     Raises:
         OSError: The disk did not answer.
     """
-    now = _metadata(storage, donor.path)
-    for other in kin:
-        paths = {shard.rank: shard.path for shard in other.shards if shard.role is sick.role}
+    current = _metadata(storage, donor.path)
+    for peer in kin:
+        paths = {shard.rank: shard.path for shard in peer.shards if shard.role is sick.role}
         if sick.rank in paths and donor.rank in paths:
             ours, theirs = _metadata(storage, paths[sick.rank]), _metadata(storage, paths[donor.rank])
             if ours is not None and theirs is not None:
-                return metadata_of(now or (), ours, theirs)
-    return now
+                return metadata_of(current or (), ours, theirs)
+    return current
 
 
 def _metadata(storage: Storage, path: str) -> tuple[tuple[str, str], ...] | None:

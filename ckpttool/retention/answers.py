@@ -54,8 +54,13 @@ def document(pruning: Pruning) -> Document:
     }
 
 
-def _files(there: Elsewhere) -> Document:
-    return {"host": there.host, "name": there.checkpoint, "bytes": there.nbytes, "paths": list(there.paths)}
+def _files(elsewhere: Elsewhere) -> Document:
+    return {
+        "host": elsewhere.host,
+        "name": elsewhere.checkpoint,
+        "bytes": elsewhere.nbytes,
+        "paths": list(elsewhere.paths),
+    }
 
 
 def _fate(fate: Fate) -> Document:

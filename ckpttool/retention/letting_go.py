@@ -79,8 +79,8 @@ def batches_of(tree: Tree, saves: Iterable[tuple[str, Sequence[str]]]) -> tuple[
 
 def expired(tree: Tree, days: float) -> list[str]:
     """Name the trash folders that were there long enough; with no days to wait, whatever a clock says."""
-    now, patience = time.time(), days * DAY_SECONDS
-    return [folder.name for folder in in_trash(tree) if not patience or now - folder.since >= patience]
+    current, patience = time.time(), days * DAY_SECONDS
+    return [folder.name for folder in in_trash(tree) if not patience or current - folder.since >= patience]
 
 
 def let_go(tree: Tree, batches: Sequence[Batch], fixes: Sequence[PointerFix], *, days: float) -> None:

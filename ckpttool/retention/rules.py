@@ -139,7 +139,7 @@ def retain(
     refused = {**abandoned, **refused}
     for candidate in candidates:
         _keep_what_is_not_ours(candidate, by_name, refused.get(candidate.checkpoint.key))
-    others = [checkpoint for checkpoint in inventory.checkpoints if policy.prefix not in {None, checkpoint.prefix}]
+    foreign = [checkpoint for checkpoint in inventory.checkpoints if policy.prefix not in {None, checkpoint.prefix}]
     _keep_evidence(candidates, inventory, without, verifier)
     return RetentionPlan(
         root=inventory.root,
@@ -147,7 +147,7 @@ def retain(
         policy=policy,
         fates=(
             *(_fate(candidate, policy) for candidate in candidates),
-            *(_other(checkpoint, named=checkpoint in by_name) for checkpoint in newest_first(others)),
+            *(_other(checkpoint, named=checkpoint in by_name) for checkpoint in newest_first(foreign)),
         ),
     )
 
@@ -179,14 +179,14 @@ def _named(inventory: Inventory, names: Iterable[str]) -> list[Checkpoint]:
 
 def _candidate(checkpoint: Checkpoint, course: Course, policy: RetentionPolicy, verifier: Verifier) -> _Candidate:
     candidate = _Candidate(checkpoint)
-    doubt = two_runs_in(checkpoint, course.inventory)
-    against = blocking((*checkpoint.findings, *([] if doubt is None else [doubt])))
+    two_runs = two_runs_in(checkpoint, course.inventory)
+    against = blocking((*checkpoint.findings, *([] if two_runs is None else [two_runs])))
     if not against:
         verdict = verifier.headers(checkpoint)
         candidate.word = verdict.word
         against = blocking(verdict.findings)
         candidate.whole = not against
-    doubts = (*not_acted_on(checkpoint), *([] if doubt is None else [doubt]))
+    doubts = (*not_acted_on(checkpoint), *([] if two_runs is None else [two_runs]))
     if against and all(finding.is_tie for finding in against):
         candidate.keep(Why.DISPUTED, f"one of two saves is wrong ({against[0].code.value}), nothing shows which")
     elif may_be_good(against) and any(finding not in doubts for finding in against):
@@ -296,9 +296,9 @@ def _keep_evidence(
     def differing(removed: Sequence[_Candidate]) -> frozenset[_Key]:
         """Name what stays and is judged differently."""
         remaining = without([judged_before.checkpoint for judged_before in removed])
-        now = _judgements(remaining)
+        judgements = _judgements(remaining)
         away = {_key(judged_before.checkpoint) for judged_before in removed}
-        changed = {key for key, judgement in before.items() if key not in away and now.get(key) != judgement}
+        changed = {key for key, judgement in before.items() if key not in away and judgements.get(key) != judgement}
         for checkpoint in remaining.checkpoints:
             last = looked_at.get(_key(checkpoint))
             if last is not None and verifier.is_whole_in(remaining, checkpoint) != last.whole:

@@ -107,8 +107,8 @@ def restore(question: Where, name: str, *more: str, grace: float = 300.0) -> Tra
         _named(root, before, requested).listed.folder for requested in (name, *more)
     }  # before a lock is written, too
     with change_of(root):  # what was begun is done then, be it this very restore
-        now = [_looked_into(tree, folder) for folder in in_trash(tree) if folder.name in chosen]
-        batches = [_batch(tree, item) for item in now if item.listed.nbytes != 0]
+        chosen_content = [_looked_into(tree, folder) for folder in in_trash(tree) if folder.name in chosen]
+        batches = [_batch(tree, item) for item in chosen_content if item.listed.nbytes != 0]
         if batches:
             assert_quiet(_tree_of(question), grace=grace)
             with moving(root):
@@ -136,13 +136,15 @@ def _wrong_with(after: Tree, restored: set[tuple[str | None, str]]) -> tuple[Fin
     ]
     with closing(session_for(after, CheckQuestion(level=Level.STRUCTURE))) as session:
         findings = [finding for checkpoint in back for finding in session.verdict(checkpoint).findings]
-    here = {shard.rank for checkpoint in after.inventory.checkpoints for shard in checkpoint.shards}
-    return tuple(_of_other_machines(finding) if _is_elsewhere(finding, here) else finding for finding in findings)
+    present_ranks = {shard.rank for checkpoint in after.inventory.checkpoints for shard in checkpoint.shards}
+    return tuple(
+        _of_other_machines(finding) if _is_elsewhere(finding, present_ranks) else finding for finding in findings
+    )
 
 
-def _is_elsewhere(finding: Finding, here: Collection[Rank | None]) -> bool:
+def _is_elsewhere(finding: Finding, present_ranks: Collection[Rank | None]) -> bool:
     """Tell whether what is missing is of ranks of which this tree has nothing at all: it never went to this trash."""
-    return is_of_absent(finding) and bool(finding.ranks) and not any(rank in here for rank in finding.ranks)
+    return is_of_absent(finding) and bool(finding.ranks) and not any(rank in present_ranks for rank in finding.ranks)
 
 
 def _of_other_machines(finding: Finding) -> Finding:
@@ -214,8 +216,10 @@ def _content(tree: Tree, begun_folders: Sequence[str], asked_for: Collection[str
         for folder in folders
     ]
     content = [item for item in content if item.listed.nbytes != 0]
-    there = {item.listed.folder for item in content}
-    emptied = [folder for name in begun_folders if name not in there and (folder := trash_folder(name)) is not None]
+    listed_folders = {item.listed.folder for item in content}
+    emptied = [
+        folder for name in begun_folders if name not in listed_folders and (folder := trash_folder(name)) is not None
+    ]
     return [*content, *(_Found(_unknown(folder), tree, None) for folder in emptied)]
 
 
@@ -294,8 +298,8 @@ def _named(root: str, content: Sequence[_Found], name: str) -> _Found:
             for match in matches
         )
         raise UsageError(f"{len(matches)} checkpoints {name} lie in the trash: name the folder of one: {folders}")
-    there = ", ".join(dict.fromkeys(item.listed.name for item in content[-8:])) or "nothing"
-    raise UsageError(f"there is no checkpoint {name!r} in the trash of {root}; there is: {there}")
+    names = ", ".join(dict.fromkeys(item.listed.name for item in content[-8:])) or "nothing"
+    raise UsageError(f"there is no checkpoint {name!r} in the trash of {root}; there is: {names}")
 
 
 def _batch(tree: Tree, item: _Found) -> Batch:

@@ -68,19 +68,19 @@ def trees_below(
                 yield Below(folder, is_known=False)
         if layouts:
             yield Below(folder, is_known=True)
-        others = others_saves(listing) is not None
-        further = [name for name in folders if not _is_save(listing, name, layouts, others=others)]
+        is_foreign = others_saves(listing) is not None
+        further = [name for name in folders if not _is_save(listing, name, layouts, is_foreign=is_foreign)]
         for name in reversed(further) if depth_left else ():
             path = name if folder == os.curdir else os.path.join(folder, name)
             if name != OWN_FOLDER and (hidden or name[0] != ".") and not os.path.islink(path):
                 waiting.append((path, depth_left - 1))
 
 
-def _is_save(listing: Listing, folder: str, layouts: list[Layout], *, others: bool) -> bool:
+def _is_save(listing: Listing, folder: str, layouts: list[Layout], *, is_foreign: bool) -> bool:
     """Tell whether a folder is a part of what was found, or one of the saves of a trainer that is not known."""
     if any(_is_part(listing, folder, layout) for layout in layouts):
         return True
-    return others and others_saves(listing.alone(folder)) is not None
+    return is_foreign and others_saves(listing.alone(folder)) is not None
 
 
 def _is_part(listing: Listing, folder: str, layout: Layout) -> bool:

@@ -68,8 +68,8 @@ class Listing:
         """Return the entries whose names begin so: found without a look at thousands of others."""
         if not start:
             return self.entries
-        behind = start[:-1] + chr(ord(start[-1]) + 1)
-        return self.entries[bisect_left(self.entries, (start,)) : bisect_left(self.entries, (behind,))]
+        after = start[:-1] + chr(ord(start[-1]) + 1)
+        return self.entries[bisect_left(self.entries, (start,)) : bisect_left(self.entries, (after,))]
 
     def folders(self, start: str = "") -> Iterator[str]:
         """Yield the names of folders that begin so, and of links that lead nowhere in the place of one."""

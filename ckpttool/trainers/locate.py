@@ -158,7 +158,7 @@ def _hint(folder: str) -> str:
 
         return f"; what it held lies in the trash: ckpttool trash list {quote(emptied.storage.root)}"
     try:
-        paths = [below.path for below in _further_below(folder) if below.is_known and not _is_called_a_save(below.path)]
+        paths = [place.path for place in _further_below(folder) if place.is_known and not _is_called_a_save(place.path)]
     except IncompleteError:
         return ""
     if folder in paths:
@@ -355,14 +355,14 @@ def _refuse_others_below(path: str, listing: Listing) -> None:
         UnknownLayoutError: There is one.
     """
     for name, _ in listing.inside():
-        below = f"{path}/{name}"
+        nested = f"{path}/{name}"
         try:
-            title = looks_like(list_root(open_storage(below)))
+            title = looks_like(list_root(open_storage(nested)))
         except OSError:
             continue
         if title is not None:
             raise _of_others(
-                f"{path} holds no checkpoints that ckpttool knows, but {below} some that look like {title}'s"
+                f"{path} holds no checkpoints that ckpttool knows, but {nested} some that look like {title}'s"
             )
 
 
@@ -438,16 +438,16 @@ def _below(path: str, wish: _Wish, *, is_named: bool = True) -> Located | None:
             raise why
         return None
     meant_tree = _meant_tree(trees, path, wish)
-    others = [f"; {tree.storage.root} is another tree" for tree in trees if tree is not meant_tree]
+    notes = [f"; {tree.storage.root} is another tree" for tree in trees if tree is not meant_tree]
     unread = [f"; {why.filename or root} cannot be read" for root, why in withheld.items()]
-    took = "".join([meant_tree.storage.root, *others, *dict.fromkeys(unread)])
+    took = "".join([meant_tree.storage.root, *notes, *dict.fromkeys(unread)])
     return meant_tree if meant_tree.storage.root == path else replace(meant_tree, resolved_from=took)
 
 
 def _meant_tree(trees: list[Located], path: str, wish: _Wish) -> Located:
     """Return the one of several trees below a folder that is meant: a training's own, before what was made of it."""
     own_trees = [
-        tree for index, tree in enumerate(trees) if not any(_is_of_same(tree, other) for other in trees[:index])
+        tree for index, tree in enumerate(trees) if not any(_is_of_same(tree, earlier) for earlier in trees[:index])
     ]
     if len(own_trees) > 1 and wish.config is not None:
         names = trainer_named(wish.config.trainer).layout_names
@@ -460,10 +460,10 @@ def _meant_tree(trees: list[Located], path: str, wish: _Wish) -> Located:
     return own_trees[0]
 
 
-def _is_of_same(tree: Located, other: Located) -> bool:
+def _is_of_same(tree: Located, peer: Located) -> bool:
     """Tell whether a trainer put a tree together from the other one: it has a layout of its own for that."""
     trainer = trainer_of(tree.layout)
-    return other.layout.name != tree.layout.name and trainer is not None and trainer is trainer_of(other.layout)
+    return peer.layout.name != tree.layout.name and trainer is not None and trainer is trainer_of(peer.layout)
 
 
 def _whose(listing: Listing) -> str:

@@ -186,7 +186,7 @@ def recognised(listing: Listing, *, layout_name: str | None = None) -> list[Layo
     return [signs.layout for signs in layouts_here]
 
 
-def _has_its_own(layout: LayoutSigns, listing: Listing, others: Sequence[LayoutSigns]) -> bool:
+def _has_its_own(layout: LayoutSigns, listing: Listing, peers: Sequence[LayoutSigns]) -> bool:
     """Tell whether a layout that gives way has a series in a folder: one alone is what somebody exported.
 
     Where the others' own saves look like its saves, what nobody claims is a copy of one of theirs.
@@ -199,7 +199,7 @@ def _has_its_own(layout: LayoutSigns, listing: Listing, others: Sequence[LayoutS
     sign_count = 0
     for entry in listing.entries:
         if entry.kind is Kind.FOLDER and layout.part(listing, entry.name, None) is not None:
-            if any(other.part(listing, entry.name, None) is not None for other in others):
+            if any(peer.part(listing, entry.name, None) is not None for peer in peers):
                 return False
             sign_count += 1
     return sign_count > 1

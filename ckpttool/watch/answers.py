@@ -49,15 +49,15 @@ def one_line(answer: WatchEvent) -> str:
 
 def text(answer: WatchEvent) -> str:
     """Say it in one line for people."""
-    beside = [] if answer.word is None else [answer.word.value]
-    beside += ["sealed"] if answer.sealed else []
-    beside += ["from memory, not from the disk"] if answer.cached and answer.kind is EventKind.READ_AGAIN else []
+    facts = [] if answer.word is None else [answer.word.value]
+    facts += ["sealed"] if answer.sealed else []
+    facts += ["from memory, not from the disk"] if answer.cached and answer.kind is EventKind.READ_AGAIN else []
     # What a save lacks its first finding says.
     findings = answer.findings[:1] if answer.kind is EventKind.SAVE_INCOMPLETE else answer.findings
     first = findings[0] if findings else None
     why = [] if first is None else [told(findings)] if first.path is None else [first.path, told(findings)]
     if answer.kind in _SAID:
-        why.insert(0, f"{answer.name} {_SAID[answer.kind]}" + (f" ({', '.join(beside)})" if beside else ""))
+        why.insert(0, f"{answer.name} {_SAID[answer.kind]}" + (f" ({', '.join(facts)})" if facts else ""))
     return shown(f"{moment(answer.at)}  {answer.kind.value:17}  {': '.join(why)}")
 
 

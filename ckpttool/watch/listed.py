@@ -54,8 +54,8 @@ class ListedStorage(PassedOn):
 
     def entries(self, folder: str) -> list[Entry]:
         """List a folder, in no particular order."""
-        now = self._now(folder)  # before: what comes meanwhile moves it once more
-        self._times[folder] = None if now is None or _is_fresh(now) else now
+        moment = self._now(folder)  # before: what comes meanwhile moves it once more
+        self._times[folder] = None if moment is None or _is_fresh(moment) else moment
         entries = super().entries(folder)
         self.unfinished |= {
             f"{folder}/{entry.name}" if folder else entry.name for entry in entries if _is_unfinished(entry.name)

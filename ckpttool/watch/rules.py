@@ -83,8 +83,8 @@ def observe(watched: Watched, sighting: Sighting, rule: WatchRule, *, now: float
     aged = [replace(save, age=min(save.age or 0.0, longest)) for save in sighting.saves]
     saves = [_seen(before.get(save.key), save, rule, now, moves=moves) for save in aged]
     if not sighting.whole:
-        there = {save.key for save in saves}
-        saves += [save for save in watched.saves if save.key not in there]
+        keys = {save.key for save in saves}
+        saves += [save for save in watched.saves if save.key not in keys]
     watched = _with_new(watched, saves, before, sighting)
     actions: list[Action] = []
     judges: list[Action] = []
@@ -158,8 +158,10 @@ def _seen(known_save: KnownSave | None, seen_save: SeenSave, rule: WatchRule, no
             or known_save.beside == seen_save.beside
         ):
             changed = now if moves and seen_save.incomplete else known_save.changed_at
-            still = min(known_save.still + 1, rule.settle)
-            return replace(known_save, still=still, changed_at=changed, beside=seen_save.beside or known_save.beside)
+            settled_polls = min(known_save.still + 1, rule.settle)
+            return replace(
+                known_save, still=settled_polls, changed_at=changed, beside=seen_save.beside or known_save.beside
+            )
         return replace(  # a record of it, which may have been half written when it was read
             known_save, beside=seen_save.beside, state=SaveState.SAVING, changed_at=now, still=0, judged_at=None
         )
@@ -390,7 +392,9 @@ def _kind(save: KnownSave, judgement: Judgement, against: tuple[Finding, ...]) -
 
 
 def _with(watched: Watched, save: KnownSave) -> Watched:
-    return replace(watched, saves=tuple(save if other.key == save.key else other for other in watched.saves))
+    return replace(
+        watched, saves=tuple(save if known_save.key == save.key else known_save for known_save in watched.saves)
+    )
 
 
 def _event(

@@ -41,7 +41,7 @@ def seen_save(
     wall: float,
     codes: Collection[Code] = OF_A_TREE,
     reported: Sequence[object] = (),
-    beside: str = "",
+    extras: str = "",
 ) -> SeenSave:
     """Return what a listing shows of a save.
 
@@ -50,7 +50,7 @@ def seen_save(
         wall: Seconds since 1970.
         codes: Findings that say that it may be under way.
         reported: What else is known of its files: where it differs, it is not the same any more.
-        beside: As in `SeenSave`.
+        extras: As in `SeenSave`.
     """
     stamps = ((shard.path, shard.stamp) for shard in checkpoint.shards)
     files = sorted((path, None if stamp is None else (stamp.size, stamp.token)) for path, stamp in stamps)
@@ -72,6 +72,6 @@ def seen_save(
         age=None if saved is None else max(0.0, wall - saved / 1e9),
         written_ns=None if saved is None or first is None else (first, saved),
         files=len(files),
-        beside=beside,
+        beside=extras,
         is_committed=checkpoint.commit is CommitState.COMMITTED,
     )

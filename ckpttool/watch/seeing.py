@@ -86,8 +86,10 @@ class InPlace:
             tree: As it was listed.
             turn: How many were looked at before it was.
         """
-        here = [] if tree.machines is not None else newest_first(tree.inventory.checkpoints)
-        self._stamps = [(shard.path, shard.stamp) for checkpoint in here for shard in checkpoint.shards if shard.stamp]
+        checkpoints = [] if tree.machines is not None else newest_first(tree.inventory.checkpoints)
+        self._stamps = [
+            (shard.path, shard.stamp) for checkpoint in checkpoints for shard in checkpoint.shards if shard.stamp
+        ]
         self._root = tree.inventory.root
         self.turn = turn
 
@@ -144,8 +146,8 @@ def sighting(tree: Tree, listed: Moves, question: WatchQuestion, watched: Watche
     ordered = newest_first(tree.inventory.checkpoints)
     complete = not tree.inventory.unlisted
     if tree.machines is None and question.part is None:
-        beside = _Beside(tree, watched)
-        seen_saves = tuple(seen_save(checkpoint, wall, beside=beside.of(checkpoint)) for checkpoint in ordered)
+        extras = _Beside(tree, watched)
+        seen_saves = tuple(seen_save(checkpoint, wall, extras=extras.of(checkpoint)) for checkpoint in ordered)
         return Sighting(saves=seen_saves, whole=complete, under_way=_moved(tree.storage, listed.unfinished))
     merge = merge_of(tree)
     if tree.machines is None or merge is None:
@@ -155,9 +157,9 @@ def sighting(tree: Tree, listed: Moves, question: WatchQuestion, watched: Watche
     saves = []
     patience = patience_of(watched, question.rule)
     silent = {node.number for node in watched.nodes if is_silent(watched, node.number, patience)}
-    behind = _left_behind(tree, silent)
+    left_behind = _left_behind(tree, silent)
     for checkpoint in ordered:
-        if key_of(checkpoint) not in behind:
+        if key_of(checkpoint) not in left_behind:
             reported, unlooked = _told(tree.machines, checkpoint, question.level)
             save = seen_save(checkpoint, wall, OF_PARTS, reported)
             saves.append(replace(save, incomplete=on_hosts((*save.incomplete, *unlooked), tree)))

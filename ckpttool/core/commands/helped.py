@@ -152,8 +152,8 @@ def _write_row(formatter: Any, form: str, text: str, *, column: int) -> None:  #
 
     lines = textwrap.wrap(text, max(formatter.width - column, 20), break_on_hyphens=False)
     first = f"  {form}"
-    beside = bool(lines) and len(first) + 2 <= column
-    formatter.write(f"{first:{column}}{lines.pop(0)}\n" if beside else f"{first}\n")
+    fits_line = bool(lines) and len(first) + 2 <= column
+    formatter.write(f"{first:{column}}{lines.pop(0)}\n" if fits_line else f"{first}\n")
     for line in lines:
         formatter.write(f"{'':{column}}{line}\n")
 

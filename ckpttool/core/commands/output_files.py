@@ -92,12 +92,12 @@ def lies_under(path: str, root: str) -> bool:
     return by_name or _resolved(path).is_relative_to(_resolved(root))
 
 
-def same_file(first: str, other: str) -> bool:
+def same_file(first: str, second: str) -> bool:
     """Tell whether two paths are one file, which need not be there yet."""
     try:
-        return Path(first).samefile(other)
+        return Path(first).samefile(second)
     except OSError:
-        return _resolved(first) == _resolved(other)
+        return _resolved(first) == _resolved(second)
 
 
 def _resolved(path: str) -> Path:

@@ -208,9 +208,9 @@ def assert_reports_replaceable(
         UsageError: One lies in the tree or is a file that was asked about, its folder is not there, something else
             stands in its place, or two are one file.
     """
-    for (_, first), (_, other) in combinations(files, 2):
-        if same_file(first, other):
-            raise UsageError(f"two reports cannot be in one file: --report …={other}")
+    for (_, first), (_, second) in combinations(files, 2):
+        if same_file(first, second):
+            raise UsageError(f"two reports cannot be in one file: --report …={second}")
     input_paths = tuple(inputs)
     root = root_of(tree) if tree is not None and files else None
     for fmt, target in files:

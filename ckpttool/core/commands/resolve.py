@@ -161,10 +161,12 @@ def _value(document_members: Mapping[str, Document], name: str) -> str:
     from ckpttool.core.render.json import one_line
 
     # A last word alone is meant where it stands but once; of what is in a list there are as many as there are.
-    alike = [place for place in document_members if place.endswith(f".{name}") and not re.search(r"\.[0-9]+\.", place)]
-    place = name if name in document_members or len(alike) != 1 else alike[0]
+    matches = [
+        place for place in document_members if place.endswith(f".{name}") and not re.search(r"\.[0-9]+\.", place)
+    ]
+    place = name if name in document_members or len(matches) != 1 else matches[0]
     if place not in document_members:
-        raise unknown_word("field", name, list(document_members), "--format json shows them", meant=alike)
+        raise unknown_word("field", name, list(document_members), "--format json shows them", meant=matches)
     line = one_line(document_members[place])
     if line is None:
         raise UsageError(f"--print {place}: it is more than a line of text; --format json has it")

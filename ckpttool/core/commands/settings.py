@@ -89,16 +89,18 @@ class Settings(dict[str, Any]):
         params = self._ctx.params
         named = [params.get(key) for key in ("path", "tree", "what")] + list(params.get("more") or ())
         try:
-            here = Path.cwd()
+            folder_now = Path.cwd()
         except OSError:  # it is gone
             return {}
-        folder = Path(os.path.commonpath([os.path.normpath(here / path) for path in named if path] or [str(here)]))
+        folder = Path(
+            os.path.commonpath([os.path.normpath(folder_now / path) for path in named if path] or [str(folder_now)])
+        )
         place = next(filter(self._is_ours, (parent / FILE for parent in (folder, *folder.parents))), None)
         if place is None:
             return {}
         self._place = str(place)
         values = dict(_checked(self._place))
-        if place.parent != here:  # further below, the tree in which somebody stands is meant
+        if place.parent != folder_now:  # further below, the tree in which somebody stands is meant
             values.pop("dir", None)
         return values
 

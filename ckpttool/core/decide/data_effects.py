@@ -159,15 +159,15 @@ def restarting(read: Consumed, *, epoch_samples: int | None, why: str) -> GoesOn
         epoch_samples: Samples an epoch; None: nothing tells.
         why: How it comes, in one sentence.
     """
-    again = None if read.samples is None or epoch_samples is None else read.samples % epoch_samples
+    cycle = None if read.samples is None or epoch_samples is None else read.samples % epoch_samples
     return GoesOn(
-        effect=DataEffect.EXACT if again == 0 else DataEffect.RESTARTS,
+        effect=DataEffect.EXACT if cycle == 0 else DataEffect.RESTARTS,
         why=why,
         samples=read.samples,
         source=read.source,
         batches=0,
-        repeated=again,
-        lost=again,
+        repeated=cycle,
+        lost=cycle,
     )
 
 
@@ -190,8 +190,8 @@ def effect_findings(position: GoesOn, *, title: str, remedy: str | None = None) 
         case DataEffect.LOSES:
             return (suspect(Code.DATA_MISPLACED, f"{title} leaves out {_samples(position.lost)}{why}", remedy=remedy),)
         case DataEffect.REPEATS:
-            again = _samples(position.repeated)
-            return (suspect(Code.DATA_MISPLACED, f"{title} reads {again} again{why}", remedy=remedy),)
+            repeated = _samples(position.repeated)
+            return (suspect(Code.DATA_MISPLACED, f"{title} reads {repeated} again{why}", remedy=remedy),)
         case DataEffect.REFUSES:
             return (suspect(Code.WORLD_SIZE_REFUSED, f"{title} stops at its data{why}", remedy=remedy),)
         case _:
@@ -216,7 +216,7 @@ def against_size(
     differing = requested.differing(saved)
     if not differing:
         return []
-    sizes = " and ".join(f"{name} {now}, not {before}" for name, now, before in differing)
+    sizes = " and ".join(f"{name} {current}, not {before}" for name, current, before in differing)
     message = f"the save was made on other sizes than are asked for ({sizes})"
     if refuses is None:
         message = f"{message}, for which it is cut anew when it is loaded"

@@ -209,12 +209,12 @@ def _in_own_batches(own_size: int | None, question: DataQuestion, past: PastSize
                 "give --old-gbs, or beside --segment the step alone"
             )
         return Step(step * batch // own_size)
-    others = [size for size in past.batch_sizes if size != own_size]
-    if own_size is not None and others:
-        options = " or ".join(f"--dataset-changed-at {step}:{size}" for size in (*others, own_size))
+    other_sizes = [size for size in past.batch_sizes if size != own_size]
+    if own_size is not None and other_sizes:
+        options = " or ".join(f"--dataset-changed-at {step}:{size}" for size in (*other_sizes, own_size))
         raise UsageError(
             f"the checkpoint counts batches of {own_size} samples, and runs before it batches of "
-            f"{', '.join(map(str, others))}, so step {step} can mean several places: give {options}"
+            f"{', '.join(map(str, other_sizes))}, so step {step} can mean several places: give {options}"
         )
     return step
 

@@ -52,18 +52,21 @@ def _has_it(save: Checkpoint, drift: Drift, inventory: Inventory) -> bool:
     if save.step <= drifted.step:
         return not _is_after(save, drifted)
     return not any(
-        _same_run(other, drifted) and other.step is not None and other.step < drifted.step and _is_after(other, drifted)
-        for other in inventory.checkpoints
+        _same_run(candidate, drifted)
+        and candidate.step is not None
+        and candidate.step < drifted.step
+        and _is_after(candidate, drifted)
+        for candidate in inventory.checkpoints
     )
 
 
-def _same_run(save: Checkpoint, other: Checkpoint) -> bool:
-    return (save.prefix, save.run, save.format) == (other.prefix, other.run, other.format)
+def _same_run(save: Checkpoint, later: Checkpoint) -> bool:
+    return (save.prefix, save.run, save.format) == (later.prefix, later.run, later.format)
 
 
-def _is_after(save: Checkpoint, other: Checkpoint) -> bool:
+def _is_after(save: Checkpoint, later: Checkpoint) -> bool:
     """Tell whether its files say that it was saved after another; where they do not tell, the steps are believed."""
-    return save.saved_ns is not None and other.saved_ns is not None and save.saved_ns > other.saved_ns
+    return save.saved_ns is not None and later.saved_ns is not None and save.saved_ns > later.saved_ns
 
 
 def _inherited(shard: Shard, drift: Drift) -> Finding:

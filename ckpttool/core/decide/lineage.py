@@ -33,9 +33,9 @@ class Course:
         place = self.progress.of(checkpoint)
         if place is None:
             return None
-        behind = [(run, last) for run, _, last in self._later(checkpoint) if last < place]
-        if behind:
-            run, last = behind[-1]
+        later_runs = [(run, last) for run, _, last in self._later(checkpoint) if last < place]
+        if later_runs:
+            run, last = later_runs[-1]
             where = self._where(run, run.last_step, last)
             return self._branch(f"run {run.run} was started later and is at {where}", checkpoint, place)
         why = self._tracked.left(checkpoint)

@@ -32,14 +32,14 @@ def lost_steps(checkpoint: Checkpoint, course: Course) -> tuple[int, int | None]
         Steps of the checkpoint's own batch size, rounded up; and samples, None where no batch size is known.
     """
     progress = course.progress
-    alike = _on_course(checkpoint, course)
-    places = [place for save in alike if (place := progress.of(save)) is not None]
+    on_lineage = _on_course(checkpoint, course)
+    places = [place for save in on_lineage if (place := progress.of(save)) is not None]
     ahead = max(0, max(places, default=0) - (progress.of(checkpoint) or 0))
     size = progress.batch_size(checkpoint)
     if not progress.counts_samples(checkpoint.prefix):
         return ahead, None if size is None else ahead * size
     if size is None:  # a trainer that counts samples need not record one
-        steps = [save.step for save in alike if save.step is not None]
+        steps = [save.step for save in on_lineage if save.step is not None]
         return max(0, max(steps, default=0) - (checkpoint.step or 0)), ahead
     return -(-ahead // size), ahead
 

@@ -115,8 +115,8 @@ def _nothing_here(decision: NoResumePoint, inventory: Inventory, around: Surroun
         for rejection in decision.rejected
     )
     # That restoring them would help, which `choose` may have said, is not known either.
-    others = tuple(finding for finding in decision.findings if finding.code is not Code.RANKS_TO_RESTORE)
-    return replace(decision, rejected=rejected, findings=(finding, *others))
+    findings = tuple(finding for finding in decision.findings if finding.code is not Code.RANKS_TO_RESTORE)
+    return replace(decision, rejected=rejected, findings=(finding, *findings))
 
 
 def _seen_ranks(inventory: Inventory) -> list[Rank]:

@@ -158,7 +158,7 @@ def _passed_over(plan: ResumePlan, severity: Severity, view: View) -> Iterator[F
     healed = {finding.path: finding.remedy for finding in plan.findings if finding.code is Code.CAN_BE_HEALED}
     for place, rejection in enumerate(plan.point.rejected):
         why = max(rejection.reasons, key=lambda reason: reason.severity)
-        alike = [reason for reason in rejection.reasons if reason.code is why.code]
+        same_code = [reason for reason in rejection.reasons if reason.code is why.code]
         not_seen = why.code in NOT_SEEN or why.is_tie
         if place >= MOST_REJECTED and not not_seen:
             continue
@@ -166,7 +166,7 @@ def _passed_over(plan: ResumePlan, severity: Severity, view: View) -> Iterator[F
             code=Code.NEWER_NOT_CHOSEN,
             severity=Severity.UNKNOWN if not_seen else severity,
             message=f"{rejection.checkpoint.name} ({at_step(rejection.checkpoint.step)}) is newer and was not chosen: "
-            f"{why.code.value}, {told(alike, rejection.checkpoint.topology.world_size, view)}",
+            f"{why.code.value}, {told(same_code, rejection.checkpoint.topology.world_size, view)}",
             path=why.path,
             remedy=healed.get(rejection.checkpoint.name, why.remedy),
         )

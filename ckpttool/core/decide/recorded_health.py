@@ -38,17 +38,17 @@ def attach_health(inventory: Inventory, book: HealthBook, names: Sequence[str | 
     """
     findings = [*inventory.findings, *book.findings]
     recorded = {record.name: record.health for record in book.records}
-    others = recorded.keys() - set(names)
+    unmatched = recorded.keys() - set(names)
     checkpoints, attached = [], set()
     for checkpoint, name in zip(inventory.checkpoints, names, strict=True):
         if name is None:
             checkpoints.append(checkpoint)
             continue
-        names_here = {shard.path.rpartition("/")[2] for shard in checkpoint.shards} & others if others else set()
+        names_here = {shard.path.rpartition("/")[2] for shard in checkpoint.shards} & unmatched if unmatched else set()
         attached |= names_here
         marks = [recorded[recorded_name] for recorded_name in sorted({name, *names_here} & recorded.keys())]
         checkpoints.append(replace(checkpoint, health=worst_health(marks) if marks else Health.UNKNOWN))
-    ghosts = sorted(others - attached)
+    ghosts = sorted(unmatched - attached)
     if ghosts and None not in names:
         findings.append(_ghosts(ghosts, book.path))
     return replace(inventory, checkpoints=tuple(checkpoints), findings=in_order(findings))

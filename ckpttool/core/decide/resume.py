@@ -197,8 +197,8 @@ def _only_left(
 
 def _is_open(rejected: Iterable[Rejection], inventory: Inventory) -> bool:
     """Tell whether nobody knows which of those passed over, and of the others, is the newest."""
-    doubted = {rejection.checkpoint.name for rejection in rejected if is_out_of_place(rejection.checkpoint)}
-    is_tracked = inventory.tracked is not None and inventory.tracked.name not in doubted
+    doubtful_names = {rejection.checkpoint.name for rejection in rejected if is_out_of_place(rejection.checkpoint)}
+    is_tracked = inventory.tracked is not None and inventory.tracked.name not in doubtful_names
     return any(
         leaves_newest_open(rejection.checkpoint, rejection.reasons, is_tracked=is_tracked) for rejection in rejected
     )
@@ -244,9 +244,9 @@ def _reasons_by_name(checkpoint: Checkpoint, course: Course, question: ResumeQue
 
 def _doubts(checkpoint: Checkpoint, course: Course, branch: Finding | None) -> list[Finding]:
     """Say what speaks against a checkpoint by itself. To name it takes a doubtful one, but never a damaged one."""
-    doubts = [doubt for doubt in (branch, two_runs_in(checkpoint, course.inventory)) if doubt is not None]
+    doubts = [warning for warning in (branch, two_runs_in(checkpoint, course.inventory)) if warning is not None]
     is_damaged = bool(list(blocking(checkpoint.findings)))
-    return [replace(doubt, remedy=None) for doubt in doubts] if is_damaged else doubts
+    return [replace(warning, remedy=None) for warning in doubts] if is_damaged else doubts
 
 
 def _without_doubts(reasons: Iterable[Finding], checkpoint: Checkpoint) -> list[Finding]:
@@ -270,10 +270,10 @@ def _with_true_remedies(
         unread = ""
         reasons = [*reasons, *_not_said(_reasons_by_content(checkpoint, question, verdict_of(checkpoint)), reasons)]
     options = sorted({_TAKEN_WITH[reason.code] for reason in reasons if reason.code in _TAKEN_WITH})
-    others = {reason.code for reason in reasons} - _TAKEN_WITH.keys()
-    if others == {Code.ABANDONED_BRANCH}:
+    codes = {reason.code for reason in reasons} - _TAKEN_WITH.keys()
+    if codes == {Code.ABANDONED_BRANCH}:
         options = [f"--checkpoint {checkpoint.name}", *options]
-    promise = None if others - {Code.ABANDONED_BRANCH} else f"{' '.join(options)} takes it all the same{unread}"
+    promise = None if codes - {Code.ABANDONED_BRANCH} else f"{' '.join(options)} takes it all the same{unread}"
     return [replace(reason, remedy=promise) if reason.code in _TAKEN_WITH else reason for reason in reasons]
 
 
@@ -459,9 +459,9 @@ def ranks_to_restore(rejected: Sequence[Rejection], *, opened: bool) -> tuple[Fi
         len(rejected) > 1 and all(_at_fault(rejection) == ranks for rejection in rejected),
     )
     failure = f"all {len(rejected)} checkpoints fail" if everywhere else f"{newest} fails"
-    doubt = "" if topology.confirmed else f", as far as is seen here ({counted(topology.world_size or 0, 'rank')})"
-    doubt += "" if opened else "; the other ranks' shards were not opened"
-    remedy = f"bring back whole shards of {subject}, and {newest} is {'whole' if opened else 'complete'}{doubt}"
+    caveat = "" if topology.confirmed else f", as far as is seen here ({counted(topology.world_size or 0, 'rank')})"
+    caveat += "" if opened else "; the other ranks' shards were not opened"
+    remedy = f"bring back whole shards of {subject}, and {newest} is {'whole' if opened else 'complete'}{caveat}"
     moved = {rank for why in rejected[0].reasons if why.code is Code.SHARD_ELSEWHERE for rank in why.ranks}
     if moved:
         remedy = f"what {on_ranks(sorted(moved))} saved lies in another rank's folder: move that back first"
@@ -497,8 +497,8 @@ def two_runs_in(checkpoint: Checkpoint, inventory: Inventory) -> Finding | None:
         checkpoint: The one in doubt.
         inventory: Its tree, with times where names leave a doubt.
     """
-    if checkpoint.renames and (apart := _apart(checkpoint)) is not None:
-        return _hours_apart(checkpoint, *apart)
+    if checkpoint.renames and (shards := _apart(checkpoint)) is not None:
+        return _hours_apart(checkpoint, *shards)
     later = [save for save in inventory.checkpoints if save.run > checkpoint.run and save.is_named_as(checkpoint)]
     if not later:
         return None
@@ -545,9 +545,9 @@ def _apart(checkpoint: Checkpoint) -> tuple[Shard, Shard] | None:
             by_run.setdefault(shard.run, []).append((shard.modified_ns, shard))
     first, last = ([extreme(files, key=itemgetter(0)) for _, files in sorted(by_run.items())] for extreme in (min, max))
     spans = sorted(zip(first, last, strict=True), key=lambda span: span[0][0])
-    for (_, (before, first_shard)), ((after, other), _) in pairwise(spans):
+    for (_, (before, first_shard)), ((after, second_shard), _) in pairwise(spans):
         if after - before >= HOUR_NS:
-            return first_shard, other
+            return first_shard, second_shard
     return None
 
 
@@ -569,15 +569,15 @@ def _times(checkpoint: Checkpoint, ranks: AbstractSet[Rank]) -> list[int]:
     return [shard.modified_ns for shard in checkpoint.shards if shard.modified_ns is not None and shard.rank in ranks]
 
 
-def _hours_apart(checkpoint: Checkpoint, first: Shard, other: Shard) -> Finding:
+def _hours_apart(checkpoint: Checkpoint, first: Shard, second: Shard) -> Finding:
     return suspect(
         Code.TIMES_DISAGREE,
         (
-            f"{other.path} was written more than an hour after {first.path}, and by their names they are of "
+            f"{second.path} was written more than an hour after {first.path}, and by their names they are of "
             "other runs: "
             f"{checkpoint.name} may be two runs' saves"
         ),
-        path=other.path,
+        path=second.path,
         remedy=f"choose it with --checkpoint {checkpoint.name} --allow-renames if that file was only copied later",
     )
 

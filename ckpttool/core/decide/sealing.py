@@ -97,11 +97,11 @@ def merge(old: Manifest | None, new: Manifest, *, reseal: bool) -> tuple[Manifes
         return _changed(old, replace(new, shards=_sorted(current))), tuple(_sealed_anew(recorded, current))
     findings = [*_world(old, new)]
     for path, before in recorded.items():
-        now = current.get(path)
-        if now is None:
+        current_seal = current.get(path)
+        if current_seal is None:
             findings.append(_gone(before))
-        elif not now.same_content(before):
-            findings.append(_differs(before, now))
+        elif not current_seal.same_content(before):
+            findings.append(_differs(before, current_seal))
         else:
             continue
         current[path] = before
@@ -124,17 +124,18 @@ def _changed(old: Manifest, new: Manifest) -> Manifest:
     return old if replace(new, sealed_at=old.sealed_at, sealed_by=old.sealed_by) == old else new
 
 
-def _differs(before: ShardSeal, now: ShardSeal) -> Finding:
-    chunks = differing_chunks(before, now.size, now.chunks)
+def _differs(before: ShardSeal, current: ShardSeal) -> Finding:
+    chunks = differing_chunks(before, current.size, current.chunks)
     numbers = ", ".join(map(str, chunks[:_SHOWN_CHUNKS])) + (", …" if len(chunks) > _SHOWN_CHUNKS else "")
-    sizes = "" if before.size == now.size else f" and has {now.size} bytes instead of {before.size}"
+    sizes = "" if before.size == current.size else f" and has {current.size} bytes instead of {before.size}"
     return damage(
         Code.CHECKSUM_MISMATCH,
         f"differs from what was sealed on {before.first_seen} in {len(chunks)} of "
-        f"{max(len(before.chunks), len(now.chunks))} chunks of 64 MiB (from 0: {numbers}){sizes}; the old seal is kept",
+        f"{max(len(before.chunks), len(current.chunks))} chunks of 64 MiB (from 0: {numbers}){sizes}; the old "
+        "seal is kept",
         path=before.path,
         expected=before.xxh3_128,
-        actual=now.xxh3_128,
+        actual=current.xxh3_128,
         remedy="copy the shard again from where it was whole; ckpttool seal --reseal where the change was meant",
     )
 
@@ -151,12 +152,14 @@ def _gone(before: ShardSeal) -> Finding:
 def _sealed_anew(recorded: dict[str, ShardSeal], current: dict[str, ShardSeal]) -> Iterator[Finding]:
     """Say what an older seal said otherwise: if that was damage, this is the last that is heard of it."""
     for path, before in recorded.items():
-        now = current.get(path)
-        if now is None:
+        current_seal = current.get(path)
+        if current_seal is None:
             yield note(Code.SHARD_MISSING, f"was sealed on {before.first_seen}; --reseal dropped its seal", path=path)
-        elif not now.same_content(before):
+        elif not current_seal.same_content(before):
             message = f"is not what was sealed on {before.first_seen}; --reseal took what is there now"
-            yield note(Code.CHECKSUM_MISMATCH, message, path=path, expected=before.xxh3_128, actual=now.xxh3_128)
+            yield note(
+                Code.CHECKSUM_MISMATCH, message, path=path, expected=before.xxh3_128, actual=current_seal.xxh3_128
+            )
 
 
 def _world(old: Manifest, new: Manifest) -> tuple[Finding, ...]:

@@ -227,12 +227,12 @@ def _without_evidence(saves: Sequence[Checkpoint]) -> list[Checkpoint]:
     for save in saves:
         if save.step is not None:
             by_step[save.step].append(save)
-    alike: list[Checkpoint] = []
+    copies: list[Checkpoint] = []
     for step, group in by_step.items():
         numbers = {save.named.number for save in group if save.named is not None} - {None}
         if step not in numbers and (len(numbers) > 1 or len(group) >= _SEVERAL):
-            alike += group
-    return alike
+            copies += group
+    return copies
 
 
 def _believed_stems(saves: Sequence[Checkpoint], refuted: int) -> frozenset[str]:
@@ -316,9 +316,9 @@ def _copies(saves: Sequence[Checkpoint], tracked: str | None) -> Iterable[tuple[
         if len(group) > 1:
             original = _original(group, saves, tracked)
             for save in group:
-                other = next(saved for saved in (original, *group) if saved is not None and saved is not save)
+                original_save = next(saved for saved in (original, *group) if saved is not None and saved is not save)
                 if save is not original:
-                    yield save.key, _copy(save, other, is_sure=original is not None)
+                    yield save.key, _copy(save, original_save, is_sure=original is not None)
     counted = [save for save in saves if save.named is not None and save.named.counts_saves]
     for save in counted:
         original = next((saved for saved in counted if _is_copied(saved, save, counted)), None)
@@ -341,8 +341,8 @@ def _number(save: Checkpoint) -> int:
 
 def _original(group: Sequence[Checkpoint], saves: Iterable[Checkpoint], tracked: str | None) -> Checkpoint | None:
     """Return the one whose number fits the order of all others best; of two, the tracked or the certain one."""
-    others = [save for save in saves if all(save is not saved for saved in group)]
-    misfits = sorted((_misfits(save, others), save.name) for save in group)
+    rest = [save for save in saves if all(save is not saved for saved in group)]
+    misfits = sorted((_misfits(save, rest), save.name) for save in group)
     if misfits[0][0] == misfits[1][0]:
         names = {name for count, name in misfits if count == misfits[0][0]}
         best = [save for save in group if save.name in names]
@@ -351,10 +351,10 @@ def _original(group: Sequence[Checkpoint], saves: Iterable[Checkpoint], tracked:
     return next(save for save in group if save.name == misfits[0][1])
 
 
-def _misfits(save: Checkpoint, others: Iterable[Checkpoint]) -> int:
+def _misfits(save: Checkpoint, checkpoints: Iterable[Checkpoint]) -> int:
     return sum(
         (save.step < candidate.step) != (save.order < candidate.order)
-        for candidate in others
+        for candidate in checkpoints
         if save.step is not None
         and candidate.step is not None
         and save.order is not None
@@ -362,10 +362,10 @@ def _misfits(save: Checkpoint, others: Iterable[Checkpoint]) -> int:
     )
 
 
-def _copy(save: Checkpoint, other: Checkpoint, *, is_sure: bool) -> Finding:
-    message = f"a copy of {other.name} under another name"
+def _copy(save: Checkpoint, original: Checkpoint, *, is_sure: bool) -> Finding:
+    message = f"a copy of {original.name} under another name"
     if not is_sure:
-        message = f"{save.name} and {other.name} are one checkpoint and its copy, and nothing says which is which"
+        message = f"{save.name} and {original.name} are one checkpoint and its copy, and nothing says which is which"
     remedy = f"move it out of the tree; --checkpoint {save.name} loads it all the same"
     severity = Severity.SUSPECT if is_sure else Severity.UNKNOWN
     return Finding(code=Code.DUPLICATE_CHECKPOINT, severity=severity, message=message, path=save.name, remedy=remedy)

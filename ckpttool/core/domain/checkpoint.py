@@ -188,9 +188,9 @@ class Checkpoint:
 
     def is_named_as(self, other: Checkpoint) -> bool:
         """Tell whether two runs gave their saves one label, at one step as far as both tell."""
-        alike = (self.prefix, self.label, self.format) == (other.prefix, other.label, other.format)
+        is_same = (self.prefix, self.label, self.format) == (other.prefix, other.label, other.format)
         same_step = self.step is None or other.step is None or self.step == other.step
-        return alike and self.label is not None and self.run != other.run and same_step
+        return is_same and self.label is not None and self.run != other.run and same_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,12 +309,12 @@ def shorter_shards(
     for at, (checkpoint, sizes) in enumerate(sized):
         if blocking(checkpoint.findings):
             continue  # what is wrong with it is told already
-        for other, usual in (*sized[at + 1 : at + 2], *sized[max(at - 1, 0) : at]):
-            if sizes is None or usual is None or usual.keys() != sizes.keys() or other.prefix != checkpoint.prefix:
+        for neighbour, usual in (*sized[at + 1 : at + 2], *sized[max(at - 1, 0) : at]):
+            if sizes is None or usual is None or usual.keys() != sizes.keys() or neighbour.prefix != checkpoint.prefix:
                 continue
             short = [key for key, (_, nbytes) in sizes.items() if nbytes * 1000 < usual[key][1] * 999]
             if short and len(short) < len(sizes):
-                yield from ((checkpoint, other, sizes[key][0], sizes[key][1], usual[key][1]) for key in short)
+                yield from ((checkpoint, neighbour, sizes[key][0], sizes[key][1], usual[key][1]) for key in short)
                 break
 
 

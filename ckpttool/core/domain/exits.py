@@ -32,8 +32,8 @@ _WORST_FIRST = (
 
 def safest(codes: Iterable[ExitCode]) -> ExitCode:
     """Return which of several codes of one answer it has: that of what is most dangerous to pass over; 0 of none."""
-    there = set(codes)
-    return next((code for code in _SAFEST_FIRST if code in there), ExitCode.OK)
+    present = set(codes)
+    return next((code for code in _SAFEST_FIRST if code in present), ExitCode.OK)
 
 
 def of_findings(findings: Iterable[Finding]) -> ExitCode:

@@ -265,14 +265,14 @@ class JudgedStart:
             return f"loads parts of several saves, not {instead}"
         if simulation.would_resume is None:
             return f"stops and does not load {instead}"
-        then = " and stops" if simulation.outcome is Outcome.STOPS else ""
+        ending = " and stops" if simulation.outcome is Outcome.STOPS else ""
         if simulation.would_resume != chosen.name:
-            return f"takes {simulation.would_resume}{then}, not {instead}"
+            return f"takes {simulation.would_resume}{ending}, not {instead}"
         if self.data is not None:
-            then = ", and its data elsewhere"
-        elif self.lacks is not None and not then:
-            then = " without a part of it"
-        return f"takes {chosen.name}{then}"
+            ending = ", and its data elsewhere"
+        elif self.lacks is not None and not ending:
+            ending = " without a part of it"
+        return f"takes {chosen.name}{ending}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,7 +62,11 @@ class AskedSizes:
             ("--pp", self.pipeline, saved.pipeline),
             ("--dp", self.data, saved.data),
         )
-        return [(name, now, then) for name, now, then in pairs if now is not None and then not in {None, now}]
+        return [
+            (name, current, before)
+            for name, current, before in pairs
+            if current is not None and before not in {None, current}
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

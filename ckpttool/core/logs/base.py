@@ -197,8 +197,8 @@ def local_time(seconds: float) -> LocalTime:
         ValueError: It is in no year of the calendar.
         OverflowError: As above.
     """
-    here = datetime.fromtimestamp(seconds).astimezone()
-    return LocalTime(here.replace(tzinfo=timezone.utc).timestamp())
+    local = datetime.fromtimestamp(seconds).astimezone()
+    return LocalTime(local.replace(tzinfo=timezone.utc).timestamp())
 
 
 class UnreadableError(ValueError):

@@ -147,12 +147,12 @@ def _attempts(sources: Sequence[_Source]) -> tuple[LogAttempt, ...] | None:
     return tuple(joined)
 
 
-def _agree(first: LogAttempt, other: LogAttempt) -> bool:
+def _agree(first: LogAttempt, second: LogAttempt) -> bool:
     """Tell whether two logs show the same attempt, as those of two ranks do: the same norms wherever both show some."""
     shared = False
     rows = iter(first.rows)
     row = next(rows, None)
-    for metrics in other.rows:
+    for metrics in second.rows:
         while row is not None and row.step < metrics.step:
             row = next(rows, None)
         if row is None:
@@ -164,13 +164,13 @@ def _agree(first: LogAttempt, other: LogAttempt) -> bool:
     return shared
 
 
-def _both(first: LogAttempt, other: LogAttempt) -> LogAttempt:
+def _both(first: LogAttempt, second: LogAttempt) -> LogAttempt:
     steps = {row.step: row for row in first.rows}
-    for row in other.rows:
+    for row in second.rows:
         row_before = steps.get(row.step)
         steps[row.step] = row if row_before is None else _combined(row_before, row)
     rows = tuple(steps[step] for step in sorted(steps))
-    return LogAttempt(rows=rows, begun=first.begun or other.begun, ended=first.ended or other.ended)
+    return LogAttempt(rows=rows, begun=first.begun or second.begun, ended=first.ended or second.ended)
 
 
 def _merge(steps: dict[Step, StepMetrics], rows: Iterable[StepMetrics], name: str) -> list[LogNote]:
@@ -191,19 +191,19 @@ def _merge(steps: dict[Step, StepMetrics], rows: Iterable[StepMetrics], name: st
     return [LogNote(kind=NoteKind.REWIND, source=name, line=0, step=min(redone), previous_step=max(redone))]
 
 
-def _same_attempt(first: StepMetrics, other: StepMetrics) -> bool:
-    if first.global_norm is None or other.global_norm is None:
+def _same_attempt(first: StepMetrics, second: StepMetrics) -> bool:
+    if first.global_norm is None or second.global_norm is None:
         return True
-    return first.global_norm == other.global_norm or (math.isnan(first.global_norm) and math.isnan(other.global_norm))
+    return first.global_norm == second.global_norm or (math.isnan(first.global_norm) and math.isnan(second.global_norm))
 
 
-def _combined(first: StepMetrics, other: StepMetrics) -> StepMetrics:
-    missing = {name: getattr(other, name) for name in _FIELDS if getattr(first, name) is None}
+def _combined(first: StepMetrics, second: StepMetrics) -> StepMetrics:
+    missing = {name: getattr(second, name) for name in _FIELDS if getattr(first, name) is None}
     return replace(
-        first, embedding_local_norm=_worse(first.embedding_local_norm, other.embedding_local_norm), **missing
+        first, embedding_local_norm=_worse(first.embedding_local_norm, second.embedding_local_norm), **missing
     )
 
 
-def _worse(first: float | None, other: float | None) -> float | None:
-    norms = [norm for norm in (first, other) if norm is not None]
+def _worse(first: float | None, second: float | None) -> float | None:
+    norms = [norm for norm in (first, second) if norm is not None]
     return max(norms, key=lambda norm: (math.isnan(norm), norm), default=None)

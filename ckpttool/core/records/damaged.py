@@ -58,17 +58,17 @@ def kept(place: str | None) -> Mapping[str, FoundDamaged]:
     return {} if place is None else _believed(_content(place))
 
 
-def found_before(damaged: FoundDamaged, now: FileStamp) -> Finding | None:
+def found_before(damaged: FoundDamaged, stamp: FileStamp) -> Finding | None:
     """Say again what was found of a file; None where it was written since.
 
     Of one that only was renamed, linked or given other rights nobody knows: a copy into it may have set its time back.
     """
-    if damaged.stamp != now:
+    if damaged.stamp != stamp:
         return None
     if damaged.drifted:
         message = f"found at {moment(damaged.found_at)}, and the file was not written since: {damaged.message}"
         return suspect(Code.REPLICA_DRIFTED, message, path=damaged.path)
-    is_same = damaged.stamp.changed_ns == now.changed_ns
+    is_same = damaged.stamp.changed_ns == stamp.changed_ns
     since = "and the file is unchanged since" if is_same else "and its content was not read since it was touched"
     return Finding(
         code=Code.FOUND_DAMAGED,

@@ -267,8 +267,8 @@ def _notes(findings: Iterable[Finding]) -> list[dict[str, str]]:
 def _noted(line: JsonObject) -> Iterator[Finding]:
     for value in as_list(line.get("notes", [])):
         record = as_object(value)
-        beside = {name: get_str(record, name) for name in _BESIDE if name in record}
-        yield note(Code(get_str(record, "code")), get_str(record, "message"), **beside)  # type: ignore[arg-type]
+        extras = {name: get_str(record, name) for name in _BESIDE if name in record}
+        yield note(Code(get_str(record, "code")), get_str(record, "message"), **extras)  # type: ignore[arg-type]
 
 
 def _ledger(data: bytes) -> Ledger:

@@ -203,15 +203,15 @@ def _agreed(manifests: list[_Owned], place: SealPlace) -> Manifest:
     return joined if is_one else replace(joined, world_size=None)
 
 
-def _unequal(first: ShardSeal, by: str, other: ShardSeal, owner: str, place: SealPlace) -> Finding:
+def _unequal(first: ShardSeal, by: str, second: ShardSeal, owner: str, place: SealPlace) -> Finding:
     return damage(
         Code.CHECKSUM_MISMATCH,
-        f"{by} sealed it on {first.first_seen}, and {owner} on {other.first_seen} with other bytes: one of "
+        f"{by} sealed it on {first.first_seen}, and {owner} on {second.first_seen} with other bytes: one of "
         "them does not "
         "have what was saved",
         path=first.path,
         expected=first.xxh3_128,
-        actual=other.xxh3_128,
+        actual=second.xxh3_128,
         remedy=f"keep the right one on the machine where its rank starts, and on the other remove it and {place.path!r}"
         f" with {place.beside!r}",
     )

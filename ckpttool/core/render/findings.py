@@ -172,10 +172,10 @@ def _remedy(rest: list[_Block]) -> tuple[str, ...]:
 
 
 def _steps(block: _Block) -> Iterable[str]:
-    first, *others = block.lines
+    first, *rest = block.lines
     if all(line.startswith(_COMMAND) for line in block.lines):
         return (line.removeprefix(_COMMAND) for line in block.lines)
-    if not first.startswith("- ") or not all(line.startswith("  ") for line in others):
+    if not first.startswith("- ") or not all(line.startswith("  ") for line in rest):
         _fail(block, f"neither an item of a list nor commands, indented by {len(_COMMAND)}: {first!r}")
     return (_prose(block, tuple(line[2:] for line in block.lines)),)
 

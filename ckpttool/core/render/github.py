@@ -37,8 +37,8 @@ def annotate(
         for place, reason in enumerate(check.reasons):
             finding = reason.finding
             # What is the same on many ranks is one: each would be an annotation that pushes out another.
-            alike = (finding.code, finding.severity) if finding.ranks else place
-            kinds.setdefault((check.name, alike), []).append(reason)
+            group = (finding.code, finding.severity) if finding.ranks else place
+            kinds.setdefault((check.name, group), []).append(reason)
     gravest_first = sorted(kinds.values(), key=lambda kind: -kind[0].finding.severity)
     return "\n".join([*(_annotation(kind, is_file, world, view) for kind in gravest_first), _data(verdict)])
 

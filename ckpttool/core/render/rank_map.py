@@ -155,9 +155,9 @@ class _Axis:
             world = checkpoint.topology.world_size or 0
             return _Parts(there=checkpoint.ranks, bad=bad, expected=world, whole=worst_word, own={})
         names = {inner(shard.path, checkpoint) for shard in checkpoint.shards}
-        there = sorted(self.places[name] for name in names)
+        places = sorted(self.places[name] for name in names)
         extra_names = {place: name for name in names if (place := self.places[name]) >= len(self.names)}
-        return _Parts(there=there, bad=bad, expected=0, whole=worst_word, own=extra_names)
+        return _Parts(there=places, bad=bad, expected=0, whole=worst_word, own=extra_names)
 
     def _meant(self, finding: Finding, checkpoint: Checkpoint) -> Sequence[int]:
         """Return the places that a finding is about; none where it is about the save as a whole."""
@@ -220,8 +220,8 @@ def _spans(parts: _Parts, axis: _Axis, columns: int) -> Iterator[Span]:
     if parts.whole is not None and all(verdict_word is None for _, verdict_word, _ in cells):
         cells = [(column, parts.whole, 0) for column in range(columns)]
     # What is not expected and not there is no cell: neighbours are alike only where nothing lies between them.
-    for (_, verdict_word), alike in groupby(enumerate(cells), key=lambda item: (item[1][0] - item[0], item[1][1])):
-        run = [cell for _, cell in alike]
+    for (_, verdict_word), same in groupby(enumerate(cells), key=lambda item: (item[1][0] - item[0], item[1][1])):
+        run = [cell for _, cell in same]
         first, last = run[0][0], run[-1][0]
         named = axis.named(_first(first, axis.width, columns), _first(last + 1, axis.width, columns) - 1, parts.own)
         number = sum(count for _, _, count in run)
@@ -248,15 +248,15 @@ def _cells(parts: _Parts, width: int, columns: int) -> Iterator[tuple[int, Verdi
     for column in range(columns):
         first, after = _first(column, width, columns), _first(column + 1, width, columns)
         low, high = bisect_left(parts.there, first), bisect_left(parts.there, after)
-        here = bad.get(column)
+        faults = bad.get(column)
         lacking = min(after, parts.expected) - first
-        if here is None and lacking <= high - low:
+        if faults is None and lacking <= high - low:
             if low < high:
                 yield column, None, high - low
             continue
-        counts = Counter(verdict_word for _, verdict_word in here or ())
-        silent = high - low - sum(map(parts.has, (place for place, _ in here or ())))
-        absent = lacking - silent - sum(place < parts.expected for place, _ in here or ())
+        counts = Counter(verdict_word for _, verdict_word in faults or ())
+        silent = high - low - sum(map(parts.has, (place for place, _ in faults or ())))
+        absent = lacking - silent - sum(place < parts.expected for place, _ in faults or ())
         if absent > 0:
             counts[VerdictWord.MISSING] += absent
         worst = max(counts, key=_BEST_FIRST.__getitem__)

@@ -172,17 +172,17 @@ def above(root: str) -> str:
     return shortest(os.path.join(root, os.pardir))
 
 
-def as_spelled_there(path: str | None, root: str, there: str) -> str | None:
+def as_spelled_there(path: str | None, root: str, machine_root: str) -> str | None:
     """Return a path in or right above a root as the machines spell it on which the tree lies; another one as it is.
 
     Args:
         path: As `root` begins it; None stays so.
         root: As the tree is opened here.
-        there: As it is called there.
+        machine_root: As it is called there.
     """
-    if path is None or root == there or not path.startswith(above(root)):
+    if path is None or root == machine_root or not path.startswith(above(root)):
         return path
-    return os.path.normpath(os.path.join(there, os.path.relpath(path, root)))
+    return os.path.normpath(os.path.join(machine_root, os.path.relpath(path, root)))
 
 
 def _split(root: str) -> tuple[str, str]:

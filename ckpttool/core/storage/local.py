@@ -99,9 +99,9 @@ class LocalStorage:
         """Size, mtime and inode of a regular file, links followed."""
         status = os.stat(f"{self.root}/{path}")
         if not S_ISREG(status.st_mode):  # as `_stamp`, without a call a file
-            odd = NotRegularError(errno.EINVAL, "not a regular file", path)
-            odd.modified_ns = status.st_mtime_ns
-            raise odd
+            error = NotRegularError(errno.EINVAL, "not a regular file", path)
+            error.modified_ns = status.st_mtime_ns
+            raise error
         return _stamped(status)
 
     def small_file(self, path: str, *, limit: int) -> bytes:

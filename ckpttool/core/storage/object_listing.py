@@ -69,8 +69,8 @@ class ObjectListing:
             if not self._is_known(path):
                 if not self._is_known(parent) and self._is_above(parent) and not self._is_above(path):
                     self._list_names(parent)
-                beside = self._folders.get(parent, {name: None})
-                if name in beside and beside[name] is None:
+                siblings = self._folders.get(parent, {name: None})
+                if name in siblings and siblings[name] is None:
                     self._list(path)
             names = self._folders.get(path)
             if names is None and self._folders.get(parent, {}).get(name) is not None:

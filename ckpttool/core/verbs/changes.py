@@ -235,8 +235,8 @@ def in_the_way(tree: Tree, paths: Iterable[str]) -> list[Finding]:
     Raises:
         IncompleteError: A folder is not there any more.
     """
-    there = [path for path in paths if os.path.lexists(f"{tree.inventory.root}/{path.rpartition('/')[0]}")]
-    blockers_found = files_not_to_replace(tree.storage.root, there)
+    existing = [path for path in paths if os.path.lexists(f"{tree.inventory.root}/{path.rpartition('/')[0]}")]
+    blockers_found = files_not_to_replace(tree.storage.root, existing)
     return _unsafe(
         tree, blockers_found, "put a file or a folder in its place, or change what the link leads to by hand"
     )
@@ -283,13 +283,13 @@ def assert_unchanged(tree: Tree, question: TreeQuestion, *, grace: float) -> Non
     Raises:
         IncompleteError: Something differs, or somebody began to write.
     """
-    now = changeable_tree(question)
-    if _listed(now) != _listed(tree):
+    current = changeable_tree(question)
+    if _listed(current) != _listed(tree):
         before = {shard.path: shard.stamp for checkpoint in tree.inventory.checkpoints for shard in checkpoint.shards}
-        after = {shard.path: shard.stamp for checkpoint in now.inventory.checkpoints for shard in checkpoint.shards}
+        after = {shard.path: shard.stamp for checkpoint in current.inventory.checkpoints for shard in checkpoint.shards}
         differs = sorted(path for path, _ in before.items() ^ after.items())
         raise _changed(differs[0] if differs else tree.inventory.root)
-    assert_quiet(now, grace=grace)
+    assert_quiet(current, grace=grace)
 
 
 def _listed(tree: Tree) -> Inventory:

@@ -114,19 +114,19 @@ def lint_config(
 
 def _in_folder(folder: str, allowed: tuple[Code, ...], foreign: dict[str, None]) -> dict[str, Check]:
     checks_by_name: dict[str, Check] = {}
-    others: dict[str, None] = {}
+    foreign_files: dict[str, None] = {}
     for path in _yaml_files(folder, checks_by_name):
-        checks = _unless_foreign(path, allowed, others)
+        checks = _unless_foreign(path, allowed, foreign_files)
         if any(_trains_nothing(check) for check in checks.values()):
-            others[path] = None  # a folder's configs for inference are nothing to start
+            foreign_files[path] = None  # a folder's configs for inference are nothing to start
         else:
             checks_by_name |= checks
-    foreign |= others
+    foreign |= foreign_files
     if not checks_by_name:
-        beside = f", but {counted(len(others), 'other YAML file')}" if others else ""
+        hint = f", but {counted(len(foreign_files), 'other YAML file')}" if foreign_files else ""
         finding = damage(
             Code.CONFIG_UNUSABLE,
-            f"{folder!r} holds no training config{beside}",
+            f"{folder!r} holds no training config{hint}",
             path=folder,
             remedy=f"name a folder with some, or files; {config_readers()}'s are known",
         )

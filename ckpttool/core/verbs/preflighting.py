@@ -189,8 +189,8 @@ class _Teller:
         if path is None or path in {self.config, *self.named} or os.path.isabs(path) or path.startswith(self.root):
             return path
         inside = os.path.join(self.root, path)
-        beside = os.path.join(os.path.dirname(self.root), path)  # health_ckpts.json
-        return beside if not os.path.lexists(inside) and os.path.lexists(beside) else inside
+        full_path = os.path.join(os.path.dirname(self.root), path)  # health_ckpts.json
+        return full_path if not os.path.lexists(inside) and os.path.lexists(full_path) else inside
 
 
 def _teller(question: PreflightQuestion, answer: Answer) -> _Teller:

@@ -45,7 +45,7 @@ def with_found_damaged(
     storage: Storage,
     seal_place: Callable[[Checkpoint], SealPlace | None],
     damaged: Mapping[str, FoundDamaged],
-    now: Callable[[str], FileStamp],
+    stamp_of: Callable[[str], FileStamp],
 ) -> Inventory:
     """Attach to checkpoints what an earlier look at their content found, where the files are still the same.
 
@@ -54,7 +54,7 @@ def with_found_damaged(
         storage: The tree's.
         seal_place: Tells where a checkpoint's seal is kept.
         damaged: What was found, by path.
-        now: Tells a file's stamp where it was found, by its path.
+        stamp_of: Tells a file's stamp where it was found, by its path.
     """
     if not damaged:
         return inventory
@@ -72,7 +72,7 @@ def with_found_damaged(
             if file.seal is not None and (sealed is None or sealed.xxh3_128 != file.seal):
                 continue  # it was compared with what does not count any more
             try:
-                finding = found_before(file, now(file.path))
+                finding = found_before(file, stamp_of(file.path))
             except OSError:  # whoever looks at the file will say what is wrong with it
                 continue
             if finding is not None:

@@ -468,10 +468,10 @@ def _assert_it_skips(position: DataPosition, data: DataQuestion, trainer: Traine
 def _assert_unchanged(storage: Storage, reports: Iterable[ShardReport]) -> None:
     for report in reports:
         try:
-            now = storage.stamp(report.path)
+            current = storage.stamp(report.path)
         except OSError:
-            now = None
-        if now != report.stamp:
+            current = None
+        if current != report.stamp:
             raise IncompleteError(f"{report.path} changed while the plan was made; run again when nothing writes here")
 
 

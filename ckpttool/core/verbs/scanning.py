@@ -157,7 +157,7 @@ def trees_below(root: str, *, layout: str | None = None) -> list[str]:
     """
     from ckpttool.trainers.below import trees_below
 
-    return [below.path for below in trees_below(shortest(root), layout=layout)]
+    return [nested.path for nested in trees_below(shortest(root), layout=layout)]
 
 
 def scans_without(question: TreeQuestion) -> Callable[[Collection[str]], Inventory]:
@@ -201,9 +201,9 @@ def scanned(located: Located, question: TreeQuestion) -> Tree:
         assessed = replace(assessed, findings=in_order((*assessed.findings, *halfway))) if halfway else assessed
         assessed = with_healed(assessed, located.storage, lambda checkpoint: seal_place_of(layout, checkpoint))
     if located.machines is None:
-        damaged, now = found_damaged(assessed.root), located.storage.stamp
+        damaged, stamp_of = found_damaged(assessed.root), located.storage.stamp
         assessed = with_found_damaged(
-            assessed, located.storage, lambda checkpoint: seal_place_of(layout, checkpoint), damaged, now
+            assessed, located.storage, lambda checkpoint: seal_place_of(layout, checkpoint), damaged, stamp_of
         )
     else:
         assessed = located.machines.assessed(located, assessed, question)

@@ -50,9 +50,9 @@ def check(
     for _ in range(TRIES - 1):
         if all(finding.code is not Code.CHANGED_WHILE_READING for finding in observed.report.findings):
             break
-        again = _attempt(task, storage, looking)
+        retried = _attempt(task, storage, looking)
         # It stands still now, but a moment ago somebody wrote it: that it is whole can be believed, damage cannot.
-        observed = observed if worst(again.report.findings) >= Severity.SUSPECT else again
+        observed = observed if worst(retried.report.findings) >= Severity.SUSPECT else retried
     return observed
 
 

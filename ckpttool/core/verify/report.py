@@ -99,7 +99,7 @@ def _judged(observations: Sequence[Observation]) -> ShardReport:
 
 
 def collect(
-    checkpoint: Checkpoint, reports: Iterable[ShardReport], level: Level, *, beside: Iterable[ShardReport] = ()
+    checkpoint: Checkpoint, reports: Iterable[ShardReport], level: Level, *, extras: Iterable[ShardReport] = ()
 ) -> Verdict:
     """Put the reports of a checkpoint together and compare them with one another and with the name.
 
@@ -107,10 +107,10 @@ def collect(
         checkpoint: As it was listed, with all its shards.
         reports: Of all its shards, or of a part of them, in any order.
         level: How hard was looked at these.
-        beside: Of the other shards, of which headers and sizes alone were looked at.
+        extras: Of the other shards, of which headers and sizes alone were looked at.
     """
-    in_part, others = in_order(reports), in_order(beside)
-    ordered = in_order((*in_part, *others))
+    in_part, extra_reports = in_order(reports), in_order(extras)
+    ordered = in_order((*in_part, *extra_reports))
     # A link that leads nowhere, and a file without bytes, are told by the listing already.
     listed = {(finding.code, finding.path) for finding in checkpoint.findings}
     findings = [
@@ -130,7 +130,7 @@ def collect(
         reports=in_part,
         findings=(*checkpoint.findings, *findings),
         unseen=len({shard.path for shard in checkpoint.shards} - {report.path for report in in_part}),
-        beside=others,
+        beside=extra_reports,
     )
 
 
@@ -250,20 +250,24 @@ def under_another_name(reports: Iterable[ShardReport], seals: Mapping[str, Shard
             seals.get(report.path),
             [finding for finding in report.findings if finding.code is Code.CHECKSUM_MISMATCH],
         )
-        apart = [
+        digests = [
             (finding.expected, finding.actual)
             for finding in mismatches
             if own_seal is not None and finding.expected in own_seal.chunks
         ]
-        if own_seal is None or not apart:
+        if own_seal is None or not digests:
             continue
         for path, seal in () if sealed_as else sorted(seals.items()):
             for chunk in seal.chunks:
                 sealed_as[chunk].setdefault(seal.chunks, path)
-        for chunks, path in sealed_as.get(apart[0][1] or "", {}).items():
+        for chunks, path in sealed_as.get(digests[0][1] or "", {}).items():
             # Of what differs the first places are told alone.
-            differing = [(mine, other) for mine, other in zip(own_seal.chunks, chunks, strict=False) if mine != other]
-            if seals[path].size == own_seal.size and differing[: len(apart)] == apart:
+            differing = [
+                (mine, actual_chunk)
+                for mine, actual_chunk in zip(own_seal.chunks, chunks, strict=False)
+                if mine != actual_chunk
+            ]
+            if seals[path].size == own_seal.size and differing[: len(digests)] == digests:
                 message = f"is what was sealed of {path} on {seals[path].first_seen}: a copy under another name"
                 yield damage(Code.SCHEMA_DIFFERS, message, path=report.path, remedy=OWN_FILE)
                 break

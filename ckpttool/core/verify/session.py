@@ -142,7 +142,7 @@ class Session:
         seals, findings = ({}, ()) if self._scope.hashes else self._seals(checkpoint)
         reports = []
         meter, memory, proofs = self._scope.meter, self._scope.memory, self._scope.proofs
-        doubted = _found_damaged(checkpoint)
+        damaged_before = _found_damaged(checkpoint)
         if meter is not None:
             meter.begin(len(self._in_scope(checkpoint)))
         for report in self._reports(checkpoint, seals):
@@ -150,8 +150,8 @@ class Session:
             if memory is not None:
                 memory.remember((report,), seals)
             if proofs is not None:
-                seal, doubt = seals.get(report.path), report.path in doubted and not self._scope.hashes
-                proofs.take(report, None if seal is None else seal.xxh3_128, was_damaged=doubt)
+                seal, is_doubtful = seals.get(report.path), report.path in damaged_before and not self._scope.hashes
+                proofs.take(report, None if seal is None else seal.xxh3_128, was_damaged=is_doubtful)
             if meter is not None:
                 meter.reported(kept=memory is not None and memory.keeps(report))
             yield report
@@ -185,8 +185,8 @@ class Session:
         findings += (*said.findings, *missing_files(checkpoint, seals, self._inventory.unlisted))
         findings += tuple(under_another_name(reports, seals))
         findings += tuple(self._records_differ(checkpoint))
-        others = self._beside_part(checkpoint)
-        all_reports = (*reports, *others)
+        companions = self._beside_part(checkpoint)
+        all_reports = (*reports, *companions)
         findings += (*cut_short_files(checkpoint, all_reports), *changed_headers(all_reports, seals))
         compared = self._compared(checkpoint, all_reports, seals, reported=said.told)
         findings += tuple(finding for finding in compared if finding.path not in sealed)
@@ -198,7 +198,7 @@ class Session:
         }
         judged |= {finding.path for finding in blocking(said.findings) if finding.path is not None}
         remaining = tuple(f for f in checkpoint.findings if f.code not in FOUND_EARLIER or f.path not in judged)
-        verdict = collect(replace(checkpoint, findings=remaining), reports, self._scope.level, beside=others)
+        verdict = collect(replace(checkpoint, findings=remaining), reports, self._scope.level, extras=companions)
         yield replace(
             verdict,
             findings=completed(verdict.findings + findings, checkpoint),
@@ -208,7 +208,7 @@ class Session:
 
     def compared_with(self, checkpoint: Checkpoint) -> tuple[CheckpointKey, ...]:
         """Return those whose headers tell something of a checkpoint's."""
-        return tuple(other.key for other in self._neighbours.siblings(checkpoint, most=MOST_WITNESSES))
+        return tuple(sibling.key for sibling in self._neighbours.siblings(checkpoint, most=MOST_WITNESSES))
 
     def differs(self, report: ShardReport, mismatch: Finding) -> None:
         """Keep that a shard is not what was sealed, which its sealer found out."""
@@ -259,12 +259,12 @@ class Session:
         else:
             yield from self._run(checkpoint, self._in_scope(checkpoint), seals)
 
-    def _read_other(self, other: Checkpoint, places: Collection[Place] | None) -> Iterator[ShardReport]:
+    def _read_other(self, checkpoint: Checkpoint, places: Collection[Place] | None) -> Iterator[ShardReport]:
         """Check another checkpoint's shards in some places; None: those that are in scope."""
-        shards = self._in_scope(other) if places is None else other.shards
+        shards = self._in_scope(checkpoint) if places is None else checkpoint.shards
         chosen = tuple(shard for shard in shards if places is None or (shard.rank, shard.role) in places)
-        seals = {} if self._scope.hashes else self._seals(other)[0]
-        for report in self._run(other, chosen, seals):
+        seals = {} if self._scope.hashes else self._seals(checkpoint)[0]
+        for report in self._run(checkpoint, chosen, seals):
             if self._scope.memory is not None:
                 self._scope.memory.remember((report,), seals)
             yield report
@@ -274,11 +274,11 @@ class Session:
         healed = {path for path, seal in self._seals(checkpoint)[0].items() if seal.healed is not None}
         return frozenset((shard.rank, shard.role) for shard in checkpoint.shards if shard.path in healed)
 
-    def _recorded_tensors(self, other: Checkpoint) -> Tensors:
+    def _recorded_tensors(self, checkpoint: Checkpoint) -> Tensors:
         """Return what its manifest, or the ledger, has of the tensors of another checkpoint."""
-        seals, memory = self._seals(other)[0], self._scope.memory
+        seals, memory = self._seals(checkpoint)[0], self._scope.memory
         tensors: dict[Place, HeldTensors] = {}
-        for shard in other.shards:
+        for shard in checkpoint.shards:
             seal = seals.get(shard.path)
             if seal is not None and seal.healed is not None:
                 continue
@@ -293,7 +293,7 @@ class Session:
     ) -> None:
         """Keep which shards replicas show to be damaged, and which not any more."""
         wrong = {finding.path: (finding,) for finding in said.findings if finding.severity >= Severity.DAMAGE}
-        doubted = {finding.path for finding in checkpoint.findings if finding.code in FOUND_EARLIER}
+        damaged_before = {finding.path for finding in checkpoint.findings if finding.code in FOUND_EARLIER}
         drifted = {finding.path: finding for finding in said.findings if finding.path in said.drifted}
         for report in reports:
             if self._scope.proofs is not None and report.path in drifted:
@@ -303,7 +303,7 @@ class Session:
             elif self._scope.proofs is not None and (report.path in wrong or report.copies > 1):
                 seal = seals.get(report.path)
                 changed = replace(report, findings=wrong.get(report.path, ()))
-                was_damaged = report.path in doubted and not self._scope.hashes
+                was_damaged = report.path in damaged_before and not self._scope.hashes
                 self._scope.proofs.take(changed, None if seal is None else seal.xxh3_128, was_damaged=was_damaged)
 
     def _records_differ(self, checkpoint: Checkpoint) -> Iterator[Finding]:
@@ -335,8 +335,8 @@ class Session:
         scope, chosen = self._scope, replace(checkpoint, shards=shards)
         hashes = scope.hashes or scope.digests
         tasks = plan_checks(self._inventory.root, chosen, scope.level, seals=seals, hashes=hashes)
-        doubted = _found_damaged(checkpoint)
-        remembered = self._remembered([task for task in tasks if task.path not in doubted])
+        damaged_before = _found_damaged(checkpoint)
+        remembered = self._remembered([task for task in tasks if task.path not in damaged_before])
         yield from remembered.values()
         remaining = [task for task in tasks if task.path not in remembered]
         if scope.meter is not None:
@@ -376,29 +376,29 @@ class Session:
         What is known to be damaged, or is not what was sealed, may not testify. To know that takes their manifests.
         """
         most = MOST_WITNESSES if may_testify else MOST_SIBLINGS
-        others = self._neighbours.siblings(checkpoint, most=most)
+        checkpoints = self._neighbours.siblings(checkpoint, most=most)
         if may_testify:
-            yield from self._testifying(checkpoint, others)
+            yield from self._testifying(checkpoint, checkpoints)
             return
-        for other in others:
-            yield self._sibling(checkpoint, other, self._headers_of(other))
+        for candidate in checkpoints:
+            yield self._sibling(checkpoint, candidate, self._headers_of(candidate))
 
-    def _testifying(self, checkpoint: Checkpoint, others: Iterable[Checkpoint]) -> Iterator[Sibling]:
-        for other in others:
-            reports, seals = self._headers_of(other), self._seals(other)[0]
-            wrong = {finding.path for finding in other.findings if finding.severity >= Severity.DAMAGE}
-            wrong |= {*_found_damaged(other), *(finding.path for finding in changed_headers(reports, seals))}
+    def _testifying(self, checkpoint: Checkpoint, checkpoints: Iterable[Checkpoint]) -> Iterator[Sibling]:
+        for candidate in checkpoints:
+            reports, seals = self._headers_of(candidate), self._seals(candidate)[0]
+            wrong = {finding.path for finding in candidate.findings if finding.severity >= Severity.DAMAGE}
+            wrong |= {*_found_damaged(candidate), *(finding.path for finding in changed_headers(reports, seals))}
             sound = tuple(report for report in reports if report.path not in wrong)
-            yield self._sibling(checkpoint, other, sound, as_sealed(sound, seals))
+            yield self._sibling(checkpoint, candidate, sound, as_sealed(sound, seals))
 
     def _sibling(
         self,
         checkpoint: Checkpoint,
-        other: Checkpoint,
+        candidate: Checkpoint,
         reports: tuple[ShardReport, ...],
         sealed: frozenset[str] = frozenset(),
     ) -> Sibling:
-        older, same_run = self._neighbours.is_older(other, checkpoint), other.run == checkpoint.run
+        older, same_run = self._neighbours.is_older(candidate, checkpoint), candidate.run == checkpoint.run
         return Sibling(reports=reports, older=older, same_run=same_run, sealed=sealed)
 
     def _headers_of(self, checkpoint: Checkpoint) -> tuple[ShardReport, ...]:
@@ -425,9 +425,9 @@ class Session:
         if before is None:
             return
         jump = JUMP if self._scope.jump is None else self._scope.jump
-        now: dict[tuple[int | None, ShardRole], list[int]] = defaultdict(list)
+        sizes: dict[tuple[int | None, ShardRole], list[int]] = defaultdict(list)
         for index, report in enumerate(reports):
-            now[report.rank, report.role].append(index)
+            sizes[report.rank, report.role].append(index)
         places = {(shard.rank, shard.role) for shard in self._in_scope(checkpoint)}
         changes: dict[int, Sequence[Finding]] = {}
         unread = []
@@ -437,7 +437,7 @@ class Session:
         # What is kept is all that is read of it: also the shards which the one at hand lacks.
         for report in self._read_other(before, None if keeps else places):
             tensors |= tensors_of((report,))
-            for index in now[report.rank, report.role]:
+            for index in sizes[report.rank, report.role]:
                 changes[index] = compare_numbers(reports[index].path, reports[index].stats, report.stats, jump=jump)
             if keeps:
                 unread.append(report)

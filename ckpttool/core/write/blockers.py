@@ -52,9 +52,9 @@ def links_to(root: str, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
         paths: Files and folders, relative to its root. A link within one of them to itself is not told.
     """
     paths = list(paths)
-    beside = {path.rpartition("/")[0] for path in paths} | {""}
-    links = {link for folder in beside for link in _links(root, folder, below=False)}
-    links |= {link for path in paths for link in _links(root, path, below=True)}
+    folders = {path.rpartition("/")[0] for path in paths} | {""}
+    links = {link for folder in folders for link in _links(root, folder, recurse=False)}
+    links |= {link for path in paths for link in _links(root, path, recurse=True)}
     goals = {os.path.realpath(f"{root}/{path}"): path for path in paths if links and path not in links}
     for link in sorted(links):
         goal = os.path.realpath(f"{root}/{link}")
@@ -64,13 +64,13 @@ def links_to(root: str, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
             yield link, goals[goal]
 
 
-def _links(root: str, folder: str, *, below: bool) -> Iterator[str]:
+def _links(root: str, folder: str, *, recurse: bool) -> Iterator[str]:
     """List the links in a folder, and below it if that is asked for; of a file there are none."""
     for place, folders, files in os.walk(f"{root}/{folder}"):
         for name in (*folders, *files):
             if os.path.islink(f"{place}/{name}"):
                 yield os.path.relpath(f"{place}/{name}", root)
-        if not below:
+        if not recurse:
             return
 
 

@@ -108,13 +108,13 @@ def _forget(root_fd: int, path: str) -> None:
 
 def _put(root_fd: int, put: Put) -> None:
     folder, _, name = put.path.rpartition("/")
-    there = _stamp_at(root_fd, put.path)
-    if there == put.stamp:
+    stamp = _stamp_at(root_fd, put.path)
+    if stamp == put.stamp:
         return  # it was done before
     if _stamp_at(root_fd, put.temporary) != put.stamp:
         raise _changed(put, f"{put.temporary!r}, which was to be put there, is not what it was")
-    is_kept = put.kept is not None and there is None and _stamp_at(root_fd, put.kept) == put.replaces
-    if put.replaces is not None and there != put.replaces and not is_kept:
+    is_kept = put.kept is not None and stamp is None and _stamp_at(root_fd, put.kept) == put.replaces
+    if put.replaces is not None and stamp != put.replaces and not is_kept:
         raise _changed(put, "it is not the file any more that was to be replaced")
     with entered(root_fd, folder) as folder_fd:
         if put.kept is not None and not is_kept:

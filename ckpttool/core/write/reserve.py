@@ -38,8 +38,8 @@ def keep_reserve(folder: str, *, files: int) -> None:
         if disk.f_bavail * disk.f_frsize < _SHARE * nbytes:
             return
         with suppress(FileNotFoundError):
-            there = os.lstat(path)
-            if not stat.S_ISREG(there.st_mode) or (is_plain(there) and there.st_size >= nbytes):
+            status = os.lstat(path)
+            if not stat.S_ISREG(status.st_mode) or (is_plain(status) and status.st_size >= nbytes):
                 return
             os.unlink(path)
         # A new file: what has that name may be a shard's second name. Half of it does no harm, and a temporary file
@@ -59,9 +59,9 @@ def spend_reserve(folder: str) -> bool:
         WriteFailedError: It is still there.
         NotDurableError: It is gone, but the disk did not confirm it.
     """
-    there = os.path.lexists(f"{folder}/{NAME}")
+    exists = os.path.lexists(f"{folder}/{NAME}")
     remove(f"{folder}/{NAME}")
-    return there
+    return exists
 
 
 def is_full_disk(error: BaseException | None) -> bool:

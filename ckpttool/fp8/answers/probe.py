@@ -290,7 +290,7 @@ def _apart(answer: Fp8Probe) -> Iterator[str]:
     resting = {tensor.whole_name for tensor in answer.tensors if not tensor.numbers.recipes}
     if resting:
         yield f"In FP8 already: {counted(len(resting), 'tensor')}, of which scales and codes were checked."
-    others = {
+    roles_left = {
         tensor.whole_name: tensor.role
         for tensor in answer.tensors
         if tensor.numbers.recipes and tensor.numbers.elements and tensor.role not in {*_STATES, TensorRole.LINEAR}
@@ -304,8 +304,8 @@ def _apart(answer: Fp8Probe) -> Iterator[str]:
             f"{answer.gated[0].gain_over_median:.1f} times the median, rows align up to "
             f"{max(pair.alignment for pair in answer.gated):.2f}."
         )
-    if others:
-        roles = Counter(others.values())
+    if roles_left:
+        roles = Counter(roles_left.values())
         counts = ", ".join(counted(roles[role], _WORDS[role]) for role in TensorRole if role in roles)
         yield f"No FP8 in any recipe: {counts}."
     if any(tensor.numbers.recipes for tensor in answer.tensors):

@@ -80,13 +80,13 @@ def lint(read: Sequence[Fp8Settings], extras: Beside) -> tuple[tuple[Finding, ..
     recipes = [frozenset(scope.recipe for scope in view.scopes if scope.recipe is not None) for view in views]
     reported = []
     for number, settings in enumerate(read):
-        others = [place for place in range(len(read)) if place != number]
-        beside = replace(
+        other_places = [place for place in range(len(read)) if place != number]
+        file_extras = replace(
             extras,
-            recipes=frozenset[Recipe]().union(*(recipes[place] for place in others)),
-            flags=any(read[place].kind in {Fp8Input.DUMP, Fp8Input.ARGUMENTS} for place in others),
+            recipes=frozenset[Recipe]().union(*(recipes[place] for place in other_places)),
+            flags=any(read[place].kind in {Fp8Input.DUMP, Fp8Input.ARGUMENTS} for place in other_places),
         )
-        view = Fp8View(settings, beside)
+        view = Fp8View(settings, file_extras)
         reported.append(findings(view, problems(view, _rules(settings.kind)), path=settings.settings.path))
     return tuple(reported)
 
@@ -95,9 +95,9 @@ def is_without(read: Fp8Settings) -> bool:
     """Tell whether a file is known to switch no FP8 on."""
     if read.kind is Fp8Input.DEBUG or Fp8View(read, Beside()).scopes:
         return False
-    others = (entry for entry in read.settings.entries if entry.key[-1] not in KEYS)
+    foreign = (entry for entry in read.settings.entries if entry.key[-1] not in KEYS)
     return read.kind is Fp8Input.DUMP or not any(
-        entry.key[-1] in ELSEWHERE or MENTIONED.search(f"{dotted(entry.key)} {entry.value}") for entry in others
+        entry.key[-1] in ELSEWHERE or MENTIONED.search(f"{dotted(entry.key)} {entry.value}") for entry in foreign
     )
 
 

@@ -88,11 +88,11 @@ def _overlap(view: Fp8View) -> Iterator[Problem]:
     names = samples() if view.beside.layers is None else view.beside.layers
     active = list(islice(_on(view), _MOST_SECTIONS))
     picked = {section.name: [name for name in names if section.picks(name)] for section in active}
-    for first, other in combinations(picked, 2):
-        if both := sorted(set(picked[first]).intersection(picked[other])):
+    for first, second in combinations(picked, 2):
+        if both := sorted(set(picked[first]).intersection(picked[second])):
             yield suspect(
-                f"{other}.layers",
-                f"the sections {first!r} and {other!r} both pick {both[0]}"
+                f"{second}.layers",
+                f"the sections {first!r} and {second!r} both pick {both[0]}"
                 + (f" and {len(both) - 1} more" if len(both) > 1 else "")
                 + ": the run stops with a ValueError",
                 "let each layer be picked by one section",

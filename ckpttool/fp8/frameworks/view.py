@@ -130,11 +130,11 @@ class Scope:
 class Fp8View(View):
     """A file to look things up in."""
 
-    def __init__(self, read: Fp8Settings, beside: Beside) -> None:
+    def __init__(self, read: Fp8Settings, extras: Beside) -> None:
         """Index what was read."""
         super().__init__(read.settings)
         self.kind = read.kind
-        self.beside = beside
+        self.beside = extras
 
     @cached_property
     def scopes(self) -> tuple[Scope, ...]:

@@ -69,9 +69,9 @@ NOTHING_BESIDE = Beside(earlier={}, scales={})
 class ScalesAtRest:
     """Finds the scales of one shard's tensors: in it, or in another file of the save."""
 
-    def __init__(self, task: CheckTask, source: ByteSource, entries: Sequence[TensorEntry], beside: Beside) -> None:
+    def __init__(self, task: CheckTask, source: ByteSource, entries: Sequence[TensorEntry], extras: Beside) -> None:
         """Take the open shard and its tensors, and what other files tell of them."""
-        self._task, self._source, self._elsewhere, self.block = task, source, beside.scales, beside.block
+        self._task, self._source, self._elsewhere, self.block = task, source, extras.scales, extras.block
         self._entries = {entry.name: entry for entry in entries if entry.name.endswith(SCALE_WORDS)}
         self.any_there = bool(self._elsewhere or self._entries)
 
@@ -87,11 +87,11 @@ class ScalesAtRest:
             if scale in self._elsewhere:
                 with ExitStack() as opened:
                     path = self._elsewhere[scale]
-                    other = opened.enter_context(open_storage(self._task.root).open(path))
-                    entries = opened_shard(replace(self._task, path=path), other)[1].entries
+                    scale_source = opened.enter_context(open_storage(self._task.root).open(path))
+                    entries = opened_shard(replace(self._task, path=path), scale_source)[1].entries
                     matches = [entry for entry in entries if entry.name == scale]
                     if matches:
-                        return matches[0], _values(other, matches[0])
+                        return matches[0], _values(scale_source, matches[0])
         return None
 
 
@@ -196,10 +196,10 @@ def _shared_by(entry: TensorEntry, shape: tuple[int, ...], block: tuple[int, int
 
 
 def _without(path: str, entry: TensorEntry, *, any_there: bool) -> tuple[Finding, ...]:
-    severity, others = (damage, "others have one") if any_there else (note, "nor has any other")
+    severity, reason = (damage, "others have one") if any_there else (note, "nor has any other")
     base = entry.name.rpartition(".")[2]
     names = " or ".join(f"{base}{suffix}" for suffix in SCALE_WORDS)
-    message = f"{quoted(entry.name)} lies in FP8 and has no scale ({names}); {others}"
+    message = f"{quoted(entry.name)} lies in FP8 and has no scale ({names}); {reason}"
     return (severity(Code.FP8_SCALE_MISSING, message, path=path, tensor=entry.name),)
 
 
@@ -230,12 +230,12 @@ def _range(path: str, entry: TensorEntry, codes: Codes) -> tuple[Finding, ...]:
     layout = FLOATS[entry.dtype]
     least = layout.value(layout.largest_finite) / _UNUSED
     first = next(code for code in range(layout.largest_finite + 1) if layout.value(code) >= least)
-    there = codes.largest > 0
-    low = int(np.count_nonzero(there & (codes.largest < first)))
+    nonzero = codes.largest > 0
+    low = int(np.count_nonzero(nonzero & (codes.largest < first)))
     if not low:
         return ()
     message = (
-        f"in {low} of {counted(int(np.count_nonzero(there)), 'block')} of {quoted(entry.name)} the largest number is "
+        f"in {low} of {counted(int(np.count_nonzero(nonzero)), 'block')} of {quoted(entry.name)} the largest number is "
         "below a quarter of what the format holds: two binades are wasted, and the scale may be stale"
     )
     return (note(Code.FP8_RANGE_UNUSED, message, path=path, tensor=entry.name),)

@@ -65,8 +65,8 @@ def largest_codes(
             blocks = (
                 blocks.max(axis=1, keepdims=True) if len(across) == 1 else np.maximum.reduceat(blocks, across, axis=1)
             )
-            there = largest[row // height :, column // width :][: blocks.shape[0], : blocks.shape[1]]
-            np.maximum(there, blocks, out=there)
+            region = largest[row // height :, column // width :][: blocks.shape[0], : blocks.shape[1]]
+            np.maximum(region, blocks, out=region)
         begin += len(codes)
         if passed is not None:
             passed(len(data))

@@ -225,8 +225,8 @@ class CastSums:
         count = len(self._lost)
         if count < 2:  # noqa: PLR2004  one tile says nothing of the others
             return None
-        apart = sum((lost - share * there) ** 2 for lost, there in zip(self._lost, self._nonzero, strict=True))
-        return math.sqrt(apart * count / (count - 1)) / nonzero
+        residual = sum((lost - share * count) ** 2 for lost, count in zip(self._lost, self._nonzero, strict=True))
+        return math.sqrt(residual * count / (count - 1)) / nonzero
 
 
 def _decibels(signal: float, error: float) -> float:
@@ -237,8 +237,8 @@ def _ratios(signal: Array, error: Array, factor: float, runs: slice) -> Array:
     """Return the decibels of runs that are not all zero."""
     np: Any = numpy()
     signal, error = signal[runs], error[runs]
-    there = signal > 0
-    signal, error = signal[there].astype(np.float64), error[there] * factor
+    nonzero = signal > 0
+    signal, error = signal[nonzero].astype(np.float64), error[nonzero] * factor
     with np.errstate(divide="ignore"):
         ratios: Array = np.minimum(10 * np.log10(signal / error), NO_ERROR_DB)
     return ratios

@@ -95,11 +95,11 @@ def chosen(matrix: Matrix) -> list[tuple[int, int]]:
         Multiples of the golden section, modulo one, never leave a gap much larger than another.
     """
     down, across = matrix.tiles
-    there, elements = down * across, matrix.rows * matrix.columns
+    count, elements = down * across, matrix.rows * matrix.columns
     most = min(MOST_TILES, max(FEWEST_TILES, elements // _ELEMENTS_A_TILE))
-    if there <= most or not (matrix.is_matrix or elements > _WHOLE):
-        return [divmod(at, across) for at in range(there)]
-    picked = {math.floor(there * (at * _GOLDEN % 1.0)) for at in range(most)}
+    if count <= most or not (matrix.is_matrix or elements > _WHOLE):
+        return [divmod(at, across) for at in range(count)]
+    picked = {math.floor(count * (at * _GOLDEN % 1.0)) for at in range(most)}
     return [divmod(at, across) for at in sorted(picked)]
 
 
@@ -241,8 +241,8 @@ def magnitudes(patterns: Array, dtype: DType, *, as_stored: bool) -> Array:
         values = np.minimum(patterns.view(f"<f{patterns.itemsize}"), np.finfo(np.float32).max).astype(np.float32)
         if not as_stored:
             bits = values.view(np.uint32)
-            odd = (bits >> 16) & 1
-            bits = np.minimum((bits + (0x7FFF + odd)) & 0xFFFF0000, 0x7F7F0000)  # nothing becomes infinite
+            parity = (bits >> 16) & 1
+            bits = np.minimum((bits + (0x7FFF + parity)) & 0xFFFF0000, 0x7F7F0000)  # nothing becomes infinite
             values = bits.astype(np.uint32).view(np.float32)
     result: Array = values
     return result

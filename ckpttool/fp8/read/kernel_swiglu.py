@@ -58,16 +58,16 @@ def pairs(entries: Sequence[TensorEntry]) -> Iterator[Gated]:
         rows = matrix_of(name, entry.shape).rows
         parts = re.split(r"([./])", name)
         for gate, up in _PAIRS.items():
-            other = by_name.get("".join(up if part == gate else part for part in parts)) if gate in parts else None
-            if other is not None and other.shape == entry.shape and len(entry.shape) > 1:
-                yield Gated(name, _Half(entry, 0, rows), _Half(other, 0, rows))
+            partner = by_name.get("".join(up if part == gate else part for part in parts)) if gate in parts else None
+            if partner is not None and partner.shape == entry.shape and len(entry.shape) > 1:
+                yield Gated(name, _Half(entry, 0, rows), _Half(partner, 0, rows))
         if _FUSED in parts and _is_fused(entry, by_name, parts):
             yield Gated(name, _Half(entry, 0, rows // 2), _Half(entry, rows // 2, rows))
 
 
 def _is_fused(entry: TensorEntry, by_name: Mapping[str, TensorEntry], parts: Sequence[str]) -> bool:
-    behind = by_name.get("".join(_BEHIND if part == _FUSED else part for part in parts))
-    return behind is not None and len(entry.shape) == len(behind.shape) == 2 and entry.shape[0] == 2 * behind.shape[1]  # noqa: PLR2004  halves of a matrix
+    fused = by_name.get("".join(_BEHIND if part == _FUSED else part for part in parts))
+    return fused is not None and len(entry.shape) == len(fused.shape) == 2 and entry.shape[0] == 2 * fused.shape[1]  # noqa: PLR2004  halves of a matrix
 
 
 def gains(
@@ -86,14 +86,14 @@ def gains(
         gate, up = (_values(source, half, at, step, passed) for half in (gated.gate, gated.up))
         with np.errstate(invalid="ignore", over="ignore"):
             both = ((gate, up), (gate, gate), (up, up))
-            lengths_by_piece.append([np.einsum("ij,ij->i", gate, other) for gate, other in both])
+            lengths_by_piece.append([np.einsum("ij,ij->i", gate, up) for gate, up in both])
     dot, of_gate, of_up = (np.concatenate(column).astype(np.float64) for column in zip(*lengths_by_piece, strict=True))
     lengths = np.sqrt(of_gate * of_up)
-    there = np.isfinite(lengths) & (lengths > 0)
-    if not there.any():
+    is_finite = np.isfinite(lengths) & (lengths > 0)
+    if not is_finite.any():
         return None
-    cosine = np.clip(dot[there] / lengths[there], -1.0, 1.0)
-    gain = lengths[there] * (1 + cosine) / 2
+    cosine = np.clip(dot[is_finite] / lengths[is_finite], -1.0, 1.0)
+    gain = lengths[is_finite] * (1 + cosine) / 2
     median = float(np.median(gain))
     worst = int(np.argmax(gain))
     return GatedNumbers(
@@ -102,7 +102,7 @@ def gains(
         rank=task.rank,
         units=gated.gate.last - gated.gate.first,
         gain_over_median=float(gain[worst]) / median if median else math.inf,
-        unit=int(np.flatnonzero(there)[worst]),
+        unit=int(np.flatnonzero(is_finite)[worst]),
         alignment=float(np.abs(cosine).max()),
     )
 

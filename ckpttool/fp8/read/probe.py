@@ -61,7 +61,7 @@ def probe_shard(  # noqa: PLR0913  what may be asked, by keyword
     *,
     question: ProbeQuestion,
     is_selected: Callable[[TensorEntry], bool],
-    beside: Beside = NOTHING_BESIDE,
+    extras: Beside = NOTHING_BESIDE,
     passed: Passed | None = None,
 ) -> Observation:
     """Report a shard as a check of its structure does, and what FP8 would do to its tensors.
@@ -71,7 +71,7 @@ def probe_shard(  # noqa: PLR0913  what may be asked, by keyword
         source: The open file.
         question: What is asked of every tensor.
         is_selected: Which tensors are looked at.
-        beside: What other files tell of its tensors.
+        extras: What other files tell of its tensors.
         passed: Told after each piece of the data how many bytes it had.
 
     Raises:
@@ -83,8 +83,8 @@ def probe_shard(  # noqa: PLR0913  what may be asked, by keyword
     gated: list[GatedNumbers] = []
     findings: list[Finding] = []
     if worst(report.findings) < Severity.DAMAGE:
-        prober, sick = _Prober(source, question, beside.earlier, passed), []
-        scales = ScalesAtRest(task, source, opened.entries, beside)
+        prober, sick = _Prober(source, question, extras.earlier, passed), []
+        scales = ScalesAtRest(task, source, opened.entries, extras)
         selected = [entry for entry in opened.entries if is_selected(entry) and not entry.name.endswith(SCALE_WORDS)]
         readable = [entry for entry in selected if entry.dtype in FLOATING and (entry.spans or 0 in entry.shape)]
         for entry in readable:

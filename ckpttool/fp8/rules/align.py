@@ -71,15 +71,15 @@ def is_number(loss: float) -> bool:
 def align(baseline: Curve, candidate: Curve) -> Pairs:
     """Return what both runs show at the same places, where both losses are numbers."""
     places = [
-        (place, other)
-        for place, other in common(baseline, candidate)
-        if is_number(baseline.losses[place]) and is_number(candidate.losses[other])
+        (place, other_place)
+        for place, other_place in common(baseline, candidate)
+        if is_number(baseline.losses[place]) and is_number(candidate.losses[other_place])
     ]
     return Pairs(
         places=tuple(baseline.places[place] for place, _ in places),
         steps=tuple(baseline.steps[place] for place, _ in places),
         baseline=tuple(baseline.losses[place] for place, _ in places),
-        candidate=tuple(candidate.losses[other] for _, other in places),
+        candidate=tuple(candidate.losses[other_place] for _, other_place in places),
     )
 
 
@@ -87,8 +87,8 @@ def other_rates(baseline: Curve, candidate: Curve) -> tuple[int, int] | None:
     """Return at how many of how many pairs the learning rate is another; None where it is the same at nearly all."""
     rates = [
         (rate, two)
-        for place, other in common(baseline, candidate)
-        if (rate := baseline.rates[place]) is not None and (two := candidate.rates[other]) is not None
+        for place, other_place in common(baseline, candidate)
+        if (rate := baseline.rates[place]) is not None and (two := candidate.rates[other_place]) is not None
     ]
     differ = sum(abs(rate - two) > _OTHER_RATE * max(abs(rate), abs(two)) for rate, two in rates)
     return (differ, len(rates)) if differ > _OTHER_RATES * len(rates) else None

@@ -197,7 +197,10 @@ def is_paired(far: Apart) -> bool:
 def _ends(baseline: Curve, candidate: Curve) -> Ends:
     both = common(baseline, candidate)
     return Ends(
-        lost=sum(is_number(baseline.losses[place]) and not is_number(candidate.losses[other]) for place, other in both),
+        lost=sum(
+            is_number(baseline.losses[place]) and not is_number(candidate.losses[other_place])
+            for place, other_place in both
+        ),
         last=bool(candidate.losses) and not is_number(candidate.losses[-1]),
         lost_baseline=sum(not is_number(loss) for loss in baseline.losses),
         last_baseline=bool(baseline.losses) and not is_number(baseline.losses[-1]),
@@ -208,10 +211,10 @@ def _norm_gap(baseline: Curve, candidate: Curve, since: Step, seed: int) -> Gap 
     """Return how far the logarithms of the gradient norms are apart at the end."""
     ratios = [
         math.log(two / norm)
-        for place, other in common(baseline, candidate)
+        for place, other_place in common(baseline, candidate)
         if baseline.steps[place] >= since
         and (norm := baseline.norms[place])
-        and (two := candidate.norms[other])
+        and (two := candidate.norms[other_place])
         and 0 < norm < math.inf
         and 0 < two < math.inf
     ]
@@ -227,11 +230,17 @@ def objections(baseline: Curve, candidate: Curve, terms: Terms) -> tuple[Finding
             f"the learning rate is another one at {rates[0]} of {counted(rates[1], 'pair')}: that alone moves a loss"
         )
         problems.append(unknown(Code.FP8_LR_DIFFERS, message))
-    first, other = (interval(curve.steps) for curve in (baseline, candidate))
+    first, second = (interval(curve.steps) for curve in (baseline, candidate))
     by_place = interval(baseline.places) == interval(candidate.places)
-    if terms.metric is CurveMetric.LOSS and first is not None and other is not None and first != other and not by_place:
+    if (
+        terms.metric is CurveMetric.LOSS
+        and first is not None
+        and second is not None
+        and first != second
+        and not by_place
+    ):
         message = (
-            f"the baseline logs every {counted(first, 'step')}, the candidate every {counted(other, 'step')}: "
+            f"the baseline logs every {counted(first, 'step')}, the candidate every {counted(second, 'step')}: "
             "a line may be the mean since the last one"
         )
         problems.append(unknown(Code.FP8_INTERVAL_DIFFERS, message))
@@ -241,7 +250,9 @@ def objections(baseline: Curve, candidate: Curve, terms: Terms) -> tuple[Finding
 def _is_same(first: Curve, two: Curve) -> bool:
     """Tell whether two runs show the same losses to the last digit: chance moves no two runs alike."""
     both = common(first, two)
-    return len(both) >= _LEAST_SAME and all(first.losses[place] == two.losses[other] for place, other in both)
+    return len(both) >= _LEAST_SAME and all(
+        first.losses[place] == two.losses[other_place] for place, other_place in both
+    )
 
 
 def _same(baseline: Curve, candidate: Curve, repeats: Sequence[Curve]) -> Iterator[str]:
@@ -289,8 +300,8 @@ def apart(
         together: Neighbouring pairs for which one value is to stand; None for as few as keep the number of them low.
     """
     pairs = align(baseline, candidate)
-    baseline_side, other = ((curve, _spikes(curve, pairs, metric)) for curve in (baseline, candidate))
-    out = spiked(pairs, (baseline_side, other))
+    baseline_side, candidate_side = ((curve, _spikes(curve, pairs, metric)) for curve in (baseline, candidate))
+    out = spiked(pairs, (baseline_side, candidate_side))
     places = [place for place in range(len(pairs.places)) if place not in out][-_MOST_PAIRS:]
     rho = None
     if metric is CurveMetric.LOSS and places:
@@ -304,7 +315,7 @@ def apart(
         baseline=_averaged(calmed(pairs.baseline, out), groups),
         differences=_averaged(calmed(differences, out), groups),
         pairs=len(pairs.places) if groups else 0,
-        spikes=told(baseline_side, other, by_step=_by_step(baseline)),
+        spikes=told(baseline_side, candidate_side, by_step=_by_step(baseline)),
         pairing=rho,
         together=together,
     )

@@ -23,17 +23,19 @@ def compare_tasks(baseline: Sequence[TaskScore], candidate: Sequence[TaskScore],
         candidate: Of the one that is judged.
         kind: What their losses say; only where they match do tasks tell more.
     """
-    others = {(score.task, score.metric): score for score in candidate}
+    by_task = {(score.task, score.metric): score for score in candidate}
     tasks = tuple(
         TaskChange(
             task=score.task,
             metric=score.metric,
             baseline=score.value,
-            candidate=other.value,
-            error=None if score.error is None or other.error is None else math.hypot(score.error, other.error),
+            candidate=counterpart.value,
+            error=None
+            if score.error is None or counterpart.error is None
+            else math.hypot(score.error, counterpart.error),
         )
         for score in sorted(baseline, key=lambda score: score.task)
-        if (other := others.get((score.task, score.metric))) is not None
+        if (counterpart := by_task.get((score.task, score.metric))) is not None
     )
     changed = tuple(task.task for task in tasks if abs(task.change) > max(_POINT, _ERRORS * (task.error or 0.0)))
     dropped = tuple(task.task for task in tasks if task.change <= -_DROP and task.z is not None and task.z <= -_ERRORS)

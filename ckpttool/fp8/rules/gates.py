@@ -102,14 +102,14 @@ def _apart(curve: Curve, against: Curve | None, window: tuple[Step, Step]) -> st
     if against is None:
         return None
     near = inside(against, window)
-    there = {against.steps[place]: against.losses[place] for place in near if math.isfinite(against.losses[place])}
-    common = [place for place in inside(curve, window) if curve.steps[place] in there]
+    losses = {against.steps[place]: against.losses[place] for place in near if math.isfinite(against.losses[place])}
+    common = [place for place in inside(curve, window) if curve.steps[place] in losses]
     if not common:
         return "no step of the window is in its log and in that of BF16"
     differs = other_rates(against, curve)
     if differs is not None:
         return f"its learning rate is not that of BF16 at {differs[0]} of {differs[1]} steps"
-    if all(curve.losses[place] == there[curve.steps[place]] for place in common):
+    if all(curve.losses[place] == losses[curve.steps[place]] for place in common):
         return "its losses are those of BF16 to the last digit: it is the same log, or nothing was changed"
     return None
 
@@ -122,9 +122,9 @@ def inside(curve: Curve, window: tuple[Step, Step]) -> range:
 def worst(*results: tuple[AsPlanned, str | None]) -> tuple[AsPlanned, str | None]:
     """Put together what several things say: one no is enough, and one yes outweighs what does not tell."""
     for level in (AsPlanned.NO, AsPlanned.YES, AsPlanned.UNKNOWN):
-        alike = [answer for answer in results if answer[0] is level]
-        if alike:
-            return next((answer for answer in alike if answer[1] is not None), alike[0])
+        matching = [answer for answer in results if answer[0] is level]
+        if matching:
+            return next((answer for answer in matching if answer[1] is not None), matching[0])
     return AsPlanned.UNKNOWN, None
 
 

@@ -154,9 +154,9 @@ def _not_reproduced(measured: Measured, gap: float) -> _Row:
     reason = f"the gap does not come back: C is {gap:+.4g} from B, and {measured.limit:.4g} counts"
     if plan.suspicion.kind is CurveClass.INCONCLUSIVE:
         return _Row(kind=VerdictKind.INNOCENT, because=f"{reason}: FP8 does what BF16 does")
-    again = measured.of(REPEATED)
-    if again is not None and again.gap is not None and again.gate.is_valid:
-        if abs(again.gap.mean) <= (measured.limit or 0.0):
+    repeat = measured.of(REPEATED)
+    if repeat is not None and repeat.gap is not None and repeat.gate.is_valid:
+        if abs(repeat.gap.mean) <= (measured.limit or 0.0):
             return _Row(
                 kind=VerdictKind.INNOCENT,
                 because="twice the gap does not come back: hardware or data did it, not FP8's numbers",
@@ -164,7 +164,7 @@ def _not_reproduced(measured: Measured, gap: float) -> _Row:
             )
         return _Row(
             kind=VerdictKind.UNDECIDED,
-            because=f"the gap comes back once in two runs: C2 is {again.gap.mean:+.4g} from B",
+            because=f"the gap comes back once in two runs: C2 is {repeat.gap.mean:+.4g} from B",
             notes=("something outside the arithmetic decides whether it comes: run on other machines",),
         )
     is_restart = plan.start.evidence is not Evidence.SCRATCH  # from scratch nobody ever has a history
@@ -235,8 +235,8 @@ def _named(measured: Measured, culprits: Cell) -> _Row:
         because += f", and so it is in FP8 with a current scale: the delayed scale of {named} does it"
     smaller = [run.experiment for run in measured.runs if run.experiment.change is None]
     cells = [(cell.trial.id, cell_of(cell.trial)) for cell in smaller]
-    apart = [name for name, cell in cells if cell and cell < culprits]
-    notes = (f"which of them alone would do cannot be told here: {', '.join(apart)}",) if apart else ()
+    separate = [name for name, cell in cells if cell and cell < culprits]
+    notes = (f"which of them alone would do cannot be told here: {', '.join(separate)}",) if separate else ()
     return _Row(
         kind=VerdictKind.CULPRIT,
         because=because,
@@ -255,11 +255,12 @@ def _open(measured: Measured, cells: Mapping[Cell, Shown]) -> _Row:
         return _Row(
             kind=VerdictKind.UNDECIDED, because=f"nobody can be named without {' and '.join(missing)}", run=missing
         )
-    doubt = _doubt(measured) if len(_pairs(cells)) == len(Gemm) else None
-    if doubt is not None:
+    suspicion = _doubt(measured) if len(_pairs(cells)) == len(Gemm) else None
+    if suspicion is not None:
         return _Row(
             kind=VerdictKind.UNDECIDED,
-            because=f"no two products bring the loss back, but {doubt}: too short to tell whether it takes all three",
+            because=f"no two products bring the loss back, but {suspicion}: too short to tell whether it "
+            "takes all three",
             notes=(f"plan longer runs in a new folder: --horizon {min(2 * measured.plan.horizon, LONGEST)}",),
         )
     return _Row(
@@ -335,8 +336,8 @@ def _not_told(measured: Measured) -> Iterator[str]:
     ]
     if names:
         yield f"nothing in their logs tells what was computed, so they are taken at their word: {', '.join(names)}"
-    for alike in measured.alike:
-        yield f"the losses of {' and '.join(alike)} are the same to the last digit: is it one log, given twice?"
+    for duplicates in measured.alike:
+        yield f"the losses of {' and '.join(duplicates)} are the same to the last digit: is it one log, given twice?"
     last = measured.of(LAST)
     if last is not None and last.outcome is not None:
         closed = "" if last.note is None else f" ({last.note})"

@@ -98,14 +98,14 @@ def measure(plan: Fp8Plan, runs: Sequence[Run], baseline: Curve | None) -> Measu
         (run.curve for run in runs if run.experiment.trial.id == REFERENCE and _gate(plan, run, None).is_valid), None
     )
     against = [_against(run.experiment.trial, baseline, reference) for run in runs]
-    gates = [_gate(plan, run, other) for run, other in zip(runs, against, strict=True)]
+    gates = [_gate(plan, run, reference) for run, reference in zip(runs, against, strict=True)]
     twins = _twins(plan, runs, gates)
     gates = [_no_twin(run.experiment.trial, passed, twins) for run, passed in zip(runs, gates, strict=True)]
     stretches = [
         None
-        if other is None or run.curve is None or not passed.is_valid
-        else stretch(other, run.curve, _window(plan, run.experiment))
-        for run, other, passed in zip(runs, against, gates, strict=True)
+        if reference is None or run.curve is None or not passed.is_valid
+        else stretch(reference, run.curve, _window(plan, run.experiment))
+        for run, reference, passed in zip(runs, against, gates, strict=True)
     ]
     by_id = {run.experiment.trial.id: own_stretch for run, own_stretch in zip(runs, stretches, strict=True)}
     regrouped, unchanged = by_id.get(REGROUPED), by_id.get(UNCHANGED)
@@ -131,13 +131,13 @@ def measure(plan: Fp8Plan, runs: Sequence[Run], baseline: Curve | None) -> Measu
 
 def _twins(plan: Fp8Plan, runs: Sequence[Run], gates: Sequence[Gate]) -> list[list[Trial]]:
     """Return which experiments that count show the same losses to the last digit; B's own are told apart before."""
-    alike: dict[tuple[tuple[Step, ...], tuple[float, ...]], list[Trial]] = {}
+    groups: dict[tuple[tuple[Step, ...], tuple[float, ...]], list[Trial]] = {}
     for run, passed in zip(runs, gates, strict=True):
         if run.curve is not None and passed.is_valid:
             within = inside(run.curve, _window(plan, run.experiment))
             losses = (run.curve.steps[within.start : within.stop], run.curve.losses[within.start : within.stop])
-            alike.setdefault(losses, []).append(run.experiment.trial)
-    return [trials for trials in alike.values() if len(trials) > 1]
+            groups.setdefault(losses, []).append(run.experiment.trial)
+    return [trials for trials in groups.values() if len(trials) > 1]
 
 
 def _unchanged_of(trials: Sequence[Trial]) -> list[Trial]:
@@ -147,10 +147,10 @@ def _unchanged_of(trials: Sequence[Trial]) -> list[Trial]:
 
 def _no_twin(trial: Trial, passed: Gate, twins: Sequence[Sequence[Trial]]) -> Gate:
     """Refuse a run in another arithmetic whose losses another one shows, too: one of the two logs is not its own."""
-    others = [other.id for trials in twins if trial in trials for other in trials if other != trial]
-    if not others or _unchanged_of([trial]):
+    duplicates = [duplicate.id for trials in twins if trial in trials for duplicate in trials if duplicate != trial]
+    if not duplicates or _unchanged_of([trial]):
         return passed
-    reason = f"its losses are those of {others[0]} to the last digit: it is the same log, or nothing was changed"
+    reason = f"its losses are those of {duplicates[0]} to the last digit: it is the same log, or nothing was changed"
     return replace(passed, is_valid=False, reason=reason)
 
 

@@ -28,22 +28,22 @@ _WARM_UP = 5
 """The first of so many parts tells nothing of how far apart two runs end."""
 
 
-def draws(seed: int, below: int) -> Iterator[int]:
+def draws(seed: int, limit: int) -> Iterator[int]:
     """Yield whole numbers from 0, all equally likely, without an end.
 
     Args:
         seed: Same seed, same numbers, on every machine.
-        below: What all of them are under, at most 2^32.
+        limit: What all of them are under, at most 2^32.
 
     Source:
-        SplitMix64 (Steele, Lea, Flood 2014); the high half of the product with `below` is the number.
+        SplitMix64 (Steele, Lea, Flood 2014); the high half of the product with `limit` is the number.
     """
     state = seed & _MASK
     while True:
         state = (state + 0x9E3779B97F4A7C15) & _MASK
         mixed = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
         mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
-        yield ((mixed ^ (mixed >> 31)) * below) >> 64
+        yield ((mixed ^ (mixed >> 31)) * limit) >> 64
 
 
 def block_of(values: Sequence[float]) -> int:
@@ -87,8 +87,8 @@ def resampled_means(
 
 
 @lru_cache(maxsize=4)  # the runs of a verdict are of one length, and the drawing costs more than the sums
-def _drawn(seed: int, below: int, count: int) -> array[int]:
-    return array("Q", islice(draws(seed, below), count))
+def _drawn(seed: int, limit: int, count: int) -> array[int]:
+    return array("Q", islice(draws(seed, limit), count))
 
 
 def percentiles(values: Sequence[float]) -> tuple[float, float]:
@@ -103,8 +103,8 @@ def gap_of(values: Sequence[float], *, seed: int = SEED) -> Gap:
     count = len(values)
     low, high = percentiles(resampled_means(values, block=block_of(values), seed=seed))
     flat = _flattened(values)
-    below, above = percentiles(resampled_means(flat, block=block_of(flat), seed=seed))
-    return Gap(mean=math.fsum(values) / count, low=low, high=high, half=(above - below) / 2)
+    lower, above = percentiles(resampled_means(flat, block=block_of(flat), seed=seed))
+    return Gap(mean=math.fsum(values) / count, low=low, high=high, half=(above - lower) / 2)
 
 
 def _flattened(values: Sequence[float]) -> list[float]:

@@ -102,11 +102,11 @@ def risk_of(cast: CastNumbers, tensor: TensorNumbers, role: TensorRole) -> Risk:
         return Risk.FINE  # nothing there, or all of it zero
     if role in _STATES:
         return Risk.LOST if cast.lost >= LOST_STATE else Risk.WEAK if cast.lost >= WEAK_STATE else Risk.FINE
-    below = GAUSSIAN_DB[cast.format] - cast.channel_snr_db
+    shortfall = GAUSSIAN_DB[cast.format] - cast.channel_snr_db
     lost, faint = (_shares(lines, tensor) for lines in (cast.gone, cast.faint))
-    if below >= LOST_DB or lost >= LOST_LINES:
+    if shortfall >= LOST_DB or lost >= LOST_LINES:
         return Risk.LOST
-    weak = (below >= WEAK_DB, lost > 0, faint >= LOST_LINES, (cast.saturated or 0) >= WEAK_SATURATED)
+    weak = (shortfall >= WEAK_DB, lost > 0, faint >= LOST_LINES, (cast.saturated or 0) >= WEAK_SATURATED)
     return Risk.WEAK if any(weak) else Risk.FINE
 
 

@@ -45,7 +45,7 @@ def stretch(reference: Curve, curve: Curve, window: tuple[Step, Step], *, seed: 
     pairs = align(reference, curve)
     first, last = bisect_left(pairs.steps, window[0]), bisect_right(pairs.steps, window[1])
     values = tuple(
-        value - other for other, value in zip(pairs.baseline[first:last], pairs.candidate[first:last], strict=True)
+        value - base for base, value in zip(pairs.baseline[first:last], pairs.candidate[first:last], strict=True)
     )
     return Stretch(values=values, steps=pairs.steps[first:last], gap=gap_of(values, seed=seed)) if values else None
 
@@ -64,14 +64,14 @@ Share = tuple[float, float, float]
 """Of the gap, and the bounds between which it lies in 95 of 100 stretches."""
 
 
-def recovered(unchanged: Stretch, other: Stretch, *, seed: int = SEED) -> Share | None:
+def recovered(unchanged: Stretch, part: Stretch, *, seed: int = SEED) -> Share | None:
     """Return the share of the gap that an experiment closes; None where its log and C's show no step in common.
 
     The same blocks are drawn for both: what moves them alike is no uncertainty of their ratio.
     """
     common = {step: place for place, step in enumerate(unchanged.steps)}
-    base_values = [unchanged.values[common[step]] for step in other.steps if step in common]
-    values = [value for value, step in zip(other.values, other.steps, strict=True) if step in common]
+    base_values = [unchanged.values[common[step]] for step in part.steps if step in common]
+    values = [value for value, step in zip(part.values, part.steps, strict=True) if step in common]
     if not base_values:
         return None
     block = max(block_of(base_values), block_of(values))
@@ -84,7 +84,7 @@ def recovered(unchanged: Stretch, other: Stretch, *, seed: int = SEED) -> Share 
         )
     ]
     low, high = percentiles(shares)
-    return _closed(other.gap.mean, unchanged.gap.mean), low, high
+    return _closed(part.gap.mean, unchanged.gap.mean), low, high
 
 
 def _closed(remainder: float, total: float) -> float:
@@ -126,17 +126,17 @@ def recovery(remainder: Stretch, counts: float) -> tuple[Outcome, float | None]:
     return Outcome.RECOVERING, abs(means[-1]) / towards
 
 
-def is_settled(unchanged: Stretch, other: Stretch) -> bool:
+def is_settled(unchanged: Stretch, part: Stretch) -> bool:
     """Tell whether longer runs would show the same share: the gap is there whole, and what is closed of it stays.
 
     Args:
         unchanged: The candidate's distance to BF16 in the window.
-        other: That of an experiment.
+        part: That of an experiment.
     """
     base_values = dict(zip(unchanged.steps, unchanged.values, strict=True))
     common = [
         (step, base_values[step], value)
-        for step, value in zip(other.steps, other.values, strict=True)
+        for step, value in zip(part.steps, part.values, strict=True)
         if step in base_values
     ]
     if len(common) < _PARTS:
@@ -181,11 +181,11 @@ def shapley(gaps: Mapping[frozenset[Gemm], float]) -> tuple[tuple[Gemm, float], 
     """
     shares = []
     for gemm in Gemm:
-        others = [other for other in Gemm if other is not gemm]
+        other_gemms = [peer for peer in Gemm if peer is not gemm]
         share = 0.0
-        for size in range(len(others) + 1):
-            weight = math.factorial(size) * math.factorial(len(others) - size) / math.factorial(len(Gemm))
-            for chosen in combinations(others, size):
+        for size in range(len(other_gemms) + 1):
+            weight = math.factorial(size) * math.factorial(len(other_gemms) - size) / math.factorial(len(Gemm))
+            for chosen in combinations(other_gemms, size):
                 share += weight * (gaps[frozenset({*chosen, gemm})] - gaps[frozenset(chosen)])
         shares.append((gemm, share))
     return tuple(shares)

@@ -128,9 +128,9 @@ def told(
     """
     near = _SHARED_WITHIN * by_step
 
-    def meet(curve: Curve, span: Span, other: Curve, another: Span) -> bool:
+    def meet(curve: Curve, span: Span, reference: Curve, another: Span) -> bool:
         begins, ends = curve.places[span.first] - near, curve.places[span.last] + near
-        return other.places[another.first] <= ends and begins <= other.places[another.last]
+        return reference.places[another.first] <= ends and begins <= reference.places[another.last]
 
     runs = ((False, baseline, candidate), (True, candidate, baseline))
     spikes = [
@@ -140,9 +140,9 @@ def told(
             last=curve.steps[span.last],
             values=span.values,
             height=span.height,
-            shared=any(meet(curve, span, other, another) for another in of_other),
+            shared=any(meet(curve, span, peer, another) for another in of_other),
         )
-        for is_candidate, (curve, spans), (other, of_other) in runs
+        for is_candidate, (curve, spans), (peer, of_other) in runs
         for span in spans
     ]
     return tuple(sorted(spikes, key=lambda spike: (spike.first, spike.candidate)))

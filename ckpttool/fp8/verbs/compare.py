@@ -64,8 +64,8 @@ def fp8_compare(question: CurvesQuestion) -> CurvesAnswer:
     if question.evals is not None:
         from ckpttool.fp8.read.evals import read_evals
 
-        baseline_evals, other = map(read_evals, question.evals)
-        evals = compare_tasks(baseline_evals, other, comparison.kind)
+        baseline_evals, candidate_evals = map(read_evals, question.evals)
+        evals = compare_tasks(baseline_evals, candidate_evals, comparison.kind)
     return CurvesAnswer(
         comparison=comparison,
         baseline=readings[0],

@@ -286,13 +286,13 @@ def _experiment(
     trial: Trial, plan: Fp8Plan, question: PlanQuestion, context: tuple[Framework, _Candidate, LastStart | str | None]
 ) -> Experiment:
     framework, candidate, last = context
-    other = last if trial.from_last and isinstance(last, LastStart) else None
-    first = plan.start.step if other is None else other.step
+    start = last if trial.from_last and isinstance(last, LastStart) else None
+    first = plan.start.step if start is None else start.step
     setting = Setting(
         folder=os.path.join(plan.output, trial.id),
         first_step=first,
         last_step=Step(first + plan.horizon),
-        load=other.path if other is not None else None if plan.start.evidence is Evidence.SCRATCH else _loaded(plan),
+        load=start.path if start is not None else None if plan.start.evidence is Evidence.SCRATCH else _loaded(plan),
         recipe=plan.recipe,
         framework_version=_numbers(question.framework_version, "--framework-version"),
         engine_version=_numbers(question.engine_version, "--te-version"),
@@ -302,8 +302,8 @@ def _experiment(
     change = framework.change(trial, setting)
     if trial.from_last and isinstance(last, str):
         change = last
-    elif other is not None and other.note is not None and isinstance(change, Change):
-        change = replace(change, notes=(*change.notes, other.note))
+    elif start is not None and start.note is not None and isinstance(change, Change):
+        change = replace(change, notes=(*change.notes, start.note))
     hours = None
     if candidate.seconds is not None and question.devices is not None:
         hours = round(candidate.seconds * plan.horizon * question.devices / _SECONDS_PER_HOUR, 3)

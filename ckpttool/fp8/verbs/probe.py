@@ -66,11 +66,11 @@ def fp8_probe(
         if found_largest is not None:
             for name, amax in found_largest.magnitudes:
                 earlier[name] = max(amax, earlier.get(name, 0.0))
-    beside = Beside(earlier=earlier, scales=_scales(side), block=_block(side))
+    extras = Beside(earlier=earlier, scales=_scales(side), block=_block(side))
     reports: list[ShardReport] = []
     tensors: list[TensorNumbers] = []
     gated: list[GatedNumbers] = []
-    for observed in _run(tasks, partial(probe_shard, question=question, is_selected=is_selected, beside=beside)):
+    for observed in _run(tasks, partial(probe_shard, question=question, is_selected=is_selected, extras=extras)):
         reports.append(observed.report)
         numbers = observed.seen(ShardNumbers)
         if numbers is not None:

@@ -76,8 +76,8 @@ def judged(plan: Fp8Plan, logs: Mapping[str, tuple[str, ...]], framework: Framew
 
 def baseline_of(plan: Fp8Plan) -> Curve | None:
     """Return the loss of the old BF16 run; None where its log is not there any more."""
-    there = [path for path in plan.baseline if os.path.exists(path)]
-    return _curve(log_reader(plan.columns, curves=True), there) if there else None
+    paths = [path for path in plan.baseline if os.path.exists(path)]
+    return _curve(log_reader(plan.columns, curves=True), paths) if paths else None
 
 
 def with_logs(plan: Fp8Plan, logs: Mapping[str, tuple[str, ...]]) -> Fp8Plan:

@@ -153,9 +153,9 @@ def _facts(answer: Capture) -> list[tuple[str, str]]:
             ),
         ]
         if rank.rerun is not None:
-            again = "finite" if rank.rerun.is_finite else "not finite again"
-            again += ": transient" if _is_transient(answer) else ""
-            rows.append(("in place" if not of else f"rank {rank.rank} in place", again))
+            rerun = "finite" if rank.rerun.is_finite else "not finite again"
+            rerun += ": transient" if _is_transient(answer) else ""
+            rows.append(("in place" if not of else f"rank {rank.rank} in place", rerun))
     environment = dict(answer.ranks[0].environment) if answer.ranks else {}
     facts = [f"{name} {environment[name]}" for name in ("torch", "python", "threads") if name in environment]
     return [*rows, ("with", shown(", ".join(facts)))] if facts else rows
@@ -204,9 +204,9 @@ def findings_parts(answer: Capture) -> list[RenderableType]:
 def _next(answer: Capture) -> tuple[str, ...]:
     """Return what to do: make it happen again, and go on with the training where it stopped."""
     place = answer.path.rstrip("/")
-    again = f"ckpttool nan replay {quote(place)} --entry MODULE:FUNCTION"
+    command = f"ckpttool nan replay {quote(place)} --entry MODULE:FUNCTION"
     if answer.has_stopped is not True:
-        return (again,)
+        return (command,)
     output = place.rpartition("/guard/captures/")[0] or "OUTPUT"
     log = quote(f"{output}/guard/events-*.jsonl")
-    return (again, f"ckpttool resolve {quote(output)} --log {log} --around-spike last")
+    return (command, f"ckpttool resolve {quote(output)} --log {log} --around-spike last")

@@ -72,9 +72,9 @@ def _set_aside(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _same_chance(restore_buffers: Callable[[], None]) -> Iterator[None]:
-    now = randomness.states()
+    current = randomness.states()
     try:
         yield
     finally:
-        randomness.restore(now)
+        randomness.restore(current)
         restore_buffers()

@@ -82,8 +82,8 @@ class Remembered:
         if self._was_changed or self.was_moved:
             return True
         return any(
-            then is not None and bool(then != _fingerprint(tensor))
-            for then, tensor in zip(self._fingerprints, self._tensors, strict=True)
+            fingerprint is not None and bool(fingerprint != _fingerprint(tensor))
+            for fingerprint, tensor in zip(self._fingerprints, self._tensors, strict=True)
         )
 
 

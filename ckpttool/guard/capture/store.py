@@ -252,8 +252,8 @@ class CaptureStore:
 
     def _free_folder(self, step: Step) -> str:
         """Return the folder of this step; another one where this rank captured the same step before a restart."""
-        for again in range(1000):
-            path = f"{self._folder}/{folder_name(step, again)}"
+        for attempt in range(1000):
+            path = f"{self._folder}/{folder_name(step, attempt)}"
             if not os.path.lexists(f"{path}/{record_name(self._rank)}"):
                 return path
         raise WriteFailedError(f"{self._folder}: there are a thousand captures of step {step}")

@@ -71,9 +71,9 @@ class CaptureHead:
     """UTC, to the second."""
 
 
-def folder_name(step: Step, again: int = 0) -> str:
-    """Return the name of a capture's folder; `again` tells captures of one step apart, from 1."""
-    return f"nan-at-{step:08d}" + (f"-{again}" if again else "")
+def folder_name(step: Step, attempt: int = 0) -> str:
+    """Return the name of a capture's folder; `attempt` tells captures of one step apart, from 1."""
+    return f"nan-at-{step:08d}" + (f"-{attempt}" if attempt else "")
 
 
 def shard_name(rank: int) -> str:

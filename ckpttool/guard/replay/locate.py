@@ -261,8 +261,8 @@ def far_off(kind: OriginKind, tensors: Iterable[tuple[str, Tensor]]) -> FarOff |
         largest = sizes[place].item()
         if largest <= _BEYOND * _LEAST_RMS or not math.isfinite(largest):
             continue
-        others = sizes.sort().values[: -max(1, sizes.numel() // 100)]
-        rms = max(others.square().mean().sqrt().item(), _LEAST_RMS)
+        rest = sizes.sort().values[: -max(1, sizes.numel() // 100)]
+        rms = max(rest.square().mean().sqrt().item(), _LEAST_RMS)
         if largest > _BEYOND * rms and (far_off_value is None or largest / rms > far_off_value.times_rms):
             value = largest if flat.is_complex() else float(flat[place].item())
             shape = tuple(tensor.shape)

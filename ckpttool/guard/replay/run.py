@@ -94,13 +94,13 @@ class Content:
             OSError, ValueError: It cannot be read.
         """
         stored = open_tensors(path)
-        below = {name.removeprefix(_IN_SAVES): value for name, value in stored.items() if name.startswith(_IN_SAVES)}
+        nested = {name.removeprefix(_IN_SAVES): value for name, value in stored.items() if name.startswith(_IN_SAVES)}
         names = [name for name, _ in self._captured.weights]
-        weights = below if (names[0] in below if names else below) else stored
+        weights = nested if (names[0] in nested if names else nested) else stored
         # A save has buffers, moments and more beside them.
         self.parameters = {name: value for name, value in weights.items() if not names or name in names}
 
-    def join(self, others: Sequence[Content]) -> None:
+    def join(self, contents: Sequence[Content]) -> None:
         """Put sharded weights together from all ranks.
 
         Raises:
@@ -108,7 +108,7 @@ class Content:
         """
         for name, part in self.parameters.items():
             if isinstance(part, Sharded):
-                parts = [other.parameters.get(name) for other in others]
+                parts = [content.parameters.get(name) for content in contents]
                 try:
                     self.parameters[name] = put_together([part for part in parts if isinstance(part, Sharded)])
                 except ValueError as error:
@@ -254,11 +254,11 @@ class RankRun:
             module.training = name not in self._captured.evaluating
 
     def _assert_captured_weights(self) -> None:
-        here = dict(digests_of(self._model))
-        other = [name for name, digest in self._captured.weights if here.get(name) != digest]
-        if other:
+        current = dict(digests_of(self._model))
+        changed = [name for name, digest in self._captured.weights if current.get(name) != digest]
+        if changed:
             raise EntryDoesNotFit(
-                f"{len(other)} of {len(here)} weights are not those that were captured, {other[0]} first: "
+                f"{len(changed)} of {len(current)} weights are not those that were captured, {changed[0]} first: "
                 "name the checkpoint of that very step, or one with no applied update in between"
             )
 
@@ -333,12 +333,12 @@ def _assert_same(noun: str, captured: Mapping[str, Tensor], current: Mapping[str
     """
     missing = [name for name in captured if name not in current]
     extra = [name for name in current if name not in captured]
-    other = [
+    changed = [
         f"{name} ({_form(captured[name])} captured, {_form(current[name])} here)"
         for name in current
         if name in captured and _form(captured[name]) != _form(current[name])
     ]
-    for phrase, names in (("lacks the", missing), ("has a {} that was not captured:", extra), ("has another", other)):
+    for phrase, names in (("lacks the", missing), ("has a {} that was not captured:", extra), ("has another", changed)):
         if names:
             more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
             lead = phrase.format(noun) if "{}" in phrase else f"{phrase} {noun}"
@@ -355,10 +355,10 @@ def _take_config(model: nn.Module, captured: object) -> Iterator[Difference]:
     if not isinstance(captured, Mapping) or config is None:
         return
     for key, value in captured.items():
-        here = getattr(config, key, None)
-        if isinstance(value, (str, int, bool)) and type(here) in {str, int, bool} and here != value:
+        current = getattr(config, key, None)
+        if isinstance(value, (str, int, bool)) and type(current) in {str, int, bool} and current != value:
             setattr(config, key, value)
-            yield Difference(what=f"{OF_MODEL}{key}", captured=value, here=here)
+            yield Difference(what=f"{OF_MODEL}{key}", captured=value, here=current)
 
 
 def _moved(value: object, device: torch.device) -> object:

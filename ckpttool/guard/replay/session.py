@@ -50,7 +50,7 @@ def replay(capture: Capture, question: NanQuestion) -> NanReplay:
     """
     ranks = _asked(capture, question)
     device = _device(question.device, ranks)
-    here = environment(device)
+    current = environment(device)
     try:
         with redirect_stdout(sys.stderr), _within(question.timeout):
             entry = _entry(question.entry)
@@ -58,7 +58,7 @@ def replay(capture: Capture, question: NanQuestion) -> NanReplay:
                 take_over(dict(ranks[0].environment))
             return _Session(capture, question, device, entry).answer(ranks)
     finally:
-        take_over(here)
+        take_over(current)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,11 +129,11 @@ class _Session:
     def _environment_note(self, *, reproduced: bool) -> Finding:
         names = sorted({difference.what for difference in self._differences.values()})
         ours = [name for name in names if name.startswith(OF_MODEL)]
-        others = [name for name in names if name not in ours]
-        parts = [f"not as it was captured: {', '.join(others)}"] if others else []
+        foreign = [name for name in names if name not in ours]
+        parts = [f"not as it was captured: {', '.join(foreign)}"] if foreign else []
         parts += [f"set as it was captured: {', '.join(ours)}"] if ours else []
-        remedy = None if reproduced or not others else "replay where these are as they were; each changes last bits"
-        if COMPILED in others:
+        remedy = None if reproduced or not foreign else "replay where these are as they were; each changes last bits"
+        if COMPILED in foreign:
             remedy = "compiled code has other last bits: let a ReplayTask's loss call the model as the training did"
         return note(Code.ENVIRONMENT_DIFFERS, "; ".join(parts), remedy=remedy)
 
@@ -189,7 +189,7 @@ class _Session:
             )
         if any(isinstance(value, Sharded) for value in content.parameters.values()):
             folder = self._capture.path
-            content.join([Content(other, f"{folder}/{other.shard.name}") for other in self._capture.ranks])
+            content.join([Content(rank, f"{folder}/{rank.shard.name}") for rank in self._capture.ranks])
         return content
 
     def _made(self, captured: RankCapture) -> object:
@@ -197,8 +197,8 @@ class _Session:
             return self._entry(captured)
 
     def _note_environment(self, captured: RankCapture, run: RankRun) -> None:
-        here = {**environment(self._device), COMPILED: run.is_compiled}
-        for difference in (*differences(dict(captured.environment), here), *run.differences):
+        current = {**environment(self._device), COMPILED: run.is_compiled}
+        for difference in (*differences(dict(captured.environment), current), *run.differences):
             key = (difference.what, str(difference.captured), str(difference.here))
             self._differences[key] = difference
 
@@ -276,9 +276,9 @@ def _entry(text: str) -> Callable[[RankCapture], object]:
     module, _, name = text.partition(":")
     if not module or not name.isidentifier():
         raise UsageError(f"an entry is spelled module:function, not {text!r}")
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     try:
         entry = getattr(importlib.import_module(module), name, None)
     except ImportError as error:

@@ -32,9 +32,9 @@ def culprits(ranks: Sequence[RankCapture]) -> tuple[Culprit, ...]:
     by_loss = [Culprit(rank=rank.rank, why=_bad_loss(rank)) for rank in ranks if rank.bad_losses]
     if by_loss:
         return tuple(by_loss)
-    again = [(rank, rank.rerun) for rank in ranks if rank.rerun is not None and not rank.rerun.is_finite]
-    if again:
-        return tuple(Culprit(rank=rank.rank, why=_bad_gradients(rank, rerun.gradients)) for rank, rerun in again)
+    reruns = [(rank, rank.rerun) for rank in ranks if rank.rerun is not None and not rank.rerun.is_finite]
+    if reruns:
+        return tuple(Culprit(rank=rank.rank, why=_bad_gradients(rank, rerun.gradients)) for rank, rerun in reruns)
     alone = [rank for rank in ranks if rank.world_size == 1]
     return tuple(Culprit(rank=rank.rank, why=_bad_gradients(rank, rank.gradients)) for rank in alone)
 
@@ -111,39 +111,44 @@ def compared(
     losses_before = [batch.loss for batch in captured.micro_batches]
     differ = tuple(
         number
-        for number, (then, now) in enumerate(zip(losses_before, losses, strict=True))
-        if then and not _same(then, now)
+        for number, (before, after) in enumerate(zip(losses_before, losses, strict=True))
+        if before and not _same(before, after)
     )
-    then, here = _to_compare(captured, facts, reduced)
-    wrong = [name for name, gradient in then.items() if _is_other(gradient, here.get(name))]
-    if not then:  # nobody knows this rank's own gradients: what is not finite here, the sum of all must not have been
+    captured_gradients, current = _to_compare(captured, facts, reduced)
+    wrong = [name for name, gradient in captured_gradients.items() if _is_other(gradient, current.get(name))]
+    if (
+        not captured_gradients
+    ):  # nobody knows this rank's own gradients: what is not finite here, the sum of all must not have been
         were_finite = {(gradient.name, gradient.shape) for gradient in captured.gradients if gradient.is_finite}
         bad = [gradient for gradient in facts if not gradient.is_finite]
         wrong = [gradient.name for gradient in bad if (gradient.name, gradient.shape) in were_finite]
     else:
-        wrong += sorted(here.keys() - then.keys())
-    compares_norms = bool(then) and then.keys() == here.keys()
+        wrong += sorted(current.keys() - captured_gradients.keys())
+    compares_norms = bool(captured_gradients) and captured_gradients.keys() == current.keys()
     return RankReplay(
         rank=captured.rank,
         losses_equal=sum(1 for loss in losses_before if loss is not None) - len(differ),
         losses=sum(1 for loss in losses_before if loss is not None),
         micro_batches=len(losses_before),
         gradients_equal=sum(
-            then[name].xxh3_128 == gradient.xxh3_128 for name, gradient in here.items() if name in then
+            captured_gradients[name].xxh3_128 == gradient.xxh3_128
+            for name, gradient in current.items()
+            if name in captured_gradients
         ),
-        gradients=len(then),
+        gradients=len(captured_gradients),
         pattern_differs=tuple(wrong),
         losses_differ=differ,
         nonfinite=tuple(gradient for gradient in facts if not gradient.is_finite),
         is_finite=is_finite(losses, facts),
         norm_overflows=norm_overflows(facts),
-        norm_differs=compares_norms and norm_overflows([*then.values()]) != norm_overflows([*here.values()]),
+        norm_differs=compares_norms
+        and norm_overflows([*captured_gradients.values()]) != norm_overflows([*current.values()]),
     )
 
 
-def _is_other(then: GradientFacts, now: GradientFacts | None) -> bool:
+def _is_other(before: GradientFacts, after: GradientFacts | None) -> bool:
     """Tell whether a gradient is finite in one run alone; one that is not there is as good as zeros."""
-    return then.norm != 0 if now is None else then.is_finite != now.is_finite
+    return before.norm != 0 if after is None else before.is_finite != after.is_finite
 
 
 def _to_compare(
@@ -151,22 +156,22 @@ def _to_compare(
 ) -> tuple[dict[str, GradientFacts], dict[str, GradientFacts]]:
     """Return gradients of then and of now that are of the same ranks; none of then where there are no such."""
     if captured.world_size > 1 and reduced is not None:
-        then, here = captured.gradients, reduced
+        before, after = captured.gradients, reduced
     elif captured.world_size == 1:
-        then, here = captured.gradients, facts
+        before, after = captured.gradients, facts
     else:
-        then, here = (captured.rerun.gradients if captured.rerun is not None else ()), facts
+        before, after = (captured.rerun.gradients if captured.rerun is not None else ()), facts
     # Of a sharded parameter a rank kept its part, and a run has all of it: those cannot be compared.
-    by_name, now = {gradient.name: gradient for gradient in then}, {gradient.name: gradient for gradient in here}
-    sharded = {name for name, gradient in by_name.items() if name in now and gradient.shape != now[name].shape}
+    by_name, current = {gradient.name: gradient for gradient in before}, {gradient.name: gradient for gradient in after}
+    sharded = {name for name, gradient in by_name.items() if name in current and gradient.shape != current[name].shape}
     return (
         {name: gradient for name, gradient in by_name.items() if name not in sharded},
-        {name: gradient for name, gradient in now.items() if name not in sharded},
+        {name: gradient for name, gradient in current.items() if name not in sharded},
     )
 
 
-def _same(then: LossBits, now: LossBits) -> bool:
-    return (then.dtype, then.bits) == (now.dtype, now.bits)
+def _same(before: LossBits, after: LossBits) -> bool:
+    return (before.dtype, before.bits) == (after.dtype, after.bits)
 
 
 def is_reproduced(ranks: Sequence[RankReplay], *, exact: bool) -> bool:
@@ -204,13 +209,13 @@ def verdict(
         return NanVerdict.TRANSIENT, "computed once more at once, on the same device, it was finite"
     on_accelerator = any(rank.device != "cpu" for rank in captured)
     if bad_here and (not same_device or not on_accelerator):
-        again = "it happens again in another process" + ("" if same_device else " and on another kind of device")
+        outcome = "it happens again in another process" + ("" if same_device else " and on another kind of device")
         if origin is not None and origin.kind is OriginKind.PARAMETER:
-            again += (
+            outcome += (
                 f"; {origin.op} was so before this step: an earlier update or a flipped bit of memory made it; "
                 "resume from a checkpoint before that"
             )
-        return NanVerdict.DATA_OR_MODEL, again
+        return NanVerdict.DATA_OR_MODEL, outcome
     if bad_here:
         return NanVerdict.UNDECIDED, "it happens again on this kind of device; a replay with --device cpu would decide"
     if not same_device and reruns:

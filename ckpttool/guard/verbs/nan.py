@@ -137,17 +137,17 @@ def _read(storage: Storage, folder: str, shown_path: str, *, shards: bool) -> Ca
         shown_path: As the user named it.
         shards: Whether the tensors' files are read and compared with their digests.
     """
-    below = f"{folder}/" if folder else ""
+    prefix = f"{folder}/" if folder else ""
     findings: list[Finding] = []
-    head = _head(storage, below, findings)
-    ranks = _ranks(storage, folder, below, findings)
+    head = _head(storage, prefix, findings)
+    ranks = _ranks(storage, folder, prefix, findings)
     name = os.path.basename(os.path.normpath(shown_path))
     steps = [head.step] if head is not None else [rank.step for rank in ranks]
     step = steps[0] if steps else head_step(name) or Step(0)
     world_size = max([rank.world_size for rank in ranks] + ([head.world_size] if head is not None else [1]))
     findings += _missing(ranks, world_size)
     for rank in ranks:
-        findings += _shard_findings(storage, below, rank, shards=shards) + _notes(rank)
+        findings += _shard_findings(storage, prefix, rank, shards=shards) + _notes(rank)
     return Capture(
         path=shown_path,
         step=step,
@@ -159,8 +159,8 @@ def _read(storage: Storage, folder: str, shown_path: str, *, shards: bool) -> Ca
     )
 
 
-def _head(storage: Storage, below: str, findings: list[Finding]) -> CaptureHead | None:
-    path = f"{below}{HEAD}"
+def _head(storage: Storage, prefix: str, findings: list[Finding]) -> CaptureHead | None:
+    path = f"{prefix}{HEAD}"
     try:
         return read_head(storage.small_file(path, limit=RECORD_LIMIT), where=path)
     except FileNotFoundError:
@@ -170,7 +170,7 @@ def _head(storage: Storage, below: str, findings: list[Finding]) -> CaptureHead 
         return None
 
 
-def _ranks(storage: Storage, folder: str, below: str, findings: list[Finding]) -> list[RankCapture]:
+def _ranks(storage: Storage, folder: str, prefix: str, findings: list[Finding]) -> list[RankCapture]:
     captures = []
     numbers = sorted(
         rank
@@ -178,7 +178,7 @@ def _ranks(storage: Storage, folder: str, below: str, findings: list[Finding]) -
         if (rank := rank_of_record(entry.name)) is not None and rank < MAX_RANKS and entry.name == record_name(rank)
     )
     for rank in numbers:
-        path = f"{below}{record_name(rank)}"
+        path = f"{prefix}{record_name(rank)}"
         try:
             captures.append(read_rank(storage.small_file(path, limit=RECORD_LIMIT), rank, where=path))
         except (OSError, ParseError) as error:
@@ -200,8 +200,8 @@ def _missing(ranks: Sequence[RankCapture], world_size: int) -> list[Finding]:
     ]
 
 
-def _shard_findings(storage: Storage, below: str, rank: RankCapture, *, shards: bool) -> list[Finding]:
-    path = f"{below}{shard_name(rank.rank)}"
+def _shard_findings(storage: Storage, prefix: str, rank: RankCapture, *, shards: bool) -> list[Finding]:
+    path = f"{prefix}{shard_name(rank.rank)}"
     try:
         size = storage.stamp(path).size
         digest = rank.shard.xxh3_128 if size != rank.shard.size or not shards else _digest(storage, path)

@@ -85,9 +85,9 @@ def norm_chart(  # noqa: PLR0913 (what can be in a chart)
     labels.update({scale.row(value): value for value in lines})
     drawn = [title]
     drawn += [f"{_label(labels.get(row))} {signs.axis}{''.join(cells[row])}".rstrip() for row in range(_HEIGHT)]
-    below = _marks_line([mark for mark in marks if first <= mark.step <= last], column, columns, signs)
+    marks_below = _marks_line([mark for mark in marks if first <= mark.step <= last], column, columns, signs)
     ends = f"{first}{last:>{max(1, columns - len(str(first)))}}"
-    return "\n".join([*drawn, *_floor(below, ends, columns, signs)]) + "\n"
+    return "\n".join([*drawn, *_floor(marks_below, ends, columns, signs)]) + "\n"
 
 
 def histogram(threshold: Threshold, *, unicode: bool = True, width: int = WIDTH) -> str:

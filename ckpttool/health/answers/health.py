@@ -83,15 +83,15 @@ def _headline(answer: HealthAnswer) -> Text:
     newest, healthy = answer.newest, answer.report.newest_healthy
     if newest is None:
         return line(f"No checkpoint in {shown(answer.root)}", style="bold red")
-    other = "no checkpoint is healthy" if healthy is None else f"the newest healthy one is {shown(healthy)}"
+    latest = "no checkpoint is healthy" if healthy is None else f"the newest healthy one is {shown(healthy)}"
     name = shown(newest.name)
     match newest.health:
         case Health.HEALTHY:
             return line(f"The newest checkpoint, {name}, is healthy", style="bold green")
         case Health.UNHEALTHY:
-            return line(f"The newest checkpoint, {name}, is unhealthy; {other}", style="bold red")
+            return line(f"The newest checkpoint, {name}, is unhealthy; {latest}", style="bold red")
         case Health.UNKNOWN:
-            return line(f"The newest checkpoint, {name}, is of unknown health; {other}", style="bold yellow")
+            return line(f"The newest checkpoint, {name}, is of unknown health; {latest}", style="bold yellow")
 
 
 def _basis(answer: HealthAnswer) -> str:

@@ -146,8 +146,8 @@ def _numbers(result: ReplayResult) -> Iterator[Row]:
     yield "steps", f"{result.first_step} to {result.last_step}: {result.steps_seen} shown{unseen}"
     yield "updates lost", str(result.updates_lost)
     if result.updates_lost and result.learning_rate_index is not None:
-        behind = (result.last_step or 0) - result.learning_rate_index
-        yield "learning rate", f"at index {result.learning_rate_index}, {behind} behind the data"
+        lag = (result.last_step or 0) - result.learning_rate_index
+        yield "learning rate", f"at index {result.learning_rate_index}, {lag} behind the data"
 
 
 def _span(span: SkippedSpan) -> Text:

@@ -268,16 +268,16 @@ def _echo(abnormal: Abnormal, counted: LocalTime) -> HealthEvent:
     return _event(EventKind.SDC_ECHO, abnormal, message)
 
 
-def _strike(abnormal: Abnormal, others: list[Abnormal]) -> HealthEvent:
-    first = min((abnormal, *others), key=lambda event: event.time)
-    message = f"{len(others) + 1} abnormal feature values since {show_local_time(first.time)}: a strike"
+def _strike(abnormal: Abnormal, batch: list[Abnormal]) -> HealthEvent:
+    first = min((abnormal, *batch), key=lambda event: event.time)
+    message = f"{len(batch) + 1} abnormal feature values since {show_local_time(first.time)}: a strike"
     return HealthEvent(
         kind=EventKind.SDC_STRIKE,
         step=abnormal.step,
         time=abnormal.time,
         rank=abnormal.rank,
         value=abnormal.value,
-        count=len(others) + 1,
+        count=len(batch) + 1,
         since_step=first.step,
         since_time=first.time,
         message=message,

@@ -203,13 +203,13 @@ def loss_after(spike: Spike, losses: Iterable[tuple[Step, float]]) -> LossAfter:
         return LossAfter(is_back=None, clause=f"whether the loss is back too is unknown: the log shows {few}")
     usual = median(before)
     spread = MAD_TO_SIGMA * median(abs(loss - usual) for loss in before)
-    now = median(since)
-    if now - usual <= _LOSS_SIGMAS * spread:
+    loss_now = median(since)
+    if loss_now - usual <= _LOSS_SIGMAS * spread:
         return LossAfter(is_back=True, clause="the loss is back too")
-    sigmas = "far" if not spread else f"{(now - usual) / spread:.1f} robust standard deviations"
+    sigmas = "far" if not spread else f"{(loss_now - usual) / spread:.1f} robust standard deviations"
     return LossAfter(
         is_back=False,
-        clause=f"the loss is not back: its median over the last {len(since)} steps is {now:.5g}, "
+        clause=f"the loss is not back: its median over the last {len(since)} steps is {loss_now:.5g}, "
         f"{sigmas} above {usual:.5g} before step {spike.onset}",
     )
 

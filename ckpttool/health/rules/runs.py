@@ -194,7 +194,7 @@ def _laid(runs: Sequence[Sequence[Step]], spans: Sequence[_Span]) -> list[Home]:
         for place, number in enumerate(row)
         if 0 < number < len(runs[run]) and run not in placed
     ]
-    parts = [option for option in parts if not any(_conflict(runs, option, other) for other in best)]
+    parts = [option for option in parts if not any(_conflict(runs, option, choice) for choice in best)]
     options = [*best, *parts]
     return [_home_of(run, runs, options) for run in range(len(runs))]
 
@@ -202,18 +202,21 @@ def _laid(runs: Sequence[Sequence[Step]], spans: Sequence[_Span]) -> list[Home]:
 def _home_of(run: int, runs: Sequence[Sequence[Step]], options: Sequence[_Option]) -> Home:
     own_options = [option for option in options if option[0] == run]
     sure = bool(own_options) and not any(
-        _conflict(runs, option, other) for option in own_options for other in options if other[0] != run
+        _conflict(runs, option, alternative)
+        for option in own_options
+        for alternative in options
+        if alternative[0] != run
     )
     return Home(attempts=tuple(place for _, place in own_options), sure=sure)
 
 
-def _conflict(runs: Sequence[Sequence[Step]], first: _Option, other: _Option) -> bool:
+def _conflict(runs: Sequence[Sequence[Step]], first: _Option, second: _Option) -> bool:
     """Tell whether two runs cannot lie there both: a later run is of the same attempt or a later one.
 
     Two runs share an attempt where the log does not show the start between them: then one's saves end before the
     other's begin.
     """
-    (earlier, before), (later, after) = sorted((first, other))
+    (earlier, before), (later, after) = sorted((first, second))
     return before > after or (before == after and runs[earlier][-1] >= runs[later][0])
 
 
@@ -222,11 +225,11 @@ def _best(runs: Sequence[Sequence[Step]], fits: Sequence[Sequence[bool]], *, sha
     forward = _most(runs, fits, shared)
     # The same from behind: the order of all is turned round, that of steps by their sign.
     turned = [[Step(-step) for step in reversed(steps)] for steps in reversed(runs)]
-    behind = [row[::-1] for row in _most(turned, [row[::-1] for row in fits[::-1]], shared)[::-1]]
+    reversed_rows = [row[::-1] for row in _most(turned, [row[::-1] for row in fits[::-1]], shared)[::-1]]
     best = max((number for row in forward for number in row), default=0)
     options = [
         (run, place)
-        for run, rows in enumerate(zip(forward, behind, strict=True))
+        for run, rows in enumerate(zip(forward, reversed_rows, strict=True))
         for place, (up_to, from_there) in enumerate(zip(*rows, strict=True))
         if up_to and up_to + from_there - 1 == best
     ]
@@ -246,10 +249,14 @@ def _most(runs: Sequence[Sequence[Step]], fits: Sequence[Sequence[bool]], shared
         line: list[int] = []
         before = 0  # in earlier attempts
         for place, fit in enumerate(row):
-            here = [most[other][place] for other in range(run)]
-            beside = [n for other, n in enumerate(here) if n and not _conflict(runs, (other, place), (run, place))]
-            line.append(max([before + 1, *(number + shared for number in beside)]) if fit else 0)
-            before = max([before, *here])
+            row_before = [most[earlier_run][place] for earlier_run in range(run)]
+            compatible = [
+                n
+                for earlier_run, n in enumerate(row_before)
+                if n and not _conflict(runs, (earlier_run, place), (run, place))
+            ]
+            line.append(max([before + 1, *(number + shared for number in compatible)]) if fit else 0)
+            before = max([before, *row_before])
         most.append(line)
     return most
 
@@ -271,5 +278,5 @@ def _norm(attempt: LogAttempt, step: Step) -> float | None:
     return None if row is None else row.embedding_local_norm
 
 
-def _same(first: float | None, other: float | None) -> bool:
-    return first == other or all(norm is not None and math.isnan(norm) for norm in (first, other))
+def _same(first: float | None, second: float | None) -> bool:
+    return first == second or all(norm is not None and math.isnan(norm) for norm in (first, second))

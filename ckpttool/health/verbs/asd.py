@@ -51,7 +51,7 @@ def _with_variable(variable: str | None) -> AsdDialect:
     every = asd_dialects()
     dialect = dialect_of(variable, every)
     if dialect.variable is None:
-        names = ", ".join(other.name for other in every if other.variable is not None)
+        names = ", ".join(dialect.name for dialect in every if dialect.variable is not None)
         raise UsageError(f"{dialect.name} reads no such string; those that do: {names}")
     return dialect
 

@@ -40,8 +40,8 @@ def gather(
     reader = log_reader(question.logs.columns)
     timelines = {name: timeline_in(name) for name in reader.expand(question.timeline)}
     names = tuple(name for name, line in timelines.items() if line is None)
-    beside = root if question.threshold is not None or question.spike is not None else None
-    log = reader.merged((*question.logs.patterns, *names), beside)
+    logs_root = root if question.threshold is not None or question.spike is not None else None
+    log = reader.merged((*question.logs.patterns, *names), logs_root)
     if log is None and question.spike is not None:
         raise UsageError("there is no training log beside the checkpoints: give --log")
     detected, _ = detector_events(names)

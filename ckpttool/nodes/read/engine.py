@@ -29,11 +29,11 @@ class RecordedEngine:
         """Yield one observation a task, in the order of the tasks; of one file that is shared out, but one."""
         visited = set()
         for task in tasks:
-            again = task.path in visited
+            is_retry = task.path in visited
             visited.add(task.path)
-            yield self._observed(task, again=again)
+            yield self._observed(task, is_retry=is_retry)
 
-    def _observed(self, task: CheckTask, *, again: bool) -> Observation:
+    def _observed(self, task: CheckTask, *, is_retry: bool) -> Observation:
         report = self._told(task.path)
         if report is None:
             message = "is listed, and nobody looked at it where it lies: unknown, not damaged"
@@ -46,7 +46,7 @@ class RecordedEngine:
         if self._but:
             findings = tuple(finding for finding in report.findings if finding.code not in self._but)
             report = replace(report, findings=findings)
-        if again:
+        if is_retry:
             report = replace(report, bytes_read=type(report.bytes_read)(0))
         if report.level < task.level:
             finding = unknown(

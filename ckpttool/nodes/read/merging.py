@@ -185,10 +185,10 @@ def _copies(views: Sequence[Look], paths: Collection[str]) -> dict[str, tuple[Co
         for line, seats in by_line.items():  # one after the other: a look keeps but a few of them in mind
             for path in seats:
                 stamp, earlier = view.answers.stamps[path], copies[path]
-                alike = [copy for copy in earlier if copy[0].seat.disk == view.seat.disk and copy[0].stamp == stamp]
-                if line is None or all(line != other for _, other in alike):
+                same = [copy for copy in earlier if copy[0].seat.disk == view.seat.disk and copy[0].stamp == stamp]
+                if line is None or all(line != copy for _, copy in same):
                     report = view.told(path)
-                    if all(copy.report != report for copy, _ in alike):
+                    if all(copy.report != report for copy, _ in same):
                         earlier.append((Copy(seat=view.seat, stamp=stamp, report=report), line))
     return {path: tuple(copy for copy, _ in path_copies) for path, path_copies in copies.items()}
 

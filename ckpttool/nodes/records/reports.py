@@ -107,7 +107,7 @@ _SPELLED: dict[str, Callable[[Any], Json]] = {
     "tensors": lambda count: count,
     "checksum_matched": lambda matched: matched,
     "bytes_read": lambda count: count,
-    "embedded_checksum": lambda there: there,
+    "embedded_checksum": lambda value: value,
     "zero_tail": lambda zero: zero,
     "tail_hash": lambda text: text,
     "metadata_hash": lambda text: text,
@@ -153,8 +153,8 @@ def _spelled_own_stamp(report: ShardReport, answers: Answers) -> Json:
     listed = answers.stamps.get(report.path)
     if report.stamp is None:
         return None
-    alike = listed is not None and listed == report.stamp and listed.changed_ns == report.stamp.changed_ns
-    return True if alike else spelled_stamp(report.stamp)
+    is_same = listed is not None and listed == report.stamp and listed.changed_ns == report.stamp.changed_ns
+    return True if is_same else spelled_stamp(report.stamp)
 
 
 _WORDS = ("tensor", "expected", "actual", "remedy")
@@ -162,29 +162,29 @@ _WORDS = ("tensor", "expected", "actual", "remedy")
 
 def _spelled_finding(finding: Finding, path: str) -> JsonObject:
     texts = {name: getattr(finding, name) for name in _WORDS}
-    beside: JsonObject = {name: spelled_text(text) for name, text in texts.items() if text is not None}
+    extras: JsonObject = {name: spelled_text(text) for name, text in texts.items() if text is not None}
     if finding.path != path:
-        beside["path"] = None if finding.path is None else spelled_text(finding.path)
+        extras["path"] = None if finding.path is None else spelled_text(finding.path)
     if finding.line is not None:
-        beside["line"] = finding.line
+        extras["line"] = finding.line
     if finding.ranks:
-        beside["ranks"] = list(finding.ranks)
+        extras["ranks"] = list(finding.ranks)
     return {
         "code": finding.code.value,
         "severity": finding.severity.word,
         "message": spelled_text(finding.message),
-        **beside,
+        **extras,
     }
 
 
 def _finding(record: JsonObject, path: str) -> Finding:
-    other = record.get("path") if "path" in record else path
+    other_path = record.get("path") if "path" in record else path
     texts = {name: text_of(record[name]) for name in _WORDS if name in record}
     return Finding(
         code=Code(get_str(record, "code")),
         severity=Severity[get_str(record, "severity").upper()],
         message=text_of(record["message"]),
-        path=None if other is None else text_of(other),
+        path=None if other_path is None else text_of(other_path),
         line=get_optional_int(record, "line"),
         ranks=tuple(Rank(as_int(rank)) for rank in as_list(record.get("ranks", []))),
         **texts,

@@ -20,10 +20,10 @@ def differing(path: str, copies: Iterable[Copy]) -> Iterator[Finding]:
         path: Of the file.
         copies: Looks at it, of which there are several.
     """
-    apart: dict[str, list[Copy]] = {}
+    different: dict[str, list[Copy]] = {}
     for copy in copies:
-        apart.setdefault(copy.seat.disk, []).append(copy)
-    exports = _one_export(apart.values())
+        different.setdefault(copy.seat.disk, []).append(copy)
+    exports = _one_export(different.values())
     for same in exports:
         yield from _of_one_disk(path, same)
     if len(exports) > 1:
@@ -37,9 +37,9 @@ def _one_export(groups: Iterable[Sequence[Copy]]) -> list[list[Copy]]:
         first = group[0]
         same = next(
             (
-                other
-                for other in exports
-                if first.seat.shared and other[0].seat.shared and {c.stamp for c in other} == {c.stamp for c in group}
+                copies
+                for copies in exports
+                if first.seat.shared and copies[0].seat.shared and {c.stamp for c in copies} == {c.stamp for c in group}
             ),
             None,
         )
@@ -57,31 +57,31 @@ def _of_one_disk(path: str, copies: Sequence[Copy]) -> Iterator[Finding]:
         message = f"was another file when {names[0]} looked than when {names[-1]} did: somebody writes it"
         yield unknown(Code.CHANGED_WHILE_READING, message, path=path, remedy="run again when nothing writes here")
         return
-    for first, other in combinations([copy for copy in copies if copy.report is not None], 2):
-        if not _alike(first.report, other.report):
+    for first, second in combinations([copy for copy in copies if copy.report is not None], 2):
+        if not _alike(first.report, second.report):
             yield suspect(
                 Code.NODES_DISAGREE,
-                f"{first.seat.host} and {other.seat.host} read different things in one unchanged file of one disk",
+                f"{first.seat.host} and {second.seat.host} read different things in one unchanged file of one disk",
                 path=path,
                 expected=first.seat.host,
-                actual=other.seat.host,
+                actual=second.seat.host,
                 remedy="a cache, a link or a controller of one of them is bad: read it on a third machine",
             )
             return
 
 
-def _alike(first: ShardReport | None, other: ShardReport | None) -> bool:
+def _alike(first: ShardReport | None, second: ShardReport | None) -> bool:
     """Tell whether two looks can be at the same bytes: as far as both went, they saw the same."""
-    if first is None or other is None:
-        return first is other
+    if first is None or second is None:
+        return first is second
     names = ["format", "scalars", "schema_hash", "tensors", "tail_hash", "metadata_hash"]
-    if first.level is other.level:
+    if first.level is second.level:
         names.append("findings")
-    if first.digest is not None and other.digest is not None:
+    if first.digest is not None and second.digest is not None:
         names.append("digest")
-    if first.tensor_digests is not None and other.tensor_digests is not None:
+    if first.tensor_digests is not None and second.tensor_digests is not None:
         names.append("tensor_digests")
-    return all(getattr(first, name) == getattr(other, name) for name in names)
+    return all(getattr(first, name) == getattr(second, name) for name in names)
 
 
 def _on_several(path: str, copies: Sequence[Copy]) -> Finding:

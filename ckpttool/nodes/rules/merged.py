@@ -64,8 +64,12 @@ def with_doubt(decision: NoResumePoint, merge: Merge) -> NoResumePoint:
 def _is_doubtful(reasons: Sequence[Finding], merge: Merge) -> bool:
     """Tell whether a save was rejected for what looks disagree about, and for nothing that is known."""
     against = blocking(reasons)
-    apart = [finding for finding in against if finding.code in _OF_LOOKS or finding.path in merge.different]
-    return bool(apart) and all(finding in apart or finding.severity is Severity.UNKNOWN for finding in against)
+    differing_findings = [
+        finding for finding in against if finding.code in _OF_LOOKS or finding.path in merge.different
+    ]
+    return bool(differing_findings) and all(
+        finding in differing_findings or finding.severity is Severity.UNKNOWN for finding in against
+    )
 
 
 _OF_LOOKS = frozenset({Code.CHANGED_WHILE_READING, Code.NODES_DISAGREE, Code.RANK_ON_SEVERAL_NODES})
@@ -111,13 +115,13 @@ class _Judge:
             path_findings.append(_part_empty(checkpoint, self._empty))
         if is_open and self._divided:
             path_findings.append(_of_share(checkpoint.name, self._divided))
-        apart = self._looked_apart(checkpoint) if is_open else ()
-        if apart:
-            path_findings.append(_of_apart(checkpoint.name, apart))
+        seats = self._looked_apart(checkpoint) if is_open else ()
+        if seats:
+            path_findings.append(_of_apart(checkpoint.name, seats))
         if not path_findings:
             return checkpoint
         findings = checkpoint.findings
-        if is_open and (late or self._unseen or self._divided or apart):
+        if is_open and (late or self._unseen or self._divided or seats):
             findings = tuple(_open(finding) if is_of_absent(finding) else finding for finding in findings)
         return replace(checkpoint, findings=(*findings, *path_findings))
 
@@ -268,22 +272,22 @@ def _seen_apart(merge: Merge) -> dict[str, tuple[Seat, ...]]:
     for seat, folders in zip(merge.seats, merge.divided, strict=False):
         if seat.share is not None:
             disks.setdefault(None if seat.shared else seat.disk, []).append((seat, folders))
-    apart: dict[str, tuple[Seat, ...]] = {}
+    different: dict[str, tuple[Seat, ...]] = {}
     for group in disks.values():
         first, first_folders = group[0]
         elsewhere = next((seat for seat, _ in group if _is_another_folder(first, seat)), None)
         if elsewhere is not None:
-            apart.setdefault("", (first, elsewhere))
+            different.setdefault("", (first, elsewhere))
         for folder in sorted({folder for _, folders in group for folder in folders}):
-            other = next((seat for seat, folders in group if folders.get(folder) != first_folders.get(folder)), None)
-            if other is not None:
-                apart.setdefault(folder, (first, other))
-    return apart
+            second = next((seat for seat, folders in group if folders.get(folder) != first_folders.get(folder)), None)
+            if second is not None:
+                different.setdefault(folder, (first, second))
+    return different
 
 
-def _is_another_folder(first: Seat, other: Seat) -> bool:
+def _is_another_folder(first: Seat, second: Seat) -> bool:
     """Tell two exports from one that is mounted by two addresses; some mounts number a folder as they like."""
-    return first.disk != other.disk and None not in {first.inode, other.inode} and first.inode != other.inode
+    return first.disk != second.disk and None not in {first.inode, second.inode} and first.inode != second.inode
 
 
 def _of_apart(path: str | None, seats: Sequence[Seat]) -> Finding:

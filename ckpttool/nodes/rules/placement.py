@@ -22,14 +22,16 @@ _MOST_COPIED = 8
 """Files that a command names one by one; of more it takes their folders."""
 
 
-def with_placement(plan: ResumePlan, merge: Merge, read: ReadByAll, others: Sequence[Checkpoint] = ()) -> ResumePlan:
+def with_placement(
+    plan: ResumePlan, merge: Merge, read: ReadByAll, checkpoints: Sequence[Checkpoint] = ()
+) -> ResumePlan:
     """Add to a plan which ranks start where, as the machines that looked said, and what speaks against it.
 
     Args:
         plan: What is to be loaded.
         merge: Who looked, and what each has.
         read: What a machine must have whichever ranks start there.
-        others: All saves of the tree.
+        checkpoints: All saves of the tree.
     """
     files: list[set[str]] = [set() for _ in merge.seats]
     for path, seats in merge.held.items():
@@ -40,7 +42,7 @@ def with_placement(plan: ResumePlan, merge: Merge, read: ReadByAll, others: Sequ
         for seat, seat_files in zip(merge.seats, files, strict=True)
     ]
     placement = placement_of(plan.point.checkpoint, homes)
-    lacking = not_everywhere(read, merge) or stale_copies(plan.point.checkpoint, others, merge)
+    lacking = not_everywhere(read, merge) or stale_copies(plan.point.checkpoint, checkpoints, merge)
     return replace(plan, placement=placement.placed, findings=(*lacking, *placement.findings, *plan.findings))
 
 
@@ -63,7 +65,7 @@ def not_everywhere(read: ReadByAll, merge: Merge) -> tuple[Finding, ...]:
     return tuple(findings)
 
 
-def stale_copies(chosen: Checkpoint, others: Sequence[Checkpoint], merge: Merge) -> tuple[Finding, ...]:
+def stale_copies(chosen: Checkpoint, checkpoints: Sequence[Checkpoint], merge: Merge) -> tuple[Finding, ...]:
     """Say which machines have ranks' files of other saves, and nothing of the chosen one, which lies elsewhere.
 
     Where somebody says which ranks start where, that is told by it.
@@ -72,7 +74,9 @@ def stale_copies(chosen: Checkpoint, others: Sequence[Checkpoint], merge: Merge)
     if any(seat.claims is not None for seat in merge.seats) or any(disk.shared for disk in disks):
         return ()
     paths = [shard.path for shard in chosen.shards if shard.rank in chosen.ranks]
-    older = [shard.path for save in others if save.key != chosen.key for shard in save.shards if shard.rank is not None]
+    older = [
+        shard.path for save in checkpoints if save.key != chosen.key for shard in save.shards if shard.rank is not None
+    ]
     stale = [disk for disk in disks if not disk.has_any(paths, merge) and disk.has_any(older, merge)]
     if not paths or not stale:
         return ()
@@ -129,7 +133,7 @@ def _lacking(
     more = len(surely or perhaps) - len(lack)
     files = ", ".join(lack) + (f" and {counted(more, 'more file')}" if more else "")
     hosts = ", ".join(disk.host for disk in lacking_disks[:_MOST_NAMED])
-    others = (
+    rest = (
         f" and {counted(len(lacking_disks) - _MOST_NAMED, 'more machine')}" if len(lacking_disks) > _MOST_NAMED else ""
     )
     commands = _copies([*surely, *perhaps], lacking_disks[0], disks, merge)
@@ -138,9 +142,9 @@ def _lacking(
     )
     verb = "lacks" if len(lacking_disks) == 1 else "lack"
     if surely:
-        message = f"{hosts}{others} {verb} {files}: every machine reads that at the start, and stops or begins anew"
+        message = f"{hosts}{rest} {verb} {files}: every machine reads that at the start, and stops or begins anew"
         return damage(Code.SHARD_ELSEWHERE, message, path=surely[0], actual=lacking_disks[0].host, remedy=remedy)
-    message = f"{hosts}{others} {verb} {files}: whether the ranks that start there read it no record tells"
+    message = f"{hosts}{rest} {verb} {files}: whether the ranks that start there read it no record tells"
     return unknown(Code.SHARD_ELSEWHERE, message, path=perhaps[0], actual=lacking_disks[0].host, remedy=remedy)
 
 
@@ -239,15 +243,15 @@ def _elsewhere(
             lacking[holders[0].host].append(shard.path)
             by_host.setdefault(holders[0].host, holders[0])
         for host, paths in lacking.items():
-            home, here = by_host[host], claimers[0]
+            home, claimer = by_host[host], claimers[0]
             moves.append(
                 damage(
                     Code.SHARD_ELSEWHERE,
-                    f"rank {rank} will start on {here.host}, which has no file of it: that lies on {host}",
+                    f"rank {rank} will start on {claimer.host}, which has no file of it: that lies on {host}",
                     path=paths[0],
-                    expected=here.host,
+                    expected=claimer.host,
                     actual=host,
-                    remedy=f"on {quote(here.host)}: {_rsync(home, here, paths)}",
+                    remedy=f"on {quote(claimer.host)}: {_rsync(home, claimer, paths)}",
                     ranks=(rank,),
                 )
             )

@@ -56,8 +56,8 @@ def by_file(suffixes: frozenset[str], index: int, count: int) -> Mine:
     def mine(folder: str, entries: list[Entry]) -> Divided:
         del folder
         shards = sorted(entry.name for entry in entries if entry.kind is Kind.FILE and _suffix(entry.name) in suffixes)
-        others = {name for place, name in enumerate(shards) if place % count != index}
-        return Divided([entry for entry in entries if entry.name not in others], shards or None)
+        foreign = {name for place, name in enumerate(shards) if place % count != index}
+        return Divided([entry for entry in entries if entry.name not in foreign], shards or None)
 
     return mine
 

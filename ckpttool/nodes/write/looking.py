@@ -96,9 +96,9 @@ def look_at(
     def shared_out(storage: Storage, inner: str) -> Storage:
         return storage if mine is None else SharedOut(storage, mine, inner, answers.divided)
 
-    def open_inner(here: str, path: str) -> Storage:
+    def open_inner(inner_path: str, path: str) -> Storage:
         inner, inner_storage = inner_of(path, root), LocalStorage(os.path.normpath(f"{root}/{inner_of(path, root)}"))
-        return NotingStorage(here, shared_out(inner_storage, inner), answers, inner)
+        return NotingStorage(inner_path, shared_out(inner_storage, inner), answers, inner)
 
     trainer = None if located is None else trainer_of(located.layout)
     by_scalars = located is not None and (trainer is None or trainer.scalars is not None)

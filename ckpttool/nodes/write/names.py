@@ -116,14 +116,14 @@ def assert_own(place: str, seat: Seat, *, keeps: bool = False) -> None:
     Raises:
         UsageError: It is another machine's.
     """
-    there = seat_in(place)
-    if there is None:
+    owner = seat_in(place)
+    if owner is None:
         return
-    is_same_host = keeps or there.host == seat.host
-    if (there.number, there.of) == (seat.number, seat.of) and is_same_host:
+    is_same_host = keeps or owner.host == seat.host
+    if (owner.number, owner.of) == (seat.number, seat.of) and is_same_host:
         return
-    if there.run == seat.run and there.ended_ns > seat.began_ns - BREAK_NS:
+    if owner.run == seat.run and owner.ended_ns > seat.began_ns - BREAK_NS:
         raise UsageError(
-            f"--out: {place} is {there.name}, and this is {seat.name}: name a folder, and end it with /, in which each "
+            f"--out: {place} is {owner.name}, and this is {seat.name}: name a folder, and end it with /, in which each "
             "part has a name of its own"
         )

@@ -46,9 +46,9 @@ def seal_share(tree: Tree, checkpoint: Checkpoint, verdict: Verdict, share: tupl
     if isinstance(place, Refusal):
         return not_sealed(checkpoint, None, (unknown(Code.CANNOT_ANSWER, f"{checkpoint.name} {place.why}"),))
     against = tuple(finding for finding in speaks_against(checkpoint, verdict) if not is_of_absent(finding))
-    sick, there = {finding.path for finding in against}, {shard.path for shard in checkpoint.shards}
+    sick, present = {finding.path for finding in against}, {shard.path for shard in checkpoint.shards}
     intact = {report.path for report in verdict.reports if report.digest is not None} - sick
-    if not intact or sick - there:
+    if not intact or sick - present:
         return not_sealed(checkpoint, place, against)
     path = place.of_share(*share)
     target = writable_target(tree.storage.root, path)

@@ -26,9 +26,9 @@ class Alike:
 
     __slots__ = ("agreed", "compared", "names", "now", "ranks", "thens", "unproven")
 
-    def __init__(self, ranks: tuple[Rank, ...], names: tuple[str, ...], now: bytes, thens: History) -> None:
+    def __init__(self, ranks: tuple[Rank, ...], names: tuple[str, ...], digests: bytes, thens: History) -> None:
         """Take the ranks, ascending, the names of their tensors, and the digests now and then."""
-        self.ranks, self.names, self.now, self.thens = ranks, names, now, thens
+        self.ranks, self.names, self.now, self.thens = ranks, names, digests, thens
         self.compared = 0
         """Tensors of which replicas are known."""
         self.unproven = 0
@@ -54,17 +54,17 @@ Column: TypeAlias = dict[History, dict[bytes, list[Alike]]]
 
 
 def all_alike(
-    now: Mapping[Rank, TensorDigests], others: Sequence[Witness], recorded: RecordedSlices | None
+    current: Mapping[Rank, TensorDigests], samples: Sequence[Witness], recorded: RecordedSlices | None
 ) -> list[Alike]:
     """Put ranks together that nothing tells apart."""
     arrangements = {} if recorded is None else {id(ranks): ranks for ranks in recorded.slices.values()}
     together: dict[tuple[object, ...], list[Rank]] = defaultdict(list)
-    for rank, digests in sorted(now.items()):
-        thens = tuple(_then(other.tensors.get(rank), digests.names) for other in others)
+    for rank, digests in sorted(current.items()):
+        thens = tuple(_then(sample.tensors.get(rank), digests.names) for sample in samples)
         slices = tuple(ranks.get(rank) for ranks in arrangements.values())
         together[digests.names, digests.digests, thens, slices].append(rank)
     return [
-        Alike(tuple(ranks), now[ranks[0]].names, now[ranks[0]].digests, thens)  # type: ignore[arg-type]
+        Alike(tuple(ranks), current[ranks[0]].names, current[ranks[0]].digests, thens)  # type: ignore[arg-type]
         for (_, _, thens, _), ranks in together.items()
     ]
 
@@ -73,14 +73,14 @@ def _then(digests: TensorDigests | None, names: tuple[str, ...]) -> bytes | None
     return digests.digests if digests is not None and digests.names == names else None
 
 
-def columns(alike: Sequence[Alike], recorded: RecordedSlices | None) -> Iterator[tuple[str, int | None, Column]]:
+def columns(groups: Sequence[Alike], recorded: RecordedSlices | None) -> Iterator[tuple[str, int | None, Column]]:
     """Yield each tensor's column, by name: for each slice that is recorded one, with its number.
 
     A tensor of which every rank has its own, now and always, is noted and left out: most are such where an optimizer's
     state is shared out over thousands of ranks.
     """
     by_names: dict[tuple[str, ...], list[Alike]] = defaultdict(list)
-    for group in alike:
+    for group in groups:
         by_names[group.names].append(group)
     places: dict[str, list[tuple[list[Alike], int]]] = defaultdict(list)
     for names, holders in by_names.items():
@@ -94,9 +94,9 @@ def columns(alike: Sequence[Alike], recorded: RecordedSlices | None) -> Iterator
         for holders, begin in places[name]:
             end = begin + TENSOR_DIGEST_BYTES
             for group in holders:
-                then = tuple([None if digests is None else digests[begin:end] for digests in group.thens])
+                past = tuple([None if digests is None else digests[begin:end] for digests in group.thens])
                 column = by_slice[None if slices is None else slices.get(group.ranks[0])]
-                column.setdefault(then, {}).setdefault(group.now[begin:end], []).append(group)
+                column.setdefault(past, {}).setdefault(group.now[begin:end], []).append(group)
         for number, column in by_slice.items():
             yield name, number, column
 
@@ -149,7 +149,7 @@ class Family:
         """Return what proves that those who share a history and a value are replicas; None where nothing does."""
         if self.is_recorded:
             return Proof.RECORDED
-        digests = {then for then in history if then is not None}
+        digests = {digest for digest in history if digest is not None}
         if len(digests) > 1:
             return Proof.LEARNED
         return Proof.ONCE if digests and value not in digests else None
@@ -158,9 +158,9 @@ class Family:
         """Return what most of them held at another checkpoint; None where nobody knows."""
         times: Counter[bytes] = Counter()
         for history, by_value in self.column.items():
-            then = history[index]
-            if then is not None:
-                times[then] += _size(by_value)
+            past = history[index]
+            if past is not None:
+                times[past] += _size(by_value)
         return times.most_common(1)[0][0] if times else None
 
 
@@ -189,12 +189,12 @@ def _joined(column: Column) -> dict[History, History]:
     # Who has most copies says most about the others.
     for history in sorted(column, key=lambda history: -sizes[history]):
         heads[history] = history
-        for index, then in enumerate(history):
-            if then is None:
+        for index, past in enumerate(history):
+            if past is None:
                 continue
-            other = first.setdefault((index, then), history)
-            if other is not history and _belong(other, history, sizes):
-                heads[_head(heads, history)] = _head(heads, other)
+            earlier = first.setdefault((index, past), history)
+            if earlier is not history and _belong(earlier, history, sizes):
+                heads[_head(heads, history)] = _head(heads, earlier)
     return heads
 
 
@@ -208,14 +208,14 @@ def _head(heads: Mapping[History, History], history: History) -> History:
     return history
 
 
-def _belong(other: History, history: History, sizes: Mapping[History, int]) -> bool:
+def _belong(head: History, history: History, sizes: Mapping[History, int]) -> bool:
     """Tell whether one that was equal to others at some checkpoint is a replica of theirs."""
     shared = {
-        then
-        for then, second_digest in zip(other, history, strict=True)
-        if second_digest is not None and second_digest == then
+        first_digest
+        for first_digest, second_digest in zip(head, history, strict=True)
+        if second_digest is not None and second_digest == first_digest
     }
     if len(shared) > 1:
         return True
-    changed = len({then for then in other if then is not None}) > 1
-    return changed and sizes[other] > max(1, sizes[history])
+    changed = len({digest for digest in head if digest is not None}) > 1
+    return changed and sizes[head] > max(1, sizes[history])

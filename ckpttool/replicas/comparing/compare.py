@@ -83,13 +83,13 @@ _NOTHING = Known()
 
 
 def compare_replicas(
-    reports: Sequence[ShardReport], others: Sequence[SavedTensors], context: Known = _NOTHING
+    reports: Sequence[ShardReport], saves: Sequence[SavedTensors], context: Known = _NOTHING
 ) -> Compared:
     """Find shards that differ from their replicas, and such as lie under another rank's name.
 
     Args:
         reports: Of the checkpoint; those without digests say nothing.
-        others: Other checkpoints of the training, nearest first; may be empty.
+        saves: Other checkpoints of the training, nearest first; may be empty.
         context: What else is known.
     """
     findings: list[Finding] = []
@@ -104,15 +104,15 @@ def compare_replicas(
             if path in by_path and origin is not None and origin in by_path:
                 rank = by_path[origin]
                 same_file.setdefault(by_path[path], same_file.get(rank, rank))
-        now = {
+        current = {
             rank: report.tensor_digests
             for rank, report in by_rank.items()
             if report.tensor_digests is not None and rank not in same_file
         }
-        witnesses = [_witness(other, role, by_rank) for other in others]
-        recorded = believed(context.recorded, now)
-        judged = judge_replicas(now, witnesses, recorded)
-        is_open |= judged.is_open or any(doubt.kind is DoubtKind.COPIED for doubt in judged.doubts)
+        witnesses = [_witness(save, role, by_rank) for save in saves]
+        recorded = believed(context.recorded, current)
+        judged = judge_replicas(current, witnesses, recorded)
+        is_open |= judged.is_open or any(suspicion.kind is DoubtKind.COPIED for suspicion in judged.doubts)
         agreed |= {by_rank[rank].path: judged.agreed[same_file.get(rank, rank)] for rank in by_rank}
         sound = {rank for rank, report in by_rank.items() if report.checksum_matched}
         unsound = {
@@ -121,34 +121,38 @@ def compare_replicas(
         # What is damaged by itself is told.
         broken = {rank for rank, report in by_rank.items() if worst(report.findings) >= Severity.DAMAGE}
         doubts = tuple(
-            doubt
-            for doubt in decided(
+            suspicion
+            for suspicion in decided(
                 _of_every_rank(judged.doubts, same_file),
                 sound=sound,
                 unsound=unsound,
                 sealed={rank for rank in sound if by_rank[rank].path in context.sealed},
             )
-            if doubt.rank not in broken and (doubt.kind is not DoubtKind.COPIED or role in COMPARED)
+            if suspicion.rank not in broken and (suspicion.kind is not DoubtKind.COPIED or role in COMPARED)
         )
-        trained = [other.tensors for other in witnesses if other.same_run and other.step != 0]
-        reported |= {by_rank[rank].path for rank in now if any(rank in tensors for tensors in trained)}
+        trained = [sample.tensors for sample in witnesses if sample.same_run and sample.step != 0]
+        reported |= {by_rank[rank].path for rank in current if any(rank in tensors for tensors in trained)}
         places: dict[tuple[Rank, str], DifferingBytes] = {}
         if context.look is not None:
             doubts = tuple(_located(doubts, by_rank, context.look, places))
-        saved_tensors = [_of_role(other.shards, role) for other in others if other.step != 0] if doubts else []
-        copies = _Copies(recorded, saved_tensors, now.keys() - {doubt.rank for doubt in judged.doubts})
+        saved_tensors = [_of_role(save.shards, role) for save in saves if save.step != 0] if doubts else []
+        copies = _Copies(recorded, saved_tensors, current.keys() - {suspicion.rank for suspicion in judged.doubts})
         everybody = {*by_rank, *context.ranks}
         doubts = tuple(
             replace(
-                doubt,
-                unheard=copies.unheard(doubt, everybody, broken),
-                is_of_rebuilt=any(by_rank[rank].path in context.rebuilt for rank in (doubt.rank, *doubt.others)),
+                suspicion,
+                unheard=copies.unheard(suspicion, everybody, broken),
+                is_of_rebuilt=any(
+                    by_rank[rank].path in context.rebuilt for rank in (suspicion.rank, *suspicion.others)
+                ),
             )
-            for doubt in doubts
+            for suspicion in doubts
         )
         paths = {rank: report.path for rank, report in by_rank.items()}
         findings += replica_findings(doubts, paths, places, context.name)
-        drifted |= {by_rank[doubt.rank].path: doubt.since for doubt in doubts if doubt.kind is DoubtKind.DRIFTED}
+        drifted |= {
+            by_rank[suspicion.rank].path: suspicion.since for suspicion in doubts if suspicion.kind is DoubtKind.DRIFTED
+        }
     return Compared(findings=tuple(findings), agreed=agreed, is_open=is_open, drifted=drifted, told=reported)
 
 
@@ -161,31 +165,33 @@ class _Copies(NamedTuple):
     undoubted: Collection[Rank]
     """Whose files are there and not doubted: what is other in them is another slice."""
 
-    def unheard(self, doubt: Doubt, ranks: Iterable[Rank], broken: Collection[Rank]) -> tuple[Rank, ...]:
+    def unheard(self, suspicion: Doubt, ranks: Iterable[Rank], broken: Collection[Rank]) -> tuple[Rank, ...]:
         """Return who does not testify, though it holds a copy, or may.
 
         Args:
-            doubt: Of which file.
+            suspicion: Of which file.
             ranks: All that there are.
             broken: Whose files are damaged by themselves.
         """
-        if doubt.kind not in _CONVICTS or len(doubt.others) == 1:
+        if suspicion.kind not in _CONVICTS or len(suspicion.others) == 1:
             return ()
-        others = {*ranks} - {doubt.rank, *doubt.others}
-        silent = {rank for rank in others if any(self._may_hold(rank, name, doubt) for name in doubt.tensors)}
-        return tuple(sorted(silent | {rank for rank in doubt.others if rank in broken}))
+        ranks_left = {*ranks} - {suspicion.rank, *suspicion.others}
+        silent = {
+            rank for rank in ranks_left if any(self._may_hold(rank, name, suspicion) for name in suspicion.tensors)
+        }
+        return tuple(sorted(silent | {rank for rank in suspicion.others if rank in broken}))
 
-    def _may_hold(self, rank: Rank, name: str, doubt: Doubt) -> bool:
+    def _may_hold(self, rank: Rank, name: str, suspicion: Doubt) -> bool:
         """Tell whether a rank holds a tensor's slice that is doubted; also if nothing tells what it holds."""
-        like = doubt.others[0]
+        like = suspicion.others[0]
         slices = None if self.recorded is None else self.recorded.slices.get(name)
         if slices is not None:
             return rank in slices and slices[rank] == slices.get(like)
-        then = [tensors for tensors in self.held if rank in tensors and like in tensors]
-        if not then:
+        shared_saves = [tensors for tensors in self.held if rank in tensors and like in tensors]
+        if not shared_saves:
             return True
         return rank not in self.undoubted and any(
-            _of(name, tensors[rank]) == _of(name, tensors[like]) for tensors in then
+            _of(name, tensors[rank]) == _of(name, tensors[like]) for tensors in shared_saves
         )
 
 
@@ -217,29 +223,31 @@ def _same_files(by_rank: Mapping[Rank, ShardReport]) -> dict[Rank, Rank]:
     for rank, report in sorted(by_rank.items()):
         # Objects of equal content have equal stamps in some stores, where no two names are of one object.
         if report.stamp is not None and is_on_disk(report.stamp):
-            other = first.setdefault(report.stamp, rank)
-            if other != rank:
-                same[rank] = other
+            first_rank = first.setdefault(report.stamp, rank)
+            if first_rank != rank:
+                same[rank] = first_rank
     return same
 
 
 def _of_every_rank(doubts: Iterable[Doubt], same_file: Mapping[Rank, Rank]) -> tuple[Doubt, ...]:
     """Return what is doubted of a file once for each rank whose file it is."""
     ranks: dict[Rank, list[Rank]] = defaultdict(list)
-    for rank, other in same_file.items():
-        ranks[other].append(rank)
-    return tuple(replace(doubt, rank=rank) for doubt in doubts for rank in (doubt.rank, *ranks[doubt.rank]))
+    for rank, first_rank in same_file.items():
+        ranks[first_rank].append(rank)
+    return tuple(
+        replace(suspicion, rank=rank) for suspicion in doubts for rank in (suspicion.rank, *ranks[suspicion.rank])
+    )
 
 
-def _witness(other: SavedTensors, role: ShardRole, now: Mapping[Rank, ShardReport]) -> Witness:
+def _witness(save: SavedTensors, role: ShardRole, current: Mapping[Rank, ShardReport]) -> Witness:
     """Return what it held where a rank's tensors had the same names, types and shapes."""
-    triples = ((rank, report, other.shards.get((rank, role))) for rank, report in now.items())
+    triples = ((rank, report, save.shards.get((rank, role))) for rank, report in current.items())
     return Witness(
-        name=other.name,
-        step=other.step,
-        older=other.older,
-        same_run=other.same_run,
-        tensors={rank: then[1] for rank, report, then in triples if then is not None and then[0] == report.schema_hash},
+        name=save.name,
+        step=save.step,
+        older=save.older,
+        same_run=save.same_run,
+        tensors={rank: past[1] for rank, report, past in triples if past is not None and past[0] == report.schema_hash},
     )
 
 
@@ -250,17 +258,17 @@ def _located(
     places: dict[tuple[Rank, str], DifferingBytes],
 ) -> Iterator[Doubt]:
     """Note where the first tensor of each doubt differs; one that is equal has a wrong digest in some manifest."""
-    for doubt in doubts:
-        tensors = doubt.tensors
-        while tensors and doubt.kind is not DoubtKind.COPIED:
-            place = compare_bytes(by_rank[doubt.rank], by_rank[doubt.others[0]], tensors[0])
+    for suspicion in doubts:
+        tensors = suspicion.tensors
+        while tensors and suspicion.kind is not DoubtKind.COPIED:
+            place = compare_bytes(by_rank[suspicion.rank], by_rank[suspicion.others[0]], tensors[0])
             if place is not None and place.bits != 0:
-                places[doubt.rank, tensors[0]] = place
+                places[suspicion.rank, tensors[0]] = place
             if place is None or place.bits != 0:
                 break
             tensors = tensors[1:]
         if tensors:
-            yield doubt if tensors is doubt.tensors else replace(doubt, tensors=tensors)
+            yield suspicion if tensors is suspicion.tensors else replace(suspicion, tensors=tensors)
 
 
 MOST_COUNTED = 1 << 28
@@ -270,10 +278,10 @@ MOST_COUNTED = 1 << 28
 def looking_in(storage: Storage) -> Look:
     """Return what reads one tensor of two shards again, to find where they differ."""
 
-    def look(report: ShardReport, other: ShardReport, name: str) -> DifferingBytes | None:
+    def look(report: ShardReport, replica: ShardReport, name: str) -> DifferingBytes | None:
         try:
-            with storage.open(report.path) as ours, storage.open(other.path) as theirs:
-                return differing_bytes(ours, theirs, (report, other), name)
+            with storage.open(report.path) as ours, storage.open(replica.path) as theirs:
+                return differing_bytes(ours, theirs, (report, replica), name)
         except OSError:  # the finding stands without a place
             return None
 
@@ -301,8 +309,8 @@ def differing_bytes(
         spans.append(next((entry.spans for entry in header.entries if entry.name == name), ()))
     first = last = None
     bits = nbytes = 0
-    for at, mine, other in _blocks(ours, theirs, *spans):
-        differing = int.from_bytes(mine, "big") ^ int.from_bytes(other, "big")
+    for at, mine, peer_block in _blocks(ours, theirs, *spans):
+        differing = int.from_bytes(mine, "big") ^ int.from_bytes(peer_block, "big")
         nbytes += len(mine)
         if differing:
             first = at + len(mine) - (differing.bit_length() + 7) // 8 if first is None else first
@@ -317,13 +325,13 @@ def differing_bytes(
 
 
 def _blocks(
-    ours: ByteSource, theirs: ByteSource, spans: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]
+    ours: ByteSource, theirs: ByteSource, spans: Sequence[tuple[int, int]], peer_spans: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, bytes, bytes]]:
     """Yield the bytes of a tensor of both files, and where they lie in the first; all of one size."""
-    for (begin, end), (start, stop) in zip(spans, others, strict=False):
+    for (begin, end), (start, stop) in zip(spans, peer_spans, strict=False):
         length = min(end - begin, stop - start)
         for at in range(0, length, BLOCK_BYTES):
             size = min(BLOCK_BYTES, length - at)
-            mine, other = ours.read(begin + at, size), theirs.read(start + at, size)
-            if len(mine) == len(other):
-                yield begin + at, mine, other
+            mine, peer_block = ours.read(begin + at, size), theirs.read(start + at, size)
+            if len(mine) == len(peer_block):
+                yield begin + at, mine, peer_block

@@ -14,7 +14,7 @@ _PAIR = 2
 
 
 def copied(
-    alike: Sequence[Alike], times: Mapping[int, int], nearly_equal: Callable[[Alike, Alike, int], bool]
+    groups: Sequence[Alike], times: Mapping[int, int], nearly_equal: Callable[[Alike, Alike, int], bool]
 ) -> Iterator[Doubt]:
     """Find files that are equal in every tensor now, and of which one held at other checkpoints what nobody else did.
 
@@ -24,37 +24,37 @@ def copied(
     trained the slices yet.
 
     Args:
-        alike: All files of one role.
+        groups: All files of one role.
         times: Of the other checkpoints of the same start, by their place in a history: below zero before this one.
         nearly_equal: Tells whether two files differed in few tensors at a time.
     """
-    now: dict[tuple[tuple[str, ...], bytes], list[Alike]] = defaultdict(list)
-    for member in alike:
-        now[member.names, member.now].append(member)
-    for (names, _), group in now.items():
-        like = [member for member in alike if member.names == names] if len(group) > 1 else []
+    by_content: dict[tuple[tuple[str, ...], bytes], list[Alike]] = defaultdict(list)
+    for member in groups:
+        by_content[member.names, member.now].append(member)
+    for (names, _), group in by_content.items():
+        like = [member for member in groups if member.names == names] if len(group) > 1 else []
         slices = {time for index, time in times.items() if like and _were_slices(like, index)}
         for member in group if like else ():
             if not (_was_alone(member, like, times, nearly_equal) or _has_left_its_copy(member, group, like, times)):
                 continue
-            apart = {
-                other: [time for index, time in times.items() if member.thens[index] and other.thens[index]]
-                for other in group
-                if other is not member
+            apart_times = {
+                peer: [time for index, time in times.items() if member.thens[index] and peer.thens[index]]
+                for peer in group
+                if peer is not member
             }
-            other = max(apart, key=lambda other: len(apart[other]))
-            were_slices = not slices.isdisjoint(apart[other])
-            if any(time < 0 for time in apart[other]) or (were_slices and _is_lone_pair(group, like)):
+            nearest = max(apart_times, key=lambda peer: len(apart_times[peer]))
+            were_slices = not slices.isdisjoint(apart_times[nearest])
+            if any(time < 0 for time in apart_times[nearest]) or (were_slices and _is_lone_pair(group, like)):
                 yield Doubt(
                     kind=DoubtKind.COPIED,
                     rank=member.ranks[0],
-                    others=other.ranks,
+                    others=nearest.ranks,
                     tensors=names,
                     compared=len(names),
-                    proof=Proof.LEARNED if were_slices or len(apart[other]) > 1 else Proof.ONCE,
+                    proof=Proof.LEARNED if were_slices or len(apart_times[nearest]) > 1 else Proof.ONCE,
                     is_twin=False,
                     as_of=None,
-                    copy_of=other.ranks[0],
+                    copy_of=nearest.ranks[0],
                     since=None,
                     agreed_at=None,
                 )
@@ -69,9 +69,9 @@ def _was_alone(
         bool(indices)
         and len(group.ranks) == 1
         and not any(
-            other is not group and other.thens[index] is not None and nearly_equal(group, other, times[index])
+            peer is not group and peer.thens[index] is not None and nearly_equal(group, peer, times[index])
             for index in indices
-            for other in like
+            for peer in like
         )
     )
 
@@ -82,16 +82,16 @@ def _has_left_its_copy(member: Alike, group: Sequence[Alike], like: Sequence[Ali
     Of two that differ nobody knows which is wrong; these others tell.
     """
     indices = [index for index in times if member.thens[index] is not None]
-    stay = [other for other in group if len(other.ranks) > 1]
+    stay = [peer for peer in group if len(peer.ranks) > 1]
     if not indices or not stay or len(member.ranks) > 1:
         return False
-    equal = [other for other in like if all(other.thens[index] == member.thens[index] for index in indices)]
-    copies = [other for other in equal if other is not member]
+    equal = [peer for peer in like if all(peer.thens[index] == member.thens[index] for index in indices)]
+    copies = [peer for peer in equal if peer is not member]
     return (
         len(copies) == 1
         and copies[0] not in group
         and len(copies[0].ranks) == 1
-        and any(all(other.thens[index] not in {None, member.thens[index]} for index in indices) for other in stay)
+        and any(all(peer.thens[index] not in {None, member.thens[index]} for index in indices) for peer in stay)
     )
 
 

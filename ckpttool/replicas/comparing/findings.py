@@ -37,26 +37,30 @@ def decided(
         sealed: Whose file a manifest proves: it knows whose it is, too.
     """
     doubts = tuple(doubts)
-    tied = (doubt for doubt in doubts if doubt.kind is DoubtKind.TIED)
-    whole_halves = {(doubt.others, doubt.tensors) for doubt in tied if doubt.rank in sound}
-    for doubt in doubts:
-        is_in_whole = doubt.kind is DoubtKind.TIED and (doubt.others, doubt.tensors) in whole_halves
-        other = doubt.others[0]
-        is_pair = len(doubt.others) == 1 and doubt.kind in {DoubtKind.DIFFERS, DoubtKind.STALE}
-        proven = sealed if _may_be_another_file(doubt) else sound
-        is_whole = doubt.rank in proven and doubt.kind is not DoubtKind.DRIFTED  # what drifted was saved as it was
-        if is_whole or is_in_whole or (is_pair and other in unsound and doubt.rank not in unsound):
+    tied = (suspicion for suspicion in doubts if suspicion.kind is DoubtKind.TIED)
+    whole_halves = {(suspicion.others, suspicion.tensors) for suspicion in tied if suspicion.rank in sound}
+    for suspicion in doubts:
+        is_in_whole = suspicion.kind is DoubtKind.TIED and (suspicion.others, suspicion.tensors) in whole_halves
+        peer_rank = suspicion.others[0]
+        is_pair = len(suspicion.others) == 1 and suspicion.kind in {DoubtKind.DIFFERS, DoubtKind.STALE}
+        proven = sealed if _may_be_another_file(suspicion) else sound
+        is_whole = (
+            suspicion.rank in proven and suspicion.kind is not DoubtKind.DRIFTED
+        )  # what drifted was saved as it was
+        if is_whole or is_in_whole or (is_pair and peer_rank in unsound and suspicion.rank not in unsound):
             continue
-        is_outproven = doubt.kind is DoubtKind.TIED and any(rank in sound for rank in doubt.others)
-        if is_outproven or (is_pair and (other in proven or (doubt.rank in unsound and other not in unsound))):
-            yield replace(doubt, is_decided=True)
+        is_outproven = suspicion.kind is DoubtKind.TIED and any(rank in sound for rank in suspicion.others)
+        if is_outproven or (
+            is_pair and (peer_rank in proven or (suspicion.rank in unsound and peer_rank not in unsound))
+        ):
+            yield replace(suspicion, is_decided=True)
         else:
-            yield doubt
+            yield suspicion
 
 
-def _may_be_another_file(doubt: Doubt) -> bool:
+def _may_be_another_file(suspicion: Doubt) -> bool:
     """Tell whether a checksum in the file knows nothing of it: that says that the bytes are whole, and not whose."""
-    return doubt.kind in _OF_ANOTHER_FILE or (doubt.kind is DoubtKind.ODD and len(doubt.tensors) > FEW)
+    return suspicion.kind in _OF_ANOTHER_FILE or (suspicion.kind is DoubtKind.ODD and len(suspicion.tensors) > FEW)
 
 
 def replica_findings(
@@ -73,11 +77,13 @@ def replica_findings(
         places: Where a rank's file differs in a tensor, as far as somebody looked.
         name: The checkpoint's; None: nobody is advised to heal it.
     """
-    parted = [doubt for doubt in doubts if doubt.kind is DoubtKind.PARTED]
-    findings = [_found(doubt, paths[doubt.rank], places or {}, name) for doubt in doubts if doubt not in parted]
+    parted = [suspicion for suspicion in doubts if suspicion.kind is DoubtKind.PARTED]
+    findings = [
+        _found(suspicion, paths[suspicion.rank], places or {}, name) for suspicion in doubts if suspicion not in parted
+    ]
     if parted:
-        ranks = tuple(sorted({doubt.rank for doubt in parted}))
-        tensors = {name for doubt in parted for name in doubt.tensors}
+        ranks = tuple(sorted({suspicion.rank for suspicion in parted}))
+        tensors = {name for suspicion in parted for name in suspicion.tensors}
         message = (
             f"{on_ranks(ranks)} held the same of {counted(len(tensors), 'tensor')} at other checkpoints, and each "
             "another now: the parallel layout changed, or nobody keeps them equal any more"
@@ -86,60 +92,61 @@ def replica_findings(
     return tuple(findings)
 
 
-def _found(doubt: Doubt, path: str, places: Mapping[tuple[Rank, str], DifferingBytes], name: str | None) -> Finding:
-    tensor = next((name for name in doubt.tensors if (doubt.rank, name) in places), doubt.tensors[0])
-    place = places.get((doubt.rank, tensor))
-    share = f"{len(doubt.tensors)} of {counted(doubt.compared, 'tensor')}"
-    if doubt.kind is DoubtKind.ODD:
+def _found(suspicion: Doubt, path: str, places: Mapping[tuple[Rank, str], DifferingBytes], name: str | None) -> Finding:
+    tensor = next((name for name in suspicion.tensors if (suspicion.rank, name) in places), suspicion.tensors[0])
+    place = places.get((suspicion.rank, tensor))
+    share = f"{len(suspicion.tensors)} of {counted(suspicion.compared, 'tensor')}"
+    if suspicion.kind is DoubtKind.ODD:
         message = (
-            f"{tensor} is not what {on_ranks(doubt.others)} hold, and no other checkpoint tells whether it should be"
+            f"{tensor} is not what {on_ranks(suspicion.others)} hold, and no other checkpoint tells whether it "
+            "should be"
         )
         return note(Code.REPLICA_DIFFERS, message, path=path, tensor=tensor)
-    if doubt.kind is DoubtKind.COPIED:
+    if suspicion.kind is DoubtKind.COPIED:
         message = (
-            f"is in every tensor the same as {on_ranks(doubt.others)}, and at other checkpoints they differed: "
+            f"is in every tensor the same as {on_ranks(suspicion.others)}, and at other checkpoints they differed: "
             "one is a copy of the other"
         )
-        say = suspect if doubt.proof is Proof.LEARNED else note
+        say = suspect if suspicion.proof is Proof.LEARNED else note
         return say(Code.SCHEMA_DIFFERS, message, path=path, remedy=OWN_FILE)
-    others = f"its {'replicas' if len(doubt.others) > 1 else 'only replica'} on {on_ranks(doubt.others)}"
-    say = suspect if _severity(doubt) is Severity.SUSPECT else damage
+    replicas = f"its {'replicas' if len(suspicion.others) > 1 else 'only replica'} on {on_ranks(suspicion.others)}"
+    say = suspect if _severity(suspicion) is Severity.SUSPECT else damage
     return say(
-        _OF_KIND[doubt.kind],
-        f"differs from {others} in {share}, first in {tensor}{_spelled(place)}{_why(doubt)}",
+        _OF_KIND[suspicion.kind],
+        f"differs from {replicas} in {share}, first in {tensor}{_spelled(place)}{_why(suspicion)}",
         path=path,
         tensor=tensor,
-        remedy=_remedy(doubt, name),
+        remedy=_remedy(suspicion, name),
     )
 
 
-def _remedy(doubt: Doubt, name: str | None) -> str:
-    if doubt.kind is DoubtKind.DRIFTED:
+def _remedy(suspicion: Doubt, name: str | None) -> str:
+    if suspicion.kind is DoubtKind.DRIFTED:
         return _LOOK_AT_DEVICE
-    if name is None or _severity(doubt) is not Severity.DAMAGE:
+    if name is None or _severity(suspicion) is not Severity.DAMAGE:
         return _ANOTHER
     from shlex import quote  # most trees need none
 
     return f"ckpttool heal DIR --checkpoint {quote(name)} rebuilds it from a copy that is proven; or {_ANOTHER}"
 
 
-def _severity(doubt: Doubt) -> Severity:
+def _severity(suspicion: Doubt) -> Severity:
     """Weigh a doubt: damage if enough agree against one, or if something else decides."""
-    if doubt.kind is DoubtKind.DRIFTED or (doubt.kind is DoubtKind.TIED and not doubt.is_decided):
+    if suspicion.kind is DoubtKind.DRIFTED or (suspicion.kind is DoubtKind.TIED and not suspicion.is_decided):
         return Severity.SUSPECT
-    if doubt.is_decided or doubt.as_of is not None or doubt.copy_of is not None:
+    if suspicion.is_decided or suspicion.as_of is not None or suspicion.copy_of is not None:
         return Severity.DAMAGE
-    is_sure = doubt.proof is not Proof.ONCE or (doubt.is_twin and doubt.kind is DoubtKind.DIFFERS)
-    return Severity.DAMAGE if is_sure and _is_outvoted(doubt) else Severity.SUSPECT
+    is_sure = suspicion.proof is not Proof.ONCE or (suspicion.is_twin and suspicion.kind is DoubtKind.DIFFERS)
+    return Severity.DAMAGE if is_sure and _is_outvoted(suspicion) else Severity.SUSPECT
 
 
-def _is_outvoted(doubt: Doubt) -> bool:
+def _is_outvoted(suspicion: Doubt) -> bool:
     """Tell whether so many testify against it as are proof, or two, and these three are all the copies that there are.
 
     If more were saved, two may have been damaged alike, and who would bear this one out is not heard.
     """
-    is_every_copy = len(doubt.others) + 1 == MIN_COPIES and not doubt.unheard and not doubt.is_of_rebuilt
-    return is_every_copy or len({*doubt.others} - {*doubt.unheard}) >= MIN_COPIES
+    is_every_copy = len(suspicion.others) + 1 == MIN_COPIES and not suspicion.unheard and not suspicion.is_of_rebuilt
+    return is_every_copy or len({*suspicion.others} - {*suspicion.unheard}) >= MIN_COPIES
 
 
 def _spelled(place: DifferingBytes | None) -> str:
@@ -150,27 +157,27 @@ def _spelled(place: DifferingBytes | None) -> str:
     return f" (byte {place.begin}{bits})" if last == place.begin else f" (bytes {place.begin}-{last}{bits})"
 
 
-def _why(doubt: Doubt) -> str:
-    if doubt.kind is DoubtKind.DRIFTED:
-        since = "this checkpoint" if doubt.since is None else _named(doubt.since)
-        before = "" if doubt.agreed_at is None else f"; at {_named(doubt.agreed_at)} it still agreed"
+def _why(suspicion: Doubt) -> str:
+    if suspicion.kind is DoubtKind.DRIFTED:
+        since = "this checkpoint" if suspicion.since is None else _named(suspicion.since)
+        before = "" if suspicion.agreed_at is None else f"; at {_named(suspicion.agreed_at)} it still agreed"
         return f", from {since} on{before}: a device computed wrongly in between, or a reduce was left out"
-    if doubt.copy_of is not None:
-        return f": it is what rank {doubt.copy_of} holds"
-    if doubt.as_of is not None:
-        return f": it is this rank's own of {doubt.as_of}, an older file under a newer name"
-    if doubt.kind is DoubtKind.STALE:
+    if suspicion.copy_of is not None:
+        return f": it is what rank {suspicion.copy_of} holds"
+    if suspicion.as_of is not None:
+        return f": it is this rank's own of {suspicion.as_of}, an older file under a newer name"
+    if suspicion.kind is DoubtKind.STALE:
         return ": another run's file under this name, or a device that computed wrongly"
-    if doubt.kind is DoubtKind.TIED and not doubt.is_decided:
+    if suspicion.kind is DoubtKind.TIED and not suspicion.is_decided:
         return ", and as many hold what it holds: nothing tells who is right"
-    return "" if doubt.is_decided or _is_outvoted(doubt) else _too_few(doubt)
+    return "" if suspicion.is_decided or _is_outvoted(suspicion) else _too_few(suspicion)
 
 
-def _too_few(doubt: Doubt) -> str:
-    if len(doubt.others) == 1:
+def _too_few(suspicion: Doubt) -> str:
+    if len(suspicion.others) == 1:
         return ": one of the two is damaged"
-    heard = len({*doubt.others} - {*doubt.unheard})
-    if heard == len(doubt.others):
+    heard = len({*suspicion.others} - {*suspicion.unheard})
+    if heard == len(suspicion.others):
         return f", and only {heard} agree: nothing proves that they are right"
     return f", and of these only {heard} {'is' if heard == 1 else 'are'} whole: nothing proves what is right"
 

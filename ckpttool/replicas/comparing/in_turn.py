@@ -70,13 +70,13 @@ class Replicas:
         has_checksums = all(map(_has_checksum, reports))
         is_sealed = has_checksums and all(not report.checksum_matched or report.path in sealed for report in reports)
         while True:
-            others = [*self._saved(checkpoint, older, older=True), *self._saved(checkpoint, later, older=False)]
-            compared = compare_replicas(reports, others, known)
+            saved = [*self._saved(checkpoint, older, older=True), *self._saved(checkpoint, later, older=False)]
+            compared = compare_replicas(reports, saved, known)
             is_settled = self._reading.only_asked or is_sealed or (has_checksums and not compared.findings)
-            unread = [other for other in (*older, *later) if other.key not in self._known.keys() | self._read]
-            following = self._following(unread, compared, len(others), requested)
+            unread = [save for save in (*older, *later) if save.key not in self._known.keys() | self._read]
+            following = self._following(unread, compared, len(saved), requested)
             if following is None or (is_settled and following.key not in requested):
-                names = tuple(other.name for other in others)
+                names = tuple(save.name for save in saved)
                 return FromCopies(
                     findings=compared.findings,
                     agreed=compared.agreed,
@@ -107,7 +107,7 @@ class Replicas:
             return unread[0]
         if not compared.is_open:
             return None
-        return next((other for other in unread if other.key in requested), None)
+        return next((checkpoint for checkpoint in unread if checkpoint.key in requested), None)
 
     def keep(self, checkpoint: Checkpoint, tensors: Tensors) -> None:
         """Remember the tensors of a checkpoint that was read."""
@@ -118,19 +118,25 @@ class Replicas:
         while len(self._known) > MOST_OTHERS + 1:
             self._known.pop(next(iter(self._known)))
 
-    def _look_up(self, others: Iterable[Checkpoint]) -> None:
+    def _look_up(self, checkpoints: Iterable[Checkpoint]) -> None:
         """Take what records have of the nearest others, each once."""
-        for other in others:
-            if other.key not in self._looked_up and other.key not in self._known:
-                self._looked_up.add(other.key)
-                if tensors := self._reading.recorded(other):
-                    self._known[other.key] = tensors
+        for checkpoint in checkpoints:
+            if checkpoint.key not in self._looked_up and checkpoint.key not in self._known:
+                self._looked_up.add(checkpoint.key)
+                if tensors := self._reading.recorded(checkpoint):
+                    self._known[checkpoint.key] = tensors
 
-    def _saved(self, checkpoint: Checkpoint, others: Iterable[Checkpoint], *, older: bool) -> Iterator[SavedTensors]:
-        for other in others:
-            if (tensors := self._known.get(other.key)) is not None:
+    def _saved(
+        self, checkpoint: Checkpoint, companions: Iterable[Checkpoint], *, older: bool
+    ) -> Iterator[SavedTensors]:
+        for companion in companions:
+            if (tensors := self._known.get(companion.key)) is not None:
                 yield SavedTensors(
-                    name=other.name, step=other.step, older=older, same_run=other.run == checkpoint.run, shards=tensors
+                    name=companion.name,
+                    step=companion.step,
+                    older=older,
+                    same_run=companion.run == checkpoint.run,
+                    shards=tensors,
                 )
 
 
@@ -139,12 +145,12 @@ def _may_have_replicas(tensors: Tensors) -> bool:
 
     One tensor after the other: all digests of thousands of ranks at once would be half a GB of small values.
     """
-    alike: dict[tuple[ShardRole, tuple[str, ...]], list[bytes]] = defaultdict(list)
+    by_names: dict[tuple[ShardRole, tuple[str, ...]], list[bytes]] = defaultdict(list)
     for (rank, role), (_, digests) in tensors.items():
         if rank is not None:
-            alike[role, digests.names].append(digests.digests)
+            by_names[role, digests.names].append(digests.digests)
     places: dict[tuple[ShardRole, str], list[tuple[list[bytes], int]]] = defaultdict(list)
-    for (role, names), values in alike.items():
+    for (role, names), values in by_names.items():
         for index, name in enumerate(names):
             places[role, name].append((values, index * TENSOR_DIGEST_BYTES))
     for columns in places.values():

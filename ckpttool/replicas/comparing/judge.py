@@ -21,7 +21,7 @@ _HALVES = 2
 
 
 def judge_replicas(
-    now: Mapping[Rank, TensorDigests], others: Sequence[Witness], recorded: RecordedSlices | None = None
+    current: Mapping[Rank, TensorDigests], samples: Sequence[Witness], recorded: RecordedSlices | None = None
 ) -> ReplicaJudgement:
     """Say of the files of one role which are not what their replicas hold, and how many copies of each agree.
 
@@ -29,14 +29,16 @@ def judge_replicas(
     changed together. Shapes say nothing: slices have the same.
 
     Args:
-        now: Every rank's tensors at the checkpoint that is judged, as far as they are known.
-        others: Other checkpoints of the training that are known, nearest first among the older and among the later.
+        current: Every rank's tensors at the checkpoint that is judged, as far as they are known.
+        samples: Other checkpoints of the training that are known, nearest first among the older and among the later.
         recorded: What the trainer's own record of the checkpoint says of its slices.
     """
-    others = [other for other in others if other.step != 0]  # before the first update much is equal that is no replica
-    alike = all_alike(now, others, recorded)
-    comparison = _Seen(alike, others)
-    for name, number, column in columns(alike, recorded):
+    samples = [
+        sample for sample in samples if sample.step != 0
+    ]  # before the first update much is equal that is no replica
+    groups = all_alike(current, samples, recorded)
+    comparison = _Seen(groups, samples)
+    for name, number, column in columns(groups, recorded):
         for family in families(column, is_recorded=number is not None):
             comparison.look_at(name, family)
     return comparison.judgement()
@@ -61,17 +63,17 @@ class _Row(NamedTuple):
 class _Seen:
     """What the columns showed so far."""
 
-    def __init__(self, alike: Sequence[Alike], others: Sequence[Witness]) -> None:
-        self._alike = alike
-        self._others = others
+    def __init__(self, groups: Sequence[Alike], samples: Sequence[Witness]) -> None:
+        self._alike = groups
+        self._others = samples
         counts = Counter[bool]()
         times = []
-        for other in others:
-            counts[other.older] += 1
-            times.append(-counts[True] if other.older else counts[False])
+        for sample in samples:
+            counts[sample.older] += 1
+            times.append(-counts[True] if sample.older else counts[False])
         self.times = tuple(times)
         """Of each other checkpoint, how many there are between: below zero before this one, above after it."""
-        same_run = [time for time, other in zip(times, others, strict=True) if other.same_run]
+        same_run = [time for time, sample in zip(times, samples, strict=True) if sample.same_run]
         self._same_run = frozenset(same_run)
         self._odd: dict[Alike, list[_Row]] = defaultdict(list)
         self._holders: Counter[str] = Counter()
@@ -113,34 +115,34 @@ class _Seen:
         for _, group in holders:
             group.compared += proof is not None
             group.agrees(1 if proof is None else len(ranks))
-        then = [family.usual_then(index) for index in range(len(self._others))]
+        past = [family.usual_then(index) for index in range(len(self._others))]
         for value in sorted(family.values.keys() - {usual}):
-            for outlier_history, odd in family.holders(value):
-                odd.agrees(1)
+            for outlier_history, outlier in family.holders(value):
+                outlier.agrees(1)
                 if self._others or proof is not None:
-                    self._add(odd, _Row(name, like, ranks, proof), then, outlier_history)
+                    self._add(outlier, _Row(name, like, ranks, proof), past, outlier_history)
                 elif family.size - len(ranks) == 1:
-                    self._odd[odd].append(_Row(name, like, ranks, Proof.MAJORITY))
+                    self._odd[outlier].append(_Row(name, like, ranks, Proof.MAJORITY))
 
     def _pair(self, name: str, family: Family) -> None:
         """Note two that differ, at each of them."""
-        (first, first_group), (second, other) = (
+        (first, first_group), (second, second_group) = (
             holder for value in sorted(family.values) for holder in family.holders(value)
         )
         shared = {
-            then
-            for then, outlier_history in zip(first, second, strict=True)
-            if then is not None and then == outlier_history
+            first_digest
+            for first_digest, outlier_history in zip(first, second, strict=True)
+            if first_digest is not None and first_digest == outlier_history
         }
         learned = Proof.LEARNED if len(shared) > 1 else Proof.ONCE if shared else None
         proof = Proof.RECORDED if family.is_recorded else learned
-        for outlier_history, odd, then, like in (
-            (first, first_group, second, other),
-            (second, other, first, first_group),
+        for outlier_history, outlier, past, like in (
+            (first, first_group, second, second_group),
+            (second, second_group, first, first_group),
         ):
-            odd.agrees(1)
+            outlier.agrees(1)
             if proof is not None:
-                self._add(odd, _Row(name, like, like.ranks, proof), then, outlier_history)
+                self._add(outlier, _Row(name, like, like.ranks, proof), past, outlier_history)
 
     def _split(self, name: str, family: Family) -> None:
         if len(family.values) == _HALVES and len(set(family.values.values())) == 1:
@@ -153,20 +155,22 @@ class _Seen:
             group.agrees(1)
             proof = family.proof(history, value)
             if proof is not None:
-                ranks = tuple(sorted(rank for other, _, like in holders if other != value for rank in like.ranks))
+                ranks = tuple(
+                    sorted(rank for peer_value, _, like in holders if peer_value != value for rank in like.ranks)
+                )
                 group.compared += 1
                 self._odd[group].append(_Row(name, None, ranks, proof))
 
     def _tied(self, name: str, family: Family) -> None:
         """Note two halves that differ, at each of all."""
         halves = [(value, list(family.holders(value))) for value in sorted(family.values)]
-        then = [family.usual_then(index) for index in range(len(self._others))]
-        for (value, half), (_, other) in (halves, halves[::-1]):
-            ranks = tuple(sorted(rank for _, group in other for rank in group.ranks))
+        past = [family.usual_then(index) for index in range(len(self._others))]
+        for (value, half), (_, peer_half) in (halves, halves[::-1]):
+            ranks = tuple(sorted(rank for _, group in peer_half for rank in group.ranks))
             for history, group in half:
                 group.agrees(1)
                 self._add(
-                    group, _Row(name, other[0][1], ranks, family.proof(history, value), is_tied=True), then, history
+                    group, _Row(name, peer_half[0][1], ranks, family.proof(history, value), is_tied=True), past, history
                 )
 
     def _is_outnumbered(self, name: str, family: Family) -> bool:
@@ -176,39 +180,44 @@ class _Seen:
         """
         (most, times), (_, next_times) = Counter(family.values).most_common(2)
         _, like = max(family.holders(most), key=lambda holder: len(holder[1].ranks))
-        odd = [holder for value in sorted(family.values) if value != most for holder in family.holders(value)]
-        if times == next_times or not all(self._is_alike_otherwise(group, like) for _, group in odd):
+        outliers = [holder for value in sorted(family.values) if value != most for holder in family.holders(value)]
+        if times == next_times or not all(self._is_alike_otherwise(group, like) for _, group in outliers):
             return False
         ranks = tuple(sorted(rank for _, group in family.holders(most) for rank in group.ranks))
-        then = [family.usual_then(index) for index in range(len(self._others))]
+        past = [family.usual_then(index) for index in range(len(self._others))]
         for _, group in family.holders(most):
             group.agrees(1)
-        for history, group in odd:
+        for history, group in outliers:
             group.agrees(1)
-            self._add(group, _Row(name, like, ranks, family.proof(history, most)), then, history)
+            self._add(group, _Row(name, like, ranks, family.proof(history, most)), past, history)
         return True
 
     def _is_alike_otherwise(self, group: Alike, like: Alike) -> bool:
         return group.is_twin_of(like) and self._nearly_equal(group, like, 0)
 
-    def _add(self, odd: Alike, row: _Row, then: Sequence[bytes | None], history: History) -> None:
+    def _add(self, outlier: Alike, row: _Row, past: Sequence[bytes | None], history: History) -> None:
         """Note that a file differs, unless it did so everywhere: that is what each rank has of its own.
 
         Args:
-            odd: Whose file.
+            outlier: Whose file.
             row: What is known of it; when the two were equal is added.
-            then: What it should have held at each other checkpoint.
+            past: What it should have held at each other checkpoint.
             history: What it held.
         """
-        known_times = [(time, a, b) for time, a, b in zip(self.times, then, history, strict=True) if None not in {a, b}]
+        known_times = [(time, a, b) for time, a, b in zip(self.times, past, history, strict=True) if None not in {a, b}]
         equal, unequal = (
             tuple(time for time, a, b in known_times if a == b),
             tuple(time for time, a, b in known_times if a != b),
         )
         proof = row.proof
         # A tensor that nobody has trained yet is equal in other slices, too; but then all that is trained differs.
-        if proof is None and row.like is not None and odd.is_twin_of(row.like) and self._nearly_equal(odd, row.like, 0):
-            proof = Proof.LEARNED if len(set(odd.thens)) > 1 else Proof.ONCE
+        if (
+            proof is None
+            and row.like is not None
+            and outlier.is_twin_of(row.like)
+            and self._nearly_equal(outlier, row.like, 0)
+        ):
+            proof = Proof.LEARNED if len(set(outlier.thens)) > 1 else Proof.ONCE
         if proof is None or (known_times and not equal):
             return
         row = row._replace(proof=proof, equal=equal, unequal=unequal)
@@ -219,20 +228,20 @@ class _Seen:
             if len(in_run) <= 1:
                 row = row._replace(proof=Proof.ONCE)
             is_weak = len(changes) == 1 and bool(unequal)
-            if is_weak and not (_is_drift(row) and row.like is not None and self._nearly_equal(odd, row.like, 0)):
+            if is_weak and not (_is_drift(row) and row.like is not None and self._nearly_equal(outlier, row.like, 0)):
                 return
-            if not self._is_likely(row, odd):
+            if not self._is_likely(row, outlier):
                 return
-        odd.compared += 1
-        self._odd[odd].append(row)
+        outlier.compared += 1
+        self._odd[outlier].append(row)
 
     def judgement(self) -> ReplicaJudgement:
         """Put together what was seen of each rank."""
         ranks = sum(len(group.ranks) for group in self._alike)
-        doubts = [doubt for group, rows in self._settled().items() for doubt in self._doubts(group, rows)]
+        doubts = [suspicion for group, rows in self._settled().items() for suspicion in self._doubts(group, rows)]
         doubts = self._with_copied([*weighed(doubts, self._holders, ranks)])
         return ReplicaJudgement(
-            doubts=tuple(sorted(doubts, key=lambda doubt: doubt.rank)),
+            doubts=tuple(sorted(doubts, key=lambda suspicion: suspicion.rank)),
             agreed={rank: group.agreed or 1 for group in self._alike for rank in group.ranks},
             is_open=any(
                 0 < len(group.names) - group.compared - group.unproven <= few(len(group.names)) for group in self._alike
@@ -242,13 +251,13 @@ class _Seen:
     def _with_copied(self, doubts: Sequence[Doubt]) -> list[Doubt]:
         """Add whose file lies under another rank's name: it is no more than that, and its only copy is not to blame."""
         same_run = {index: time for index, time in enumerate(self.times) if time in self._same_run}
-        suspected = {doubt.rank for doubt in doubts if doubt.kind is not DoubtKind.PARTED}
+        suspected = {suspicion.rank for suspicion in doubts if suspicion.kind is not DoubtKind.PARTED}
         copied_files = [
             suspicion
             for suspicion in copied(self._alike, same_run, self._nearly_equal)
             if suspicion.rank not in suspected
         ]
-        moved = {doubt.rank for doubt in copied_files}
+        moved = {suspicion.rank for suspicion in copied_files}
         return [
             *(
                 suspicion
@@ -319,14 +328,14 @@ class _Seen:
                 agreed_at=agreed_at,
             )
 
-    def _is_likely(self, row: _Row, odd: Alike) -> bool:
+    def _is_likely(self, row: _Row, outlier: Alike) -> bool:
         """Tell whether what was equal once was so because the files are replicas: then nearly all of them was equal."""
         if row.proof is not Proof.ONCE:
             return True
         if row.like is None:
             return False
-        in_run = [self._nearly_equal(odd, row.like, time) for time in self._same_run.intersection(row.equal)]
-        return any(in_run) if in_run else all(self._nearly_equal(odd, row.like, time) for time in row.equal)
+        in_run = [self._nearly_equal(outlier, row.like, time) for time in self._same_run.intersection(row.equal)]
+        return any(in_run) if in_run else all(self._nearly_equal(outlier, row.like, time) for time in row.equal)
 
     def _share(self, group: Alike, like: Alike) -> bool:
         """Tell whether two files changed together in a tensor that not everybody holds.
@@ -337,27 +346,27 @@ class _Seen:
         return not rest or any(
             _at(group.now, place) == _at(like.now, place)
             and any(_at(peer.now, place) != _at(group.now, place) for peer in rest)
-            and any(then is not None and _at(then, place) != _at(group.now, place) for then in group.thens)
+            and any(digests is not None and _at(digests, place) != _at(group.now, place) for digests in group.thens)
             for place in range(0, len(group.now), TENSOR_DIGEST_BYTES)
         )
 
-    def _nearly_equal(self, group: Alike, other: Alike, time: int) -> bool:
+    def _nearly_equal(self, group: Alike, peer: Alike, time: int) -> bool:
         """Tell whether two files differed in few tensors at a time."""
-        if group.names != other.names:
+        if group.names != peer.names:
             return False
-        if (group, other, time) not in self._near:
+        if (group, peer, time) not in self._near:
             index = self.times.index(time) if time else None
-            ours, theirs = (member.now if index is None else member.thens[index] or b"" for member in (group, other))
+            ours, theirs = (member.now if index is None else member.thens[index] or b"" for member in (group, peer))
             places = range(0, len(group.names) * TENSOR_DIGEST_BYTES, TENSOR_DIGEST_BYTES)
-            apart = (place for place in places if _at(ours, place) != _at(theirs, place))
+            differing = (place for place in places if _at(ours, place) != _at(theirs, place))
             most = few(len(group.names))
-            self._near[group, other, time] = next(islice(apart, most, None), None) is None
-        return self._near[group, other, time]
+            self._near[group, peer, time] = next(islice(differing, most, None), None) is None
+        return self._near[group, peer, time]
 
     def _at(self, time: int) -> SavedAt | None:
         """Return the checkpoint of a time; None for the one that is judged."""
-        other = self._others[self.times.index(time)] if time else None
-        return None if other is None else SavedAt(other.name, other.step)
+        sample = self._others[self.times.index(time)] if time else None
+        return None if sample is None else SavedAt(sample.name, sample.step)
 
     def _as_of(self, group: Alike, rows: Sequence[_Row]) -> str | None:
         """Return the other checkpoint from which most of what differs comes, by this rank's own tensors there."""
@@ -366,26 +375,26 @@ class _Seen:
             for row in rows
             if row.like is not None and row.like.names == group.names
         ]
-        for index, (other, then) in enumerate(zip(self._others, group.thens, strict=True)):
-            old = other.same_run * sum(
-                then is not None
-                and _at(then, place) == _at(group.now, place)
+        for index, (sample, past) in enumerate(zip(self._others, group.thens, strict=True)):
+            old = sample.same_run * sum(
+                past is not None
+                and _at(past, place) == _at(group.now, place)
                 and (before := like.thens[index]) is not None
                 and _at(before, place) != _at(like.now, place)
                 for place, like in places
             )
             if 2 * old > len(rows):
-                return other.name
+                return sample.name
         return None
 
-    def _copy_of(self, group: Alike, rows: Sequence[_Row], others: Sequence[Rank]) -> Rank | None:
+    def _copy_of(self, group: Alike, rows: Sequence[_Row], ranks: Sequence[Rank]) -> Rank | None:
         if len(rows) <= FEW:
             return None
         places = [bisect_left(group.names, row.name) * TENSOR_DIGEST_BYTES for row in rows]
-        for other in self._alike:
-            is_same = other.names == group.names and all(_at(other.now, at) == _at(group.now, at) for at in places)
-            if is_same and other is not group and other.ranks[0] not in others:
-                return other.ranks[0]
+        for peer in self._alike:
+            is_same = peer.names == group.names and all(_at(peer.now, at) == _at(group.now, at) for at in places)
+            if is_same and peer is not group and peer.ranks[0] not in ranks:
+                return peer.ranks[0]
         return None
 
 

@@ -40,8 +40,8 @@ def believed(recorded: RecordedSlices | None, digests: Mapping[Rank, TensorDiges
         id(tensor_digests.names): {name: at for at, name in enumerate(tensor_digests.names)}
         for tensor_digests in digests.values()
     }
-    compared = pairs = sliced = alike = 0
-    odd = Counter[Rank]()
+    compared = pairs = sliced = agreeing = 0
+    outliers = Counter[Rank]()
     for name, slices in recorded.slices.items():
         holders: dict[int, dict[bytes, list[Rank]]] = defaultdict(lambda: defaultdict(list))
         for rank, tensor_digests in digests.items():
@@ -54,12 +54,12 @@ def believed(recorded: RecordedSlices | None, digests: Mapping[Rank, TensorDiges
             return None
         compared += any(len(ranks) > 1 or len(ranks[-1]) > 1 for ranks in by_size)
         is_outvoted = bool(parted) and all(len(ranks[-1]) > 1 for ranks in by_size if len(ranks) > 1)
-        odd.update(parted if is_outvoted else ())
+        outliers.update(parted if is_outvoted else ())
         pairs += bool(parted) and not is_outvoted
         sliced += len(holders) > 1
-        alike += sum(map(len, holders.values())) > len({value for values in holders.values() for value in values})
-    torn = pairs + odd.total() - max(odd.values(), default=0)
-    return recorded if torn <= max(0, few(compared)) and 2 * alike <= sliced else None
+        agreeing += sum(map(len, holders.values())) > len({value for values in holders.values() for value in values})
+    torn = pairs + outliers.total() - max(outliers.values(), default=0)
+    return recorded if torn <= max(0, few(compared)) and 2 * agreeing <= sliced else None
 
 
 FEW = 2

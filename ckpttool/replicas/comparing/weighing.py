@@ -21,8 +21,8 @@ _OF_NOBODY = frozenset({DoubtKind.TIED, DoubtKind.PARTED})
 """What says that some of them are to blame, and not who."""
 
 
-def _is_outvoted(doubt: Doubt) -> bool:
-    return len(doubt.others) > 1 and doubt.kind not in _OF_NOBODY
+def _is_outvoted(suspicion: Doubt) -> bool:
+    return len(suspicion.others) > 1 and suspicion.kind not in _OF_NOBODY
 
 
 def weighed(doubts: Sequence[Doubt], holders: Mapping[str, int], ranks: int) -> Iterator[Doubt]:
@@ -37,21 +37,25 @@ def weighed(doubts: Sequence[Doubt], holders: Mapping[str, int], ranks: int) -> 
         ranks: How many there are.
     """
     systematic = _systematic(doubts, holders)
-    have_changed_places = sum(doubt.copy_of is not None for doubt in doubts) > 1
-    many = sum(doubt.kind is DoubtKind.STALE and doubt.as_of is None for doubt in doubts)
+    have_changed_places = sum(suspicion.copy_of is not None for suspicion in doubts) > 1
+    many = sum(suspicion.kind is DoubtKind.STALE and suspicion.as_of is None for suspicion in doubts)
     is_rearranged = have_changed_places or (many > _PAIR and many * _MOST_STALE > ranks)
-    explained = {doubt.rank for doubt in doubts if doubt.as_of is not None or doubt.copy_of is not None}
-    for doubt in doubts:
-        is_moved = is_rearranged and (doubt.kind is DoubtKind.STALE or doubt.copy_of is not None)
-        if doubt.kind in _OF_FILES and doubt.as_of is None and (is_moved or _are_in(doubt.tensors, systematic)):
-            yield replace(doubt, kind=DoubtKind.PARTED)
-        elif doubt.rank in explained or not explained.intersection(doubt.others) or _is_outvoted(doubt):
-            yield doubt
+    explained = {suspicion.rank for suspicion in doubts if suspicion.as_of is not None or suspicion.copy_of is not None}
+    for suspicion in doubts:
+        is_moved = is_rearranged and (suspicion.kind is DoubtKind.STALE or suspicion.copy_of is not None)
+        if (
+            suspicion.kind in _OF_FILES
+            and suspicion.as_of is None
+            and (is_moved or _are_in(suspicion.tensors, systematic))
+        ):
+            yield replace(suspicion, kind=DoubtKind.PARTED)
+        elif suspicion.rank in explained or not explained.intersection(suspicion.others) or _is_outvoted(suspicion):
+            yield suspicion
 
 
 def _systematic(doubts: Iterable[Doubt], holders: Mapping[str, int]) -> frozenset[str]:
     """Return the tensors in which so many ranks differ that no fault of single files explains it."""
-    times = Counter(name for doubt in doubts if doubt.kind in _OF_FILES for name in doubt.tensors)
+    times = Counter(name for suspicion in doubts if suspicion.kind in _OF_FILES for name in suspicion.tensors)
     return frozenset(name for name, count in times.items() if count > _PAIR and count * _MOST_STALE > holders[name])
 
 

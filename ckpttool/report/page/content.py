@@ -72,7 +72,7 @@ def lead(report: TreeReport) -> Lead:
             more_passed=len(rejected) - len(passed),
         )
     checkpoint, is_intact = answer.point.checkpoint, whole_at(answer)
-    doubt = unconfirmed(checkpoint, "--config or --world-size")
+    warning = unconfirmed(checkpoint, "--config or --world-size")
     grouped: dict[str, list[str]] = {}
     load = answer.load if report.loaded_from is None else answer.load.at(report.loaded_from)
     for kind, text in fragment((*load.settings, *load.data)):
@@ -81,7 +81,7 @@ def lead(report: TreeReport) -> Lead:
         tone=Tone.GOOD if code is ExitCode.OK else Tone.DOUBT,
         word="Good to resume from" if code is ExitCode.OK else f"Look before you resume (exit {code.value})",
         headline=f"Resume from {shown(checkpoint.name)}",
-        sentences=tuple(filter(None, (f"{is_intact[:1].upper()}{is_intact[1:]}.", lost(answer), doubt))),
+        sentences=tuple(filter(None, (f"{is_intact[:1].upper()}{is_intact[1:]}.", lost(answer), warning))),
         passed=passed,
         more_passed=len(rejected) - len(passed),
         facts=tuple(_facts(answer, report)),

@@ -80,8 +80,8 @@ def _called_freely(listing: Listing) -> list[str]:
     """Return the saves that a script named, and those called alike that were cut off before any rank's state."""
     within = dict(listing.inside(most=None))
     saves = [name for name, names in within.items() if any(re.fullmatch(RANK_STATE, name) for name in names)]
-    alike = {_without_numbers(name) for name in saves if name != _without_numbers(name)}
-    cut = [name for name in within if name not in saves and _without_numbers(name) in alike]
+    stripped = {_without_numbers(name) for name in saves if name != _without_numbers(name)}
+    cut = [name for name in within if name not in saves and _without_numbers(name) in stripped]
     return [*saves, *(name for name in cut if not within[name] or any(map(_NAMED, within[name])))]
 
 

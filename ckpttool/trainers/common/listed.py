@@ -30,15 +30,15 @@ def one_save(folders: str) -> Refusal:
     return Refusal(why=f"is one checkpoint, not a tree of {folders} folders", is_of_tree=True)
 
 
-def holds_its_mark(layout: str, *, other: str) -> Refusal:
+def holds_its_mark(layout: str, *, companion: str) -> Refusal:
     """Refuse to record a judgement beside the saves, where each has it inside.
 
     Args:
         layout: Its name.
-        other: The layout whose saves are recorded so.
+        companion: The layout whose saves are recorded so.
     """
     mark = f"in {layout} each checkpoint holds its own mark, and checkpoints are never changed"
-    return Refusal(why=f"is for {other}: {mark}")
+    return Refusal(why=f"is for {companion}: {mark}")
 
 
 def in_order_of_progress(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:

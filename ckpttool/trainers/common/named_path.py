@@ -21,8 +21,8 @@ def inside(root: str, path: str) -> str | None:
         path: As a config has it.
     """
     if not is_local(root):
-        below = f"{path.rstrip('/')}/".removeprefix(f"{root.rstrip('/')}/")
-        return None if below == f"{path.rstrip('/')}/" else below.rstrip("/")
+        relative = f"{path.rstrip('/')}/".removeprefix(f"{root.rstrip('/')}/")
+        return None if relative == f"{path.rstrip('/')}/" else relative.rstrip("/")
     place = _found(root, path)
     return None if place is None else place[0]
 
@@ -40,11 +40,11 @@ def started_in(root: str, path: str) -> str | None:
 
 def _found(root: str, path: str) -> tuple[str, str | None] | None:
     """Return where in a tree a path leads, and from where; no folder where it leads there from here."""
-    here = os.path.abspath(root)
-    for there, start in _readings(here, path):
-        below = os.path.relpath(there, here)
-        if below != ".." and not below.startswith("../"):
-            return "" if below == "." else below, start
+    full_root = os.path.abspath(root)
+    for full_path, start in _readings(full_root, path):
+        relative = os.path.relpath(full_path, full_root)
+        if relative != ".." and not relative.startswith("../"):
+            return "" if relative == "." else relative, start
     return None
 
 
@@ -68,23 +68,26 @@ def is_gone(root: str, path: str) -> bool:
         return True
     if not is_local(root) or not is_local(path) or not os.path.isdir(root):  # parts: the tree is on other machines
         return False
-    below = inside(root, path)
-    if below is None:
+    relative = inside(root, path)
+    if relative is None:
         return os.path.isabs(path) and not os.path.exists(path)
-    return not os.path.exists(os.path.join(root, below))
+    return not os.path.exists(os.path.join(root, relative))
 
 
-def _readings(here: str, path: str) -> Iterator[tuple[str, str | None]]:
+def _readings(full_root: str, path: str) -> Iterator[tuple[str, str | None]]:
     """Yield the absolute paths that a path may mean, the likeliest first, and from which folder if not from here."""
     yield os.path.abspath(path), None
     # Through a link the tree has another path, and the two are one folder.
-    yield os.path.normpath(os.path.join(here, os.path.relpath(os.path.realpath(path), os.path.realpath(here)))), None
+    yield (
+        os.path.normpath(os.path.join(full_root, os.path.relpath(os.path.realpath(path), os.path.realpath(full_root)))),
+        None,
+    )
     if os.path.isabs(path) or os.path.exists(path):
         return
     split = os.path.normpath(path).split("/")
     parts = [part for part in split if part != ".."]
     for length in range(len(parts), 0, -1):
         end = "/" + "/".join(parts[:length])
-        if here.endswith(end):
-            start = here.removesuffix(end) + "/*" * split.count("..")
-            yield os.path.join(here, *parts[length:]), start or "/"
+        if full_root.endswith(end):
+            start = full_root.removesuffix(end) + "/*" * split.count("..")
+            yield os.path.join(full_root, *parts[length:]), start or "/"

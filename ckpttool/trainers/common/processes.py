@@ -179,34 +179,34 @@ def process_of(environment: Mapping[str, str], *, count: int | None = None) -> P
         Recorded from torchrun 2.13, Open MPI 4.1, MPICH 4.0, MindSpore 2.10's msrun and Slurm 22.05; read in
         Kubeflow's, Volcano's and Kubernetes' documentation.
     """
-    there = {name: value for name, value in environment.items() if value}
-    if _is_slurms_own(there):
-        del there["SLURM_STEP_ID"]
-    row = next((row for row in _TABLE if _fits(row, there)), None)
+    present = {name: value for name, value in environment.items() if value}
+    if _is_slurms_own(present):
+        del present["SLURM_STEP_ID"]
+    row = next((row for row in _TABLE if _fits(row, present)), None)
     if row is None:
         raise UsageError(f"nothing in the environment tells which of how many parts this is: {_BY_HAND}")
     if row.refusal:
         raise UsageError(f"{row.refusal} {_BY_HAND}")
-    return _process(row, there, count) if row.looks else None
+    return _process(row, present, count) if row.looks else None
 
 
-def _is_slurms_own(there: _Environment) -> bool:
-    return (_whole_number(there.get("SLURM_STEP_ID", "")) or 0) > _LARGEST_STEP
+def _is_slurms_own(present: _Environment) -> bool:
+    return (_whole_number(present.get("SLURM_STEP_ID", "")) or 0) > _LARGEST_STEP
 
 
-def _fits(row: _Row, there: _Environment) -> bool:
+def _fits(row: _Row, present: _Environment) -> bool:
     for need in row.needs:
         name, _, value = need.partition("=")
-        if name not in there or (value and there[name] != value):
+        if name not in present or (value and present[name] != value):
             return False
-    return not any(name in there for name in row.lacks)
+    return not any(name in present for name in row.lacks)
 
 
-def _process(row: _Row, there: _Environment, count: int | None) -> Process:
-    index = _needed(row, there, row.index)
-    count_name = next((name for name in row.count if name in there), None)
+def _process(row: _Row, present: _Environment, count: int | None) -> Process:
+    index = _needed(row, present, row.index)
+    count_name = next((name for name in row.count if name in present), None)
     if count_name is not None:
-        needed = _needed(row, there, count_name)
+        needed = _needed(row, present, count_name)
         if count not in {None, needed}:
             _refuse(row, f"{count_name} is {needed}, not the {count} of --part")
         count = needed
@@ -215,48 +215,48 @@ def _process(row: _Row, there: _Environment, count: int | None) -> Process:
         raise UsageError(f"{which}: say --part auto/N")
     if index >= count:
         _refuse(row, f"{row.index} is {index}, which is none of {count}")
-    _not_of_several_kinds(row, there)
-    local_index, local_count = _local(row, there)
-    names = [there[name] for name in row.run if name in there]
+    _not_of_several_kinds(row, present)
+    local_index, local_count = _local(row, present)
+    names = [present[name] for name in row.run if name in present]
     return Process(
         launcher=row.launcher,
         index=index,
         count=count,
         local_index=local_index,
         local_count=local_count,
-        node=index if row.alone else _whole_number(there.get(row.node, "")),
+        node=index if row.alone else _whole_number(present.get(row.node, "")),
         run=_run(".".join(names)) if names and names != ["none"] else None,
-        attempt=_whole_number(there.get(row.attempt, "")) or 0,
+        attempt=_whole_number(present.get(row.attempt, "")) or 0,
     )
 
 
-def _local(row: _Row, there: _Environment) -> tuple[int | None, int | None]:
+def _local(row: _Row, present: _Environment) -> tuple[int | None, int | None]:
     """Return which process of this machine it is, and of how many; neither where one contradicts the other."""
     if row.alone:
         return 0, 1
-    index = _whole_number(there.get(row.local_index, ""))
+    index = _whole_number(present.get(row.local_index, ""))
     if callable(row.local_count):
-        count = row.local_count(there, index)
+        count = row.local_count(present, index)
     else:
-        count = _whole_number(there.get(row.local_count, ""))
+        count = _whole_number(present.get(row.local_count, ""))
     if index is None or (count is not None and index >= count):
         return None, None
     return index, count
 
 
-def _not_of_several_kinds(row: _Row, there: _Environment) -> None:
+def _not_of_several_kinds(row: _Row, present: _Environment) -> None:
     """Refuse where another kind of pods is counted from 0 as well: two of them would be the same part."""
     if row.launcher != "Volcano":
         return
-    kinds = sorted(name for name in there if re.fullmatch(r"VC_[A-Z0-9_]+_NUM", name) and name != "VC_WORKER_NUM")
+    kinds = sorted(name for name in present if re.fullmatch(r"VC_[A-Z0-9_]+_NUM", name) and name != "VC_WORKER_NUM")
     if kinds:
         _refuse(row, f"{row.index} counts the pods of one kind alone, and {kinds[0]} tells of another")
 
 
-def _needed(row: _Row, there: _Environment, name: str) -> int:
-    number = _whole_number(there.get(name, ""))
+def _needed(row: _Row, present: _Environment, name: str) -> int:
+    number = _whole_number(present.get(name, ""))
     if number is None:
-        _refuse(row, f"{name} is no whole number" if name in there else f"there is no {name}")
+        _refuse(row, f"{name} is no whole number" if name in present else f"there is no {name}")
     return number
 
 

@@ -91,8 +91,8 @@ def _stages(save: Checkpoint) -> tuple[int, ...] | None:
 
 def _without_save(pointer: Pointer) -> tuple[Outcome, str]:
     if pointer.trouble == "is missing":
-        then = "it warns and returns (None, None), so the training begins anew unless the script looks at that"
-        return Outcome.SCRATCH, f"which is missing: {then}"
+        effect = "it warns and returns (None, None), so the training begins anew unless the script looks at that"
+        return Outcome.SCRATCH, f"which is missing: {effect}"
     if pointer.unknown:
         return Outcome.UNKNOWN, f"which {pointer.trouble}"
     trouble = pointer.trouble or f"names {pointer.name}, which is no save there"
@@ -105,8 +105,8 @@ def _with(start: OwnStart, named: Checkpoint) -> tuple[Outcome, str]:
     if not findings:
         return Outcome.LOADS, because
     damage = max(findings, key=lambda finding: finding.severity)
-    then = "the ranks that need it stop with an error, the others load and wait for them"
-    return Outcome.STOPS, f"{because}; {then} ({said(damage, named)})"
+    effect = "the ranks that need it stop with an error, the others load and wait for them"
+    return Outcome.STOPS, f"{because}; {effect} ({said(damage, named)})"
 
 
 def effects(resume: Resume) -> Effects:

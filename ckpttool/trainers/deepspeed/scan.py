@@ -88,9 +88,9 @@ def scan_tags(storage: Storage, listing: Listing, options: ScanOptions) -> Inven
 
 def _latest_disagrees(trouble: str | None, tag: str | None) -> Finding:
     message = f"`latest` {trouble}" if trouble is not None else f"`latest` names {tag}, which is not there"
-    then = "DeepSpeed begins anew with a warning" if trouble == "is missing" else "DeepSpeed stops here"
+    effect = "DeepSpeed begins anew with a warning" if trouble == "is missing" else "DeepSpeed stops here"
     remedy = "load by the tag, or let it name the newest whole one: ckpttool repair-meta"
-    return note(Code.TRACKER_DISAGREES, f"{message}: without a tag {then}", path=LATEST, remedy=remedy)
+    return note(Code.TRACKER_DISAGREES, f"{message}: without a tag {effect}", path=LATEST, remedy=remedy)
 
 
 def _tracked(storage: Storage, tag: str, named: Checkpoint | None) -> Tracked | None:

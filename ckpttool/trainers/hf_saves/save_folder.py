@@ -282,11 +282,11 @@ def read_index(storage: Storage, path: str) -> WeightsIndex:
 
 def _against_parts(storage: Storage, checkpoint: Checkpoint, path: str, index: WeightsIndex) -> Iterator[Finding]:
     missing_paths = {finding.path for finding in checkpoint.findings if finding.code is Code.SHARD_MISSING}
-    there = {shard.path: shard for shard in checkpoint.shards}
+    by_path = {shard.path: shard for shard in checkpoint.shards}
     folder, nbytes, all_seen = path.rpartition("/")[0], 0, True
     for name, tensors in sorted(index.tensors.items()):
         part = f"{folder}/{name}"
-        shard = there.get(part)
+        shard = by_path.get(part)
         if re.fullmatch(WEIGHTS, name) is None:
             yield unsafe(
                 Code.UNSAFE_NAME, f"names {name!r}, which is no part of weights; it is not followed", path=path

@@ -153,15 +153,15 @@ def _run(resume: Resume, state: State | None, arguments: Arguments) -> _Run:
         checkpoint.topology.world_size or arguments.world,
     )
     read = consumed(resume.plan, resume.inventory, resume.data)
-    now = _split_now(resume, was, arguments, old_batch=read.old_batch)
+    split = _split_now(resume, was, arguments, old_batch=read.old_batch)
     if resume.data.new_global_batch is None:
-        read = replace(read, new_batch=now.batch or _scaled(read, was, now))
+        read = replace(read, new_batch=split.batch or _scaled(read, was, split))
     epochs = None if state is None else state.epochs(was.accumulation)
     run = _Run(
         step=resume.plan.point.step,
         state=state,
         was=was,
-        now=now,
+        now=split,
         read=read,
         epochs=epochs,
         is_told=resume.config is not None and _micro_told(View(resume.config.settings)) > 0,
@@ -206,11 +206,11 @@ def _micro_now(view: View, printed: int, was: _Split, arguments: Arguments) -> i
     return printed * max(1, was.micro // arguments.micro_batch)
 
 
-def _scaled(read: Consumed, was: _Split, now: _Split) -> int | None:
+def _scaled(read: Consumed, was: _Split, split: _Split) -> int | None:
     """Return what a step takes where only the number of ranks tells: as much on each as before."""
-    if read.new_batch is None or was.ranks is None or now.ranks is None:
+    if read.new_batch is None or was.ranks is None or split.ranks is None:
         return read.new_batch
-    return read.new_batch * now.ranks // was.ranks
+    return read.new_batch * split.ranks // was.ranks
 
 
 def _version(storage: Storage, path: str) -> str | None:
@@ -255,14 +255,14 @@ def _position(run: _Run, *, skips: bool) -> GoesOn:
 
 def _of_split(run: _Run) -> GoesOn:
     """Say where it goes on by the sizes, which versions take from different places."""
-    was, now = run.was, run.now
+    was, current = run.was, run.now
     taken = run.at(run.read.new_batch)
-    if now == was:
+    if current == was:
         as_it_was = _RANKS_AS_THEY_WERE if run.is_told else _AS_THEY_WERE
         return replace(taken, exact_if=(as_it_was,)) if taken.effect is DataEffect.EXACT else taken
     unchanged = taken
-    if now.micro is not None:
-        unchanged = run.at(now._replace(micro=was.micro).batch)
+    if current.micro is not None:
+        unchanged = run.at(current._replace(micro=was.micro).batch)
     elif taken.effect is DataEffect.EXACT:  # as many samples on other ranks: the micro batch must be another
         unchanged = replace(taken, effect=DataEffect.UNKNOWN, repeated=None, lost=None)
     if (taken.effect, taken.repeated, taken.lost) == (unchanged.effect, unchanged.repeated, unchanged.lost):

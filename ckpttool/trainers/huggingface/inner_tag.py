@@ -68,22 +68,22 @@ def inner_tag(storage: Storage, save: SaveFolder, *, sizes: bool) -> InnerTag | 
 
 def _absent(storage: Storage, folder: str, shards: list[Shard]) -> list[Finding]:
     """Miss each rank's file of the kinds that are there: as many as the model's own record tells."""
-    there = {shard.path.rpartition("/")[2] for shard in shards}
+    file_names = {shard.path.rpartition("/")[2] for shard in shards}
     models = [shard.path for shard in shards if shard.role is ShardRole.MODEL]
     if not models:
         return [absent(folder, "DeepSpeed's file of the model")]
     content = first_told(storage, models)
     data, tensor = (min(whole_at(content, f"{which}_world_size") or 1, _MOST) for which in ("dp", "mp"))
     stage = whole_at(content, "ds_config", "zero_optimization", "stage") or 0
-    if stage and all("_optim_states" not in name for name in there):
+    if stage and all("_optim_states" not in name for name in file_names):
         return [absent(folder, "DeepSpeed's state of the optimizer")]
     lacking = []
     for kind in ("model", "optim"):
-        kind_names = sorted(name for name in there if f"_{kind}_states" in name)
+        kind_names = sorted(name for name in file_names if f"_{kind}_states" in name)
         if not kind_names:
             continue
         start, zero, _ = kind_names[0].partition("zero_pp_rank_")
         ranks = [f"{start}{zero}{rank}_" for rank in range(data)] if zero else [""]
         every = (f"{rank}mp_rank_{part:02d}_{kind}_states.pt" for rank in ranks for part in range(tensor))
-        lacking += [name for name in islice(every, _MOST) if name not in there]
+        lacking += [name for name in islice(every, _MOST) if name not in file_names]
     return [absent(f"{folder}/{name}", "DeepSpeed's file of a rank") for name in lacking]

@@ -40,8 +40,8 @@ def told(start: OwnStart, view: View) -> Told:
     if not isinstance(path, str):
         return Told(choice=(None, Outcome.STOPS, f"`{RESUME}` is neither a path nor true"), key=RESUME)
     root, taken = start.inventory.root, f"`{RESUME}` names {path}"
-    below = inside(root, path)
-    save = None if below is None else start.inventory.named(below)
+    relative = inside(root, path)
+    save = None if relative is None else start.inventory.named(relative)
     choice = elsewhere(root, path, taken) if save is None else _outcome(save, start, taken)
     return Told(choice=choice, key=RESUME, path=path)
 

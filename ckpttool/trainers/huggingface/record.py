@@ -222,10 +222,10 @@ def logs_contradict(log: Log, later: Log, *, until: int) -> bool:
     with log.storage.open(log.path) as mine, later.storage.open(later.path) as theirs:
         if mine.read(log.end - last, last) == theirs.read(later.begin + length - last, last):
             return False
-    for (step, loss), (other_step, other) in zip(log.losses(), later.losses(), strict=False):
+    for (step, loss), (other_step, later_loss) in zip(log.losses(), later.losses(), strict=False):
         if min(step, other_step) > until:
             break
-        if step != other_step or (loss != other and not math.isnan(loss) and not math.isnan(other)):
+        if step != other_step or (loss != later_loss and not math.isnan(loss) and not math.isnan(later_loss)):
             return True
     return False
 

@@ -186,10 +186,10 @@ def _of_two_runs(scanned_saves: list[_Scanned]) -> list[_Scanned]:
         key=lambda scanned: scanned.checkpoint.step or 0,
     )
     pairs = (*pairwise(logged), *((logged[0], scanned) for scanned in logged[2:]))
-    apart = next((pair for pair in pairs if _contradict(*pair)), None) or _apart_later(logged)
-    if apart is None:
+    differing = next((pair for pair in pairs if _contradict(*pair)), None) or _apart_later(logged)
+    if differing is None:
         return scanned_saves
-    first, two = (scanned.checkpoint.name for scanned in apart)
+    first, two = (scanned.checkpoint.name for scanned in differing)
     message = (
         f"the logs in {first} and {two} contradict each other: two runs saved here, and nothing says which is meant"
     )
@@ -306,15 +306,15 @@ def _what_is_lacking(save: SaveFolder, *, has_tag: bool) -> Iterator[Finding]:
         return
     if not save.has(ShardRole.MODEL) and not any(name.endswith(".index.json") for name in save.names):
         yield listed_damage(Code.SHARD_MISSING, "no weights in this folder", save.name)
-    there = {
+    presence = {
         "optimizer.pt": save.has(ShardRole.OPTIMIZER),
         "scheduler.pt": "scheduler.pt" in save.names,
         "rng_state.pth": bool(save.ranks),
     }
-    if any(there.values()):
-        beside = " and ".join(file for file, is_there in there.items() if is_there)
-        for file in (file for file, is_there in there.items() if not is_there):
-            message = f"{beside} without it: loaded, this part of the training would begin anew without a word"
+    if any(presence.values()):
+        companions = " and ".join(file for file, is_there in presence.items() if is_there)
+        for file in (file for file, is_there in presence.items() if not is_there):
+            message = f"{companions} without it: loaded, this part of the training would begin anew without a word"
             yield listed_damage(Code.SHARD_MISSING, message, save.path(file))
 
 
@@ -356,7 +356,7 @@ def _with_peers(scanned_saves: Sequence[_Scanned]) -> Iterator[Checkpoint]:
                 f"{most.checkpoint.topology.world_size}, and nothing tells that the run became smaller"
             )
             remedy = "look for the other ranks' rng_state files, or resume from another checkpoint"
-            doubt = suspect(Code.RANK_MISSING, message, path=scanned.checkpoint.name, remedy=remedy)
-            yield replace(scanned.checkpoint, findings=(*scanned.checkpoint.findings, doubt))
+            warning = suspect(Code.RANK_MISSING, message, path=scanned.checkpoint.name, remedy=remedy)
+            yield replace(scanned.checkpoint, findings=(*scanned.checkpoint.findings, warning))
         else:
             yield scanned.checkpoint

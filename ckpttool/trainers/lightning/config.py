@@ -24,9 +24,9 @@ def _is_own(view: View) -> bool:
     top = fit_prefix(view)
     if not view.is_section(f"{top}trainer") or any(view.setting(key) is not None for key in _OF_OTHERS):
         return False
-    beside = ("seed_everything", f"{top}seed_everything", f"{top}{_PATH}")
+    keys = ("seed_everything", f"{top}seed_everything", f"{top}{_PATH}")
     classes = (view.get(f"{key}.class_path") for key in items_of(view, f"{top}trainer.callbacks"))
-    return any(view.setting(key) is not None for key in beside) or any(isinstance(name, str) for name in classes)
+    return any(view.setting(key) is not None for key in keys) or any(isinstance(name, str) for name in classes)
 
 
 def _place(view: View, callback: str, name: str) -> str:

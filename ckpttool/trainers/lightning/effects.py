@@ -75,8 +75,8 @@ def _position(record: Record, read: Consumed) -> GoesOn:
         return replace(exact, effect=DataEffect.UNKNOWN, why=_UNKNOWN, repeated=None, lost=None)
     if record.ends_epoch or not record.in_epoch:
         return replace(exact, why=_NEXT_EPOCH)
-    again = _samples_in_epoch(record, read)
-    return replace(exact, effect=DataEffect.RESTARTS, why=_NO_STATE, repeated=again, lost=again)
+    offset = _samples_in_epoch(record, read)
+    return replace(exact, effect=DataEffect.RESTARTS, why=_NO_STATE, repeated=offset, lost=offset)
 
 
 def _samples_in_epoch(record: Record, read: Consumed) -> int | None:

@@ -58,15 +58,15 @@ def _of_last(start: OwnStart, view: View) -> Choice | NotTold | None:
 
     Source: `_find_last_checkpoints` looks in `dirpath`, else below `default_root_dir`; a `~` is expanded in both.
     """
-    root, here = start.inventory.root, 0
+    root, folders_here = start.inventory.root, 0
     folders = list(_dirpaths(view))
     for folder in folders:
-        here += inside(root, os.path.expanduser(folder)) == ""
-    if here and here < len(folders):
+        folders_here += inside(root, os.path.expanduser(folder)) == ""
+    if folders_here and folders_here < len(folders):
         return NotTold(why="`ckpt_path: last` takes the newest of several folders, of which others were not looked at")
     if folders:
         message = f"`ckpt_path: last` looks in the `dirpath` {folders[0]}, not in {root}"
-        return None if here else (folders[0], Outcome.UNKNOWN, message)
+        return None if folders_here else (folders[0], Outcome.UNKNOWN, message)
     logged = _of_logger(view)
     if logged is not None:
         return logged
@@ -126,12 +126,12 @@ def _of_path(start: OwnStart, key: str, path: object) -> Choice | NotTold:
 
 def _named(start: OwnStart, path: str, label: str) -> Choice:
     """Load this very file: another name of the same save may be whole where it is not."""
-    below = inside(start.inventory.root, path)
-    save = None if below is None else holder(start.inventory.checkpoints, below)
-    if below is None or save is None:
+    relative = inside(start.inventory.root, path)
+    save = None if relative is None else holder(start.inventory.checkpoints, relative)
+    if relative is None or save is None:
         return elsewhere(start.inventory.root, path, label)
-    if is_torn(start.storage, below):
-        return below, Outcome.STOPS, f"{label}, and stops there: it is not whole"
+    if is_torn(start.storage, relative):
+        return relative, Outcome.STOPS, f"{label}, and stops there: it is not whole"
     return _outcome(start, save, label)
 
 

@@ -59,8 +59,8 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
         for entry in entries
     ]
     checkpoints = sorted(map(_checkpoint, _moments(entries)), key=_age)
-    others = (entry.name for entry in listing.entries if not is_save(entry.name) and entry.name != OWN_FOLDER)
-    strays = tuple(name for name in others if not (cut_off and name.endswith(UNFINISHED_MARK)))
+    stray_names = (entry.name for entry in listing.entries if not is_save(entry.name) and entry.name != OWN_FOLDER)
+    strays = tuple(name for name in stray_names if not (cut_off and name.endswith(UNFINISHED_MARK)))
     return Inventory(
         root=storage.root,
         layout=TRAINER.name,

@@ -48,7 +48,7 @@ def _digests(content: bytes, path: str) -> tuple[dict[str, str], tuple[Finding, 
     if escaping:
         message = f"names {quoted(escaping[0])}, which is no file of this folder; it is not followed"
         return {}, (unsafe(Code.UNSAFE_NAME, message, path=path),)
-    odd = next((name for name, digest in sorted(digests.items()) if re.fullmatch(_DIGEST, digest) is None), None)
-    if odd is not None:
-        raise ParseError(f"no SHA-256 for {quoted(odd)}")
+    invalid = next((name for name, digest in sorted(digests.items()) if re.fullmatch(_DIGEST, digest) is None), None)
+    if invalid is not None:
+        raise ParseError(f"no SHA-256 for {quoted(invalid)}")
     return digests, ()

@@ -61,8 +61,10 @@ def choose(start: OwnStart) -> Choice:
 
 def _without_save(pointer: Pointer) -> tuple[Outcome, str]:
     if pointer.trouble == "is missing":
-        then = "it begins at iteration 0 with random weights and no error, unless --exit-on-missing-checkpoint is given"
-        return Outcome.SCRATCH, f"there is no tracker: {then}"
+        effect = (
+            "it begins at iteration 0 with random weights and no error, unless --exit-on-missing-checkpoint is given"
+        )
+        return Outcome.SCRATCH, f"there is no tracker: {effect}"
     if pointer.unknown:
         return Outcome.UNKNOWN, f"the tracker {pointer.trouble}"
     if pointer.trouble is not None:
@@ -77,12 +79,12 @@ def _with(start: OwnStart, named: Checkpoint) -> tuple[Outcome, str]:
         return Outcome.LOADS, because
     damage = max(findings, key=lambda finding: finding.severity)
     is_legacy = any(shard.path.endswith(f"/{MODEL}") for shard in named.shards)
-    then = (
+    effect = (
         "the ranks whose file cannot be read leave with exit code 0, and the others hang"
         if is_legacy
         else "it stops with an error on the ranks that need what is damaged"
     )
-    return Outcome.STOPS, f"{because}; {then} ({said(damage, named)})"
+    return Outcome.STOPS, f"{because}; {effect} ({said(damage, named)})"
 
 
 def effects(resume: Resume) -> Effects:

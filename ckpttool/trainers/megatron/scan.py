@@ -116,13 +116,13 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 
 
 def _tracker_disagrees(pointer: Pointer) -> Finding:
-    message, then = f"the tracker {pointer.trouble}", "Megatron-LM leaves with exit code 0"
+    message, effect = f"the tracker {pointer.trouble}", "Megatron-LM leaves with exit code 0"
     if pointer.trouble is None:
-        message, then = f"the tracker names {pointer.name}, which is not there", "Megatron-LM stops"
+        message, effect = f"the tracker names {pointer.name}, which is not there", "Megatron-LM stops"
     elif pointer.trouble == "is missing":
-        then = "Megatron-LM begins anew from random weights, without an error"
+        effect = "Megatron-LM begins anew from random weights, without an error"
     remedy = "name the save with --ckpt-step, and set the tracker: ckpttool repair-meta"
-    return note(Code.TRACKER_DISAGREES, f"{message}: by itself {then}", path=TRACKER, remedy=remedy)
+    return note(Code.TRACKER_DISAGREES, f"{message}: by itself {effect}", path=TRACKER, remedy=remedy)
 
 
 def _tracked(storage: Storage, pointer: Pointer, checkpoints: Iterable[Checkpoint]) -> Tracked | None:

@@ -50,9 +50,9 @@ def saved_sinks(scalars: Scalars, run: Sequence[Checkpoint] = ()) -> SavedSinks 
         return None
     counts, names = {(state.step_num, state.epoch_num)}, set()
     for save in run:
-        other, label = state_of(save.scalars), epoch_step(save)
-        if other.global_batch_size == scalars.global_batch_size and other.step_num and other.epoch_num:
-            counts.add((other.step_num, other.epoch_num))
+        save_state, label = state_of(save.scalars), epoch_step(save)
+        if save_state.global_batch_size == scalars.global_batch_size and save_state.step_num and save_state.epoch_num:
+            counts.add((save_state.step_num, save_state.epoch_num))
             names |= set() if label is None else {label.step}
     sizes = {divmod(step, epoch) for step, epoch in counts}
     size, rest = sizes.pop()
@@ -187,10 +187,10 @@ def _sinks(case: _Case) -> Iterator[Finding]:
         yield _sink_changed(case, saved, size)
         return
     sinks = case.scaled(case.epoch)
-    apart = abs(sinks * size - case.initial_step)
-    if not apart:
+    difference = abs(sinks * size - case.initial_step)
+    if not difference:
         return
-    if saved is not None and saved.size is None and apart > _most_apart(case, size):
+    if saved is not None and saved.size is None and difference > _most_apart(case, size):
         yield _sink_changed(case, saved, size)
         return
     exact = None if case.old_batch == case.new_batch else _exact_batch(case, sink_size=size)
@@ -201,7 +201,7 @@ def _sinks(case: _Case) -> Iterator[Finding]:
         f"step {sinks * size}: the two counters do not agree",
         expected=f"{case.initial_step} steps",
         actual=f"{sinks * size} steps",
-        remedy=f"expect step numbers to be off by {apart}"
+        remedy=f"expect step numbers to be off by {difference}"
         + (f", or choose a global batch size of {exact}, at which both agree" if is_near else ""),
     )
 

@@ -215,15 +215,15 @@ def _at(document: Dict[str, object], section: str) -> dict[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def _same(first: object, other: object) -> bool:
+def _same(first: object, second: object) -> bool:
     """Compare as YAML means it: True is not 1, and not-a-number is itself."""
-    if type(first) is not type(other):
+    if type(first) is not type(second):
         return False
-    if isinstance(first, dict) and isinstance(other, dict):
-        return first.keys() == other.keys() and all(_same(value, other[key]) for key, value in first.items())
-    if isinstance(first, list) and isinstance(other, list):
-        return len(first) == len(other) and all(map(_same, first, other))
-    return first == other or (first != first and other != other)  # noqa: PLR0124  # only not-a-number differs from itself
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(_same(value, second[key]) for key, value in first.items())
+    if isinstance(first, list) and isinstance(second, list):
+        return len(first) == len(second) and all(map(_same, first, second))
+    return first == second or (first != first and second != second)  # noqa: PLR0124  # only not-a-number differs from itself
 
 
 def _shown(value: object) -> str:

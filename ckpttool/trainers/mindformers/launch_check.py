@@ -70,11 +70,11 @@ def _layout(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
             "remove the `checkpoint:` section, or resume with weights converted to the newer layout",
         )
     elif legacy != config.use_legacy_format:
-        now, then = ("newer", "`rank_N`") if legacy else ("`rank_N`", "newer")
+        first_kind, second_kind = ("newer", "`rank_N`") if legacy else ("`rank_N`", "newer")
         yield _note(
             config,
             config.legacy_switch,
-            f"the config is for the {now} layout, the checkpoint is of the {then} layout",
+            f"the config is for the {first_kind} layout, the checkpoint is of the {second_kind} layout",
             f"the launch config says `{config.legacy_switch}: {legacy}`; checkpoints will be saved in that layout too",
         )
     if not legacy:
@@ -121,8 +121,8 @@ def _format(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
         ),
         (_suspect, load_keys(plan.load).resume_training, want, rename),
     ):
-        other = ".ckpt" if fmt == "safetensors" else ".safetensors"
-        if isinstance(name, str) and name.endswith(other):
+        other_format = ".ckpt" if fmt == "safetensors" else ".safetensors"
+        if isinstance(name, str) and name.endswith(other_format):
             message = (
                 f"`resume_training: {name}` with `load_ckpt_format: {fmt}` makes MindFormers look for {name}.{fmt}"
             )
@@ -131,48 +131,57 @@ def _format(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
 
 def _prefix(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
     """The prefix of what is loaded does not matter to MindFormers; the next saves have that of the config."""
-    there = plan.point.checkpoint.prefix
-    if config.prefix is None or not there or config.prefix == there:
+    saved_prefix = plan.point.checkpoint.prefix
+    if config.prefix is None or not saved_prefix or config.prefix == saved_prefix:
         return
     lines = {dotted(entry.key): entry.line for entry in config.settings.entries if entry.line is not None}
     keys = ("checkpoint.prefix", *(key for key in lines if key.startswith("callbacks.") and key.endswith(".prefix")))
     yield suspect(
         Code.PREFIX_DIFFERS,
-        f"the config saves as {config.prefix}, the checkpoint is of {there}: the next save begins a second "
+        f"the config saves as {config.prefix}, the checkpoint is of {saved_prefix}: the next save begins a second "
         "training beside it, by its names",
         path=config.path,
-        expected=there,
+        expected=saved_prefix,
         actual=config.prefix,
-        remedy=f"write `prefix: {there}`; --allow {Code.PREFIX_DIFFERS.value} where the change is meant",
+        remedy=f"write `prefix: {saved_prefix}`; --allow {Code.PREFIX_DIFFERS.value} where the change is meant",
         line=next((lines[key] for key in keys if key in lines), None),
     )
 
 
 def _world(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
-    checkpoint, here = plan.point.checkpoint, config.world_size
+    checkpoint, config_world = plan.point.checkpoint, config.world_size
     # It was chosen, so it is whole: where no record tells, the ranks that it has are the ranks that wrote it.
-    there = checkpoint.topology.world_size or len(checkpoint.ranks)
+    saved_world = checkpoint.topology.world_size or len(checkpoint.ranks)
     one_file_a_rank = load_keys(plan.load).use_legacy_format and isinstance(load_keys(plan.load).resume_training, str)
     reslices = config.auto_trans_ckpt or not one_file_a_rank
-    if there and here is not None and here < there and config.data_parallel and not reslices:
-        yield _fewer_devices(config, there, here)
-    elif there and here is not None and there != here:
+    if (
+        saved_world
+        and config_world is not None
+        and config_world < saved_world
+        and config.data_parallel
+        and not reslices
+    ):
+        yield _fewer_devices(config, saved_world, config_world)
+    elif saved_world and config_world is not None and saved_world != config_world:
         yield (_note if reslices else _suspect)(
             config,
             "auto_trans_ckpt",
-            f"the checkpoint was written by {there} ranks, the config starts {here}",
+            f"the checkpoint was written by {saved_world} ranks, the config starts {config_world}",
             "MindFormers re-slices it while loading"
             if reslices
             else "set `auto_trans_ckpt: True` and `src_strategy_path_or_dir`, or start as many ranks as wrote it",
         )
 
 
-def _fewer_devices(config: TrainConfig, there: int, here: int) -> Finding:
+def _fewer_devices(config: TrainConfig, saved_world: int, config_world: int) -> Finding:
     """In data-parallel mode every rank's file holds the whole model, and each rank loads its own."""
-    message = f"the checkpoint was written by {there} ranks, and {here} devices will be started in data-parallel mode: "
+    message = (
+        f"the checkpoint was written by {saved_world} ranks, and {config_world} devices will be started in "
+        "data-parallel mode: "
+    )
     if config.shards_optimizer:
         message += "with `enable_parallel_optimizer` their files lack the optimizer's state of the other ranks"
-        return _suspect(config, "parallel.enable_parallel_optimizer", message, f"start {there} devices")
+        return _suspect(config, "parallel.enable_parallel_optimizer", message, f"start {saved_world} devices")
     message += "each loads the file of its own rank, which holds the whole model"
     remedy = "nothing to do: the steps are scaled to the smaller batches"
     return _note(config, "parallel.parallel_mode", message, remedy)

@@ -124,15 +124,16 @@ def _beside_the_ranks(start: Start) -> Iterator[Finding]:
     reslices = start.config is not None and start.config.auto_trans_ckpt
     if start.inventory.layout != RANK_LAYOUT or not is_ckpt or reslices:
         return
-    beside = [name for name in start.inventory.strays if "/" not in name and name.endswith(".ckpt")]
-    if beside:
-        more = f" and {len(beside) - 1} more like it" if len(beside) > 1 else ""
+    ckpt_files = [name for name in start.inventory.strays if "/" not in name and name.endswith(".ckpt")]
+    if ckpt_files:
+        more = f" and {len(ckpt_files) - 1} more like it" if len(ckpt_files) > 1 else ""
         yield suspect(
             Code.CKPT_BESIDE_RANKS,
-            f"{beside[0]}{more} beside the rank_N/ folders: every rank would load its weights instead of the chosen "
+            f"{ckpt_files[0]}{more} beside the rank_N/ folders: every rank would load its weights instead of "
+            "the chosen "
             "checkpoint's, and go on at the chosen one's step and data position without a word",
             remedy=f"move what ends in .ckpt out of {start.load_path}",
-            path=beside[0],
+            path=ckpt_files[0],
         )
 
 
@@ -148,13 +149,13 @@ def _resliced(start: Start) -> Iterator[Finding]:
     if config is None or not _reslices_ckpt(start):
         return
     renamed = {rename.source: rename.target for rename in checkpoint.renames}
-    beside: dict[str, set[str]] = {}
+    names_by_folder: dict[str, set[str]] = {}
     for path in _ckpt_files(start.inventory):
         folder, _, file = renamed.get(path, path).rpartition("/")
-        beside.setdefault(folder, set()).add(file)
+        names_by_folder.setdefault(folder, set()).add(file)
     for shard in checkpoint.shards:
         folder, _, file = renamed.get(shard.path, shard.path).rpartition("/")
-        files = beside[folder]
+        files = names_by_folder[folder]
         if len(files) > 1 and (config.reslices_by_time or max(files) != file):
             taken = f"the newest .ckpt, not {file} alone" if config.reslices_by_time else f"{max(files)}, not {file}"
             yield suspect(

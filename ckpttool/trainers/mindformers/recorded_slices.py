@@ -106,8 +106,8 @@ def _slices(stages: Iterable[_Stage]) -> dict[str, Mapping[Rank, int]]:
             if layout not in by_layout and len(by_layout) < MOST_ARRANGEMENTS:
                 by_layout[layout] = _numbered(stage, layout)
             if layout in by_layout:
-                others = slices.get(name)
-                slices[name] = by_layout[layout] if others is None else {**others, **by_layout[layout]}
+                slices_before = slices.get(name)
+                slices[name] = by_layout[layout] if slices_before is None else {**slices_before, **by_layout[layout]}
     return slices
 
 

@@ -131,9 +131,9 @@ def _of_protobuf(data: bytes, where: str) -> _Told:
 def _layout(layout: _Message) -> SavedLayout | None:
     grids = [_dims(grid) for grid in layout.every(_GRID)]
     sides = [side for part in layout.every(_TENSOR_MAP) for side in _dims(part)]
-    odd = [_dims(part) for key in (_SPLIT_SHAPE, _OFFSETS) for part in layout.every(key)]
+    unsupported = [_dims(part) for key in (_SPLIT_SHAPE, _OFFSETS) for part in layout.every(key)]
     field, step, sharers = (layout.number(key) for key in (_FIELD, _STEP, _SHARERS))
-    return None if len(grids) != 1 or any(odd) else _told(grids[0], sides, field, step, sharers)
+    return None if len(grids) != 1 or any(unsupported) else _told(grids[0], sides, field, step, sharers)
 
 
 def _dims(message: bytes) -> list[int]:
@@ -201,10 +201,10 @@ def _json_layout(layout: JsonObject, where: str) -> SavedLayout | None:
         for part in get_list(layout, "tensor_map", where=where)
         for side in (part if isinstance(part, list) else [part])
     ]
-    odd = [layout.get(key) for key in ("param_split_shape", "indices_offset")]
+    unsupported = [layout.get(key) for key in ("param_split_shape", "indices_offset")]
     names = ("field", "opt_weight_shard_step", "opt_weight_shard_size")
     field, step, sharers = (get_int(layout, name, minimum=None, where=where) for name in names)
-    return None if any(odd) else _told(grid, sides, field, step, sharers)
+    return None if any(unsupported) else _told(grid, sides, field, step, sharers)
 
 
 def _told(grid: Sequence[int], sides: Sequence[int], field: int, step: int, sharers: int) -> SavedLayout | None:

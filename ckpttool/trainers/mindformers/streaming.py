@@ -98,11 +98,13 @@ def not_movable(config: TrainConfig, plan: ResumePlan, data: DataQuestion) -> It
         plan: The resume.
         data: What the user asks of the data.
     """
-    was, now = plan.point.checkpoint.scalars.global_batch_size, planned_skip(plan).global_batch_size
+    was, current = plan.point.checkpoint.scalars.global_batch_size, planned_skip(plan).global_batch_size
     step = plan.point.step
-    if was is not None and now is not None and was != now:
-        yield _fixed(config, f"batches of {now} samples", f"keep batches of {was} samples, in the config and by --gbs")
-    elif any(segment.global_batch_size != now for segment in data.segments):
+    if was is not None and current is not None and was != current:
+        yield _fixed(
+            config, f"batches of {current} samples", f"keep batches of {was} samples, in the config and by --gbs"
+        )
+    elif any(segment.global_batch_size != current for segment in data.segments):
         yield _fixed(config, "--segment", "leave it out: the state files know how much was consumed")
     if data.new_dataset and step:
         fix = "start a new training from the weights alone (`load_checkpoint`, no `resume_training`) with another "

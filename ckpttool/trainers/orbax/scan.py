@@ -62,9 +62,9 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     names = [name for name in listing.folders() if prefix_and_step(name) is not None]
     checkpoints = _of_trainings(map_waiting(lambda name: _scan_save(storage, name, options), names))
     names = [save.name for save in checkpoints]
-    others = [entry.name for entry in listing.entries if entry.name not in {*names, OWN_FOLDER}]
-    strays = tuple(name for name in others if not is_unfinished(name))
-    unfinished = [_unfinished(name) for name in others if is_unfinished(name)]
+    stray_names = [entry.name for entry in listing.entries if entry.name not in {*names, OWN_FOLDER}]
+    strays = tuple(name for name in stray_names if not is_unfinished(name))
+    unfinished = [_unfinished(name) for name in stray_names if is_unfinished(name)]
     return Inventory(
         root=storage.root,
         layout=TRAINER.name,

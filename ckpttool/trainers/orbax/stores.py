@@ -62,12 +62,10 @@ def _followed(storage: Storage, checkpoint: Checkpoint, folder: str) -> Checkpoi
     by_path = {shard.path: shard for shard in checkpoint.shards if shard.path.startswith(f"{folder}/")}
     needed = {f"{folder}/{path}": least for path, least in store.least.items() if not leads_out(path)}
     shards = [_needed(storage, by_path, path, least) for path, least in sorted(needed.items())]
-    beside = (shard for shard in checkpoint.shards if shard.path not in by_path or shard.role is ShardRole.INDEX)
+    rest = (shard for shard in checkpoint.shards if shard.path not in by_path or shard.role is ShardRole.INDEX)
     return replace(
         checkpoint,
-        shards=tuple(
-            sorted((*beside, *(shard for shard in shards if shard is not None)), key=lambda shard: shard.path)
-        ),
+        shards=tuple(sorted((*rest, *(shard for shard in shards if shard is not None)), key=lambda shard: shard.path)),
         findings=(*checkpoint.findings, *_against(storage, folder, store, needed, shards)),
     )
 
@@ -88,16 +86,16 @@ def _against(
     storage: Storage, folder: str, store: Store, needed: dict[str, int], shards: list[Shard | None]
 ) -> Iterator[Finding]:
     """Say what is missing, broken, or not to be believed."""
-    there = {shard.path for shard in shards if shard is not None}
+    paths = {shard.path for shard in shards if shard is not None}
     for path in sorted(path for path in store.least if leads_out(path))[:1]:
         message = f"names {quoted(path)}, which leads out of the save; it is not followed"
         yield unsafe(Code.UNSAFE_NAME, message, path=folder)
-    for path in sorted(needed.keys() - there):
+    for path in sorted(needed.keys() - paths):
         message = "the store's own index refers to this file, but it is not there"
         yield helped(damage(Code.SHARD_MISSING, message, path=path))
     for error in store.broken[:MAX_FINDINGS]:
         yield helped(damage(error.code, f"a node of the store: {error}", path=f"{folder}/{error.path}"))
-    if not store.broken and there >= needed.keys():  # else it is known why some are not found
+    if not store.broken and paths >= needed.keys():  # else it is known why some are not found
         yield from _absent(storage, folder, store.arrays)
 
 

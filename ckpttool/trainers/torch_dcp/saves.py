@@ -86,8 +86,8 @@ class SaveTree:
         )
         withheld = tuple(save for save in saves if isinstance(save, Finding))
         known_names = {OWN_FOLDER, *names}
-        others = (entry.name for entry in listing.entries if entry.name not in known_names)
-        strays = tuple(name for name in others if name.removesuffix(UNFINISHED_MARK) not in cut_off)
+        stray_names = (entry.name for entry in listing.entries if entry.name not in known_names)
+        strays = tuple(name for name in stray_names if name.removesuffix(UNFINISHED_MARK) not in cut_off)
         return Inventory(
             root=storage.root,
             layout=self.layout,

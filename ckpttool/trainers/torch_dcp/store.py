@@ -112,11 +112,11 @@ def look_closer(storage: Storage, checkpoint: Checkpoint, *folders: str) -> Chec
         store = look(storage, folder, most=_most_ever())
         known_findings = set(checkpoint.findings)
         by_path = {shard.path: replace(shard, stamp=stamps.get(shard.path)) for shard in store.shards}
-        beside = (shard for shard in checkpoint.shards if not shard.path.startswith(_below(folder, "__")))
+        rest = (shard for shard in checkpoint.shards if not shard.path.startswith(_below(folder, "__")))
         missing = (_missing(path) for path in store.expected or () if path not in by_path)
         checkpoint = replace(
             checkpoint,
-            shards=tuple(sorted((*beside, *by_path.values()), key=lambda shard: (shard.rank or 0, shard.path))),
+            shards=tuple(sorted((*rest, *by_path.values()), key=lambda shard: (shard.rank or 0, shard.path))),
             findings=(
                 *checkpoint.findings,
                 *(finding for finding in (*store.findings, *missing) if finding not in known_findings),
@@ -135,9 +135,9 @@ def read_by_all(checkpoint: Checkpoint) -> ReadByAll:
     from ckpttool.core.domain.placement import ReadByAll
 
     slices = [shard.path for shard in checkpoint.shards if shard.role is ShardRole.DATA]
-    beside = [shard.path for shard in checkpoint.shards if shard.role is not ShardRole.DATA and shard.rank is None]
+    paths = [shard.path for shard in checkpoint.shards if shard.role is not ShardRole.DATA and shard.rank is None]
     records = sorted({f"{path.rpartition('/')[0]}/{METADATA}" for path in slices if WRITER.fullmatch(_name(path))})
-    return ReadByAll(surely=(*records, *beside), perhaps=tuple(slices))
+    return ReadByAll(surely=(*records, *paths), perhaps=tuple(slices))
 
 
 def _name(path: str) -> str:
@@ -259,11 +259,11 @@ def _compared(
         message = f"names {quoted(escaping[0])}, which leads out of the folder; it is not followed"
         findings.append(unsafe(Code.UNSAFE_NAME, message, path=record))
     ends = {path: end for path, end in files.ends.items() if not leads_out(path)}
-    odd: dict[str, list[Slice]] = {path: [] for path in sorted(files.odd & ends.keys())}
-    for slice_ in metadata.slices if odd else ():
-        if slice_.path in odd:
-            odd[slice_.path].append(slice_)
-    findings += islice((gap for path, slices in odd.items() for gap in _gaps(record, path, slices)), MAX_FINDINGS)
+    oversized: dict[str, list[Slice]] = {path: [] for path in sorted(files.odd & ends.keys())}
+    for slice_ in metadata.slices if oversized else ():
+        if slice_.path in oversized:
+            oversized[slice_.path].append(slice_)
+    findings += islice((gap for path, slices in oversized.items() for gap in _gaps(record, path, slices)), MAX_FINDINGS)
     findings += islice(_uncovered(record, metadata, files.slices), MAX_FINDINGS)
     changed = files.changed & ends.keys()
     findings += [_not_looked_into(_below(folder, path), _TRANSFORMED) for path in sorted(changed)]

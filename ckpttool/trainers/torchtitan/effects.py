@@ -43,8 +43,8 @@ def effects(resume: Resume) -> Effects:
         return _told(GoesOn(effect=DataEffect.RESTARTS, why=_WEIGHTS, samples=read.samples, source=read.source))
     config = resume.config
     if config is not None and config.trainer == TRAINER.name and "dataloader" in left_out(View(config.settings)):
-        anew = GoesOn(effect=DataEffect.RESTARTS, why=_LEFT_OUT, samples=read.samples, source=read.source)
-        return _told(anew, remedy="take `dataloader` out of exclude_from_loading")
+        restarted = GoesOn(effect=DataEffect.RESTARTS, why=_LEFT_OUT, samples=read.samples, source=read.source)
+        return _told(restarted, remedy="take `dataloader` out of exclude_from_loading")
     changed = resume.data.new_global_batch is not None and read.changes
     return _told(
         GoesOn(

@@ -46,8 +46,8 @@ class TorchtitanLayout(FoldersOfSlices):
         inventory = tree.scan(storage, listing, options)
         taken = tuple(strays_taken(listing))
         paths = {finding.path for finding in taken}
-        beside = (finding for finding in inventory.findings if finding.path not in paths)
-        return replace(inventory, findings=in_order((*taken, *beside)))
+        rest = (finding for finding in inventory.findings if finding.path not in paths)
+        return replace(inventory, findings=in_order((*taken, *rest)))
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the step, of the folder that the config names already; weights alone by their path."""

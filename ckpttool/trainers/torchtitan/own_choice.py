@@ -119,10 +119,10 @@ def _of_other_parts(view: View) -> Told | None:
     if wrong:
         why = f"`exclude_from_loading` names {wrong[0]}, at which it stops with a ValueError"
         return Told(choice=(None, Outcome.STOPS, why), key=LEFT_OUT, mend=mend)
-    anew = [_ANEW[name] for name in names if name in _ANEW]
-    if not anew:
+    effects = [_ANEW[name] for name in names if name in _ANEW]
+    if not effects:
         return None
-    return Told(key=LEFT_OUT, mend=mend, lacks=f"with `exclude_from_loading` {' and '.join(anew)}")
+    return Told(key=LEFT_OUT, mend=mend, lacks=f"with `exclude_from_loading` {' and '.join(effects)}")
 
 
 def _of_step(start: OwnStart, view: View) -> Told:

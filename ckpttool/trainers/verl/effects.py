@@ -96,8 +96,8 @@ def _is_within(batches: int | None) -> str:
 def _goes_further(resume: Resume, batches: int) -> bool:
     """Tell whether an epoch is known to have more batches: another save was made later in one."""
     checkpoint = resume.plan.point.checkpoint
-    others = [save.name for save in resume.inventory.checkpoints if save.name != checkpoint.name]
-    return any((_yielded(resume, f"{name}/{DATA}") or 0) > batches for name in others[-_MOST_SAVES:])
+    saves = [save.name for save in resume.inventory.checkpoints if save.name != checkpoint.name]
+    return any((_yielded(resume, f"{name}/{DATA}") or 0) > batches for name in saves[-_MOST_SAVES:])
 
 
 def _yielded(resume: Resume, path: str) -> int | None:

@@ -178,21 +178,21 @@ def _has_several_a_step(saves: Iterable[Checkpoint], counts: Mapping[str, int]) 
 
 def _with_exchanged_names(saves: Sequence[Checkpoint], counts: Mapping[str, int]) -> Iterator[Checkpoint]:
     """Doubt the numbers of saves each of which counts the batches of another one: somebody exchanged their names."""
-    others = _exchanged({save.step or 0: counts[save.name] for save in saves if save.name in counts})
+    exchanged = _exchanged({save.step or 0: counts[save.name] for save in saves if save.name in counts})
     for save in saves:
         step = save.step or 0
         is_doubted = any(finding.code is Code.STEP_DISAGREES for finding in save.findings)
-        if step not in others or is_doubted:
+        if step not in exchanged or is_doubted:
             yield save
             continue
         batches = counted(counts[save.name], "batch", "batches")
         message = (
             f"its name says step {step}, but {save.name}/{DATA} counts {batches} of its epoch, as "
-            f"{folder_of(Step(others[step]))} should: the names of saves were exchanged"
+            f"{folder_of(Step(exchanged[step]))} should: the names of saves were exchanged"
         )
         remedy = f"give each folder the step that it holds; --checkpoint {save.name} loads it as it is"
-        doubt = unknown(Code.STEP_DISAGREES, message, path=save.name, remedy=remedy)
-        yield replace(save, findings=(*save.findings, doubt))
+        warning = unknown(Code.STEP_DISAGREES, message, path=save.name, remedy=remedy)
+        yield replace(save, findings=(*save.findings, warning))
 
 
 def _exchanged(counts: Mapping[int, int]) -> dict[int, int]:
@@ -209,8 +209,8 @@ def _exchanged(counts: Mapping[int, int]) -> dict[int, int]:
         by_step = {step: before + count for step, count in counts.items()}
         for start in by_step:
             circle = [start]
-            while (then := by_step.get(circle[-1], start)) not in circle:
-                circle.append(then)
+            while (next_step := by_step.get(circle[-1], start)) not in circle:
+                circle.append(next_step)
             if len(circle) > 1 and by_step.get(circle[-1]) == start:
                 swaps.update((step, by_step[step]) for step in circle)
     return swaps
@@ -375,10 +375,10 @@ def _checkpoint(save: _Save, saves: Sequence[_Save]) -> Checkpoint:
 
 def _with_identities(storage: Storage, checkpoints: list[Checkpoint], counts: Mapping[str, int]) -> list[Checkpoint]:
     """Read what tells a copy, where the data loaders of two saves stood alike, as in a later epoch, or tell nothing."""
-    alike: dict[bytes | None, list[Checkpoint]] = defaultdict(list)
+    by_digest: dict[bytes | None, list[Checkpoint]] = defaultdict(list)
     for save, state in zip(checkpoints, map_waiting(partial(_loader_state, storage), checkpoints), strict=True):
-        alike[state].append(save)
-    doubtful = {save.name for group in alike.values() if len(group) > 1 for save in group}
+        by_digest[state].append(save)
+    doubtful = {save.name for group in by_digest.values() if len(group) > 1 for save in group}
     if not doubtful:
         return checkpoints
     return [
@@ -436,12 +436,12 @@ def _kinds(saves: Sequence[_Save], role: str) -> frozenset[str]:
 def _loaders(save: _Save, saves: Sequence[_Save]) -> Iterator[str]:
     """Yield the files of all data-parallel ranks' loaders, of which another save of as many ranks tells the number."""
     worlds = {role.world for role in save.roles}
-    alike = [
+    same_world = [
         save_seen
         for save_seen in saves
         if save_seen.is_fine_tuning and {role.world for role in save_seen.roles} == worlds
     ]
-    names = {posixpath.basename(shard.path) for save_seen in alike for shard in save_seen.data}
+    names = {posixpath.basename(shard.path) for save_seen in same_world for shard in save_seen.data}
     for name in sorted(names) if save.is_fine_tuning and save.data else ():
         yield f"{save.name}/{name}"
 
@@ -472,8 +472,8 @@ def _tracker(storage: Storage, names: set[str]) -> tuple[Tracked | None, list[Fi
     try:
         step = tracked_step(storage)
     except FileNotFoundError:
-        then = "with resume_mode=auto verl begins from scratch"
-        return None, [note(Code.TRACKER_DISAGREES, f"no tracker file: {then}", path=TRACKER)]
+        effect = "with resume_mode=auto verl begins from scratch"
+        return None, [note(Code.TRACKER_DISAGREES, f"no tracker file: {effect}", path=TRACKER)]
     except OSError as error:
         return None, [unreadable(TRACKER, error)]
     except ParseError as error:

@@ -158,8 +158,8 @@ class Scanner:
             raise self._unexpected(f"'{char}'")
 
     def _unexpected(self, expected: str) -> InvalidHeaderError:
-        there = self._text[self._at : self._at + 20]
-        return InvalidHeaderError(f"expected {expected} at character {self._at}, not {there!r}")
+        snippet = self._text[self._at : self._at + 20]
+        return InvalidHeaderError(f"expected {expected} at character {self._at}, not {snippet!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -302,12 +302,12 @@ class HeaderMemory:
 
 
 def _are_equal(cached: _Bytes, block: bytearray, end: int, hole: tuple[int, int]) -> bool:
-    before, behind = cached
+    before, after = cached
     return (
-        (len(before), len(behind)) == (hole[0], end - hole[1])
+        (len(before), len(after)) == (hole[0], end - hole[1])
         # Not slices, which would be copies, nor memoryviews, which are compared element by element.
         and block.startswith(before)
-        and block.startswith(behind, hole[1])
+        and block.startswith(after, hole[1])
     )
 
 

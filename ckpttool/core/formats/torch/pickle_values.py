@@ -29,18 +29,18 @@ _MOST_TUPLE_KEYS = 10_000
 """Of all dictionaries: whoever wants can make up any number of tuples with one hash."""
 
 
-def read_values(data: bytes, *, behind: int = 0) -> object:
+def read_values(data: bytes, *, trailing: int = 0) -> object:
     """Return what a pickle holds.
 
     Args:
         data: Begins with it, or with others.
-        behind: How many pickles stand before it.
+        trailing: How many pickles stand before it.
 
     Raises:
         BrokenPickleError: It is none, ends early, or is larger than anything a trainer writes.
     """
     machine = Machine(data)
-    for _ in range(behind):
+    for _ in range(trailing):
         machine.run()
     return machine.run()
 

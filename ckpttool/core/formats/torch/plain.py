@@ -65,7 +65,7 @@ def _main_record(archive: FilePart) -> tuple[int, int]:
 
 def _legacy_or_plain(data: bytes) -> object:
     values = read_values(data)
-    return read_values(data, behind=_BEFORE_LEGACY) if values == _LEGACY_MAGIC else values
+    return read_values(data, trailing=_BEFORE_LEGACY) if values == _LEGACY_MAGIC else values
 
 
 def _grown(source: FilePart, read: Callable[[bytes], object]) -> object:

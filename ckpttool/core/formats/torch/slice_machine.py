@@ -225,12 +225,12 @@ class SliceMachine(Machine):
         matched = match(data, begin)
         passed = False
         while matched is not None:
-            chunk_class, offsets, number_bytes, recall, sizes, other, again = matched.groups()
+            chunk_class, offsets, number_bytes, recall, sizes, last_recall, rest = matched.groups()
             if not self._are((chunk_class, offsets, sizes), _OF_CHUNK):
                 break
             place = len(numbered)
             numbered += (None, None)
-            chunk = Chunk(self._size(number_bytes, recall), self._size(other, again))
+            chunk = Chunk(self._size(number_bytes, recall), self._size(last_recall, rest))
             numbered[place] = chunk
             self._stack.append(chunk)
             passed, begin = True, matched.end()

@@ -53,10 +53,10 @@ def find_directory(source: _Readable) -> DirectoryPlace:
                 Code.SHARD_TRUNCATED,
                 f"The archive of {source.size} bytes has no end: it was cut, or far more was appended to it.",
             )
-    _, disk, first_disk, here, records, length, begin, comment = _END.unpack_from(tail, at)
+    _, disk, first_disk, records_here, records, length, begin, comment = _END.unpack_from(tail, at)
     extra = _after_the_end(source.size, tail_at + at, comment)
     place = DirectoryPlace(begin=begin, end=begin + length, records=records, findings=extra)
-    if disk or first_disk or here != records:
+    if disk or first_disk or records_here != records:
         return _broken(Code.HEADER_INVALID, f"The end of the archive at byte {tail_at + at} speaks of several disks.")
     end = tail_at + at
     # Before a comment it may begin where the tail does not.
@@ -84,12 +84,12 @@ def _wide_place(
     raw = source.read(at, _END64.size) if at + _END64.size <= locator_at else b""
     if len(raw) < _END64.size or not raw.startswith(b"PK\x06\x06") or disk or disks != 1:
         return _broken(Code.HEADER_INVALID, f"There is no 64-bit end of the archive at byte {at}."), 0
-    _, own_length, _, _, disk, first_disk, here, records, length, begin = _END64.unpack(raw)
+    _, own_length, _, _, disk, first_disk, records_here, records, length, begin = _END64.unpack(raw)
     wide = DirectoryPlace(begin=begin, end=begin + length, records=records, findings=narrow.findings)
     agree = (
         at + 12 + own_length == locator_at
         and not (disk or first_disk)
-        and here == records
+        and records_here == records
         and narrow.records == min(records, 0xFFFF)
         and narrow.begin == min(begin, 0xFFFFFFFF)
         and narrow.end - narrow.begin == min(length, 0xFFFFFFFF)

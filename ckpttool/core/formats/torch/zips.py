@@ -142,9 +142,9 @@ def _spans(source: ByteSource, *, most: int) -> tuple[list[tuple[int, int]], lis
     return spans[::-1], [], nbytes
 
 
-def _no_end(end: int, behind: int) -> Finding:
-    if not behind:
+def _no_end(end: int, trailing: int) -> Finding:
+    if not trailing:
         message = f"No slice ends at byte {end}, where the file does: it was cut, or written over."
         return damage(Code.SHARD_TRUNCATED, message, expected="a slice that ends with the file")
-    message = f"No slice ends at byte {end}, where the next one begins; {counted(behind, 'whole slice')} follow."
+    message = f"No slice ends at byte {end}, where the next one begins; {counted(trailing, 'whole slice')} follow."
     return damage(Code.HEADER_INVALID, message, expected="a slice that ends there")

@@ -83,8 +83,8 @@ def _rows(advice: SpikeAdvice | StopAdvice) -> Iterator[Row]:
         yield "spike", f"from step {advice.spike.onset}, {end}"
         wait = "open: it has not recovered" if advice.wait_cost is None else f"{advice.wait_cost} steps of a bad curve"
         yield "to wait costs", wait
-        again = "-" if advice.rewind_cost is None else f"{advice.rewind_cost} steps to be done again"
-        yield "to go back costs", again
+        cost = "-" if advice.rewind_cost is None else f"{advice.rewind_cost} steps to be done again"
+        yield "to go back costs", cost
     if advice.detour is not None:
         yield from _detour(advice, advice.detour)
 

@@ -56,11 +56,11 @@ def _weights(explanation: Explanation) -> str:
 
 def _labelled(label: str, text: str, width: int) -> list[str]:
     """Set a text beside its label; a label that leaves no blank before it has a line of its own."""
-    above, beside = ([], label) if len(label) < _LABEL else ([label], "")
+    above, same_line = ([], label) if len(label) < _LABEL else ([label], "")
     wrapped = textwrap.wrap(
         text,
         max(width, 2 * _LABEL),
-        initial_indent=f"{beside:{_LABEL}}",
+        initial_indent=f"{same_line:{_LABEL}}",
         subsequent_indent=" " * _LABEL,
         break_on_hyphens=False,
     )
@@ -86,8 +86,8 @@ def _entry(explanation: Explanation, indent: int, width: int) -> Iterator[str]:
         yield f"  {explanation.code.value}"
         yield from textwrap.wrap(explanation.title, width, initial_indent="    ", subsequent_indent="    ")
         return
-    beside = f"  {explanation.code.value:{indent - 2}}"
-    yield from textwrap.wrap(explanation.title, width, initial_indent=beside, subsequent_indent=" " * indent)
+    label = f"  {explanation.code.value:{indent - 2}}"
+    yield from textwrap.wrap(explanation.title, width, initial_indent=label, subsequent_indent=" " * indent)
 
 
 def one_document(explanation: Explanation, names: Mapping[str, str], *, first: str) -> Document:

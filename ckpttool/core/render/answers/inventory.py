@@ -151,8 +151,8 @@ def _headline(inventory: Inventory) -> Text:
     headline = line().append(answer, style=style)  # a style of the whole would colour what is appended, too
     headline.append(f"\n{shown(inventory.root)} ({inventory.layout})", style="dim")
     headline.append("\nnot verified: ckpttool verify looks into every shard")
-    doubt = unconfirmed(ordered[0], "--world-size")
-    return headline if doubt is None else headline.append(f"\n{doubt}")
+    warning = unconfirmed(ordered[0], "--world-size")
+    return headline if warning is None else headline.append(f"\n{warning}")
 
 
 def unconfirmed(checkpoint: Checkpoint, option: str) -> str | None:
@@ -176,8 +176,8 @@ _MOST_SHORT = 3
 def _short(answer: Listing) -> list[str]:
     """Say which shards of the saves shown may be cut off, as far as sizes alone tell."""
     short = [
-        f"maybe cut off: {shown(shard.path)} has {nbytes} bytes, that rank's of {shown(other.name)} has {usual}"
-        for _, other, shard, nbytes, usual in shorter_shards(newest_first(answer.inventory.checkpoints))
+        f"maybe cut off: {shown(shard.path)} has {nbytes} bytes, that rank's of {shown(peer.name)} has {usual}"
+        for _, peer, shard, nbytes, usual in shorter_shards(newest_first(answer.inventory.checkpoints))
     ]
     rest = len(short) - _MOST_SHORT
     more = [f"and {counted(rest, 'other shard')} {'is' if rest == 1 else 'are'} shorter, too"] if rest > 0 else []

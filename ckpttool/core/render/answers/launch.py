@@ -110,11 +110,11 @@ def _launch_table(launch: Launch) -> RenderableType:
     parts: list[RenderableType] = [headline, line()]
     parts.append(Pairs(rows) if rows else Indented(line("(the base config says all of it already)")))
     skip = skip_of(launch.plan.data)
-    again = None if skip is None else seen_twice(skip)
-    if again is not None:
+    repeats = None if skip is None else seen_twice(skip)
+    if repeats is not None:
         parts += [
             line(),
-            line(f"{again[0].upper()}{again[1:]}: what is skipped is a whole number of batches and sinks."),
+            line(f"{repeats[0].upper()}{repeats[1:]}: what is skipped is a whole number of batches and sinks."),
         ]
     if launch.plan.point.rejected:
         parts += [line(), line(lost(launch.plan)), *rejections("Not chosen:", launch.plan.point.rejected, launch.view)]

@@ -249,8 +249,8 @@ def _chosen(plan: ResumePlan, code: ExitCode, now: float | None) -> list[Rendera
     if (written := minute(plan.point.saved_ns)) is not None:
         since = None if now is None else age(plan.point.saved_ns, now)
         rows.append(("saved", line(f"{written} UTC" if since is None else f"{written} UTC, {since} ago")))
-    doubt = None if in_part else unconfirmed(checkpoint, "--config or --world-size")
-    parts: list[RenderableType] = [headline, *([] if doubt is None else [line(doubt)]), line(), Pairs(rows)]
+    warning = None if in_part else unconfirmed(checkpoint, "--config or --world-size")
+    parts: list[RenderableType] = [headline, *([] if warning is None else [line(warning)]), line(), Pairs(rows)]
     if checkpoint.renames:
         parts += [line(), *renames(checkpoint)]
     if not _stands_in_config(plan.load):

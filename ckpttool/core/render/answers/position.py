@@ -141,10 +141,10 @@ def seen_twice(skip: SkipBatches) -> str | None:
 
 
 def _skip_settings(plan: ResumePlan, skip: SkipBatches) -> list[tuple[str, str]]:
-    again = seen_twice(skip) or "no sample seen twice"
+    repeats = seen_twice(skip) or "no sample seen twice"
     batch = f" of {skip.global_batch_size} samples" if skip.global_batch_size is not None else ""
     place = f"batches{batch}" if skip.batches else "data from its beginning"
-    detail = f"  ({place}; next step {plan.next_step}; {again})"
+    detail = f"  ({place}; next step {plan.next_step}; {repeats})"
     # Where the trainer counts by itself nothing need be set: then this is what that comes to, the number first.
     changed = [setting for setting in plan.load.data if not setting.is_default or isinstance(plan.data, GoesOn)]
     rows = [

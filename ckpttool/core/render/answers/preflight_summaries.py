@@ -89,9 +89,9 @@ def launch_summary(
         facts.append(counted(config.world_size, "rank"))
     if skip is not None and skip.global_batch_size is not None:
         facts.append(f"batches of {counted(skip.global_batch_size, 'sample')}")
-    again = None if skip is None else seen_twice(skip)
+    repeats = None if skip is None else seen_twice(skip)
     facts.append(_data_told(plan.data, trainer, trainers_skip))
-    return ", ".join([*facts, *([] if again is None else [again])])
+    return ", ".join([*facts, *([] if repeats is None else [repeats])])
 
 
 def told_summary(plan: ResumePlan, *, trainer: str) -> str:

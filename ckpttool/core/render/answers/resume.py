@@ -104,9 +104,9 @@ def _calls(settings: Iterable[TrainerSetting]) -> list[str]:
         values[call["callee"], call["keyword"]] = setting.value
     texts = []
     for callee, keywords in calls.items():
-        others = ["..."] if all(call["others"] for call in keywords) else []
+        ellipsis = ["..."] if all(call["others"] for call in keywords) else []
         arguments = [f"{call['keyword']}={values[callee, call['keyword']]!r}" for call in keywords]
-        texts.append(f"{callee}({', '.join([*others, *arguments])})")
+        texts.append(f"{callee}({', '.join([*ellipsis, *arguments])})")
     return texts
 
 

@@ -75,9 +75,9 @@ def table(answer: Verification) -> RenderableType:
     parts: list[RenderableType] = [headline, line(_looked(verdicts, answer.level)), line(), whole_words(rows)]
     saves = {checkpoint.key: checkpoint for checkpoint in inventory.checkpoints}
     parts.append(Drawn([(saves[verdict.key], verdict.findings) for verdict in verdicts]))
-    others = len(inventory.checkpoints) - len(verdicts)
-    if others > 0:
-        parts.append(line(f"{counted(others, 'other')} not looked at: --checkpoint all", style="dim"))
+    remaining = len(inventory.checkpoints) - len(verdicts)
+    if remaining > 0:
+        parts.append(line(f"{counted(remaining, 'other')} not looked at: --checkpoint all", style="dim"))
     if remembered:
         parts.append(line(f"{remembered} unchanged shards were checked before and not read again (--no-ledger)"))
     for verdict in verdicts:
@@ -93,10 +93,10 @@ def table(answer: Verification) -> RenderableType:
 def _looked(verdicts: Sequence[Verdict], level: Level) -> str:
     """Say what was read, and nothing of a shard that was not."""
     reports = [report for verdict in verdicts for report in verdict.reports]
-    others = sum(verdict.unseen for verdict in verdicts)
-    if not level.reads_content or not others:
+    unseen = sum(verdict.unseen for verdict in verdicts)
+    if not level.reads_content or not unseen:
         return _content(reports, level)
-    part = f"{len(reports)} of {len(reports) + others} shards: {_content(reports, level)}"
+    part = f"{len(reports)} of {len(reports) + unseen} shards: {_content(reports, level)}"
     return f"{part}; the others: headers, sizes and siblings were compared"
 
 

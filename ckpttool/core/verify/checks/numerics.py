@@ -48,16 +48,16 @@ class StatColumns(Sequence[TensorStat]):
     __slots__ = ("_absmax", "_kinds", "_norms", "_odd")
 
     def __init__(
-        self, kinds: Iterable[Kind], *, absmax: Sequence[float], norms: Iterable[float], odd: Mapping[int, Oddity]
+        self, kinds: Iterable[Kind], *, absmax: Sequence[float], norms: Iterable[float], oddities: Mapping[int, Oddity]
     ) -> None:
-        """Take a column each; `odd` by the tensor's place, only those of which something is to be said."""
+        """Take a column each; `oddities` by the tensor's place, only those of which something is to be said."""
         kinds_list = tuple(kinds)
         self._kinds = _shared(kinds_list) if len(kinds_list) <= _MOST_SHARED else kinds_list
         narrow = array("f", absmax)
         # Nearly all floats of a model have 32 bits or fewer, and so has their largest one.
         self._absmax = narrow if list(narrow) == list(absmax) else array("d", absmax)
         self._norms = array("d", norms)
-        self._odd = dict(odd) or None
+        self._odd = dict(oddities) or None
 
     def __len__(self) -> int:
         """Count the tensors."""
@@ -112,8 +112,8 @@ class StatColumns(Sequence[TensorStat]):
         norms = enumerate(zip(self._norms, before._norms, strict=True))
         return (
             (self[at], before[at])
-            for at, (now, then) in norms
-            if then and not (now and now / factor <= then <= now * factor)
+            for at, (current, past) in norms
+            if past and not (current and current / factor <= past <= current * factor)
         )
 
 
@@ -132,17 +132,17 @@ def stats_of(content: PassResult) -> StatColumns:
     kinds: list[Kind] = []
     absmax: list[float] = []
     norms: list[float] = []
-    odd: dict[int, Oddity] = {}
+    oddities: dict[int, Oddity] = {}
     for entry in content.entries:
         if entry.numeric is None:
             continue
         numbers = entry.numeric.stats(entry.entry.name)
         if not numbers.finite or numbers.denormal_only:
-            odd[len(kinds)] = (numbers.nans, numbers.infinities, numbers.denormal_only)
+            oddities[len(kinds)] = (numbers.nans, numbers.infinities, numbers.denormal_only)
         kinds.append((numbers.name, numbers.dtype, numbers.elements))
         absmax.append(numbers.absmax)
         norms.append(numbers.norm)
-    return StatColumns(kinds, absmax=absmax, norms=norms, odd=odd)
+    return StatColumns(kinds, absmax=absmax, norms=norms, oddities=oddities)
 
 
 def judge_numbers(path: str, stats: Sequence[TensorStat]) -> Sequence[Finding]:
@@ -182,19 +182,19 @@ def compare_numbers(
 
 
 def _changes(path: str, stats: Sequence[TensorStat], before: Sequence[TensorStat], jump: float) -> Iterator[Finding]:
-    for now, old in _pairs(stats, before, jump):
+    for current, old in _pairs(stats, before, jump):
         # A single number is a counter or a schedule (loss_scale, beta1_power, learning_rate): it is meant to move.
-        if not old.norm or old.elements != now.elements or now.elements == 1 or _PADDED.fullmatch(now.name):
+        if not old.norm or old.elements != current.elements or current.elements == 1 or _PADDED.fullmatch(current.name):
             continue
-        name = quoted(now.name)
-        if not now.norm and now.finite:
+        name = quoted(current.name)
+        if not current.norm and current.finite:
             message = f"{name} is all zero; its norm was {old.norm:.4g} in the checkpoint before"
-            yield _suspect(Code.ALL_ZERO_TENSOR, path, now.name, message)
-        elif now.norm and not now.norm / jump <= old.norm <= now.norm * jump:
+            yield _suspect(Code.ALL_ZERO_TENSOR, path, current.name, message)
+        elif current.norm and not current.norm / jump <= old.norm <= current.norm * jump:
             message = (
-                f"the norm of {name} went from {old.norm:.4g} to {now.norm:.4g}, by more than a factor of {jump:g}"
+                f"the norm of {name} went from {old.norm:.4g} to {current.norm:.4g}, by more than a factor of {jump:g}"
             )
-            yield _suspect(Code.NORM_JUMP, path, now.name, message)
+            yield _suspect(Code.NORM_JUMP, path, current.name, message)
 
 
 def _pairs(

@@ -207,8 +207,8 @@ def _one_bit_off(pairs: _Pairs) -> tuple[Finding, ...]:
     return tuple(findings)
 
 
-def _one_bit_apart(first: str, other: str) -> bool:
-    ours, theirs = first.encode(), other.encode("utf-8", "surrogatepass")
+def _one_bit_apart(first: str, second: str) -> bool:
+    ours, theirs = first.encode(), second.encode("utf-8", "surrogatepass")
     if len(ours) != len(theirs):
         return False
     return sum((mine ^ its).bit_count() for mine, its in zip(ours, theirs, strict=True)) == 1

@@ -107,8 +107,8 @@ class RayCluster:
     @property
     def nodes(self) -> tuple[tuple[str, str], ...]:
         """Those that have cores now, by their hosts: what each is called in the cluster, and its host."""
-        there = [node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
-        return tuple(sorted(((node["NodeID"], node["NodeManagerHostname"]) for node in there), key=lambda it: it[::-1]))
+        alive = [node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+        return tuple(sorted(((node["NodeID"], node["NodeManagerHostname"]) for node in alive), key=lambda it: it[::-1]))
 
     @property
     def dead(self) -> tuple[str, ...]:
@@ -262,10 +262,10 @@ def _of_this_tree(observed: Observation, host: str) -> Observation:
     if not is_local(task.root) or not (is_gone or (stamp is not None and stamp != task.listed)):
         return observed
     try:
-        here = open_storage(task.root).stamp(task.path)
+        stamp_here = open_storage(task.root).stamp(task.path)
     except OSError:
         return observed
-    if stamp == here or here != task.listed:  # somebody writes it, which its look tells
+    if stamp == stamp_here or stamp_here != task.listed:  # somebody writes it, which its look tells
         return observed
     problem = "does not see it" if stamp is None else "sees another file in its place"
     return failed(task, f"{host} {problem}: --engine ray reads disks that all nodes share; of others: ckpttool part")

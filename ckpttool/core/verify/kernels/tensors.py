@@ -166,8 +166,8 @@ class TensorHashes:
                     self._whole.append((name, self._hash.digest()))
                     self._hash.reset()
             else:
-                odd = bisect_left(self._odd, at)
-                stop = bisect_right(self._lasts, end, at, self._odd[odd] if odd < len(self._odd) else len(spans))
+                index = bisect_left(self._odd, at)
+                stop = bisect_right(self._lasts, end, at, self._odd[index] if index < len(self._odd) else len(spans))
                 self._whole += [
                     (name, xxh3_64_digest(block[first - offset : last - offset]))
                     for first, last, name, _, _ in spans[at:stop]

@@ -92,14 +92,14 @@ def _of_another_kind(reports: Sequence[ShardReport]) -> Iterator[Finding]:
         for role in (ShardRole.MODEL, ShardRole.OPTIMIZER)
     }
     counts = {role: Counter(report.schema_hash for report in kind) for role, kind in kinds.items()}
-    for role, other in ((ShardRole.MODEL, ShardRole.OPTIMIZER), (ShardRole.OPTIMIZER, ShardRole.MODEL)):
-        mine, theirs = counts[role], counts[other]
+    for role, peer_role in ((ShardRole.MODEL, ShardRole.OPTIMIZER), (ShardRole.OPTIMIZER, ShardRole.MODEL)):
+        mine, theirs = counts[role], counts[peer_role]
         if mine.keys() <= theirs.keys():
             continue
         for report in kinds[role]:
             matching = theirs[report.schema_hash]
             if matching * mine.total() > mine[report.schema_hash] * theirs.total():
-                twins = [candidate for candidate in kinds[other] if candidate.schema_hash == report.schema_hash]
+                twins = [candidate for candidate in kinds[peer_role] if candidate.schema_hash == report.schema_hash]
                 twin = next((peer for peer in twins if peer.rank == report.rank), twins[0])
                 yield damage(
                     Code.SCHEMA_DIFFERS,
@@ -116,15 +116,15 @@ def _changed_schemas(peers: Peers) -> Iterator[Finding]:
         if schema == pair.then.schema_hash:
             continue
         group = peers.alike[pair.then.schema_hash]
-        followed = sum(other.now.schema_hash == schema for other in group)
+        followed = sum(peer.now.schema_hash == schema for peer in group)
         if len(group) > 1 and 2 * followed > len(group):  # the training changed, not the disk
             continue
         # The sibling may be the damaged one. Two files do not come by the same tensors by accident.
-        others = [other.schema_hash for other, sibling in peers.others(pair.now) if sibling is not pair.sibling]
-        if schema in others:
+        peer_schemas = [peer.schema_hash for peer, sibling in peers.others(pair.now) if sibling is not pair.sibling]
+        if schema in peer_schemas:
             continue
-        support = [other for other in group if other.now.schema_hash == pair.then.schema_hash]
-        unchanged = sum(not _is_copied(pair.then, other.then, at_another=(pair.now, other.now)) for other in support)
+        support = [peer for peer in group if peer.now.schema_hash == pair.then.schema_hash]
+        unchanged = sum(not _is_copied(pair.then, peer.then, at_another=(pair.now, peer.now)) for peer in support)
         finding = _schema_differs(pair.now, pair.then, unchanged=unchanged, same_run=pair.sibling.same_run)
         is_alone = not peers.is_outvoted(pair) and pair.then.path not in pair.sibling.sealed
         may_be_either = not unchanged and (bool(support) or pair.sibling.same_run)
@@ -178,10 +178,10 @@ def _are_all_different(report: ShardReport, pairs: Sequence[Pair]) -> bool:
     return are_as_many and len({shard.schema_hash for shard in all_of_them}) == len(all_of_them)
 
 
-def _is_copied(first: ShardReport, other: ShardReport, *, at_another: tuple[ShardReport, ShardReport]) -> bool:
+def _is_copied(first: ShardReport, second: ShardReport, *, at_another: tuple[ShardReport, ShardReport]) -> bool:
     """Tell whether one rank's file may be a copy of the other's: they end alike, and at another step they do not."""
     ends = {report.tail_hash for report in at_another}
-    return first.tail_hash == other.tail_hash and len(ends) > 1
+    return first.tail_hash == second.tail_hash and len(ends) > 1
 
 
 def _tied(finding: Finding, pair: Pair) -> Finding:
@@ -204,25 +204,25 @@ def _is_sibling_odd(peers: Peers, pair: Pair) -> bool:
     schema = pair.now.schema_hash
     if len(peers.alike[pair.then.schema_hash]) > 1 or (pair.now.tensors or 0) < (pair.then.tensors or 0):
         return False
-    unchanged = sum(other.now.schema_hash == schema for other in peers.alike.get(schema, ()))
+    unchanged = sum(peer.now.schema_hash == schema for peer in peers.alike.get(schema, ()))
     if not unchanged:
         return False
     if all(peer.schema_hash == schema for peer in peers.reports):
         if len(peers.reports) >= MIN_PEERS:
             return True
         # Two ranks that end alike now and did not then are one file, and prove nothing.
-        both = [(other.now, other.then) for other in peers.pairs if other is not pair]
-        return any(not _is_copied(pair.now, now, at_another=(pair.then, then)) for now, then in both)
+        both = [(peer.now, peer.then) for peer in peers.pairs if peer is not pair]
+        return any(not _is_copied(pair.now, current, at_another=(pair.then, past)) for current, past in both)
     loners = sum(len(group) == 1 for group in peers.alike.values())
     return unchanged >= MIN_PEERS - 1 and 2 * loners < len(peers.pairs)
 
 
-def _is_richer(peers: Peers, now: ShardReport, then: ShardReport) -> bool:
+def _is_richer(peers: Peers, current: ShardReport, past: ShardReport) -> bool:
     """Tell whether a shard holds more, and what no other rank holds: nothing is lost, and it is no copy of another."""
-    if (now.tensors or 0) <= (then.tensors or 0):
+    if (current.tensors or 0) <= (past.tensors or 0):
         return False
-    was_known = any(pair.then.schema_hash == now.schema_hash for pair in peers.pairs)
-    return not was_known and sum(peer.schema_hash == now.schema_hash for peer in peers.reports) == 1
+    was_known = any(pair.then.schema_hash == current.schema_hash for pair in peers.pairs)
+    return not was_known and sum(peer.schema_hash == current.schema_hash for peer in peers.reports) == 1
 
 
 def _odd_ones(peers: Peers) -> Iterator[Finding]:
@@ -245,31 +245,31 @@ def _noted(finding: Finding) -> Finding:
     return replace(finding, code=Code.SCHEMA_DIFFERS, severity=Severity.NOTE, message=message, remedy=None)
 
 
-def _schema_differs(now: ShardReport, then: ShardReport, *, unchanged: int, same_run: bool) -> Finding:
+def _schema_differs(current: ShardReport, past: ShardReport, *, unchanged: int, same_run: bool) -> Finding:
     """Say how a shard differs.
 
     Args:
-        now: The shard.
-        then: What it is compared with.
+        current: The shard.
+        past: What it is compared with.
         unchanged: How many other ranks still hold what they held together with this one.
         same_run: Whether one start of the training wrote both: then no configuration changed between them.
     """
-    fewer = (now.tensors or 0) < (then.tensors or 0)
+    fewer = (current.tensors or 0) < (past.tensors or 0)
     # A `.ckpt` that ends too early is valid otherwise. The training scalars stand last, so with them it is not cut.
-    is_ckpt = now.format is FormatName.MINDSPORE_CKPT
-    may_be_cut = fewer and is_ckpt and (now.role is not ShardRole.FULL or lacks(now.scalars, then.scalars))
+    is_ckpt = current.format is FormatName.MINDSPORE_CKPT
+    may_be_cut = fewer and is_ckpt and (current.role is not ShardRole.FULL or lacks(current.scalars, past.scalars))
     severity = Severity.DAMAGE if unchanged or may_be_cut else Severity.SUSPECT if same_run else Severity.NOTE
-    contents = f"{now.tensors} tensors, but {then.tensors} in {then.path}"
-    if now.tensors == then.tensors:
-        contents = f"as many tensors ({now.tensors}) as {then.path}, but of other names, types or shapes"
+    contents = f"{current.tensors} tensors, but {past.tensors} in {past.path}"
+    if current.tensors == past.tensors:
+        contents = f"as many tensors ({current.tensors}) as {past.path}, but of other names, types or shapes"
     support = f"; {unchanged} other ranks hold what it held" if unchanged else ""
     return Finding(
         code=Code.ENTRIES_MISSING if fewer and severity is Severity.DAMAGE else Code.SCHEMA_DIFFERS,
         severity=severity,
         message=f"holds {contents}{support}",
-        path=now.path,
-        expected=str(then.tensors),
-        actual=str(now.tensors),
+        path=current.path,
+        expected=str(past.tensors),
+        actual=str(current.tensors),
         remedy="resume from another checkpoint; a loader takes this one in silence and leaves the rest as initialised",
     )
 
@@ -280,17 +280,17 @@ def _changed_metadata(peers: Peers) -> Iterator[Finding]:
     comparable = [report for report in peers.reports if not report.remembered]
     usual, times = Counter(report.metadata_hash for report in comparable).most_common(1)[0] if comparable else (None, 0)
     is_common = 2 * times > len(comparable)
-    then = {pair.now.path: pair.then for pair in peers.pairs}
+    past_reports = {pair.now.path: pair.then for pair in peers.pairs}
     for report in comparable:
         if is_common and report.metadata_hash == usual:
             continue
-        sibling = then.get(report.path)
+        sibling = past_reports.get(report.path)
         if sibling is None and is_common and len(comparable) >= MIN_PEERS:
             sibling = next(peer for peer in comparable if peer.metadata_hash == usual)
         if sibling is None or report.metadata_hash == sibling.metadata_hash:
             continue
         # Where each rank has a text of its own, the sibling's may be the one whose bits flipped.
-        witnesses = [*comparable, *(other for other, _ in peers.others(report) if other is not sibling)]
+        witnesses = [*comparable, *(peer for peer, _ in peers.others(report) if peer is not sibling)]
         is_told = is_common or any(sample.metadata_hash == sibling.metadata_hash for sample in witnesses)
         yield Finding(
             code=Code.SCHEMA_DIFFERS,
@@ -332,9 +332,9 @@ def _zero_tails(peers: Peers) -> Iterator[Finding]:
     for report in peers.reports:
         if not report.zero_tail:
             continue
-        alike = [(then, sibling) for then, sibling in peers.others(report) if then.schema_hash == report.schema_hash]
-        if not any(then.zero_tail for then, _ in alike):
-            earlier = [then for then, sibling in alike if sibling.older]
+        similar = [(past, sibling) for past, sibling in peers.others(report) if past.schema_hash == report.schema_hash]
+        if not any(past.zero_tail for past, _ in similar):
+            earlier = [past for past, sibling in similar if sibling.older]
             yield _zero_tail(report, against=earlier or _replicas(peers, report))
 
 
@@ -343,9 +343,9 @@ def _replicas(peers: Peers, report: ShardReport) -> Sequence[ShardReport]:
 
     Slices of a sharded model have pages of their own, and only one of them holds the rows that nobody uses.
     """
-    others = [peer for peer in peers.reports if peer is not report and peer.schema_hash == report.schema_hash]
-    pages = {peer.tail_hash for peer in others}
-    return others if len(others) >= MIN_PEERS - 1 and len(pages) == 1 and not others[0].zero_tail else ()
+    replicas = [peer for peer in peers.reports if peer is not report and peer.schema_hash == report.schema_hash]
+    pages = {peer.tail_hash for peer in replicas}
+    return replicas if len(replicas) >= MIN_PEERS - 1 and len(pages) == 1 and not replicas[0].zero_tail else ()
 
 
 def _zero_tail(report: ShardReport, *, against: Sequence[ShardReport]) -> Finding:
@@ -371,11 +371,11 @@ def _copied(peers: Peers, by_tensors: Collection[str]) -> Iterator[Finding]:
     files that are equal before their end, too.
     """
     steps = _steps(peers)
-    alike: dict[tuple[str | None, str, TensorDigests | None], list[ShardReport]] = defaultdict(list)
+    by_content: dict[tuple[str | None, str, TensorDigests | None], list[ShardReport]] = defaultdict(list)
     for report in peers.reports:
         if report.tail_hash is not None and not report.zero_tail and report.path not in by_tensors:
-            alike[report.schema_hash, report.tail_hash, report.tensor_digests].append(report)
-    for group in alike.values():
+            by_content[report.schema_hash, report.tail_hash, report.tensor_digests].append(report)
+    for group in by_content.values():
         if any(len({step.pages.get(report.path) for report in group} - {None}) > 1 for step in steps):
             yield from _copies(group, steps)
 
@@ -397,17 +397,17 @@ def _steps(peers: Peers) -> list[_Step]:
     schemas = {report.path: report.schema_hash for report in peers.reports}
     for sibling, past_reports in peers.by_sibling():
         pages = {
-            place: then.tail_hash
-            for place, then in past_reports.items()
+            place: past.tail_hash
+            for place, past in past_reports.items()
             # The end of a `.ckpt` holds names, too: one with other names tells nothing of what follows them.
-            if then.tail_hash is not None
-            and (then.format is not FormatName.MINDSPORE_CKPT or then.schema_hash == schemas[place])
+            if past.tail_hash is not None
+            and (past.format is not FormatName.MINDSPORE_CKPT or past.schema_hash == schemas[place])
         }
         everyone: dict[str | None, Counter[str]] = defaultdict(Counter)
         for report in peers.reports:
             if report.path in pages:
                 everyone[report.schema_hash][pages[report.path]] += 1
-        zeros = frozenset(pages[place] for place, then in past_reports.items() if then.zero_tail and place in pages)
+        zeros = frozenset(pages[place] for place, past in past_reports.items() if past.zero_tail and place in pages)
         steps.append(_Step(same_run=sibling.same_run, pages=pages, everyone=everyone, zeros=zeros))
     return steps
 
@@ -419,14 +419,14 @@ def _copies(group: Sequence[ShardReport], steps: Sequence[_Step]) -> Iterator[Fi
     family = _families(group, steps)
     by_path: dict[str, Finding] = {}
     for index, step in enumerate(steps):
-        then = _GroupAtStep(group, step, family)
-        for report in then.odd_ones() if step.same_run else ():
+        group_then = _GroupAtStep(group, step, family)
+        for report in group_then.odd_ones() if step.same_run else ():
             severity = Severity.SUSPECT
             # Where ranks share pages, the step itself may hold the copy: any other that knows the two as equal tells.
-            comparable = steps[:index] if then.are_slices else steps
-            like = then.other_slice(report)
+            comparable = steps[:index] if group_then.are_slices else steps
+            like = group_then.other_slice(report)
             if like is None or any(_are_equal(report, like, step) for step in comparable):
-                like = then.other_family(report)
+                like = group_then.other_family(report)
                 if like is None:
                     continue
                 # The step may be the damaged one. A second step must know the two as different.
@@ -445,8 +445,8 @@ def _copies(group: Sequence[ShardReport], steps: Sequence[_Step]) -> Iterator[Fi
     yield from by_path.values()
 
 
-def _are_equal(report: ShardReport, other: ShardReport, step: _Step) -> bool:
-    return report.path in step.pages and step.pages[report.path] == step.pages.get(other.path)
+def _are_equal(report: ShardReport, peer: ShardReport, step: _Step) -> bool:
+    return report.path in step.pages and step.pages[report.path] == step.pages.get(peer.path)
 
 
 def _families(group: Sequence[ShardReport], steps: Sequence[_Step]) -> dict[str, str]:
@@ -504,8 +504,8 @@ class _GroupAtStep:
             candidates = self._by_page
         elif page in self._shared:
             candidates = self._shared if page in self._left else self._left
-        other = next((candidate for candidate in candidates if candidate != page), None)
-        return None if other is None else self._by_page[other]
+        page_other = next((candidate for candidate in candidates if candidate != page), None)
+        return None if page_other is None else self._by_page[page_other]
 
     def other_family(self, report: ShardReport) -> ShardReport | None:
         """Return one that ended differently then, and that nothing shows to be a replica of this one."""

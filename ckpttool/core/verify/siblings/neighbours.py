@@ -62,12 +62,12 @@ class Neighbours:
             training = self._trainings.setdefault(_kind(checkpoint), _Training())
             training.add(checkpoint, self._progress.of(checkpoint))
 
-    def is_older(self, checkpoint: Checkpoint, other: Checkpoint) -> bool:
+    def is_older(self, checkpoint: Checkpoint, later: Checkpoint) -> bool:
         """Tell whether one was saved before another: in an earlier run, or before the training came so far."""
         first, second = (
-            self._progress.of(given) if given.label is None else given.step for given in (checkpoint, other)
+            self._progress.of(given) if given.label is None else given.step for given in (checkpoint, later)
         )
-        return (checkpoint.run, -1 if first is None else first) < (other.run, -1 if second is None else second)
+        return (checkpoint.run, -1 if first is None else first) < (later.run, -1 if second is None else second)
 
     def siblings(self, checkpoint: Checkpoint, *, most: int = MOST_SIBLINGS) -> tuple[Checkpoint, ...]:
         """Return the checkpoints to compare with: the nearest of the same run, then an earlier run's last ones."""
@@ -79,7 +79,7 @@ class Neighbours:
         order = (*before[-1:], *after[:1], *before[-2:-1], *after[1:2])
         if most == MOST_SIBLINGS:  # of another start one is enough where nothing is open
             earlier = [saved[:1] for saved in earlier]
-        return (*order, *(other for saved in earlier for other in saved))[:most]
+        return (*order, *(saved_checkpoint for saved in earlier for saved_checkpoint in saved))[:most]
 
     def later_start(self, checkpoint: Checkpoint) -> tuple[Checkpoint, ...]:
         """Return the first checkpoints of the next start after the one that saved a checkpoint."""
@@ -92,12 +92,14 @@ class Neighbours:
         training = self._trainings.get(_kind(checkpoint), _Training())
         own_run = training.runs.get(checkpoint.run, _Run())
         at = own_run.places.get(checkpoint.name, len(own_run.saved))
-        earlier = [other for run in training.before(checkpoint.run) for other in reversed(run.saved)]
+        earlier = [
+            saved_checkpoint for run in training.before(checkpoint.run) for saved_checkpoint in reversed(run.saved)
+        ]
         later = [
-            other
+            saved_checkpoint
             for number in sorted(training.runs)
             if number > checkpoint.run
-            for other in training.runs[number].saved
+            for saved_checkpoint in training.runs[number].saved
         ]
         return own_run.saved[:at][::-1] + earlier, own_run.saved[at + 1 :] + later
 
@@ -191,9 +193,9 @@ class Peers:
 
     def _pair(self, report: ShardReport) -> Pair | None:
         for sibling, past_reports in self._known:
-            then = past_reports.get(_place(report))
-            if then is not None and _is_sound(then, beside=report):
-                return Pair(now=report, then=then, sibling=sibling)
+            past = past_reports.get(_place(report))
+            if past is not None and _is_sound(past, current=report):
+                return Pair(now=report, then=past, sibling=sibling)
         return None
 
     def by_sibling(self) -> Iterator[tuple[Sibling, dict[str, ShardReport]]]:
@@ -202,13 +204,13 @@ class Peers:
             pairs = (
                 (report, past_reports[_place(report)]) for report in self.reports if _place(report) in past_reports
             )
-            yield sibling, {report.path: then for report, then in pairs if _is_sound(then, beside=report)}
+            yield sibling, {report.path: past for report, past in pairs if _is_sound(past, current=report)}
 
     def is_outvoted(self, pair: Pair) -> bool:
         """Tell whether another sibling holds what a pair's sibling holds."""
         return any(
-            then.schema_hash == pair.then.schema_hash
-            for then, sibling in self.others(pair.now)
+            past.schema_hash == pair.then.schema_hash
+            for past, sibling in self.others(pair.now)
             if sibling is not pair.sibling
         )
 
@@ -227,9 +229,9 @@ def are_all_paired(reports: Sequence[ShardReport], siblings: Sequence[Sibling]) 
     return all(_place(report) in places for report in reports if report.schema_hash is not None)
 
 
-def lacks(scalars: ScalarValues, others: ScalarValues) -> bool:
+def lacks(scalars: ScalarValues, sibling_scalars: ScalarValues) -> bool:
     """Tell whether one file lacks a training scalar that the other has."""
-    return scalars != others and not dict(others).keys() <= dict(scalars).keys()
+    return scalars != sibling_scalars and not dict(sibling_scalars).keys() <= dict(scalars).keys()
 
 
 def _place(report: ShardReport) -> _Place:
@@ -254,6 +256,6 @@ def _usual_scalars(reports: Sequence[ShardReport]) -> ScalarValues | None:
     return usual if 2 * times > counts.total() else None
 
 
-def _is_sound(then: ShardReport, *, beside: ShardReport) -> bool:
+def _is_sound(past: ShardReport, *, current: ShardReport) -> bool:
     """Tell whether a sibling's shard may be compared with: whole by itself, and with the scalars that this one has."""
-    return worst(then.findings) < Severity.SUSPECT and not lacks(then.scalars, beside.scalars)
+    return worst(past.findings) < Severity.SUSPECT and not lacks(past.scalars, current.scalars)

@@ -104,7 +104,7 @@ class MindFormersIteration:
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
         """Refuse: the mark is in the save itself."""
-        return holds_its_mark(self.name, other=BESIDE_THE_SAVES)
+        return holds_its_mark(self.name, companion=BESIDE_THE_SAVES)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the save's folder: a path that has no tracker is taken as the iteration itself."""

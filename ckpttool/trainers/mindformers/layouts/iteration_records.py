@@ -226,8 +226,8 @@ def parse_slices(data: bytes, *, what: str, most_memory: int = MOST_MEMORY) -> R
             rank = get_int(as_object(place, where=what, key=key), "storage_rank", where=f"{what}: {key}")
             if slices.setdefault(Rank(rank), number) != number:
                 raise ParseError(f"rank {rank} holds two slices", where=what, key=key)
-    alike: dict[tuple[tuple[Rank, int], ...], dict[Rank, int]] = {}
-    return RecordedSlices(source=what, slices={name: _shared(slices, alike) for name, slices in by_tensor.items()})
+    shared: dict[tuple[tuple[Rank, int], ...], dict[Rank, int]] = {}
+    return RecordedSlices(source=what, slices={name: _shared(slices, shared) for name, slices in by_tensor.items()})
 
 
 def _shared(slices: dict[Rank, int], shared: dict[tuple[tuple[Rank, int], ...], dict[Rank, int]]) -> Mapping[Rank, int]:

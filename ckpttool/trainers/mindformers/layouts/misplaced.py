@@ -50,14 +50,14 @@ class Misplaced:
         """
         folder, _, name = self.target.partition("/")
         if self.is_elsewhere:
-            code, message, there = (
+            code, message, effect = (
                 Code.SHARD_ELSEWHERE,
                 "lies in another rank's folder",
                 f"looks for it in {folder}/ alone",
             )
             remedy = f"make {folder}/ where it is not there, and move the file to {self.target}"
         else:
-            code, message, there = (
+            code, message, effect = (
                 Code.SHARD_RESPELLED,
                 "is called otherwise than the other ranks'",
                 f"looks for {name}",
@@ -65,7 +65,7 @@ class Misplaced:
             remedy = f"rename it to {self.target}"
         return damage(
             code,
-            f"rank {self.rank}'s shard {message}: MindFormers {there} ({world})",
+            f"rank {self.rank}'s shard {message}: MindFormers {effect} ({world})",
             path=self.path,
             expected=self.target,
             actual=self.path,

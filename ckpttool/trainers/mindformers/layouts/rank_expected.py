@@ -183,11 +183,11 @@ def _expected_of_run(
     own_size = replace(
         own_size, confirmed=own_size.confirmed or any(world.world_size == own_size.world for world in evidence)
     )
-    worlds = [_own_size(other, runs, tree_view).world for other in runs]
-    others = [_size(world, f"another run of this tree had {world}") for world in worlds]
-    others += [_size(world.world_size, world.source) for world in evidence if not world.confirms]
+    worlds = [_own_size(run_, runs, tree_view).world for run_ in runs]
+    sizes = [_size(world, f"another run of this tree had {world}") for world in worlds]
+    sizes += [_size(world.world_size, world.source) for world in evidence if not world.confirms]
     larger = [
-        size for size in others if size.world > own_size.world and (size.world % own_size.world or own_size.world == 1)
+        size for size in sizes if size.world > own_size.world and (size.world % own_size.world or own_size.world == 1)
     ]
     needed = [_size(world.world_size, world.source, _START_FEWER) for world in evidence if world.at_least]
     size = max((own_size, *larger, *needed), key=lambda size: size.world)
@@ -214,9 +214,9 @@ def _unproven_shrinks(
     unproven: dict[tuple[str, int], tuple[Finding, ...]] = {}
     for run in runs:
         larger = [
-            other.run
-            for other in runs
-            if other.prefix == run.prefix and other.run < run.run and other.world_size > run.world_size
+            run_.run
+            for run_ in runs
+            if run_.prefix == run.prefix and run_.run < run.run and run_.world_size > run.world_size
         ]
         since = [save for save in saves[run.prefix, run.world_size] if larger and save[0] > larger[-1]]
         if len(since) == 1 and run.world_size not in confirmed:
@@ -242,17 +242,19 @@ def _shrink_notes(
     if not runs:
         return []
     newest = runs[-1]
-    others = {}
+    by_world = {}
     if (newest.prefix, newest.run) not in unproven:
-        others = {run.world_size: f"run {run.run} had {run.world_size}" for run in runs if run.prefix == newest.prefix}
-    others |= {world.world_size: world.source for world in evidence if not (world.declared or world.confirms)}
+        by_world = {
+            run.world_size: f"run {run.run} had {run.world_size}" for run in runs if run.prefix == newest.prefix
+        }
+    by_world |= {world.world_size: world.source for world in evidence if not (world.declared or world.confirms)}
     return [
         note(
             Code.WORLD_SIZE_DIFFERS,
             f"the newest run has {newest.world_size} ranks, but {why}; taken for meant",
             remedy=f"pass --world-size {size} if ranks of the newest run are lost",
         )
-        for size, why in sorted(others.items())
+        for size, why in sorted(by_world.items())
         if size != newest.world_size
     ]
 

@@ -80,14 +80,14 @@ def _list_one(storage: Storage, by_shape: dict[str, tuple[str, ...]], rank: int,
         return _unlisted(rank, error)
     files = [name for name, kind in entries if kind is _FILE]
     files.sort()
-    alike = "/".join(files).replace(token, _RANK_TOKEN)
-    shapes = by_shape.get(alike) if len(files) == len(entries) else None
+    shape = "/".join(files).replace(token, _RANK_TOKEN)
+    shapes = by_shape.get(shape) if len(files) == len(entries) else None
     findings: list[Finding] = []
     if shapes is None:
         shapes, findings = _shapes_of(storage, folder, token, entries)
         shapes = by_shape.setdefault("/".join(shapes), shapes)
-        if len(files) == len(entries) and _is_cut_alike(alike):
-            by_shape[alike] = shapes
+        if len(files) == len(entries) and _is_cut_alike(shape):
+            by_shape[shape] = shapes
     meta = None
     if "meta.json" in files or any(name == "meta.json" and kind is _LOST for name, kind in entries):
         meta, trouble = _read_meta(storage, folder)
@@ -127,9 +127,9 @@ def _shapes_of(
     return tuple(sorted(shapes)), findings
 
 
-def _is_cut_alike(alike: str) -> bool:
+def _is_cut_alike(shape: str) -> bool:
     """Tell whether `shape_of` cuts these names as `replace` did, in the folder of any rank: once, before `_` or `-`."""
-    for name in alike.split("/"):
+    for name in shape.split("/"):
         _, token, tail = name.partition(_RANK_TOKEN)
         if token and (tail[:1] not in {"_", "-"} or RANK_MARK in tail):
             return False

@@ -190,9 +190,9 @@ def _with_times(storage: Storage, checkpoints: list[Checkpoint]) -> list[Checkpo
         saves[checkpoint.prefix, checkpoint.label, checkpoint.format].append(checkpoint)
     doubtful = {
         checkpoint.key
-        for alike in saves.values()
-        if len(alike) > 1 and len({save.ranks for save in alike}) > 1
-        for checkpoint in alike
+        for same_save in saves.values()
+        if len(same_save) > 1 and len({save.ranks for save in same_save}) > 1
+        for checkpoint in same_save
     }
     return [
         stamped(storage, checkpoint) if checkpoint.renames or checkpoint.key in doubtful else checkpoint
@@ -312,7 +312,7 @@ def meta_findings(
         reported = {
             id(folder) for folders in folders_by_finding.values() for folder in folders
         }  # what is wrong with these stands there
-        behind = [
+        lagging = [
             folder
             for position, folders in saved.items()
             if position != newest_saved
@@ -320,7 +320,7 @@ def meta_findings(
             if id(folder) not in reported
         ]
         message = f"these ranks' meta.json is not at {names[newest_saved]}, where others' is"
-        findings += [_meta_finding(Code.META_DISAGREES, Severity.NOTE, message, behind)] if behind else []
+        findings += [_meta_finding(Code.META_DISAGREES, Severity.NOTE, message, lagging)] if lagging else []
     return findings
 
 

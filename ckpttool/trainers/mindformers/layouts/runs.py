@@ -65,9 +65,9 @@ class Place:
     step: Step | None
     global_batch_size: int | None = None
 
-    def may_be(self, other: Place) -> bool:
+    def may_be(self, peer: Place) -> bool:
         """Tell whether both may be the same, as far as they are known."""
-        steps, sizes = {self.step, other.step}, {self.global_batch_size, other.global_batch_size}
+        steps, sizes = {self.step, peer.step}, {self.global_batch_size, peer.global_batch_size}
         return len(steps - {None}) <= 1 and len(sizes - {None}) <= 1
 
 
@@ -157,9 +157,9 @@ def _align_by_saves(runs_of: RunsOf, reference: RunsOf) -> dict[int, int]:
     return aligned
 
 
-def _shared(first: Positions, other: Positions) -> int:
+def _shared(first: Positions, second: Positions) -> int:
     """Count the saves that both runs have, at the same true step and batch size as far as the shards tell."""
-    return sum(1 for position, place in first.items() if position in other and place.may_be(other[position]))
+    return sum(1 for position, place in first.items() if position in second and place.may_be(second[position]))
 
 
 def runs_by_prefix(cohort: Cohort, samples: Mapping[str, Sample]) -> dict[str, dict[int, dict[EpochStep, Place]]]:
@@ -180,11 +180,11 @@ def sample_cohort(storage: Storage, cohort: Cohort, options: ScanOptions) -> dic
     """
     states = {shape: _first_told(storage, cohort, shape, name) for _, shape, name in cohort.checkpoints}
     names = {shape: name for _, shape, name in cohort.checkpoints}
-    odd = _out_of_order(names, states)
+    out_of_order = _out_of_order(names, states)
     samples = {}
     for shape, name in names.items():
         state = states[shape]
-        if state.step_num is not None and (shape in odd or not _fits(state, name.position)):
+        if state.step_num is not None and (shape in out_of_order or not _fits(state, name.position)):
             state = _asked_again(storage, cohort.folders, shape, name, state)
         samples[shape] = _sample(state, name.position, options)
     return samples
@@ -239,19 +239,19 @@ def _out_of_order(names: Mapping[str, FileName], states: Mapping[str, TrainState
         step = states[shape].step_num
         if step is not None:
             runs.setdefault((name.prefix, name.run), []).append((name.position, step, shape))
-    odd: set[str] = set()
+    out_of_order: set[str] = set()
     reached: dict[str, int] = {}
     for prefix, run in sorted(runs):
         saves = sorted(runs[prefix, run])
-        for (before, earlier, first_name), (after, later, other) in pairwise(saves):
+        for (before, earlier, first_name), (after, later, second_name) in pairwise(saves):
             is_same = before == after  # in two formats
             if (later != earlier if is_same else later <= earlier) or _leaps(before, earlier, after, later):
-                odd |= {first_name, other}
+                out_of_order |= {first_name, second_name}
         # At another batch size steps are counted anew; and where a shard holds none, they never were.
         far = {shape: step * (states[shape].global_batch_size or 1) for _, step, shape in saves}
-        odd |= {shape for shape, place in far.items() if place <= reached.get(prefix, -1)}
+        out_of_order |= {shape for shape, place in far.items() if place <= reached.get(prefix, -1)}
         reached[prefix] = max(reached.get(prefix, -1), *far.values())
-    return odd
+    return out_of_order
 
 
 def _leaps(before: EpochStep, earlier: int, after: EpochStep, later: int) -> bool:

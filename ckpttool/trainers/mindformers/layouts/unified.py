@@ -129,7 +129,7 @@ class MindFormersUnified:
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
         """Refuse: the file names what ranks saved."""
-        return holds_its_mark(self.name, other=BESIDE_THE_SAVES)
+        return holds_its_mark(self.name, companion=BESIDE_THE_SAVES)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the folder: it is loaded as a whole."""

@@ -111,8 +111,8 @@ def _refused(view: ConfigView) -> Iterator[Problem]:
         key = str(entry.key[-1])
         if key in _OF_TRAINER:
             continue
-        here, above = view.raw(f"trainer.{key}"), view.raw(key)
-        if view.setting(key) is not None and type(here) is type(above) and here == above:
+        nested, above = view.raw(f"trainer.{key}"), view.raw(key)
+        if view.setting(key) is not None and type(nested) is type(above) and nested == above:
             ours = ", as an older `ckpttool launch` wrote it" if key in _WRITTEN_ONCE else ""
             remedy = f"delete it: the same stands at the top level{ours}"
         else:

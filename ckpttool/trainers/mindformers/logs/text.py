@@ -93,9 +93,9 @@ class _Reader:
             matches = list(_STEP.finditer(block.data))
             steps = self._decode(block.data, matches)
             usual = [metrics for metrics in steps if metrics is not None]
-            odd = len(usual) < len(steps)
-            marks = _monitor_marks(block.data, odd=odd or self._odd)
-            if odd or not self._only_embeddings(marks, matches, usual):
+            is_irregular = len(usual) < len(steps)
+            marks = _monitor_marks(block.data, is_irregular=is_irregular or self._odd)
+            if is_irregular or not self._only_embeddings(marks, matches, usual):
                 yield from self._mixed(block, matches, steps, marks)
             else:
                 yield from self._plain(block, matches, usual)
@@ -249,9 +249,9 @@ class _Reader:
             time=self._time(block.data, start),
             learning_rate=_rate(line) if self._source.curves else None,
         )
-        yield from self._open(metrics, block, start, odd=True)
+        yield from self._open(metrics, block, start, is_irregular=True)
 
-    def _open(self, metrics: StepMetrics, block: Block, position: int, *, odd: bool = False) -> list[LogItem]:
+    def _open(self, metrics: StepMetrics, block: Block, position: int, *, is_irregular: bool = False) -> list[LogItem]:
         """Hand out the step before and keep this one open; tell where the log goes back."""
         self._settle_skip()
         pending, self._pending = self._pending, metrics
@@ -260,7 +260,7 @@ class _Reader:
             if pending.embedding_local_norm is None:
                 fill_embedding_norm(pending, metrics.embedding_local_norm)
             return []
-        self._odd = odd
+        self._odd = is_irregular
         items: list[LogItem] = [] if pending is None else [pending]
         if metrics.step <= self._last:
             items.append(self._note(NoteKind.REWIND, block, position, metrics.step, previous=self._last))
@@ -365,12 +365,12 @@ _THRESHOLD_LINES = (
 )
 
 
-def _monitor_marks(data: bytes, *, odd: bool) -> list[_Mark]:
+def _monitor_marks(data: bytes, *, is_irregular: bool) -> list[_Mark]:
     """Find the monitors' lines. A substring search costs a fraction of an expression that finds nothing.
 
     Args:
         data: A block.
-        odd: Whether a step before or in it is unusual. A NaN is, so only then training can have ended at one.
+        is_irregular: Whether a step before or in it is unusual. A NaN is, so only then training can have ended at one.
     """
     marks: list[_Mark] = []
     if b"threshold" in data:
@@ -378,6 +378,6 @@ def _monitor_marks(data: bytes, *, odd: bool) -> list[_Mark]:
             marks.extend((handle, match) for match in pattern.finditer(data))
     if b"embedding_local_norm:" in data:
         marks.extend((_Reader.embedding_line, match) for match in _EMBEDDING.finditer(data))
-    if odd:
+    if is_irregular:
         marks.extend((_Reader.nan_line, match) for match in _NAN.finditer(data))
     return marks

@@ -72,8 +72,8 @@ def _healthy(view: MindFormersView) -> tuple[IterationView, str]:
         raise StopsError("with the health monitor on it needs an iteration_* entry, and there is none")
     numbers = [match and int(match[1]) for match in (_NUMBER.search(folder.name) for folder in view.iterations)]
     if len(numbers) > 1 and None in numbers:
-        odd = view.iterations[numbers.index(None)].name
-        raise StopsError(f"{odd} has no number, and it cannot sort that among the others")
+        invalid = view.iterations[numbers.index(None)].name
+        raise StopsError(f"{invalid} has no number, and it cannot sort that among the others")
     ordered = sorted(zip(numbers, view.iterations, strict=True), key=lambda pair: pair[0] or 0, reverse=True)
     because = "it is the newest whose common.json has ckpt_status 0; neither the tracker nor the shards are looked at"
     for _, folder in ordered:

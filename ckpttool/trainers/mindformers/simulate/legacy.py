@@ -102,10 +102,10 @@ class LegacyTree:
         """
         view = self.ranks.get(rank)
         if view is None:
-            proper = {there.name for there in self.ranks.values()}
-            odd = sorted(name for name in self.entries - proper if name.startswith("rank_"))
-            if odd and self.quirks.counts_rank_entries and of == self.count:
-                why = f"it counts every entry that begins with rank_, {odd[0]} included, and finds no rank_{rank}"
+            proper = {entries.name for entries in self.ranks.values()}
+            invalid = sorted(name for name in self.entries - proper if name.startswith("rank_"))
+            if invalid and self.quirks.counts_rank_entries and of == self.count:
+                why = f"it counts every entry that begins with rank_, {invalid[0]} included, and finds no rank_{rank}"
                 raise StopsError(why)
             raise StopsError(f"it looks for {of} ranks and finds no rank_{rank}")
         if view.files is None:
@@ -130,12 +130,10 @@ def select(view: MindFormersView, quirks: Quirks) -> Pick:
     """
     tree = LegacyTree.of(view, quirks)
     pick = _selected(view, tree)
-    beside = min((name for name in tree.entries if name.endswith(".ckpt")), default=None)
-    if pick.name is None or beside is None or tree.fmt != "ckpt":
+    stray = min((name for name in tree.entries if name.endswith(".ckpt")), default=None)
+    if pick.name is None or stray is None or tree.fmt != "ckpt":
         return pick
-    return replace(
-        pick, because=f"{pick.because}; its weights come from {beside} beside the rank folders, on all ranks"
-    )
+    return replace(pick, because=f"{pick.because}; its weights come from {stray} beside the rank folders, on all ranks")
 
 
 def _selected(view: MindFormersView, tree: LegacyTree) -> Pick:
@@ -249,7 +247,7 @@ def _quirks_met(tree: LegacyTree, base: _Base, picks: list[str]) -> Iterator[str
         yield f"of several files with these numbers it takes the first listed, {file}, which rank {lacking[0]} lacks"
     if tree.health and any(mark != 0 for mark in tree.health_file.marks):
         yield "its health filter never filters (the test is inverted), so the newest complete name wins"
-    if tree.health and label_of(file, tree.fmt) < max(label_of(other, tree.fmt) for other in picks):
+    if tree.health and label_of(file, tree.fmt) < max(label_of(pick, tree.fmt) for pick in picks):
         yield "with the health monitor on, a later run goes before a larger number"
     if tree.settings_world is not None and tree.count != tree.settings_world:
         yield f"it counts {tree.count} entries that begin with rank_, though {tree.settings_world} ranks train"

@@ -184,38 +184,38 @@ def _judged(start: OwnStart, plan: ResumePlan, config: TrainConfig, settings: _T
         because = f"{settings.why_not}: of `{settings.key}: {settings.path}` it {_WEIGHTS}"
         scratch = _simulation(None, Outcome.SCRATCH, because)
         return JudgedStart(simulation=scratch, line=ConfigView(config.settings).line(settings.switch))
-    below = inside(start.inventory.root, str(settings.path)) if not picks_healthy else ""
+    relative = inside(start.inventory.root, str(settings.path)) if not picks_healthy else ""
     if settings.path and not picks_healthy and is_gone(start.inventory.root, str(settings.path)):
         tilde = ": MindFormers does not expand `~`" if str(settings.path).startswith("~") else ""
         raise StopsError(f"`{settings.key}: {settings.path}` does not exist{tilde}")
-    if below is None and not is_local(start.inventory.root):
+    if relative is None and not is_local(start.inventory.root):
         return JudgedStart(
             simulation=None, why=f"`{settings.key}: {settings.path}` is a folder, and the tree is in no folder"
         )
-    if below is None:
+    if relative is None:
         because = f"`{settings.key}: {settings.path}` is another folder than {start.inventory.root}"
         return JudgedStart(simulation=_simulation(str(settings.path), Outcome.UNKNOWN, because))
-    simulation = _from_tree(start, config, settings, below)
+    simulation = _from_tree(start, config, settings, relative)
     data, decides = _data(config, plan, simulation)
     return JudgedStart(
         simulation=simulation,
-        by_records=settings.resumes is True and not below,
+        by_records=settings.resumes is True and not relative,
         data=data,
         line=ConfigView(config.settings).line(decides),
         only_in=None if picks_healthy else started_in(start.inventory.root, str(settings.path)),
     )
 
 
-def _from_tree(start: OwnStart, config: TrainConfig, settings: _Told, below: str) -> Simulation:
-    kind = _kind(start.storage, below)
+def _from_tree(start: OwnStart, config: TrainConfig, settings: _Told, relative: str) -> Simulation:
+    kind = _kind(start.storage, relative)
     if kind is None:
         raise StopsError(f"`{settings.key}: {settings.path}` does not exist")
     if kind is Kind.FILE:
         raise StopsError(f"`{settings.key}: {settings.path}` names a file, {_SINCE_1_9}: name the folder")
-    model = _hugging_face(start.storage, below)
+    model = _hugging_face(start.storage, relative)
     if model is not None:
         message = f"`{settings.key}: {settings.path}` holds {model}: a model of Hugging Face's, {_SINCE_1_9}"
-        raise _HoldsModelError(message, folder=below, path=f"{below}/{model}".lstrip("/"))
+        raise _HoldsModelError(message, folder=relative, path=f"{relative}/{model}".lstrip("/"))
     is_unset = _is_null(ConfigView(config.settings), _FORMAT)  # it is compared with "ckpt" as it is
     if not config.use_legacy_format and config.load_ckpt_format == "ckpt" and not is_unset:
         raise StopsError(
@@ -223,12 +223,12 @@ def _from_tree(start: OwnStart, config: TrainConfig, settings: _Told, below: str
             "the newer layout needs `load_ckpt_format: safetensors`"
         )
     if config.use_legacy_format and isinstance(settings.resumes, str):
-        return _named(start, config, settings.resumes, below)
-    if start.inventory.layout == UNIFIED_LAYOUT and not below and config.load_ckpt_format == "safetensors":
+        return _named(start, config, settings.resumes, relative)
+    if start.inventory.layout == UNIFIED_LAYOUT and not relative and config.load_ckpt_format == "safetensors":
         (save,) = start.inventory.checkpoints
         return _loaded(start, save, "hyper_param.safetensors makes it load the merged weights beside it")
     root = start.storage.root.rstrip("/")
-    folder = open_storage(f"{root}/{below}") if below else start.storage
+    folder = open_storage(f"{root}/{relative}") if relative else start.storage
     return simulate(view_of(start, folder), KNOWN_VERSIONS[-1])
 
 
@@ -241,10 +241,10 @@ def _kind(storage: Storage, path: str) -> Kind | None:
         return None
 
 
-def _hugging_face(storage: Storage, below: str) -> str | None:
+def _hugging_face(storage: Storage, relative: str) -> str | None:
     """Return what makes it take a folder for a model of Hugging Face's; None where it does not."""
     try:
-        names = sorted(entry.name for entry in storage.entries(below))
+        names = sorted(entry.name for entry in storage.entries(relative))
     except OSError:  # of which the selection says why
         return None
     return next((name for name in names if name == _HF_WEIGHTS or name.endswith(_HF_INDEX)), None)
@@ -254,7 +254,7 @@ def _holder(start: OwnStart, path: str) -> Checkpoint | None:
     return next((save for save in start.inventory.checkpoints if path in {shard.path for shard in save.shards}), None)
 
 
-def _named(start: OwnStart, config: TrainConfig, name: str, below: str) -> Simulation:
+def _named(start: OwnStart, config: TrainConfig, name: str, relative: str) -> Simulation:
     """Load the file of that name, each rank its own; whether it is there, is looked at by that rank alone.
 
     Raises:
@@ -262,7 +262,7 @@ def _named(start: OwnStart, config: TrainConfig, name: str, below: str) -> Simul
     """
     fmt = config.load_ckpt_format
     file = name if name.endswith(f".{fmt}") else f"{name}.{fmt}"
-    folder = f"{below}/" if below else ""
+    folder = f"{relative}/" if relative else ""
     ranks = start.inventory.folder_ranks
     first = f"{folder}rank_0/{with_rank(file, 0)}"
     save = _holder(start, first)

@@ -263,13 +263,13 @@ def _health(output: Storage) -> HealthView:
 
 
 def _iteration(storage: Storage, name: str, listed: list[Entry] | None, *, with_metadata: bool) -> IterationView:
-    there = None if listed is None else tuple(entry.name for entry in listed if entry.kind not in _NOT_THERE)
-    has = frozenset(there or ())
+    names = None if listed is None else tuple(entry.name for entry in listed if entry.kind not in _NOT_THERE)
+    has = frozenset(names or ())
     start = f"{name}/" if name else ""
     missing = MetadataView(reading=Reading.MISSING)
     return IterationView(
         name=name,
-        names=there,
+        names=names,
         metadata=_metadata(storage, f"{start}metadata.json", len(has))
         if with_metadata and "metadata.json" in has
         else missing,
@@ -277,8 +277,8 @@ def _iteration(storage: Storage, name: str, listed: list[Entry] | None, *, with_
     )
 
 
-def _metadata(storage: Storage, path: str, beside: int) -> MetadataView:
-    reading, value = _json(storage, path, most_memory=metadata_memory(beside))
+def _metadata(storage: Storage, path: str, strays: int) -> MetadataView:
+    reading, value = _json(storage, path, most_memory=metadata_memory(strays))
     if reading is not Reading.PRESENT:
         return MetadataView(reading=reading)
     files: dict[str, None] = {}

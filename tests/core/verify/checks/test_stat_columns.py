@@ -40,7 +40,7 @@ def columns(stats: list[TensorStat]) -> StatColumns:
         [(stat.name, stat.dtype, stat.elements) for stat in stats],
         absmax=[stat.absmax for stat in stats],
         norms=[stat.norm for stat in stats],
-        odd={
+        oddities={
             at: (stat.nans, stat.infinities, stat.denormal_only)
             for at, stat in enumerate(stats)
             if stat.nans or stat.infinities or stat.denormal_only
