@@ -15,7 +15,7 @@ from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
 from ckpttool.core.commands.helped import Command, Group
 from ckpttool.core.commands.log_options import Columns
 from ckpttool.core.commands.options import Format, FormatOpt, Quiet, Verbose
-from ckpttool.core.commands.output_files import assert_replaceable, first_line, lies_under, root_of, same_file
+from ckpttool.core.commands.output_files import assert_outside, assert_replaceable, first_line, root_of, same_file
 from ckpttool.core.commands.reports import ReportOptions
 from ckpttool.core.commands.tree_options import Dir, LayoutOpt, OneName, What, one_name
 from ckpttool.core.domain.frozen import dataclass, replace
@@ -174,9 +174,9 @@ def _assert_numbers_replaceable(path: str, requested: str | None) -> None:
     """
     from ckpttool.core.domain.question import TreeQuestion
 
-    root = root_of(TreeQuestion(path=requested))
-    if (requested is not None and same_file(path, requested)) or (root is not None and lies_under(path, root)):
-        raise UsageError(f"--stats {path!r} lies in the checkpoint tree, in which nothing is changed")
+    if requested is not None and same_file(path, requested):
+        raise UsageError(f"--stats {path!r} is the file that is looked at; name another")
+    assert_outside(path, root_of(TreeQuestion(path=requested)), option="--stats")
     assert_replaceable(path, option="--stats", is_ours=_holds_probe, purpose="numbers")
 
 

@@ -12,7 +12,7 @@ from ckpttool.core.commands import output
 from ckpttool.core.commands.grouped import OF_A_TREE, OF_WRITING, exits, grouped
 from ckpttool.core.commands.log_options import EvidenceOptions
 from ckpttool.core.commands.options import Quiet
-from ckpttool.core.commands.output_files import assert_replaceable, lies_under, root_of, whole
+from ckpttool.core.commands.output_files import assert_outside, assert_replaceable, root_of, whole
 from ckpttool.core.commands.resolve import SimulateOptions, Strict
 from ckpttool.core.commands.tree_options import ChoiceOptions, ConfigPath, DataOptions, EngineOptions, TreeOptions
 from ckpttool.core.domain.frozen import dataclass
@@ -118,9 +118,7 @@ def _assert_page_replaceable(path: str, form: PageForm, *, tree: TreeQuestion, a
         if as_json:
             raise UsageError("--output - and --json both write to stdout: name a file")
         return
-    root = root_of(tree)
-    if root is not None and lies_under(path, root):
-        raise UsageError(f"--output {path!r} lies in the checkpoint tree, in which nothing is changed")
+    assert_outside(path, root_of(tree), option="--output")
     begins = _PAGES[form.value]
     assert_replaceable(
         path, option="--output", is_ours=whole(lambda text: begins.match(text) is not None), purpose="report"

@@ -77,7 +77,7 @@ def test_numbers_go_to_a_file_a_line_each_and_never_over_somebody_elses(tmp_path
     (tmp_path / "mine.txt").write_text("mine\n")
     for target, why in (
         ("mine.txt", "holds no numbers of ours"),
-        (path, "in which nothing is changed"),
+        (path, "is the file that is looked at"),
         ("no/x", "no folder"),
     ):
         said = ask("fp8", "probe", path, "--stats", target)

@@ -56,6 +56,16 @@ def assert_replaceable(path: str, *, option: str, is_ours: Callable[[ByteSource]
         raise UsageError(f"{option} {path!r} exists and holds no {purpose} of ours; name a new file")
 
 
+def assert_outside(path: str, root: str | None, *, option: str) -> None:
+    """Refuse a target in the tree that is looked at; None: there is none.
+
+    Raises:
+        UsageError: It lies there.
+    """
+    if root is not None and lies_under(path, root):
+        raise UsageError(f"{option} {path!r} lies in the checkpoint tree, in which nothing is changed")
+
+
 def root_of(tree: TreeQuestion) -> str | None:
     """Return the folder that is looked at; None where there is none, which the report itself then says."""
     try:

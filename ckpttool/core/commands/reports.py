@@ -15,7 +15,7 @@ import typer
 from ckpttool import __version__
 from ckpttool.core.commands import answers, completing, output
 from ckpttool.core.commands.options import Format
-from ckpttool.core.commands.output_files import assert_replaceable, lies_under, root_of, same_file, whole
+from ckpttool.core.commands.output_files import assert_outside, assert_replaceable, root_of, same_file, whole
 from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.preflight import Lint, Preflight
@@ -217,8 +217,7 @@ def assert_reports_replaceable(
         form = fmt.value
         if any(same_file(target, input_path) for input_path in input_paths):
             raise UsageError(f"--report {form}={target} is a file that is asked about; name another")
-        if root is not None and lies_under(target, root):
-            raise UsageError(f"--report {form}={target} lies in the checkpoint tree, in which nothing is changed")
+        assert_outside(target, root, option=f"--report {form}")
         if not is_appended(fmt, target):
             assert_replaceable(
                 target, option=f"--report {form}", is_ours=whole(_IS_OURS[fmt]), purpose=f"{form} report"

@@ -16,7 +16,7 @@ from ckpttool.core.commands import output
 from ckpttool.core.commands.answers import show_each
 from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
 from ckpttool.core.commands.options import Format, FormatOpt, Quiet, duration, finite, share
-from ckpttool.core.commands.output_files import assert_replaceable, first_line, lies_under
+from ckpttool.core.commands.output_files import assert_outside, assert_replaceable, first_line
 from ckpttool.core.commands.tree_options import (
     EngineOptions,
     LevelName,
@@ -283,8 +283,7 @@ def _assert_stats_replaceable(path: str, tree: ckpttool.Tree) -> None:
     Raises:
         UsageError: It lies in the tree, its folder is not there, or something else stands in its place.
     """
-    if tree.layout.is_tree and lies_under(path, tree.inventory.root):
-        raise UsageError(f"--stats {path!r} lies in the checkpoint tree, in which verify changes nothing")
+    assert_outside(path, tree.inventory.root if tree.layout.is_tree else None, option="--stats")
     assert_replaceable(path, option="--stats", is_ours=_holds_numbers, purpose="numbers")
 
 
