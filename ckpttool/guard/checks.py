@@ -85,7 +85,7 @@ class Checks:
         """Tell whether a product was wrong on this rank since this was asked last."""
         return self._checksum is not None and (self._run(self._checksum.take_abnormal) or False)
 
-    def told(self) -> dict[str, EventValue]:
+    def fields(self) -> dict[str, EventValue]:
         """Return what was checked in this step, for its line."""
         summary = {} if self._checksum is None else self._checksum.summary()
         return {"checked": summary} if summary.get("products") else {}

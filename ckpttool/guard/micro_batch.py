@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Told(Protocol):
+class Listener(Protocol):
     """Who wants to know when a micro-batch begins and ends."""
 
     def begin(self, batch: object, index: int | None) -> None:
@@ -28,7 +28,7 @@ class Told(Protocol):
 class MicroBatch:
     """Stands around forward and backward of one micro-batch; an exception in these passes through."""
 
-    def __init__(self, guard: Told, batch: object, index: int | None) -> None:
+    def __init__(self, guard: Listener, batch: object, index: int | None) -> None:
         """Take the guard, and the batch as the model gets it."""
         self._guard = guard
         self._batch = batch

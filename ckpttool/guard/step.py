@@ -329,7 +329,7 @@ class Guard:
                 values["embedding_local_norm"] = decided.reading.embedding
         if self._scaling.scaler is not None:
             values["overflow"] = agreed.is_overflow
-        values |= self._checks.told()
+        values |= self._checks.fields()
         own_seconds, self._contain.seconds = self._contain.seconds, 0.0
         share = self._pace.share(own_seconds)
         if share is not None:

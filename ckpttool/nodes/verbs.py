@@ -83,7 +83,7 @@ def told_before(question: PartQuestion) -> dict[str, ShardReport]:
     reports: dict[str, ShardReport] = {}
     if place.endswith(PART_SUFFIX) and os.path.isfile(place):
         views = [view for _, view in read_looks(place) if isinstance(view, Look)]
-        reported = ((path, view.told(path)) for view in views for path in view.answers.stamps)
+        reported = ((path, view.report_of(path)) for view in views for path in view.answers.stamps)
         reports = {path: report for path, report in reported if report is not None}
     return reports
 

@@ -68,7 +68,7 @@ def table(healing: Healing) -> RenderableType:
     """Show for each shard what it can be rebuilt from, and why that is known."""
     parts: list[RenderableType] = [_headline(healing), line(shown(healing.root), style="dim")]
     for shard in healing.shards[:MOST_SHARDS]:
-        parts += [line(), *_told(shard, done=healing.applied)]
+        parts += [line(), *_shard_lines(shard, done=healing.applied)]
     if len(healing.shards) > MOST_SHARDS:
         parts.append(line(f"and {len(healing.shards) - MOST_SHARDS} more: --format json", style="dim"))
     refused = [shard.refusal for shard in healing.shards if shard.refusal is not None]
@@ -106,7 +106,7 @@ def _outcome(healing: Healing) -> Iterator[Text]:
         yield line(f"What was damaged is kept in {shown(healing.trash)}")
 
 
-def _told(shard: ShardHealing, *, done: bool) -> Iterator[Text]:
+def _shard_lines(shard: ShardHealing, *, done: bool) -> Iterator[Text]:
     wrong = "missing" if shard.sick.is_missing else "damaged"
     yield line(f"{shown(shard.sick.path)}: {wrong}")
     if shard.donor is None:

@@ -102,7 +102,7 @@ def show_list(
 
     Example: ckpttool trash list ./output/checkpoint --older-than 7d
     """
-    raise typer.Exit(_told(ckpttool.trash(tree.question(), older_than=older_than), fmt, quiet=quiet))
+    raise typer.Exit(_show(ckpttool.trash(tree.question(), older_than=older_than), fmt, quiet=quiet))
 
 
 @app.command(cls=Command)
@@ -133,7 +133,7 @@ def restore(
     """
     path, names = _sorted_out([name, *(more or ())])
     raise typer.Exit(
-        _told(ckpttool.restore(replace(tree, path=path).question(), *names, grace=grace), fmt, quiet=quiet)
+        _show(ckpttool.restore(replace(tree, path=path).question(), *names, grace=grace), fmt, quiet=quiet)
     )
 
 
@@ -172,9 +172,9 @@ def empty(
     Example: ckpttool trash empty ./output/checkpoint --older-than 7d --apply
     """
     answer = ckpttool.empty_trash(tree.question(), older_than=older_than or 0.0, apply=apply)
-    raise typer.Exit(_told(answer, fmt, quiet=quiet))
+    raise typer.Exit(_show(answer, fmt, quiet=quiet))
 
 
-def _told(trash: Trash, fmt: Format, *, quiet: bool) -> ExitCode:
+def _show(trash: Trash, fmt: Format, *, quiet: bool) -> ExitCode:
     output.looking_at(trash.resolved_from, quiet=quiet)
     return show(trash, fmt)

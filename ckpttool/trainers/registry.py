@@ -97,7 +97,7 @@ def told_trainers(advice: SpikeAdvice | StopAdvice, trainer: Trainer | None) -> 
     detours = [detour for phrasing in words_of_all() if (detour := phrasing.detour(advice)) is not None]
     if trainer is not None and trainer.name not in {detour.trainer for detour in detours}:
         detours = [replace(detour, config=(), argument=None) for detour in detours]  # documents name them all
-    return replace(advice, detour=replace(advice.detour, told=tuple(detours)))
+    return replace(advice, detour=replace(advice.detour, detours=tuple(detours)))
 
 
 def told_skip(skip: SkipBatches, trainer: Trainer | None) -> TrainersSkip | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from ckpttool.core.domain.finding import told
+from ckpttool.core.domain.finding import summary_of
 from ckpttool.core.domain.units import moment
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.json import Document, finding_document
@@ -55,7 +55,7 @@ def text(answer: WatchEvent) -> str:
     # What a save lacks its first finding says.
     findings = answer.findings[:1] if answer.kind is EventKind.SAVE_INCOMPLETE else answer.findings
     first = findings[0] if findings else None
-    why = [] if first is None else [told(findings)] if first.path is None else [first.path, told(findings)]
+    why = [] if first is None else [summary_of(findings)] if first.path is None else [first.path, summary_of(findings)]
     if answer.kind in _SAID:
         why.insert(0, f"{answer.name} {_SAID[answer.kind]}" + (f" ({', '.join(facts)})" if facts else ""))
     return shown(f"{moment(answer.at)}  {answer.kind.value:17}  {': '.join(why)}")

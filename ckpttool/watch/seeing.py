@@ -160,7 +160,7 @@ def sighting(tree: Tree, listed: Moves, question: WatchQuestion, watched: Watche
     left_behind = _left_behind(tree, silent)
     for checkpoint in ordered:
         if key_of(checkpoint) not in left_behind:
-            reported, unlooked = _told(tree.machines, checkpoint, question.level)
+            reported, unlooked = _reported(tree.machines, checkpoint, question.level)
             save = seen_save(checkpoint, wall, OF_PARTS, reported)
             saves.append(replace(save, incomplete=on_hosts((*save.incomplete, *unlooked), tree)))
     return Sighting(saves=tuple(saves), whole=complete and not merge.lacking, nodes=_nodes(merge))
@@ -226,7 +226,7 @@ def _sealed(tree: Tree, checkpoint: Checkpoint) -> tuple[str, ...]:
     return tuple(seal.path for seal in manifest.shards if seal.path in paths) if isinstance(manifest, Manifest) else ()
 
 
-def _told(machines: Machines, checkpoint: Checkpoint, level: Level) -> tuple[list[object], tuple[Finding, ...]]:
+def _reported(machines: Machines, checkpoint: Checkpoint, level: Level) -> tuple[list[object], tuple[Finding, ...]]:
     """Return what the machines tell of the shards of a save, and a finding where some are not looked at yet."""
     reported: list[object] = []
     unlooked = []

@@ -143,7 +143,7 @@ def test_megatron_starts_every_experiment_with_what_the_plan_says(
     ):
         assert "error" not in after, (trial.id, after["error"])
         assert_as_planned(trial, before, after, f"{tmp_path}/{trial.id}")
-        told = framework.told(
+        told = framework.as_planned(
             replace(experiment(trial), change=change), seen({name: f"{value}" for name, value in after.items()})
         )
         assert told[0] is not AsPlanned.NO, (trial.id, told)

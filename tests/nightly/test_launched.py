@@ -161,14 +161,14 @@ class TestParts:
         assert [(host, looks[host].seat.claims) for host in sorted(looks)] == [(f"node{n}", (n,)) for n in range(4)]
         assert len({look.seat.disk for look in looks.values()}) == 4
         for rank in range(4):
-            assert [host for host in looks if looks[host].told(newest(rank)) is not None] == [f"node{rank}"]
+            assert [host for host in looks if looks[host].report_of(newest(rank)) is not None] == [f"node{rank}"]
 
     def test_a_part_with_damage_ends_with_0_so_that_mpirun_lets_the_others_look(self, job: Job) -> None:
         cut_short(job, 1)
         # To mpirun all four are processes of one machine, whose disk they would share out.
         launched([*mpirun(), *job.look(str(job.parts), "--run-id", "night", "--split", "none")])
         looks = job.looks()
-        reports = [looks[f"node{rank}"].told(newest(rank)) for rank in range(4)]
+        reports = [looks[f"node{rank}"].report_of(newest(rank)) for rank in range(4)]
         assert [report is not None and bool(report.findings) for report in reports] == [False, True, False, False]
 
     def test_a_launcher_ends_all_where_one_ends_with_10(self, tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ class TestParts:
         launched([*torchrun(), *job.look(str(job.parts))])
         looks = [look for path in sorted(job.parts.iterdir()) for look in looks_in(path.read_bytes()).values()]
         assert [look.seat.share for look in looks] == ["1/4", "2/4", "3/4", "4/4"]
-        seen = [[rank for rank in range(4) if look.told(newest(rank)) is not None] for look in looks]
+        seen = [[rank for rank in range(4) if look.report_of(newest(rank)) is not None] for look in looks]
         assert seen == [[0], [1], [2], [3]]
 
     def test_a_process_that_is_killed_while_it_looks_leaves_no_part_and_the_others_theirs(

@@ -35,7 +35,7 @@ def part(tmp_path: Path, *words: str, tree: str = TREE) -> Look:
 
 
 def shards_in(look: Look) -> set[str]:
-    return {path for path in look.answers.stamps if look.told(path) is not None}
+    return {path for path in look.answers.stamps if look.report_of(path) is not None}
 
 
 def test_a_part_tells_of_every_shard_that_is_seen_and_of_which_part_it_is(tmp_path: Path) -> None:

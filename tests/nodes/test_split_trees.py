@@ -148,7 +148,7 @@ def two_looks(tmp_path: Path) -> list[Look]:
     shutil.copytree(FIXTURES / "async_ckpt" / "output", output)
     aged(output)
     looks = looks_at(output, output / "checkpoint", 2, Random(0), Level.STRUCTURE)  # noqa: S311
-    assert all(any(look.told(path) for path in look.answers.stamps) for look in looks)
+    assert all(any(look.report_of(path) for path in look.answers.stamps) for look in looks)
     return looks
 
 
@@ -235,7 +235,7 @@ def test_a_save_younger_than_a_look_may_lie_there_by_now(monkeypatch: pytest.Mon
         first,
         seat=early,
         answers=type(first.answers)(entries={"": ()}),
-        told=lambda _path: None,
+        report_of=lambda _path: None,
     )
     code, found = codes(monkeypatch, [gone, second], world_size=4)
     assert (code, found.get("part-stale")) == (14, "unknown"), found
@@ -245,8 +245,8 @@ def test_copies_on_two_machines_are_a_note_where_they_are_alike_and_doubtful_whe
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     first, second = two_looks(tmp_path)
-    path = next(path for path in first.answers.stamps if first.told(path) is not None)
-    other = first.told(path)
+    path = next(path for path in first.answers.stamps if first.report_of(path) is not None)
+    other = first.report_of(path)
     assert other is not None
     folder, _, name = path.rpartition("/")
     for schema, weight in ((other.schema_hash, "note"), ("00" * 16, "suspect")):
@@ -258,10 +258,10 @@ def test_copies_on_two_machines_are_a_note_where_they_are_alike_and_doubtful_whe
             pieces=second.answers.pieces,
             failures=second.answers.failures,
         )
-        told = lambda at, copy=copy: copy if at == path else second.told(at)  # noqa: E731
-        _, found = codes(monkeypatch, [first, replace(second, answers=answers, told=told)])
+        told = lambda at, copy=copy: copy if at == path else second.report_of(at)  # noqa: E731
+        _, found = codes(monkeypatch, [first, replace(second, answers=answers, report_of=told)])
         assert found["rank-on-several-nodes"] == weight, name
-        same_disk = replace(second, seat=replace(second.seat, disk=first.seat.disk), answers=answers, told=told)
+        same_disk = replace(second, seat=replace(second.seat, disk=first.seat.disk), answers=answers, report_of=told)
         _, found = codes(monkeypatch, [first, same_disk])
         assert found.get("nodes-disagree") == (None if weight == "note" else "suspect")
 

@@ -125,7 +125,9 @@ def run(of: Experiment, gap: float | None, told: AsPlanned = AsPlanned.YES, reas
     own = 0 if of.trial.id == "B" else sum(map(ord, of.trial.id))
     wander = 0.0 if of.trial.id == "B" else 0.0005
     return Run(
-        experiment=of, curve=None if gap is None else curve(steps, gap, own=own, wander=wander), told=(told, reason)
+        experiment=of,
+        curve=None if gap is None else curve(steps, gap, own=own, wander=wander),
+        as_planned=(told, reason),
     )
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ckpttool
-from ckpttool.trainers.mindformers.train_config import TrainConfig, own
+from ckpttool.trainers.mindformers.train_config import TrainConfig, with_trainer_defaults
 
 
 def read_train_config(path: str) -> TrainConfig:
-    return own(ckpttool.read_config(path))
+    return with_trainer_defaults(ckpttool.read_config(path))

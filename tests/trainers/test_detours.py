@@ -18,7 +18,7 @@ STOP = advise_after_stop(Step(40), [Step(20)], count=5)
 
 def told(advice: SpikeAdvice | StopAdvice) -> dict[str, tuple[object, ...]]:
     detour = told_trainers(advice, None).detour
-    return {} if detour is None else {each.trainer: (dict(each.config), each.argument) for each in detour.told}
+    return {} if detour is None else {each.trainer: (dict(each.config), each.argument) for each in detour.detours}
 
 
 def test_a_spike_is_passed_by_one_number_or_by_every_single_iteration() -> None:

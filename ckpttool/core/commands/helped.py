@@ -87,7 +87,7 @@ class Command(_Helped, TyperCommand):
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  as above
         """Say which file is not obeyed; with `--verbose`, where it was said what was not on the command line."""
         settings = ctx.default_map
-        lines = [settings.told()] if ctx.params.get("verbose") else []
+        lines = [settings.describe()] if ctx.params.get("verbose") else []
         for text in () if ctx.params.get("quiet") else (*settings.passed_over, *filter(None, lines)):
             output.note(text)
         return super().invoke(ctx)

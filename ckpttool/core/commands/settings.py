@@ -78,7 +78,7 @@ class Settings(dict[str, Any]):
         self.places[key] = place
         return str(value)
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Say which settings come from where."""
         places = dict.fromkeys(self.places.values())
         keys = {place: [_KEY_OF[key] for key, where in self.places.items() if where == place] for place in places}

@@ -135,7 +135,9 @@ class Course:
         return [(run, *places) for run, places in later if places is not None]
 
     def _where(self, run: RunSummary, step: Step | None, place: int) -> str:
-        more = f" ({self.progress.told(place, run.prefix)})" if self.progress.counts_samples(run.prefix) else ""
+        more = (
+            f" ({self.progress.position_text(place, run.prefix)})" if self.progress.counts_samples(run.prefix) else ""
+        )
         return f"step {step}{more}"
 
     def _rewound(self, earlier: RunSummary, last: int, later: RunSummary, own_last: int) -> Finding:

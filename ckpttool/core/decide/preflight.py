@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ckpttool.core.domain.finding import NOT_SEEN, Code, Finding, Severity, damage, suspect, told, unknown, unsafe
+from ckpttool.core.domain.finding import NOT_SEEN, Code, Finding, Severity, damage, summary_of, suspect, unknown, unsafe
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.plan import MOST_REJECTED, NoResumePoint, ResumePlan
 from ckpttool.core.domain.preflight import DiskNeed
@@ -132,7 +132,7 @@ def _nothing(decision: NoResumePoint, view: View) -> Finding:
         message = f"{decision.rejected[0].checkpoint.name} in {decision.root} cannot be resumed from"
     for finding in decision.findings:
         if finding.code is Code.RANKS_TO_RESTORE:
-            message, remedy = f"{message}: {told([finding], view=view)}", finding.remedy or remedy
+            message, remedy = f"{message}: {summary_of([finding], view=view)}", finding.remedy or remedy
     # What the config asks for is the cause where the tree has another number of ranks, whatever else is damaged.
     for why in decision.rejected[0].reasons if rejected_count else ():
         if why.code in {Code.WORLD_SIZE_DIFFERS, Code.WORLD_SIZE_REFUSED}:
@@ -166,7 +166,7 @@ def _passed_over(plan: ResumePlan, severity: Severity, view: View) -> Iterator[F
             code=Code.NEWER_NOT_CHOSEN,
             severity=Severity.UNKNOWN if not_seen else severity,
             message=f"{rejection.checkpoint.name} ({at_step(rejection.checkpoint.step)}) is newer and was not chosen: "
-            f"{why.code.value}, {told(same_code, rejection.checkpoint.topology.world_size, view)}",
+            f"{why.code.value}, {summary_of(same_code, rejection.checkpoint.topology.world_size, view)}",
             path=why.path,
             remedy=healed.get(rejection.checkpoint.name, why.remedy),
         )

@@ -219,7 +219,7 @@ def _newest_in_full(
 def _in_full(rejection: Rejection, question: ResumeQuestion, verdict_of: Callable[[Checkpoint], Verdict]) -> Rejection:
     """Add to what is against a checkpoint what its headers tell."""
     reasons = _reasons_by_content(rejection.checkpoint, question, verdict_of(rejection.checkpoint))
-    return replace(rejection, reasons=(*rejection.reasons, *_not_said(reasons, rejection.reasons)))
+    return replace(rejection, reasons=(*rejection.reasons, *_unreported(reasons, rejection.reasons)))
 
 
 def _in_order_of(candidates: Sequence[Checkpoint], rejected: Sequence[Rejection]) -> tuple[Rejection, ...]:
@@ -268,7 +268,7 @@ def _with_true_remedies(
     unread = ", if its shards are whole: they were not read"
     if not question.evidence.reads_content:
         unread = ""
-        reasons = [*reasons, *_not_said(_reasons_by_content(checkpoint, question, verdict_of(checkpoint)), reasons)]
+        reasons = [*reasons, *_unreported(_reasons_by_content(checkpoint, question, verdict_of(checkpoint)), reasons)]
     options = sorted({_TAKEN_WITH[reason.code] for reason in reasons if reason.code in _TAKEN_WITH})
     codes = {reason.code for reason in reasons} - _TAKEN_WITH.keys()
     if codes == {Code.ABANDONED_BRANCH}:
@@ -277,7 +277,7 @@ def _with_true_remedies(
     return [replace(reason, remedy=promise) if reason.code in _TAKEN_WITH else reason for reason in reasons]
 
 
-def _not_said(findings: Iterable[Finding], reported: Iterable[Finding]) -> list[Finding]:
+def _unreported(findings: Iterable[Finding], reported: Iterable[Finding]) -> list[Finding]:
     """Return what is new; what the listing said comes again with a remedy that it may have lacked."""
     reported_keys = {(finding.code, finding.path, finding.message) for finding in reported}
     return [finding for finding in findings if (finding.code, finding.path, finding.message) not in reported_keys]

@@ -37,7 +37,7 @@ class TrackedCourse:
             progress: Of the same tree.
         """
         tracked = inventory.tracked
-        self._said = None if tracked is None else _said(tracked, inventory, progress)
+        self._said = None if tracked is None else _reported_progress(tracked, inventory, progress)
         self._when: dict[str, _When] = {}
         if tracked is None or self._said is None:
             return
@@ -54,7 +54,7 @@ class TrackedCourse:
             for checkpoint in inventory.checkpoints
             if (at := places.get(checkpoint.name)) is not None and at >= least and checkpoint.name != tracked.name
         ]
-        self._told = progress.told(place, prefix)
+        self._told = progress.position_text(place, prefix)
         self._when = {checkpoint.name: _when(checkpoint, tracked.written_ns) for checkpoint in beyond}
         for name, when in self._when.items():
             if places[name] == place and when is _When.UNKNOWN:  # of two that are as far the tracker names the last
@@ -96,7 +96,7 @@ class TrackedCourse:
         return findings
 
 
-def _said(tracked: Tracked, inventory: Inventory, progress: Progress) -> tuple[str, int] | None:
+def _reported_progress(tracked: Tracked, inventory: Inventory, progress: Progress) -> tuple[str, int] | None:
     """Return the training that the tracker is of, and how far it says that it came; None where that is not known."""
     if not inventory.checkpoints:
         return None

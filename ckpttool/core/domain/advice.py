@@ -135,7 +135,7 @@ class DataDetour:
     """Samples consumed at the checkpoint; None where the log does not tell them."""
     samples_after: int | None
     """Samples consumed where the data go on."""
-    told: tuple[TrainersDetour, ...] = ()
+    detours: tuple[TrainersDetour, ...] = ()
     """How each trainer that can do it is told."""
 
 

@@ -321,7 +321,7 @@ def _brief(text: str | None) -> str | None:
     return text if text is None or len(text) <= _MOST_CHARS else f"{text[:half]}…{text[-half:]}"
 
 
-def told(findings: Sequence[Finding], world: int | None = None, view: View = USUAL) -> str:
+def summary_of(findings: Sequence[Finding], world: int | None = None, view: View = USUAL) -> str:
     """Say what the first finding says, how many there are beside it, and on which ranks or further lines they are.
 
     Args:

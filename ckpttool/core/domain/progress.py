@@ -70,7 +70,7 @@ class Progress:
         size = self._of_run.get((run.prefix, run.run))
         return None if size is None else (run.first_step * size, run.last_step * size)
 
-    def told(self, place: int, prefix: str) -> str:
+    def position_text(self, place: int, prefix: str) -> str:
         """Say in words how far something is: `step 30`, or `480 samples` where steps do not all count the same."""
         return f"{place} samples" if self.counts_samples(prefix) else f"step {place}"
 

@@ -170,7 +170,7 @@ def _read_each(storage: Storage, place: SealPlace, path: str) -> list[tuple[str,
         with suppress(OSError):  # why it cannot be read is said by whoever reads it now
             documents = storage.of_each(path)
             if documents:
-                return [(host, _told(content, place, path)) for host, content in documents]
+                return [(host, _parsed(content, place, path)) for host, content in documents]
     return [("", _read_one(storage, place, path))]
 
 
@@ -240,10 +240,10 @@ def _read_one(storage: Storage, place: SealPlace, path: str) -> Manifest | Manif
         return None
     except OSError as error:
         return _unreadable(path, f"the manifest cannot be read ({error.strerror or error})")
-    return _told(data, place, path)
+    return _parsed(data, place, path)
 
 
-def _told(data: bytes, place: SealPlace, path: str) -> Manifest | ManifestProblem:
+def _parsed(data: bytes, place: SealPlace, path: str) -> Manifest | ManifestProblem:
     head = _HEAD.match(data)
     if head is not None and int(head[1]) > VERSION:
         return _newer(path, int(head[1]))

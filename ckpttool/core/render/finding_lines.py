@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ckpttool.core.domain.finding import Code, Finding, Severity, told
+from ckpttool.core.domain.finding import Code, Finding, Severity, summary_of
 from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.units import counted
 from ckpttool.core.domain.view import USUAL, View
@@ -75,7 +75,7 @@ def kind_parts(
 
 
 def _finding(kind: Sequence[Finding], world: int | None, view: View) -> Text:
-    finding, message = kind[0], shown(told(kind, world, view))
+    finding, message = kind[0], shown(summary_of(kind, world, view))
     text = line(finding.severity.word, style=_STYLE[finding.severity])
     text.append(f" {finding.code.value}", style="bold")
     where = shown(finding.path) if finding.path else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ckpttool.core.domain.finding import Severity, told
+from ckpttool.core.domain.finding import Severity, summary_of
 from ckpttool.core.domain.preflight import Check, Reason
 from ckpttool.core.domain.view import USUAL, View
 from ckpttool.core.render.escape import shown
@@ -46,7 +46,7 @@ def annotate(
 def _annotation(kind: Sequence[Reason], is_file: Callable[[str], bool], world: int | None, view: View) -> str:
     reason = kind[0]
     finding = reason.finding
-    message = shown(told([reason.finding for reason in kind], world, view))
+    message = shown(summary_of([reason.finding for reason in kind], world, view))
     properties = {}
     if reason.file is not None and is_file(reason.file):
         properties["file"] = shown(reason.file)

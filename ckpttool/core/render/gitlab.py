@@ -10,7 +10,7 @@ from ckpttool.core.domain.finding import Severity
 from ckpttool.core.domain.preflight import Check, Reason
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.json import Document
-from ckpttool.core.render.sarif import fingerprint, said
+from ckpttool.core.render.sarif import fingerprint, message_of
 
 CHECK = "ckpttool/"
 """What the name of every check begins with."""
@@ -47,7 +47,7 @@ def _entry(reason: Reason, place: str, times: Counter[str]) -> Document:
     if times[mark] > 1:  # the same on another line: told apart by which of them it is, as lines move
         mark = hashlib.sha256(f"{mark} {times[mark]}".encode()).hexdigest()[: len(mark)]
     return {
-        "description": said(finding),
+        "description": message_of(finding),
         "check_name": f"{CHECK}{finding.code.value}",
         "fingerprint": mark,
         "severity": _SEVERITY[finding.severity],

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from ckpttool.core.domain.finding import Code, Severity, told
+from ckpttool.core.domain.finding import Code, Severity, summary_of
 from ckpttool.core.domain.preflight import Check, Outcome, Reason
 from ckpttool.core.domain.view import USUAL, View
 from ckpttool.core.render.escape import shown
@@ -56,7 +56,7 @@ def _cases(suite: Element, check: Check, view: View) -> None:
         problem = SubElement(
             _case(suite, check, code.value),
             kind,
-            {"type": code.value, "message": _text(told([reason.finding for reason in reasons], view=view))},
+            {"type": code.value, "message": _text(summary_of([reason.finding for reason in reasons], view=view))},
         )
         problem.text = "\n".join(_line(reason) for reason in reasons)
 

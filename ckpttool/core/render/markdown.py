@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckpttool.core.domain.finding import told
+from ckpttool.core.domain.finding import summary_of
 from ckpttool.core.domain.preflight import Lint, Preflight, Reason
 from ckpttool.core.domain.units import counted
 from ckpttool.core.render.answers.preflight import kinds, ranks_of, verdict, word
@@ -40,7 +40,7 @@ def _lines(answer: Preflight | Lint) -> Iterator[str]:
         yield from ("", "| weight | finding | what | fix |", "|---|---|---|---|")
     for kind in groups[:MOST_ROWS]:
         first = kind[0].finding
-        message = told([reason.finding for reason in kind], ranks_of(answer), answer.view)
+        message = summary_of([reason.finding for reason in kind], ranks_of(answer), answer.view)
         cells = (first.severity.word, first.code.value, f"{_place(kind[0])}{message}", first.remedy or "")
         yield f"| {' | '.join(map(plain, cells))} |"
     if len(groups) > MOST_ROWS:

@@ -65,13 +65,13 @@ def _result(reason: Reason, index: int, place: str) -> Document:
         "ruleId": finding.code.value,
         "ruleIndex": index,
         "level": _level(finding.severity),
-        "message": {"text": said(finding)},
+        "message": {"text": message_of(finding)},
         "locations": [{"physicalLocation": physical}],
         "partialFingerprints": {"ckpttool/v1": fingerprint(finding.code, uri, finding.message)},
     }
 
 
-def said(finding: Finding) -> str:
+def message_of(finding: Finding) -> str:
     """Say what is wrong, and what to do."""
     remedy = f" Fix: {shown(finding.remedy).rstrip('.')}." if finding.remedy else ""
     return f"{shown(finding.message).rstrip('.')}.{remedy}"

@@ -75,7 +75,7 @@ def launch(  # noqa: PLR0913  # the last two are what the machine says, where it
     edited = ready.launch_config()
     if ready.plan is None or edited is None or commands is None:
         return _refused(ready.answer)
-    plan = replace(ready.plan, findings=_told(decision, ready.answer, order.allowed))
+    plan = replace(ready.plan, findings=_reported(decision, ready.answer, order.allowed))
     content = edited.text.encode("utf-8")
     written = not (order.force and _is_already(order.output, content))
     if written:
@@ -131,7 +131,7 @@ def _preflight_of(
     )
 
 
-def _told(plan: ResumePlan, ready: Preflight, allowed: tuple[Code, ...]) -> tuple[Finding, ...]:
+def _reported(plan: ResumePlan, ready: Preflight, allowed: tuple[Code, ...]) -> tuple[Finding, ...]:
     """Return what is told of the plan, and what the user accepted of the config and the machine."""
     findings = allow(plan.findings, allowed)
     reasons = (reason.finding for check in ready.checks for reason in check.reasons)

@@ -74,7 +74,7 @@ class FromCopies(NamedTuple):
     """Other checkpoints that told whose copies they are, by name, nearest first."""
     also_read: tuple[str, ...] = ()
     """Those that were read for no other reason."""
-    told: Collection[str] = ()
+    compared_paths: Collection[str] = ()
     """Paths of files whose tensors are known at another checkpoint of the same start, so that digests say all."""
     drifted: Mapping[str, SavedAt | None] = {}
     """By path, of files that differ here and at every later checkpoint: the first one at which they do; None: this."""

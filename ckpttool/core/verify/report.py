@@ -295,7 +295,10 @@ def changed_headers(reports: Iterable[ShardReport], seals: Mapping[str, ShardSea
             expected, actual = str(seal.size), str(report.stamp.size)
         elif report.schema_hash != seal.schema_hash or report.scalars != seal.scalars:
             message = f"its header is not the one that the manifest recorded on {seal.first_seen}"
-            expected, actual = _told(seal.schema_hash, seal.scalars), _told(report.schema_hash, report.scalars)
+            expected, actual = (
+                _header_text(seal.schema_hash, seal.scalars),
+                _header_text(report.schema_hash, report.scalars),
+            )
         else:
             continue
         yield damage(
@@ -308,6 +311,6 @@ def changed_headers(reports: Iterable[ShardReport], seals: Mapping[str, ShardSea
         )
 
 
-def _told(schema_hash: str | None, scalars: ScalarValues) -> str:
+def _header_text(schema_hash: str | None, scalars: ScalarValues) -> str:
     values = ", ".join(f"{name}={value}" for name, value in spelled(scalars).items())
     return f"{schema_hash} Scalars({values})"

@@ -188,7 +188,7 @@ class Session:
         companions = self._beside_part(checkpoint)
         all_reports = (*reports, *companions)
         findings += (*cut_short_files(checkpoint, all_reports), *changed_headers(all_reports, seals))
-        compared = self._compared(checkpoint, all_reports, seals, reported=said.told)
+        compared = self._compared(checkpoint, all_reports, seals, reported=said.compared_paths)
         findings += tuple(finding for finding in compared if finding.path not in sealed)
         # What was sealed before is judged by its sealer.
         judged = {

@@ -47,7 +47,7 @@ def lay_ready(  # noqa: PLR0913  what a file is, by keyword
         UnsafeError, WriteFailedError: Nothing was changed.
     """
     folder, _, _ = path.rpartition("/")
-    with _told(f"cannot write {path!r}"), opened(root) as root_fd, entered(root_fd, folder) as folder_fd:
+    with _explained(f"cannot write {path!r}"), opened(root) as root_fd, entered(root_fd, folder) as folder_fd:
         assert_room(folder_fd, path, size)
         name, fd = open_temporary(folder_fd, 0o600)
         try:
@@ -78,7 +78,7 @@ def put_all(root: str, puts: Sequence[Put]) -> None:
         UnsafeError: A link stands in the way.
         WriteFailedError: The disk refused. What is in its place stays there; done again, the rest follows.
     """
-    with _told("stopped while putting files in their places"), opened(root) as root_fd:
+    with _explained("stopped while putting files in their places"), opened(root) as root_fd:
         for put in puts:
             _put(root_fd, put)
 
@@ -166,7 +166,7 @@ def _changed(put: Put, why: str) -> IncompleteError:
 
 
 @contextmanager
-def _told(operation: str) -> Iterator[None]:
+def _explained(operation: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:

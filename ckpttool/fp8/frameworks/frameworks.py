@@ -73,7 +73,7 @@ class Framework(Protocol):
         """Return what makes the experiment of the candidate's start, or why that cannot be expressed."""
         ...
 
-    def told(self, experiment: Experiment, arithmetic: RunArithmetic) -> tuple[AsPlanned, str | None]:
+    def as_planned(self, experiment: Experiment, arithmetic: RunArithmetic) -> tuple[AsPlanned, str | None]:
         """Tell by what the framework itself logs whether an experiment ran as planned."""
         ...
 

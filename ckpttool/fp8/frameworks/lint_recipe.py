@@ -93,7 +93,7 @@ def _ignored(view: Fp8View) -> Iterator[Problem]:
 def _no_business(scope: Scope, recipe: Recipe) -> Iterator[Problem]:
     for name, untouched in _OF_DELAYED.items():
         value = scope.get(name)
-        if name in scope.told and value is not None and value not in untouched:
+        if name in scope.settings and value is not None and value not in untouched:
             yield suspect(
                 scope.key(name),
                 f"`{scope.spelt(name)}: {value}` is ignored: the recipe {recipe.value} has no delayed scale",

@@ -114,7 +114,7 @@ class Megatron:
             return _products(trial, setting, tuple(settings), tuple(notes))
         return Change(remove=remove, set=tuple(settings), notes=tuple(notes))
 
-    def told(self, experiment: Experiment, arithmetic: RunArithmetic) -> tuple[AsPlanned, str | None]:
+    def as_planned(self, experiment: Experiment, arithmetic: RunArithmetic) -> tuple[AsPlanned, str | None]:
         """Tell by the arguments that it printed."""
         trial, change = experiment.trial, experiment.change
         if arithmetic.arguments is None or change is None:

@@ -46,7 +46,7 @@ def read_arithmetic(paths: Iterable[str]) -> RunArithmetic:
         paths: Training logs and the logs of debug features; compressed ones, too.
     """
     paths = tuple(paths)
-    reader = _Told()
+    reader = _Reader()
     problems = []
     for path in paths:
         for block in blocks_of(path):
@@ -67,7 +67,7 @@ def read_arithmetic(paths: Iterable[str]) -> RunArithmetic:
     )
 
 
-class _Told:
+class _Reader:
     """What was read so far."""
 
     def __init__(self) -> None:

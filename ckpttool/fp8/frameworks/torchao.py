@@ -60,7 +60,7 @@ class Torchao:
             notes.append(f"switch off: {', '.join(trial.without or EXTRAS)}")
         return Change(notes=tuple(notes))
 
-    def told(self, experiment: Experiment, arithmetic: RunArithmetic) -> tuple[AsPlanned, str | None]:
+    def as_planned(self, experiment: Experiment, arithmetic: RunArithmetic) -> tuple[AsPlanned, str | None]:
         """It logs nothing of the kind."""
         del experiment, arithmetic
         return AsPlanned.UNKNOWN, None

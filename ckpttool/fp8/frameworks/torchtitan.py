@@ -75,7 +75,7 @@ class Torchtitan:
             )
         return Change(set=tuple(settings), notes=tuple(notes))
 
-    def told(self, experiment: Experiment, arithmetic: RunArithmetic) -> tuple[AsPlanned, str | None]:
+    def as_planned(self, experiment: Experiment, arithmetic: RunArithmetic) -> tuple[AsPlanned, str | None]:
         """Tell by the recipe that it says is active."""
         trial, change = experiment.trial, experiment.change
         recipe_name = None if change is None else dict(change.set).get(f"{_FLOAT8}.recipe_name")

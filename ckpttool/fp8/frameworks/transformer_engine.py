@@ -165,7 +165,7 @@ class TransformerEngine:
             notes=tuple(notes),
         )
 
-    def told(self, experiment: Experiment, arithmetic: RunArithmetic) -> tuple[AsPlanned, str | None]:
+    def as_planned(self, experiment: Experiment, arithmetic: RunArithmetic) -> tuple[AsPlanned, str | None]:
         """The debug features' log alone tells, and that is read for all frameworks."""
         del experiment, arithmetic
         return AsPlanned.UNKNOWN, None

@@ -59,7 +59,7 @@ class Scope:
 
     place: str
     """The section, dotted; empty at the top."""
-    told: Mapping[str, Setting]
+    settings: Mapping[str, Setting]
     """By the one word for each."""
     kind: Fp8Input
 
@@ -70,7 +70,7 @@ class Scope:
 
     def get(self, name: str) -> Value:
         """Return a setting; None where it is not known, or is none."""
-        setting = self.told.get(name)
+        setting = self.settings.get(name)
         if setting is None:
             return _DEFAULTS.get(name) if self.is_dump else None
         value = setting.value
@@ -78,14 +78,14 @@ class Scope:
 
     def key(self, *names: str) -> str:
         """Return where the first of some settings stands that is there, else the section."""
-        return next((dotted(self.told[name].key) for name in names if name in self.told), self.place)
+        return next((dotted(self.settings[name].key) for name in names if name in self.settings), self.place)
 
     def spelt(self, name: str) -> str:
         """Return what the file calls a setting, or would."""
-        if name in self.told:
-            key = str(self.told[name].key[-1])
+        if name in self.settings:
+            key = str(self.settings[name].key[-1])
         else:
-            short = any(setting.key[-1] == "amax_history_len" for setting in self.told.values())
+            short = any(setting.key[-1] == "amax_history_len" for setting in self.settings.values())
             key = next(key for key in KEYS if KEYS[key] == name and key.startswith("fp8_") is not short)
         return f"--{key.replace('_', '-')}" if self.kind is Fp8Input.ARGUMENTS else key
 
@@ -104,7 +104,7 @@ class Scope:
     @property
     def is_off(self) -> bool:
         """Whether it is said that there is no FP8."""
-        setting = self.told.get("format")
+        setting = self.settings.get("format")
         if setting is None:
             return self.is_dump
         value = setting.value
@@ -113,7 +113,7 @@ class Scope:
     @property
     def named_class(self) -> str:
         """The class that the settings are for, or the name of their section."""
-        setting = self.told.get(_TARGET)
+        setting = self.settings.get(_TARGET)
         return (self.place if setting is None else str(setting.value)).rpartition(".")[2]
 
     @property
@@ -123,8 +123,8 @@ class Scope:
             return recipe
         if self.named_class in _CLASSES:
             return _CLASSES[self.named_class]
-        is_own_class = "history" in self.told and self.spelt("history") == "amax_history_len"
-        return Recipe.DELAYED if is_own_class and "recipe" not in self.told else None
+        is_own_class = "history" in self.settings and self.spelt("history") == "amax_history_len"
+        return Recipe.DELAYED if is_own_class and "recipe" not in self.settings else None
 
 
 class Fp8View(View):
@@ -151,7 +151,7 @@ class Fp8View(View):
                 sections.setdefault(entry.key[:-1], {})["format"] = form
             elif name == _TARGET:
                 sections.setdefault(entry.key[:-1], {})[_TARGET] = entry
-        scopes = (Scope(place=dotted(place), told=settings, kind=self.kind) for place, settings in sections.items())
+        scopes = (Scope(place=dotted(place), settings=settings, kind=self.kind) for place, settings in sections.items())
         return tuple(scope for scope in scopes if _is_fp8(scope) and not scope.is_off)
 
     def named(self, *names: str) -> Iterator[Setting]:
@@ -166,5 +166,5 @@ class Fp8View(View):
 
 def _is_fp8(scope: Scope) -> bool:
     """Tell whether a section's words can be meant: some of them others have, too."""
-    names = {name for name, setting in scope.told.items() if name != _TARGET and setting.key[-1] not in GENERAL}
+    names = {name for name, setting in scope.settings.items() if name != _TARGET and setting.key[-1] not in GENERAL}
     return bool(names) or scope.named_class in _CLASSES

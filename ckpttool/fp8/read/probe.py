@@ -245,7 +245,7 @@ class _Prober:
                 for cast_sums, scale in sums:
                     cast_sums.add(tile, scale.of(tile), self._work)
         results.casts = tuple(
-            _told(each, of.get(each.recipe, amax), largest if matrix.is_matrix else None, is_exact=is_exact)
+            _cast_numbers(each, of.get(each.recipe, amax), largest if matrix.is_matrix else None, is_exact=is_exact)
             for each, _ in sums
         )
         return results
@@ -291,7 +291,7 @@ def _live(rows: Array, columns: Array) -> Lines:
     return Lines(rows=int(np.count_nonzero(rows)), columns=int(np.count_nonzero(columns)))
 
 
-def _told(sums: CastSums, amax: float, largest: tuple[Array, Array] | None, *, is_exact: bool) -> CastNumbers:
+def _cast_numbers(sums: CastSums, amax: float, largest: tuple[Array, Array] | None, *, is_exact: bool) -> CastNumbers:
     """Return a recipe's numbers, with what the largest magnitudes of all rows and columns tell where one scale is."""
     np: Any = numpy()
     scale = lines_lost = faint = None

@@ -36,7 +36,7 @@ from ckpttool.fp8.rules.classify import (
 )
 from ckpttool.fp8.rules.noise import floor_and_limit, gap_of
 from ckpttool.fp8.rules.shape import Shape, fit
-from ckpttool.fp8.rules.spikes import Span, calmed, find_spikes, spiked, told
+from ckpttool.fp8.rules.spikes import Span, calmed, common_spikes, find_spikes, spiked
 
 _LEAST_PAIRS = {CurveMetric.LOSS: 200, CurveMetric.VALIDATION: 12}
 _MOST_PAIRS = 20_000
@@ -315,7 +315,7 @@ def apart(
         baseline=_averaged(calmed(pairs.baseline, out), groups),
         differences=_averaged(calmed(differences, out), groups),
         pairs=len(pairs.places) if groups else 0,
-        spikes=told(baseline_side, candidate_side, by_step=_by_step(baseline)),
+        spikes=common_spikes(baseline_side, candidate_side, by_step=_by_step(baseline)),
         pairing=rho,
         together=together,
     )

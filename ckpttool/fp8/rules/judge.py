@@ -74,7 +74,7 @@ def judge(plan: Fp8Plan, runs: Sequence[Run], baseline: Curve | None, *, recipes
         floor=measured.floor,
         limit=measured.limit,
         next=None,
-        notes=(*row.notes, *_not_told(measured)),
+        notes=(*row.notes, *_unproven_runs(measured)),
     )
     verdict = _with_operands(verdict, measured)
     return replace(verdict, next=_next(verdict, row, plan, recipes))
@@ -329,7 +329,7 @@ def _shares(measured: Measured) -> tuple[tuple[Gemm, float], ...] | None:
     return shapley(gaps) if len(gaps) == 2 ** len(Gemm) else None
 
 
-def _not_told(measured: Measured) -> Iterator[str]:
+def _unproven_runs(measured: Measured) -> Iterator[str]:
     """Say which runs count though nothing tells that they ran as planned, or that they ran at all."""
     names = [
         result.id for result in measured.shown if result.gate.is_valid and result.gate.as_planned is AsPlanned.UNKNOWN

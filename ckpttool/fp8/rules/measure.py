@@ -37,7 +37,7 @@ class Run:
     experiment: Experiment
     curve: Curve | None
     """Its loss by step; None without a log."""
-    told: tuple[AsPlanned, str | None]
+    as_planned: tuple[AsPlanned, str | None]
     """What the logs say of its arithmetic, and what is wrong or not known."""
 
 
@@ -164,7 +164,7 @@ def _window(plan: Fp8Plan, experiment: Experiment) -> tuple[Step, Step]:
 
 
 def _gate(plan: Fp8Plan, run: Run, against: Curve | None) -> Gate:
-    return gate(run.experiment, run.curve, against, run.told, window=_window(plan, run.experiment))
+    return gate(run.experiment, run.curve, against, run.as_planned, window=_window(plan, run.experiment))
 
 
 def _shown(

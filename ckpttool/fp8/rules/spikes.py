@@ -116,7 +116,7 @@ def _span(values: Sequence[float], first: int, last: int, normal: _Normal) -> Sp
     return Span(first=first, last=last, height=max(finite) - normal.median if finite else None)
 
 
-def told(
+def common_spikes(
     baseline: tuple[Curve, Sequence[Span]], candidate: tuple[Curve, Sequence[Span]], *, by_step: float
 ) -> tuple[Spike, ...]:
     """Return the spikes of both runs, ascending, each with whether the other run has one within ten steps.

@@ -104,16 +104,16 @@ def _lying(folder: str) -> Iterable[str]:
 
 def _run(experiment: Experiment, plan: Fp8Plan, reader: LogReader, framework: Framework) -> Run:
     if not experiment.logs:
-        return Run(experiment=experiment, curve=None, told=(AsPlanned.UNKNOWN, None))
+        return Run(experiment=experiment, curve=None, as_planned=(AsPlanned.UNKNOWN, None))
     paths = reader.expand(experiment.logs)
     debug = os.path.join(plan.output, experiment.trial.id, _DEBUG)
     arithmetic = read_arithmetic((*paths, *_below(debug)))
     has_config = experiment.change is not None and bool(experiment.change.files)
     result = worst(
-        framework.told(experiment, arithmetic),
+        framework.as_planned(experiment, arithmetic),
         operands_as_planned(experiment.trial, arithmetic, needs_config=has_config),
     )
-    return Run(experiment=experiment, curve=_curve(reader, paths), told=result)
+    return Run(experiment=experiment, curve=_curve(reader, paths), as_planned=result)
 
 
 def _below(folder: str) -> Iterable[str]:

@@ -52,7 +52,7 @@ class StepFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
     level: CaptureLevel
-    told: Spelled
+    encoded: Spelled
     left_out: tuple[LeftOut | None, ...]
     """Of each micro-batch."""
 
@@ -168,11 +168,11 @@ class CaptureStore:
         facts.restore_buffers()
         batches = [self._batch(micro) for micro in memory.micro_batches]
         contents = self._kept(memory, batches, level)
-        if level is CaptureLevel.FULL and not self._fits(contents.told):
+        if level is CaptureLevel.FULL and not self._fits(contents.encoded):
             contents = self._kept(memory, batches, CaptureLevel.LIGHT)
         capture = self._record(memory, facts, rerun, contents)
         path = self._free_folder(facts.step)
-        ShardWriter(path, capture, contents.told.tensors, is_first=self._rank == 0).write(self._budget.io_timeout)
+        ShardWriter(path, capture, contents.encoded.tensors, is_first=self._rank == 0).write(self._budget.io_timeout)
         self._emit(
             GuardEventKind.CAPTURE,
             step=facts.step,
@@ -208,7 +208,7 @@ class CaptureStore:
             content = {"parameters": dict(self._model.named_parameters()), **content}
             if self._budget.full_gradients:
                 content["gradients"] = dict(named_gradients(self._model))
-        return _Kept(level=level, told=spell(content), left_out=tuple(left_out for _, left_out in batches))
+        return _Kept(level=level, encoded=spell(content), left_out=tuple(left_out for _, left_out in batches))
 
     def _fits(self, encoded: Spelled) -> bool:
         """Tell whether a whole capture is within the budget, and leaves room for two checkpoints of this rank."""
@@ -246,7 +246,7 @@ class CaptureStore:
             model_config=_model_config(self._model),
             run_config=self._settings.run_config,
             data_position=facts.data_position,
-            content=contents.told.tree,
+            content=contents.encoded.tree,
             shard=ShardFile(name=shard_name(self._rank), size=ByteCount(0), xxh3_128="0" * 32),
         )
 

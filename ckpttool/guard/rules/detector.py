@@ -92,10 +92,10 @@ class FeatureValueDetector:
         by_clock = list(self.watch.book.advance(self.last))
         if any(event.kind is EventKind.CHECKSUM_OFF for event in by_clock):
             self.checking = False
-        events = [_told(event, step) for event in by_clock]
+        events = [_encoded_event(event, step) for event in by_clock]
         for value in values:
             noticed = self.watch.take(replace(value, time=self.last))
-            events += [_told(event, step, name=value.name) for event in noticed]
+            events += [_encoded_event(event, step, name=value.name) for event in noticed]
         return tuple(events)
 
     def agree(self, *, is_agreed: bool, step: Step) -> tuple[GuardEvent, ...]:
@@ -110,7 +110,7 @@ class FeatureValueDetector:
         clock = self.watch.book.checksum
         started = () if clock.running(self.last) else tuple(clock.start(self.last))
         self.checking = True
-        return tuple(_told(event, step) for event in started)
+        return tuple(_encoded_event(event, step) for event in started)
 
     def saved(self) -> Json:
         """Return everything that is remembered, as JSON."""
@@ -143,7 +143,7 @@ def _says_off(settings: str) -> bool:
     return "enable:false" in {item.replace("=", ":").replace(" ", "") for item in settings.split(",")}
 
 
-def _told(event: HealthEvent, step: Step, *, name: str | None = None) -> GuardEvent:
+def _encoded_event(event: HealthEvent, step: Step, *, name: str | None = None) -> GuardEvent:
     """Spell an event for a file; `clock` is in seconds since 1970 on this machine's own clock."""
     values: dict[str, EventValue] = {
         "rank": event.rank,

@@ -151,7 +151,7 @@ def _detection(source: LogSource, line: EventLine, own_rank: Rank | None) -> Asd
     if rank is None and kind is AsdKind.CHECKSUM_ABNORMAL:  # of a strike without a rank nobody knows whose it is
         rank = own_rank
     since = get_optional_int(values, "since_step")
-    text = partial(_words, values)
+    text = partial(_text, values)
     return AsdEvent(
         kind=kind,
         rank=rank,
@@ -170,7 +170,7 @@ def _rank(values: JsonObject) -> Rank | None:
     return None if rank is None else Rank(rank)
 
 
-def _words(values: JsonObject, key: str) -> str:
+def _text(values: JsonObject, key: str) -> str:
     """Return a text that may be missing, as people may see it: whoever wrote the file, it goes to a terminal."""
     value = values.get(key)
     return value if isinstance(value, str) and value.isprintable() else ""

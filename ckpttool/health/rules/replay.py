@@ -111,7 +111,7 @@ def replay(policy: Policy, metrics: Iterable[StepMetrics], trace: Trace | None =
     trace = Trace() if trace is None else trace
     coverage = Coverage(policy)
     events = tuple(judge(policy, trace.watch(metrics), coverage))
-    return _told(policy.name, events, trace, coverage.steps())
+    return _result_of(policy.name, events, trace, coverage.steps())
 
 
 def logged(policy: str, events: Iterable[HealthEvent]) -> ReplayResult:
@@ -121,10 +121,10 @@ def logged(policy: str, events: Iterable[HealthEvent]) -> ReplayResult:
         policy: What users call it.
         events: What it notices.
     """
-    return _told(policy, tuple(events), Trace())
+    return _result_of(policy, tuple(events), Trace())
 
 
-def _told(
+def _result_of(
     policy: str, events: tuple[HealthEvent, ...], trace: Trace, judged: JudgedSteps | None = None
 ) -> ReplayResult:
     lost = [(event.step, event.value) for event in events if event.kind in LOSES_UPDATE and event.step is not None]

@@ -53,7 +53,7 @@ class MachinesOfParts:
 
     def report(self, path: str) -> ShardReport | None:
         """Return what was seen of a shard; of several looks the hardest, and of equal ones the worst."""
-        return self._looks.told(path)
+        return self._looks.report_of(path)
 
     def engines(self, question: CheckQuestion) -> Engines:
         """Return what gives again what was seen: there is nothing to read."""

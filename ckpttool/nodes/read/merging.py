@@ -56,11 +56,11 @@ class MergedLooks:
         for path in removed:
             self.answers.stamps.pop(path, None)
 
-    def told(self, path: str) -> ShardReport | None:
+    def report_of(self, path: str) -> ShardReport | None:
         """Return what was seen of a shard; of several looks the hardest, and of equal ones the worst."""
         copies = self.merge.copies.get(path)
         if copies is None:
-            return next((self._looks[at].told(path) for at in self.merge.held.get(path, ())), None)
+            return next((self._looks[at].report_of(path) for at in self.merge.held.get(path, ())), None)
         return _chosen(copies).report
 
     def found_damaged(self) -> dict[str, tuple[FoundDamaged, FileStamp]]:
@@ -187,7 +187,7 @@ def _copies(views: Sequence[Look], paths: Collection[str]) -> dict[str, tuple[Co
                 stamp, earlier = view.answers.stamps[path], copies[path]
                 same = [copy for copy in earlier if copy[0].seat.disk == view.seat.disk and copy[0].stamp == stamp]
                 if line is None or all(line != copy for _, copy in same):
-                    report = view.told(path)
+                    report = view.report_of(path)
                     if all(copy.report != report for copy, _ in same):
                         earlier.append((Copy(seat=view.seat, stamp=stamp, report=report), line))
     return {path: tuple(copy for copy, _ in path_copies) for path, path_copies in copies.items()}

@@ -106,7 +106,7 @@ def storage_of(merged: MergedLooks) -> Storage:
     tree, key = merged.merge.root, merged.merge.source
 
     def open_inner(root: str, path: str) -> Storage:
-        return RecordedStorage(root, merged.answers, inner_of(path, tree), merged.told)
+        return RecordedStorage(root, merged.answers, inner_of(path, tree), merged.report_of)
 
     lend("parts", key, open_inner)
     return open_storage(spelled("parts", key, tree))

@@ -56,7 +56,7 @@ class Look:
 
     seat: Seat
     answers: Answers
-    told: Callable[[str], ShardReport | None]
+    report_of: Callable[[str], ShardReport | None]
     """What it saw of a shard, by its path; None where it did not look."""
     found: tuple[FoundDamaged, ...] = ()
     """What earlier looks there at the content of its files found damaged."""
@@ -135,8 +135,8 @@ def _part(data: bytes) -> Look:
     record = _object(lines[1], "line 2")
     answers, line_of = read_answers(record, len(lines) - 3)
     damaged = tuple(found_of(as_object(item)) for item in as_list(record.get("found", [])))
-    reports = _Told(lines[2:-1], line_of, answers)
-    return Look(seat=seat, answers=answers, told=reports, found=damaged, line=reports.line)
+    reports = _Reports(lines[2:-1], line_of, answers)
+    return Look(seat=seat, answers=answers, report_of=reports, found=damaged, line=reports.line)
 
 
 def is_part(path: str) -> bool:
@@ -163,7 +163,7 @@ def seat_in(path: str) -> Seat | None:
         return None
 
 
-class _Told:
+class _Reports:
     """What was seen of the shards, a save's at a time: what nobody asks for is not read."""
 
     def __init__(self, lines: Sequence[bytes], line_of: Mapping[str, int], answers: Answers) -> None:

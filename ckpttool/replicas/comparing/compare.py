@@ -57,7 +57,7 @@ class Compared:
     """Whether yet another checkpoint may tell more."""
     drifted: Mapping[str, SavedAt | None]
     """By path, of files that differ here and at every later checkpoint: the first one at which they do; None: this."""
-    told: Collection[str]
+    compared_paths: Collection[str]
     """Paths of files whose tensors are known at another checkpoint of the same start."""
 
 
@@ -153,7 +153,7 @@ def compare_replicas(
         drifted |= {
             by_rank[suspicion.rank].path: suspicion.since for suspicion in doubts if suspicion.kind is DoubtKind.DRIFTED
         }
-    return Compared(findings=tuple(findings), agreed=agreed, is_open=is_open, drifted=drifted, told=reported)
+    return Compared(findings=tuple(findings), agreed=agreed, is_open=is_open, drifted=drifted, compared_paths=reported)
 
 
 class _Copies(NamedTuple):

@@ -82,7 +82,7 @@ class Replicas:
                     agreed=compared.agreed,
                     compared_with=names,
                     also_read=tuple(also_read),
-                    told=compared.told,
+                    compared_paths=compared.compared_paths,
                     drifted=compared.drifted,
                 )
             if following.key not in requested:

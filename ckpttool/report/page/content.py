@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 
 from ckpttool.core.domain.checkpoint import Checkpoint
-from ckpttool.core.domain.finding import Code, Finding, Severity, told
+from ckpttool.core.domain.finding import Code, Finding, Severity, summary_of
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.metrics import NoteKind
@@ -85,7 +85,7 @@ def lead(report: TreeReport) -> Lead:
         passed=passed,
         more_passed=len(rejected) - len(passed),
         facts=tuple(_facts(answer, report)),
-        load=tuple((_told_at(kind), "\n".join(texts)) for kind, texts in grouped.items()),
+        load=tuple((_unknown_at(kind), "\n".join(texts)) for kind, texts in grouped.items()),
         first=tuple((shown(rename.source), shown(rename.target)) for rename in answer.load.first[:_MOST_RENAMES]),
         more_first=max(0, len(answer.load.first) - _MOST_RENAMES),
         remarks=tuple(map(shown, answer.load.remarks)),
@@ -102,7 +102,7 @@ _TOLD_AT = {
 """By the word that `fragment` has for it."""
 
 
-def _told_at(kind: str) -> str:
+def _unknown_at(kind: str) -> str:
     told_at = _TOLD_AT[kind.removeprefix("or ")]
     return f"Or {told_at[:1].lower()}{told_at[1:]}" if kind.startswith("or ") else told_at
 
@@ -127,7 +127,7 @@ def _in_short(reasons: Sequence[Finding]) -> str:
     """Say what several findings of one kind have in common."""
     ranks = sorted({rank for reason in reasons for rank in reason.ranks})
     if not ranks:
-        return told(reasons)
+        return summary_of(reasons)
     explanation = explained(reasons[0].code.value)
     title = reasons[0].code.value if explanation is None else explanation.title
     return f"{title[:1].lower()}{title[1:]} ({on_ranks(ranks)})"

@@ -14,7 +14,7 @@ from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.finding import Code, Finding, Severity, note, worst
 from ckpttool.core.domain.plan import Outcome
 from ckpttool.trainers.accelerate import FOLDER, RANK_STATE, TRAINER, first_number
-from ckpttool.trainers.common.own_choice import Choice, NotTold, OwnChoice, said
+from ckpttool.trainers.common.own_choice import Choice, ChoiceUnknown, OwnChoice, save_finding_text
 
 if TYPE_CHECKING:
     from ckpttool.core.storage.base import Storage
@@ -49,12 +49,12 @@ def traps(strays: Sequence[str], checkpoints: Sequence[Checkpoint]) -> Iterator[
             yield note(Code.RUN_REWOUND, message, path=f"{FOLDER}/{newest}", remedy=remedy)
 
 
-def choose(start: OwnStart) -> Choice | NotTold:
+def choose(start: OwnStart) -> Choice | ChoiceUnknown:
     """Take the highest first number in a name, as with automatic naming."""
     try:
         names = sorted(entry.name for entry in start.storage.entries(FOLDER))
     except OSError:
-        return NotTold(why=f"its script names the folder: there is no {FOLDER}/", by_script=True)
+        return ChoiceUnknown(why=f"its script names the folder: there is no {FOLDER}/", by_script=True)
     without = next((name for name in names if first_number(name) is None), None)
     if without is not None:
         return None, Outcome.STOPS, f"{_CALL} stops with an IndexError: {without} has no number in its name"
@@ -71,7 +71,7 @@ def choose(start: OwnStart) -> Choice | NotTold:
         return taken, Outcome.LOADS, message
     outcome = Outcome.STOPS if worst(against) >= Severity.DAMAGE else Outcome.UNKNOWN
     first = next(finding for finding in against if finding not in silent)
-    return taken, outcome, f"{message}; {said(first, save)}"
+    return taken, outcome, f"{message}; {save_finding_text(first, save)}"
 
 
 def _holds_a_save(storage: Storage, path: str) -> bool:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.settings import SafeFix
 
 
-def _not_told(view: View) -> None:
+def _not_reported(view: View) -> None:
     del view
 
 
@@ -31,7 +31,7 @@ class LintedConfigs:
     is_own: Callable[[View], bool]
     """Tells by keys that no other trainer has."""
     rules: tuple[Rule[View], ...]
-    replicas: Callable[[View], int | None] = _not_told
+    replicas: Callable[[View], int | None] = _not_reported
     """Counts the data-parallel ranks that it is for; None: nothing, or it hangs on how it is started."""
 
     def may_be_own(self, content: bytes) -> bool:

@@ -22,7 +22,7 @@ Choice: TypeAlias = tuple[str | None, Outcome, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotTold:
+class ChoiceUnknown:
     """What nobody can know of a start: which save it loads."""
 
     why: str
@@ -31,10 +31,10 @@ class NotTold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class ConfigChoice:
     """What a config makes of a start."""
 
-    choice: Choice | NotTold | None = None
+    choice: Choice | ChoiceUnknown | None = None
     """None: it leaves the choice to the trainer."""
     key: str = ""
     """Which of its settings decides."""
@@ -46,9 +46,9 @@ class Told:
     """By which it goes, as it is opened."""
 
 
-def _by_itself(start: OwnStart, view: View) -> Told:
+def _by_itself(start: OwnStart, view: View) -> ConfigChoice:
     del start, view
-    return Told()
+    return ConfigChoice()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +56,8 @@ class OwnChoice:
     """A simulator by one rule."""
 
     trainer: Trainer
-    choose: Callable[[OwnStart], Choice | NotTold]
-    told: Callable[[OwnStart, View], Told] = _by_itself
+    choose: Callable[[OwnStart], Choice | ChoiceUnknown]
+    choice_of: Callable[[OwnStart, View], ConfigChoice] = _by_itself
     """Says what the config of a start makes of it."""
     by_records: bool = False
     """Whether it chooses by small records beside the saves, which `repair-meta` writes."""
@@ -65,7 +65,7 @@ class OwnChoice:
     def pick(self, start: OwnStart, version: str | None) -> Simulation:
         """Ask the rule, whatever the version."""
         choice = self.choose(start)
-        if isinstance(choice, NotTold):
+        if isinstance(choice, ChoiceUnknown):
             choice = None, Outcome.UNKNOWN, choice.why
         return self._simulation(choice, version)
 
@@ -73,13 +73,13 @@ class OwnChoice:
         """Go by its config, where that says what to load; else ask the rule."""
         del plan
         config = start.config
-        outcome, line = Told(), None
+        outcome, line = ConfigChoice(), None
         if config is not None and config.trainer == self.trainer.name:
             view = View(config.settings)
-            outcome = self.told(start, view)
+            outcome = self.choice_of(start, view)
             line = view.line(outcome.key)
         choice = outcome.choice or self.choose(start)
-        if isinstance(choice, NotTold):
+        if isinstance(choice, ChoiceUnknown):
             return JudgedStart(
                 simulation=None, why=choice.why, by_script=choice.by_script, line=line, mend=outcome.mend
             )
@@ -104,6 +104,6 @@ class OwnChoice:
         )
 
 
-def said(finding: Finding, save: Checkpoint) -> str:
+def save_finding_text(finding: Finding, save: Checkpoint) -> str:
     """Say of what in a save a finding is, and what it says."""
     return f"{finding.path or save.name}: {finding.message}"

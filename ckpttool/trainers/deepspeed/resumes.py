@@ -16,7 +16,7 @@ from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.domain.question import AskedSizes
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.trainers.base import Effects, Resume
-from ckpttool.trainers.common.own_choice import Choice, NotTold, OwnChoice, Told, said
+from ckpttool.trainers.common.own_choice import Choice, ChoiceUnknown, ConfigChoice, OwnChoice, save_finding_text
 from ckpttool.trainers.deepspeed import LATEST_UNIVERSAL, TRAINER, parse
 from ckpttool.trainers.deepspeed.latest import latest_pointer
 
@@ -40,39 +40,39 @@ def choose(start: OwnStart) -> Choice:
     return None if save is None else save.name, outcome, f"{_WITHOUT_TAG}, {because}"
 
 
-def told(start: OwnStart, view: View) -> Told:
+def choice_of(start: OwnStart, view: View) -> ConfigChoice:
     """Go by its JSON: whether it loads a universal checkpoint, and which files its ZeRO stage looks for.
 
     Source: `load_checkpoint`, `_get_all_ckpt_names` and `_load_checkpoint` of 0.19.8: names are made of the stage.
     """
     if view.is_on(_UNIVERSAL):
-        return Told(choice=_of_universal(start), key=_UNIVERSAL, mend=f"remove `{_UNIVERSAL}`")
+        return ConfigChoice(choice=_of_universal(start), key=_UNIVERSAL, mend=f"remove `{_UNIVERSAL}`")
     pointer = latest_pointer(start.storage)
     save = None if pointer.name is None else start.inventory.named(pointer.name)
     wrote, stage = None if save is None else _stages(save), view.get(_STAGE)
     stage = 0 if stage is None else stage
     if save is None or wrote is None or stage in wrote:
-        return Told()
+        return ConfigChoice()
     made = f"{save.name} was saved with ZeRO stage {' or '.join(str(shard) for shard in wrote)}"
     mend = f"write `{_STAGE}: {wrote[0]}`"
     if stage not in {0, 1, 2, 3}:
-        return Told(choice=NotTold(why=f"`{_STAGE}` is {stage}, and {made}"), key=_STAGE, mend=mend)
+        return ConfigChoice(choice=ChoiceUnknown(why=f"`{_STAGE}` is {stage}, and {made}"), key=_STAGE, mend=mend)
     if (
         stage == 0 and wrote != _WEIGHTS_PARTED
     ):  # the model's file is there, and what comes of the optimizer is not known
         why = f"ZeRO is off, which looks for the optimizer in the model's file, and {made}"
-        return Told(choice=NotTold(why=why), key=_STAGE, mend=mend)
+        return ConfigChoice(choice=ChoiceUnknown(why=why), key=_STAGE, mend=mend)
     why = f"`{_STAGE}: {stage}` looks for files of other names: {made}"
-    return Told(choice=(save.name, Outcome.STOPS, why), key=_STAGE, mend=mend)
+    return ConfigChoice(choice=(save.name, Outcome.STOPS, why), key=_STAGE, mend=mend)
 
 
-def _of_universal(start: OwnStart) -> Choice | NotTold:
+def _of_universal(start: OwnStart) -> Choice | ChoiceUnknown:
     pointer = latest_pointer(start.storage, LATEST_UNIVERSAL)
     message = f"`load_universal` goes by `{LATEST_UNIVERSAL}`"
     if pointer.trouble == "is missing":
         return None, Outcome.STOPS, f"{message}, which is missing: a ValueError"
     if pointer.name is None:
-        return NotTold(why=f"{message}, which {pointer.trouble}")
+        return ChoiceUnknown(why=f"{message}, which {pointer.trouble}")
     if start.inventory.named(pointer.name) is not None:
         return None, Outcome.STOPS, f"{message}, which names {pointer.name}: that is no universal checkpoint"
     return pointer.name, Outcome.UNKNOWN, f"{message}, which names {pointer.name}"
@@ -106,7 +106,7 @@ def _with(start: OwnStart, named: Checkpoint) -> tuple[Outcome, str]:
         return Outcome.LOADS, because
     damage = max(findings, key=lambda finding: finding.severity)
     effect = "the ranks that need it stop with an error, the others load and wait for them"
-    return Outcome.STOPS, f"{because}; {effect} ({said(damage, named)})"
+    return Outcome.STOPS, f"{because}; {effect} ({save_finding_text(damage, named)})"
 
 
 def effects(resume: Resume) -> Effects:
@@ -140,4 +140,4 @@ def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, 
     return tuple(against_size(checkpoint, requested, saved=saved, refuses=refuses))
 
 
-SIMULATOR = OwnChoice(trainer=TRAINER, choose=choose, told=told, by_records=True)
+SIMULATOR = OwnChoice(trainer=TRAINER, choose=choose, choice_of=choice_of, by_records=True)

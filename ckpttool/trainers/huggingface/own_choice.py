@@ -13,7 +13,7 @@ from ckpttool.core.domain.finding import Code, Severity, worst
 from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.storage.base import Kind, LostLinkError
 from ckpttool.trainers.common.named_path import elsewhere, inside
-from ckpttool.trainers.common.own_choice import Choice, NotTold, OwnChoice, Told, said
+from ckpttool.trainers.common.own_choice import Choice, ChoiceUnknown, ConfigChoice, OwnChoice, save_finding_text
 from ckpttool.trainers.huggingface import AUTOMATIC, OUTPUT, RESUME, TRAINER, number_in
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _LOADS_WITHOUT = {Code.CHECKSUM_MISMATCH, Code.STEP_DISAGREES}
 
 
-def told(start: OwnStart, view: View) -> Told:
+def choice_of(start: OwnStart, view: View) -> ConfigChoice:
     """Go by what its arguments name; where they name nothing, its script decides.
 
     Source:
@@ -36,25 +36,25 @@ def told(start: OwnStart, view: View) -> Told:
         return _highest_elsewhere(start, view, RESUME if path is True else AUTOMATIC)
     if path in {None, False, ""}:
         why = f"`{RESUME}` names no save, so the script begins at step 0, or takes the highest number"
-        return Told(choice=NotTold(why=why), key=RESUME)
+        return ConfigChoice(choice=ChoiceUnknown(why=why), key=RESUME)
     if not isinstance(path, str):
-        return Told(choice=(None, Outcome.STOPS, f"`{RESUME}` is neither a path nor true"), key=RESUME)
+        return ConfigChoice(choice=(None, Outcome.STOPS, f"`{RESUME}` is neither a path nor true"), key=RESUME)
     root, taken = start.inventory.root, f"`{RESUME}` names {path}"
     relative = inside(root, path)
     save = None if relative is None else start.inventory.named(relative)
     choice = elsewhere(root, path, taken) if save is None else _outcome(save, start, taken)
-    return Told(choice=choice, key=RESUME, path=path)
+    return ConfigChoice(choice=choice, key=RESUME, path=path)
 
 
-def _highest_elsewhere(start: OwnStart, view: View, switch: str) -> Told:
+def _highest_elsewhere(start: OwnStart, view: View, switch: str) -> ConfigChoice:
     """Look where the saves go: there it takes the highest number."""
     output, root = view.get(OUTPUT), start.inventory.root
     if output is None:
-        return Told(key=switch)
+        return ConfigChoice(key=switch)
     if isinstance(output, str) and inside(root, os.path.expanduser(output)) == "":
-        return Told(key=switch, path=os.path.expanduser(output))
+        return ConfigChoice(key=switch, path=os.path.expanduser(output))
     why = f"`{switch}: true` looks in `{OUTPUT}`, {output}, not in {root}"
-    return Told(choice=(str(output), Outcome.UNKNOWN, why), key=OUTPUT)
+    return ConfigChoice(choice=(str(output), Outcome.UNKNOWN, why), key=OUTPUT)
 
 
 def choose(start: OwnStart) -> Choice:
@@ -89,10 +89,10 @@ def _outcome(save: Checkpoint, start: OwnStart, taken: str) -> Choice:
     against = [finding for finding in start.checked(save).findings if finding.severity > Severity.NOTE]
     silent = [finding for finding in against if _is_silent(finding.code, finding.path or "")]
     if against and len(silent) == len(against):
-        return save.name, Outcome.LOADS, f"{taken}: {said(silent[0], save)}"
+        return save.name, Outcome.LOADS, f"{taken}: {save_finding_text(silent[0], save)}"
     if worst(against) > Severity.UNKNOWN:
         stops = next(finding for finding in against if finding not in silent)
-        return save.name, Outcome.STOPS, f"{taken}, and stops: {said(stops, save)}"
+        return save.name, Outcome.STOPS, f"{taken}, and stops: {save_finding_text(stops, save)}"
     if not against and save.content is Content.WEIGHTS_ONLY:
         return save.name, Outcome.LOADS, f"{taken}: optimizer and learning rate begin anew, without a word"
     return save.name, Outcome.UNKNOWN if against else Outcome.LOADS, taken
@@ -105,4 +105,4 @@ def _is_silent(code: Code, path: str) -> bool:
     return code in _LOADS_WITHOUT or code is Code.RANK_MISSING or (code is Code.SHARD_MISSING and is_state)
 
 
-SIMULATOR = OwnChoice(trainer=TRAINER, choose=choose, told=told)
+SIMULATOR = OwnChoice(trainer=TRAINER, choose=choose, choice_of=choice_of)

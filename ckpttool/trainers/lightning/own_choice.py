@@ -16,7 +16,7 @@ from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.storage import is_local
 from ckpttool.core.storage.base import Entry, Kind, NotRegularError, Storage
 from ckpttool.trainers.common.named_path import elsewhere, inside
-from ckpttool.trainers.common.own_choice import Choice, NotTold, OwnChoice, Told, said
+from ckpttool.trainers.common.own_choice import Choice, ChoiceUnknown, ConfigChoice, OwnChoice, save_finding_text
 from ckpttool.trainers.lightning import TRAINER, hpc_number, is_last
 from ckpttool.trainers.lightning.callbacks import fit_prefix, items_of, saving_callbacks
 from ckpttool.trainers.lightning.record import is_torn
@@ -32,7 +32,7 @@ _LOGGERS = {"TensorBoardLogger", "CSVLogger"}
 _REMEDY = "resume with ckpt_path=PATH, never 'last', and remove it"
 
 
-def told(start: OwnStart, view: View) -> Told:
+def choice_of(start: OwnStart, view: View) -> ConfigChoice:
     """Go by the `ckpt_path` of its command line's config.
 
     Source: `LightningCLI` hands `ckpt_path` on to `Trainer.fit`; without one only Slurm's saves are looked for.
@@ -41,9 +41,11 @@ def told(start: OwnStart, view: View) -> Told:
     path = view.get(key)
     if path == "last":
         folder = next(_dirpaths(view), None)
-        return Told(choice=_of_last(start, view), key=key, path=None if folder is None else os.path.expanduser(folder))
+        return ConfigChoice(
+            choice=_of_last(start, view), key=key, path=None if folder is None else os.path.expanduser(folder)
+        )
     named = os.path.expanduser(path) if isinstance(path, str) and path not in {"", "best"} else None
-    return Told(choice=_of_path(start, key, path), key=key, path=named)
+    return ConfigChoice(choice=_of_path(start, key, path), key=key, path=named)
 
 
 def _dirpaths(view: View) -> Iterator[str]:
@@ -53,7 +55,7 @@ def _dirpaths(view: View) -> Iterator[str]:
             yield str(folder)
 
 
-def _of_last(start: OwnStart, view: View) -> Choice | NotTold | None:
+def _of_last(start: OwnStart, view: View) -> Choice | ChoiceUnknown | None:
     """Look where each callback saves; None: here.
 
     Source: `_find_last_checkpoints` looks in `dirpath`, else below `default_root_dir`; a `~` is expanded in both.
@@ -63,7 +65,9 @@ def _of_last(start: OwnStart, view: View) -> Choice | NotTold | None:
     for folder in folders:
         folders_here += inside(root, os.path.expanduser(folder)) == ""
     if folders_here and folders_here < len(folders):
-        return NotTold(why="`ckpt_path: last` takes the newest of several folders, of which others were not looked at")
+        return ChoiceUnknown(
+            why="`ckpt_path: last` takes the newest of several folders, of which others were not looked at"
+        )
     if folders:
         message = f"`ckpt_path: last` looks in the `dirpath` {folders[0]}, not in {root}"
         return None if folders_here else (folders[0], Outcome.UNKNOWN, message)
@@ -76,7 +80,7 @@ def _of_last(start: OwnStart, view: View) -> Choice | NotTold | None:
     return str(default), Outcome.UNKNOWN, f"`ckpt_path: last` looks below `default_root_dir`, {default}, not in {root}"
 
 
-def _of_logger(view: View) -> Choice | NotTold | None:
+def _of_logger(view: View) -> Choice | ChoiceUnknown | None:
     """Look where the logger has its files: a new folder at each start, unless it is told its version.
 
     Source: `ModelCheckpoint.__resolve_ckpt_dir`; runs of Lightning 2.6.6 with its own logger, and with others.
@@ -92,7 +96,7 @@ def _of_logger(view: View) -> Choice | NotTold | None:
             "`ckpt_path: last` looks beside the logger's files, in a new version_N without a save: it begins at step 0"
         )
         return None, Outcome.SCRATCH, why
-    return NotTold(
+    return ChoiceUnknown(
         why="`ckpt_path: last` looks beside the files of the logger, whose name and version decide: write a `dirpath`"
     )
 
@@ -109,18 +113,20 @@ def _is_above(folder: str, root: str) -> bool:
     return True
 
 
-def _of_path(start: OwnStart, key: str, path: object) -> Choice | NotTold:
+def _of_path(start: OwnStart, key: str, path: object) -> Choice | ChoiceUnknown:
     """Go by the path, or by the word in its place."""
     if path in {None, ""}:
         if any(hpc_number(entry.name) is not None for entry in start.storage.entries("")):
-            return NotTold(why=f"`{key}` names no save: {_ON_SLURM} takes the highest hpc_ckpt_N.ckpt, any other none")
+            return ChoiceUnknown(
+                why=f"`{key}` names no save: {_ON_SLURM} takes the highest hpc_ckpt_N.ckpt, any other none"
+            )
         return None, Outcome.SCRATCH, f"`{key}` names no save, so it begins at step 0"
     if path == "best":
         return None, Outcome.STOPS, f"`{key}: best` stops with a ValueError: no fit has run before this one"
     if not isinstance(path, str):
         return None, Outcome.STOPS, f"`{key}` is no path"
     if path == "hpc" or not is_local(path) or path.startswith("registry"):
-        return NotTold(why=f"`{key}` names {path}, which was not looked at: write the path of the save")
+        return ChoiceUnknown(why=f"`{key}` names {path}, which was not looked at: write the path of the save")
     return _named(start, os.path.expanduser(path), f"`{key}` names {path}")
 
 
@@ -157,7 +163,7 @@ def _outcome(start: OwnStart, save: Checkpoint, holds: str) -> Choice:
         return save.name, Outcome.STOPS, f"{holds}, and stops there: it has no optimizer state"
     against = blocking(start.checked(save).findings)
     if against:
-        return save.name, Outcome.STOPS, f"{holds}, and stops there: {said(against[0], save)}"
+        return save.name, Outcome.STOPS, f"{holds}, and stops there: {save_finding_text(against[0], save)}"
     return save.name, Outcome.LOADS, holds
 
 
@@ -222,4 +228,4 @@ def _trap(path: str, instead: str) -> Finding:
     return note(Code.STRAY_TAKES_OVER, message, path=path, remedy=_REMEDY)
 
 
-SIMULATOR = OwnChoice(trainer=TRAINER, choose=choose, told=told)
+SIMULATOR = OwnChoice(trainer=TRAINER, choose=choose, choice_of=choice_of)

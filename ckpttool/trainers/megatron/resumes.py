@@ -22,7 +22,7 @@ from ckpttool.core.render.shell import quote
 from ckpttool.core.storage.base import is_there
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common import TRACKER
-from ckpttool.trainers.common.own_choice import Choice, OwnChoice, said
+from ckpttool.trainers.common.own_choice import Choice, OwnChoice, save_finding_text
 from ckpttool.trainers.common.saved_values import first_told
 from ckpttool.trainers.common.tracker_file import tracker_pointer
 from ckpttool.trainers.megatron import (
@@ -84,7 +84,7 @@ def _with(start: OwnStart, named: Checkpoint) -> tuple[Outcome, str]:
         if is_legacy
         else "it stops with an error on the ranks that need what is damaged"
     )
-    return Outcome.STOPS, f"{because}; {effect} ({said(damage, named)})"
+    return Outcome.STOPS, f"{because}; {effect} ({save_finding_text(damage, named)})"
 
 
 def effects(resume: Resume) -> Effects:

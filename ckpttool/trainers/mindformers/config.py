@@ -18,7 +18,7 @@ from ckpttool.trainers.mindformers.train_config import (
     TOP_ONLY,
     StreamingData,
     TrainConfig,
-    own,
+    with_trainer_defaults,
 )
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class TrainConfigs:
 
     def saves_in(self, config: RunConfig) -> str | None:
         """Go by the switch between the two layouts."""
-        return RANK_LAYOUT if own(config).use_legacy_format else ITERATION_LAYOUT
+        return RANK_LAYOUT if with_trainer_defaults(config).use_legacy_format else ITERATION_LAYOUT
 
     def lint(self, config: RunConfig) -> tuple[Finding, ...]:
         """Judge it by the rules that were not asked when it was read, too."""

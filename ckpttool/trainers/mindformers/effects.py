@@ -28,9 +28,9 @@ def effects(resume: Resume) -> Effects:
     """Say what MindFormers will make of a resume."""
     config = None
     if resume.config is not None:
-        from ckpttool.trainers.mindformers.train_config import own
+        from ckpttool.trainers.mindformers.train_config import with_trainer_defaults
 
-        config = own(resume.config)
+        config = with_trainer_defaults(resume.config)
     position_asked = with_config(resume.data, resume.config)
     checkpoint = resume.plan.point.checkpoint
     position = _position(resume, batches_seen(resume.plan, resume.inventory, position_asked))

@@ -33,9 +33,9 @@ def world_evidence(output: Storage, config: RunConfig | None) -> Evidence:
     worlds = []
     weights_alone = False
     if config is not None:
-        from ckpttool.trainers.mindformers.train_config import own
+        from ckpttool.trainers.mindformers.train_config import with_trainer_defaults
 
-        mine = own(config)
+        mine = with_trainer_defaults(config)
         weights_alone = mine.no_save_optim
         worlds += [] if mine.world_size is None else [_of_config(mine, mine.world_size)]
     strategies = strategy_world(output)

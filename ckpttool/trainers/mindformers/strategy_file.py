@@ -133,7 +133,7 @@ def _layout(layout: _Message) -> SavedLayout | None:
     sides = [side for part in layout.every(_TENSOR_MAP) for side in _dims(part)]
     unsupported = [_dims(part) for key in (_SPLIT_SHAPE, _OFFSETS) for part in layout.every(key)]
     field, step, sharers = (layout.number(key) for key in (_FIELD, _STEP, _SHARERS))
-    return None if len(grids) != 1 or any(unsupported) else _told(grids[0], sides, field, step, sharers)
+    return None if len(grids) != 1 or any(unsupported) else _saved_layout(grids[0], sides, field, step, sharers)
 
 
 def _dims(message: bytes) -> list[int]:
@@ -204,10 +204,10 @@ def _json_layout(layout: JsonObject, where: str) -> SavedLayout | None:
     unsupported = [layout.get(key) for key in ("param_split_shape", "indices_offset")]
     names = ("field", "opt_weight_shard_step", "opt_weight_shard_size")
     field, step, sharers = (get_int(layout, name, minimum=None, where=where) for name in names)
-    return None if any(unsupported) else _told(grid, sides, field, step, sharers)
+    return None if any(unsupported) else _saved_layout(grid, sides, field, step, sharers)
 
 
-def _told(grid: Sequence[int], sides: Sequence[int], field: int, step: int, sharers: int) -> SavedLayout | None:
+def _saved_layout(grid: Sequence[int], sides: Sequence[int], field: int, step: int, sharers: int) -> SavedLayout | None:
     """Return a layout; None where it has what nothing here knows of: an embedding by fields, an unknown grid."""
     is_grid = 0 < len(grid) <= _MOST_SIDES and all(0 < size <= _MOST_RANKS for size in grid)
     if field or not is_grid or sharers < -1 or any(not -1 <= side < len(grid) for side in sides):

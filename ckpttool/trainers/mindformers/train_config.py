@@ -105,7 +105,7 @@ class TrainConfig(RunConfig):
         return replace(self, world_size=devices, global_batch_size=batch)
 
 
-def own(config: RunConfig) -> TrainConfig:
+def with_trainer_defaults(config: RunConfig) -> TrainConfig:
     """Return a config as MindFormers' own, with all that it says.
 
     Raises:

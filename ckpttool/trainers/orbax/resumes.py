@@ -14,7 +14,7 @@ from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetti
 from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.formats.strict_json import ParseError, parse_object
 from ckpttool.trainers.base import Effects, Resume
-from ckpttool.trainers.common.own_choice import Choice, OwnChoice, said
+from ckpttool.trainers.common.own_choice import Choice, OwnChoice, save_finding_text
 from ckpttool.trainers.orbax import RECORD, RECORD_LIMIT, TRAINER
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def choose(start: OwnStart) -> Choice:
     against = blocking(start.checked(latest).findings)
     if not against:
         return latest.name, Outcome.LOADS, why
-    message = said(against[0], latest)
+    message = save_finding_text(against[0], latest)
     if max(finding.severity for finding in against) < Severity.DAMAGE:
         return latest.name, Outcome.UNKNOWN, f"{why}; whether it can be restored is not known: {message}"
     return latest.name, Outcome.STOPS, f"{why}, and restoring it raises an error: {message}"

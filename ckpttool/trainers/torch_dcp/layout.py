@@ -21,7 +21,7 @@ from ckpttool.trainers.torch_dcp import COMPOSER_TIME, LAYOUT, METADATA, TRAINER
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.placement import ReadByAll
-    from ckpttool.trainers.torch_dcp.saves import Told
+    from ckpttool.trainers.torch_dcp.saves import SaveRecord
     from ckpttool.trainers.torch_dcp.store import DcpStore
 
 _OPTIMIZER = ("optim", "optimizer", "optimizers")
@@ -62,7 +62,7 @@ class TorchDcpLayout(FoldersOfSlices):
         """Read each save's names, its record, and the counters that this leads to."""
         from ckpttool.trainers.torch_dcp.saves import SaveTree
 
-        inventory = SaveTree(layout=TRAINER.name, reading=_told, is_save=_saves).scan(storage, listing, options)
+        inventory = SaveTree(layout=TRAINER.name, reading=_save_record, is_save=_saves).scan(storage, listing, options)
         if not lacks_its_saves({entry.name for entry in listing.entries}):
             return inventory
         saves = tuple(replace(save, findings=(*save.findings, _renamed(save.name))) for save in inventory.checkpoints)
@@ -101,10 +101,10 @@ def _saves(listing: Listing) -> Iterator[str]:
             yield entry.name
 
 
-def _told(storage: Storage, name: str, store: DcpStore) -> Told:
+def _save_record(storage: Storage, name: str, store: DcpStore) -> SaveRecord:
     """Look for counters under the names that applications give them; what else is in it is the application's."""
     from ckpttool.core.decide.steps import read_name
-    from ckpttool.trainers.torch_dcp.saves import BATCHES, SAMPLES, STEPS, Told, progress
+    from ckpttool.trainers.torch_dcp.saves import BATCHES, SAMPLES, STEPS, SaveRecord, progress
 
     keys: dict[str, Iterable[str]] = {"step": STEPS, "samples": SAMPLES, "batch": BATCHES}
     if any(
@@ -113,7 +113,7 @@ def _told(storage: Storage, name: str, store: DcpStore) -> Told:
         keys = {"step": {f"{COMPOSER_TIME}batch"}, "samples": {f"{COMPOSER_TIME}sample"}}
     numbers = progress(storage, name, store, keys)
     has_optimizer = any(part in _OPTIMIZER for tensor_name in store.names for part in tensor_name.split(".")[:2])
-    return Told(
+    return SaveRecord(
         scalars=Scalars(
             step=numbers.get("step"),
             samples=numbers.get("samples"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ckpttool.core.decide.data_effects import batches_read, consumed
 from ckpttool.core.domain.data_position import DataEffect, GoesOn, Unknown
 from ckpttool.trainers.base import Effects, Resume
-from ckpttool.trainers.common.own_choice import NotTold, OwnChoice
+from ckpttool.trainers.common.own_choice import ChoiceUnknown, OwnChoice
 from ckpttool.trainers.torch_dcp import TRAINER
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ def effects(resume: Resume) -> Effects:
     return Effects(position=position, settings=(), findings=())
 
 
-def choose(start: OwnStart) -> NotTold:
+def choose(start: OwnStart) -> ChoiceUnknown:
     """Say that nothing is chosen.
 
     Source: `torch.distributed.checkpoint.load`, whose `checkpoint_id` has no default that means the newest.
     """
     del start
     why = "it chooses nothing: the training's own script names the folder (checkpoint_id)"
-    return NotTold(why=why, by_script=True)
+    return ChoiceUnknown(why=why, by_script=True)
 
 
 SIMULATOR = OwnChoice(trainer=TRAINER, choose=choose)

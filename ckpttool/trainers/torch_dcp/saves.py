@@ -34,7 +34,7 @@ BATCHES = frozenset({"global_batch_size", "gbs"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class SaveRecord:
     """What a save says of the training."""
 
     scalars: Scalars = Scalars()
@@ -44,7 +44,7 @@ class Told:
     facts: Facts = ()
 
 
-Reading = Callable[[Storage, str, DcpStore], Told]
+Reading = Callable[[Storage, str, DcpStore], SaveRecord]
 """Says what a save tells: the tree, the save's folder, and its record."""
 
 

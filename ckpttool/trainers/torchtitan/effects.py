@@ -40,13 +40,13 @@ def effects(resume: Resume) -> Effects:
     read = consumed(resume.plan, resume.inventory, resume.data)
     checkpoint = resume.plan.point.checkpoint
     if checkpoint.content is Content.WEIGHTS_ONLY:
-        return _told(GoesOn(effect=DataEffect.RESTARTS, why=_WEIGHTS, samples=read.samples, source=read.source))
+        return _effects_of(GoesOn(effect=DataEffect.RESTARTS, why=_WEIGHTS, samples=read.samples, source=read.source))
     config = resume.config
     if config is not None and config.trainer == TRAINER.name and "dataloader" in left_out(View(config.settings)):
         restarted = GoesOn(effect=DataEffect.RESTARTS, why=_LEFT_OUT, samples=read.samples, source=read.source)
-        return _told(restarted, remedy="take `dataloader` out of exclude_from_loading")
+        return _effects_of(restarted, remedy="take `dataloader` out of exclude_from_loading")
     changed = resume.data.new_global_batch is not None and read.changes
-    return _told(
+    return _effects_of(
         GoesOn(
             effect=DataEffect.REORDERS if changed else DataEffect.EXACT,
             why=_OTHER_BATCHES if changed else _STATE,
@@ -61,7 +61,7 @@ def effects(resume: Resume) -> Effects:
     )
 
 
-def _told(position: GoesOn, *, remedy: str | None = None) -> Effects:
+def _effects_of(position: GoesOn, *, remedy: str | None = None) -> Effects:
     findings = effect_findings(position, title=TRAINER.title, remedy=remedy)
     return Effects(position=position, settings=(), findings=findings)
 

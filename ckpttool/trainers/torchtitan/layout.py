@@ -25,7 +25,7 @@ from ckpttool.trainers.torchtitan import DP, LAYOUT, SAVE, STATE, TRAINER
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.load_settings import LoadSettings
-    from ckpttool.trainers.torch_dcp.saves import Told
+    from ckpttool.trainers.torch_dcp.saves import SaveRecord
     from ckpttool.trainers.torch_dcp.store import DcpStore
 
 
@@ -42,7 +42,7 @@ class TorchtitanLayout(FoldersOfSlices):
         from ckpttool.trainers.torchtitan.exported import look_at_either
         from ckpttool.trainers.torchtitan.own_choice import strays_taken
 
-        tree = SaveTree(layout=TRAINER.name, reading=_told, is_save=_saves, look=look_at_either)
+        tree = SaveTree(layout=TRAINER.name, reading=_save_record, is_save=_saves, look=look_at_either)
         inventory = tree.scan(storage, listing, options)
         taken = tuple(strays_taken(listing))
         paths = {finding.path for finding in taken}
@@ -70,12 +70,12 @@ def _saves(listing: Listing) -> Iterator[str]:
     return (name for name in listing.folders("step-") if re.fullmatch(SAVE, name))
 
 
-def _told(storage: Storage, name: str, store: DcpStore) -> Told:
-    from ckpttool.trainers.torch_dcp.saves import Told, progress
+def _save_record(storage: Storage, name: str, store: DcpStore) -> SaveRecord:
+    from ckpttool.trainers.torch_dcp.saves import SaveRecord, progress
 
     keys = {"step": ("step",), "tokens": ("ntokens_seen",), DP: ("world_size",)}
     numbers = progress(storage, name, store, keys)
-    return Told(
+    return SaveRecord(
         scalars=Scalars(step=numbers.get("step"), tokens=numbers.get("tokens")),
         content=_content(storage, name, store),
         named=NamedStep(stem="step-", number=Step(int(name.rpartition("-")[2]))),

@@ -19,7 +19,7 @@ from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.storage.base import Kind
 from ckpttool.trainers.common.named_path import inside
-from ckpttool.trainers.common.own_choice import Choice, NotTold, OwnChoice, Told
+from ckpttool.trainers.common.own_choice import Choice, ChoiceUnknown, ConfigChoice, OwnChoice
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.torch_dcp import METADATA
 from ckpttool.trainers.torchtitan import INDEX, LEFT_OUT, ON, SECTION, TRAINER
@@ -79,7 +79,7 @@ def strays_taken(listing: Listing) -> Iterator[Finding]:
             )
 
 
-def told(start: OwnStart, view: View) -> Told:
+def choice_of(start: OwnStart, view: View) -> ConfigChoice:
     """Go by the `[checkpoint]` of its config: whether it is on, in which folder, which step, and what it leaves out.
 
     Source: `CheckpointManager.__init__` and `load` of torchtitan 0.1.0 and 0.2.2, `_states_to_load` of 0.3.0.
@@ -89,7 +89,7 @@ def told(start: OwnStart, view: View) -> Told:
         name = (ON[0] if key == SECTION else key).rpartition(".")[2]
         why = "checkpoints are off, so that it begins at step 0, whatever was saved"
         mend = f"write `{name} = true` under [{SECTION}]"
-        return Told(choice=(None, Outcome.SCRATCH, why), key=key, mend=mend)
+        return ConfigChoice(choice=(None, Outcome.SCRATCH, why), key=key, mend=mend)
     outcome = _of_other_folder(start, view) or _of_other_parts(view) or _of_step(start, view)
     return replace(outcome, path=_place(view))
 
@@ -102,44 +102,44 @@ def _place(view: View) -> str | None:
     return os.path.join(*(str(part) for part in (dump, folder or "checkpoint") if part is not None))
 
 
-def _of_other_folder(start: OwnStart, view: View) -> Told | None:
+def _of_other_folder(start: OwnStart, view: View) -> ConfigChoice | None:
     place, key, root = _place(view), f"{SECTION}.folder", start.inventory.root
     if place is None or inside(root, place) == "":
         return None
     choice = place, Outcome.UNKNOWN, f"it looks in {place}, not in {root}"
     mend = f"write the `dump_folder` and the `folder` that make {root}"
-    return Told(choice=choice, key=key if view.setting(key) else _DUMP, mend=mend)
+    return ConfigChoice(choice=choice, key=key if view.setting(key) else _DUMP, mend=mend)
 
 
-def _of_other_parts(view: View) -> Told | None:
+def _of_other_parts(view: View) -> ConfigChoice | None:
     """Say what comes of parts that are left out, but for the data loaders, of which the data's place tells."""
     names = left_out(view)
     wrong = [name for name in names if name not in {"dataloader", *_ANEW}]
     mend = f"take {' and '.join(name for name in names if name != 'dataloader')} out of `exclude_from_loading`"
     if wrong:
         why = f"`exclude_from_loading` names {wrong[0]}, at which it stops with a ValueError"
-        return Told(choice=(None, Outcome.STOPS, why), key=LEFT_OUT, mend=mend)
+        return ConfigChoice(choice=(None, Outcome.STOPS, why), key=LEFT_OUT, mend=mend)
     effects = [_ANEW[name] for name in names if name in _ANEW]
     if not effects:
         return None
-    return Told(key=LEFT_OUT, mend=mend, lacks=f"with `exclude_from_loading` {' and '.join(effects)}")
+    return ConfigChoice(key=LEFT_OUT, mend=mend, lacks=f"with `exclude_from_loading` {' and '.join(effects)}")
 
 
-def _of_step(start: OwnStart, view: View) -> Told:
+def _of_step(start: OwnStart, view: View) -> ConfigChoice:
     key = f"{SECTION}.load_step"
     step = view.get(key)
     if step is None or (step == -1 and not isinstance(step, float)):
-        return Told()
+        return ConfigChoice()
     if isinstance(step, bool) or not isinstance(step, int):
-        return Told(choice=NotTold(why=f"`load_step` is no whole number: {step}"), key=key)
+        return ConfigChoice(choice=ChoiceUnknown(why=f"`load_step` is no whole number: {step}"), key=key)
     name, message = f"step-{step}", f"`load_step` names step {step}"
     save = start.inventory.named(name)
     if save is None:
-        return Told(choice=(None, Outcome.STOPS, f"{message}, and it stops, for there is no {name}"), key=key)
+        return ConfigChoice(choice=(None, Outcome.STOPS, f"{message}, and it stops, for there is no {name}"), key=key)
     stop = _stop(start, save)
     if stop is None:
-        return Told(choice=(name, Outcome.LOADS, message), key=key)
-    return Told(choice=(name, Outcome.STOPS, f"{message}, and then it stops: {stop}"), key=key)
+        return ConfigChoice(choice=(name, Outcome.LOADS, message), key=key)
+    return ConfigChoice(choice=(name, Outcome.STOPS, f"{message}, and then it stops: {stop}"), key=key)
 
 
 def choose(start: OwnStart) -> Choice:
@@ -172,4 +172,4 @@ def _stop(start: OwnStart, save: Checkpoint) -> str | None:
     return None
 
 
-SIMULATOR = OwnChoice(trainer=TRAINER, choose=choose, told=told)
+SIMULATOR = OwnChoice(trainer=TRAINER, choose=choose, choice_of=choice_of)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ckpttool.core.domain.finding import Code, blocking
 from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.formats.strict_json import ParseError
-from ckpttool.trainers.common.own_choice import Choice, OwnChoice, said
+from ckpttool.trainers.common.own_choice import Choice, OwnChoice, save_finding_text
 from ckpttool.trainers.common.tracker_file import tracked_step
 from ckpttool.trainers.verl import TRAINER, folder_of
 
@@ -45,7 +45,7 @@ def _stop(start: OwnStart, save: Checkpoint) -> str | None:
     )  # it asks for no step
     against, world = blocking(findings), save.topology.world_size
     if against:
-        return said(against[0], save)
+        return save_finding_text(against[0], save)
     if start.world_size in {None, world}:
         return None
     return f"{start.world_size} ranks look for files that {world} ranks did not write"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.core.domain.finding import Code, Finding, Severity, told
+from ckpttool.core.domain.finding import Code, Finding, Severity, summary_of
 from ckpttool.core.domain.units import Rank, counted, on_all, on_nodes, on_ranks
 from ckpttool.core.domain.view import View
 
@@ -49,20 +49,20 @@ def gone(*ranks: int) -> Finding:
 
 
 def test_several_findings_are_the_first_one_and_all_their_ranks() -> None:
-    assert told([gone(0), gone(2), gone(3)], 4) == "it is gone, and 2 more: ranks 0, 2-3 (3 of 4)"
-    assert told([gone(1), gone(1)], 4) == "it is gone, and 1 more: rank 1 (1 of 4)"
-    assert told([gone(1), gone(2)]) == "it is gone, and 1 more: ranks 1-2"
-    assert told([gone(), gone()], 4) == "it is gone, and 1 more"
+    assert summary_of([gone(0), gone(2), gone(3)], 4) == "it is gone, and 2 more: ranks 0, 2-3 (3 of 4)"
+    assert summary_of([gone(1), gone(1)], 4) == "it is gone, and 1 more: rank 1 (1 of 4)"
+    assert summary_of([gone(1), gone(2)]) == "it is gone, and 1 more: ranks 1-2"
+    assert summary_of([gone(), gone()], 4) == "it is gone, and 1 more"
 
 
 def test_several_findings_in_one_text_name_the_lines_of_the_others() -> None:
     def wrong(line: int | None, path: str = "a.yaml") -> Finding:
         return replace(gone(), message="it is wrong", path=path, line=line)
 
-    assert told([wrong(3), wrong(9), wrong(4), wrong(5)]) == "it is wrong, and 3 more: lines 4-5, 9"
-    assert told([wrong(3), wrong(9), wrong(None)]) == "it is wrong, and 2 more: line 9"
-    assert told([wrong(3), wrong(None)]) == "it is wrong, and 1 more"
-    assert told([wrong(3), wrong(4, "b.yaml")]) == "it is wrong, and 1 more"
+    assert summary_of([wrong(3), wrong(9), wrong(4), wrong(5)]) == "it is wrong, and 3 more: lines 4-5, 9"
+    assert summary_of([wrong(3), wrong(9), wrong(None)]) == "it is wrong, and 2 more: line 9"
+    assert summary_of([wrong(3), wrong(None)]) == "it is wrong, and 1 more"
+    assert summary_of([wrong(3), wrong(4, "b.yaml")]) == "it is wrong, and 1 more"
 
 
 @pytest.mark.parametrize(
@@ -89,13 +89,16 @@ def test_whoever_wants_all_is_told_every_rank_and_node() -> None:
 
 def test_findings_are_told_by_machines_where_these_are_known() -> None:
     view = View(ranks_per_node=2)
-    assert told([gone(0), gone(2), gone(3)], 4, view) == "it is gone, and 2 more: ranks 0, 2-3 (3 of 4), on nodes 0-1"
-    assert told([gone(2), gone(3)], None, view) == "it is gone, and 1 more: ranks 2-3, all of node 1"
-    assert told([gone(1)], 4, view) == "it is gone (on node 0)"
-    assert told([gone()], 4, view) == "it is gone."
-    assert told([gone(), gone()], 4, view) == "it is gone, and 1 more"
+    assert (
+        summary_of([gone(0), gone(2), gone(3)], 4, view)
+        == "it is gone, and 2 more: ranks 0, 2-3 (3 of 4), on nodes 0-1"
+    )
+    assert summary_of([gone(2), gone(3)], None, view) == "it is gone, and 1 more: ranks 2-3, all of node 1"
+    assert summary_of([gone(1)], 4, view) == "it is gone (on node 0)"
+    assert summary_of([gone()], 4, view) == "it is gone."
+    assert summary_of([gone(), gone()], 4, view) == "it is gone, and 1 more"
 
 
 def test_one_finding_says_what_it_says() -> None:
-    assert told([gone(1)], 4) == "it is gone."
-    assert told([replace(gone(0, 1), message="ranks 0-1: stray")], 4) == "ranks 0-1: stray"
+    assert summary_of([gone(1)], 4) == "it is gone."
+    assert summary_of([replace(gone(0, 1), message="ranks 0-1: stray")], 4) == "ranks 0-1: stray"

@@ -215,7 +215,7 @@ class TestMegatron:
         def told(name: str, **arguments: str) -> tuple[AsPlanned, str | None]:
             made = change("megatron", name, arguments={"micro_batch_size": "4"})
             run = replace(experiment(TRIALS[name]), change=made)
-            return framework_of("megatron").told(run, printed(arguments))
+            return framework_of("megatron").as_planned(run, printed(arguments))
 
         assert told("B", fp8="None") == (AsPlanned.YES, None)
         assert told("B", fp8="hybrid") == (AsPlanned.NO, "its log prints fp8 = hybrid")
@@ -230,14 +230,14 @@ class TestMegatron:
     def test_extras_that_are_still_on_are_seen(self) -> None:
         trial = replace(TRIALS["E1"], without=("--sequence-parallel",))
         run = replace(experiment(trial), change=change("megatron", trial))
-        told = framework_of("megatron").told
+        told = framework_of("megatron").as_planned
         assert told(run, seen(fp8="hybrid", sequence_parallel="True"))[0] is AsPlanned.NO
         assert told(run, seen(fp8="hybrid", sequence_parallel="False"))[0] is AsPlanned.YES
 
     def test_what_single_products_did_its_arguments_do_not_tell(self) -> None:
         made = change("megatron", "E4dw", recipe=Recipe.TENSORWISE)
         run = replace(experiment(TRIALS["E4dw"]), change=made)
-        assert framework_of("megatron").told(run, seen(fp8="hybrid"))[0] is AsPlanned.UNKNOWN
+        assert framework_of("megatron").as_planned(run, seen(fp8="hybrid"))[0] is AsPlanned.UNKNOWN
 
 
 def printed(arguments: dict[str, str]) -> RunArithmetic:
@@ -304,7 +304,7 @@ class TestTorchtitan:
     def test_the_recipe_that_it_says_is_active_tells_whether_it_ran_as_planned(self) -> None:
         def told(name: str, **more: object) -> AsPlanned:
             run = replace(experiment(TRIALS[name]), change=change("torchtitan", name, recipe=Recipe.ROWWISE))
-            return framework_of("torchtitan").told(run, seen(**more))[0]  # type: ignore[arg-type]
+            return framework_of("torchtitan").as_planned(run, seen(**more))[0]  # type: ignore[arg-type]
 
         assert told("B", recipe="rowwise") is AsPlanned.NO
         assert told("B", converted=True) is AsPlanned.NO
@@ -334,7 +334,7 @@ class TestTorchao:
 
     @pytest.mark.parametrize("name", ["te", "torchao"])
     def test_what_logs_nothing_of_its_own_tells_nothing(self, name: str) -> None:
-        assert framework_of(name).told(experiment(TRIALS["C"]), seen())[0] is AsPlanned.UNKNOWN
+        assert framework_of(name).as_planned(experiment(TRIALS["C"]), seen())[0] is AsPlanned.UNKNOWN
 
 
 def test_mindformers_trains_no_fp8_and_a_typo_is_told() -> None:

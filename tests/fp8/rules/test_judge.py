@@ -326,7 +326,7 @@ class TestRows:
 
     def test_runs_that_are_taken_at_their_word_are_named(self) -> None:
         of = plan()
-        silent = [replace(each, told=(AsPlanned.UNKNOWN, None)) for each in runs(of)]
+        silent = [replace(each, as_planned=(AsPlanned.UNKNOWN, None)) for each in runs(of)]
         found = judge(of, silent, baseline(), recipes=RECIPES)
         assert found.notes[0].startswith(
             "nothing in their logs tells what was computed, so they are taken at their word: B"

@@ -77,8 +77,8 @@ def test_a_part_comes_back_as_it_was_written() -> None:
     look = read(part())
     assert look.seat == SEAT
     assert look.answers == answers()
-    assert [look.told(each.path) for each in REPORTS] == list(REPORTS)
-    assert look.told("rank_8/c.ckpt") is None
+    assert [look.report_of(each.path) for each in REPORTS] == list(REPORTS)
+    assert look.report_of("rank_8/c.ckpt") is None
 
 
 @pytest.mark.parametrize(
@@ -103,10 +103,10 @@ def test_a_part_comes_back_as_it_was_written() -> None:
 )
 def test_whatever_was_seen_of_a_shard_comes_back(changed: dict[str, object]) -> None:
     told = replace(REPORTS[0], **changed)  # type: ignore[arg-type]  # fields of a report
-    assert read(part(told)).told(told.path) == told
+    assert read(part(told)).report_of(told.path) == told
     other = REPORTS[1]
-    assert read(part(told, other)).told(told.path) == told
-    assert read(part(told, other)).told(other.path) == other
+    assert read(part(told, other)).report_of(told.path) == told
+    assert read(part(told, other)).report_of(other.path) == other
 
 
 def test_names_that_are_no_utf8_come_back() -> None:
@@ -115,7 +115,7 @@ def test_names_that_are_no_utf8_come_back() -> None:
     look = read(part(report(name), seen=seen, seat=replace(SEAT, root=f"/data/{name}")))
     assert look.answers == seen
     assert look.seat.root == f"/data/{name}"
-    assert look.told(name) == report(name)
+    assert look.report_of(name) == report(name)
 
 
 def test_a_part_cut_at_any_byte_counts_as_missing_and_a_whole_one_does_not() -> None:
@@ -199,4 +199,4 @@ def test_a_bomb_is_not_unpacked() -> None:
 def test_a_save_that_somebody_else_spelled_tells_nothing_of_its_shards() -> None:
     lines = part().decode().splitlines()[:-1]
     lines[2] = lines[2].replace('"mindspore-ckpt"', '"tar"')
-    assert read(resealed(lines)).told(REPORTS[0].path) is None
+    assert read(resealed(lines)).report_of(REPORTS[0].path) is None

@@ -35,4 +35,6 @@ def test_a_save_of_step_0_or_of_another_start_is_no_witness_of_what_trains(
         same_run=same_run,
         shards=tensors_of(reports(1)),
     )
-    assert set(compare_replicas(reports(2), [other]).told) == ({"rank_0/now", "rank_1/now"} if is_told else set())
+    assert set(compare_replicas(reports(2), [other]).compared_paths) == (
+        {"rank_0/now", "rank_1/now"} if is_told else set()
+    )

@@ -55,7 +55,7 @@ def _detour_document(advice: SpikeAdvice | StopAdvice) -> Document:
         "skip_batches": detour.skip_batches,
         "first_skipped": detour.first_skipped,
         "last_skipped": detour.last_skipped,
-        **{detour_.trainer: dict(detour_.config) if detour_.config else detour_.argument for detour_ in detour.told},
+        **{detour_.trainer: dict(detour_.config) if detour_.config else detour_.argument for detour_ in detour.detours},
         "samples_before": detour.samples_before,
         "samples_after": detour.samples_after,
     }
@@ -97,7 +97,7 @@ def _detour(advice: SpikeAdvice | StopAdvice, detour: DataDetour) -> Iterator[Ro
         yield "skip", "nothing: it stands behind the bad batches"
     else:
         yield "skip", f"{detour.skip_batches} batches, {detour.first_skipped} to {detour.last_skipped}"
-    for trainers_detour in detour.told:
+    for trainers_detour in detour.detours:
         settings = trainers_detour.argument or ", ".join(f"{name}: {value}" for name, value in trainers_detour.config)
         if settings:
             yield trainers_detour.title, settings

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.checkpoint import Checkpoint
-from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, seen_in_part, told, withheld
+from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, seen_in_part, summary_of, withheld
 from ckpttool.core.domain.load_settings import LoadSettings, PlaceKind
 from ckpttool.core.domain.plan import (
     MOST_REJECTED,
@@ -223,7 +223,7 @@ def _unknown(reasons: Sequence[Finding], root: str) -> str:
 def ways_on(answer: NoResumePoint, view: View) -> list[str]:
     """Say what may help where there is nothing to resume from, a sentence each."""
     restores = [finding for finding in answer.findings if finding.code is Code.RANKS_TO_RESTORE]
-    sentences = [f"{told([restore], view=view)}: {restore.remedy}" for restore in restores]
+    sentences = [f"{summary_of([restore], view=view)}: {restore.remedy}" for restore in restores]
     if answer.where_else:
         sentences.append(answer.where_else)
     elif not answer.rejected and not answer.findings:

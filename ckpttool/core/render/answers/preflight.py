@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from difflib import unified_diff
 from typing import TYPE_CHECKING
 
-from ckpttool.core.domain.finding import Code, Severity, told
+from ckpttool.core.domain.finding import Code, Severity, summary_of
 from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.core.domain.preflight import Check, FixedConfig, Lint, Outcome, Preflight, Reason
 from ckpttool.core.domain.settings import dotted
@@ -154,7 +154,7 @@ def _listed(answer: Preflight | Lint, reasons: Sequence[Reason], most: int, styl
         first = kind[0].finding
         text = line(first.severity.word, style=style)
         text.append(f" {first.code.value}", style="bold")
-        message = told([reason.finding for reason in kind], ranks_of(answer), view)
+        message = summary_of([reason.finding for reason in kind], ranks_of(answer), view)
         text.append(f" {_place(kind[0])}{shown(message)}", style="")
         yield line()
         yield text

@@ -51,9 +51,9 @@ def view_of(start: OwnStart, folder: Storage) -> MindFormersView:
     """
     from ckpttool.trainers.mindformers.load import LOAD_FORMAT
     from ckpttool.trainers.mindformers.simulate.view import MindFormersSettings, view_for_mindformers
-    from ckpttool.trainers.mindformers.train_config import ConfigView, own
+    from ckpttool.trainers.mindformers.train_config import ConfigView, with_trainer_defaults
 
-    mine = None if start.config is None else own(start.config)
+    mine = None if start.config is None else with_trainer_defaults(start.config)
     newest = next(iter(newest_first(start.inventory.checkpoints)), None)
     if mine is None:
         load_format = LOAD_FORMAT[newest.format if newest else FormatName.MINDSPORE_CKPT]

@@ -26,7 +26,7 @@ from ckpttool.trainers.mindformers.load import planned_skip
 from ckpttool.trainers.mindformers.own_names import StopsError, with_rank
 from ckpttool.trainers.mindformers.simulate import simulate, view_of
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS
-from ckpttool.trainers.mindformers.train_config import LEGACY_SWITCHES, ConfigView, TrainConfig, own
+from ckpttool.trainers.mindformers.train_config import LEGACY_SWITCHES, ConfigView, TrainConfig, with_trainer_defaults
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.settings import Value
@@ -61,7 +61,7 @@ class _HoldsModelError(StopsError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
+class _LoadSettings:
     """What a config says of what is loaded."""
 
     key: str
@@ -84,14 +84,14 @@ def as_it_stands(start: OwnStart, plan: ResumePlan) -> JudgedStart:
     """
     if start.config is None:
         return JudgedStart(simulation=None, why="no --config, by which MindFormers goes")
-    config = own(start.config)
+    config = with_trainer_defaults(start.config)
     if config.world_size is None:  # as many as wrote it, unless somebody says otherwise
         config = config.started_on(plan.point.checkpoint.topology.world_size)
     view = ConfigView(config.settings)
     if view.setting(_BASE) is not None and not {_LOAD, _RESUME} <= {str(entry.key[0]) for entry in view.entries}:
         why = f"`{_BASE}` names another file, which was not read and may say what is loaded"
         return JudgedStart(simulation=None, why=why, line=view.line(_BASE))
-    settings = _told(config, view)
+    settings = _load_settings(config, view)
     try:
         _refuse_types(config, view)
         judged = _judged(start, plan, config, settings)
@@ -147,24 +147,26 @@ def _shown(value: Value) -> str:
     return f"a {value.value}" if isinstance(value, Nested) else repr(value)
 
 
-def _told(config: TrainConfig, view: ConfigView) -> _Told:
+def _load_settings(config: TrainConfig, view: ConfigView) -> _LoadSettings:
     resumes = view.get(_RESUME)
     if config.use_legacy_format:
-        return _Told(key=_LOAD, path=view.get(_LOAD), resumes=resumes, why_not=f"`{_RESUME}` is off")
+        return _LoadSettings(key=_LOAD, path=view.get(_LOAD), resumes=resumes, why_not=f"`{_RESUME}` is off")
     if isinstance(resumes, str):
         refused = f"`{_RESUME}: {resumes}` names a file, which the newer layout refuses with a ValueError"
-        return _Told(key=_RESUME, path=None, resumes=resumes, why_not=refused)
+        return _LoadSettings(key=_RESUME, path=None, resumes=resumes, why_not=refused)
     key = _SECTION_LOAD if view.get(_SECTION_LOAD) is not None else _LOAD
     no_load = view.get(_NO_OPTIMIZER)
     if no_load is None:
         # It is switched off where the older key names nothing, whatever the section names.
         resumes = bool(resumes) and bool(view.get(_LOAD))
-        return _Told(key=key, path=view.get(key), resumes=resumes, why_not=f"`{_RESUME}` is off, or `{_LOAD}` empty")
+        return _LoadSettings(
+            key=key, path=view.get(key), resumes=resumes, why_not=f"`{_RESUME}` is off, or `{_LOAD}` empty"
+        )
     why_not = "`checkpoint.no_load_optim` is on"
-    return _Told(key=key, path=view.get(key), resumes=not no_load, why_not=why_not, switch=_NO_OPTIMIZER)
+    return _LoadSettings(key=key, path=view.get(key), resumes=not no_load, why_not=why_not, switch=_NO_OPTIMIZER)
 
 
-def _judged(start: OwnStart, plan: ResumePlan, config: TrainConfig, settings: _Told) -> JudgedStart:
+def _judged(start: OwnStart, plan: ResumePlan, config: TrainConfig, settings: _LoadSettings) -> JudgedStart:
     """Go through the modes.
 
     Raises:
@@ -206,7 +208,7 @@ def _judged(start: OwnStart, plan: ResumePlan, config: TrainConfig, settings: _T
     )
 
 
-def _from_tree(start: OwnStart, config: TrainConfig, settings: _Told, relative: str) -> Simulation:
+def _from_tree(start: OwnStart, config: TrainConfig, settings: _LoadSettings, relative: str) -> Simulation:
     kind = _kind(start.storage, relative)
     if kind is None:
         raise StopsError(f"`{settings.key}: {settings.path}` does not exist")
