@@ -44,7 +44,7 @@ def read(tree: Json, tensors: Mapping[str, torch.Tensor]) -> object:
     """Put a value together from what `spell` made of it; tensors that were one are one again.
 
     Args:
-        tree: As `Spelled.tree`; from a file it may be anything.
+        tree: As `EncodedValue.tree`; from a file it may be anything.
         tensors: By name. They are used as they are, not copied.
 
     Returns:

@@ -59,7 +59,7 @@ class Unsaveable(TypeError):  # noqa: N818  it names what cannot be saved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spelled:
+class EncodedValue:
     """A value in two parts that belong together."""
 
     tensors: dict[str, torch.Tensor]
@@ -85,7 +85,7 @@ class Sharded:
     device_type: str
 
 
-def spell(value: object, prefix: str = "") -> Spelled:
+def spell(value: object, prefix: str = "") -> EncodedValue:
     """Take a value apart.
 
     Args:
@@ -97,7 +97,7 @@ def spell(value: object, prefix: str = "") -> Spelled:
     """
     speller = _Speller()
     tree = speller.tree(value, prefix, 0)
-    return Spelled(tensors=speller.tensors, tree=tree)
+    return EncodedValue(tensors=speller.tensors, tree=tree)
 
 
 class _Speller:

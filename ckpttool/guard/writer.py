@@ -27,7 +27,7 @@ from ckpttool.core.domain.shard import FormatName
 from ckpttool.core.domain.units import ByteCount, Rank, Step, moment
 from ckpttool.core.errors import CkptToolError, UsageError
 from ckpttool.core.formats.base import schema_hash, schema_rows
-from ckpttool.core.formats.safetensors.header import spelled
+from ckpttool.core.formats.safetensors.header import encoded_header
 from ckpttool.core.formats.strict_json import JsonObject
 from ckpttool.core.records import OWN_STATE, births_begin
 from ckpttool.core.records.birth import birth_path
@@ -38,7 +38,7 @@ from ckpttool.core.write.stream import Block, Streamed, stream
 from ckpttool.guard.agree import Ranks
 from ckpttool.guard.embedding import EmbeddingHealth
 from ckpttool.guard.objects import Objects
-from ckpttool.guard.state_tree import Spelled, Unsaveable, spell
+from ckpttool.guard.state_tree import EncodedValue, Unsaveable, spell
 from ckpttool.guard.tensor_file import block, named
 
 STATE_SCHEMA = "ckpttool/training-state/1"
@@ -326,7 +326,7 @@ class _File:
         self._ready[OWN_STATE] = save.state
         rows = [*named(save.tensors.items()), (OWN_STATE, DType.U8, (len(save.state),))]
         rows += [(scalar.name, scalar.dtype, scalar.shape) for scalar in save.scalars]
-        self._head, self.entries = spelled(rows)
+        self._head, self.entries = encoded_header(rows)
         self.size = ByteCount(len(self._head) + sum(entry.nbytes for entry in self.entries))
         self.hashes = TensorHashes(self.entries, 0, self.size)
         """Of each tensor, as it was handed to the disk."""
@@ -343,7 +343,7 @@ class _File:
                 yield data
 
 
-def _state(parts: Spelled, world_size: int) -> bytes:
+def _state(parts: EncodedValue, world_size: int) -> bytes:
     document: JsonObject = {
         "schema": STATE_SCHEMA,
         "world_size": world_size,

@@ -235,13 +235,13 @@ def _scalars(answer: Contents) -> list[RenderableType]:
     most = len(answer.scalars) if answer.most_rows is None else _MOST_SCALARS
     pairs = []
     for row in answer.scalars[:most]:
-        variants = "".join(f", but {spelled(value)} on {_places(ranks, noun=True)}" for value, ranks in row.others)
-        pairs.append((named(row.name), line(f"{spelled(row.value)}{variants}", style="yellow" if variants else "")))
+        variants = "".join(f", but {value_text(value)} on {_places(ranks, noun=True)}" for value, ranks in row.others)
+        pairs.append((named(row.name), line(f"{value_text(row.value)}{variants}", style="yellow" if variants else "")))
     rest = len(answer.scalars) - most
     more = [line(f"  … and {counted(rest, 'more scalar')}: --all shows them", style="dim")] if rest > 0 else []
     return [line(), line("Scalars", style="dim"), Pairs(pairs), *more]
 
 
-def spelled(value: Value) -> str:
+def value_text(value: Value) -> str:
     """Spell a scalar for people, whole."""
     return shown(str(value))

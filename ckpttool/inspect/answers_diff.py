@@ -11,7 +11,7 @@ from ckpttool.core.domain.verdict import Level
 from ckpttool.core.formats.base import CHECKSUM_KEY
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.json import Document, finding_document
-from ckpttool.inspect.answers import dims, left_out, named, number, spelled
+from ckpttool.inspect.answers import dims, left_out, named, number, value_text
 from ckpttool.inspect.model import Difference, Group, Movement, ScalarChange, TensorChange
 
 if TYPE_CHECKING:
@@ -271,5 +271,5 @@ def _scalars(answer: Difference) -> list[RenderableType]:
 
 
 def _scalar(row: ScalarChange) -> str:
-    before, after = ("none" if value is None else spelled(value) for value in (row.before, row.after))
+    before, after = ("none" if value is None else value_text(value) for value in (row.before, row.after))
     return f"{before} → {after}" if before != after else f"{before}, but not the same on every rank"

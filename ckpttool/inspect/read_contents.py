@@ -78,7 +78,7 @@ def opened_shard(task: CheckTask, source: ByteSource) -> tuple[Observation, Open
         values=read_single(source, header.entries),
         producer=_producer(header.format, dict(header.metadata)),
         metadata=header.metadata,
-        checksum=_spelled(header.checksum),
+        checksum=_checksum_pair(header.checksum),
     )
     return observed, opened
 
@@ -236,5 +236,5 @@ def _producer(format_: FormatName, metadata: dict[str, str]) -> str | None:
     return {"ms": "MindSpore", "pt": "PyTorch", "np": "NumPy", "tf": "TensorFlow"}.get(metadata.get("format", ""))
 
 
-def _spelled(checksum: Checksum | None) -> tuple[str, str] | None:
+def _checksum_pair(checksum: Checksum | None) -> tuple[str, str] | None:
     return None if checksum is None else (checksum.algorithm, f"{checksum.value:08x}")

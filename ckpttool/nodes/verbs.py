@@ -206,7 +206,7 @@ def _made(
         view = replace(view, answers=Answers(failures=view.answers.failures))
     return Made(
         seat=seat,
-        data=_spelled(seat, view),
+        data=_encode_part(seat, view),
         resolved_from=None if located is None else located.resolved_from,
         found=located is not None,
         words=_words(view),
@@ -339,7 +339,7 @@ def _claims(question: PartQuestion, process: Process) -> tuple[Rank, ...] | None
     return tuple(Rank(rank) for rank in range(first, first + question.devices_per_node))
 
 
-def _spelled(seat: Seat, view: Seen) -> bytes:
+def _encode_part(seat: Seat, view: Seen) -> bytes:
     saves = defaultdict(list)
     for path, report in sorted(view.reports.items()):
         saves[view.saves.get(path, "")].append(report)

@@ -28,7 +28,7 @@ from ckpttool.core.formats.strict_json import (
     get_str,
     parse_object,
 )
-from ckpttool.core.records import own_state, spelled, unspelled
+from ckpttool.core.records import encoded_name, own_state, unspelled
 from ckpttool.core.records.hashed_json import closed, is_whole
 from ckpttool.core.storage import is_local
 from ckpttool.core.storage.local import LocalStorage
@@ -92,19 +92,19 @@ def state_bytes(state: WatchState) -> bytes:
         "last_new": watched.last_new,
         "intervals": [*watched.intervals],
         "durations": [*watched.durations],
-        "newest": None if watched.newest is None else spelled(watched.newest),
+        "newest": None if watched.newest is None else encoded_name(watched.newest),
         "overdue_told": watched.overdue_told,
         "low_told": watched.low_told,
         "unseen_since": watched.unseen_since,
         "unseen_told": watched.unseen_told,
         "under_way": watched.under_way,
         "nodes": [
-            {name: getattr(node, name) for name in KnownNode.__slots__} | {"name": spelled(node.name)}
+            {name: getattr(node, name) for name in KnownNode.__slots__} | {"name": encoded_name(node.name)}
             for node in watched.nodes
         ],
         "saves": [
             {name: getattr(save, name) for name in KnownSave.__slots__}
-            | {"key": spelled(save.key), "name": spelled(save.name)}
+            | {"key": encoded_name(save.key), "name": encoded_name(save.name)}
             for save in watched.saves
         ],
     }

@@ -360,7 +360,7 @@ def own_ledger(data: bytes) -> None:
         for known in found.shards.values():
             assert known.stamp.size >= 0
         if found.shards and all(_is_text(path) for path in (*found.shards, *found.tensors)):
-            spelled = ledger._spelled(found)  # noqa: SLF001  saving takes whole reports, which a ledger has not
+            spelled = ledger._encode(found)  # noqa: SLF001  saving takes whole reports, which a ledger has not
             assert ledger.load(written(spelled)) == found
 
 

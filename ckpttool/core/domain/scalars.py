@@ -16,7 +16,7 @@ _ALWAYS_SPELLED = ("epoch_num", "step_num", "global_step", "loss_scale", "global
 """What manifests and ledgers have had from the first on, null where a file has no such scalar."""
 
 
-def spelled(values: ScalarValues) -> dict[str, int | float | None]:
+def encode_scalars(values: ScalarValues) -> dict[str, int | float | None]:
     """Return the values as our own records hold them."""
     return {**dict.fromkeys(_ALWAYS_SPELLED), **dict(values)}
 

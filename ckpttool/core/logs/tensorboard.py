@@ -154,7 +154,7 @@ class _Waiting:
         for step in sorted(self.steps)[:count]:
             record, time, values = self.steps.pop(step)
             row = {field: f"{values[tag]:.17g}" for field, tag in tags.items() if field not in _OWN and tag in values}
-            yield record, {**row, "step": str(step), "time": _spelled(time)}
+            yield record, {**row, "step": str(step), "time": _time_text(time)}
         if count is None:
             self._last.clear()
 
@@ -163,7 +163,7 @@ _OWN = frozenset({"step", "time"})
 """Fields that every event has by itself."""
 
 
-def _spelled(time: float) -> str:
+def _time_text(time: float) -> str:
     """Spell a time as logs do; nothing for what is in no year."""
     with suppress(ValueError, OverflowError, OSError):
         return show_local_time(local_time(time))

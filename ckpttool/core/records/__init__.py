@@ -111,7 +111,7 @@ def leads_out(path: str) -> bool:
     return "\0" in path or any(part in {"", ".", ".."} for part in path.split("/"))
 
 
-def spelled(name: str) -> str:
+def encoded_name(name: str) -> str:
     """Return a name from a disk, whatever bytes it has, as text that JSON can hold; `unspelled` gives it back."""
     return name.encode("utf-8", "surrogateescape").decode("latin-1")
 

@@ -53,7 +53,7 @@ class FoundDamaged:
     """Of what drifted: the step of the first save that is known to differ; None where no step is known."""
 
 
-def kept(place: str | None) -> Mapping[str, FoundDamaged]:
+def read_damaged(place: str | None) -> Mapping[str, FoundDamaged]:
     """Read what was found in a tree, by path; nothing where there is no such file, or none that can be believed."""
     return {} if place is None else _believed(_content(place))
 
@@ -144,9 +144,11 @@ class Proofs:
             ensure_folder(str(Path(place).parent), mode=0o700)
             with locked(place, timeout=5.0):
                 after = {
-                    path: damaged for path, damaged in {**kept(place), **self._news}.items() if damaged is not None
+                    path: damaged
+                    for path, damaged in {**read_damaged(place), **self._news}.items()
+                    if damaged is not None
                 }
-                write(place, _spelled(after), overwrite=True, backup=False)
+                write(place, _encode(after), overwrite=True, backup=False)
         self._news = {}
 
 
@@ -160,18 +162,18 @@ def _content(place: str) -> bytes:
         return b""
 
 
-def _spelled(files: Mapping[str, FoundDamaged]) -> bytes:
+def _encode(files: Mapping[str, FoundDamaged]) -> bytes:
     from ckpttool.core.records.hashed_json import closed
 
     newest = sorted(files.values(), key=lambda damaged: (-damaged.found_at, damaged.path))[:_MOST_FILES]
     lines = ",\n".join(
-        f"    {json.dumps(spelled_found(damaged))}" for damaged in sorted(newest, key=lambda damaged: damaged.path)
+        f"    {json.dumps(encode_damaged(damaged))}" for damaged in sorted(newest, key=lambda damaged: damaged.path)
     )
     return closed(f'{{\n  "schema": "{SCHEMA}",\n  "files": [\n{lines}\n  ]')
 
 
-def spelled_found(damaged: FoundDamaged) -> dict[str, object]:
-    """Spell what was found of a file; `found_of` reads it back."""
+def encode_damaged(damaged: FoundDamaged) -> dict[str, object]:
+    """Spell what was found of a file; `decode_damaged` reads it back."""
     from ckpttool.core.records.hashed_json import spelled_stamp
 
     return {
@@ -194,13 +196,13 @@ def _believed(data: bytes) -> Mapping[str, FoundDamaged]:
         record = parse_object(data, where="what was found damaged", limit=_LIMIT, most_memory=OWN_MEMORY)
         if get_str(record, "schema") != SCHEMA:
             return {}
-        files = [found_of(as_object(value)) for value in get_list(record, "files")]
+        files = [decode_damaged(as_object(value)) for value in get_list(record, "files")]
     except (ValueError, OverflowError):  # a ParseError is one
         return {}
     return {damaged.path: damaged for damaged in files}
 
 
-def found_of(line: JsonObject) -> FoundDamaged:
+def decode_damaged(line: JsonObject) -> FoundDamaged:
     """Return what was found of a file.
 
     Raises:

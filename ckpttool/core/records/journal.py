@@ -24,7 +24,7 @@ from ckpttool.core.formats.strict_json import (
     get_str,
     parse_object,
 )
-from ckpttool.core.records import HEAL_JOURNAL, JOURNAL, OWN_FOLDER, leads_out, spelled, unspelled
+from ckpttool.core.records import HEAL_JOURNAL, JOURNAL, OWN_FOLDER, encoded_name, leads_out, unspelled
 from ckpttool.core.records.hashed_json import closed, is_whole
 from ckpttool.core.storage.base import Kind, Storage
 
@@ -49,8 +49,8 @@ def journal_bytes(batches: Iterable[Batch]) -> bytes:
     """
     records = (
         {
-            "trash": spelled(batch.trash),
-            "moves": [[spelled(move.path), move.stamp.size, *move.stamp.token] for move in batch.moves],
+            "trash": encoded_name(batch.trash),
+            "moves": [[encoded_name(move.path), move.stamp.size, *move.stamp.token] for move in batch.moves],
         }
         for batch in batches
     )
@@ -71,11 +71,11 @@ def heal_journal_bytes(puts: Iterable[Put]) -> bytes:
     """Spell the journal of a heal; `read_heal_journal` reads the same value back."""
     records = (
         {
-            "path": spelled(put.path),
-            "temporary": spelled(put.temporary),
+            "path": encoded_name(put.path),
+            "temporary": encoded_name(put.temporary),
             "file": _stamp_spelled(put.stamp),
             "replaces": None if put.replaces is None else _stamp_spelled(put.replaces),
-            "kept": None if put.kept is None else spelled(put.kept),
+            "kept": None if put.kept is None else encoded_name(put.kept),
         }
         for put in puts
     )

@@ -18,7 +18,7 @@ from pathlib import Path
 from ckpttool.core.domain.finding import Code, Finding, Severity, note, worst
 from ckpttool.core.domain.manifest import ShardSeal
 from ckpttool.core.domain.replicas import TensorDigests
-from ckpttool.core.domain.scalars import spelled
+from ckpttool.core.domain.scalars import encode_scalars
 from ckpttool.core.domain.shard import FileStamp, FormatName, ShardRole
 from ckpttool.core.domain.units import ByteCount
 from ckpttool.core.domain.verdict import CheckTask, Level, ShardReport
@@ -189,7 +189,7 @@ def save(place: str | None, reports: Collection[ShardReport], *, seals: Mapping[
                 path: remembered for path, remembered in {**before.shards, **news}.items() if remembered is not None
             }
             ledger = Ledger(shards=after, tensors={**before.tensors, **tensors})
-            if (before.shards or before.tensors or after or tensors) and (encoded := _spelled(ledger)) != data:
+            if (before.shards or before.tensors or after or tensors) and (encoded := _encode(ledger)) != data:
                 write(place, encoded, overwrite=True, backup=False)
 
 
@@ -235,7 +235,7 @@ def _is_utf8(path: str) -> bool:
     return True
 
 
-def _spelled(ledger: Ledger) -> bytes:
+def _encode(ledger: Ledger) -> bytes:
     newest = sorted(ledger.shards.items(), key=lambda item: (-item[1].verified_at, item[0]))[:MOST_SHARDS]
     lines = ",\n".join(f"    {json.dumps(_line(path, remembered))}" for path, remembered in sorted(newest))
     return closed(f'{{\n  "schema": "{SCHEMA}",\n  "shards": [\n{lines}\n  ]{spelled_tensors(ledger.tensors)}')
@@ -249,7 +249,7 @@ def _line(path: str, remembered: Remembered) -> dict[str, object]:
         "verified_at": remembered.verified_at,
         "seal": remembered.seal,
         "format": report.format,
-        "scalars": spelled(report.scalars),
+        "scalars": encode_scalars(report.scalars),
         "schema_hash": report.schema_hash,
         "tensors": report.tensors,
         "embedded_checksum": report.embedded_checksum,

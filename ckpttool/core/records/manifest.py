@@ -15,7 +15,7 @@ from ckpttool.core.domain.finding import Code, Finding, damage, unknown
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.manifest import CHUNK_BYTES, VERSION, Manifest, ShardSeal
 from ckpttool.core.domain.replicas import Healed, Proof, TensorDigests, Trust
-from ckpttool.core.domain.scalars import spelled
+from ckpttool.core.domain.scalars import encode_scalars
 from ckpttool.core.domain.shard import FormatName
 from ckpttool.core.domain.units import ByteCount, Rank
 from ckpttool.core.formats.strict_json import (
@@ -94,7 +94,7 @@ def _shard_line(seal: ShardSeal, tensors: int | None) -> str:
         "chunks": " ".join(seal.chunks),
         "format": seal.format.value,
         "schema_hash": seal.schema_hash,
-        "scalars": spelled(seal.scalars),
+        "scalars": encode_scalars(seal.scalars),
         "first_seen": seal.first_seen,
         **({} if seal.healed is None else {"healed": _healed_spelled(seal.healed)}),
         **({} if tensors is None else {"tensors": tensors}),

@@ -52,7 +52,7 @@ class ObjectListing:
         if self._broken is not None:
             raise BrokenRulesError(self._broken)
         try:
-            with in_our_words(self._spelled(key)):
+            with in_our_words(self._url_of(key)):
                 yield
         except BrokenRulesError as error:
             self._broken = str(error)
@@ -74,7 +74,7 @@ class ObjectListing:
                     self._list(path)
             names = self._folders.get(path)
             if names is None and self._folders.get(parent, {}).get(name) is not None:
-                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), self._spelled(path))
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), self._url_of(path))
             if names is None:
                 raise self._missing(path)
             return names
@@ -106,9 +106,9 @@ class ObjectListing:
             return names[name]
 
     def _missing(self, path: str) -> FileNotFoundError:
-        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._spelled(path))
+        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._url_of(path))
 
-    def _spelled(self, path: str) -> str:
+    def _url_of(self, path: str) -> str:
         return f"{self._url}/{path}" if path else self._url
 
     def _is_known(self, path: str) -> bool:
@@ -139,7 +139,7 @@ class ObjectListing:
     def _list_all(self, path: str, most: int | None) -> bool:
         folders: dict[str, _Folder] = {}
         count, start = 0, f"{path}/" if path else ""
-        with in_our_words(self._spelled(path)):
+        with in_our_words(self._url_of(path)):
             pages = iter(self._store.list(path or None, chunk_size=1000))
             while (page := within(LISTING_SECONDS, lambda: next(pages, None), _WHAT)) is not None:
                 for meta in page:
@@ -166,7 +166,7 @@ class ObjectListing:
             OSError: It is none.
         """
         try:
-            with in_our_words(self._spelled(path)):
+            with in_our_words(self._url_of(path)):
                 self._store.head(f"{path}/{_NOWHERE}" if path else _NOWHERE)
         except (FileNotFoundError, WithheldError):
             return
@@ -174,7 +174,7 @@ class ObjectListing:
             if str(error).startswith("the store answers"):  # by its number, as one that has nothing there may
                 return
         raise BrokenRulesError(
-            f"no store answers at {self._spelled(path)}: it lists nothing, and has something under every name; is it "
+            f"no store answers at {self._url_of(path)}: it lists nothing, and has something under every name; is it "
             "a proxy's page?"
         )
 
@@ -189,7 +189,7 @@ class ObjectListing:
             raise self._twice(meta["path"])
 
     def _twice(self, key: str) -> OSError:
-        return OSError(f"the store lists {self._spelled(key)} twice: nothing that it says can be relied on")
+        return OSError(f"the store lists {self._url_of(key)} twice: nothing that it says can be relied on")
 
     def _mind_empty(self, folders: dict[str, _Folder]) -> None:
         """Tell an empty object from what only shows that there is a folder, of which a store lists the same."""
@@ -198,7 +198,7 @@ class ObjectListing:
             doubtful = [name for name in empty if "." not in name]
             if not doubtful:
                 continue
-            with in_our_words(self._spelled(path)):
+            with in_our_words(self._url_of(path)):
                 prefixes = self._names(path)["common_prefixes"]
             for name in {prefix.rpartition("/")[2] for prefix in prefixes}.intersection(doubtful):
                 folder[name] = None
@@ -210,7 +210,7 @@ class ObjectListing:
 
     def _list_names(self, path: str) -> None:
         """List what lies in a folder, and nothing that lies deeper."""
-        with in_our_words(self._spelled(path)):
+        with in_our_words(self._url_of(path)):
             listed = self._names(path)
         names: _Folder = {}
         for meta in listed["objects"]:

@@ -259,19 +259,19 @@ class _Bucket(ObjectListing):
             is_known = self._is_known(parent)
         stamp = self.look(key, lies_in_a_tree=True) if is_known else None
         if is_known and stamp is None:
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), self._spelled(key))
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), self._url_of(key))
         if stamp is not None and stamp.size > limit:
-            raise OverLimitError(errno.EFBIG, f"more than {limit} bytes", self._spelled(key))
-        with in_our_words(self._spelled(key)):
+            raise OverLimitError(errno.EFBIG, f"more than {limit} bytes", self._url_of(key))
+        with in_our_words(self._url_of(key)):
             answer = self._store.get(key, options=conditions(stamp))
             assert_as_listed(answer, stamp)
             if answer.meta["size"] > limit:
-                raise OverLimitError(errno.EFBIG, f"more than {limit} bytes", self._spelled(key))
+                raise OverLimitError(errno.EFBIG, f"more than {limit} bytes", self._url_of(key))
             return bytes(answer.bytes())
 
     def put(self, key: str, data: bytes) -> None:
         """Write an object whole, and list its folder anew when it is asked for."""
-        with in_our_words(self._spelled(key)):
+        with in_our_words(self._url_of(key)):
             self._store.put(key, data)
         forget(self._url)
 

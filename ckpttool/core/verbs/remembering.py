@@ -35,9 +35,9 @@ def found_damaged(root: str) -> Mapping[str, FoundDamaged]:
     base = own_cache(os.environ)
     if base is None or not os.path.isdir(f"{base}/{DAMAGED}"):
         return {}
-    from ckpttool.core.records.damaged import kept
+    from ckpttool.core.records.damaged import read_damaged
 
-    return kept(memory_place(root, DAMAGED))
+    return read_damaged(memory_place(root, DAMAGED))
 
 
 def with_found_damaged(

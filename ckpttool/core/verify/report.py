@@ -14,7 +14,7 @@ from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.expectation import cut_short
 from ckpttool.core.domain.finding import OWN_FILE, Code, Finding, damage, suspect, worst
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.scalars import ScalarRules, ScalarValues, spelled
+from ckpttool.core.domain.scalars import ScalarRules, ScalarValues, encode_scalars
 from ckpttool.core.domain.shard import FormatName, ShardRole
 from ckpttool.core.domain.units import ByteCount
 from ckpttool.core.domain.verdict import CheckTask, Level, ShardDigest, ShardReport, Verdict
@@ -312,5 +312,5 @@ def changed_headers(reports: Iterable[ShardReport], seals: Mapping[str, ShardSea
 
 
 def _header_text(schema_hash: str | None, scalars: ScalarValues) -> str:
-    values = ", ".join(f"{name}={value}" for name, value in spelled(scalars).items())
+    values = ", ".join(f"{name}={value}" for name, value in encode_scalars(scalars).items())
     return f"{schema_hash} Scalars({values})"

@@ -207,11 +207,14 @@ def _unfit(path: str, entry: TensorEntry, shape: tuple[int, ...], block: tuple[i
     *stack, rows, columns = entry.shape if len(entry.shape) >= _MATRIX else (1, 1)
     shapes = [(1,), (*stack, rows), (*stack, -(-rows // block[0]), -(-columns // block[1]))]
     message = (
-        f"the scale of {quoted(entry.name)} has the shape {_spelled(shape)}, not {' or '.join(map(_spelled, shapes))}"
+        f"the scale of {quoted(entry.name)} has the shape {_shape_text(shape)}, not "
+        f"{' or '.join(map(_shape_text, shapes))}"
     )
-    expected = " or ".join(map(_spelled, shapes))
+    expected = " or ".join(map(_shape_text, shapes))
     return (
-        damage(Code.FP8_SCALE_SHAPE, message, path=path, tensor=entry.name, expected=expected, actual=_spelled(shape)),
+        damage(
+            Code.FP8_SCALE_SHAPE, message, path=path, tensor=entry.name, expected=expected, actual=_shape_text(shape)
+        ),
     )
 
 
@@ -241,5 +244,5 @@ def _range(path: str, entry: TensorEntry, codes: Codes) -> tuple[Finding, ...]:
     return (note(Code.FP8_RANGE_UNUSED, message, path=path, tensor=entry.name),)
 
 
-def _spelled(shape: tuple[int, ...]) -> str:
+def _shape_text(shape: tuple[int, ...]) -> str:
     return "×".join(map(str, shape)) or "1"

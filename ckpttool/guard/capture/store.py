@@ -26,7 +26,7 @@ from ckpttool.guard.files.capture import folder_name, record_name, shard_name
 from ckpttool.guard.model.capture import CaptureLevel, LeftOut, MicroBatch, RankCapture, Rerun, ShardFile
 from ckpttool.guard.model.guarding import Emit
 from ckpttool.guard.norm import is_sharded
-from ckpttool.guard.state_tree import Spelled, Unsaveable, spell
+from ckpttool.guard.state_tree import EncodedValue, Unsaveable, spell
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -52,7 +52,7 @@ class StepFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
     level: CaptureLevel
-    encoded: Spelled
+    encoded: EncodedValue
     left_out: tuple[LeftOut | None, ...]
     """Of each micro-batch."""
 
@@ -210,7 +210,7 @@ class CaptureStore:
                 content["gradients"] = dict(named_gradients(self._model))
         return _Kept(level=level, encoded=spell(content), left_out=tuple(left_out for _, left_out in batches))
 
-    def _fits(self, encoded: Spelled) -> bool:
+    def _fits(self, encoded: EncodedValue) -> bool:
         """Tell whether a whole capture is within the budget, and leaves room for two checkpoints of this rank."""
         size = sum(tensor.nbytes for tensor in encoded.tensors.values())
         if size > self._budget.nbytes:

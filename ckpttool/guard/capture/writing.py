@@ -14,7 +14,7 @@ from torch import Tensor
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.units import ByteCount, moment
 from ckpttool.core.errors import WriteFailedError
-from ckpttool.core.formats.safetensors.header import spelled
+from ckpttool.core.formats.safetensors.header import encoded_header
 from ckpttool.core.write.files import ensure_folder
 from ckpttool.core.write.files import replace as replace_file
 from ckpttool.core.write.stream import stream
@@ -68,7 +68,7 @@ class ShardWriter:
 
     def _write(self) -> None:
         ensure_folder(self._path)
-        head, entries = spelled(named(self._tensors.items()))
+        head, entries = encoded_header(named(self._tensors.items()))
         size = ByteCount(entries[-1].spans[0][1] if entries else len(head))
         name = shard_name(self._capture.rank)
         blocks = self._blocks(head, [entry.name for entry in entries])

@@ -310,21 +310,21 @@ def _moment(seconds: float) -> str:
 
 def _line(record: dict[str, EventValue]) -> bytes:
     """Spell a record on one line, cut until it fits; what is not finite is a word, for `jq` refuses the bare tokens."""
-    text = _spelled(record)
+    text = _encode(record)
     cut = dict(record)
     while len(text) >= LONGEST_LINE - _ROOM_FOR_LOST:
-        key = max((key for key in cut if key not in _NEVER_CUT), key=lambda key: len(_spelled(cut[key])), default=None)
+        key = max((key for key in cut if key not in _NEVER_CUT), key=lambda key: len(_encode(cut[key])), default=None)
         value = None if key is None else cut[key]
         if key is None or value is None:  # a thousand values, and none of them long
             cut = {key: cut[key] for key in _NEVER_CUT if key in cut}
         else:
             cut[key] = value[: len(value) // 2] if isinstance(value, (str, list)) and len(value) > 1 else None
         cut["cut"] = True
-        text = _spelled(cut)
+        text = _encode(cut)
     return f"{text}\n".encode()
 
 
-def _spelled(value: EventValue) -> str:
+def _encode(value: EventValue) -> str:
     try:
         return json.dumps(value, allow_nan=False, default=repr)
     except ValueError:

@@ -242,7 +242,7 @@ class SpikeGuard:
         """Return everything that is remembered: plain JSON, for a checkpoint."""
         return {
             "schema": STATE_SCHEMA,
-            "policy": _spelled(self._policy),
+            "policy": _encode_policy(self._policy),
             "watch": None if self._watch is None else self._watch.saved(),
             "in_a_row": self.in_a_row,
             "dropped": self.dropped,
@@ -278,7 +278,7 @@ class SpikeGuard:
         if get_str(saved, "schema") != STATE_SCHEMA:
             raise ParseError(f"expected {STATE_SCHEMA}", key="schema")
         totals = [get_int(saved, key) for key in ("dropped", "applied", "overflows")]
-        if saved.get("policy") != _spelled(self._policy):
+        if saved.get("policy") != _encode_policy(self._policy):
             self.dropped, self.applied, self.overflows = totals
             message = "what was remembered is another policy's, or with other settings, and is not used"
             return (self._afresh(GuardEventKind.GUARD_RESET, message),)
@@ -311,7 +311,7 @@ class SpikeGuard:
         return _LONGEST_WARM_UP
 
 
-def _spelled(policy: Policy | None) -> Json:
+def _encode_policy(policy: Policy | None) -> Json:
     if policy is None:
         return None
     settings = {key: number(value) if isinstance(value, float) else value for key, value in settings_of(policy)}

@@ -17,7 +17,7 @@ from ckpttool.nodes.model import MOST_PARTS_BYTES
 from ckpttool.nodes.read.machines import MachinesOfParts
 from ckpttool.nodes.read.merging import MergedLooks, merge
 from ckpttool.nodes.records.part import MOST_PARTS, Look, read_parts
-from ckpttool.nodes.storage.recorded import RecordedStorage, inner_of, lend, spelled
+from ckpttool.nodes.storage.recorded import RecordedStorage, inner_of, lend, root_of_key
 from ckpttool.trainers.listing import Listing, list_root
 from ckpttool.trainers.located import Located
 from ckpttool.trainers.registry import meant, recognised
@@ -109,7 +109,7 @@ def storage_of(merged: MergedLooks) -> Storage:
         return RecordedStorage(root, merged.answers, inner_of(path, tree), merged.report_of)
 
     lend("parts", key, open_inner)
-    return open_storage(spelled("parts", key, tree))
+    return open_storage(root_of_key("parts", key, tree))
 
 
 def locate_parts(path: str, *, layout: str | None, config: RunConfig | None, root: str | None) -> Located:

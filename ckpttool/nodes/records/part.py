@@ -31,7 +31,7 @@ from ckpttool.core.formats.strict_json import (
     get_str,
     parse_object,
 )
-from ckpttool.core.records.damaged import FoundDamaged, found_of, spelled_found
+from ckpttool.core.records.damaged import FoundDamaged, decode_damaged, encode_damaged
 from ckpttool.core.storage.local import LocalStorage
 from ckpttool.nodes.model import MOST_PART_BYTES, Seat
 from ckpttool.nodes.records.listing import read_answers, spelled_answers, spelled_text, text_of
@@ -83,7 +83,7 @@ def spelled_part(
     """
     views = [(name, list(reports)) for name, reports in saves]
     line_of = {report.path: number for number, (_, reports) in enumerate(views) for report in reports}
-    remembered = [spelled_found(item) for item in damaged]
+    remembered = [encode_damaged(item) for item in damaged]
     record = {**spelled_answers(answers, line_of), **({"found": remembered} if remembered else {})}
     body = [_line(record), *(_line(spelled_look(*view, answers)) for view in views)]
     lines = [_line({"schema": SCHEMA, **_spelled_seat(seat), "version": version, "lines": len(body) + 2}), *body]
@@ -134,7 +134,7 @@ def _part(data: bytes) -> Look:
     seat = _seat(head)
     record = _object(lines[1], "line 2")
     answers, line_of = read_answers(record, len(lines) - 3)
-    damaged = tuple(found_of(as_object(item)) for item in as_list(record.get("found", [])))
+    damaged = tuple(decode_damaged(as_object(item)) for item in as_list(record.get("found", [])))
     reports = _Reports(lines[2:-1], line_of, answers)
     return Look(seat=seat, answers=answers, report_of=reports, found=damaged, line=reports.line)
 

@@ -265,7 +265,7 @@ _OPENED: dict[str, Callable[[str, str], Storage]] = {}
 """Who opens what lies behind a key: its root as it is spelled, and the path behind the key."""
 
 
-def spelled(scheme: str, key: str, path: str) -> str:
+def root_of_key(scheme: str, key: str, path: str) -> str:
     """Return the root that a path has behind a key; above it lie two folders at least, also of `.` and `../x`."""
     return f"{_begin(scheme, key)}{_placed(path)}"
 

@@ -33,7 +33,7 @@ from ckpttool.core.verify.engines.waiting import WaitingEngine
 from ckpttool.core.verify.plan import plan_checks
 from ckpttool.core.verify.session import reports_of
 from ckpttool.nodes.storage.noting import NotingStorage
-from ckpttool.nodes.storage.recorded import Answers, inner_of, lend, spelled, take_back
+from ckpttool.nodes.storage.recorded import Answers, inner_of, lend, root_of_key, take_back
 from ckpttool.nodes.storage.shared_out import Mine, SharedOut
 from ckpttool.nodes.write.sealing import not_sealed_for, seal_share
 from ckpttool.trainers.common.loose_file import SHARD_SUFFIXES
@@ -104,7 +104,7 @@ def look_at(
     by_scalars = located is not None and (trainer is None or trainer.scalars is not None)
     lend("noted", root, open_inner)
     try:
-        storage = open_storage(spelled("noted", root, root))
+        storage = open_storage(root_of_key("noted", root, root))
         remaining = _walk(storage, root)
         reports: dict[str, ShardReport] = {}
         saves: dict[str, str] = {}

@@ -113,7 +113,7 @@ def _found(suspicion: Doubt, path: str, places: Mapping[tuple[Rank, str], Differ
     say = suspect if _severity(suspicion) is Severity.SUSPECT else damage
     return say(
         _OF_KIND[suspicion.kind],
-        f"differs from {replicas} in {share}, first in {tensor}{_spelled(place)}{_why(suspicion)}",
+        f"differs from {replicas} in {share}, first in {tensor}{_place_text(place)}{_why(suspicion)}",
         path=path,
         tensor=tensor,
         remedy=_remedy(suspicion, name),
@@ -149,7 +149,7 @@ def _is_outvoted(suspicion: Doubt) -> bool:
     return is_every_copy or len({*suspicion.others} - {*suspicion.unheard}) >= MIN_COPIES
 
 
-def _spelled(place: DifferingBytes | None) -> str:
+def _place_text(place: DifferingBytes | None) -> str:
     if place is None:
         return ""
     bits = "" if place.bits is None else f", {counted(place.bits, 'bit')} in all"

@@ -531,18 +531,18 @@ def test_threads_share_the_memory() -> None:
 
 def test_a_header_that_we_spell_is_the_one_that_safetensors_writes() -> None:
     tensors = [("scale", DType.F32, ()), ("weight", DType.F32, (2, 3)), ("n", DType.I64, ()), ("none", DType.U8, (0,))]
-    head, entries = strictly.spelled(tensors)
+    head, entries = strictly.encoded_header(tensors)
     header = read(head + bytes(36))
     assert (header.findings, header.entries) == ((), entries)
     assert [each.name for each in entries] == ["n", "scale", "weight", "none"]
     assert len(head) % 8 == 0
-    assert read(strictly.spelled([])[0]).entries == ()
+    assert read(strictly.encoded_header([])[0]).entries == ()
 
 
 @pytest.mark.parametrize("dtype", [DType.C128, DType.F4], ids=lambda dtype: dtype.value)
 def test_what_fits_into_no_file_is_not_spelled(dtype: DType) -> None:
     with pytest.raises(ValueError, match="fits into no safetensors file"):
-        strictly.spelled([("odd", dtype, (1,))])
+        strictly.encoded_header([("odd", dtype, (1,))])
 
 
 # --- spelled anew ----------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from ckpttool.core.domain.finding import Code, Severity
 from ckpttool.core.domain.plan import ResumePlan
 from ckpttool.core.domain.shard import FileStamp
 from ckpttool.core.domain.verdict import Level, ShardReport, VerdictWord
-from ckpttool.core.records.damaged import Proofs, found_before, kept
+from ckpttool.core.records.damaged import Proofs, found_before, read_damaged
 from tests.conftest import FIXTURES
 from tests.core.records.test_ledger import STAMP, report
 from tests.support.inventories import finding
@@ -47,7 +47,7 @@ def keep(place: str, *reports: ShardReport, seal: str | None = None, was_damaged
 
 def test_damage_is_kept_until_a_look_at_all_of_the_file_finds_it_good(place: str) -> None:
     keep(place, bad(), bad("rank_0/b"), seal="5" * 32)
-    known = kept(place)
+    known = read_damaged(place)
     assert [(each.path, each.stamp, each.found_at, each.seal) for each in known.values()] == [
         ("rank_0/a", STAMP, int(NOW), "5" * 32),
         ("rank_0/b", STAMP, int(NOW), "5" * 32),
@@ -55,9 +55,9 @@ def test_damage_is_kept_until_a_look_at_all_of_the_file_finds_it_good(place: str
     keep(place, report(level=Level.STRUCTURE), was_damaged=True)
     keep(place, report(remembered=True), was_damaged=True)
     keep(place, report(checksum_matched=False), was_damaged=True)
-    assert sorted(kept(place)) == ["rank_0/a", "rank_0/b"]
+    assert sorted(read_damaged(place)) == ["rank_0/a", "rank_0/b"]
     keep(place, report(), was_damaged=True)
-    assert sorted(kept(place)) == ["rank_0/b"]
+    assert sorted(read_damaged(place)) == ["rank_0/b"]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_what_proves_no_damage_writes_nothing(place: str, nothing: ShardReport) 
 def test_of_an_unchanged_file_it_is_damage_of_a_touched_one_unknown_and_of_a_written_one_nothing(place: str) -> None:
     stamp = replace(STAMP, changed_ns=5)
     keep(place, bad(stamp=stamp))
-    known = kept(place)["rank_0/a"]
+    known = read_damaged(place)["rank_0/a"]
     said, touched = found_before(known, stamp), found_before(known, replace(stamp, changed_ns=6))
     assert said is not None
     assert touched is not None
@@ -95,10 +95,10 @@ def test_a_record_that_cannot_be_believed_says_nothing(place: str, old: str, new
     keep(place, bad())
     whole = Path(place).read_bytes()
     Path(place).write_bytes(reworded(whole, old, new))
-    assert kept(place) == {}
+    assert read_damaged(place) == {}
     Path(place).write_bytes(whole[:-9])
-    assert kept(place) == {}
-    assert kept(None) == {}
+    assert read_damaged(place) == {}
+    assert read_damaged(None) == {}
 
 
 def test_where_the_cache_cannot_be_written_nothing_is_said(tmp_path: Path) -> None:

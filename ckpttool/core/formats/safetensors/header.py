@@ -227,7 +227,7 @@ def parse_strictly(text: str, *, data_begin: int) -> HeaderText:
     )
 
 
-def spelled(tensors: Iterable[tuple[str, DType, tuple[int, ...]]]) -> tuple[bytes, tuple[TensorEntry, ...]]:
+def encoded_header(tensors: Iterable[tuple[str, DType, tuple[int, ...]]]) -> tuple[bytes, tuple[TensorEntry, ...]]:
     """Spell the beginning of a file without metadata, as safetensors does.
 
     Args:

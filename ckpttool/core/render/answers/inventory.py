@@ -12,7 +12,7 @@ from ckpttool.core.domain.progress import newest_first
 from ckpttool.core.domain.shard import Shard
 from ckpttool.core.domain.units import counted, lasting, moment_if_any
 from ckpttool.core.render.escape import shown, size
-from ckpttool.core.render.json import Document, Spelled, finding_document, parts_document
+from ckpttool.core.render.json import Document, EncodedList, finding_document, parts_document
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -78,7 +78,7 @@ def saved_at(saved_ns: int | None) -> str | None:
     return None if saved_ns is None else moment_if_any(saved_ns / NS)
 
 
-class _Shards(Spelled):
+class _Shards(EncodedList):
     """The shards of a checkpoint, as many as ranks: spelled without making a document of each."""
 
     def __init__(self, shards: Sequence[Shard]) -> None:
@@ -93,7 +93,7 @@ class _Shards(Spelled):
         shard = self._shards[index]
         return {"path": shard.path, "rank": shard.rank, "bytes": shard.stamp.size if shard.stamp else None}
 
-    def spelled(self, line: str) -> str:
+    def encoded(self, line: str) -> str:
         """Spell all of them, each on lines that are moved in so far."""
         path, rank, nbytes = (f'{line}  "{key}": ' for key in ("path", "rank", "bytes"))
         return f",{line}".join(

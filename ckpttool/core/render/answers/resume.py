@@ -45,7 +45,7 @@ def fragment(settings: Iterable[TrainerSetting]) -> list[tuple[str, str]]:
     return [
         (f"or {_AT[kind]}" if instead else _AT[kind], text)
         for instead, kind in in_order
-        for text in _spelled(kind, texts[instead, kind])
+        for text in _setting_lines(kind, texts[instead, kind])
     ]
 
 
@@ -61,7 +61,7 @@ _AT = {
 _CALL = re.compile(r"(?P<callee>[^(]*)\((?P<others>\.\.\., )?(?P<keyword>[^)]*)\)")
 
 
-def _spelled(kind: PlaceKind, settings: Sequence[TrainerSetting]) -> list[str]:
+def _setting_lines(kind: PlaceKind, settings: Sequence[TrainerSetting]) -> list[str]:
     match kind:
         case PlaceKind.ARGUMENT:
             return [" ".join(map(_argument, settings))]

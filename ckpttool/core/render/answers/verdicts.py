@@ -66,7 +66,7 @@ def table(answer: Verification) -> RenderableType:
         rows.add_row(
             line(shown(verdict.name)),
             "?" if verdict.step is None else str(verdict.step),
-            _word(verdict),
+            _verdict_cell(verdict),
             f"{len(verdict.reports)}/{len(verdict.reports) + verdict.unseen}" if partial else str(len(verdict.reports)),
             str(sum(report.word is VerdictWord.VERIFIED for report in verdict.reports)),
             size(verdict.bytes_read),
@@ -125,7 +125,7 @@ def _headline(verdicts: Sequence[Verdict], view: View) -> Text:
     bad = [verdict for verdict in looked_at if verdict.word not in _GOOD]
     several = bool(bad) and len(verdicts) > 1
     headline = line(
-        _bad_ones(bad, len(verdicts), view) if several else f"{subject}: {_spelled(worst)}", style=_STYLE[worst]
+        _bad_ones(bad, len(verdicts), view) if several else f"{subject}: {_verdict_text(worst)}", style=_STYLE[worst]
     )
     unseen = sum(verdict.unseen for verdict in verdicts)
     if unseen:
@@ -137,7 +137,7 @@ def _bad_ones(bad: Sequence[Verdict], all_of_them: int, view: View) -> str:
     """Name those that are not good, newest first, each kind with its word."""
     by_word: dict[str, list[str]] = {}
     for verdict in bad:
-        by_word.setdefault(_spelled(verdict.word), []).append(shown(verdict.name))
+        by_word.setdefault(_verdict_text(verdict.word), []).append(shown(verdict.name))
     parts = []
     for verdict_word, names in by_word.items():
         most = len(names) if view.everything else _MOST_NAMES
@@ -146,15 +146,15 @@ def _bad_ones(bad: Sequence[Verdict], all_of_them: int, view: View) -> str:
     return "; ".join(parts)
 
 
-def _spelled(verdict_word: VerdictWord) -> str:
+def _verdict_text(verdict_word: VerdictWord) -> str:
     """Return a verdict as people read it of a checkpoint, which is not missing where a shard of it is."""
     return "incomplete" if verdict_word is VerdictWord.MISSING else verdict_word.value
 
 
-def _word(verdict: Verdict) -> Text:
+def _verdict_cell(verdict: Verdict) -> Text:
     if not verdict.looked_at:
         return line("–", style="dim")
-    return line(_spelled(verdict.word), style=_STYLE[verdict.word])
+    return line(_verdict_text(verdict.word), style=_STYLE[verdict.word])
 
 
 def document(answer: Verification) -> Document:
