@@ -169,7 +169,7 @@ def _tensors(answer: Contents) -> RenderableType:
         cells: list[str | Text] = [named(row.name), row.dtype, dims(row.shape)]
         cells += _numbers(row.stats) if with_stats else [f"{row.nbytes:,}"]
         if by_rank:
-            cells.append(line(_held(row, ranks), style="yellow" if row.others else ""))
+            cells.append(line(_holders_text(row, ranks), style="yellow" if row.others else ""))
         rows.append(cells)
     if by_rank:  # what does not agree is what was looked for
         headers.append(("RANKS", 0 if any(row.others for row in answer.tensors) else 2))
@@ -188,7 +188,7 @@ def named(name: str) -> str:
     return shown(name if len(name) <= _MOST_NAME_CHARS else f"{name[:_MOST_NAME_CHARS]}…")
 
 
-def _held(row: TensorRow, ranks: Sequence[Rank]) -> str:
+def _holders_text(row: TensorRow, ranks: Sequence[Rank]) -> str:
     """Say which ranks hold it, and where it is another than on most."""
     placement = "shared" if not row.ranks else f"all {len(ranks)}" if row.ranks == tuple(ranks) else _places(row.ranks)
     variants = (f"{dtype} {dims(shape)} on {_places(on, noun=True)}" for dtype, shape, on in row.others)

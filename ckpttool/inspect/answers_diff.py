@@ -64,13 +64,13 @@ def _tensor(change: TensorChange) -> Document:
         "name": change.name,
         "kind": change.kind,
         "what": list(change.what),
-        "before": _held_document(change.before),
-        "after": _held_document(change.after),
+        "before": _variants_document(change.before),
+        "after": _variants_document(change.after),
         "movement": None if change.movement is None else _movement(change.movement),
     }
 
 
-def _held_document(variants: _Held) -> Document:
+def _variants_document(variants: _Held) -> Document:
     return [{"dtype": dtype, "shape": list(shape), "ranks": list(ranks)} for dtype, shape, ranks in variants]
 
 

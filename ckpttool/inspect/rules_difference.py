@@ -151,8 +151,8 @@ def compared(
                 name=name,
                 kind=kind_of(name),
                 what=differences,
-                before=_held(row),
-                after=_held(row_after),
+                before=_variants_of(row),
+                after=_variants_of(row_after),
                 movement=movements.get(name),
             )
             changes.append(change)
@@ -182,7 +182,7 @@ def _what(row: TensorRow | None, row_after: TensorRow | None, *, same_ranks: boo
         ("dtype", {dtype for dtype, _ in ours} != {dtype for dtype, _ in theirs}),
         ("shape", {shape for _, shape in ours} != {shape for _, shape in theirs}),
         # Where the worlds have other sizes, every tensor is on other ranks.
-        ("ranks", same_ranks and _held(row) != _held(row_after)),
+        ("ranks", same_ranks and _variants_of(row) != _variants_of(row_after)),
     )
     kinds = tuple(kind for kind, differs in differences if differs)
     return kinds if len(kinds) == 1 else tuple(kind for kind in kinds if kind != "ranks")
@@ -192,7 +192,7 @@ def _variants(row: TensorRow) -> set[tuple[str, Shape]]:
     return {(row.dtype, row.shape), *((dtype, shape) for dtype, shape, _ in row.others)}
 
 
-def _held(row: TensorRow | None) -> _Held:
+def _variants_of(row: TensorRow | None) -> _Held:
     """Return which types and shapes there are, and on which ranks."""
     if row is None:
         return ()

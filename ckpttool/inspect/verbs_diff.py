@@ -108,14 +108,14 @@ def _placed(side: Side, peer: Side, findings: Iterable[Finding]) -> Iterator[Fin
         yield replace(finding, path=f"{root}/{finding.path}") if is_foreign else finding
 
 
-def _held(side: Side, shard_rank: Rank | None, role: ShardRole) -> _Held:
+def _shard_key(side: Side, shard_rank: Rank | None, role: ShardRole) -> _Held:
     """Return what pairs the files of two sides; a lone file is compared with whatever the other one is."""
     return (None, ShardRole.FULL) if side.file is not None else (shard_rank, role)
 
 
 def _shared_places(side: Side) -> set[_Held]:
     """Return which ranks and roles have several files, so that a tensor may lie in any."""
-    count = Counter(_held(side, shard.rank, shard.role) for shard in side.checkpoint.shards)
+    count = Counter(_shard_key(side, shard.rank, shard.role) for shard in side.checkpoint.shards)
     return {shard_key for shard_key, files in count.items() if files > 1}
 
 
@@ -135,11 +135,11 @@ def _compared(
     ours: Side, theirs: Side, lists: dict[_Held, dict[str, str]], *, tensors: Sequence[str], numerics: bool
 ) -> Iterator[Observation]:
     """Compare the values of every file of A with those of B."""
-    counterparts_by_key = {_held(theirs, shard.rank, shard.role): shard.path for shard in theirs.checkpoint.shards}
+    counterparts_by_key = {_shard_key(theirs, shard.rank, shard.role): shard.path for shard in theirs.checkpoint.shards}
     by_file = {
         shard.path: counterparts_by_key[shard_key]
         for shard in ours.checkpoint.shards
-        if (shard_key := _held(ours, shard.rank, shard.role)) in counterparts_by_key and shard_key not in lists
+        if (shard_key := _shard_key(ours, shard.rank, shard.role)) in counterparts_by_key and shard_key not in lists
     }
     counterparts = Counterparts(
         tasks={task.path: task for task in tasks_of(theirs)},

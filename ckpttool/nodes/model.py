@@ -104,7 +104,7 @@ class Merge:
     """What was given and is no part that can be read: its name, and why."""
     left_out: tuple[Seat, ...]
     """Parts of another run, and older ones of the same number."""
-    held: Mapping[str, tuple[int, ...]]
+    holders: Mapping[str, tuple[int, ...]]
     """Which of the seats, by their place in `seats`, have a file, by its path."""
     copies: Mapping[str, tuple[Copy, ...]]
     """Looks at the files of which there are several, by path; of those that saw the same on one disk but one."""

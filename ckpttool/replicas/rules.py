@@ -121,7 +121,7 @@ def _healing(sick: Sick, reports: Mapping[Place, ShardReport], evidence: Evidenc
         if not is_sound(report):
             why = max(report.findings, key=lambda finding: finding.severity).message
             against.append(f"rank {place[0]} is doubted itself: {why}")
-        elif evidence.held(report) is None:
+        elif evidence.digests_of(report) is None:
             reason = "its tensors could not all be read" if order.tensor is None else f"it has no tensor {order.tensor}"
             against.append(f"rank {place[0]} tells nothing: {reason}")
         elif isinstance(proof := evidence.of(sick.place, place, report), str):
@@ -176,7 +176,7 @@ def _believed(sick: Sick, copies: Mapping[Place, ShardReport], evidence: Evidenc
     by_content: dict[tuple[str | None, tuple[tuple[str, bytes], ...]], list[Place]] = defaultdict(list)
     heard = {**copies, **blamed}
     for place, report in heard.items():
-        by_content[report.schema_hash, tuple(sorted((evidence.held(report) or {}).items()))].append(place)
+        by_content[report.schema_hash, tuple(sorted((evidence.digests_of(report) or {}).items()))].append(place)
     groups = sorted(by_content.values(), key=len, reverse=True)
     verified = [group for group in groups if any(evidence.is_as_sealed(sick.place, heard[place]) for place in group)]
     verified = verified or [group for group in groups if any(heard[place].checksum_matched for place in group)]

@@ -36,18 +36,18 @@ class CopyProof(NamedTuple):
     rest_agrees: bool = False
 
 
-class _Held(NamedTuple):
+class _Digests(NamedTuple):
     """What a shard holds."""
 
     schema: str | None
-    held: Mapping[str, bytes]
+    digests: Mapping[str, bytes]
 
 
 class _Equal(NamedTuple):
     """Another checkpoint at which a shard was what a donor's was."""
 
     saved: SavedShards
-    held: Mapping[str, bytes]
+    digests: Mapping[str, bytes]
 
 
 class _BorneOut(NamedTuple):
@@ -75,7 +75,7 @@ class Evidence(NamedTuple):
     borne_out: dict[tuple[ShardRole, str | None], _BorneOut]
     """What `_borne_out` found before."""
 
-    def held(self, report: ShardReport) -> dict[str, bytes] | None:
+    def digests_of(self, report: ShardReport) -> dict[str, bytes] | None:
         """Return the digests that count; None where one of them is not known."""
         if self.tensor is None:
             return _all_held(report)
@@ -84,7 +84,7 @@ class Evidence(NamedTuple):
 
     def of(self, sick: Place, like: Place, report: ShardReport) -> CopyProof | str:
         """Return what proves that two shards are copies, or say why nothing does."""
-        held_now = self.held(report) or {}
+        held_now = self.digests_of(report) or {}
         if self.is_as_sealed(sick, report):
             return CopyProof(Proof.SEALED, record=self.sealed[sick].record)
         recorded = self._recorded(sick, like, report.schema_hash, held_now)
@@ -92,7 +92,7 @@ class Evidence(NamedTuple):
 
     def is_as_sealed(self, sick: Place, report: ShardReport) -> bool:
         """Tell whether a shard holds what the manifest has of another one, in all that counts."""
-        sealed, current = self.sealed.get(sick), self.held(report)
+        sealed, current = self.sealed.get(sick), self.digests_of(report)
         if sealed is None or current is None:
             return False
         if self.tensor is not None:
@@ -113,7 +113,7 @@ class Evidence(NamedTuple):
             report = self.now.get(place)
             if place[1] is not sick[1] or not self._may_be_copy(sick, place):
                 continue
-            if report is None or not _is_only_outvoted(report) or self.held(report) is None:
+            if report is None or not _is_only_outvoted(report) or self.digests_of(report) is None:
                 silent += 1
             elif report.schema_hash == like.schema_hash and not self.is_older_than(place, like):
                 blamed[place] = report
@@ -130,13 +130,13 @@ class Evidence(NamedTuple):
     def is_older_than(self, place: Place, later_report: ShardReport) -> bool:
         """Tell whether a shard's tensors are most of them not another's, and its own at another save of the run."""
         report = self.now[place]
-        ours, theirs = self.held(report) or {}, self.held(later_report) or {}
+        ours, theirs = self.digests_of(report) or {}, self.digests_of(later_report) or {}
         differing = [name for name in ours if ours[name] != theirs.get(name)]
         if 2 * len(differing) <= len(ours):
             return False
         earlier_reports = (self._sound(saved, place) for saved in self.others if saved.same_run)
         return any(
-            saved is not None and 2 * sum(saved.held.get(name) == ours[name] for name in differing) > len(differing)
+            saved is not None and 2 * sum(saved.digests.get(name) == ours[name] for name in differing) > len(differing)
             for saved in earlier_reports
         )
 
@@ -174,7 +174,7 @@ class Evidence(NamedTuple):
                 (tuple(ranks.get(place[0]) for ranks in slices.values()), report, digests)
                 for place, report in self.now.items()
                 if place[1] is role and place not in self.doubted and is_sound(report)
-                if report.schema_hash == schema and (digests := self.held(report)) is not None
+                if report.schema_hash == schema and (digests := self.digests_of(report)) is not None
             ]
             firsts: dict[tuple[int | None, ...], tuple[ShardReport, Mapping[str, bytes]]] = {}
             for slots, report, digests in candidates:
@@ -213,9 +213,9 @@ class Evidence(NamedTuple):
             is_alike = theirs.schema == report.schema_hash
             if ours != theirs:
                 if saved.same_run or is_alike:
-                    return f"rank {like[0]} {_differs_in(ours.held, theirs.held)} at {saved.name}"
+                    return f"rank {like[0]} {_differs_in(ours.digests, theirs.digests)} at {saved.name}"
             elif is_alike:
-                (equal if saved.same_run else elsewhere).append(_Equal(saved, ours.held))
+                (equal if saved.same_run else elsewhere).append(_Equal(saved, ours.digests))
         if len(equal) < MIN_WITNESSES:
             steady = [
                 equal_save
@@ -227,15 +227,15 @@ class Evidence(NamedTuple):
             if not equal or equal[0] not in steady or len(steady) < MIN_WITNESSES:
                 return f"rank {like[0]} was equal at {counted(len(equal), 'other checkpoint')} of the run"
             equal = steady
-        if (constant := _never_changed(held_now, [equal_save.held for equal_save in equal])) is not None:
+        if (constant := _never_changed(held_now, [equal_save.digests for equal_save in equal])) is not None:
             return f"{constant} did not change where rank {like[0]} was equal, and has changed since"
         return CopyProof(Proof.LEARNED, witnesses=tuple(equal_save.saved.name for equal_save in equal))
 
-    def _sound(self, saved: SavedShards, place: Place) -> _Held | None:
+    def _sound(self, saved: SavedShards, place: Place) -> _Digests | None:
         """Return what a shard held at another checkpoint; None where that is not known, or in doubt."""
         report = saved.shards.get(place)
-        digests = None if report is None or not is_sound(report) else self.held(report)
-        return None if report is None or digests is None else _Held(report.schema_hash, digests)
+        digests = None if report is None or not is_sound(report) else self.digests_of(report)
+        return None if report is None or digests is None else _Digests(report.schema_hash, digests)
 
     def _is_steady(self, saved: SavedShards, role: ShardRole, schema: str | None) -> bool:
         """Tell whether those who held the same of a tensor at another checkpoint, and no others, do so now.
@@ -246,10 +246,10 @@ class Evidence(NamedTuple):
         key = saved.name, role, schema
         if key not in self.steady:
             pairs = [
-                (current, past.held)
+                (current, past.digests)
                 for place, report in self.now.items()
                 if place[1] is role and place not in self.doubted and is_sound(report)
-                if (current := self.held(report)) is not None and (past := self._sound(saved, place)) is not None
+                if (current := self.digests_of(report)) is not None and (past := self._sound(saved, place)) is not None
                 if report.schema_hash == past.schema == schema
             ]
             columns = (

@@ -138,7 +138,7 @@ class Rebuilding:
         put = Put(path=path, temporary=ready.temporary, stamp=ready.stamp)
         if shard is not None and not shard.sick.is_missing:
             retained = f"{self._healing.trash}/{path}"
-            put = replace(put, replaces=self._tree.storage.stamp(path), kept=retained)
+            put = replace(put, replaces=self._tree.storage.stamp(path), retained=retained)
         self._puts.append(put)
 
     def _read_back(self, shard: ShardHealing, ready: Ready, given: ShardReport) -> ShardReport:

@@ -256,10 +256,10 @@ def on_hosts(findings: Sequence[Finding], tree: Tree) -> tuple[Finding, ...]:
     for checkpoint in tree.inventory.checkpoints:
         for shard in checkpoint.shards:
             if shard.rank is not None:
-                of_rank.setdefault(shard.rank, set()).update(merge.held.get(shard.path, ()))
+                of_rank.setdefault(shard.rank, set()).update(merge.holders.get(shard.path, ()))
     named = []
     for finding in findings:
-        seats = {*merge.held.get(finding.path or "", ())} or {
+        seats = {*merge.holders.get(finding.path or "", ())} or {
             at for rank in finding.ranks for at in of_rank.get(rank, ())
         }
         hosts = sorted({merge.seats[at].host for at in seats})
@@ -294,5 +294,7 @@ def _left_behind(tree: Tree, silent: Collection[int]) -> frozenset[str]:
     return frozenset(
         key_of(checkpoint)
         for checkpoint in tree.inventory.checkpoints
-        if all(merge.seats[at].number in silent for shard in checkpoint.shards for at in merge.held.get(shard.path, ()))
+        if all(
+            merge.seats[at].number in silent for shard in checkpoint.shards for at in merge.holders.get(shard.path, ())
+        )
     )

@@ -183,7 +183,7 @@ class Put:
     """Of the file that lies ready."""
     replaces: FileStamp | None = None
     """The file that is in its place now; None: none, or it may go as it is."""
-    kept: str | None = None
+    retained: str | None = None
     """Where that one goes."""
 
 

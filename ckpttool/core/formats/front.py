@@ -17,7 +17,7 @@ _KEPT_BYTES = 2 << 20
 """The longest beginning whose memory a thread keeps for the next file: a header of 10,000 tensors."""
 
 
-class _Kept(local):
+class _Cache(local):
     """What one thread keeps from file to file.
 
     New memory is paid for page by page when it is first written to, and that is what reading a header costs.
@@ -31,7 +31,7 @@ class _Kept(local):
         """How many were opened; the block holds bytes of the last of them."""
 
 
-_KEPT = _Kept()
+_KEPT = _Cache()
 
 
 class Front:

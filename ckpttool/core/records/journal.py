@@ -75,7 +75,7 @@ def heal_journal_bytes(puts: Iterable[Put]) -> bytes:
             "temporary": encoded_name(put.temporary),
             "file": _stamp_spelled(put.stamp),
             "replaces": None if put.replaces is None else _stamp_spelled(put.replaces),
-            "kept": None if put.kept is None else encoded_name(put.kept),
+            "kept": None if put.retained is None else encoded_name(put.retained),
         }
         for put in puts
     )
@@ -143,7 +143,7 @@ def _put(record: JsonObject) -> Put:
         temporary=_path(get_str(record, "temporary", where=HEAL_JOURNAL)),
         stamp=_stamp(record.get("file")),
         replaces=None if replaces is None else _stamp(replaces),
-        kept=None if retained is None else _path(retained),
+        retained=None if retained is None else _path(retained),
     )
 
 

@@ -22,7 +22,7 @@ from ckpttool.core.storage import is_object_store
 from ckpttool.core.verbs.remembering import DAMAGED, memory_place
 from ckpttool.core.verbs.scanning import Tree, Where, tree_of
 from ckpttool.core.verify.check import check
-from ckpttool.core.verify.engines.waiting import Kept, OnceEngine, WaitingEngine
+from ckpttool.core.verify.engines.waiting import OnceEngine, SavedResults, WaitingEngine
 from ckpttool.core.verify.meter import Meter, Work
 from ckpttool.core.verify.observation import Engines, Observation
 from ckpttool.core.verify.plan import HEADER_COST, in_bucket, plan_checks
@@ -86,13 +86,13 @@ def watched(meter: Meter) -> Iterator[None]:
         _METER.reset(token)
 
 
-_KEPT: ContextVar[Kept | None] = ContextVar("kept", default=None)
+_KEPT: ContextVar[SavedResults | None] = ContextVar("kept", default=None)
 
 
 @contextmanager
-def read_once() -> Iterator[Kept]:
+def read_once() -> Iterator[SavedResults]:
     """Let what is read inside, while the keeper takes it, not be read again for what is asked later inside."""
-    results = Kept()
+    results = SavedResults()
     token = _KEPT.set(results)
     try:
         yield results

@@ -96,8 +96,8 @@ def take_back(root: str, puts: Iterable[Put]) -> None:
     with suppress(OSError, WriteFailedError, UnsafeError), opened(root) as root_fd:
         for put in puts:
             _forget(root_fd, put.temporary)
-            if put.kept is not None and _stamp_at(root_fd, put.path) == put.replaces:
-                _forget(root_fd, put.kept)
+            if put.retained is not None and _stamp_at(root_fd, put.path) == put.replaces:
+                _forget(root_fd, put.retained)
 
 
 def _forget(root_fd: int, path: str) -> None:
@@ -113,12 +113,12 @@ def _put(root_fd: int, put: Put) -> None:
         return  # it was done before
     if _stamp_at(root_fd, put.temporary) != put.stamp:
         raise _changed(put, f"{put.temporary!r}, which was to be put there, is not what it was")
-    is_kept = put.kept is not None and stamp is None and _stamp_at(root_fd, put.kept) == put.replaces
+    is_kept = put.retained is not None and stamp is None and _stamp_at(root_fd, put.retained) == put.replaces
     if put.replaces is not None and stamp != put.replaces and not is_kept:
         raise _changed(put, "it is not the file any more that was to be replaced")
     with entered(root_fd, folder) as folder_fd:
-        if put.kept is not None and not is_kept:
-            _keep(root_fd, folder_fd, name, put.kept)
+        if put.retained is not None and not is_kept:
+            _keep(root_fd, folder_fd, name, put.retained)
         os.replace(put.temporary.rpartition("/")[2], name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
         os.fsync(folder_fd)
 

@@ -205,7 +205,7 @@ def _weights(answer: Fp8Probe, weights: Sequence[ProbedTensor]) -> Iterator[Rend
             named(row.name[len(common) :]),
             line(tensor.risk.value, style=_STYLE[tensor.risk]),
         ]
-        row_cells += [_kept(cast, risk) for cast, risk in zip(numbers.recipes, tensor.risks, strict=True)]
+        row_cells += [_ratio_cell(cast, risk) for cast, risk in zip(numbers.recipes, tensor.risks, strict=True)]
         row_cells += [_percent(first.lost), _gone(first.gone)]
         row_cells += ["–" if numbers.amax_over_rms is None else f"{numbers.amax_over_rms:.1f}", dims(numbers.shape)]
         cells.append([*row_cells, str(row.places)] if several else row_cells)
@@ -249,7 +249,7 @@ def _recipes(answer: Fp8Probe) -> list[tuple[str, int]]:
 _MARK = {Risk.FINE: "", Risk.WEAK: "!", Risk.LOST: "!!"}
 
 
-def _kept(cast: CastNumbers, risk: Risk) -> Text:
+def _ratio_cell(cast: CastNumbers, risk: Risk) -> Text:
     from ckpttool.core.render.text import line
 
     ratio = _decibels(cast.channel_snr_db)

@@ -50,7 +50,7 @@ class StepFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
+class _Contents:
     level: CaptureLevel
     encoded: EncodedValue
     left_out: tuple[LeftOut | None, ...]
@@ -167,9 +167,9 @@ class CaptureStore:
     ) -> tuple[str, CaptureLevel]:
         facts.restore_buffers()
         batches = [self._batch(micro) for micro in memory.micro_batches]
-        contents = self._kept(memory, batches, level)
+        contents = self._contents(memory, batches, level)
         if level is CaptureLevel.FULL and not self._fits(contents.encoded):
-            contents = self._kept(memory, batches, CaptureLevel.LIGHT)
+            contents = self._contents(memory, batches, CaptureLevel.LIGHT)
         capture = self._record(memory, facts, rerun, contents)
         path = self._free_folder(facts.step)
         ShardWriter(path, capture, contents.encoded.tensors, is_first=self._rank == 0).write(self._budget.io_timeout)
@@ -198,7 +198,9 @@ class CaptureStore:
             return None, LeftOut(path=error.path, reason=error.reason)
         return batch, None
 
-    def _kept(self, memory: StepMemory, batches: Sequence[tuple[object, LeftOut | None]], level: CaptureLevel) -> _Kept:
+    def _contents(
+        self, memory: StepMemory, batches: Sequence[tuple[object, LeftOut | None]], level: CaptureLevel
+    ) -> _Contents:
         content: dict[str, object] = {
             "buffers": dict(self._model.named_buffers()),
             "batches": [batch for batch, _ in batches],
@@ -208,7 +210,7 @@ class CaptureStore:
             content = {"parameters": dict(self._model.named_parameters()), **content}
             if self._budget.full_gradients:
                 content["gradients"] = dict(named_gradients(self._model))
-        return _Kept(level=level, encoded=spell(content), left_out=tuple(left_out for _, left_out in batches))
+        return _Contents(level=level, encoded=spell(content), left_out=tuple(left_out for _, left_out in batches))
 
     def _fits(self, encoded: EncodedValue) -> bool:
         """Tell whether a whole capture is within the budget, and leaves room for two checkpoints of this rank."""
@@ -222,7 +224,7 @@ class CaptureStore:
         free = _free_bytes(self._folder)
         return free is None or free - size >= 2 * nbytes
 
-    def _record(self, memory: StepMemory, facts: StepFacts, rerun: Rerun | None, contents: _Kept) -> RankCapture:
+    def _record(self, memory: StepMemory, facts: StepFacts, rerun: Rerun | None, contents: _Contents) -> RankCapture:
         device = next((parameter.device for parameter in self._model.parameters()), torch.device("cpu"))
         changed = [micro.was_changed for micro in memory.micro_batches]
         if any(changed):

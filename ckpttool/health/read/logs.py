@@ -54,10 +54,10 @@ class LogPass:
         Logs that begin at the same step are those of several ranks; they are one training, and are merged first.
         """
         if len(self.names) > 1 and self._same_beginning():
-            log = merge((name, self._kept(name)) for name in self.names)
+            log = merge((name, self._steps_of(name)) for name in self.names)
             yield from log.metrics
             return
-        for item in chain.from_iterable(self._kept(name) for name in self.names):
+        for item in chain.from_iterable(self._steps_of(name) for name in self.names):
             if isinstance(item, StepMetrics):
                 yield item
 
@@ -76,7 +76,7 @@ class LogPass:
         """Return each start of the training that was seen; none where nobody said that they would be asked for."""
         return () if self._merging is None else self._merging.log().attempts
 
-    def _kept(self, name: str) -> Iterator[LogItem]:
+    def _steps_of(self, name: str) -> Iterator[LogItem]:
         """Yield what a log shows; keep what is no step."""
         if self._merging is not None:
             self._merging.begin(name)

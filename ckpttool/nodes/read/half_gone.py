@@ -77,7 +77,7 @@ def _paths(located: Located, save: Checkpoint) -> tuple[str, ...]:
 def _half_gone(views: MergedLooks, save: Checkpoint, folders: list[str]) -> Finding:
     seats = views.merge.seats
     hosts_without = {seats[at].host for folder in folders for at in views.listing(f"{TRASH}/{folder}")}
-    hosts_with = {seats[at].host for shard in save.shards for at in views.merge.held.get(shard.path, ())}
+    hosts_with = {seats[at].host for shard in save.shards for at in views.merge.holders.get(shard.path, ())}
     return note(
         Code.HALF_GONE,
         f"{_named(hosts_without)} moved its files to the trash, and {_named(hosts_with)} did not: what is "

@@ -101,7 +101,7 @@ class MachinesOfParts:
         """Return the bytes of a file on each disk that has it."""
         copies = self.merge.copies.get(path)
         if copies is None:
-            return {_disk_of(self.merge.seats[at]): size for at in self.merge.held.get(path, ())}
+            return {_disk_of(self.merge.seats[at]): size for at in self.merge.holders.get(path, ())}
         return {_disk_of(copy.seat): copy.stamp.size for copy in reversed(copies)}
 
     def hosts(self) -> Mapping[Disk, str]:

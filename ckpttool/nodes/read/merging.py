@@ -38,9 +38,9 @@ class MergedLooks:
     def trashed(self) -> dict[str, list[str]]:
         """What lies in the machines' trash, and nowhere in its place: where it was, by the folder that it lies in."""
         by_folder: defaultdict[str, list[str]] = defaultdict(list)
-        for path in self.merge.held:
+        for path in self.merge.holders:
             folder, _, place = path.removeprefix(f"{TRASH}/").partition("/")
-            if path.startswith(f"{TRASH}/") and place not in self.merge.held:
+            if path.startswith(f"{TRASH}/") and place not in self.merge.holders:
                 by_folder[folder].append(place)
         return dict(by_folder)
 
@@ -60,7 +60,7 @@ class MergedLooks:
         """Return what was seen of a shard; of several looks the hardest, and of equal ones the worst."""
         copies = self.merge.copies.get(path)
         if copies is None:
-            return next((self._looks[at].report_of(path) for at in self.merge.held.get(path, ())), None)
+            return next((self._looks[at].report_of(path) for at in self.merge.holders.get(path, ())), None)
         return _chosen(copies).report
 
     def found_damaged(self) -> dict[str, tuple[FoundDamaged, FileStamp]]:
@@ -126,7 +126,7 @@ def merge(views: Iterable[Look], *, source: str, unread: Sequence[tuple[str, str
         blind={number: errno.errorcode.get(code, str(code)) for number, code in blind.items()},
         unread=tuple(sorted(unread)),
         left_out=left_out,
-        held={path: tuple(places) for path, places in holders.items()},
+        holders={path: tuple(places) for path, places in holders.items()},
         copies=copies,
         divided=tuple(view.answers.divided for view in seeing),
         different=frozenset(path for (_, path), failure in answers.failures.items() if failure == DIFFERENT),

@@ -95,7 +95,7 @@ class _Judge:
             at
             for checkpoint in inventory.checkpoints
             for shard in checkpoint.shards
-            for at in merge.held.get(shard.path, ())
+            for at in merge.holders.get(shard.path, ())
         }
         self._empty = tuple(_empty(merge.seats, seats_holding))
 
@@ -142,7 +142,7 @@ class _Judge:
         if saved is None:
             return ()
         seats = self._merge.seats
-        has = {at for shard in checkpoint.shards for at in self._merge.held.get(shard.path, ())}
+        has = {at for shard in checkpoint.shards for at in self._merge.holders.get(shard.path, ())}
         absent = {rank for finding in checkpoint.findings if is_of_absent(finding) for rank in finding.ranks}
         homes = {at for rank in absent for at in self._homes.get(rank, ())}
         may_lack = {at for at in range(len(seats)) if at not in has} | homes | self._begun(checkpoint)
@@ -159,7 +159,7 @@ class _Judge:
         ranks_of_path: dict[int, set[int]] = {}
         for shard in checkpoint.shards:
             if shard.rank is not None:
-                for at in self._merge.held.get(shard.path, ()):
+                for at in self._merge.holders.get(shard.path, ()):
                     ranks_of_path.setdefault(at, set()).add(shard.rank)
         return {at: frozenset(ranks) for at, ranks in ranks_of_path.items()}
 

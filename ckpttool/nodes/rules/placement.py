@@ -34,7 +34,7 @@ def with_placement(
         checkpoints: All saves of the tree.
     """
     files: list[set[str]] = [set() for _ in merge.seats]
-    for path, seats in merge.held.items():
+    for path, seats in merge.holders.items():
         for at in seats:
             files[at].add(path)
     homes = [
@@ -49,7 +49,7 @@ def with_placement(
 def not_everywhere(read: ReadByAll, merge: Merge) -> tuple[Finding, ...]:
     """Say which machines lack, on disks of their own, what each machine reads, with the command that brings it."""
     disks = _disks(merge)
-    surely = [path for path in read.surely if path in merge.held]
+    surely = [path for path in read.surely if path in merge.holders]
     if not surely:
         return ()
     by_lack: defaultdict[tuple[tuple[str, ...], tuple[str, ...]], list[_Disk]] = defaultdict(list)
@@ -100,7 +100,7 @@ class _Disk:
     """Who looked at it, by their place in the merge's."""
 
     def has(self, path: str, merge: Merge) -> bool:
-        return not self.seats.isdisjoint(merge.held.get(path, ()))
+        return not self.seats.isdisjoint(merge.holders.get(path, ()))
 
     def has_any(self, paths: Iterable[str], merge: Merge) -> bool:
         return any(self.has(path, merge) for path in paths)

@@ -31,7 +31,7 @@ def needs_of(coming: NextSaves, merge: Merge, sizes: Mapping[str, int]) -> tuple
     for seat in merge.seats:
         seats[_disk(seat)].append(seat)
     for path, size in sizes.items():
-        for at in merge.held.get(path, ()):
+        for at in merge.holders.get(path, ()):
             disks[_disk(merge.seats[at])][path] = size
     needs = []
     for disk, files in disks.items():

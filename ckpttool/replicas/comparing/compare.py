@@ -160,7 +160,7 @@ class _Copies(NamedTuple):
     """What tells who holds copies, be their files there or not."""
 
     recorded: RecordedSlices | None
-    held: Sequence[Mapping[Rank | None, TensorDigests]]
+    saved_tensors: Sequence[Mapping[Rank | None, TensorDigests]]
     """At other checkpoints."""
     undoubted: Collection[Rank]
     """Whose files are there and not doubted: what is other in them is another slice."""
@@ -187,7 +187,7 @@ class _Copies(NamedTuple):
         slices = None if self.recorded is None else self.recorded.slices.get(name)
         if slices is not None:
             return rank in slices and slices[rank] == slices.get(like)
-        shared_saves = [tensors for tensors in self.held if rank in tensors and like in tensors]
+        shared_saves = [tensors for tensors in self.saved_tensors if rank in tensors and like in tensors]
         if not shared_saves:
             return True
         return rank not in self.undoubted and any(

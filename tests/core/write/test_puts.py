@@ -47,7 +47,7 @@ def ready(root: Path, place: str = PLACE, *, mode: int = 0o640, mtime_ns: int | 
 def put(root: Path, place: str = PLACE, kept: str | None = KEPT) -> Put:
     """Lay a file ready that replaces the one in its place."""
     laid = ready(root, place)
-    return Put(path=place, temporary=laid.temporary, stamp=laid.stamp, replaces=stamp(root / place), kept=kept)
+    return Put(path=place, temporary=laid.temporary, stamp=laid.stamp, replaces=stamp(root / place), retained=kept)
 
 
 class TestLaying:

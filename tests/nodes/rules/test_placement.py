@@ -156,7 +156,7 @@ def merged(*claims: tuple[int, ...] | None) -> Merge:
         blind={},
         unread=(),
         left_out=(),
-        held={path: (at // 2,) for at, path in enumerate(paths)},
+        holders={path: (at // 2,) for at, path in enumerate(paths)},
         copies={},
     )
 
@@ -196,7 +196,7 @@ class TestWhatEveryMachineReads:
         return replace(
             merged(*[None] * len(files)),
             of=2,
-            held={path: at for path, at in held.items() if at},
+            holders={path: at for path, at in held.items() if at},
             looked=seats,
             missing=missing,
             blind=blind or {},
@@ -261,7 +261,7 @@ class TestWhatEveryMachineReads:
     def test_hundreds_that_lack_hundreds_of_files_are_one_sentence_and_one_command(self) -> None:
         slices = tuple(f"s/__{rank}_0.distcp" for rank in range(100))
         seen = self.seen("m", *[""] * 200)
-        told = replace(seen, held={"s/.metadata": (0,), **dict.fromkeys(slices, (0,))})
+        told = replace(seen, holders={"s/.metadata": (0,), **dict.fromkeys(slices, (0,))})
         (found,) = not_everywhere(ReadByAll(surely=("s/.metadata", *slices)), told)
         assert "node2, node3, node4 and 197 more machines lack" in found.message
         assert "and 98 more files" in found.message
@@ -282,7 +282,7 @@ class TestCopiesThatAreOlder:
             for shard in save.shards
         }
         own = tuple(replace(seat(number, None), **seats) for number in range(1, len(names) + 1))  # type: ignore[arg-type]
-        return replace(merged(*[None] * len(names)), seats=own, looked=own, held=held)
+        return replace(merged(*[None] * len(names)), seats=own, looked=own, holders=held)
 
     def told(self, merge: Merge) -> tuple[Finding, ...]:
         return stale_copies(self.CHOSEN, [self.OLDER, self.CHOSEN], merge)
@@ -311,5 +311,5 @@ class TestCopiesThatAreOlder:
         older = checkpoint("1_2", ranks=range(2))
         seats = (seat(1, None), seat(2, None))
         held = {**paths, **{shard.path: (0, 1) for shard in older.shards}}
-        merge = replace(merged(None, None), seats=seats, looked=seats, held=held)
+        merge = replace(merged(None, None), seats=seats, looked=seats, holders=held)
         assert exit_of(with_placement(plan, merge, NONE, [older, chosen]), strict=False) is ExitCode.INCOMPLETE

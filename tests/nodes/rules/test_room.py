@@ -29,7 +29,7 @@ def merge(*seats: Seat, held: Mapping[str, tuple[int, ...]] | None = None) -> Me
     """Two machines, of which the first has two ranks' files, and the second one's."""
     return Merge(
         source="parts", root="/data/output", of=2, seats=seats, missing=(), blind={}, unread=(), left_out=(),
-        held=held or {"rank_0/x": (0,), "rank_1/x": (0,), "rank_2/x": (1,)}, copies={},
+        holders=held or {"rank_0/x": (0,), "rank_1/x": (0,), "rank_2/x": (1,)}, copies={},
     )  # fmt: skip
 
 

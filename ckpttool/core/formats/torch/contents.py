@@ -171,7 +171,7 @@ class _Walk:
 
     def _inside_object(self, path: str, value: Made) -> Iterator[tuple[str, object]]:
         """Return what an object holds: of a tensor that is spread over ranks, this rank's part under its own name."""
-        contents = value.held
+        contents = value.members
         if isinstance(value.by, Global) and value.by.name.startswith("_rebuild_"):
             part = contents.get(_PART)
             self.unread += not isinstance(part, Tensor)

@@ -68,7 +68,7 @@ def read_dcp_metadata(data: bytes) -> DcpMetadata:
         tree = machine.run()
     if not isinstance(tree, Made) or tree.by != ALL:
         raise BrokenPickleError("it is no metadata of torch.distributed.checkpoint")
-    root = tree.held
+    root = tree.members
     declared, stored = root.get("state_dict_metadata"), root.get("storage_data")
     if not isinstance(declared, dict) or not isinstance(stored, dict):
         raise BrokenPickleError("it does not say which slices there are")
@@ -124,7 +124,7 @@ def _is_value(declared: object) -> bool:
 
 
 def _tensor(declared: object) -> SplitTensor:
-    fields = declared.held if isinstance(declared, Made) and declared.by == TENSOR else {}
+    fields = declared.members if isinstance(declared, Made) and declared.by == TENSOR else {}
     shape, parts, properties = fields.get("size"), fields.get("chunks"), fields.get("properties")
     if not isinstance(parts, list):
         raise BrokenPickleError("it does not say into which parts a tensor was split")
@@ -135,13 +135,13 @@ def _tensor(declared: object) -> SplitTensor:
 
 
 def _chunk(made: object) -> Chunk:
-    fields = made.held if isinstance(made, Made) and made.by == CHUNK else {}
+    fields = made.members if isinstance(made, Made) and made.by == CHUNK else {}
     return Chunk(numbers_in(fields.get("offsets")), numbers_in(fields.get("sizes")))
 
 
 def _slice(key: object, info: object) -> Slice:
-    index = key.held if isinstance(key, Made) and key.by == INDEX else {}
-    place = info.held if isinstance(info, Made) and info.by == INFO else {}
+    index = key.members if isinstance(key, Made) and key.by == INDEX else {}
+    place = info.members if isinstance(info, Made) and info.by == INFO else {}
     name, path = index.get("fqn"), place.get("relative_path")
     if not isinstance(name, str) or not isinstance(path, str):
         raise BrokenPickleError("it does not say where a slice lies")

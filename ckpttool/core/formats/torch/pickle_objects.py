@@ -40,7 +40,7 @@ class Made:
         """What would be put into it by key."""
 
     @property
-    def held(self) -> dict[object, object]:
+    def members(self) -> dict[object, object]:
         """What it would hold by name or by key."""
         # What an object has in slots stands behind what it has in its dictionary.
         parts = self.state if isinstance(self.state, tuple) else (self.state,)

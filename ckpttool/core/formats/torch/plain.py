@@ -93,7 +93,7 @@ def value_at(tree: object, *path: str | int) -> object:
         elif isinstance(tree, (list, tuple)):
             tree = tree[key] if isinstance(key, int) and -len(tree) <= key < len(tree) else None
         else:
-            tree = tree.held.get(key) if isinstance(tree, Made) else None
+            tree = tree.members.get(key) if isinstance(tree, Made) else None
     return tree
 
 

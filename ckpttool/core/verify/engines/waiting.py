@@ -161,7 +161,7 @@ class _Run:
             self.hire()
 
 
-class Kept:
+class SavedResults:
     """What was read while it takes."""
 
     def __init__(self) -> None:
@@ -176,7 +176,7 @@ class OnceEngine:
     def __init__(
         self,
         engine: Engine,
-        results: Kept,
+        results: SavedResults,
         *,
         stamp: Callable[[str], FileStamp],
         done: Callable[[CheckTask], None] = lambda _: None,

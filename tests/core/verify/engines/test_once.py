@@ -13,7 +13,7 @@ from ckpttool.core.domain.verdict import CheckTask, Level
 from ckpttool.core.storage.local import LocalStorage
 from ckpttool.core.verify.engines import threads
 from ckpttool.core.verify.engines.threads import ThreadEngine
-from ckpttool.core.verify.engines.waiting import Kept, OnceEngine
+from ckpttool.core.verify.engines.waiting import OnceEngine, SavedResults
 from ckpttool.core.verify.observation import Observation
 from ckpttool.core.verify.plan import plan_checks
 from ckpttool.core.verify.report import check_and_judge
@@ -43,7 +43,7 @@ def tree(tmp_path: Path) -> Path:
 def test_a_file_that_changed_or_went_since_is_read_again_and_no_other_is(tree: Path) -> None:
     (save, *_) = ckpttool.scan(str(tree)).inventory.checkpoints
     tasks = plan_checks(str(tree), save, Level.CHECKSUM)
-    kept, noting, done = Kept(), Noting(), list[CheckTask]()
+    kept, noting, done = SavedResults(), Noting(), list[CheckTask]()
     engine = OnceEngine(noting, kept, stamp=LocalStorage(str(tree)).stamp, done=done.append)
     first = {observed.task.path: observed for observed in engine.run(tasks)}
     assert {observed.task.path: observed for observed in engine.run(tasks)} == first
@@ -58,7 +58,7 @@ def test_a_file_that_changed_or_went_since_is_read_again_and_no_other_is(tree: P
 
 def test_what_is_read_when_it_takes_no_more_is_not_kept(tree: Path) -> None:
     (save, *_) = ckpttool.scan(str(tree)).inventory.checkpoints
-    kept = Kept()
+    kept = SavedResults()
     kept.takes = False
     tasks = plan_checks(str(tree), save, Level.CHECKSUM)
     assert len(list(OnceEngine(Noting(), kept, stamp=LocalStorage(str(tree)).stamp).run(tasks))) == len(tasks)
