@@ -28,7 +28,7 @@ from ckpttool.core.storage.stream import BLOCK_BYTES, read_blocks
 from ckpttool.core.verify.check import check
 from ckpttool.fp8.model.probe import ProbeQuestion
 from ckpttool.fp8.read.probe import probe_shard
-from ckpttool.fp8.rules.risk import is_wanted
+from ckpttool.fp8.rules.risk import is_probed
 from tests.support.shard_writers import entries_json, safetensors_file
 
 SPEEDS = ((4096, 4096, 5.0), (4096, 11_008, 5.0), (8192, 14_336, 3.0))
@@ -66,7 +66,7 @@ def task_of(path: Path) -> CheckTask:
 
 def probed(path: Path, question: ProbeQuestion) -> None:
     """Probe one file."""
-    look = partial(probe_shard, question=question, wanted=partial(is_wanted, optimizer=False))
+    look = partial(probe_shard, question=question, is_selected=partial(is_probed, optimizer=False))
     found = check(task_of(path), look=look)
     if len(found.probed) != 1:
         raise SystemExit(f"it was not looked at: {found.report.findings}")

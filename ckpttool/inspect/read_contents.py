@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from ckpttool.core.domain.contents import Opened, elements_in, is_asked
+from ckpttool.core.domain.contents import Opened, elements_in, is_selected
 from ckpttool.core.domain.finding import Code, Finding, Severity, worst
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.shard import FormatName, TensorEntry
@@ -128,7 +128,7 @@ def compare_shard(  # noqa: PLR0913  what may be asked, by keyword
     if worst(observed.report.findings) < Severity.DAMAGE:
         for entry in opened.entries:
             path = counterparts.by_file.get(task.path) or counterparts.by_tensor.get((task.rank, entry.name))
-            if path is not None and elements_in(entry.shape) and is_asked(entry.name, patterns):
+            if path is not None and elements_in(entry.shape) and is_selected(entry.name, patterns):
                 entries_by_path[path].append(entry)
     distances: list[Distance] = []
     findings: list[Finding] = []
@@ -173,7 +173,7 @@ def _measured(
     from ckpttool.core.verify.kernels.elements import Measure
 
     measure = Measure(source, passed)
-    stats = tuple(measure.stats(entry) if is_asked(entry.name, patterns) else None for entry in opened.entries)
+    stats = tuple(measure.stats(entry) if is_selected(entry.name, patterns) else None for entry in opened.entries)
     rows = [
         TensorStat(
             name=entry.name,

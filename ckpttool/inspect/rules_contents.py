@@ -19,7 +19,7 @@ from ckpttool.core.domain.contents import (
     TensorRow,
     Value,
     elements_in,
-    is_asked,
+    is_selected,
 )
 from ckpttool.core.domain.dtype import DType
 from ckpttool.core.domain.finding import Finding
@@ -109,7 +109,7 @@ class Gathering:
             findings: What is wrong with them.
         """
         rows = self._rows()
-        selected = [row for row in rows if is_asked(row.name, self._patterns)]
+        selected = [row for row in rows if is_selected(row.name, self._patterns)]
         return Contents(
             inventory=inventory,
             checkpoint=checkpoint.name,

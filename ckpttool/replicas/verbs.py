@@ -34,7 +34,7 @@ from ckpttool.core.verbs.changes import (
     seen_in_part,
     signs_of_writing,
 )
-from ckpttool.core.verbs.scanning import Tree, Where, asked, looking_at
+from ckpttool.core.verbs.scanning import Tree, Where, looking_at, tree_question
 from ckpttool.core.verbs.verifying import chosen, content_engine, session_for
 from ckpttool.core.verify.plan import plan_checks
 from ckpttool.core.verify.session import reports_of
@@ -76,7 +76,7 @@ def heal(question: Where = None, order: HealOrder = HealOrder()) -> Healing:
         WriteFailedError: The disk refused. Nothing was changed, or the next change of the tree ends it.
         NotDurableError: It is done, but the disk did not confirm it.
     """
-    question = asked(question)
+    question = tree_question(question)
     tree = changeable_tree(question)
     if not order.apply:
         return _proposal(tree, question, order)[0]

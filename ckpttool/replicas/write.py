@@ -155,7 +155,7 @@ class Rebuilding:
             named_format=given.format or FormatName.SAFETENSORS,
             level=Level.CHECKSUM,
             cost=ready.streamed.size,
-            facts=ShardFacts(scalars=self._healing.checkpoint.rules.asked),
+            facts=ShardFacts(scalars=self._healing.checkpoint.rules.requested),
         )
         report = check_and_judge(task).report
         if worst(report.findings) >= Severity.SUSPECT:

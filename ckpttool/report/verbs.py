@@ -18,7 +18,7 @@ from ckpttool.core.errors import CkptToolError, UsageError
 from ckpttool.core.storage import is_local
 from ckpttool.core.storage.disk import LocalDisk
 from ckpttool.core.verbs.resolving import TRUSTED_SECONDS, Answer, resolve
-from ckpttool.core.verbs.scanning import Where, asked
+from ckpttool.core.verbs.scanning import Where, tree_question
 from ckpttool.core.verbs.verifying import read_once, verify
 from ckpttool.health.model.events import MARKS_SPIKE, HealthEvent
 from ckpttool.health.model.questions import HealthQuestion
@@ -79,7 +79,7 @@ def survey(
         CkptToolError: As of `resolve`.
     """
     if not isinstance(question, ReportQuestion):
-        question = ReportQuestion(tree=asked(question))
+        question = ReportQuestion(tree=tree_question(question))
     logs = question.choice.logs or EvidenceQuestion()
     if STDIN in logs.logs.patterns:
         raise UsageError("--log -: a report reads its logs twice, and draws them; give a file")

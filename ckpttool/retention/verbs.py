@@ -41,7 +41,7 @@ from ckpttool.core.verbs.changes import (
     unwritable,
     whole_tree,
 )
-from ckpttool.core.verbs.scanning import Tree, Where, asked, looking_at, scans_without
+from ckpttool.core.verbs.scanning import Tree, Where, looking_at, scans_without, tree_question
 from ckpttool.core.verbs.verifying import session_for
 from ckpttool.core.verify.session import Session
 from ckpttool.core.write.reserve import is_full_disk
@@ -79,7 +79,7 @@ def prune(
         WriteFailedError: The disk refused. What was moved has gone back, or goes back with the next prune.
         NotDurableError: It is done, but the disk did not confirm it.
     """
-    question = asked(question)
+    question = tree_question(question)
     tree, patience = _when_quiet(question, order, waiting)
     if order.apply:
         _assert_here(tree)

@@ -21,7 +21,7 @@ from ckpttool.core.verbs.changes import (
     whole_tree,
     write_pointers,
 )
-from ckpttool.core.verbs.scanning import Tree, Where, asked, looking_at
+from ckpttool.core.verbs.scanning import Tree, Where, looking_at, tree_question
 from ckpttool.core.verbs.verifying import session_for
 from ckpttool.core.write.files import sweep
 
@@ -46,7 +46,7 @@ def repair_meta(
         WriteFailedError: A record could not be written; it is the old one, and those before it are new.
         NotDurableError: A record is written, but the disk did not confirm it.
     """
-    question = asked(question)
+    question = tree_question(question)
     tree = whole_tree(question)
     if not apply:
         return _proposal(tree, question, choice, grace=grace, apply=False)

@@ -38,7 +38,7 @@ from ckpttool.core.records.manifest import manifests_beside
 from ckpttool.core.storage import assert_changeable, open_storage
 from ckpttool.core.storage.base import Kind, Storage, is_there, unreadable
 from ckpttool.core.verbs.changes import assert_quiet, change_of, in_trash, members_of, moving, pending, whole_tree
-from ckpttool.core.verbs.scanning import Tree, Where, asked, scan_emptied
+from ckpttool.core.verbs.scanning import Tree, Where, scan_emptied, tree_question
 from ckpttool.core.verbs.verifying import session_for
 from ckpttool.core.write import moves
 from ckpttool.core.write.blockers import files_to_move
@@ -59,7 +59,7 @@ def trash(question: Where = None, *, older_than: float | None = None) -> Trash:
         UnknownLayoutError: There is no tree at the path.
         IncompleteError: The trash, or the journal of an interrupted change, cannot be read.
     """
-    question = asked(question)
+    question = tree_question(question)
     tree = _tree_of(question)
     batches = _content(tree, ())
     since = None if older_than is None else time.time() - older_than
@@ -98,7 +98,7 @@ def restore(question: Where, name: str, *more: str, grace: float = 300.0) -> Tra
         WriteFailedError: The disk refused. What was moved stays; the next change of the tree brings the rest.
         NotDurableError: It is done, but the disk did not confirm it.
     """
-    question = asked(question)
+    question = tree_question(question)
     tree = _tree_of(question)
     root = tree.inventory.root
     begun_folders = [batch.trash.rpartition("/")[2] for batch in read_journal(tree.storage)]

@@ -262,7 +262,7 @@ class Judge:
 class Judgement:
     """What reading a save showed."""
 
-    asked: Judge
+    request: Judge
     word: VerdictWord
     findings: tuple[Finding, ...]
     cached: bool | None = None

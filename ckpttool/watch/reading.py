@@ -51,7 +51,7 @@ _WORDS = {
 class Read:
     """How the reading of one save ended."""
 
-    asked: Judge
+    request: Judge
     judgement: Judgement | None = None
     """None where it says nothing of the files: they changed meanwhile, or the watch ended."""
     bytes_read: int = 0
@@ -76,7 +76,7 @@ class Reading:
             request: Why.
             done: Called once, in the thread that read.
         """
-        self.asked = request
+        self.requested = request
         self._question = question
         self._tree = tree
         self._checkpoint = checkpoint
@@ -97,13 +97,13 @@ class Reading:
     def _run(self) -> None:
         try:
             judgement, nbytes = self._read()
-            read = Read(asked=self.asked, judgement=judgement, bytes_read=nbytes, notes=tuple(self._notes))
+            read = Read(request=self.requested, judgement=judgement, bytes_read=nbytes, notes=tuple(self._notes))
         except BaseException as error:  # noqa: BLE001  for whoever watches: a thread has nobody to tell
-            read = Read(asked=self.asked, notes=tuple(self._notes), error=error)
+            read = Read(request=self.requested, notes=tuple(self._notes), error=error)
         self._done(read)
 
     def _read(self) -> tuple[Judgement | None, int]:
-        tree, checkpoint, judge, level = self._tree, self._checkpoint, self.asked, self._question.level
+        tree, checkpoint, judge, level = self._tree, self._checkpoint, self.requested, self._question.level
         # Whoever asks whether it is in memory has Linux read it ahead: of an early one that was asked before.
         cached = False if judge.early else is_cached(tree, checkpoint) if level.reads_content else None
         # What a save is that was not good yet is read once, for the verdict and for the seal.
@@ -121,7 +121,7 @@ class Reading:
         ill, norm = (None, None) if self._question.part is not None else self._health()
         more = more if ill is None else (ill, *more)
         judgement = Judgement(
-            asked=judge,
+            request=judge,
             word=_WORDS[worst(more)] if worst(findings) < worst(more) else verdict.word,
             findings=(*more, *findings),
             cached=cached,
@@ -152,7 +152,7 @@ class Reading:
         if hashes:
             question = replace(TO_SEAL, level=level, jobs=1)
         else:
-            max_age = None if self.asked.cold else LEDGER_SECONDS
+            max_age = None if self.requested.cold else LEDGER_SECONDS
             question = CheckQuestion(level=level, jobs=1, max_age=max_age, replicas=False)
         if rate:  # what is kept slow does not hang
             question = replace(question, timeout=question.timeout + GIB / rate)
@@ -179,7 +179,9 @@ class Reading:
             UsageError: A log is not there.
         """
         checkpoint, tree, tree_question = self._checkpoint, self._tree, self._question
-        if tree_question.threshold is None or self.asked.cold:  # logs go away: what they said when it was saved counts
+        if (
+            tree_question.threshold is None or self.requested.cold
+        ):  # logs go away: what they said when it was saved counts
             return health_reason(checkpoint, require=False, ignore=False), None
         stages = None if tree_question.tree.config is None else tree_question.tree.config.pipeline_stages
         question = EvidenceQuestion(threshold=tree_question.threshold, logs=tree_question.logs)
@@ -206,7 +208,7 @@ class Reading:
     def _seal(self, session: Session, checkpoint: Checkpoint, verdict: Verdict) -> tuple[bool, tuple[Finding, ...]]:
         """Record what it is, and return whether that is done and what it differs from."""
         # Of one that has grown all that was sealed is as it was: that was found before this is asked.
-        tree, reseal = self._tree, self.asked.rewritten or self.asked.grown
+        tree, reseal = self._tree, self.requested.rewritten or self.requested.grown
         try:
             if not is_object_store(tree.storage.root):
                 assert_changeable(tree.storage.root)

@@ -336,7 +336,7 @@ def judged(watched: Watched, judgement: Judgement) -> tuple[Watched, tuple[Watch
     Returns:
         What is known now, and what is to be told.
     """
-    judge = judgement.asked
+    judge = judgement.request
     save = next((save for save in watched.saves if save.key == judge.key), None)
     if save is None or save.fingerprint != judge.fingerprint:
         return watched, ()
@@ -370,7 +370,7 @@ def judged(watched: Watched, judgement: Judgement) -> tuple[Watched, tuple[Watch
 
 def _kind(save: KnownSave, judgement: Judgement, against: tuple[Finding, ...]) -> EventKind | None:
     """Return what is to be told of a verdict; None: nothing yet."""
-    judge = judgement.asked
+    judge = judgement.request
     if not against:
         return EventKind.READ_AGAIN if judge.cold else EventKind.GOOD
     codes = {finding.code for finding in against}

@@ -165,7 +165,7 @@ class Watch:
             return
         watched, actions = observe(self.known, current, self._rule, now=now)
         self._tell_and_keep(watched, tuple(action for action in actions if isinstance(action, WatchEvent)))
-        being_read = None if self._reading is None else self._reading.asked
+        being_read = None if self._reading is None else self._reading.requested
         self._waiting = [
             action
             for action in actions

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ckpttool.core.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, StepSource, Topology
-from ckpttool.core.domain.contents import Contents, ElementStats, Opened, is_asked
+from ckpttool.core.domain.contents import Contents, ElementStats, Opened, is_selected
 from ckpttool.core.domain.dtype import DType
 from ckpttool.core.domain.scalars import Scalars
 from ckpttool.core.domain.shard import FormatName, ShardRole, TensorEntry
@@ -124,7 +124,7 @@ def test_what_no_pattern_asks_for_is_counted() -> None:
     found = gathered(opened(0, entry("a.w", 1), entry("a.b", 1), entry("a[0]", 1)), patterns=("*.w", "a[0]"))
     assert [row.name for row in found.tensors] == ["a.w", "a[0]"]
     assert found.left_out == 1
-    assert is_asked("a0", ("a[0]",))
+    assert is_selected("a0", ("a[0]",))
 
 
 def test_a_tensor_without_finite_elements_has_no_extremes() -> None:

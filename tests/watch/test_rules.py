@@ -84,7 +84,7 @@ class Course:
         since: Sequence[str] = (),
     ) -> Course:
         judgement = Judgement(
-            asked=self.asked[at], word=word, findings=findings, cached=cached, written_since=frozenset(since)
+            request=self.asked[at], word=word, findings=findings, cached=cached, written_since=frozenset(since)
         )
         self.known, events = judged(self.known, judgement)
         self.told += events
@@ -235,7 +235,7 @@ def test_what_was_read_says_nothing_of_files_that_changed_or_went_meanwhile() ->
     asked = course.asked[0]
     for later in ([save(fingerprint="2")], []):
         course.poll(*later)
-        known, events = judged(course.known, Judgement(asked=asked, word=VerdictWord.DAMAGED, findings=(CUT,)))
+        known, events = judged(course.known, Judgement(request=asked, word=VerdictWord.DAMAGED, findings=(CUT,)))
         assert (known, events) == (course.known, ())
 
 
@@ -408,7 +408,7 @@ def test_what_was_read_of_a_record_that_changed_meanwhile_says_nothing() -> None
     (asked,) = course.asked
     course.poll(save(beside="2"))
     torn = damage(Code.META_UNREADABLE, "is no JSON")
-    assert judged(course.known, Judgement(asked=asked, word=VerdictWord.DAMAGED, findings=(torn,)))[1] == ()
+    assert judged(course.known, Judgement(request=asked, word=VerdictWord.DAMAGED, findings=(torn,)))[1] == ()
     assert course.poll(save(beside="2"), times=2).judge().kinds == ["good"]
 
 

@@ -185,7 +185,7 @@ def elements_in(shape: Sequence[int]) -> int:
     return count
 
 
-def is_asked(name: str, patterns: Sequence[str]) -> bool:
+def is_selected(name: str, patterns: Sequence[str]) -> bool:
     """Tell whether a tensor is meant: by its own name, or by a pattern of a shell; without patterns all are."""
     from fnmatch import fnmatchcase
 

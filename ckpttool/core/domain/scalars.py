@@ -36,11 +36,11 @@ class Scalars:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedScalar:
+class RequestedScalar:
     """A tensor of one element that a file is asked for."""
 
     name: str
-    whole: bool = True
+    is_integer: bool = True
     """Whether it must be a whole number."""
     least: int = 0
     """Smallest legal value."""
@@ -72,7 +72,7 @@ class NameClaim:
 class ScalarRules:
     """Which scalars a layout's files hold, and what must hold of them."""
 
-    asked: tuple[AskedScalar, ...] = ()
+    requested: tuple[RequestedScalar, ...] = ()
     """In the order in which they are named."""
     required: tuple[tuple[ShardRole, tuple[str, ...]], ...] = ()
     """Roles whose files must hold scalars, and which whatever their siblings hold."""
@@ -87,7 +87,7 @@ class ScalarRules:
 class ShardFacts:
     """What a layout knows of a file before it is opened."""
 
-    scalars: tuple[AskedScalar, ...] = ()
+    scalars: tuple[RequestedScalar, ...] = ()
     """To be read from it."""
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ckpttool.core.domain.dtype import DType
 from ckpttool.core.domain.finding import Code, Finding, damage
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.scalars import AskedScalar, ScalarValues
+from ckpttool.core.domain.scalars import RequestedScalar, ScalarValues
 from ckpttool.core.domain.shard import TensorEntry
 from ckpttool.core.formats.base import quoted
 from ckpttool.core.storage.base import ByteSource
@@ -28,7 +28,7 @@ _WHOLE = frozenset({DType.I32, DType.I64})
 _ANY_NUMBER = frozenset(_PACKING)
 _ONE_ELEMENT = frozenset({(), (1,)})
 
-_Field = tuple[AskedScalar, int, Struct]
+_Field = tuple[RequestedScalar, int, Struct]
 """What is asked for, its place in what is read, and how it is packed."""
 
 _NEIGHBOURS = 4096
@@ -59,7 +59,7 @@ class ScalarReading:
     bytes_read: int
 
 
-def plan_scalars(entries: Iterable[TensorEntry], requested: Sequence[AskedScalar]) -> ScalarPlan:
+def plan_scalars(entries: Iterable[TensorEntry], requested: Sequence[RequestedScalar]) -> ScalarPlan:
     """Find what is asked for among a shard's tensors; neighbours are read in one call.
 
     Args:
@@ -105,7 +105,7 @@ def read_scalars(source: ByteSource, plan: ScalarPlan) -> ScalarReading:
                 continue
             (value,) = packing.unpack_from(data, first)
             if math.isfinite(value) and value >= scalar.least:
-                values.append((scalar.name, value if scalar.whole else float(value)))
+                values.append((scalar.name, value if scalar.is_integer else float(value)))
             else:
                 message = (
                     f"The training scalar {quoted(scalar.name)} is {value}, not a number of at least {scalar.least}."
@@ -174,8 +174,8 @@ def _neighbours(entries: Iterable[TensorEntry]) -> Iterator[list[TensorEntry]]:
         yield group
 
 
-def _wrong_type(entry: TensorEntry, scalar: AskedScalar) -> Finding | None:
-    allowed = _WHOLE if scalar.whole else _ANY_NUMBER
+def _wrong_type(entry: TensorEntry, scalar: RequestedScalar) -> Finding | None:
+    allowed = _WHOLE if scalar.is_integer else _ANY_NUMBER
     if entry.dtype in allowed and entry.shape in _ONE_ELEMENT and len(entry.spans) == 1:
         return None
     expected = "one element of " + " or ".join(sorted(dtype.value for dtype in allowed))

@@ -102,15 +102,15 @@ class Block:
     data: bytes
     first_line: int
     """Number of its first line, from 1."""
-    _asked: int = 0
+    _requests: int = 0
     _lines_before: int = 0
 
     def line_number(self, position: int) -> int:
         """Return the number of the line around a byte of the block; cheap where one asks from front to end."""
-        if position < self._asked:
-            self._asked = self._lines_before = 0
-        self._lines_before += self.data.count(b"\n", self._asked, position)
-        self._asked = position
+        if position < self._requests:
+            self._requests = self._lines_before = 0
+        self._lines_before += self.data.count(b"\n", self._requests, position)
+        self._requests = position
         return self.first_line + self._lines_before
 
     def line_start(self, position: int) -> int:

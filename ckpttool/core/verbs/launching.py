@@ -23,7 +23,7 @@ from ckpttool.core.verbs.preflighting import (
     judged_with_start,
 )
 from ckpttool.core.verbs.resolving import resolve
-from ckpttool.core.verbs.scanning import Where, asked
+from ckpttool.core.verbs.scanning import Where, tree_question
 from ckpttool.core.write.files import replace as write
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def launch(  # noqa: PLR0913  # the last two are what the machine says, where it
     Raises:
         CkptToolError: The base config cannot be used, or the output exists and may not be replaced.
     """
-    question = asked(question)
+    question = tree_question(question)
     devices = None if order.devices_per_node is None else order.nodes * order.devices_per_node
     base = read_base(order.base, order.allowed, devices=devices)
     answer = resolve(replace(question, config=base.run), choice, data, node=node)

@@ -22,7 +22,7 @@ from ckpttool.core.storage import is_local
 from ckpttool.core.storage.disk import Disk, LocalDisk
 from ckpttool.core.verbs.configs import BaseConfig, config_check, read_or_check
 from ckpttool.core.verbs.resolving import Answer, resolve
-from ckpttool.core.verbs.scanning import Where, asked
+from ckpttool.core.verbs.scanning import Where, tree_question
 from ckpttool.core.verbs.starting import LAUNCHED, against_start, judged_launch, judged_start
 from ckpttool.trainers.registry import read_config, told_skip, trainer_named
 
@@ -55,7 +55,7 @@ def preflight(
         node: Tells which disk this is, and of other machines; None: this one.
     """
     if not isinstance(question, PreflightQuestion):
-        question = PreflightQuestion(config=os.fspath(question), tree=asked(tree))
+        question = PreflightQuestion(config=os.fspath(question), tree=tree_question(tree))
     disk = disk or LocalDisk()
     if question.config is None:
         return _without_config(question, disk, node)

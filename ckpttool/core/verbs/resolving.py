@@ -27,7 +27,7 @@ from ckpttool.core.storage import is_object_store
 from ckpttool.core.storage.base import Kind, Storage
 from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.core.verbs.remembering import rebuilt, saves_in_trash
-from ckpttool.core.verbs.scanning import Tree, Where, asked, looking_at, scan, surroundings
+from ckpttool.core.verbs.scanning import Tree, Where, looking_at, scan, surroundings, tree_question
 from ckpttool.core.verbs.verifying import session_for
 from ckpttool.trainers.base import Refusal, Resume, no_effects
 from ckpttool.trainers.common import jobs_of
@@ -135,7 +135,7 @@ def resolve(
     Raises:
         CkptToolError: The question cannot be answered; the class says why.
     """
-    question = asked(question)
+    question = tree_question(question)
     if choice.evidence is not Level.STRUCTURE or (choice.logs is not None and choice.logs.timeline):
         question = replace(question, sizes=True)
     tree = scan(question)

@@ -40,7 +40,7 @@ Where: TypeAlias = "TreeQuestion | str | os.PathLike[str] | None"
 """Which tree: what is known of it beforehand, or its path alone; None: the one in or around the current folder."""
 
 
-def asked(where: Where, *, sizes: bool = False) -> TreeQuestion:
+def tree_question(where: Where, *, sizes: bool = False) -> TreeQuestion:
     """Return what is asked for; of a path alone `sizes` says whether every shard's size is taken."""
     if isinstance(where, TreeQuestion):
         return where
@@ -49,7 +49,7 @@ def asked(where: Where, *, sizes: bool = False) -> TreeQuestion:
 
 def tree_of(tree: Tree | Where) -> Tree:
     """Return the tree itself, scanned with sizes where it was not scanned yet."""
-    return tree if isinstance(tree, Tree) else scan(asked(tree, sizes=True))
+    return tree if isinstance(tree, Tree) else scan(tree_question(tree, sizes=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ def scan(question: Where = None) -> Tree:
         UsageError: There are two, or the config is another trainer's.
         IncompleteError: The tree's folder cannot be read.
     """
-    question = asked(question, sizes=True)
+    question = tree_question(question, sizes=True)
     return scanned(_located(question), question)
 
 

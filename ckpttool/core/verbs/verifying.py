@@ -178,7 +178,7 @@ def session_for(tree: Tree, question: CheckQuestion) -> Session:
         memory=_memory(tree, question),
         meter=meter,
         proofs=_proofs(tree, question),
-        asked=_read_in_any_case(tree, question),
+        requested=_read_in_any_case(tree, question),
         reads_other=question.replicas,
     )
     counts = meter is not None and not question.level.reads_content
@@ -199,7 +199,7 @@ def _recorded_session(tree: Tree, machines: Machines, question: CheckQuestion) -
         level=question.level,
         bucket=question.bucket,
         jump=question.jump,
-        asked=_read_in_any_case(tree, question),
+        requested=_read_in_any_case(tree, question),
         reads_other=question.replicas,
     )
     records = SaveRecords(seal_place=tree.seal_place, closer=tree.closer, slices=tree.slices)

@@ -42,7 +42,7 @@ class Reading(NamedTuple):
     read: Callable[[Checkpoint, Collection[Place] | None], Iterator[ShardReport]]
     """Reads another checkpoint's shards in these places; None: all that it will be asked for in its own turn."""
     slices: Callable[[Checkpoint], RecordedSlices | None]
-    asked: Collection[CheckpointKey]
+    requested: Collection[CheckpointKey]
     """Checkpoints that are read in any case, so that to read them now costs nothing."""
     recorded: Callable[[Checkpoint], Tensors]
     """What a manifest or the ledger has of another checkpoint, which then need not be read."""

@@ -57,7 +57,7 @@ def plan_checks(
             one of which the save holds a digest.
     """
     digests = dict(checkpoint.digests)
-    facts = ShardFacts(scalars=checkpoint.rules.asked)
+    facts = ShardFacts(scalars=checkpoint.rules.requested)
     return tuple(
         CheckTask(
             root=root,

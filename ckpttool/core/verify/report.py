@@ -146,7 +146,7 @@ def _scalars_missing(rules: ScalarRules, reports: Sequence[ShardReport]) -> list
     findings = []
     for report in reports:
         needed = anywhere.union(required[report.role]) - dict(report.scalars).keys()
-        lacking = [scalar.name for scalar in rules.asked if scalar.name in needed]
+        lacking = [scalar.name for scalar in rules.requested if scalar.name in needed]
         if lacking:
             cut = "it was cut at a tensor's end, or " if report.format is FormatName.MINDSPORE_CKPT else ""
             findings.append(

@@ -68,7 +68,7 @@ class Scope:
     """Who keeps what is found damaged, so that a look at the headers does not call it good later."""
     meter: Meter | None = None
     """Who counts how far it has come."""
-    asked: Collection[CheckpointKey] = ()
+    requested: Collection[CheckpointKey] = ()
     """Checkpoints that will all be judged, where that is known: to read one of them earlier costs nothing."""
     reads_other: bool = True
     """Read others than these, too, where nothing else tells which ranks hold copies of the same tensors."""
@@ -116,7 +116,7 @@ class Session:
             storage=self._storage,
             read=self._read_other,
             slices=self._records.slices,
-            asked=self._scope.asked,
+            requested=self._scope.requested,
             recorded=self._recorded_tensors,
             only_asked=not self._scope.reads_other,
             rebuilt=self._rebuilt,

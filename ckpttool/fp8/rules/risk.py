@@ -59,7 +59,7 @@ _MATRIX = 2
 """Dimensions other than one from which a tensor is one."""
 
 
-def is_wanted(entry: TensorEntry, *, optimizer: bool) -> bool:
+def is_probed(entry: TensorEntry, *, optimizer: bool) -> bool:
     """Tell whether a tensor is asked about: no scalar, and no state of an optimizer unless those are asked for.
 
     A layer's extra state is the history of its scales, and none of its weights.

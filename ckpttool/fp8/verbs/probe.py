@@ -22,7 +22,7 @@ from ckpttool.fp8.model.fp8 import Recipe
 from ckpttool.fp8.model.probe import Fp8Probe, GatedNumbers, ProbeQuestion, TensorNumbers
 from ckpttool.fp8.read.at_rest import SCALE_WORDS, USUAL_BLOCK, Beside
 from ckpttool.fp8.read.probe import ShardLargest, ShardNumbers, largest_in_shard, probe_shard
-from ckpttool.fp8.rules.risk import aligned, is_wanted, layers_of, most_amplifying, ranked, scattered
+from ckpttool.fp8.rules.risk import aligned, is_probed, layers_of, most_amplifying, ranked, scattered
 from ckpttool.inspect.verbs import TIMEOUT_SECONDS, Side, opened, side_of, tasks_of
 
 _CONFIG = "config.json"
@@ -53,7 +53,7 @@ def fp8_probe(
         IncompleteError: The tree's folder cannot be read.
     """
     side = side_of(path, checkpoint=checkpoint, layout=layout, is_intact=True)
-    is_selected = partial(is_wanted, optimizer=question.optimizer)
+    is_selected = partial(is_probed, optimizer=question.optimizer)
     history = _history(side, question) if Recipe.DELAYED in question.recipes else []
     passes = [side, *history] if history or Recipe.DELAYED in question.recipes else []
     tasks = tasks_of(side, copies=2 if question.exact else 1)

@@ -48,7 +48,7 @@ def replay(capture: Capture, question: NanQuestion) -> NanReplay:
         UsageError: There is no such entry, rank or device.
         IncompleteError: It took longer than it may.
     """
-    ranks = _asked(capture, question)
+    ranks = _requested_ranks(capture, question)
     device = _device(question.device, ranks)
     current = environment(device)
     try:
@@ -81,13 +81,13 @@ class _Session:
         self._device = device
         self._entry = entry
         self._findings: list[Finding] = [
-            finding for finding in capture.findings if finding.severity is Severity.NOTE or self._is_asked(finding)
+            finding for finding in capture.findings if finding.severity is Severity.NOTE or self._is_requested(finding)
         ]
         self._differences: dict[tuple[str, str, str], Difference] = {}
         self._origin: Origin | None = None
         self._mean: dict[str, Tensor] = {}
 
-    def _is_asked(self, finding: Finding) -> bool:
+    def _is_requested(self, finding: Finding) -> bool:
         """Tell whether a finding is about ranks that are to be computed; what is about none is."""
         requested = set(self._question.ranks)
         return not requested or not finding.ranks or bool(requested & set(finding.ranks))
@@ -234,7 +234,7 @@ class _Session:
         return [compared(result.captured, result.losses, result.gradients, reduced) for result in computed]
 
 
-def _asked(capture: Capture, question: NanQuestion) -> tuple[RankCapture, ...]:
+def _requested_ranks(capture: Capture, question: NanQuestion) -> tuple[RankCapture, ...]:
     by_rank = {int(rank.rank): rank for rank in capture.ranks}
     for rank in question.ranks:
         if rank not in by_rank and rank >= capture.world_size:

@@ -345,5 +345,5 @@ def _records_of_any() -> re.Pattern[str]:
 def _asked_of_any() -> ShardFacts:
     """Ask a file for the scalars of every trainer: whose it is, nobody knows."""
     own = (trainer.scalars for trainer in trainers() if trainer.scalars is not None)
-    asked = {scalar.name: scalar for scalars in own for scalar in scalars.rules.asked}
+    asked = {scalar.name: scalar for scalars in own for scalar in scalars.rules.requested}
     return ShardFacts(scalars=tuple(asked.values()))

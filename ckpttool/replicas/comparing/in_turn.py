@@ -59,7 +59,7 @@ class Replicas:
         self.keep(checkpoint, checkpoint_tensors)
         if not _may_have_replicas(checkpoint_tensors):
             return FromCopies()
-        requested = {*self._reading.asked, *(() if followed_by is None else (followed_by.key,))}
+        requested = {*self._reading.requested, *(() if followed_by is None else (followed_by.key,))}
         older, later = self._neighbours.in_line(checkpoint)
         self._look_up((*older[:MOST_LOOKED_UP], *later[:MOST_LOOKED_UP]))
         ranks = {*checkpoint.ranks, *map(Rank, range(checkpoint.topology.world_size or 0))}

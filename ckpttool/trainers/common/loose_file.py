@@ -190,7 +190,7 @@ class LooseFile:
         """Tell by the names of the scalars whose they are; the first trainer's where there are none."""
         names = {name for name, _ in values}
         best_scalars = max(
-            self._scalars, key=lambda scalars: len(names & {scalar.name for scalar in scalars.rules.asked})
+            self._scalars, key=lambda scalars: len(names & {scalar.name for scalar in scalars.rules.requested})
         )
         return best_scalars.rules, *best_scalars.meaning(values)
 
@@ -206,7 +206,7 @@ class LooseFile:
             if format_name is None or format_name in TORCH_FORMATS:
                 is_chain = format_name is FormatName.TORCH_ZIP and named is FormatName.TORCH_ZIPS
                 return named if format_name is None or is_chain else format_name, ()
-            by_name = {scalar.name: scalar for scalars in self._scalars for scalar in scalars.rules.asked}
+            by_name = {scalar.name: scalar for scalars in self._scalars for scalar in scalars.rules.requested}
             return format_name, read_header(
                 source, named=format_name, facts=ShardFacts(scalars=tuple(by_name.values()))
             ).scalars

@@ -69,7 +69,7 @@ _NEWEST = 8
 """Saves whose records of slices are read at a scan: a record names hundreds, and nothing else is told by it."""
 
 
-class _Wanted(NamedTuple):
+class _ToRead(NamedTuple):
     """What is to be read of a save at a scan."""
 
     sizes: bool
@@ -97,7 +97,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     newest = frozenset(nlargest(_NEWEST, saves, key=lambda name: iteration_of(name) or 0))
 
     def scanned(name: str) -> Checkpoint:
-        return _scan_save(storage, name, _Wanted(options.sizes, store.AT_A_SCAN if name in newest else 0))
+        return _scan_save(storage, name, _ToRead(options.sizes, store.AT_A_SCAN if name in newest else 0))
 
     checkpoints = in_order_of_progress(map_waiting(scanned, saves))
     tracked = _tracked(storage, pointer, checkpoints)
@@ -133,7 +133,7 @@ def _tracked(storage: Storage, pointer: Pointer, checkpoints: Iterable[Checkpoin
     return tracked_in(storage, TRACKER, pointer.name, iteration_of(pointer.name))
 
 
-def _scan_save(storage: Storage, name: str, to_read: _Wanted) -> Checkpoint:
+def _scan_save(storage: Storage, name: str, to_read: _ToRead) -> Checkpoint:
     try:
         entries = sorted(storage.entries(name))
     except OSError as error:
@@ -171,13 +171,13 @@ def _none(findings: tuple[Finding, ...], commit: CommitState = CommitState.UNCOM
     return _Files(None, (), None, commit, findings, Topology(), FormatName.TORCH_ZIP)
 
 
-def _unknown(storage: Storage, name: str, entries: Sequence[Entry], to_read: _Wanted) -> _Files:
+def _unknown(storage: Storage, name: str, entries: Sequence[Entry], to_read: _ToRead) -> _Files:
     """Tell of a folder in which nothing says what it is: a save begins with it."""
     del storage, entries, to_read
     return _none((listed_damage(Code.SHARD_MISSING, "no file of a save in this folder", name),))
 
 
-def _distributed(storage: Storage, name: str, entries: Sequence[Entry], to_read: _Wanted) -> _Files:
+def _distributed(storage: Storage, name: str, entries: Sequence[Entry], to_read: _ToRead) -> _Files:
     """List slices, and `common.pt` beside them; `metadata.json` is written when all is there."""
     kinds = {entry.name: entry.kind for entry in entries}
     slices = store.look(storage, name, sizes=to_read.sizes, most=to_read.most)
@@ -215,7 +215,7 @@ def _distributed(storage: Storage, name: str, entries: Sequence[Entry], to_read:
     )
 
 
-def _legacy(storage: Storage, name: str, entries: Sequence[Entry], to_read: _Wanted) -> _Files:
+def _legacy(storage: Storage, name: str, entries: Sequence[Entry], to_read: _ToRead) -> _Files:
     """List a folder for each part of the model, as many as one of them says that there are."""
     findings: list[Finding] = []
     files: dict[str, Kind] = {}

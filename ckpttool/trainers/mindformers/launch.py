@@ -76,7 +76,7 @@ def render_config(base_text: str, plan: ResumePlan) -> LaunchConfig:
     """
     before = _load(base_text)
     editor = Editor(base_text)
-    values = _wanted(before, plan)
+    values = _wanted_settings(before, plan)
     # Two levels are copied, so that a section which other keys share by an alias is not changed for them too.
     after = {key: dict(value) if isinstance(value, dict) else value for key, value in before.items()}
     changes = []
@@ -146,7 +146,7 @@ def _check(job: LaunchJob) -> None:
         )
 
 
-def _wanted(document: Dict[str, object], plan: ResumePlan) -> dict[str, Scalar]:
+def _wanted_settings(document: Dict[str, object], plan: ResumePlan) -> dict[str, Scalar]:
     """Return what must stand under which key, the most important first."""
     load = load_keys(plan.load)
     section = document.get("checkpoint")

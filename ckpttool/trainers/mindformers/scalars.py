@@ -7,10 +7,10 @@ from ckpttool.core.domain.finding import Code, Severity
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.scalars import (
     AgreedScalar,
-    AskedScalar,
     Facts,
     NameClaim,
     OwnScalars,
+    RequestedScalar,
     ScalarRules,
     Scalars,
     ScalarValues,
@@ -20,12 +20,12 @@ from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.domain.units import Step
 
 RULES = ScalarRules(
-    asked=(
-        AskedScalar(name="epoch_num"),
-        AskedScalar(name="step_num"),
-        AskedScalar(name="global_step"),
-        AskedScalar(name="loss_scale", whole=False),
-        AskedScalar(name="global_batch_size", least=1),  # no batch of no samples can have been trained on
+    requested=(
+        RequestedScalar(name="epoch_num"),
+        RequestedScalar(name="step_num"),
+        RequestedScalar(name="global_step"),
+        RequestedScalar(name="loss_scale", is_integer=False),
+        RequestedScalar(name="global_batch_size", least=1),  # no batch of no samples can have been trained on
     ),
     # `global_batch_size` came with 1.3, and the unified layout asks for it in its own rules.
     required=(
@@ -48,7 +48,7 @@ RULES = ScalarRules(
 PLANNED_STEPS = "planned_steps"
 """How many steps the run was to make, which the PyNative trainer writes as `step_num`."""
 
-FACTS = ShardFacts(scalars=RULES.asked)
+FACTS = ShardFacts(scalars=RULES.requested)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -451,7 +451,9 @@ def test_the_same_header_in_a_shorter_file_is_still_found_cut() -> None:
 def put(memory: HeaderMemory, key: bytes, hole: tuple[int, int] | None = None) -> ParsedHeader:
     """Remember a header of these bytes, and return what it parsed to."""
     text = parse_strictly(HEALTHY, data_begin=64)
-    parsed = ParsedHeader(text=text, data_begin=64, is_canonical=True, asked=(), scalars=ScalarPlan(), last_page=None)
+    parsed = ParsedHeader(
+        text=text, data_begin=64, is_canonical=True, requested=(), scalars=ScalarPlan(), last_page=None
+    )
     memory.put(bytearray(key), len(key), hole or (len(key), len(key)), parsed)
     return parsed
 

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from ckpttool.core.domain.finding import Code, Severity
-from ckpttool.core.domain.scalars import AskedScalar, ShardFacts
+from ckpttool.core.domain.scalars import RequestedScalar, ShardFacts
 from ckpttool.core.domain.shard import FormatName
 from ckpttool.core.formats import read_header, scalars
 from ckpttool.core.formats.base import Header
@@ -119,7 +119,7 @@ class TestAsked:
 
     @staticmethod
     def asked(*names: str) -> ShardFacts:
-        return ShardFacts(scalars=tuple(AskedScalar(name=name) for name in names))
+        return ShardFacts(scalars=tuple(RequestedScalar(name=name) for name in names))
 
     def file(self) -> bytes:
         return safetensors_file(entries_json(list(self.LAYOUT)), struct.pack("<qq", 7, 30))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ckpttool.core.domain.finding import Code, Severity
-from ckpttool.core.domain.scalars import NO_RULES, AgreedScalar, AskedScalar, NameClaim, ScalarRules, ScalarValues
+from ckpttool.core.domain.scalars import NO_RULES, AgreedScalar, NameClaim, RequestedScalar, ScalarRules, ScalarValues
 from ckpttool.core.domain.shard import FormatName, ShardRole
 from ckpttool.core.domain.verdict import Level, ShardReport, Verdict, VerdictWord
 from ckpttool.core.verify.report import collect
@@ -187,7 +187,7 @@ class TestAnotherTrainersScalars:
     """What must hold is what the layout says: no name is known here."""
 
     RULES = ScalarRules(
-        asked=(AskedScalar(name="iteration"), AskedScalar(name="seen")),
+        requested=(RequestedScalar(name="iteration"), RequestedScalar(name="seen")),
         required=((ShardRole.FULL, ("iteration",)),),
         agreed=(AgreedScalar(name="iteration", code=Code.STEP_DISAGREES, severity=Severity.DAMAGE),),
     )

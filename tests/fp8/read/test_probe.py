@@ -20,7 +20,7 @@ from ckpttool.fp8.model.fp8 import Fp8Format, Recipe
 from ckpttool.fp8.model.probe import CastNumbers, Lines, ProbeQuestion, Risk, TensorNumbers
 from ckpttool.fp8.read import kernel_sample as fp8_sample
 from ckpttool.fp8.read.probe import ShardNumbers, probe_shard
-from ckpttool.fp8.rules.risk import is_wanted, judged
+from ckpttool.fp8.rules.risk import is_probed, judged
 from tests.support.shard_writers import record
 from tests.support.verifying import task_for
 
@@ -43,7 +43,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def seen(path: Path, question: ProbeQuestion = ProbeQuestion()) -> Observation:  # noqa: B008
-    look = partial(probe_shard, question=question, is_selected=partial(is_wanted, optimizer=question.optimizer))
+    look = partial(probe_shard, question=question, is_selected=partial(is_probed, optimizer=question.optimizer))
     return check(task_for(path), compare=look)
 
 

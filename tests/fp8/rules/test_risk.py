@@ -20,7 +20,7 @@ from ckpttool.fp8.model.probe import (
 )
 from ckpttool.fp8.rules.risk import (
     aligned,
-    is_wanted,
+    is_probed,
     judged,
     layer_of,
     layers_of,
@@ -219,8 +219,8 @@ def test_scalars_are_not_asked_about_and_an_optimizers_states_only_on_demand() -
         return TensorEntry(name=name, dtype=DType.F32, shape=shape, spans=())
 
     asked = [entry("w", 2, 2), entry("loss_scale"), entry("one", 1), entry("exp_avg.w", 2, 2)]
-    assert [is_wanted(each, optimizer=False) for each in asked] == [True, False, False, False]
-    assert [is_wanted(each, optimizer=True) for each in asked] == [True, False, False, True]
+    assert [is_probed(each, optimizer=False) for each in asked] == [True, False, False, False]
+    assert [is_probed(each, optimizer=True) for each in asked] == [True, False, False, True]
 
 
 def test_a_gate_that_amplifies_one_unit_four_times_as_much_as_most_is_noted_and_the_worst_comes_first() -> None:
@@ -239,7 +239,7 @@ def test_a_gate_that_amplifies_one_unit_four_times_as_much_as_most_is_noted_and_
 @pytest.mark.parametrize(("name", "wanted"), [("model.fc1.weight", True), ("model.fc1._extra_state", False)])
 def test_the_history_of_a_layers_scales_is_none_of_its_weights(name: str, wanted: bool) -> None:
     entry = TensorEntry(name=name, dtype=DType.F32, shape=(6, 1024), spans=((0, 24576),))
-    assert is_wanted(entry, optimizer=True) is wanted
+    assert is_probed(entry, optimizer=True) is wanted
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ckpttool.core.domain.scalars import AskedScalar, ShardFacts
+from ckpttool.core.domain.scalars import RequestedScalar, ShardFacts
 from ckpttool.core.domain.shard import FileStamp, FormatName
 from ckpttool.core.formats import read_header
 from ckpttool.nodes.storage.recorded import RecordedSource
@@ -18,7 +18,7 @@ REPORT = replace(report(schema="aa"), format=None, stamp=STAMP, scalars=(("epoch
 
 def test_a_shown_header_has_the_scalars_that_are_asked_for() -> None:
     source = RecordedSource("x", STAMP, {}, REPORT)
-    asked = ShardFacts(scalars=(AskedScalar(name="step_num"),))
+    asked = ShardFacts(scalars=(RequestedScalar(name="step_num"),))
     header = read_header(source, named=FormatName.SAFETENSORS, facts=asked)
     expected = ((("step_num", 5),), "aa", FormatName.SAFETENSORS)
     assert (header.scalars, header.schema_hash, header.format) == expected

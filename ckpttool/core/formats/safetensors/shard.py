@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.finding import Code, Finding, damage, note
 from ckpttool.core.domain.frozen import dataclass, replace
-from ckpttool.core.domain.scalars import AskedScalar, ShardFacts
+from ckpttool.core.domain.scalars import RequestedScalar, ShardFacts
 from ckpttool.core.domain.shard import FormatName
 from ckpttool.core.formats.base import (
     CHECKSUM_KEY,
@@ -180,13 +180,13 @@ class ParsedHeader:
     """Where the header ends."""
     is_canonical: bool
     """Whether safetensors itself would have written the same bytes, padding included."""
-    asked: tuple[AskedScalar, ...]
+    requested: tuple[RequestedScalar, ...]
     scalars: ScalarPlan
     """Where those lie."""
     last_page: tuple[int, int] | None
 
 
-def _parse(block: bytearray, end: int, requested: tuple[AskedScalar, ...]) -> tuple[ParsedHeader, str | None]:
+def _parse(block: bytearray, end: int, requested: tuple[RequestedScalar, ...]) -> tuple[ParsedHeader, str | None]:
     """Parse a header, or remember it: data-parallel ranks and successive steps have the same one.
 
     Args:
@@ -209,13 +209,13 @@ def _parse(block: bytearray, end: int, requested: tuple[AskedScalar, ...]) -> tu
         header = _parsed(block, end, requested)
         if not header.text.findings:
             _MEMORY.put(block, end, hole, header)
-    elif header.asked != requested:
-        header = replace(header, asked=requested, scalars=plan_scalars(header.text.entries, requested))
+    elif header.requested != requested:
+        header = replace(header, requested=requested, scalars=plan_scalars(header.text.entries, requested))
         _MEMORY.put(block, end, hole, header)
     return header, None if digits is None else digits[1].decode()
 
 
-def _parsed(block: bytearray, end: int, requested: tuple[AskedScalar, ...]) -> ParsedHeader:
+def _parsed(block: bytearray, end: int, requested: tuple[RequestedScalar, ...]) -> ParsedHeader:
     """Parse a header that nobody remembers.
 
     Raises:
@@ -235,7 +235,7 @@ def _parsed(block: bytearray, end: int, requested: tuple[AskedScalar, ...]) -> P
         text=parsed,
         data_begin=end,
         is_canonical=parsed.canonical and padding < ALIGNMENT and (end - LENGTH_BYTES) % ALIGNMENT == 0,
-        asked=requested,
+        requested=requested,
         scalars=plan_scalars(parsed.entries, requested),
         last_page=page,
     )

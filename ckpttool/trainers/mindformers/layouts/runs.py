@@ -185,7 +185,7 @@ def sample_cohort(storage: Storage, cohort: Cohort, options: ScanOptions) -> dic
     for shape, name in names.items():
         state = states[shape]
         if state.step_num is not None and (shape in out_of_order or not _fits(state, name.position)):
-            state = _asked_again(storage, cohort.folders, shape, name, state)
+            state = _checked_again(storage, cohort.folders, shape, name, state)
         samples[shape] = _sample(state, name.position, options)
     return samples
 
@@ -259,7 +259,7 @@ def _leaps(before: EpochStep, earlier: int, after: EpochStep, later: int) -> boo
     return later * max(before.epoch, 1) > LEAP * max(earlier, 1) * max(after.epoch, 1)
 
 
-def _asked_again(
+def _checked_again(
     storage: Storage, folders: Sequence[RankFolder], shape: str, name: FileName, first: TrainState
 ) -> TrainState:
     """Ask ranks spread over the cohort, and take what most say; else what most say that fits the label."""
