@@ -108,7 +108,7 @@ class Merge:
     """Which of the seats, by their place in `seats`, have a file, by its path."""
     copies: Mapping[str, tuple[Copy, ...]]
     """Looks at the files of which there are several, by path; of those that saw the same on one disk but one."""
-    looked: tuple[Seat, ...] = ()
+    seats_read: tuple[Seat, ...] = ()
     """As `seats`, and those that could not list the tree's folder."""
     divided: tuple[Mapping[str, str], ...] = ()
     """Of each of the seats, for folders whose files were shared out: a hash of all names in it, by its path."""

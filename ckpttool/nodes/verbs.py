@@ -26,7 +26,7 @@ from ckpttool.core.storage.disk import LocalDisk
 from ckpttool.core.storage.mounts import disk_id, mount_of, mount_table
 from ckpttool.core.verbs.verifying import joined
 from ckpttool.nodes.model import MOST_PART_BYTES, PartQuestion, PartWritten, Seat, Split
-from ckpttool.nodes.records.part import Look, spelled_part
+from ckpttool.nodes.records.part import PartView, spelled_part
 from ckpttool.nodes.storage.recorded import Answers
 from ckpttool.nodes.storage.shared_out import Mine, by_file, by_folder
 from ckpttool.nodes.write.names import assert_own, name_of, place_of, process_of_part, run_of
@@ -34,7 +34,7 @@ from ckpttool.trainers.locate import locate
 from ckpttool.trainers.parts import places_below
 
 if TYPE_CHECKING:
-    from ckpttool.nodes.write.looking import Seen
+    from ckpttool.nodes.write.looking import NodeView
     from ckpttool.trainers.located import Located
 
 
@@ -71,7 +71,7 @@ def told_before(question: PartQuestion) -> dict[str, ShardReport]:
     Raises:
         UsageError: Which part it is is not known, or it cannot be written there.
     """
-    from ckpttool.nodes.read.tree import read_looks
+    from ckpttool.nodes.read.tree import read_views
 
     process = process_of_part(question.part)
     if process is None:
@@ -82,7 +82,7 @@ def told_before(question: PartQuestion) -> dict[str, ShardReport]:
     )
     reports: dict[str, ShardReport] = {}
     if place.endswith(PART_SUFFIX) and os.path.isfile(place):
-        views = [view for _, view in read_looks(place) if isinstance(view, Look)]
+        views = [view for _, view in read_views(place) if isinstance(view, PartView)]
         reported = ((path, view.report_of(path)) for view in views for path in view.answers.stamps)
         reports = {path: report for path, report in reported if report is not None}
     return reports
@@ -175,12 +175,12 @@ def _made(
     run = run_of(question, process)
     mount = mount_of(root, mount_table())
     divided = _divided(question.split, process, shared=mount.reach is Reach.SHARED)
-    from ckpttool.nodes.write.looking import look_at
+    from ckpttool.nodes.write.looking import view_of
 
     check, share = question.check, None
     if question.seal:
         check, share = replace(check, level=max(check.level, Level.CHECKSUM)), (process.index + 1, process.count)
-    view = look_at(located, root, check, mine=_mine(located, divided), share=share)
+    view = view_of(located, root, check, mine=_mine(located, divided), share=share)
     if read:
         view = replace(view, reports=_with_read(view, read))
     room, unwritable = _room(root, view)
@@ -214,7 +214,7 @@ def _made(
     )
 
 
-def _with_read(view: Seen, read: Mapping[str, ShardReport]) -> dict[str, ShardReport]:
+def _with_read(view: NodeView, read: Mapping[str, ShardReport]) -> dict[str, ShardReport]:
     """Return what is known of each shard: of a file that is still the one that was read, what that showed."""
     stamps = view.answers.stamps
     return {
@@ -293,7 +293,7 @@ def _divided(split: Split, process: Process, *, shared: bool) -> tuple[int, int]
     return None if process_seat is None or process_seat[1] == 1 else process_seat
 
 
-def _room(root: str, view: Seen) -> tuple[Room | None, tuple[str, ...]]:
+def _room(root: str, view: NodeView) -> tuple[Room | None, tuple[str, ...]]:
     """Return what is left on the disk of a tree, and to which of the folders that were looked at nobody may write."""
     disk = LocalDisk()
     folder = disk.nearest(root)
@@ -339,11 +339,11 @@ def _claims(question: PartQuestion, process: Process) -> tuple[Rank, ...] | None
     return tuple(Rank(rank) for rank in range(first, first + question.devices_per_node))
 
 
-def _encode_part(seat: Seat, view: Seen) -> bytes:
+def _encode_part(seat: Seat, view: NodeView) -> bytes:
     saves = defaultdict(list)
     for path, report in sorted(view.reports.items()):
         saves[view.saves.get(path, "")].append(report)
-    data = spelled_part(seat, view.answers, sorted(saves.items()), version=__version__, damaged=view.found)
+    data = spelled_part(seat, view.answers, sorted(saves.items()), version=__version__, damaged=view.damaged)
     if len(data) > MOST_PART_BYTES:
         raise UnsafeError(
             f"the part has {len(data)} bytes, and {MOST_PART_BYTES} are the most: let more processes share it"
@@ -351,6 +351,6 @@ def _encode_part(seat: Seat, view: Seen) -> bytes:
     return data
 
 
-def _words(view: Seen) -> tuple[tuple[VerdictWord, int], ...]:
+def _words(view: NodeView) -> tuple[tuple[VerdictWord, int], ...]:
     counts = Counter(report.word for report in view.reports.values())
     return tuple((verdict_word, counts[verdict_word]) for verdict_word in VerdictWord if counts[verdict_word])

@@ -91,7 +91,7 @@ class Listing:
         Raises:
             OSError: After all others, where one cannot be listed: what it holds is not known.
         """
-        return self._look(Kind.FOLDER, pattern, most, self.names_in)
+        return self._read_all(Kind.FOLDER, pattern, most, self.names_in)
 
     def heads(self, pattern: str) -> Iterator[tuple[str, bytes]]:
         """Yield a few of the files with such a name, each with its first bytes: those with the highest numbers first.
@@ -102,13 +102,13 @@ class Listing:
         Raises:
             OSError: After all others, where one cannot be read.
         """
-        return self._look(Kind.FILE, pattern, MOST_LOOKED_INTO, self.head)
+        return self._read_all(Kind.FILE, pattern, MOST_LOOKED_INTO, self.head)
 
     def alone(self, name: str) -> Listing:
         """Return it as if it held this and nothing else."""
         return replace(self, entries=tuple(entry for entry in self.beginning(name) if entry.name == name))
 
-    def _look(
+    def _read_all(
         self, kind: Kind, pattern: str, most: int | None, read: Callable[[str], Seen]
     ) -> Iterator[tuple[str, Seen]]:
         start, end = _literal(pattern)

@@ -12,7 +12,7 @@ from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.progress import newest_first
 from ckpttool.core.errors import UsageError
 from ckpttool.core.records import OWN_FOLDER, PART_SUFFIX, STREAM, is_manifest
-from ckpttool.core.storage import look_anew, open_storage, shortest
+from ckpttool.core.storage import forget_listings, open_storage, shortest
 from ckpttool.core.storage.base import Kind
 from ckpttool.core.verbs.scanning import Tree, looking_at, scanned
 from ckpttool.core.write.files import is_own_temporary
@@ -57,7 +57,7 @@ def scans_often(question: TreeQuestion) -> tuple[Tree, Moves]:
 
     if question.path == STREAM:
         raise UsageError("standard input can be read but once: give the folder in which the parts lie")
-    look_anew(question.path or os.curdir)
+    forget_listings(question.path or os.curdir)
     files = ListedFiles(open_storage(shortest(question.path or os.curdir)), PART_SUFFIX)
     located = locate(question.path, layout=question.layout, config=question.config, root=question.root)
     if located.machines is not None:
@@ -277,7 +277,7 @@ _MOST_HOSTS = 4
 
 def _nodes(merge: Merge) -> tuple[SeenNode, ...]:
     """Return the machines that write parts of a tree, and of those that do not, which part is not there."""
-    seats = {seat.number: seat for seat in merge.looked}
+    seats = {seat.number: seat for seat in merge.seats_read}
     return tuple(
         SeenNode(number=number, name=seat.name, mark=str(seat.began_ns))
         if (seat := seats.get(number)) is not None

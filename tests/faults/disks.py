@@ -87,7 +87,7 @@ def read_that_hangs(site: Site) -> None:
     site.held.callback(answered.set)
     real = check._attempt  # noqa: SLF001  the one place through which every look goes
 
-    def hang(task: CheckTask, storage: Storage, look: check.Look) -> Observation:
+    def hang(task: CheckTask, storage: Storage, look: check.CompareShard) -> Observation:
         if task.path == SHARD:
             answered.wait()
         return real(task, storage, look)

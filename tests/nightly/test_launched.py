@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ckpttool.core.domain.node import Process
-from ckpttool.nodes.records.part import Look, read_parts
+from ckpttool.nodes.records.part import PartView, read_parts
 from ckpttool.trainers.common.processes import process_of
 from tests.conftest import FIXTURES
 from tests.nightly.clusters import Slurm, needs, on_nodes, plain_environment, slurm
@@ -109,7 +109,7 @@ class Job:
         """Return the command that each machine's process runs."""
         return on_nodes(self.root, self.disks, [*CKPTTOOL, "part", str(self.root), "--out", out, *more])
 
-    def looks(self) -> dict[str, Look]:
+    def looks(self) -> dict[str, PartView]:
         """Return what each machine saw, by its name."""
         return looks_in(b"".join(path.read_bytes() for path in self.parts.iterdir()))
 
@@ -121,11 +121,11 @@ class Job:
         return told.returncode, json.loads(told.stdout)
 
 
-def looks_in(parts: bytes) -> dict[str, Look]:
+def looks_in(parts: bytes) -> dict[str, PartView]:
     """Return what each machine saw, by its name; all of it can be read."""
     found = [look for _, look in read_parts(parts, name="parts")]
-    assert all(isinstance(look, Look) for look in found)
-    return {look.seat.host: look for look in found if isinstance(look, Look)}
+    assert all(isinstance(look, PartView) for look in found)
+    return {look.seat.host: look for look in found if isinstance(look, PartView)}
 
 
 def newest(rank: int) -> str:

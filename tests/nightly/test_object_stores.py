@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ckpttool.core.errors import ExitCode
-from ckpttool.core.storage import look_anew, open_storage
+from ckpttool.core.storage import forget_listings, open_storage
 from ckpttool.core.storage.base import ReplacedError
 from tests.core.storage.test_storage_sees_all import QUESTIONS, TREES, plain
 from tests.nightly.object_servers import Server, server
@@ -80,7 +80,7 @@ def test_what_is_not_there_is_no_tree(store: Server) -> None:
 
 def test_what_is_replaced_between_the_listing_and_the_read_is_refused(store: Server) -> None:
     store.put("replaced/shard.ckpt", b"a" * 200_000)
-    look_anew(store.url)
+    forget_listings(store.url)
     with open_storage(f"{store.url}/replaced").open("shard.ckpt") as source:
         assert source.read(0, 4) == b"aaaa"
         store.put("replaced/shard.ckpt", b"b" * 200_000)

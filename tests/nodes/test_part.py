@@ -12,7 +12,7 @@ import pytest
 
 from ckpttool.core.domain.verdict import Level
 from ckpttool.core.render import schemas
-from ckpttool.nodes.records.part import Look, read_parts
+from ckpttool.nodes.records.part import PartView, read_parts
 from tests.support.answers import writable_copy
 from tests.support.commands import ask
 
@@ -21,20 +21,20 @@ TREE = str(FIXTURES / "async_ckpt" / "output")
 ROOT = f"{TREE}/checkpoint"
 
 
-def written(folder: Path) -> Look:
+def written(folder: Path) -> PartView:
     (file,) = folder.glob("*.ckptpart")
     ((_, look),) = read_parts(file.read_bytes(), name=file.name)
-    assert isinstance(look, Look), look
+    assert isinstance(look, PartView), look
     return look
 
 
-def part(tmp_path: Path, *words: str, tree: str = TREE) -> Look:
+def part(tmp_path: Path, *words: str, tree: str = TREE) -> PartView:
     done = ask("part", tree, "--part", "1/2", "--out", f"{tmp_path}/parts/", *words)
     assert done.code == 0, done.stderr
     return written(tmp_path / "parts")
 
 
-def shards_in(look: Look) -> set[str]:
+def shards_in(look: PartView) -> set[str]:
     return {path for path in look.answers.stamps if look.report_of(path) is not None}
 
 

@@ -17,7 +17,7 @@ from ckpttool.core.domain.question import CheckQuestion, ResumeQuestion, TreeQue
 from ckpttool.core.domain.verdict import Level
 from ckpttool.core.errors import CkptToolError
 from ckpttool.nodes.read import tree as merged
-from ckpttool.nodes.records.part import Look
+from ckpttool.nodes.records.part import PartView
 from ckpttool.trainers.locate import locate
 from tests.support.commands import ask
 from tests.support.split_trees import aged, damaged, look_at, looks_at, seat
@@ -87,14 +87,14 @@ def without_remedies(plan: object) -> None:
             del reason["remedy"]
 
 
-def without_doubt(look: Look) -> Look:
+def without_doubt(look: PartView) -> PartView:
     """Let a machine on which no shard lies see a disk of all: of its own one nobody knows whether it lost them."""
     is_empty = not any(path.endswith((".ckpt", ".safetensors")) for path in look.answers.stamps)
     return replace(look, seat=replace(look.seat, shared=True)) if is_empty else look
 
 
-def given(monkeypatch: pytest.MonkeyPatch, looks: list[Look]) -> None:
-    monkeypatch.setattr(merged, "read_looks", lambda _path: [(f"p{number}", look) for number, look in enumerate(looks)])
+def given(monkeypatch: pytest.MonkeyPatch, looks: list[PartView]) -> None:
+    monkeypatch.setattr(merged, "read_views", lambda _path: [(f"p{number}", look) for number, look in enumerate(looks)])
 
 
 @pytest.mark.sample(8)
@@ -143,7 +143,7 @@ def test_trees_of_other_trainers_are_answered_so_too(
     assert parts == whole
 
 
-def two_looks(tmp_path: Path) -> list[Look]:
+def two_looks(tmp_path: Path) -> list[PartView]:
     output = tmp_path / "output"
     shutil.copytree(FIXTURES / "async_ckpt" / "output", output)
     aged(output)
@@ -152,7 +152,7 @@ def two_looks(tmp_path: Path) -> list[Look]:
     return looks
 
 
-def codes(monkeypatch: pytest.MonkeyPatch, looks: list[Look], **question: object) -> tuple[int, dict[str, str]]:
+def codes(monkeypatch: pytest.MonkeyPatch, looks: list[PartView], **question: object) -> tuple[int, dict[str, str]]:
     """Return how `resolve` would end, and what is said of the tree and the newest save."""
     from ckpttool.core.domain.plan import exit_of
 
@@ -266,7 +266,7 @@ def test_copies_on_two_machines_are_a_note_where_they_are_alike_and_doubtful_whe
         assert found.get("nodes-disagree") == (None if weight == "note" else "suspect")
 
 
-def aged_looks(tmp_path: Path, hours: float, *, run: str = "") -> list[Look]:
+def aged_looks(tmp_path: Path, hours: float, *, run: str = "") -> list[PartView]:
     """Return two looks of one machine each, of which the first was taken so many hours before the second."""
     first, second = two_looks(tmp_path)
     earlier = int(hours * 3600 * 10**9)

@@ -12,7 +12,7 @@ import pytest
 import ckpttool
 from ckpttool.core.errors import IncompleteError
 from ckpttool.nodes.read import tree as merged
-from ckpttool.nodes.records.part import Look, read_parts
+from ckpttool.nodes.records.part import PartView, read_parts
 from tests.support.answers import writable_copy
 from tests.support.commands import ask
 from tests.support.split_trees import aged
@@ -112,7 +112,7 @@ def test_records_travel_and_nothing_else_that_happens_to_lie_there(output: Path)
         (tree / name).parent.mkdir(exist_ok=True)
         (tree / name).write_bytes(b"what this holds")
     ((_, look),) = read_parts(looked("output").read_bytes(), name="x")
-    assert isinstance(look, Look)
+    assert isinstance(look, PartView)
     names = {"10_2", "15_2", "5_2"}
     assert {*look.answers.files} == {
         *(f".ckpttool/llama2_7b-{name}.ckpt.manifest.json" for name in names),

@@ -15,7 +15,7 @@ from ckpttool.core.domain.question import CheckQuestion
 from ckpttool.core.domain.verdict import Level, ShardReport
 from ckpttool.core.errors import CkptToolError
 from ckpttool.nodes.model import Seat
-from ckpttool.nodes.records.part import Look, read_parts, spelled_part
+from ckpttool.nodes.records.part import PartView, read_parts, spelled_part
 from ckpttool.nodes.write import looking
 from ckpttool.trainers.locate import locate
 
@@ -24,10 +24,10 @@ BEGAN_NS = 1_700_000_000 * 10**9
 SAVED_SECONDS = 1_600_000_000
 
 
-def look_at(seat: Seat) -> Look:
+def look_at(seat: Seat) -> PartView:
     """Look at what lies at the seat's root, and read that as it was written down."""
     ((_, look),) = read_parts(written(seat), name="x")
-    assert isinstance(look, Look), look
+    assert isinstance(look, PartView), look
     return look
 
 
@@ -39,7 +39,7 @@ def written(seat: Seat) -> bytes:
         located = None
     if located is not None and located.storage.root != seat.root:
         located = None
-    seen = looking.look_at(located, seat.root, CheckQuestion(level=seat.level, name="all"))
+    seen = looking.view_of(located, seat.root, CheckQuestion(level=seat.level, name="all"))
     saves: dict[str, list[ShardReport]] = {}
     for path, report in sorted(seen.reports.items()):
         saves.setdefault(seen.saves.get(path, ""), []).append(report)
@@ -102,7 +102,7 @@ def split(output: Path, tree: Path, of: int, chance: Random, places: Sequence[Pa
             shutil.copy2(path, target, follow_symlinks=False)
 
 
-def looks_at(output: Path, tree: Path, of: int, chance: Random, level: Level) -> list[Look]:
+def looks_at(output: Path, tree: Path, of: int, chance: Random, level: Level) -> list[PartView]:
     """Divide a tree over machines, and let each look at its own part, at the place where the whole was."""
     return _of_each(output, tree, of, chance, lambda number: look_at(seat(number, of, tree, level)))
 

@@ -99,7 +99,7 @@ def without_passwords(text: str) -> str:
     return re.sub(_SIGNED, r"\1…", re.sub(_TO_HIDE, r"\1…@", text))
 
 
-def look_anew(root: str) -> None:
+def forget_listings(root: str) -> None:
     """Forget what was listed of a root where listings are kept: another question is asked."""
     if is_object_store(root):
         from ckpttool.core.storage.objects import forget

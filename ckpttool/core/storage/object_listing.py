@@ -79,7 +79,7 @@ class ObjectListing:
                 raise self._missing(path)
             return names
 
-    def look(self, path: str, *, lies_in_a_tree: bool) -> FileStamp | None:
+    def lookup(self, path: str, *, lies_in_a_tree: bool) -> FileStamp | None:
         """Return the stamp of an object, None for a folder.
 
         Args:

@@ -73,12 +73,12 @@ class ObjectStorage:
 
     def kind(self, path: str) -> Kind:
         """Tell what lies at a path."""
-        is_folder = self._bucket.look(self._key(path), lies_in_a_tree=bool(path)) is None
+        is_folder = self._bucket.lookup(self._key(path), lies_in_a_tree=bool(path)) is None
         return Kind.FOLDER if is_folder else Kind.FILE
 
     def stamp(self, path: str) -> FileStamp:
         """Return size and ETag of an object as it was listed."""
-        stamp = self._bucket.look(self._key(path), lies_in_a_tree=True)
+        stamp = self._bucket.lookup(self._key(path), lies_in_a_tree=True)
         if stamp is None:
             raise NotRegularError(errno.EINVAL, "not an object, but a folder", path)
         return stamp
@@ -257,7 +257,7 @@ class _Bucket(ObjectListing):
         parent = key.rpartition("/")[0]
         with self._lock:
             is_known = self._is_known(parent)
-        stamp = self.look(key, lies_in_a_tree=True) if is_known else None
+        stamp = self.lookup(key, lies_in_a_tree=True) if is_known else None
         if is_known and stamp is None:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), self._url_of(key))
         if stamp is not None and stamp.size > limit:

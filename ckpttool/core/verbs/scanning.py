@@ -18,7 +18,7 @@ from ckpttool.core.domain.progress import newest_first
 from ckpttool.core.domain.question import TreeQuestion
 from ckpttool.core.errors import IncompleteError, UsageError
 from ckpttool.core.records import HEAL_JOURNAL, JOURNAL, OWN_FOLDER, SealPlace
-from ckpttool.core.storage import above, as_spelled_there, is_local, look_anew, open_storage, shortest
+from ckpttool.core.storage import above, as_spelled_there, forget_listings, is_local, open_storage, shortest
 from ckpttool.core.storage.base import LostLinkError, Storage, is_there, unreadable
 from ckpttool.core.verbs.remembering import found_damaged, with_found_damaged, with_healed
 from ckpttool.trainers.base import Layout, Refusal, ScanOptions
@@ -128,7 +128,7 @@ def scan(question: Where = None) -> Tree:
 
 def _located(question: TreeQuestion) -> Located:
     if question.path is not None:
-        look_anew(question.path)
+        forget_listings(question.path)
     return locate(question.path, layout=question.layout, config=question.config, root=question.root)
 
 

@@ -20,7 +20,7 @@ TRIES = 2
 """A file that changes while it is read gets one more chance: the save may just have ended."""
 
 
-class Look(Protocol):
+class CompareShard(Protocol):
     """What is done with a file that could be opened."""
 
     def __call__(
@@ -34,7 +34,7 @@ def check(
     task: CheckTask,
     *,
     storage: Storage | None = None,
-    compare: Look | None = None,
+    compare: CompareShard | None = None,
     passed: Callable[[int], None] | None = None,
 ) -> Observation:
     """Look at one shard, or at a part of it.
@@ -65,7 +65,7 @@ def guarded(task: CheckTask, work: Callable[[CheckTask], Observation] = check) -
         return failed(task, message)
 
 
-def _attempt(task: CheckTask, storage: Storage, compare: Look) -> Observation:
+def _attempt(task: CheckTask, storage: Storage, compare: CompareShard) -> Observation:
     try:
         with storage.open(task.path) as source:
             observed = compare(task, source)

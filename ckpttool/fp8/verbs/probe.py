@@ -13,7 +13,7 @@ from ckpttool.core.domain.units import Step
 from ckpttool.core.domain.verdict import CheckTask, Level, ShardReport
 from ckpttool.core.formats.strict_json import ParseError, parse_object
 from ckpttool.core.verbs.verifying import cores, counted, expect
-from ckpttool.core.verify.check import Look, check
+from ckpttool.core.verify.check import CompareShard, check
 from ckpttool.core.verify.engines.threads import ThreadEngine
 from ckpttool.core.verify.observation import Observation
 from ckpttool.core.verify.report import collect
@@ -95,7 +95,7 @@ def fp8_probe(
     )
 
 
-def _run(tasks: list[CheckTask], view: Look) -> Iterator[Observation]:
+def _run(tasks: list[CheckTask], view: CompareShard) -> Iterator[Observation]:
     engine = partial(ThreadEngine, jobs=cores(), timeout=TIMEOUT_SECONDS)
     return counted(tasks, partial(check, compare=view), lambda work: engine(work=work))
 

@@ -10,14 +10,14 @@ from ckpttool.core.domain.finding import Code, Finding, in_order, note
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.records.journal import TRASH, trash_folder, trashed_name
 from ckpttool.core.storage import open_storage
-from ckpttool.nodes.read.merging import MergedLooks
+from ckpttool.nodes.read.merging import MergedViews
 from ckpttool.trainers.base import Refusal, ScanOptions
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.located import Located
 
 
 def without_half_gone(
-    located: Located, views: MergedLooks, inventory: Inventory, options: ScanOptions
+    located: Located, views: MergedViews, inventory: Inventory, options: ScanOptions
 ) -> tuple[Located, Inventory]:
     """Return a tree as it is without those saves: what is left of one may look whole on fewer ranks, and is none.
 
@@ -39,7 +39,7 @@ def without_half_gone(
     return located, replace(remaining, findings=findings)
 
 
-def _halves(located: Located, views: MergedLooks, inventory: Inventory) -> Iterator[tuple[Checkpoint, list[str]]]:
+def _halves(located: Located, views: MergedViews, inventory: Inventory) -> Iterator[tuple[Checkpoint, list[str]]]:
     """Yield each save of which files lie in a trash and nowhere else, and the folders of that."""
     trash: dict[str, list[str]] = {}
     for folder in views.trashed:
@@ -50,7 +50,7 @@ def _halves(located: Located, views: MergedLooks, inventory: Inventory) -> Itera
             yield save, folders
 
 
-def _is_of(located: Located, views: MergedLooks, save: Checkpoint, folder: str) -> bool:
+def _is_of(located: Located, views: MergedViews, save: Checkpoint, folder: str) -> bool:
     """Tell whether what lies in a folder of a trash is of a save: other trainings, or formats, may share its name.
 
     What was saved anew under the name of one that went is another one, and younger than its trash.
@@ -74,7 +74,7 @@ def _paths(located: Located, save: Checkpoint) -> tuple[str, ...]:
     return tuple(shard.path for shard in save.shards) if isinstance(members, Refusal) else members.paths
 
 
-def _half_gone(views: MergedLooks, save: Checkpoint, folders: list[str]) -> Finding:
+def _half_gone(views: MergedViews, save: Checkpoint, folders: list[str]) -> Finding:
     seats = views.merge.seats
     hosts_without = {seats[at].host for folder in folders for at in views.listing(f"{TRASH}/{folder}")}
     hosts_with = {seats[at].host for shard in save.shards for at in views.merge.holders.get(shard.path, ())}

@@ -19,7 +19,7 @@ from ckpttool.core.verify.observation import Engines
 from ckpttool.nodes.model import Seat
 from ckpttool.nodes.read.engine import OF_CONTENT, OF_THE_SAVE_BEFORE, RecordedEngine
 from ckpttool.nodes.read.half_gone import without_half_gone
-from ckpttool.nodes.read.merging import MergedLooks
+from ckpttool.nodes.read.merging import MergedViews
 from ckpttool.nodes.rules.merged import SKEW_SECONDS, with_doubt, with_merge
 from ckpttool.nodes.rules.placement import with_placement
 from ckpttool.nodes.rules.room import needs_of
@@ -30,7 +30,7 @@ from ckpttool.trainers.located import Disk, Located, seal_place_of
 class MachinesOfParts:
     """Machines whose parts were put together."""
 
-    def __init__(self, looks: MergedLooks) -> None:
+    def __init__(self, looks: MergedViews) -> None:
         """Take what they saw."""
         self._looks = looks
         self.merge = looks.merge
@@ -107,7 +107,7 @@ class MachinesOfParts:
     def hosts(self) -> Mapping[Disk, str]:
         """Return a machine for each disk, one that can change what lies there if any can."""
         seats: dict[Disk, list[Seat]] = defaultdict(list)
-        for seat in self.merge.looked:
+        for seat in self.merge.seats_read:
             seats[_disk_of(seat)].append(seat)
         used = {*self.merge.seats}
         return {

@@ -17,22 +17,22 @@ from ckpttool.core.records.damaged import FoundDamaged
 from ckpttool.core.records.journal import TRASH
 from ckpttool.core.storage.base import Entry, Kind
 from ckpttool.nodes.model import BREAK_NS, Copy, Merge, Seat
-from ckpttool.nodes.records.part import Look
+from ckpttool.nodes.records.part import PartView
 from ckpttool.nodes.storage.recorded import DIFFERENT, ENTRIES, FILE, Answers, Failure
 
 
-class MergedLooks:
+class MergedViews:
     """A tree as several machines saw it."""
 
-    def __init__(self, merge: Merge, answers: Answers, views: Sequence[Look]) -> None:
+    def __init__(self, merge: Merge, answers: Answers, views: Sequence[PartView]) -> None:
         """Take the looks in the order of the merge's seats."""
         self.merge = merge
         self.answers = answers
-        self._looks = views
+        self._views = views
 
     def listing(self, folder: str) -> list[int]:
         """Return which of the merge's seats, by their place in it, have a folder and could list it."""
-        return [at for at, view in enumerate(self._looks) if folder in view.answers.entries]
+        return [at for at, view in enumerate(self._views) if folder in view.answers.entries]
 
     @cached_property
     def trashed(self) -> dict[str, list[str]]:
@@ -60,7 +60,7 @@ class MergedLooks:
         """Return what was seen of a shard; of several looks the hardest, and of equal ones the worst."""
         copies = self.merge.copies.get(path)
         if copies is None:
-            return next((self._looks[at].report_of(path) for at in self.merge.holders.get(path, ())), None)
+            return next((self._views[at].report_of(path) for at in self.merge.holders.get(path, ())), None)
         return _chosen(copies).report
 
     def found_damaged(self) -> dict[str, tuple[FoundDamaged, FileStamp]]:
@@ -70,13 +70,15 @@ class MergedLooks:
         """
         return {
             damaged.path: (damaged, view.answers.stamps[damaged.path])
-            for view in self._looks
-            for damaged in view.found
+            for view in self._views
+            for damaged in view.damaged
             if damaged.path in view.answers.stamps
         }
 
 
-def merge(views: Iterable[Look], *, source: str, unread: Sequence[tuple[str, str]], root: str | None) -> MergedLooks:
+def merge(
+    views: Iterable[PartView], *, source: str, unread: Sequence[tuple[str, str]], root: str | None
+) -> MergedViews:
     """Put looks together.
 
     Args:
@@ -121,7 +123,7 @@ def merge(views: Iterable[Look], *, source: str, unread: Sequence[tuple[str, str
         root=root or roots[0],
         of=totals[0],
         seats=tuple(view.seat for view in seeing),
-        looked=tuple(view.seat for view in retained),
+        seats_read=tuple(view.seat for view in retained),
         missing=tuple(number for number in range(1, totals[0] + 1) if number not in numbers),
         blind={number: errno.errorcode.get(code, str(code)) for number, code in blind.items()},
         unread=tuple(sorted(unread)),
@@ -131,20 +133,20 @@ def merge(views: Iterable[Look], *, source: str, unread: Sequence[tuple[str, str
         divided=tuple(view.answers.divided for view in seeing),
         different=frozenset(path for (_, path), failure in answers.failures.items() if failure == DIFFERENT),
     )
-    return MergedLooks(merged, answers, seeing)
+    return MergedViews(merged, answers, seeing)
 
 
-def _order(view: Look) -> tuple[object, ...]:
+def _order(view: PartView) -> tuple[object, ...]:
     seat = view.seat
     return seat.number, seat.of, seat.run, seat.host, seat.began_ns, seat.ended_ns, seat.disk, seat.root, seat.level
 
 
-def _of_newest_run(views: Sequence[Look]) -> tuple[list[Look], tuple[Seat, ...]]:
+def _of_newest_run(views: Sequence[PartView]) -> tuple[list[PartView], tuple[Seat, ...]]:
     """Leave out what is of an older run than the newest, and of one number in one place all but the newest."""
     newest = max(views, key=lambda view: (view.seat.began_ns, view.seat.run)).seat.run
     candidates = [view for view in views if view.seat.run == newest]
     candidates = candidates if newest else _without_a_break(candidates)
-    last: dict[tuple[object, ...], Look] = {}
+    last: dict[tuple[object, ...], PartView] = {}
     for view in candidates:
         place = (view.seat.number, view.seat.of, view.seat.host, view.seat.disk, view.seat.root)
         before = last.get(place)
@@ -156,9 +158,9 @@ def _of_newest_run(views: Sequence[Look]) -> tuple[list[Look], tuple[Seat, ...]]
     return retained, tuple(view.seat for view in views if id(view) not in chosen and view.seat not in seats)
 
 
-def _without_a_break(views: Sequence[Look]) -> list[Look]:
+def _without_a_break(views: Sequence[PartView]) -> list[PartView]:
     """Keep of looks without a name those that belong to the newest: each begins soon after an earlier one ended."""
-    retained: list[Look] = []
+    retained: list[PartView] = []
     ended = None
     for view in sorted(views, key=lambda view: view.seat.began_ns):
         if ended is not None and view.seat.began_ns > ended + BREAK_NS:
@@ -169,7 +171,7 @@ def _without_a_break(views: Sequence[Look]) -> list[Look]:
     return [view for view in views if id(view) in chosen]
 
 
-def _copies(views: Sequence[Look], paths: Collection[str]) -> dict[str, tuple[Copy, ...]]:
+def _copies(views: Sequence[PartView], paths: Collection[str]) -> dict[str, tuple[Copy, ...]]:
     """Return the looks at files of which there are several, but for those that saw on one disk what another one did.
 
     Args:
@@ -209,7 +211,7 @@ def _chosen(copies: Sequence[Copy]) -> Copy:
     )
 
 
-def _answers(views: Sequence[Look], copies: dict[str, tuple[Copy, ...]]) -> Answers:
+def _answers(views: Sequence[PartView], copies: dict[str, tuple[Copy, ...]]) -> Answers:
     together = Answers()
     failed: dict[tuple[str, str], Failure] = {}
     for view in views:
@@ -226,7 +228,7 @@ def _answers(views: Sequence[Look], copies: dict[str, tuple[Copy, ...]]) -> Answ
     return together
 
 
-def _listed(views: Sequence[Look]) -> dict[str, tuple[Entry, ...]]:
+def _listed(views: Sequence[PartView]) -> dict[str, tuple[Entry, ...]]:
     listed: defaultdict[str, dict[str, Kind]] = defaultdict(dict)
     for view in views:
         for folder, entries in view.answers.entries.items():
@@ -236,7 +238,7 @@ def _listed(views: Sequence[Look]) -> dict[str, tuple[Entry, ...]]:
     return {folder: tuple(sorted(starmap(Entry, names.items()))) for folder, names in listed.items()}
 
 
-def _join_records(views: Sequence[Look], together: Answers, failed: dict[tuple[str, str], Failure]) -> None:
+def _join_records(views: Sequence[PartView], together: Answers, failed: dict[tuple[str, str], Failure]) -> None:
     """Take the records that all who have them have alike; the others tell nothing, but for manifests, which join."""
     contents: defaultdict[str, set[bytes]] = defaultdict(set)
     for view in views:

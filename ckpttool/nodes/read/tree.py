@@ -15,8 +15,8 @@ from ckpttool.core.storage import is_folder, open_storage
 from ckpttool.core.storage.base import Kind, OverLimitError, Storage
 from ckpttool.nodes.model import MOST_PARTS_BYTES
 from ckpttool.nodes.read.machines import MachinesOfParts
-from ckpttool.nodes.read.merging import MergedLooks, merge
-from ckpttool.nodes.records.part import MOST_PARTS, Look, read_parts
+from ckpttool.nodes.read.merging import MergedViews, merge
+from ckpttool.nodes.records.part import MOST_PARTS, PartView, read_parts
 from ckpttool.nodes.storage.recorded import RecordedStorage, inner_of, lend, root_of_key
 from ckpttool.trainers.listing import Listing, list_root
 from ckpttool.trainers.located import Located
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.settings import RunConfig
 
 
-def read_looks(path: str) -> Iterator[tuple[str, Look | str]]:
+def read_views(path: str) -> Iterator[tuple[str, PartView | str]]:
     """Yield every part that is given, with its name; of one that cannot be read why.
 
     Args:
@@ -76,7 +76,7 @@ def _standard_input() -> bytes:
     return data
 
 
-def tree_of_parts(path: str, root: str | None) -> tuple[MergedLooks, Storage]:
+def tree_of_parts(path: str, root: str | None) -> tuple[MergedViews, Storage]:
     """Read parts, and return what they tell with the tree that it is about.
 
     Args:
@@ -87,10 +87,10 @@ def tree_of_parts(path: str, root: str | None) -> tuple[MergedLooks, Storage]:
         UsageError: They are of different trees.
         IncompleteError: None of them can be read.
     """
-    views: list[Look] = []
+    views: list[PartView] = []
     unread: list[tuple[str, str]] = []
-    for name, view in read_looks(path):
-        if isinstance(view, Look):
+    for name, view in read_views(path):
+        if isinstance(view, PartView):
             views.append(view)
         else:
             unread.append((name, view))
@@ -101,7 +101,7 @@ def tree_of_parts(path: str, root: str | None) -> tuple[MergedLooks, Storage]:
     return merged, storage_of(merged)
 
 
-def storage_of(merged: MergedLooks) -> Storage:
+def storage_of(merged: MergedViews) -> Storage:
     """Return the storage of a merged tree, and let `open_storage` find it, and what lies above it."""
     tree, key = merged.merge.root, merged.merge.source
 

@@ -35,7 +35,7 @@ from ckpttool.core.records.damaged import FoundDamaged, decode_damaged, encode_d
 from ckpttool.core.storage.local import LocalStorage
 from ckpttool.nodes.model import MOST_PART_BYTES, Seat
 from ckpttool.nodes.records.listing import read_answers, spelled_answers, spelled_text, text_of
-from ckpttool.nodes.records.reports import read_look, spelled_look
+from ckpttool.nodes.records.reports import encode_view, read_look
 from ckpttool.nodes.storage.recorded import Answers
 
 SCHEMA = "ckpttool/part/1"
@@ -51,14 +51,14 @@ _KEPT_LINES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class PartView:
     """What one machine saw."""
 
     seat: Seat
     answers: Answers
     report_of: Callable[[str], ShardReport | None]
     """What it saw of a shard, by its path; None where it did not look."""
-    found: tuple[FoundDamaged, ...] = ()
+    damaged: tuple[FoundDamaged, ...] = ()
     """What earlier looks there at the content of its files found damaged."""
     line: Callable[[str], bytes | None] = lambda path: None  # noqa: ARG005
     """The line that tells of a shard, as it was written: two that are alike tell the same of the same files."""
@@ -85,13 +85,13 @@ def spelled_part(
     line_of = {report.path: number for number, (_, reports) in enumerate(views) for report in reports}
     remembered = [encode_damaged(item) for item in damaged]
     record = {**spelled_answers(answers, line_of), **({"found": remembered} if remembered else {})}
-    body = [_line(record), *(_line(spelled_look(*view, answers)) for view in views)]
+    body = [_line(record), *(_line(encode_view(*view, answers)) for view in views)]
     lines = [_line({"schema": SCHEMA, **_spelled_seat(seat), "version": version, "lines": len(body) + 2}), *body]
     before = b"".join(lines)
     return before + _line({"lines": len(lines) + 1, "xxh3_128": _hash(before)})
 
 
-def read_parts(data: bytes, *, name: str) -> Iterator[tuple[str, Look | str]]:
+def read_parts(data: bytes, *, name: str) -> Iterator[tuple[str, PartView | str]]:
     """Yield the parts that lie one behind another in a file; of what is none, or torn, why.
 
     Args:
@@ -114,7 +114,7 @@ _WRONG = (ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionE
 """What foreign text may lead to; a `ParseError` is a ValueError."""
 
 
-def _part(data: bytes) -> Look:
+def _part(data: bytes) -> PartView:
     if len(data) > MOST_PART_BYTES:
         raise ParseError(f"has {len(data)} bytes; no part has more than {MOST_PART_BYTES}")
     if not data.startswith(_BEGIN):
@@ -136,7 +136,7 @@ def _part(data: bytes) -> Look:
     answers, line_of = read_answers(record, len(lines) - 3)
     damaged = tuple(decode_damaged(as_object(item)) for item in as_list(record.get("found", [])))
     reports = _Reports(lines[2:-1], line_of, answers)
-    return Look(seat=seat, answers=answers, report_of=reports, found=damaged, line=reports.line)
+    return PartView(seat=seat, answers=answers, report_of=reports, damaged=damaged, line=reports.line)
 
 
 def is_part(path: str) -> bool:

@@ -32,7 +32,7 @@ from ckpttool.nodes.records.listing import Room, packed, path_of, spelled_stamp,
 from ckpttool.nodes.storage.recorded import Answers
 
 
-def spelled_look(name: str, reports: Sequence[ShardReport], answers: Answers) -> dict[str, object]:
+def encode_view(name: str, reports: Sequence[ShardReport], answers: Answers) -> dict[str, object]:
     """Spell the shards of a save: what is the same of all of them once, and else a row for each."""
     tensors = _TensorRows()
     columns: dict[str, list[Json]] = {"path": [spelled_text(report.path) for report in reports]}

@@ -90,7 +90,7 @@ class _Judge:
                 for rank in ranks:
                     self._homes.setdefault(rank, set()).add(at)
         self._divided = () if self._unseen else tuple(_divided(merge.seats))
-        self._apart = {} if self._unseen else _seen_apart(merge)
+        self._apart = {} if self._unseen else _differing_listings(merge)
         seats_holding = {
             at
             for checkpoint in inventory.checkpoints
@@ -115,9 +115,9 @@ class _Judge:
             path_findings.append(_part_empty(checkpoint, self._empty))
         if is_open and self._divided:
             path_findings.append(_of_share(checkpoint.name, self._divided))
-        seats = self._looked_apart(checkpoint) if is_open else ()
+        seats = self._differing_seats(checkpoint) if is_open else ()
         if seats:
-            path_findings.append(_of_apart(checkpoint.name, seats))
+            path_findings.append(_listing_finding(checkpoint.name, seats))
         if not path_findings:
             return checkpoint
         findings = checkpoint.findings
@@ -131,7 +131,7 @@ class _Judge:
             return False
         return checkpoint.expected is not None or len(checkpoint.ranks) in self._declared
 
-    def _looked_apart(self, checkpoint: Checkpoint) -> tuple[Seat, ...]:
+    def _differing_seats(self, checkpoint: Checkpoint) -> tuple[Seat, ...]:
         """Return who shared files out that may be of a save, and saw other ones."""
         folders = {"", *(shard.path.partition("/")[0] for shard in checkpoint.shards)}
         return next((seats for folder, seats in self._apart.items() if folder.partition("/")[0] in folders), ())
@@ -145,12 +145,12 @@ class _Judge:
         has = {at for shard in checkpoint.shards for at in self._merge.holders.get(shard.path, ())}
         absent = {rank for finding in checkpoint.findings if is_of_absent(finding) for rank in finding.ranks}
         homes = {at for rank in absent for at in self._homes.get(rank, ())}
-        may_lack = {at for at in range(len(seats)) if at not in has} | homes | self._begun(checkpoint)
+        may_lack = {at for at in range(len(seats)) if at not in has} | homes | self._started_saving(checkpoint)
         if absent and not homes:
             may_lack = set(range(len(seats)))
         return tuple(seats[at] for at in sorted(may_lack) if saved > seats[at].began_ns - self._skew_ns)
 
-    def _begun(self, checkpoint: Checkpoint) -> set[int]:
+    def _started_saving(self, checkpoint: Checkpoint) -> set[int]:
         """Return who saw files of a save, and of no other save those of the same ranks: more of them may come."""
         return {at for at, ranks in self._ranks_of(checkpoint).items() if self._times[at, ranks] == 1}
 
@@ -173,7 +173,7 @@ class _Judge:
         if self._divided and not (checkpoints and all(map(self._is_complete, checkpoints))):
             findings.append(_of_share(None, self._divided))
         if self._apart:
-            different = _of_apart(None, next(iter(self._apart.values())))
+            different = _listing_finding(None, next(iter(self._apart.values())))
             is_known = bool(checkpoints) and all(map(self._is_complete, checkpoints))
             findings.append(replace(different, severity=Severity.NOTE) if is_known else different)
         for name, why in merge.unread:
@@ -263,7 +263,7 @@ def _of_share(path: str | None, seats: Sequence[Seat]) -> Finding:
     return unknown(Code.NOT_LOOKED_AT, message, path=path, remedy=remedy)
 
 
-def _seen_apart(merge: Merge) -> dict[str, tuple[Seat, ...]]:
+def _differing_listings(merge: Merge) -> dict[str, tuple[Seat, ...]]:
     """Return folders whose files were shared out among looks that saw other names there, and two such looks of each.
 
     So it is with all of a tree whose folder is another one on another disk, whatever names it has.
@@ -290,7 +290,7 @@ def _is_another_folder(first: Seat, second: Seat) -> bool:
     return first.disk != second.disk and None not in {first.inode, second.inode} and first.inode != second.inode
 
 
-def _of_apart(path: str | None, seats: Sequence[Seat]) -> Finding:
+def _listing_finding(path: str | None, seats: Sequence[Seat]) -> Finding:
     names = " and ".join(seat.name for seat in seats)
     message = (
         f"{names} shared files out as if they saw one disk, and saw other names there: what each left to the other "

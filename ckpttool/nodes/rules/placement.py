@@ -109,7 +109,7 @@ class _Disk:
 def _disks(merge: Merge) -> list[_Disk]:
     """Return the disks that a start reads from: that of a machine on which no rank starts is none of them."""
     seats: defaultdict[tuple[object, ...] | None, list[tuple[int | None, Seat]]] = defaultdict(list)
-    absent = [seat for seat in merge.looked if merge.blind.get(seat.number) == "ENOENT"]
+    absent = [seat for seat in merge.seats_read if merge.blind.get(seat.number) == "ENOENT"]
     for at, seat in [*enumerate(merge.seats), *((None, seat) for seat in absent)]:
         if seat.claims != ():
             folder = seat.absolute or seat.root if seat.inode is None else seat.inode

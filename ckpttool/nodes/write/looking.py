@@ -59,7 +59,7 @@ MOST_PIECES = 128 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class NodeView:
     """What is there, as far as anybody may ask for it."""
 
     answers: Answers
@@ -69,18 +69,18 @@ class Seen:
     """The name of the save to which a shard belongs, by the shard's path; of a stray nothing tells."""
     sealings: tuple[Sealing, ...] = ()
     """What was sealed, where that was asked for; newest save first."""
-    found: tuple[FoundDamaged, ...] = ()
+    damaged: tuple[FoundDamaged, ...] = ()
     """What earlier looks from here at the content of files found damaged; by path."""
 
 
-def look_at(
+def view_of(
     located: Located | None,
     root: str,
     question: CheckQuestion,
     *,
     mine: Mine | None = None,
     share: tuple[int, int] | None = None,
-) -> Seen:
+) -> NodeView:
     """Look at all that lies in a folder of this machine, whatever of a tree that is.
 
     Args:
@@ -129,7 +129,7 @@ def look_at(
     _forget_foreign(answers, root)
     _forget_much(answers, reports, by_scalars=by_scalars)
     damaged = _found_damaged(root, answers)
-    return Seen(answers=answers, reports=reports, saves=saves, sealings=tuple(sealings), found=damaged)
+    return NodeView(answers=answers, reports=reports, saves=saves, sealings=tuple(sealings), damaged=damaged)
 
 
 def _found_damaged(root: str, answers: Answers) -> tuple[FoundDamaged, ...]:

@@ -108,7 +108,7 @@ class LooseFile:
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Look at each file's header."""
         names = [entry.name for entry in listing.entries]
-        seen_files = {name: self._look(storage, name) for name in names}
+        seen_files = {name: self._format_of(storage, name) for name in names}
         fmt, values = seen_files[names[0]]
         rules, scalars, facts = self._meaning(values)
         step = None if scalars.step is None else Step(scalars.step)
@@ -194,7 +194,7 @@ class LooseFile:
         )
         return best_scalars.rules, *best_scalars.meaning(values)
 
-    def _look(self, storage: Storage, name: str) -> tuple[FormatName, ScalarValues]:
+    def _format_of(self, storage: Storage, name: str) -> tuple[FormatName, ScalarValues]:
         """Tell the format: by content, since a `.ckpt` is as often torch's; else by name."""
         with storage.open(name) as source:
             head = source.read(0, HEAD_BYTES)

@@ -124,7 +124,7 @@ def list_save(storage: Storage, folder: str, named: Callable[[str], FileNamed | 
         named: Says what a file is.
         sizes: Whether to take each file's stamp, too.
     """
-    from ckpttool.trainers.torch_dcp.store import look  # to tell whose a tree is takes names alone
+    from ckpttool.trainers.torch_dcp.store import read_store  # to tell whose a tree is takes names alone
 
     findings: list[Finding] = []
     shards: list[Shard] = []
@@ -133,7 +133,7 @@ def list_save(storage: Storage, folder: str, named: Callable[[str], FileNamed | 
         entries = sorted(storage.entries(folder))
         for name, kind in entries:
             if kind is Kind.FOLDER and re.fullmatch(_SLICES, name):
-                stores.append(look(storage, f"{folder}/{name}", sizes=sizes))
+                stores.append(read_store(storage, f"{folder}/{name}", sizes=sizes))
                 findings += _unfinished(stores[-1], f"{folder}/{name}")
                 continue
             match = named(name)
@@ -227,10 +227,10 @@ def closer(storage: Storage, checkpoint: Checkpoint, folder: str) -> Checkpoint:
     Raises:
         OSError: The disk did not answer.
     """
-    from ckpttool.trainers.torch_dcp.store import look_closer
+    from ckpttool.trainers.torch_dcp.store import read_store_closely
 
     slices = {shard.path.rpartition("/")[0] for shard in checkpoint.shards if shard.role is ShardRole.DATA}
-    checkpoint = look_closer(storage, checkpoint, *sorted(slices))
+    checkpoint = read_store_closely(storage, checkpoint, *sorted(slices))
     findings = tuple(_index_findings(storage, checkpoint, folder))
     return replace(checkpoint, findings=(*checkpoint.findings, *findings)) if findings else checkpoint
 

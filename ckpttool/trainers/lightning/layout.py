@@ -34,9 +34,9 @@ class LightningLayout(Untracked):
         """Add what the record of a folder names, where that is large; a file is one record."""
         if not any("/" in shard.path for shard in checkpoint.shards):
             return checkpoint
-        from ckpttool.trainers.torch_dcp.store import look_closer
+        from ckpttool.trainers.torch_dcp.store import read_store_closely
 
-        return look_closer(storage, checkpoint, checkpoint.name)
+        return read_store_closely(storage, checkpoint, checkpoint.name)
 
     def is_unfinished(self, name: str) -> bool:
         """Tell of none: it writes elsewhere, and moves or copies that to the last name at once."""

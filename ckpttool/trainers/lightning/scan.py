@@ -97,11 +97,11 @@ def _found(storage: Storage, entry: Entry, options: ScanOptions) -> Found:
 
 def _found_folder(storage: Storage, name: str, options: ScanOptions) -> Found:
     from ckpttool.trainers.torch_dcp import is_own
-    from ckpttool.trainers.torch_dcp.store import look  # most trees hold files
+    from ckpttool.trainers.torch_dcp.store import read_store  # most trees hold files
 
     record, stamp, store, findings = Record(), None, None, []
     try:
-        store = look(storage, name, sizes=options.sizes)
+        store = read_store(storage, name, sizes=options.sizes)
         names = sorted(entry.name for entry in storage.entries(name))
         findings += [
             stray(f"{name}/{file_name}")

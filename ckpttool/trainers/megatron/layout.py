@@ -50,7 +50,7 @@ class MegatronIterations(WrittenTogether):
         from ckpttool.trainers.megatron.integrity import with_digests
         from ckpttool.trainers.torch_dcp import store
 
-        return with_digests(storage, store.look_closer(storage, checkpoint, checkpoint.name))
+        return with_digests(storage, store.read_store_closely(storage, checkpoint, checkpoint.name))
 
     def is_unfinished(self, name: str) -> bool:
         """Tell by the name under which `.metadata` is written; all else is written under its last name at once."""

@@ -180,7 +180,7 @@ def _unknown(storage: Storage, name: str, entries: Sequence[Entry], to_read: _To
 def _distributed(storage: Storage, name: str, entries: Sequence[Entry], to_read: _ToRead) -> _Files:
     """List slices, and `common.pt` beside them; `metadata.json` is written when all is there."""
     kinds = {entry.name: entry.kind for entry in entries}
-    slices = store.look(storage, name, sizes=to_read.sizes, most=to_read.most)
+    slices = store.read_store(storage, name, sizes=to_read.sizes, most=to_read.most)
     findings = [*slices.findings]
     needs_common, commit = COMMON in kinds, slices.commit
     if METADATA_JSON in kinds:

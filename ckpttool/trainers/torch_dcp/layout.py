@@ -32,9 +32,9 @@ class FoldersOfSlices(Untracked):
 
     def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         """Read a record that is too large for a scan."""
-        from ckpttool.trainers.torch_dcp.store import look_closer
+        from ckpttool.trainers.torch_dcp.store import read_store_closely
 
-        return look_closer(storage, checkpoint, checkpoint.name)
+        return read_store_closely(storage, checkpoint, checkpoint.name)
 
     def is_unfinished(self, name: str) -> bool:
         """Tell by the name under which the record is written first."""

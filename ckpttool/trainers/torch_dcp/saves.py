@@ -19,7 +19,7 @@ from ckpttool.core.storage.base import Storage, unreadable
 from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.common.listed import UNFINISHED_MARK, marked_unfinished, not_finished, one_run, stray
 from ckpttool.trainers.listing import numbers_in
-from ckpttool.trainers.torch_dcp.store import AT_A_SCAN, OF_THE_NEWEST, DcpStore, look, value_slices, values_of
+from ckpttool.trainers.torch_dcp.store import AT_A_SCAN, OF_THE_NEWEST, DcpStore, read_store, value_slices, values_of
 
 if TYPE_CHECKING:
     from ckpttool.trainers.base import ScanOptions
@@ -48,7 +48,7 @@ Reading = Callable[[Storage, str, DcpStore], SaveRecord]
 """Says what a save tells: the tree, the save's folder, and its record."""
 
 
-class Look(Protocol):
+class ReadFolder(Protocol):
     """How a save's folder is read."""
 
     def __call__(self, storage: Storage, folder: str, *, sizes: bool, most: int) -> DcpStore:
@@ -64,7 +64,7 @@ class SaveTree:
     reading: Reading
     is_save: Callable[[Listing], Iterable[str]]
     """Names the folders that are saves."""
-    look: Look = look
+    read_folder: ReadFolder = read_store
     """Reads a save's names and its record."""
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
@@ -103,7 +103,7 @@ class SaveTree:
     ) -> Checkpoint | Finding:
         most = OF_THE_NEWEST if name in newest or not numbers_in(name) else AT_A_SCAN
         try:
-            store = self.look(storage, name, sizes=options.sizes, most=most)
+            store = self.read_folder(storage, name, sizes=options.sizes, most=most)
         except OSError as error:
             return unreadable(name, error)
         content = self.reading(storage, name, store)

@@ -63,7 +63,7 @@ class DcpStore:
         return () if self.metadata is None else (*self.metadata.tensors, *self.metadata.values)
 
 
-def look(storage: Storage, folder: str, *, sizes: bool = False, most: int = AT_A_SCAN) -> DcpStore:
+def read_store(storage: Storage, folder: str, *, sizes: bool = False, most: int = AT_A_SCAN) -> DcpStore:
     """Read a folder's names and its record; no shard is opened.
 
     Args:
@@ -92,7 +92,7 @@ def look(storage: Storage, folder: str, *, sizes: bool = False, most: int = AT_A
     return _compared(storage, folder, shards, metadata, findings)
 
 
-def look_closer(storage: Storage, checkpoint: Checkpoint, *folders: str) -> Checkpoint:
+def read_store_closely(storage: Storage, checkpoint: Checkpoint, *folders: str) -> Checkpoint:
     """Return a save with what records tell of it that were too large to be read at a scan.
 
     Args:
@@ -109,7 +109,7 @@ def look_closer(storage: Storage, checkpoint: Checkpoint, *folders: str) -> Chec
         if was_read or not is_there(storage, _below(folder, METADATA)):
             continue
         stamps = {shard.path: shard.stamp for shard in checkpoint.shards}
-        store = look(storage, folder, most=_most_ever())
+        store = read_store(storage, folder, most=_most_ever())
         known_findings = set(checkpoint.findings)
         by_path = {shard.path: replace(shard, stamp=stamps.get(shard.path)) for shard in store.shards}
         rest = (shard for shard in checkpoint.shards if not shard.path.startswith(_below(folder, "__")))

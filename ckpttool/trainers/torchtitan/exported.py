@@ -16,7 +16,7 @@ from ckpttool.core.storage.base import Kind, Storage, unreadable
 from ckpttool.trainers.common.listed import stamp_if_there
 from ckpttool.trainers.hf_saves.save_folder import read_index
 from ckpttool.trainers.torch_dcp import METADATA
-from ckpttool.trainers.torch_dcp.store import DcpStore, look
+from ckpttool.trainers.torch_dcp.store import DcpStore, read_store
 from ckpttool.trainers.torchtitan import INDEX
 
 
@@ -28,7 +28,7 @@ def look_at_either(storage: Storage, folder: str, *, sizes: bool, most: int) -> 
     """
     names = {entry.name for entry in storage.entries(folder) if entry.kind in {Kind.FILE, Kind.LOST}}
     if INDEX not in names or METADATA in names:
-        return look(storage, folder, sizes=sizes, most=most)
+        return read_store(storage, folder, sizes=sizes, most=most)
     shards = tuple(
         _shard(storage, f"{folder}/{name}", sizes=sizes) for name in sorted(names) if name.endswith(".safetensors")
     )

@@ -42,7 +42,7 @@ class TorchtitanLayout(FoldersOfSlices):
         from ckpttool.trainers.torchtitan.exported import look_at_either
         from ckpttool.trainers.torchtitan.own_choice import strays_taken
 
-        tree = SaveTree(layout=TRAINER.name, reading=_save_record, is_save=_saves, look=look_at_either)
+        tree = SaveTree(layout=TRAINER.name, reading=_save_record, is_save=_saves, read_folder=look_at_either)
         inventory = tree.scan(storage, listing, options)
         taken = tuple(strays_taken(listing))
         paths = {finding.path for finding in taken}

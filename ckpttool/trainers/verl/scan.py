@@ -113,7 +113,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     """
     saves = (name for name in listing.folders() if step_of(name) is not None)
     names = sorted(saves, key=lambda name: (step_of(name) or 0, name))
-    looked_at = list(map_waiting(lambda name: _look(storage, name, options), names))
+    looked_at = list(map_waiting(lambda name: _scan_save(storage, name, options), names))
     tracked, trouble = _tracker(storage, set(names))
     emptied = _emptied(looked_at, tracked)
     seen_saves = [save for save in looked_at if save.name not in emptied]
@@ -272,7 +272,7 @@ def _left_over(name: str) -> Finding:
     return note(Code.STRAY_FILE, message, path=name)
 
 
-def _look(storage: Storage, name: str, options: ScanOptions) -> _Save:
+def _scan_save(storage: Storage, name: str, options: ScanOptions) -> _Save:
     try:
         entries = {entry.name: entry.kind for entry in storage.entries(name)}
     except OSError as error:

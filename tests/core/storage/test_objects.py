@@ -14,7 +14,7 @@ from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.question import TreeQuestion
 from ckpttool.core.errors import ExitCode
 from ckpttool.core.records.manifest import manifest_bytes
-from ckpttool.core.storage import above, look_anew, open_storage
+from ckpttool.core.storage import above, forget_listings, open_storage
 from ckpttool.core.storage.base import Entry, Kind, ReplacedError, Storage
 from ckpttool.core.storage.objects import FIRST_READ
 from ckpttool.core.storage.stream import read_blocks
@@ -194,7 +194,7 @@ def test_an_object_that_is_replaced_is_never_mixed(relay: Relay, bucket: Path) -
     shard_of(bucket, 5 << 20)
     for blind in (False, True):
         relay.blind = blind
-        look_anew("s3://bucket")
+        forget_listings("s3://bucket")
         with open_storage("s3://bucket/run").open("shard.ckpt") as source:
             source.read(0, 8)
             put(bucket, "run/shard.ckpt", bytes([blind]) * ((5 << 20) + 3))
@@ -371,7 +371,7 @@ def test_what_another_sealed_meanwhile_is_kept_where_what_was_read_differs(bucke
     with closing(session_for(tree, TO_SEAL)) as session:
         verdict = session.verdict(checkpoint)
     other.write_bytes(kept)
-    look_anew("s3://bucket")
+    forget_listings("s3://bucket")
     answer = seal_checkpoint(scan(question), checkpoint, verdict, now=1_700_000_000.0)
     assert [each.code for each in answer.findings] == [Code.CHECKSUM_MISMATCH]
     assert answer.manifest is not None
@@ -400,7 +400,7 @@ def test_where_a_walk_led_in_one_object_all_is_asked_for_at_once_in_the_next(rel
     assert said.code == 0, said.stderr
     on_disk = ask("verify", str(bucket / "tree"), "--format", "json")
     assert plain(said).replace("s3://bucket", str(bucket)) == plain(on_disk)
-    look_anew("s3://bucket")
+    forget_listings("s3://bucket")
     for rank in range(3):
         relay.most_waiting = 0
         path = f"tree/rank_{rank}/llama_rank_{rank}-1_1.ckpt"

@@ -15,7 +15,7 @@ from ckpttool.core.domain.units import ByteCount, Rank
 from ckpttool.core.domain.verdict import Level, ShardDigest, ShardReport
 from ckpttool.core.storage.base import Entry, Kind
 from ckpttool.nodes.model import Seat
-from ckpttool.nodes.records.part import Look, read_parts, spelled_part
+from ckpttool.nodes.records.part import PartView, read_parts, spelled_part
 from ckpttool.nodes.storage.recorded import Answers
 
 SEAT = Seat(
@@ -53,10 +53,10 @@ def answers() -> Answers:
     )
 
 
-def read(data: bytes) -> Look:
+def read(data: bytes) -> PartView:
     ((name, look),) = read_parts(data, name="x.ckptpart")
     assert name == "x.ckptpart"
-    assert isinstance(look, Look), look
+    assert isinstance(look, PartView), look
     return look
 
 
@@ -135,7 +135,7 @@ def test_parts_may_lie_one_behind_another_and_a_torn_one_takes_no_other_with_it(
     whole, other = part(), part(seat=replace(SEAT, number=4))
     found = list(read_parts(whole + whole[:300] + b"\n" + other, name="all"))
     assert [name for name, _ in found] == ["all: part 1 in it", "all: part 2 in it", "all: part 3 in it"]
-    assert [look.seat.number if isinstance(look, Look) else "torn" for _, look in found] == [3, "torn", 4]
+    assert [look.seat.number if isinstance(look, PartView) else "torn" for _, look in found] == [3, "torn", 4]
 
 
 def test_another_versions_part_is_told_by_its_first_line() -> None:

@@ -39,7 +39,7 @@ def saved(*ranks: int, findings: tuple[Finding, ...] = ()) -> Checkpoint:
 def merged(*seats: Seat, held: dict[str, tuple[int, ...]] | None = None, **other: object) -> Merge:
     known: dict[str, object] = {
         "source": "parts", "root": "there", "of": max(len(seats), *(each.of for each in seats)), "seats": seats,
-        "missing": (), "blind": {}, "unread": (), "left_out": (), "held": held or {}, "copies": {},
+        "missing": (), "blind": {}, "unread": (), "left_out": (), "holders": held or {}, "copies": {},
     }  # fmt: skip
     return Merge(**{**known, **other})  # type: ignore[arg-type]
 

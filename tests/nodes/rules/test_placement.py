@@ -197,7 +197,7 @@ class TestWhatEveryMachineReads:
             merged(*[None] * len(files)),
             of=2,
             holders={path: at for path, at in held.items() if at},
-            looked=seats,
+            seats_read=seats,
             missing=missing,
             blind=blind or {},
         )
@@ -222,14 +222,14 @@ class TestWhatEveryMachineReads:
         assert not_everywhere(self.READ, self.seen("m01", "m01")) == ()
         shared = self.seen("m0", "1")
         seats = tuple(replace(seat, shared=True) for seat in shared.seats)
-        assert not_everywhere(self.READ, replace(shared, seats=seats, looked=seats)) == ()
-        one = replace(self.seen("m01", missing=(2,)), seats=seats[:1], looked=seats[:1])
+        assert not_everywhere(self.READ, replace(shared, seats=seats, seats_read=seats)) == ()
+        one = replace(self.seen("m01", missing=(2,)), seats=seats[:1], seats_read=seats[:1])
         assert not_everywhere(self.READ, one) == ()
 
     def test_two_processes_that_see_one_folder_have_what_either_was_shown(self) -> None:
         both = self.seen("m0", "1")
         seats = tuple(replace(seat, disk="d", inode=7) for seat in both.seats)
-        assert not_everywhere(self.READ, replace(both, seats=seats, looked=seats)) == ()
+        assert not_everywhere(self.READ, replace(both, seats=seats, seats_read=seats)) == ()
 
     def test_a_save_that_keeps_nothing_for_all_asks_nothing(self) -> None:
         assert not_everywhere(self.READ, self.seen("0", "1")) == ()
@@ -238,7 +238,7 @@ class TestWhatEveryMachineReads:
     def test_a_machine_that_has_no_such_folder_lacks_all_of_it(self) -> None:
         seen = self.seen("m01")
         absent = replace(seen.seats[0], number=2, host="node2", disk="other")
-        told = replace(seen, of=2, looked=(*seen.seats, absent), blind={2: "ENOENT"})
+        told = replace(seen, of=2, seats_read=(*seen.seats, absent), blind={2: "ENOENT"})
         assert [(one.severity, one.actual) for one in not_everywhere(self.READ, told)] == [(Severity.DAMAGE, "node2")]
 
     def test_of_one_that_may_not_look_or_was_not_asked_nobody_knows(self) -> None:
@@ -256,7 +256,7 @@ class TestWhatEveryMachineReads:
     def test_a_machine_on_which_no_rank_starts_need_not_have_it(self) -> None:
         seen = self.seen("m01", "")
         idle = (seen.seats[0], replace(seen.seats[1], claims=()))
-        assert not_everywhere(self.READ, replace(seen, seats=idle, looked=idle)) == ()
+        assert not_everywhere(self.READ, replace(seen, seats=idle, seats_read=idle)) == ()
 
     def test_hundreds_that_lack_hundreds_of_files_are_one_sentence_and_one_command(self) -> None:
         slices = tuple(f"s/__{rank}_0.distcp" for rank in range(100))
@@ -282,7 +282,7 @@ class TestCopiesThatAreOlder:
             for shard in save.shards
         }
         own = tuple(replace(seat(number, None), **seats) for number in range(1, len(names) + 1))  # type: ignore[arg-type]
-        return replace(merged(*[None] * len(names)), seats=own, looked=own, holders=held)
+        return replace(merged(*[None] * len(names)), seats=own, seats_read=own, holders=held)
 
     def told(self, merge: Merge) -> tuple[Finding, ...]:
         return stale_copies(self.CHOSEN, [self.OLDER, self.CHOSEN], merge)
@@ -311,5 +311,5 @@ class TestCopiesThatAreOlder:
         older = checkpoint("1_2", ranks=range(2))
         seats = (seat(1, None), seat(2, None))
         held = {**paths, **{shard.path: (0, 1) for shard in older.shards}}
-        merge = replace(merged(None, None), seats=seats, looked=seats, holders=held)
+        merge = replace(merged(None, None), seats=seats, seats_read=seats, holders=held)
         assert exit_of(with_placement(plan, merge, NONE, [older, chosen]), strict=False) is ExitCode.INCOMPLETE

@@ -14,7 +14,7 @@ from ckpttool.core.domain.checkpoint import CommitState
 from ckpttool.core.domain.finding import Code, Severity
 from ckpttool.core.storage import open_storage
 from ckpttool.trainers.torch_dcp import is_store, store
-from ckpttool.trainers.torch_dcp.store import DcpStore, look, value_slices, values_of
+from ckpttool.trainers.torch_dcp.store import DcpStore, read_store, value_slices, values_of
 from tests.support.trainer_trees import LAYOUTS
 
 REAL = sorted({path.parent for path in LAYOUTS.rglob(".metadata")})
@@ -29,7 +29,7 @@ def save(tmp_path: Path) -> Path:
 
 
 def looked(save: Path, *, most: int = store.AT_A_SCAN) -> DcpStore:
-    return look(open_storage(str(save.parent)), save.name, most=most)
+    return read_store(open_storage(str(save.parent)), save.name, most=most)
 
 
 def codes(found: DcpStore) -> list[Code]:
@@ -46,7 +46,7 @@ def change(save: Path, changed: Change) -> None:
 
 @pytest.mark.parametrize("folder", REAL, ids=lambda path: "/".join(path.parts[-3:]))
 def test_a_real_folder_is_whole_to_the_last_byte(folder: Path) -> None:
-    found = look(open_storage(str(folder)), "", sizes=True)
+    found = read_store(open_storage(str(folder)), "", sizes=True)
     assert (found.findings, found.commit) == ((), CommitState.COMMITTED)
     assert found.expected == tuple(shard.path for shard in found.shards)
     assert all(shard.stamp is not None and shard.least == shard.stamp.size for shard in found.shards)

@@ -72,7 +72,7 @@ def table(answer: Verification) -> RenderableType:
             size(verdict.bytes_read),
         )
     # On a line of its own: dimmed red cannot be read.
-    parts: list[RenderableType] = [headline, line(_looked(verdicts, answer.level)), line(), whole_words(rows)]
+    parts: list[RenderableType] = [headline, line(_what_was_read(verdicts, answer.level)), line(), whole_words(rows)]
     saves = {checkpoint.key: checkpoint for checkpoint in inventory.checkpoints}
     parts.append(Drawn([(saves[verdict.key], verdict.findings) for verdict in verdicts]))
     remaining = len(inventory.checkpoints) - len(verdicts)
@@ -90,7 +90,7 @@ def table(answer: Verification) -> RenderableType:
     return stack(*parts, *grouped_findings(findings, world_size(inventory), answer.view), *pointer(findings))
 
 
-def _looked(verdicts: Sequence[Verdict], level: Level) -> str:
+def _what_was_read(verdicts: Sequence[Verdict], level: Level) -> str:
     """Say what was read, and nothing of a shard that was not."""
     reports = [report for verdict in verdicts for report in verdict.reports]
     unseen = sum(verdict.unseen for verdict in verdicts)

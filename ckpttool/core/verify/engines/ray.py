@@ -186,7 +186,7 @@ class RayEngine:
         """Take the cluster, Ray as it was joined, and the seconds after which a read counts as hung."""
         self._cluster, self._ray, self._timeout = cluster, ray, timeout
         spread = ray.remote(num_cpus=1, memory=_MEMORY, max_retries=_RETRIES, scheduling_strategy="SPREAD")
-        self._look: Any = spread(look)
+        self._look: Any = spread(check_here)
 
     def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
         """Yield one observation a task, as the batches come back.
@@ -271,7 +271,7 @@ def _of_this_tree(observed: Observation, host: str) -> Observation:
     return failed(task, f"{host} {problem}: --engine ray reads disks that all nodes share; of others: ckpttool part")
 
 
-def look(version: str, tasks: Packed, timeout: float) -> tuple[str, str, list[int], Packed | None]:
+def check_here(version: str, tasks: Packed, timeout: float) -> tuple[str, str, list[int], Packed | None]:
     """Look at some shards on the node that this runs on, and say which one that is.
 
     Returns:
