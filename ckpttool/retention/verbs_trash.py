@@ -186,7 +186,7 @@ def _tree_of(question: TreeQuestion) -> Tree:
         return tree
 
 
-class _Found(NamedTuple):
+class _TrashFolder(NamedTuple):
     """A folder of the trash, looked into as into a tree of its own: that is how it is arranged."""
 
     listed: InTrash
@@ -197,7 +197,7 @@ class _Found(NamedTuple):
     """Which folder in it cannot be listed: what that holds is not known."""
 
 
-def _content(tree: Tree, begun_folders: Sequence[str], asked_for: Collection[str] = ()) -> list[_Found]:
+def _content(tree: Tree, begun_folders: Sequence[str], asked_for: Collection[str] = ()) -> list[_TrashFolder]:
     """Look into every folder of the trash that is not empty, and name those that a restore had emptied already.
 
     Args:
@@ -212,7 +212,7 @@ def _content(tree: Tree, begun_folders: Sequence[str], asked_for: Collection[str
     content = [
         _looked_into(tree, folder)
         if not asked_for or not all_told or called[folder.name]
-        else _Found(_unknown(folder), tree, None)
+        else _TrashFolder(_unknown(folder), tree, None)
         for folder in folders
     ]
     content = [item for item in content if item.listed.nbytes != 0]
@@ -220,7 +220,7 @@ def _content(tree: Tree, begun_folders: Sequence[str], asked_for: Collection[str
     emptied = [
         folder for name in begun_folders if name not in listed_folders and (folder := trash_folder(name)) is not None
     ]
-    return [*content, *(_Found(_unknown(folder), tree, None) for folder in emptied)]
+    return [*content, *(_TrashFolder(_unknown(folder), tree, None) for folder in emptied)]
 
 
 def _links(tree: Tree) -> Iterator[Finding]:
@@ -241,7 +241,7 @@ def _unknown(folder: TrashFolder) -> InTrash:
     return InTrash(folder=folder.name, name=name, prefix=None, step=None, nbytes=None, since=folder.since, taken=False)
 
 
-def _looked_into(tree: Tree, folder: TrashFolder) -> _Found:
+def _looked_into(tree: Tree, folder: TrashFolder) -> _TrashFolder:
     place = f"{TRASH}/{folder.name}"
     storage = open_storage(f"{tree.inventory.root}/{place}")
     listed, path = _unknown(folder), place
@@ -255,7 +255,7 @@ def _looked_into(tree: Tree, folder: TrashFolder) -> _Found:
         is_empty = not (entry_count and _has_files(storage))
         inventory = tree.layout.scan(storage, list_root(storage), ScanOptions(sizes=True))
     except OSError as error:
-        return _Found(listed, tree, None, unreadable(path, error))
+        return _TrashFolder(listed, tree, None, unreadable(path, error))
     checkpoint = inventory.checkpoints[0] if len(inventory.checkpoints) == 1 else None
     if checkpoint is not None:
         listed = replace(
@@ -268,7 +268,7 @@ def _looked_into(tree: Tree, folder: TrashFolder) -> _Found:
         )
     elif is_empty:  # empty folders alone: an interrupted restore leaves no more
         listed = replace(listed, nbytes=ByteCount(0))
-    return _Found(listed, replace(tree, inventory=inventory, storage=storage), checkpoint)
+    return _TrashFolder(listed, replace(tree, inventory=inventory, storage=storage), checkpoint)
 
 
 def _has_files(storage: Storage, folder: str = "") -> bool:
@@ -282,7 +282,7 @@ def _has_files(storage: Storage, folder: str = "") -> bool:
     return any(entry.kind is not Kind.FOLDER for entry in entries) or any(_has_files(storage, entry) for entry in inner)
 
 
-def _named(root: str, content: Sequence[_Found], name: str) -> _Found:
+def _named(root: str, content: Sequence[_TrashFolder], name: str) -> _TrashFolder:
     """Return the one of those in the trash that is meant.
 
     Raises:
@@ -302,7 +302,7 @@ def _named(root: str, content: Sequence[_Found], name: str) -> _Found:
     raise UsageError(f"there is no checkpoint {name!r} in the trash of {root}; there is: {names}")
 
 
-def _batch(tree: Tree, item: _Found) -> Batch:
+def _batch(tree: Tree, item: _TrashFolder) -> Batch:
     """Plan every rename: what its layout counts to a checkpoint, in its order, and its seal.
 
     Raises:

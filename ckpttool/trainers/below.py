@@ -93,6 +93,6 @@ def _is_part(listing: Listing, folder: str, layout: Layout) -> bool:
 def _is_in_a_save(root: str, layout: str | None) -> bool:
     """Tell whether what looks like a tree in a folder is a part of the one around it."""
     try:
-        return any(around.found for around in trees_around(root, None, layout_name=layout))
+        return any(around.layouts for around in trees_around(root, None, layout_name=layout))
     except OSError:
         return False

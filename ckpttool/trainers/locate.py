@@ -273,8 +273,8 @@ def _around_part(path: str, folder: str, file: str | None, wish: _Wish) -> Locat
     """
     is_inside = False
     for around in trees_around(folder, file, layout_name=wish.layout):
-        if around.found:
-            layout = meant(around.found, folder, wish.config)
+        if around.layouts:
+            layout = meant(around.layouts, folder, wish.config)
             return _as_part(path, around.storage, around.listing, layout, around.parts[layout.name])
         is_inside = is_inside or around.is_inside
     if is_inside and wish.layout is not None:

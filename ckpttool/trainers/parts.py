@@ -22,7 +22,7 @@ class Around(NamedTuple):
 
     storage: Storage
     listing: Listing
-    found: list[Layout]
+    layouts: list[Layout]
     """Empty where the names fit, but nothing that lies there."""
     parts: Mapping[str, Part | Refusal]
     """What the path is a part of, by the layout's name."""

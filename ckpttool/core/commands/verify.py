@@ -208,7 +208,7 @@ def verify(
     with_stats: list[Verification] = []
 
     def ask(path: str | None) -> Verification:
-        scanned = _found(tree, path, quiet=quiet, verbose=look.verbose)
+        scanned = _scanned_tree(tree, path, quiet=quiet, verbose=look.verbose)
         answer = replace(_verified(scanned, check_question, check, engine, quiet=quiet), view=look.view())
         with_stats.extend([answer] if check.stats is not None else [])
         return answer
@@ -220,7 +220,7 @@ def verify(
     raise typer.Exit(code)
 
 
-def _found(tree: TreeOptions, path: str | None, *, quiet: bool, verbose: bool) -> ckpttool.Tree:
+def _scanned_tree(tree: TreeOptions, path: str | None, *, quiet: bool, verbose: bool) -> ckpttool.Tree:
     question = tree.question(sizes=True, path=path)
     from ckpttool.core.verbs.scanning import with_note_of_others  # its help need not wait for it
 
@@ -232,7 +232,7 @@ def _found(tree: TreeOptions, path: str | None, *, quiet: bool, verbose: bool) -
 def _foreseen(
     tree: TreeOptions, question: ckpttool.CheckQuestion, check: CheckOptions, path: str | None, *, quiet: bool
 ) -> Forecast:
-    scanned = _found(tree, path, quiet=quiet, verbose=False)
+    scanned = _scanned_tree(tree, path, quiet=quiet, verbose=False)
     return ckpttool.forecast(scanned, check.today(question, scanned, quiet=quiet))
 
 

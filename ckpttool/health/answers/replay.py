@@ -110,14 +110,14 @@ def table(answer: ReplayAnswer) -> RenderableType:
 
 def _headlines(result: ReplayResult) -> list[Text]:
     """Say beside what was noticed that no step was judged: this is why the exit code is 14."""
-    summary = _found(result)
+    summary = _result_text(result)
     headlines = [] if summary is None else [summary]
     if result.steps_seen and result.judged is not None and result.judged.first is None:
         headlines.append(line(f"Not judged: {result.judged.why}", style="bold yellow"))
     return headlines or [line("Nothing to notice", style="bold green")]
 
 
-def _found(result: ReplayResult) -> Text | None:
+def _result_text(result: ReplayResult) -> Text | None:
     if result.stopped_at is not None:
         return line(f"Training would have stopped at step {result.stopped_at}", style="bold red")
     if result.updates_lost:

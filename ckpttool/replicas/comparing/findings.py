@@ -79,7 +79,9 @@ def replica_findings(
     """
     parted = [suspicion for suspicion in doubts if suspicion.kind is DoubtKind.PARTED]
     findings = [
-        _found(suspicion, paths[suspicion.rank], places or {}, name) for suspicion in doubts if suspicion not in parted
+        _finding(suspicion, paths[suspicion.rank], places or {}, name)
+        for suspicion in doubts
+        if suspicion not in parted
     ]
     if parted:
         ranks = tuple(sorted({suspicion.rank for suspicion in parted}))
@@ -92,7 +94,9 @@ def replica_findings(
     return tuple(findings)
 
 
-def _found(suspicion: Doubt, path: str, places: Mapping[tuple[Rank, str], DifferingBytes], name: str | None) -> Finding:
+def _finding(
+    suspicion: Doubt, path: str, places: Mapping[tuple[Rank, str], DifferingBytes], name: str | None
+) -> Finding:
     tensor = next((name for name in suspicion.tensors if (suspicion.rank, name) in places), suspicion.tensors[0])
     place = places.get((suspicion.rank, tensor))
     share = f"{len(suspicion.tensors)} of {counted(suspicion.compared, 'tensor')}"

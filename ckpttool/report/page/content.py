@@ -230,7 +230,7 @@ def _fate(rejection: Rejection | None) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class PlacedFinding:
     """One finding, and where it is."""
 
     finding: Finding
@@ -255,7 +255,7 @@ class Kind:
     """What the manual calls it."""
     fixes: tuple[str, ...]
     """What to do, each way once, the most frequent first."""
-    found: tuple[Found, ...]
+    findings: tuple[PlacedFinding, ...]
     """Those that are told one by one."""
     total: int
     where: tuple[tuple[str, str], ...]
@@ -272,8 +272,8 @@ def kinds(report: TreeReport, most: int) -> list[Kind]:
         report: All that is known.
         most: Findings that are told one by one, over all kinds; of each kind at least one is.
     """
-    groups: dict[tuple[Severity, Code], list[Found]] = {}
-    for finding in found(report):
+    groups: dict[tuple[Severity, Code], list[PlacedFinding]] = {}
+    for finding in all_findings(report):
         groups.setdefault((finding.finding.severity, finding.finding.code), []).append(finding)
     room_left = most
     kinds = []
@@ -287,7 +287,7 @@ def kinds(report: TreeReport, most: int) -> list[Kind]:
                 severity=severity,
                 title=code.value if explanation is None else explanation.title,
                 fixes=tuple(shown(remedy) for remedy, _ in remedies.most_common(MOST_FIXES)),
-                found=tuple(those[:room]),
+                findings=tuple(those[:room]),
                 total=len(those),
                 where=_where(those),
             )
@@ -299,7 +299,7 @@ def kinds(report: TreeReport, most: int) -> list[Kind]:
 _MOST_PLACES = 6
 
 
-def _where(those: Sequence[Found]) -> tuple[tuple[str, str], ...]:
+def _where(those: Sequence[PlacedFinding]) -> tuple[tuple[str, str], ...]:
     """Say of each checkpoint on which ranks it is, newest first."""
     ranks: dict[str, set[Rank]] = {}
     for item in those:
@@ -310,7 +310,7 @@ def _where(those: Sequence[Found]) -> tuple[tuple[str, str], ...]:
     return tuple((save, on_ranks(sorted(those))) for save, those in list(ranks.items())[:_MOST_PLACES])
 
 
-def found(report: TreeReport) -> list[Found]:
+def all_findings(report: TreeReport) -> list[PlacedFinding]:
     """Return every finding once, those of the newest checkpoint first; then those about the tree."""
     decision = report.resolution.decision
     places: list[tuple[str, Iterable[Finding]]] = [
@@ -321,10 +321,10 @@ def found(report: TreeReport) -> list[Found]:
         places.append((decision.point.checkpoint.name, decision.point.findings))
     places += [("the tree", report.verification.inventory.findings), ("the resume", decision.findings)]
     places.append(("the health", report.health.report.findings))
-    by_finding: dict[Finding, Found] = {}
+    by_finding: dict[Finding, PlacedFinding] = {}
     for name, findings in places:
         for finding in findings:
-            by_finding.setdefault(finding, Found(finding=finding, save=shown(name)))
+            by_finding.setdefault(finding, PlacedFinding(finding=finding, save=shown(name)))
     return list(by_finding.values())
 
 

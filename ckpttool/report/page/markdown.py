@@ -94,7 +94,7 @@ def _findings(report: TreeReport) -> Iterator[str]:
     yield from ("", "| weight | finding | where | what | fix |", "|---|---|---|---|---|")
     told_ones = 0
     for kind in grave:
-        for item in kind.found[: max(MOST_FINDINGS - told_ones, 0)]:
+        for item in kind.findings[: max(MOST_FINDINGS - told_ones, 0)]:
             told_ones += 1
             where = " ".join(filter(None, (item.save, item.place)))
             remedy = item.finding.remedy or ""

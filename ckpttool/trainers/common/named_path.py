@@ -23,7 +23,7 @@ def inside(root: str, path: str) -> str | None:
     if not is_local(root):
         relative = f"{path.rstrip('/')}/".removeprefix(f"{root.rstrip('/')}/")
         return None if relative == f"{path.rstrip('/')}/" else relative.rstrip("/")
-    place = _found(root, path)
+    place = _place_in(root, path)
     return None if place is None else place[0]
 
 
@@ -34,11 +34,11 @@ def started_in(root: str, path: str) -> str | None:
         root: The tree, as it was opened.
         path: As a config has it.
     """
-    place = _found(root, path) if is_local(root) else None
+    place = _place_in(root, path) if is_local(root) else None
     return None if place is None else place[1]
 
 
-def _found(root: str, path: str) -> tuple[str, str | None] | None:
+def _place_in(root: str, path: str) -> tuple[str, str | None] | None:
     """Return where in a tree a path leads, and from where; no folder where it leads there from here."""
     full_root = os.path.abspath(root)
     for full_path, start in _readings(full_root, path):

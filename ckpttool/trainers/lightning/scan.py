@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SaveEntry:
     """One file or folder that is called like a save."""
 
     name: str
@@ -51,7 +51,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     """
     saves = [entry for entry in listing.entries if is_save(entry.name) and not _is_lost_last(entry)]
     cut_off = marked_unfinished(listing, (entry.name for entry in saves))
-    entries = list(map_waiting(lambda entry: _found(storage, entry, options), saves))
+    entries = list(map_waiting(lambda entry: _entry_of(storage, entry, options), saves))
     entries = [
         replace(entry, is_cut_off=True, findings=(*entry.findings, not_finished(entry.name)))
         if entry.name in cut_off
@@ -84,18 +84,18 @@ def _is_lost_last(entry: Entry) -> bool:
     return entry.kind is Kind.LOST and is_last(entry.name)
 
 
-def _found(storage: Storage, entry: Entry, options: ScanOptions) -> Found:
+def _entry_of(storage: Storage, entry: Entry, options: ScanOptions) -> SaveEntry:
     if entry.kind is Kind.FOLDER:
         return _found_folder(storage, entry.name, options)
     try:
         with storage.open(entry.name) as source:
             record, findings = read_record(source, sharded=False), cut(source, entry.name)
-            return Found(name=entry.name, record=record, stamp=source.stamp, findings=findings)
+            return SaveEntry(name=entry.name, record=record, stamp=source.stamp, findings=findings)
     except OSError as error:
-        return Found(name=entry.name, record=Record(), stamp=None, findings=(unreadable(entry.name, error),))
+        return SaveEntry(name=entry.name, record=Record(), stamp=None, findings=(unreadable(entry.name, error),))
 
 
-def _found_folder(storage: Storage, name: str, options: ScanOptions) -> Found:
+def _found_folder(storage: Storage, name: str, options: ScanOptions) -> SaveEntry:
     from ckpttool.trainers.torch_dcp import is_own
     from ckpttool.trainers.torch_dcp.store import read_store  # most trees hold files
 
@@ -114,19 +114,19 @@ def _found_folder(storage: Storage, name: str, options: ScanOptions) -> Found:
         pass  # it is written last
     except OSError as error:
         findings.append(unreadable(f"{name}/{META}", error))
-    return Found(name=name, record=record, stamp=stamp, store=store, is_folder=True, findings=tuple(findings))
+    return SaveEntry(name=name, record=record, stamp=stamp, store=store, is_folder=True, findings=tuple(findings))
 
 
-def _moments(entries: Iterable[Found]) -> Iterator[list[Found]]:
+def _moments(entries: Iterable[SaveEntry]) -> Iterator[list[SaveEntry]]:
     """Put together what was saved at one moment, the one to load first: a whole one, and one that is named for it."""
-    groups: dict[object, list[Found]] = defaultdict(list)
+    groups: dict[object, list[SaveEntry]] = defaultdict(list)
     for entry in entries:
         has_step = entry.record.step is not None
         groups[(*entry.record.place, entry.record.content, entry.is_folder) if has_step else entry.name].append(entry)
     yield from groups.values()
 
 
-def _is_torn(entry: Found) -> bool:
+def _is_torn(entry: SaveEntry) -> bool:
     """Tell whether a file cannot be the one to load; of a folder its own check tells."""
     return not entry.is_folder and bool(entry.findings)
 
@@ -135,7 +135,7 @@ def _rank(name: str) -> tuple[bool, bool, bool, str]:
     return is_last(name), is_version(name), is_bare(name), name
 
 
-def _checkpoint(group: list[Found]) -> Checkpoint:
+def _checkpoint(group: list[SaveEntry]) -> Checkpoint:
     if len(group) > 1:
         group.sort(key=lambda entry: (_is_torn(entry), *_rank(entry.name)))
     main, record = group[0], group[0].record
@@ -165,7 +165,7 @@ def _checkpoint(group: list[Found]) -> Checkpoint:
     )
 
 
-def _shards(entry: Found) -> tuple[Shard, ...]:
+def _shards(entry: SaveEntry) -> tuple[Shard, ...]:
     if not entry.is_folder:
         shard = Shard(path=entry.name, rank=None, role=ShardRole.FULL, format=FormatName.TORCH_ZIP, stamp=entry.stamp)
         return (shard,)
@@ -177,7 +177,7 @@ def _shards(entry: Found) -> tuple[Shard, ...]:
     return (*shards, state)
 
 
-def _expected(entry: Found) -> tuple[str, ...] | None:
+def _expected(entry: SaveEntry) -> tuple[str, ...] | None:
     if not entry.is_folder:
         return (entry.name,)
     if entry.store is None or entry.store.expected is None:
@@ -185,7 +185,7 @@ def _expected(entry: Found) -> tuple[str, ...] | None:
     return (*entry.store.expected, f"{entry.name}/{META}")
 
 
-def _commit(entry: Found) -> CommitState:
+def _commit(entry: SaveEntry) -> CommitState:
     """Tell by the records of a folder; nothing tells of a file, which may be cut off under its last name."""
     if entry.is_cut_off:
         return CommitState.UNCOMMITTED
