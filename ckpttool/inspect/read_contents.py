@@ -133,7 +133,7 @@ def compare_shard(  # noqa: PLR0913  what may be asked, by keyword
     distances: list[Distance] = []
     findings: list[Finding] = []
     for path, entries in entries_by_path.items():
-        compare = partial(_beside, ours=source, entries=entries, numerics=numerics)
+        compare = partial(_compare_open, ours=source, entries=entries, numerics=numerics)
         peer_observation = check(counterparts.tasks[path], compare=compare, passed=passed)
         compared = peer_observation.seen(ShardDistances)
         if compared is not None:
@@ -143,7 +143,7 @@ def compare_shard(  # noqa: PLR0913  what may be asked, by keyword
     return replace(observed, report=report, header=None, records=None, added=ShardDistances(distances=tuple(distances)))
 
 
-def _beside(  # noqa: PLR0913  as above
+def _compare_open(  # noqa: PLR0913  as above
     task: CheckTask,
     source: ByteSource,
     *,

@@ -146,7 +146,7 @@ def sighting(tree: Tree, listed: Moves, question: WatchQuestion, watched: Watche
     ordered = newest_first(tree.inventory.checkpoints)
     complete = not tree.inventory.unlisted
     if tree.machines is None and question.part is None:
-        extras = _Beside(tree, watched)
+        extras = _Companions(tree, watched)
         seen_saves = tuple(seen_save(checkpoint, wall, extras=extras.of(checkpoint)) for checkpoint in ordered)
         return Sighting(saves=seen_saves, whole=complete, under_way=_moved(tree.storage, listed.unfinished))
     merge = merge_of(tree)
@@ -166,7 +166,7 @@ def sighting(tree: Tree, listed: Moves, question: WatchQuestion, watched: Watche
     return Sighting(saves=tuple(saves), whole=complete and not merge.lacking, nodes=_nodes(merge))
 
 
-class _Beside:
+class _Companions:
     """What lies in the folder of a save beside its shards, of saves that are not known to be good."""
 
     def __init__(self, tree: Tree, watched: Watched) -> None:

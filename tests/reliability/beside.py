@@ -7,7 +7,7 @@ from threading import Event, Thread
 
 
 @dataclass(kw_only=True)
-class Beside:
+class ReplicaAnswer:
     """Begins with a `with` statement and ends with it; what went wrong meanwhile is kept for the test."""
 
     done: int = 0

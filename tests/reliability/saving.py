@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 
 from ckpttool.core.errors import ExitCode
-from tests.reliability.beside import Beside
+from tests.reliability.beside import ReplicaAnswer
 from tests.reliability.crowd import Crowd, End, Job
 from tests.support.shard_writers import crc_trailer
 from tests.support.trees import Tensor, ckpt_bytes, training_scalars
@@ -88,7 +88,7 @@ class Truth:
 
 
 @dataclass(kw_only=True)
-class Worker(Beside):
+class Worker(ReplicaAnswer):
     """Changes the tree, and writes down what is true of it."""
 
     root: Path

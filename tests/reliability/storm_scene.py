@@ -18,7 +18,7 @@ from ckpttool.core.storage.local import LocalStorage
 from ckpttool.core.storage.mounts import boot_id, disk_identity, mount_table
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from ckpttool.trainers.mindformers.layouts.pointers import parse_meta
-from tests.reliability.beside import Beside
+from tests.reliability.beside import ReplicaAnswer
 from tests.reliability.crowd import HUNG, End
 from tests.support.fault_detection import with_crc
 from tests.support.training_logs import write_log
@@ -202,7 +202,7 @@ class Scene:
 
 
 @dataclass(kw_only=True)
-class Watch(Beside):
+class Watch(ReplicaAnswer):
     """Reads what the storm writes, all the time: nothing is ever torn, missing, or forgotten again."""
 
     scene: Scene

@@ -51,16 +51,16 @@ def test_a_trainer_state_over_its_limit_is_one_problem(monkeypatch: pytest.Monke
 class TestWhereItLies:
     def test_the_newest_save_that_is_not_cut_off_has_all_of_it(self, tmp_path: Path) -> None:
         root = healthy("hf_single", tmp_path)
-        assert HfLogs().beside(str(root)) == ((f"{root}/checkpoint-12/trainer_state.json",),)
+        assert HfLogs().near(str(root)) == ((f"{root}/checkpoint-12/trainer_state.json",),)
         state = root / "checkpoint-12/trainer_state.json"
         state.write_bytes(state.read_bytes()[:700])
-        assert HfLogs().beside(str(root)) == ((f"{root}/checkpoint-8/trainer_state.json",),)
+        assert HfLogs().near(str(root)) == ((f"{root}/checkpoint-8/trainer_state.json",),)
         state.unlink()
-        assert HfLogs().beside(str(root)) == ((f"{root}/checkpoint-8/trainer_state.json",),)
+        assert HfLogs().near(str(root)) == ((f"{root}/checkpoint-8/trainer_state.json",),)
 
     def test_where_no_save_is_there_is_none(self, tmp_path: Path) -> None:
-        assert HfLogs().beside(str(tmp_path)) == ()
-        assert HfLogs().beside(str(tmp_path / "gone")) == ()
+        assert HfLogs().near(str(tmp_path)) == ()
+        assert HfLogs().near(str(tmp_path / "gone")) == ()
         assert HfLogs().inside(str(tmp_path / "gone")) == HfLogs().inside(str(tmp_path)) == ()
         root = healthy("hf_single", tmp_path)
         assert HfLogs().inside(f"{root}/checkpoint-4") == (f"{root}/checkpoint-4/trainer_state.json",)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    class _Beside(TypedDict, total=False):
+    class _Extras(TypedDict, total=False):
         """What a finding may say beside its sentence; the fields of `Finding` of the same names."""
 
         path: str | None
@@ -273,27 +273,27 @@ class Finding:
         return self.code is Code.SCHEMA_DIFFERS and self.severity is Severity.UNKNOWN
 
 
-def note(code: Code, message: str, **extras: Unpack[_Beside]) -> Finding:
+def note(code: Code, message: str, **extras: Unpack[_Extras]) -> Finding:
     """Return what is worth knowing and changes no verdict."""
     return Finding(code=code, severity=Severity.NOTE, message=message, **extras)
 
 
-def suspect(code: Code, message: str, **extras: Unpack[_Beside]) -> Finding:
+def suspect(code: Code, message: str, **extras: Unpack[_Extras]) -> Finding:
     """Return what may be legal or may be damage, so that it is not counted as good."""
     return Finding(code=code, severity=Severity.SUSPECT, message=message, **extras)
 
 
-def unknown(code: Code, message: str, **extras: Unpack[_Beside]) -> Finding:
+def unknown(code: Code, message: str, **extras: Unpack[_Extras]) -> Finding:
     """Return what could not be looked at or changed meanwhile, so that nobody knows."""
     return Finding(code=code, severity=Severity.UNKNOWN, message=message, **extras)
 
 
-def damage(code: Code, message: str, **extras: Unpack[_Beside]) -> Finding:
+def damage(code: Code, message: str, **extras: Unpack[_Extras]) -> Finding:
     """Return what is wrong for certain."""
     return Finding(code=code, severity=Severity.DAMAGE, message=message, **extras)
 
 
-def unsafe(code: Code, message: str, **extras: Unpack[_Beside]) -> Finding:
+def unsafe(code: Code, message: str, **extras: Unpack[_Extras]) -> Finding:
     """Return what is refused, because to read on would be dangerous."""
     return Finding(code=code, severity=Severity.UNSAFE, message=message, **extras)
 

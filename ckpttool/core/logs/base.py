@@ -82,7 +82,7 @@ class LogPlaces(Protocol):
         """What they are called, as a message says it."""
         ...
 
-    def beside(self, root: str) -> tuple[RankLogs, ...]:
+    def near(self, root: str) -> tuple[RankLogs, ...]:
         """Return the logs of each rank, lowest rank first, of the training that saved into a folder; none: no logs.
 
         Args:

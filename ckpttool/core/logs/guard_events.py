@@ -135,7 +135,7 @@ class GuardFiles:
 
     names = (f"{EVENTS_FOLDER}/events-N.jsonl",)
 
-    def beside(self, root: str) -> tuple[RankLogs, ...]:
+    def near(self, root: str) -> tuple[RankLogs, ...]:
         """Look in the folder itself, for some trainers save into their output folder, and in the one around it."""
         return next((files for folder in (root, above(root)) if (files := _in(f"{folder}/{EVENTS_FOLDER}"))), ())
 

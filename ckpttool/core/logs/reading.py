@@ -151,7 +151,7 @@ class LogReader:
         """
         if patterns:
             return merge(((name, self.read(name)) for name in self.expand(patterns)), keep=keep)
-        ranks = () if root is None else next((logs for places in self._places if (logs := places.beside(root))), ())
+        ranks = () if root is None else next((logs for places in self._places if (logs := places.near(root))), ())
         return merge(self._first_stage(ranks), keep=keep) if ranks else None
 
     def _first_stage(self, ranks: Iterable[RankLogs]) -> Iterator[tuple[str, Iterable[LogItem]]]:

@@ -61,13 +61,13 @@ class SealPlace:
         return cls(path=f"{folder}/{MANIFEST_NAME}", layout=layout, checkpoint=checkpoint, prefix=None)
 
     @property
-    def beside(self) -> str:
+    def additions_folder(self) -> str:
         """The folder of the manifests that were added to this one where nothing can be replaced."""
         return f"{SEALS_BESIDE}/{self.path.removeprefix(f'{OWN_FOLDER}/').removesuffix('.json')}"
 
     def of_share(self, number: int, of: int) -> str:
         """Return where one of several machines keeps what it sealed."""
-        return f"{self.beside}/{number}-of-{of}.json"
+        return f"{self.additions_folder}/{number}-of-{of}.json"
 
     @property
     def is_apart(self) -> bool:

@@ -157,10 +157,10 @@ def manifests_beside(storage: Storage, place: SealPlace) -> list[str]:
     """Return the paths of what was added to a save's own manifest, whether that is there or not."""
     name_of = _BESIDE if is_object_store(storage.root) else _SHARE
     try:
-        names = sorted(entry.name for entry in storage.entries(place.beside))
+        names = sorted(entry.name for entry in storage.entries(place.additions_folder))
     except (FileNotFoundError, NotADirectoryError):
         return []
-    paths = [f"{place.beside}/{name}" for name in names if name_of.fullmatch(name)]
+    paths = [f"{place.additions_folder}/{name}" for name in names if name_of.fullmatch(name)]
     return paths[-MOST_BESIDE:] if name_of is _BESIDE else paths
 
 
@@ -213,7 +213,7 @@ def _unequal(first: ShardSeal, by: str, second: ShardSeal, owner: str, place: Se
         expected=first.xxh3_128,
         actual=second.xxh3_128,
         remedy=f"keep the right one on the machine where its rank starts, and on the other remove it and {place.path!r}"
-        f" with {place.beside!r}",
+        f" with {place.additions_folder!r}",
     )
 
 

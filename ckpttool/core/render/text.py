@@ -64,7 +64,7 @@ class Indented:
         self._by = by
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from _beside(line(" " * self._by), self._renderable, console, options)
+        yield from _with_margin(line(" " * self._by), self._renderable, console, options)
 
 
 class Pairs:
@@ -79,7 +79,7 @@ class Pairs:
         for name, value in self._rows:
             margin = name.copy()
             margin.pad_right(widest + 2 - name.cell_len)
-            yield from _beside(margin, line(value) if isinstance(value, str) else value, console, options)
+            yield from _with_margin(margin, line(value) if isinstance(value, str) else value, console, options)
 
 
 class Picture:
@@ -95,7 +95,7 @@ class Picture:
         yield line(drawn.rstrip("\n"), no_wrap=True, overflow="crop")
 
 
-def _beside(margin: Text, renderable: RenderableType, console: Console, options: ConsoleOptions) -> RenderResult:
+def _with_margin(margin: Text, renderable: RenderableType, console: Console, options: ConsoleOptions) -> RenderResult:
     """Put something to the right of a margin, which is said once."""
     from rich.segment import Segment
 

@@ -201,7 +201,7 @@ def _sealed_beside(tree: Tree, checkpoint: Checkpoint, place: SealPlace, new: Ma
         from ckpttool.core.storage.objects import put_new
 
         time_of = new.sealed_at.translate({ord("-"): None, ord(":"): None})
-        path = f"{place.beside}/{time_of}-{secrets.token_hex(8)}.json"
+        path = f"{place.additions_folder}/{time_of}-{secrets.token_hex(8)}.json"
         put_new(tree.storage.root, path, manifest_bytes(merged))
     return Sealing(checkpoint=checkpoint.name, path=path, manifest=merged, written=written, findings=findings)
 

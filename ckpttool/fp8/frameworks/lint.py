@@ -17,7 +17,7 @@ from ckpttool.fp8.frameworks.lint_debug import DEBUG
 from ckpttool.fp8.frameworks.lint_layers import LAYERS
 from ckpttool.fp8.frameworks.lint_recipe import RECIPE
 from ckpttool.fp8.frameworks.settings import ELSEWHERE, KEYS, MENTIONED
-from ckpttool.fp8.frameworks.view import Beside, Fp8View, Version
+from ckpttool.fp8.frameworks.view import Fp8View, OtherFacts, Version
 from ckpttool.fp8.model.fp8 import Recipe
 from ckpttool.fp8.model.settings import Fp8Input, Fp8Settings
 
@@ -66,7 +66,7 @@ def read_layers(path: str) -> tuple[str, ...]:
     return tuple(layers or names)
 
 
-def lint(read: Sequence[Fp8Settings], extras: Beside) -> tuple[tuple[Finding, ...], ...]:
+def lint(read: Sequence[Fp8Settings], extras: OtherFacts) -> tuple[tuple[Finding, ...], ...]:
     """Judge settings by every rule.
 
     Args:
@@ -93,7 +93,7 @@ def lint(read: Sequence[Fp8Settings], extras: Beside) -> tuple[tuple[Finding, ..
 
 def is_without(read: Fp8Settings) -> bool:
     """Tell whether a file is known to switch no FP8 on."""
-    if read.kind is Fp8Input.DEBUG or Fp8View(read, Beside()).scopes:
+    if read.kind is Fp8Input.DEBUG or Fp8View(read, OtherFacts()).scopes:
         return False
     foreign = (entry for entry in read.settings.entries if entry.key[-1] not in KEYS)
     return read.kind is Fp8Input.DUMP or not any(

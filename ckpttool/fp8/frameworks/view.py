@@ -36,7 +36,7 @@ _DEFAULTS: Mapping[str, Value] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class OtherFacts:
     """What else is known."""
 
     engine: Version | None = None
@@ -130,7 +130,7 @@ class Scope:
 class Fp8View(View):
     """A file to look things up in."""
 
-    def __init__(self, read: Fp8Settings, extras: Beside) -> None:
+    def __init__(self, read: Fp8Settings, extras: OtherFacts) -> None:
         """Index what was read."""
         super().__init__(read.settings)
         self.kind = read.kind

@@ -52,7 +52,7 @@ _MATRIX = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class OtherFiles:
     """What other files tell of a shard's tensors. A picklable value."""
 
     earlier: Mapping[str, float]
@@ -63,13 +63,13 @@ class Beside:
     """Rows and columns that share a scale where there is a grid of them."""
 
 
-NOTHING_BESIDE = Beside(earlier={}, scales={})
+NOTHING_BESIDE = OtherFiles(earlier={}, scales={})
 
 
 class ScalesAtRest:
     """Finds the scales of one shard's tensors: in it, or in another file of the save."""
 
-    def __init__(self, task: CheckTask, source: ByteSource, entries: Sequence[TensorEntry], extras: Beside) -> None:
+    def __init__(self, task: CheckTask, source: ByteSource, entries: Sequence[TensorEntry], extras: OtherFiles) -> None:
         """Take the open shard and its tensors, and what other files tell of them."""
         self._task, self._source, self._elsewhere, self.block = task, source, extras.scales, extras.block
         self._entries = {entry.name: entry for entry in entries if entry.name.endswith(SCALE_WORDS)}

@@ -21,7 +21,7 @@ from ckpttool.core.verify.kernels.fold import numpy
 from ckpttool.core.verify.observation import Observation
 from ckpttool.fp8.model.fp8 import Recipe
 from ckpttool.fp8.model.probe import CastNumbers, GatedNumbers, Lines, ProbeQuestion, TensorNumbers
-from ckpttool.fp8.read.at_rest import AT_REST, NOTHING_BESIDE, SCALE_WORDS, Beside, ScalesAtRest, at_rest
+from ckpttool.fp8.read.at_rest import AT_REST, NOTHING_BESIDE, SCALE_WORDS, OtherFiles, ScalesAtRest, at_rest
 from ckpttool.fp8.read.kernel_cast import scales
 from ckpttool.fp8.read.kernel_numbers import ONE_SCALE, WIDE_BITS, CastSums, Scales, Tile, lines
 from ckpttool.fp8.read.kernel_sample import FLOATING, SIDE, Sample, every_tile, magnitudes, take
@@ -61,7 +61,7 @@ def probe_shard(  # noqa: PLR0913  what may be asked, by keyword
     *,
     question: ProbeQuestion,
     is_selected: Callable[[TensorEntry], bool],
-    extras: Beside = NOTHING_BESIDE,
+    extras: OtherFiles = NOTHING_BESIDE,
     passed: Passed | None = None,
 ) -> Observation:
     """Report a shard as a check of its structure does, and what FP8 would do to its tensors.

@@ -16,7 +16,7 @@ from ckpttool.core.render.answers import preflight_summaries as summaries
 from ckpttool.core.verbs.configs import unusable
 from ckpttool.fp8.frameworks.lint import is_without, lint, read_layers, version
 from ckpttool.fp8.frameworks.settings import read_settings
-from ckpttool.fp8.frameworks.view import Beside
+from ckpttool.fp8.frameworks.view import OtherFacts
 from ckpttool.fp8.model.settings import Fp8Settings
 
 _NONE = "no FP8 is switched on in it"
@@ -48,7 +48,7 @@ def fp8_lint(
     """
     if isinstance(paths, (str, os.PathLike)):
         paths = (os.fspath(paths),)
-    extras = Beside(
+    extras = OtherFacts(
         engine=None if te_version is None else version(te_version),
         layers=None if layers is None else read_layers(layers),
     )

@@ -20,7 +20,7 @@ from ckpttool.core.verify.report import collect
 from ckpttool.core.verify.session import completed
 from ckpttool.fp8.model.fp8 import Recipe
 from ckpttool.fp8.model.probe import Fp8Probe, GatedNumbers, ProbeQuestion, TensorNumbers
-from ckpttool.fp8.read.at_rest import SCALE_WORDS, USUAL_BLOCK, Beside
+from ckpttool.fp8.read.at_rest import SCALE_WORDS, USUAL_BLOCK, OtherFiles
 from ckpttool.fp8.read.probe import ShardLargest, ShardNumbers, largest_in_shard, probe_shard
 from ckpttool.fp8.rules.risk import aligned, is_probed, layers_of, most_amplifying, ranked, scattered
 from ckpttool.inspect.verbs import TIMEOUT_SECONDS, Side, opened, side_of, tasks_of
@@ -66,7 +66,7 @@ def fp8_probe(
         if found_largest is not None:
             for name, amax in found_largest.magnitudes:
                 earlier[name] = max(amax, earlier.get(name, 0.0))
-    extras = Beside(earlier=earlier, scales=_scales(side), block=_block(side))
+    extras = OtherFiles(earlier=earlier, scales=_scales(side), block=_block(side))
     reports: list[ShardReport] = []
     tensors: list[TensorNumbers] = []
     gated: list[GatedNumbers] = []

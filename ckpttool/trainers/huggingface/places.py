@@ -17,7 +17,7 @@ class HfLogs:
 
     names = (f"checkpoint-N/{STATE}",)
 
-    def beside(self, root: str) -> tuple[RankLogs, ...]:
+    def near(self, root: str) -> tuple[RankLogs, ...]:
         """Return the newest that is not cut off."""
         storage = open_storage(root)
         with suppress(OSError):  # it is only looked for: not being there is the usual case

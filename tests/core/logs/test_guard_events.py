@@ -185,9 +185,9 @@ def test_files_are_found_beside_and_below_a_folder_what_was_put_aside_first(tmp_
     (tmp_path / "output" / "checkpoint").mkdir()
     ranks = ((f"{path}.1", str(path)), (str(path.with_name("events-00011.jsonl")),))
     for root in ("output", "output/checkpoint"):
-        assert GuardFiles().beside(str(tmp_path / root)) == ranks
+        assert GuardFiles().near(str(tmp_path / root)) == ranks
     for folder in ("output", "output/guard"):
         assert GuardFiles().inside(str(tmp_path / folder)) == (*ranks[0], *ranks[1])
-    assert GuardFiles().beside(str(tmp_path / "other" / "checkpoint")) == ()
+    assert GuardFiles().near(str(tmp_path / "other" / "checkpoint")) == ()
     with pytest.raises(UsageError, match=r"guard/events-N\.jsonl"):
         log_reader().expand([str(tmp_path)])

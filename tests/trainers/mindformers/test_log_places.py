@@ -19,7 +19,7 @@ def touch(root: Path, *names: str) -> None:
 def found(root: Path) -> list[list[str]]:
     return [
         [str(Path(path).relative_to(root)) for path in logs]
-        for logs in MindFormersLogs().beside(str(root / "output/checkpoint"))
+        for logs in MindFormersLogs().near(str(root / "output/checkpoint"))
     ]
 
 

@@ -27,7 +27,7 @@ def logged_epoch(root: str, *, step: int, epoch: int | None) -> int | None:
         MFLossMonitor (1.3.2 to 2.1.0): n is always the step within N batches. With sinks e follows from the step, too;
         without, it is the epoch that MindSpore counts and the save holds.
     """
-    ranks = MindFormersLogs().beside(root)
+    ranks = MindFormersLogs().near(root)
     for path in reversed(ranks[0] if ranks else ()):
         for match in reversed([*POSITION.finditer(_tail(path))]):
             logged, within, size = map(int, match.groups())

@@ -26,7 +26,7 @@ class MindFormersLogs:
 
     names = ("rank_N/info.log", "worker_N.log")
 
-    def beside(self, root: str) -> tuple[RankLogs, ...]:
+    def near(self, root: str) -> tuple[RankLogs, ...]:
         """Look in the output folder, and in the one around it."""
         output = above(root)
         for folder in (output, above(output)):
