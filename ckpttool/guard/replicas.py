@@ -73,10 +73,10 @@ class ReplicaCheck:
         return Disagreement(
             parameters=tuple(names[index] for index in differing[:_MOST_NAMES]),
             count=len(differing),
-            ranks=self._odd_ones([int(own_hashes[index]) for index in differing[:_MOST_NAMES]]),
+            ranks=self._outliers([int(own_hashes[index]) for index in differing[:_MOST_NAMES]]),
         )
 
-    def _odd_ones(self, hashes: list[int]) -> tuple[int, ...]:
+    def _outliers(self, hashes: list[int]) -> tuple[int, ...]:
         """Return who has other hashes than more than half of the ranks."""
         by_rank = list(zip(*(self._ranks.gather(number) for number in hashes), strict=True))
         usual, holders = Counter(by_rank).most_common(1)[0]

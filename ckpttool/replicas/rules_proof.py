@@ -62,12 +62,12 @@ class _BorneOut(NamedTuple):
 class Evidence(NamedTuple):
     """All there is to tell which shards are copies."""
 
-    others: Sequence[SavedShards]
+    companions: Sequence[SavedShards]
     recorded: RecordedSlices | None
     tensor: str | None
     """The one that is to be replaced; None: all must be the same."""
-    now: Mapping[Place, ShardReport]
-    doubted: Collection[Place]
+    reports: Mapping[Place, ShardReport]
+    doubtful: Collection[Place]
     steady: dict[tuple[str, ShardRole, str | None], bool]
     """What `_is_steady` found before: thousands of donors ask the same."""
     sealed: Mapping[Place, Sealed]
@@ -109,8 +109,8 @@ class Evidence(NamedTuple):
         like = next(iter(copies.values()))
         blamed: dict[Place, ShardReport] = {}
         silent = 0
-        for place in {*self.now, *self.doubted} - copies.keys():
-            report = self.now.get(place)
+        for place in {*self.reports, *self.doubtful} - copies.keys():
+            report = self.reports.get(place)
             if place[1] is not sick[1] or not self._may_be_copy(sick, place):
                 continue
             if report is None or not _is_only_outvoted(report) or self.digests_of(report) is None:
@@ -124,17 +124,17 @@ class Evidence(NamedTuple):
         slices = {} if self.recorded is None else self.recorded.slices
         if any(sick[0] in ranks and ranks[sick[0]] != ranks.get(like[0]) for ranks in slices.values()):
             return False
-        pairs = ((self._sound(saved, sick), self._sound(saved, like)) for saved in self.others if saved.same_run)
+        pairs = ((self._sound(saved, sick), self._sound(saved, like)) for saved in self.companions if saved.same_run)
         return all(ours is None or theirs is None or ours == theirs for ours, theirs in pairs)
 
     def is_older_than(self, place: Place, later_report: ShardReport) -> bool:
         """Tell whether a shard's tensors are most of them not another's, and its own at another save of the run."""
-        report = self.now[place]
+        report = self.reports[place]
         ours, theirs = self.digests_of(report) or {}, self.digests_of(later_report) or {}
         differing = [name for name in ours if ours[name] != theirs.get(name)]
         if 2 * len(differing) <= len(ours):
             return False
-        earlier_reports = (self._sound(saved, place) for saved in self.others if saved.same_run)
+        earlier_reports = (self._sound(saved, place) for saved in self.companions if saved.same_run)
         return any(
             saved is not None and 2 * sum(saved.digests.get(name) == ours[name] for name in differing) > len(differing)
             for saved in earlier_reports
@@ -159,7 +159,7 @@ class Evidence(NamedTuple):
         if not self.recorded.is_of_save:
             borne_out = self._borne_out(like[1], schema, slices)
             untold -= borne_out.shared
-            if not borne_out.is_shown and not any(map(partial(self._were_equal, sick, like), self.others)):
+            if not borne_out.is_shown and not any(map(partial(self._were_equal, sick, like), self.companions)):
                 return None
         return None if untold else CopyProof(Proof.RECORDED, record=self.recorded.source)
 
@@ -172,8 +172,8 @@ class Evidence(NamedTuple):
         if (role, schema) not in self.borne_out:
             candidates = [
                 (tuple(ranks.get(place[0]) for ranks in slices.values()), report, digests)
-                for place, report in self.now.items()
-                if place[1] is role and place not in self.doubted and is_sound(report)
+                for place, report in self.reports.items()
+                if place[1] is role and place not in self.doubtful and is_sound(report)
                 if report.schema_hash == schema and (digests := self.digests_of(report)) is not None
             ]
             firsts: dict[tuple[int | None, ...], tuple[ShardReport, Mapping[str, bytes]]] = {}
@@ -198,15 +198,15 @@ class Evidence(NamedTuple):
             by_index.setdefault(id(slices[name]), (slices[name], []))[1].append(name)
         return all(
             digests.keys() >= {name for ranks, names in by_index.values() if place[0] in ranks for name in names}
-            for place, report in self.now.items()
-            if place[1] is role and place not in self.doubted and is_sound(report)
+            for place, report in self.reports.items()
+            if place[1] is role and place not in self.doubtful and is_sound(report)
             if (digests := _all_held(report)) is not None
         )
 
     def _learned(self, sick: Place, like: Place, report: ShardReport, held_now: Mapping[str, bytes]) -> CopyProof | str:
         equal: list[_Equal] = []
         elsewhere: list[_Equal] = []
-        for saved in self.others:
+        for saved in self.companions:
             ours, theirs = self._sound(saved, sick), self._sound(saved, like)
             if ours is None or theirs is None:
                 continue
@@ -247,8 +247,8 @@ class Evidence(NamedTuple):
         if key not in self.steady:
             pairs = [
                 (current, past.digests)
-                for place, report in self.now.items()
-                if place[1] is role and place not in self.doubted and is_sound(report)
+                for place, report in self.reports.items()
+                if place[1] is role and place not in self.doubtful and is_sound(report)
                 if (current := self.digests_of(report)) is not None and (past := self._sound(saved, place)) is not None
                 if report.schema_hash == past.schema == schema
             ]
@@ -266,11 +266,11 @@ class Evidence(NamedTuple):
 
         Only where most ranks are whole: those who hold another slice are then among them, and would show.
         """
-        sick_report = self.now.get(sick)
-        suspect_count = sum(place[1] is sick[1] for place in self.doubted)
+        sick_report = self.reports.get(sick)
+        suspect_count = sum(place[1] is sick[1] for place in self.doubtful)
         sound_count = sum(
-            place[1] is sick[1] and report.schema_hash == current.schema_hash and place not in self.doubted
-            for place, report in self.now.items()
+            place[1] is sick[1] and report.schema_hash == current.schema_hash and place not in self.doubtful
+            for place, report in self.reports.items()
         )
         if sick_report is None or sick_report.schema_hash != current.schema_hash or suspect_count >= sound_count:
             return False

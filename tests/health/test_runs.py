@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ckpttool.core.domain.metrics import LogAttempt, StepMetrics
 from ckpttool.core.domain.units import Step
 from ckpttool.health.model.events import SavedCheckpoint
-from ckpttool.health.rules.runs import Home, course, homes, shown
+from ckpttool.health.rules.runs import Home, course, homes, logged_step
 
 
 def attempt(steps: Iterable[int], norm: float = 1.0, *, begun: bool = False, ended: bool = False) -> LogAttempt:
@@ -37,8 +37,8 @@ def run(number: int | None, *steps: int | None) -> list[SavedCheckpoint]:
 
 def norms(saves: Sequence[SavedCheckpoint], attempts: Sequence[LogAttempt]) -> list[float | str | None]:
     """The norm of each; `?` where it is in doubt."""
-    found = [shown(save, home, attempts) for save, home in zip(saves, homes(saves, attempts), strict=True)]
-    return ["?" if one.doubt else None if one.row is None else one.row.embedding_local_norm for one in found]
+    found = [logged_step(save, home, attempts) for save, home in zip(saves, homes(saves, attempts), strict=True)]
+    return ["?" if one.is_doubtful else None if one.row is None else one.row.embedding_local_norm for one in found]
 
 
 def test_each_run_has_its_own_norm_at_a_step_that_both_did() -> None:
@@ -125,7 +125,7 @@ def test_at_another_batch_size_each_run_is_laid_in_its_own_steps() -> None:
 def test_of_a_log_that_goes_back_without_end_nothing_is_said() -> None:
     saves = run(0, 10)
     (home,) = homes(saves, None)
-    assert shown(saves[0], home, None).doubt
+    assert logged_step(saves[0], home, None).is_doubtful
     many = [save for number in range(500) for save in run(number, 10 * number + 10)]
     assert {home.sure for home in homes(many, in_one_log(*(range(1, 6000) for _ in range(5))))} == {False}
 

@@ -43,7 +43,7 @@ def read(ranks: dict[Rank, TensorDigests], told: tuple[Finding, ...] = ()) -> di
 def healed(saves: Saved, world: int, known: int) -> tuple[ShardHealing, ...]:
     """Judge the last save, and ask for donors of what is lost or damaged."""
     now = saves[NOW]
-    doubts = tuple(decided(judge_replicas(now, others(NOW, saves, most=known)).doubts, sound=(), unsound=()))
+    doubts = tuple(decided(judge_replicas(now, others(NOW, saves, most=known)).suspicions, sound=(), unsound=()))
     told = blocking(replica_findings(doubts, {rank: str(rank) for rank in now}))
     damaged = {finding.path for finding in told if finding.severity is Severity.DAMAGE}
     sick = [

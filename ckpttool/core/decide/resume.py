@@ -130,7 +130,7 @@ def choose(
                     findings=(
                         *doubtful(checkpoint),
                         *notes,
-                        *told_apart(verdict),
+                        *gap_notes(verdict),
                         *perhaps_lost(rejected),
                         *by_config,
                     ),
@@ -497,7 +497,7 @@ def two_runs_in(checkpoint: Checkpoint, inventory: Inventory) -> Finding | None:
         checkpoint: The one in doubt.
         inventory: Its tree, with times where names leave a doubt.
     """
-    if checkpoint.renames and (shards := _apart(checkpoint)) is not None:
+    if checkpoint.renames and (shards := _distant_shards(checkpoint)) is not None:
         return _hours_apart(checkpoint, *shards)
     later = [save for save in inventory.checkpoints if save.run > checkpoint.run and save.is_named_as(checkpoint)]
     if not later:
@@ -510,7 +510,7 @@ def two_runs_in(checkpoint: Checkpoint, inventory: Inventory) -> Finding | None:
     return None
 
 
-def told_apart(verdict: Verdict) -> list[Finding]:
+def gap_notes(verdict: Verdict) -> list[Finding]:
     """Say in a note that an hour or more lies between the files of one save, where nothing but that speaks of two runs.
 
     A rank's folder that was copied from another disk looks the same, so it is no reason to pass the save over.
@@ -537,7 +537,7 @@ def told_apart(verdict: Verdict) -> list[Finding]:
     ]
 
 
-def _apart(checkpoint: Checkpoint) -> tuple[Shard, Shard] | None:
+def _distant_shards(checkpoint: Checkpoint) -> tuple[Shard, Shard] | None:
     """Find two files of other runs by their names which no one save wrote: an hour and more lies between the runs'."""
     by_run: dict[int, list[tuple[int, Shard]]] = {}
     for shard in checkpoint.shards:

@@ -38,7 +38,7 @@ from ckpttool.core.verify.report import (
     says_itself,
     under_another_name,
 )
-from ckpttool.core.verify.siblings.compare import compare_in_turn, without_witness
+from ckpttool.core.verify.siblings.compare import compare_in_turn, without_sample
 from ckpttool.core.verify.siblings.neighbours import MOST_SIBLINGS, MOST_WITNESSES, Neighbours, Sibling
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class Session:
             seen_shards = SeenShards(witnesses, seals_known, sealed, healed)
             said = yield from self._copies.compare(checkpoint, seen_shards, followed_by=followed_by)
             reports = with_copies(reports, said)
-            self._keep_doubts(said, checkpoint, reports, seals)
+            self._keep_suspicions(said, checkpoint, reports, seals)
         findings += (*said.findings, *missing_files(checkpoint, seals, self._inventory.unlisted))
         findings += tuple(under_another_name(reports, seals))
         findings += tuple(self._records_differ(checkpoint))
@@ -288,7 +288,7 @@ class Session:
                 tensors[shard.rank, shard.role] = known_tensors
         return tensors
 
-    def _keep_doubts(
+    def _keep_suspicions(
         self, said: FromCopies, checkpoint: Checkpoint, reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]
     ) -> None:
         """Keep which shards replicas show to be damaged, and which not any more."""
@@ -365,7 +365,7 @@ class Session:
         findings = compare_in_turn(reports, self._siblings(checkpoint), reported, is_complete=is_complete)
         if not any(blocking(findings)):
             later = self._testifying(checkpoint, self._neighbours.later_start(checkpoint))
-            alone = without_witness(reports, self._siblings(checkpoint), later, sealed=as_sealed(reports, seals))
+            alone = without_sample(reports, self._siblings(checkpoint), later, sealed=as_sealed(reports, seals))
             return [*findings, *alone]
         witnesses = self._siblings(checkpoint, may_testify=True)
         return compare_in_turn(reports, witnesses, reported, is_complete=is_complete, sealed=as_sealed(reports, seals))

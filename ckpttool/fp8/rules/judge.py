@@ -190,7 +190,7 @@ def _culprits(measured: Measured, cells: Mapping[Cell, Shown]) -> Cell:
     well = sorted((cell for cell, result in cells.items() if result.outcome is Outcome.RESTORES), key=_price)
     if well and not any(_price(cell) < _price(well[0]) for cell in _untried(measured, cells)):
         return well[0]
-    takes_all = not well and len(_pairs(cells)) == len(Gemm) and _doubt(measured) is None
+    takes_all = not well and len(_pairs(cells)) == len(Gemm) and _suspicion(measured) is None
     return frozenset(Gemm) if takes_all else frozenset()
 
 
@@ -200,7 +200,7 @@ def _pairs(cells: Mapping[Cell, Shown]) -> list[Shown]:
     return sorted(pairs, key=lambda result: result.recovered or 0.0, reverse=True)
 
 
-def _doubt(measured: Measured) -> str | None:
+def _suspicion(measured: Measured) -> str | None:
     """Say why all three products cannot be blamed, though no pair brings the loss back; None: they can.
 
     That B is well says nothing: it is what all are held against.
@@ -255,7 +255,7 @@ def _open(measured: Measured, cells: Mapping[Cell, Shown]) -> _Row:
         return _Row(
             kind=VerdictKind.UNDECIDED, because=f"nobody can be named without {' and '.join(missing)}", run=missing
         )
-    suspicion = _doubt(measured) if len(_pairs(cells)) == len(Gemm) else None
+    suspicion = _suspicion(measured) if len(_pairs(cells)) == len(Gemm) else None
     if suspicion is not None:
         return _Row(
             kind=VerdictKind.UNDECIDED,

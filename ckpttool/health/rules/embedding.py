@@ -11,7 +11,7 @@ from ckpttool.core.domain.health import Health, worst_health
 from ckpttool.core.domain.metrics import LogAttempt, TrainingLog
 from ckpttool.health.model.events import HealthJudgement, HealthReport, SavedCheckpoint
 from ckpttool.health.rules.evidence import saved
-from ckpttool.health.rules.runs import Shown, homes, shown
+from ckpttool.health.rules.runs import LoggedStep, homes, logged_step
 
 
 def judge_checkpoints(
@@ -50,7 +50,7 @@ def judge_health(
     judgements = []
     findings: list[Finding] = []
     for save, home in zip(saves, homes(saves, attempts), strict=True):
-        judgement = _judge(save, shown(save, home, attempts), threshold, pipeline_stages, logged=attempts != ())
+        judgement = _judge(save, logged_step(save, home, attempts), threshold, pipeline_stages, logged=attempts != ())
         judgements.append(judgement)
         findings += _disagreement(save, judgement, threshold)
     return HealthReport(threshold=threshold, judgements=tuple(judgements), findings=tuple(findings))
@@ -58,7 +58,7 @@ def judge_health(
 
 def _judge(
     save: SavedCheckpoint,
-    logged_line: Shown,
+    logged_line: LoggedStep,
     threshold: float | None,
     pipeline_stages: int | None,
     *,
@@ -75,7 +75,7 @@ def _judge(
         health, note = (Health.HEALTHY if healthy else Health.UNHEALTHY), None
     elif threshold is not None:
         message = "does not show the embedding's norm at its step" if logged else "is not there"
-        if logged_line.doubt:
+        if logged_line.is_doubtful:
             message = "shows its step, but perhaps of another start of the training that did it too"
         note = f"the log {message}, so the threshold could not be applied{f'; {note}' if note else ''}"
     return HealthJudgement(

@@ -48,7 +48,7 @@ from ckpttool.health.rules.detour import (
     without_spikes,
 )
 from ckpttool.health.rules.lost import with_log
-from ckpttool.health.rules.runs import Home, homes, shown
+from ckpttool.health.rules.runs import Home, homes, logged_step
 from ckpttool.health.rules.timeline import Courses, timeline
 
 LARGE_SPIKE = 2.0
@@ -85,7 +85,7 @@ def saves_of(
     homes_found = homes(saves, attempts)
     timed = []
     for checkpoint, save, home in zip(inventory.checkpoints, saves, homes_found, strict=True):
-        row = None if home.known is None else shown(save, home, attempts).row
+        row = None if home.known is None else logged_step(save, home, attempts).row
         time = None if row is None else local_time_of(row.time)
         timed.append(replace(save, time=written.get(checkpoint.key) if time is None else time))
     return timed, homes_found

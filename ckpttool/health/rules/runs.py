@@ -35,14 +35,14 @@ class Home:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class LoggedStep:
     """What the logs show of a checkpoint's step when it was saved."""
 
     row: StepMetrics | None
     """None where they show nothing, or nobody can tell which of several starts saved it."""
     embedding_local_norm: float | None = None
     """Of the last update that was applied: a dropped one at that step left the weights as they were."""
-    doubt: bool = False
+    is_doubtful: bool = False
     """Whether they show its step, but it cannot be told whether that is when it was saved."""
 
 
@@ -87,17 +87,17 @@ def homes(saves: Sequence[SavedCheckpoint], attempts: Sequence[LogAttempt] | Non
     return tuple(_home(save, spans, by_save) for save in saves)
 
 
-def shown(save: SavedCheckpoint, home: Home, attempts: Sequence[LogAttempt] | None) -> Shown:
+def logged_step(save: SavedCheckpoint, home: Home, attempts: Sequence[LogAttempt] | None) -> LoggedStep:
     """Return the logs' line of a checkpoint's step: of the attempt that saved it, or where all that may have agree."""
     if save.step is None:
-        return Shown(row=None)
+        return LoggedStep(row=None)
     showing = [attempts[place] for place in home.attempts] if attempts is not None else []
     norms = [_norm(attempt, save.step) for attempt in showing]
     if not home.sure or not all(_same(norms[0], norm) for norm in norms[1:]):
-        return Shown(row=None, doubt=True)
+        return LoggedStep(row=None, is_doubtful=True)
     if not showing:
-        return Shown(row=None)
-    return Shown(row=_row(showing[0], save.step), embedding_local_norm=norms[0])
+        return LoggedStep(row=None)
+    return LoggedStep(row=_row(showing[0], save.step), embedding_local_norm=norms[0])
 
 
 def course(attempts: Sequence[LogAttempt], place: int) -> list[StepMetrics]:

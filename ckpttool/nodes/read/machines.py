@@ -20,7 +20,7 @@ from ckpttool.nodes.model import Seat
 from ckpttool.nodes.read.engine import OF_CONTENT, OF_THE_SAVE_BEFORE, RecordedEngine
 from ckpttool.nodes.read.half_gone import without_half_gone
 from ckpttool.nodes.read.merging import MergedViews
-from ckpttool.nodes.rules.merged import SKEW_SECONDS, with_doubt, with_merge
+from ckpttool.nodes.rules.merged import SKEW_SECONDS, with_merge, with_warning
 from ckpttool.nodes.rules.placement import with_placement
 from ckpttool.nodes.rules.room import needs_of
 from ckpttool.trainers.base import Layout, ScanOptions
@@ -89,7 +89,7 @@ class MachinesOfParts:
         """Say which ranks start where and what a machine lacks; of no decision, where machines merely disagree."""
         decision = replace(decision, parts=inventory.parts)
         if isinstance(decision, NoResumePoint):
-            return with_doubt(decision, self.merge)
+            return with_warning(decision, self.merge)
         read = layout.read_by_all(decision.point.checkpoint)
         return with_placement(decision, self.merge, read, inventory.checkpoints)
 

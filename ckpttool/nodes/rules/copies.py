@@ -58,7 +58,7 @@ def _of_one_disk(path: str, copies: Sequence[Copy]) -> Iterator[Finding]:
         yield unknown(Code.CHANGED_WHILE_READING, message, path=path, remedy="run again when nothing writes here")
         return
     for first, second in combinations([copy for copy in copies if copy.report is not None], 2):
-        if not _alike(first.report, second.report):
+        if not _may_be_same(first.report, second.report):
             yield suspect(
                 Code.NODES_DISAGREE,
                 f"{first.seat.host} and {second.seat.host} read different things in one unchanged file of one disk",
@@ -70,7 +70,7 @@ def _of_one_disk(path: str, copies: Sequence[Copy]) -> Iterator[Finding]:
             return
 
 
-def _alike(first: ShardReport | None, second: ShardReport | None) -> bool:
+def _may_be_same(first: ShardReport | None, second: ShardReport | None) -> bool:
     """Tell whether two looks can be at the same bytes: as far as both went, they saw the same."""
     if first is None or second is None:
         return first is second
@@ -91,7 +91,7 @@ def _on_several(path: str, copies: Sequence[Copy]) -> Finding:
     where = f"{', '.join(named[:-1])} and {named[-1]}" if len(named) > 1 else f"two disks of {named[0]}"
     first = copies[0]
     ranks = () if first.report is None or first.report.rank is None else (first.report.rank,)
-    if all(copy.stamp.size == first.stamp.size and _alike(first.report, copy.report) for copy in copies[1:]):
+    if all(copy.stamp.size == first.stamp.size and _may_be_same(first.report, copy.report) for copy in copies[1:]):
         return note(Code.RANK_ON_SEVERAL_NODES, f"lies on {where}, as far as was looked alike", path=path, ranks=ranks)
     return suspect(
         Code.RANK_ON_SEVERAL_NODES,

@@ -44,7 +44,7 @@ def with_merge(inventory: Inventory, merge: Merge, *, declared: Collection[int |
     return replace(inventory, root=merge.root, checkpoints=checkpoints, findings=findings, parts=given)
 
 
-def with_doubt(decision: NoResumePoint, merge: Merge) -> NoResumePoint:
+def with_warning(decision: NoResumePoint, merge: Merge) -> NoResumePoint:
     """Say that nobody knows where all that stands against a save is that machines saw different things of it.
 
     Else a script would take it for a word that there is nothing to resume from, and start afresh.

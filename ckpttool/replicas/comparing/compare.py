@@ -20,7 +20,7 @@ from ckpttool.core.verify.copies import Tensors
 from ckpttool.core.verify.siblings.neighbours import COMPARED
 from ckpttool.replicas.comparing.findings import decided, replica_findings
 from ckpttool.replicas.comparing.judge import judge_replicas
-from ckpttool.replicas.comparing.model import DifferingBytes, Doubt, DoubtKind, Witness, believed
+from ckpttool.replicas.comparing.model import DifferingBytes, Sample, Suspicion, SuspicionKind, believed
 
 Look = Callable[[ShardReport, ShardReport, str], DifferingBytes | None]
 """Finds where a shard differs from another in a tensor, no bit of which does where the two are equal; None where that
@@ -29,7 +29,7 @@ cannot be said."""
 _UNSOUND = frozenset({Code.NONFINITE_VALUES, Code.NORM_JUMP, Code.ALL_ZERO_TENSOR, Code.CHECKSUM_MISMATCH})
 """What speaks for the other of two that differ."""
 
-_CONVICTS = frozenset({DoubtKind.DIFFERS, DoubtKind.STALE})
+_CONVICTS = frozenset({SuspicionKind.DIFFERS, SuspicionKind.STALE})
 """What is damage if enough others agree."""
 
 
@@ -61,12 +61,12 @@ class Compared:
     """Paths of files whose tensors are known at another checkpoint of the same start."""
 
 
-class Known(NamedTuple):
+class Context(NamedTuple):
     """What is known of the checkpoint that is judged, beside its shards."""
 
     recorded: RecordedSlices | None = None
     """What the trainer's own record says of its slices."""
-    look: Look | None = None
+    compare_bytes: Look | None = None
     """Finds the differing bytes of two shards; None: they are not looked for."""
     name: str | None = None
     """For advice."""
@@ -79,11 +79,11 @@ class Known(NamedTuple):
     """All that should have files in it, as far as is known."""
 
 
-_NOTHING = Known()
+_NOTHING = Context()
 
 
 def compare_replicas(
-    reports: Sequence[ShardReport], saves: Sequence[SavedTensors], context: Known = _NOTHING
+    reports: Sequence[ShardReport], saves: Sequence[SavedTensors], context: Context = _NOTHING
 ) -> Compared:
     """Find shards that differ from their replicas, and such as lie under another rank's name.
 
@@ -109,10 +109,10 @@ def compare_replicas(
             for rank, report in by_rank.items()
             if report.tensor_digests is not None and rank not in same_file
         }
-        witnesses = [_witness(save, role, by_rank) for save in saves]
+        witnesses = [_sample(save, role, by_rank) for save in saves]
         recorded = believed(context.recorded, current)
         judged = judge_replicas(current, witnesses, recorded)
-        is_open |= judged.is_open or any(suspicion.kind is DoubtKind.COPIED for suspicion in judged.doubts)
+        is_open |= judged.is_open or any(suspicion.kind is SuspicionKind.COPIED for suspicion in judged.suspicions)
         agreed |= {by_rank[rank].path: judged.agreed[same_file.get(rank, rank)] for rank in by_rank}
         sound = {rank for rank, report in by_rank.items() if report.checksum_matched}
         unsound = {
@@ -123,27 +123,27 @@ def compare_replicas(
         doubts = tuple(
             suspicion
             for suspicion in decided(
-                _of_every_rank(judged.doubts, same_file),
+                _of_every_rank(judged.suspicions, same_file),
                 sound=sound,
                 unsound=unsound,
                 sealed={rank for rank in sound if by_rank[rank].path in context.sealed},
             )
-            if suspicion.rank not in broken and (suspicion.kind is not DoubtKind.COPIED or role in COMPARED)
+            if suspicion.rank not in broken and (suspicion.kind is not SuspicionKind.COPIED or role in COMPARED)
         )
         trained = [sample.tensors for sample in witnesses if sample.same_run and sample.step != 0]
         reported |= {by_rank[rank].path for rank in current if any(rank in tensors for tensors in trained)}
         places: dict[tuple[Rank, str], DifferingBytes] = {}
-        if context.look is not None:
-            doubts = tuple(_located(doubts, by_rank, context.look, places))
+        if context.compare_bytes is not None:
+            doubts = tuple(_located(doubts, by_rank, context.compare_bytes, places))
         saved_tensors = [_of_role(save.shards, role) for save in saves if save.step != 0] if doubts else []
-        copies = _Copies(recorded, saved_tensors, current.keys() - {suspicion.rank for suspicion in judged.doubts})
+        copies = _Copies(recorded, saved_tensors, current.keys() - {suspicion.rank for suspicion in judged.suspicions})
         everybody = {*by_rank, *context.ranks}
         doubts = tuple(
             replace(
                 suspicion,
                 unheard=copies.unheard(suspicion, everybody, broken),
                 is_of_rebuilt=any(
-                    by_rank[rank].path in context.rebuilt for rank in (suspicion.rank, *suspicion.others)
+                    by_rank[rank].path in context.rebuilt for rank in (suspicion.rank, *suspicion.replicas)
                 ),
             )
             for suspicion in doubts
@@ -151,7 +151,9 @@ def compare_replicas(
         paths = {rank: report.path for rank, report in by_rank.items()}
         findings += replica_findings(doubts, paths, places, context.name)
         drifted |= {
-            by_rank[suspicion.rank].path: suspicion.since for suspicion in doubts if suspicion.kind is DoubtKind.DRIFTED
+            by_rank[suspicion.rank].path: suspicion.since
+            for suspicion in doubts
+            if suspicion.kind is SuspicionKind.DRIFTED
         }
     return Compared(findings=tuple(findings), agreed=agreed, is_open=is_open, drifted=drifted, compared_paths=reported)
 
@@ -165,7 +167,7 @@ class _Copies(NamedTuple):
     undoubted: Collection[Rank]
     """Whose files are there and not doubted: what is other in them is another slice."""
 
-    def unheard(self, suspicion: Doubt, ranks: Iterable[Rank], broken: Collection[Rank]) -> tuple[Rank, ...]:
+    def unheard(self, suspicion: Suspicion, ranks: Iterable[Rank], broken: Collection[Rank]) -> tuple[Rank, ...]:
         """Return who does not testify, though it holds a copy, or may.
 
         Args:
@@ -173,17 +175,17 @@ class _Copies(NamedTuple):
             ranks: All that there are.
             broken: Whose files are damaged by themselves.
         """
-        if suspicion.kind not in _CONVICTS or len(suspicion.others) == 1:
+        if suspicion.kind not in _CONVICTS or len(suspicion.replicas) == 1:
             return ()
-        ranks_left = {*ranks} - {suspicion.rank, *suspicion.others}
+        ranks_left = {*ranks} - {suspicion.rank, *suspicion.replicas}
         silent = {
             rank for rank in ranks_left if any(self._may_hold(rank, name, suspicion) for name in suspicion.tensors)
         }
-        return tuple(sorted(silent | {rank for rank in suspicion.others if rank in broken}))
+        return tuple(sorted(silent | {rank for rank in suspicion.replicas if rank in broken}))
 
-    def _may_hold(self, rank: Rank, name: str, suspicion: Doubt) -> bool:
+    def _may_hold(self, rank: Rank, name: str, suspicion: Suspicion) -> bool:
         """Tell whether a rank holds a tensor's slice that is doubted; also if nothing tells what it holds."""
-        like = suspicion.others[0]
+        like = suspicion.replicas[0]
         slices = None if self.recorded is None else self.recorded.slices.get(name)
         if slices is not None:
             return rank in slices and slices[rank] == slices.get(like)
@@ -229,7 +231,7 @@ def _same_files(by_rank: Mapping[Rank, ShardReport]) -> dict[Rank, Rank]:
     return same
 
 
-def _of_every_rank(doubts: Iterable[Doubt], same_file: Mapping[Rank, Rank]) -> tuple[Doubt, ...]:
+def _of_every_rank(doubts: Iterable[Suspicion], same_file: Mapping[Rank, Rank]) -> tuple[Suspicion, ...]:
     """Return what is doubted of a file once for each rank whose file it is."""
     ranks: dict[Rank, list[Rank]] = defaultdict(list)
     for rank, first_rank in same_file.items():
@@ -239,10 +241,10 @@ def _of_every_rank(doubts: Iterable[Doubt], same_file: Mapping[Rank, Rank]) -> t
     )
 
 
-def _witness(save: SavedTensors, role: ShardRole, current: Mapping[Rank, ShardReport]) -> Witness:
+def _sample(save: SavedTensors, role: ShardRole, current: Mapping[Rank, ShardReport]) -> Sample:
     """Return what it held where a rank's tensors had the same names, types and shapes."""
     triples = ((rank, report, save.shards.get((rank, role))) for rank, report in current.items())
-    return Witness(
+    return Sample(
         name=save.name,
         step=save.step,
         older=save.older,
@@ -252,16 +254,16 @@ def _witness(save: SavedTensors, role: ShardRole, current: Mapping[Rank, ShardRe
 
 
 def _located(
-    doubts: Iterable[Doubt],
+    doubts: Iterable[Suspicion],
     by_rank: Mapping[Rank, ShardReport],
     compare_bytes: Look,
     places: dict[tuple[Rank, str], DifferingBytes],
-) -> Iterator[Doubt]:
+) -> Iterator[Suspicion]:
     """Note where the first tensor of each doubt differs; one that is equal has a wrong digest in some manifest."""
     for suspicion in doubts:
         tensors = suspicion.tensors
-        while tensors and suspicion.kind is not DoubtKind.COPIED:
-            place = compare_bytes(by_rank[suspicion.rank], by_rank[suspicion.others[0]], tensors[0])
+        while tensors and suspicion.kind is not SuspicionKind.COPIED:
+            place = compare_bytes(by_rank[suspicion.rank], by_rank[suspicion.replicas[0]], tensors[0])
             if place is not None and place.bits != 0:
                 places[suspicion.rank, tensors[0]] = place
             if place is None or place.bits != 0:

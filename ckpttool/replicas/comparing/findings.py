@@ -9,25 +9,25 @@ from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.replicas import Proof, SavedAt
 from ckpttool.core.domain.units import Rank, at_step, counted, on_ranks
 from ckpttool.core.domain.verdict import MIN_COPIES
-from ckpttool.replicas.comparing.model import FEW, DifferingBytes, Doubt, DoubtKind
+from ckpttool.replicas.comparing.model import FEW, DifferingBytes, Suspicion, SuspicionKind
 
 _OF_KIND = {
-    DoubtKind.ODD: Code.REPLICA_DIFFERS,
-    DoubtKind.DIFFERS: Code.REPLICA_DIFFERS,
-    DoubtKind.TIED: Code.REPLICA_DIFFERS,
-    DoubtKind.STALE: Code.REPLICA_STALE,
-    DoubtKind.DRIFTED: Code.REPLICA_DRIFTED,
+    SuspicionKind.OUTLIER: Code.REPLICA_DIFFERS,
+    SuspicionKind.DIFFERS: Code.REPLICA_DIFFERS,
+    SuspicionKind.TIED: Code.REPLICA_DIFFERS,
+    SuspicionKind.STALE: Code.REPLICA_STALE,
+    SuspicionKind.DRIFTED: Code.REPLICA_DRIFTED,
 }
 
-_OF_ANOTHER_FILE = frozenset({DoubtKind.STALE, DoubtKind.COPIED, DoubtKind.PARTED})
+_OF_ANOTHER_FILE = frozenset({SuspicionKind.STALE, SuspicionKind.COPIED, SuspicionKind.PARTED})
 
 _ANOTHER = "resume from another checkpoint"
 _LOOK_AT_DEVICE = "resume from a checkpoint before it, and let that rank's device be tested"
 
 
 def decided(
-    doubts: Iterable[Doubt], *, sound: Collection[Rank], unsound: Collection[Rank], sealed: Collection[Rank] = ()
-) -> Iterator[Doubt]:
+    doubts: Iterable[Suspicion], *, sound: Collection[Rank], unsound: Collection[Rank], sealed: Collection[Rank] = ()
+) -> Iterator[Suspicion]:
     """Leave out who of two that differ is not to blame, where something speaks for one of them alone.
 
     Args:
@@ -37,19 +37,19 @@ def decided(
         sealed: Whose file a manifest proves: it knows whose it is, too.
     """
     doubts = tuple(doubts)
-    tied = (suspicion for suspicion in doubts if suspicion.kind is DoubtKind.TIED)
-    whole_halves = {(suspicion.others, suspicion.tensors) for suspicion in tied if suspicion.rank in sound}
+    tied = (suspicion for suspicion in doubts if suspicion.kind is SuspicionKind.TIED)
+    whole_halves = {(suspicion.replicas, suspicion.tensors) for suspicion in tied if suspicion.rank in sound}
     for suspicion in doubts:
-        is_in_whole = suspicion.kind is DoubtKind.TIED and (suspicion.others, suspicion.tensors) in whole_halves
-        peer_rank = suspicion.others[0]
-        is_pair = len(suspicion.others) == 1 and suspicion.kind in {DoubtKind.DIFFERS, DoubtKind.STALE}
+        is_in_whole = suspicion.kind is SuspicionKind.TIED and (suspicion.replicas, suspicion.tensors) in whole_halves
+        peer_rank = suspicion.replicas[0]
+        is_pair = len(suspicion.replicas) == 1 and suspicion.kind in {SuspicionKind.DIFFERS, SuspicionKind.STALE}
         proven = sealed if _may_be_another_file(suspicion) else sound
         is_whole = (
-            suspicion.rank in proven and suspicion.kind is not DoubtKind.DRIFTED
+            suspicion.rank in proven and suspicion.kind is not SuspicionKind.DRIFTED
         )  # what drifted was saved as it was
         if is_whole or is_in_whole or (is_pair and peer_rank in unsound and suspicion.rank not in unsound):
             continue
-        is_outproven = suspicion.kind is DoubtKind.TIED and any(rank in sound for rank in suspicion.others)
+        is_outproven = suspicion.kind is SuspicionKind.TIED and any(rank in sound for rank in suspicion.replicas)
         if is_outproven or (
             is_pair and (peer_rank in proven or (suspicion.rank in unsound and peer_rank not in unsound))
         ):
@@ -58,13 +58,15 @@ def decided(
             yield suspicion
 
 
-def _may_be_another_file(suspicion: Doubt) -> bool:
+def _may_be_another_file(suspicion: Suspicion) -> bool:
     """Tell whether a checksum in the file knows nothing of it: that says that the bytes are whole, and not whose."""
-    return suspicion.kind in _OF_ANOTHER_FILE or (suspicion.kind is DoubtKind.ODD and len(suspicion.tensors) > FEW)
+    return suspicion.kind in _OF_ANOTHER_FILE or (
+        suspicion.kind is SuspicionKind.OUTLIER and len(suspicion.tensors) > FEW
+    )
 
 
 def replica_findings(
-    doubts: Sequence[Doubt],
+    doubts: Sequence[Suspicion],
     paths: Mapping[Rank, str],
     places: Mapping[tuple[Rank, str], DifferingBytes] | None = None,
     name: str | None = None,
@@ -77,7 +79,7 @@ def replica_findings(
         places: Where a rank's file differs in a tensor, as far as somebody looked.
         name: The checkpoint's; None: nobody is advised to heal it.
     """
-    parted = [suspicion for suspicion in doubts if suspicion.kind is DoubtKind.PARTED]
+    parted = [suspicion for suspicion in doubts if suspicion.kind is SuspicionKind.PARTED]
     findings = [
         _finding(suspicion, paths[suspicion.rank], places or {}, name)
         for suspicion in doubts
@@ -95,25 +97,25 @@ def replica_findings(
 
 
 def _finding(
-    suspicion: Doubt, path: str, places: Mapping[tuple[Rank, str], DifferingBytes], name: str | None
+    suspicion: Suspicion, path: str, places: Mapping[tuple[Rank, str], DifferingBytes], name: str | None
 ) -> Finding:
     tensor = next((name for name in suspicion.tensors if (suspicion.rank, name) in places), suspicion.tensors[0])
     place = places.get((suspicion.rank, tensor))
     share = f"{len(suspicion.tensors)} of {counted(suspicion.compared, 'tensor')}"
-    if suspicion.kind is DoubtKind.ODD:
+    if suspicion.kind is SuspicionKind.OUTLIER:
         message = (
-            f"{tensor} is not what {on_ranks(suspicion.others)} hold, and no other checkpoint tells whether it "
+            f"{tensor} is not what {on_ranks(suspicion.replicas)} hold, and no other checkpoint tells whether it "
             "should be"
         )
         return note(Code.REPLICA_DIFFERS, message, path=path, tensor=tensor)
-    if suspicion.kind is DoubtKind.COPIED:
+    if suspicion.kind is SuspicionKind.COPIED:
         message = (
-            f"is in every tensor the same as {on_ranks(suspicion.others)}, and at other checkpoints they differed: "
+            f"is in every tensor the same as {on_ranks(suspicion.replicas)}, and at other checkpoints they differed: "
             "one is a copy of the other"
         )
         say = suspect if suspicion.proof is Proof.LEARNED else note
         return say(Code.SCHEMA_DIFFERS, message, path=path, remedy=OWN_FILE)
-    replicas = f"its {'replicas' if len(suspicion.others) > 1 else 'only replica'} on {on_ranks(suspicion.others)}"
+    replicas = f"its {'replicas' if len(suspicion.replicas) > 1 else 'only replica'} on {on_ranks(suspicion.replicas)}"
     say = suspect if _severity(suspicion) is Severity.SUSPECT else damage
     return say(
         _OF_KIND[suspicion.kind],
@@ -124,8 +126,8 @@ def _finding(
     )
 
 
-def _remedy(suspicion: Doubt, name: str | None) -> str:
-    if suspicion.kind is DoubtKind.DRIFTED:
+def _remedy(suspicion: Suspicion, name: str | None) -> str:
+    if suspicion.kind is SuspicionKind.DRIFTED:
         return _LOOK_AT_DEVICE
     if name is None or _severity(suspicion) is not Severity.DAMAGE:
         return _ANOTHER
@@ -134,23 +136,23 @@ def _remedy(suspicion: Doubt, name: str | None) -> str:
     return f"ckpttool heal DIR --checkpoint {quote(name)} rebuilds it from a copy that is proven; or {_ANOTHER}"
 
 
-def _severity(suspicion: Doubt) -> Severity:
+def _severity(suspicion: Suspicion) -> Severity:
     """Weigh a doubt: damage if enough agree against one, or if something else decides."""
-    if suspicion.kind is DoubtKind.DRIFTED or (suspicion.kind is DoubtKind.TIED and not suspicion.is_decided):
+    if suspicion.kind is SuspicionKind.DRIFTED or (suspicion.kind is SuspicionKind.TIED and not suspicion.is_decided):
         return Severity.SUSPECT
     if suspicion.is_decided or suspicion.as_of is not None or suspicion.copy_of is not None:
         return Severity.DAMAGE
-    is_sure = suspicion.proof is not Proof.ONCE or (suspicion.is_twin and suspicion.kind is DoubtKind.DIFFERS)
+    is_sure = suspicion.proof is not Proof.ONCE or (suspicion.is_twin and suspicion.kind is SuspicionKind.DIFFERS)
     return Severity.DAMAGE if is_sure and _is_outvoted(suspicion) else Severity.SUSPECT
 
 
-def _is_outvoted(suspicion: Doubt) -> bool:
+def _is_outvoted(suspicion: Suspicion) -> bool:
     """Tell whether so many testify against it as are proof, or two, and these three are all the copies that there are.
 
     If more were saved, two may have been damaged alike, and who would bear this one out is not heard.
     """
-    is_every_copy = len(suspicion.others) + 1 == MIN_COPIES and not suspicion.unheard and not suspicion.is_of_rebuilt
-    return is_every_copy or len({*suspicion.others} - {*suspicion.unheard}) >= MIN_COPIES
+    is_every_copy = len(suspicion.replicas) + 1 == MIN_COPIES and not suspicion.unheard and not suspicion.is_of_rebuilt
+    return is_every_copy or len({*suspicion.replicas} - {*suspicion.unheard}) >= MIN_COPIES
 
 
 def _place_text(place: DifferingBytes | None) -> str:
@@ -161,8 +163,8 @@ def _place_text(place: DifferingBytes | None) -> str:
     return f" (byte {place.begin}{bits})" if last == place.begin else f" (bytes {place.begin}-{last}{bits})"
 
 
-def _why(suspicion: Doubt) -> str:
-    if suspicion.kind is DoubtKind.DRIFTED:
+def _why(suspicion: Suspicion) -> str:
+    if suspicion.kind is SuspicionKind.DRIFTED:
         since = "this checkpoint" if suspicion.since is None else _named(suspicion.since)
         before = "" if suspicion.agreed_at is None else f"; at {_named(suspicion.agreed_at)} it still agreed"
         return f", from {since} on{before}: a device computed wrongly in between, or a reduce was left out"
@@ -170,18 +172,18 @@ def _why(suspicion: Doubt) -> str:
         return f": it is what rank {suspicion.copy_of} holds"
     if suspicion.as_of is not None:
         return f": it is this rank's own of {suspicion.as_of}, an older file under a newer name"
-    if suspicion.kind is DoubtKind.STALE:
+    if suspicion.kind is SuspicionKind.STALE:
         return ": another run's file under this name, or a device that computed wrongly"
-    if suspicion.kind is DoubtKind.TIED and not suspicion.is_decided:
+    if suspicion.kind is SuspicionKind.TIED and not suspicion.is_decided:
         return ", and as many hold what it holds: nothing tells who is right"
     return "" if suspicion.is_decided or _is_outvoted(suspicion) else _too_few(suspicion)
 
 
-def _too_few(suspicion: Doubt) -> str:
-    if len(suspicion.others) == 1:
+def _too_few(suspicion: Suspicion) -> str:
+    if len(suspicion.replicas) == 1:
         return ": one of the two is damaged"
-    heard = len({*suspicion.others} - {*suspicion.unheard})
-    if heard == len(suspicion.others):
+    heard = len({*suspicion.replicas} - {*suspicion.unheard})
+    if heard == len(suspicion.replicas):
         return f", and only {heard} agree: nothing proves that they are right"
     return f", and of these only {heard} {'is' if heard == 1 else 'are'} whole: nothing proves what is right"
 

@@ -13,7 +13,7 @@ from ckpttool.core.domain.units import Rank
 from ckpttool.core.domain.verdict import ShardReport
 from ckpttool.core.verify.copies import FromCopies, HeldTensors, Place, Reading, SeenShards, Tensors, tensors_of
 from ckpttool.core.verify.siblings.neighbours import Neighbours
-from ckpttool.replicas.comparing.compare import Compared, Known, SavedTensors, compare_replicas, looking_in
+from ckpttool.replicas.comparing.compare import Compared, Context, SavedTensors, compare_replicas, looking_in
 from ckpttool.replicas.rebuilt import rebuilt_from
 
 MOST_LOOKED_UP = 2
@@ -65,7 +65,7 @@ class Replicas:
         ranks = {*checkpoint.ranks, *map(Rank, range(checkpoint.topology.world_size or 0))}
         slices, look = self._reading.slices(checkpoint), looking_in(self._reading.storage)
         rebuilt = {**dict.fromkeys(healed), **rebuilt_from(reports, seals)}
-        known = Known(slices, look, checkpoint.name, sealed, rebuilt, ranks)
+        known = Context(slices, look, checkpoint.name, sealed, rebuilt, ranks)
         also_read: list[str] = []
         has_checksums = all(map(_has_checksum, reports))
         is_sealed = has_checksums and all(not report.checksum_matched or report.path in sealed for report in reports)

@@ -13,7 +13,7 @@ from ckpttool.core.domain.units import Rank, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Witness:
+class Sample:
     """What ranks held at another checkpoint, in the files of one role."""
 
     name: str
@@ -84,7 +84,7 @@ class DifferingBytes(NamedTuple):
     """How many bits of the tensor differ, in all ranges; None where that was not counted."""
 
 
-class DoubtKind(str, Enum):
+class SuspicionKind(str, Enum):
     """What a comparison with replicas shows."""
 
     DIFFERS = "differs"
@@ -99,17 +99,17 @@ class DoubtKind(str, Enum):
     """So do all: they are replicas no more."""
     COPIED = "copied"
     """It is another rank's file: they are equal in every tensor, and held other slices before."""
-    ODD = "odd"
+    OUTLIER = "odd"
     """Alone among all that have it; nothing proves that it should not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Doubt:
+class Suspicion:
     """A rank whose file is not what its replicas hold."""
 
-    kind: DoubtKind
+    kind: SuspicionKind
     rank: Rank
-    others: tuple[Rank, ...]
+    replicas: tuple[Rank, ...]
     """Those that it should equal, ascending; where all parted, those that it no longer equals; of one that was copied,
     those whose file it may be."""
     tensors: tuple[str, ...]
@@ -141,7 +141,7 @@ class Doubt:
 class ReplicaJudgement:
     """What the replicas of one checkpoint say of each other, in the files of one role."""
 
-    doubts: tuple[Doubt, ...]
+    suspicions: tuple[Suspicion, ...]
     """By rank."""
     agreed: Mapping[Rank, int]
     """How many copies of each rank's file agree in every tensor, its own counted; 1 where some tensor has no replica

@@ -15,7 +15,7 @@ from ckpttool.core.domain.units import ByteCount, Rank
 from ckpttool.core.domain.verdict import Level, ShardDigest, ShardReport
 from ckpttool.core.errors import ExitCode
 from ckpttool.nodes.model import Copy, Merge, Seat
-from ckpttool.nodes.rules.merged import with_doubt, with_merge
+from ckpttool.nodes.rules.merged import with_merge, with_warning
 from tests.support.inventories import checkpoint, tree
 
 SECOND = 10**9
@@ -440,7 +440,7 @@ def test_what_machines_saw_otherwise_is_never_nothing_to_resume_from(
         rejected=(broken, Rejection(checkpoint=saved(0), reasons=reasons)),
         findings=(),
     )
-    doubted = with_doubt(none, merge)
+    doubted = with_warning(none, merge)
     assert [(each.code.value, each.severity.word) for each in doubted.findings] == [
         ("nodes-disagree", "unknown") for _ in range(is_open)
     ]

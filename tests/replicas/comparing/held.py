@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 from ckpttool.core.domain.replicas import TENSOR_DIGEST_BYTES, TensorDigests
 from ckpttool.core.domain.units import Rank, Step
-from ckpttool.replicas.comparing.model import Witness
+from ckpttool.replicas.comparing.model import Sample
 
 Slices = Callable[[int, str], object]
 """Which slice of a tensor a rank holds, by its number and the tensor's name."""
@@ -46,10 +46,10 @@ def changed(of: TensorDigests, *names: str, by: object = "a flipped bit") -> Ten
     return TensorDigests(names=of.names, digests=digests)
 
 
-def others(now: int, saved: Mapping[int, Mapping[Rank, TensorDigests]], *, most: int | None = None) -> list[Witness]:
+def others(now: int, saved: Mapping[int, Mapping[Rank, TensorDigests]], *, most: int | None = None) -> list[Sample]:
     """All other checkpoints but the one of a step, nearest first."""
     near = sorted((step for step in saved if step != now), key=lambda step: (abs(step - now), step))
     return [
-        Witness(name=f"step-{step}", step=Step(10 * step + 10), older=step < now, same_run=True, tensors=saved[step])
+        Sample(name=f"step-{step}", step=Step(10 * step + 10), older=step < now, same_run=True, tensors=saved[step])
         for step in near[:most]
     ]

@@ -10,7 +10,7 @@ from ckpttool.core.domain.replicas import TensorDigests
 from ckpttool.core.domain.units import Rank
 from ckpttool.replicas.comparing.findings import decided, replica_findings
 from ckpttool.replicas.comparing.judge import judge_replicas
-from ckpttool.replicas.comparing.model import DoubtKind
+from ckpttool.replicas.comparing.model import SuspicionKind
 from tests.replicas.comparing.held import NAMES, changed, held, others
 
 Saved = dict[int, dict[Rank, TensorDigests]]
@@ -22,8 +22,8 @@ def own_slices(ranks: int = 4, steps: int = 4) -> Saved:
 
 def said(now: int, trees: Saved, *, most: int | None = None) -> list[tuple[Rank, Severity]]:
     """Who is said to be a copy, and how surely."""
-    doubts = judge_replicas(trees[now], others(now, trees, most=most)).doubts
-    found = [doubt for doubt in doubts if doubt.kind is DoubtKind.COPIED]
+    doubts = judge_replicas(trees[now], others(now, trees, most=most)).suspicions
+    found = [doubt for doubt in doubts if doubt.kind is SuspicionKind.COPIED]
     findings = replica_findings(found, dict.fromkeys(trees[now], "a"))
     return [(doubt.rank, finding.severity) for doubt, finding in zip(found, findings, strict=True)]
 
@@ -66,13 +66,13 @@ def test_replicas_that_count_something_for_themselves_are_left_alone_where_that_
         return rank if name == NAMES[-1] else 0
 
     trees = {step: held(range(4), step, slices if step != 3 else (lambda rank, name: 0)) for step in range(1, 5)}  # noqa: ARG005
-    assert judge_replicas(trees[3], others(3, trees)).doubts == ()
+    assert judge_replicas(trees[3], others(3, trees)).suspicions == ()
 
 
 def test_slices_that_nobody_has_trained_yet_are_left_alone() -> None:
     trees = own_slices()
     trees[1] = held(range(4), 1)
-    assert judge_replicas(trees[1], others(1, trees)).doubts == ()
+    assert judge_replicas(trees[1], others(1, trees)).suspicions == ()
 
 
 @pytest.mark.parametrize("now", [1, 2])
@@ -94,12 +94,14 @@ def test_replicas_that_part_between_saves_and_were_equal_at_another_one_are_no_c
 def test_what_another_start_saved_tells_of_no_copy() -> None:
     trees = with_copy(own_slices(), 2)
     witnesses = [replace(each, same_run=False) for each in others(2, trees)]
-    assert [doubt for doubt in judge_replicas(trees[2], witnesses).doubts if doubt.kind is DoubtKind.COPIED] == []
+    assert [
+        doubt for doubt in judge_replicas(trees[2], witnesses).suspicions if doubt.kind is SuspicionKind.COPIED
+    ] == []
 
 
 def test_a_checksum_in_the_file_does_not_know_whose_it_is_and_a_manifest_does() -> None:
     trees = with_copy(own_slices(), 3)
-    doubts = judge_replicas(trees[3], others(3, trees)).doubts
+    doubts = judge_replicas(trees[3], others(3, trees)).suspicions
     every = set(trees[3])
     assert len(tuple(decided(doubts, sound=every, unsound=()))) == 2
     assert not tuple(decided(doubts, sound=every, unsound=(), sealed=every))
@@ -131,7 +133,7 @@ def test_of_two_copies_of_which_one_is_another_rank_s_file_that_one_alone_is_nam
     assert said(3, in_pairs({0: 0, 1: 1, 2: 0, 3: 1})) == []
     trees = in_pairs({0: 0, 1: 0, 2: 0, 3: 1})
     assert said(3, trees) == [(1, Severity.SUSPECT)]
-    assert [doubt.rank for doubt in judge_replicas(trees[3], others(3, trees)).doubts] == [1]
+    assert [doubt.rank for doubt in judge_replicas(trees[3], others(3, trees)).suspicions] == [1]
     assert said(3, trees, most=1) == [(1, Severity.NOTE)]
 
 

@@ -13,7 +13,7 @@ from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.domain.verdict import Level
 from ckpttool.replicas.comparing.findings import replica_findings
 from ckpttool.replicas.comparing.judge import judge_replicas
-from ckpttool.replicas.comparing.model import Witness, believed
+from ckpttool.replicas.comparing.model import Sample, believed
 from tests.replicas.comparing.held import digest
 from tests.support.healthy_trees import alarms
 from tests.support.parallel_trainings import Training, drawn, parallel_tree
@@ -54,7 +54,7 @@ def said(training: Training, recorded: int | None = None) -> Iterator[tuple[int,
         others = [other for other in near if other[1] != step and len(other[2]) == len(ranks)]
         for known in range(len(others) + 1):
             witnesses = [
-                Witness(
+                Sample(
                     name=str(then),
                     step=Step(then),
                     older=then < step,
@@ -68,7 +68,7 @@ def said(training: Training, recorded: int | None = None) -> Iterator[tuple[int,
             told = None if recorded is None or training.meshes[recorded].world != len(now) else record
             judged = judge_replicas(now, witnesses, believed(told, now))
             paths = {rank: f"rank_{rank}" for rank in ranks}
-            yield from ((step, known, finding) for finding in replica_findings(judged.doubts, paths))
+            yield from ((step, known, finding) for finding in replica_findings(judged.suspicions, paths))
 
 
 def record_of(training: Training, start: int) -> RecordedSlices:

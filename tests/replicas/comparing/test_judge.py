@@ -9,7 +9,7 @@ from ckpttool.core.domain.replicas import Proof, RecordedSlices, TensorDigests
 from ckpttool.core.domain.units import Rank
 from ckpttool.replicas.comparing.findings import decided, replica_findings
 from ckpttool.replicas.comparing.judge import judge_replicas
-from ckpttool.replicas.comparing.model import Doubt, DoubtKind
+from ckpttool.replicas.comparing.model import Suspicion, SuspicionKind
 from tests.replicas.comparing.held import NAMES, Slices, changed, held, others
 
 Saved = dict[int, dict[Rank, TensorDigests]]
@@ -19,8 +19,8 @@ def saved(ranks: int, steps: int, slices: Slices = lambda rank, name: 0) -> Save
     return {step: held(range(ranks), step, slices) for step in range(steps)}
 
 
-def doubts(now: int, trees: Saved, *, most: int | None = None) -> tuple[Doubt, ...]:
-    return judge_replicas(trees[now], others(now, trees, most=most)).doubts
+def doubts(now: int, trees: Saved, *, most: int | None = None) -> tuple[Suspicion, ...]:
+    return judge_replicas(trees[now], others(now, trees, most=most)).suspicions
 
 
 def tensor_parallel(rank: int, name: str) -> int:
@@ -33,15 +33,15 @@ def test_of_three_replicas_the_one_that_differs_is_named_with_its_tensor(most: i
     trees = saved(3, 4)
     trees[3][Rank(1)] = changed(trees[3][Rank(1)], NAMES[5])
     (doubt,) = doubts(3, trees, most=most)
-    assert (doubt.rank, doubt.others, doubt.tensors) == (1, (0, 2), (NAMES[5],))
-    assert (doubt.kind, doubt.proof) == (DoubtKind.DIFFERS, Proof.ONCE if most == 1 else Proof.LEARNED)
+    assert (doubt.rank, doubt.replicas, doubt.tensors) == (1, (0, 2), (NAMES[5],))
+    assert (doubt.kind, doubt.proof) == (SuspicionKind.DIFFERS, Proof.ONCE if most == 1 else Proof.LEARNED)
 
 
 @pytest.mark.parametrize("most", [1, 2, None])
 def test_of_two_replicas_that_differ_both_are_named(most: int | None) -> None:
     trees = saved(4, 4, tensor_parallel)
     trees[3][Rank(1)] = changed(trees[3][Rank(1)], NAMES[5])
-    assert [(doubt.rank, doubt.others) for doubt in doubts(3, trees, most=most)] == [(1, (3,)), (3, (1,))]
+    assert [(doubt.rank, doubt.replicas) for doubt in doubts(3, trees, most=most)] == [(1, (3,)), (3, (1,))]
 
 
 @pytest.mark.parametrize("copied", [(2,), (1, 2)])
@@ -58,20 +58,20 @@ def test_a_copy_under_another_rank_s_name_makes_no_replicas_of_two_that_share_no
         trees[step][Rank(2)] = trees[step][Rank(0)]
     if is_doubted:  # they share a slice, and are copies of each other
         trees[3][Rank(2)] = changed(trees[3][Rank(0)], names[0])
-    assert bool([doubt for doubt in doubts(3, trees) if doubt.kind is not DoubtKind.PARTED]) is is_doubted
+    assert bool([doubt for doubt in doubts(3, trees) if doubt.kind is not SuspicionKind.PARTED]) is is_doubted
 
 
 def test_a_tensor_that_all_ranks_hold_tells_which_of_two_replicas_has_another_file() -> None:
     trees = saved(4, 4, tensor_parallel)
     trees[3][Rank(1)] = changed(trees[3][Rank(1)], *NAMES, by="another run")
     (doubt,) = doubts(3, trees)
-    assert (doubt.rank, doubt.kind, len(doubt.tensors)) == (1, DoubtKind.STALE, len(NAMES))
+    assert (doubt.rank, doubt.kind, len(doubt.tensors)) == (1, SuspicionKind.STALE, len(NAMES))
 
 
 def test_slices_of_the_same_shape_are_no_replicas() -> None:
     trees = saved(4, 3, lambda rank, name: rank)  # noqa: ARG005
     judged = judge_replicas(trees[2], others(2, trees))
-    assert judged.doubts == ()
+    assert judged.suspicions == ()
     assert judged.agreed == dict.fromkeys(range(4), 1)
 
 
@@ -85,7 +85,9 @@ def test_a_flip_in_a_tensor_that_is_never_trained_is_found_in_files_that_are_equ
 def test_without_any_other_checkpoint_an_odd_one_is_only_told() -> None:
     trees = saved(3, 1)
     trees[0][Rank(2)] = changed(trees[0][Rank(2)], NAMES[0])
-    assert [(doubt.kind, doubt.rank, doubt.proof) for doubt in doubts(0, trees)] == [(DoubtKind.ODD, 2, Proof.MAJORITY)]
+    assert [(doubt.kind, doubt.rank, doubt.proof) for doubt in doubts(0, trees)] == [
+        (SuspicionKind.OUTLIER, 2, Proof.MAJORITY)
+    ]
 
 
 @pytest.mark.parametrize("now", range(6))
@@ -98,7 +100,7 @@ def test_a_device_that_drifts_is_named_from_the_first_checkpoint_on_at_which_it_
         assert found == ()
     else:
         (doubt,) = found
-        assert (doubt.kind, doubt.rank, doubt.agreed_at) == (DoubtKind.DRIFTED, 2, ("step-2", 30))
+        assert (doubt.kind, doubt.rank, doubt.agreed_at) == (SuspicionKind.DRIFTED, 2, ("step-2", 30))
         assert doubt.since == (None if now == 3 else ("step-3", 40))
 
 
@@ -106,7 +108,7 @@ def test_a_file_of_an_older_step_is_told_as_that_step_s() -> None:
     trees = saved(2, 3)
     trees[2][Rank(1)] = trees[0][Rank(1)]
     (doubt,) = doubts(2, trees)
-    assert (doubt.kind, doubt.rank, doubt.as_of) == (DoubtKind.STALE, 1, "step-0")
+    assert (doubt.kind, doubt.rank, doubt.as_of) == (SuspicionKind.STALE, 1, "step-0")
 
 
 def test_what_differed_at_the_other_checkpoints_too_says_nothing() -> None:
@@ -117,7 +119,7 @@ def test_what_differed_at_the_other_checkpoints_too_says_nothing() -> None:
 def test_ranks_that_all_part_are_replicas_no_more() -> None:
     trees = saved(3, 2)
     trees[2] = held(range(3), 2, lambda rank, name: rank)  # noqa: ARG005
-    assert {doubt.kind for doubt in doubts(2, trees)} == {DoubtKind.PARTED}
+    assert {doubt.kind for doubt in doubts(2, trees)} == {SuspicionKind.PARTED}
 
 
 def test_a_record_proves_replicas_without_another_checkpoint() -> None:
@@ -125,8 +127,8 @@ def test_a_record_proves_replicas_without_another_checkpoint() -> None:
     now = held(range(6), 0, lambda rank, name: rank % 2)  # noqa: ARG005
     now[Rank(4)] = changed(now[Rank(4)], NAMES[0])
     judged = judge_replicas(now, (), RecordedSlices(source="record.json", slices=lies))
-    (doubt,) = judged.doubts
-    assert (doubt.kind, doubt.rank, doubt.others, doubt.proof) == (DoubtKind.DIFFERS, 4, (0, 2), Proof.RECORDED)
+    (doubt,) = judged.suspicions
+    assert (doubt.kind, doubt.rank, doubt.replicas, doubt.proof) == (SuspicionKind.DIFFERS, 4, (0, 2), Proof.RECORDED)
     assert judged.agreed == {0: 2, 1: 3, 2: 2, 3: 3, 4: 1, 5: 3}
 
 
@@ -136,9 +138,9 @@ def test_two_of_four_that_are_damaged_in_the_same_tensor_are_both_named(most: in
     trees[3][Rank(1)] = changed(trees[3][Rank(1)], NAMES[5], by="one bit")
     trees[3][Rank(2)] = changed(trees[3][Rank(2)], NAMES[5], by="another bit")
     found = doubts(3, trees, most=most)
-    assert [(doubt.rank, doubt.kind, doubt.others) for doubt in found] == [
-        (1, DoubtKind.DIFFERS, (0, 3)),
-        (2, DoubtKind.DIFFERS, (0, 3)),
+    assert [(doubt.rank, doubt.kind, doubt.replicas) for doubt in found] == [
+        (1, SuspicionKind.DIFFERS, (0, 3)),
+        (2, SuspicionKind.DIFFERS, (0, 3)),
     ]
 
 
@@ -152,7 +154,7 @@ def test_two_halves_that_differ_in_one_tensor_are_all_doubted_and_nobody_is_blam
         trees[3][Rank(rank)] = changed(trees[3][Rank(rank)], NAMES[5], by="one bit in both")
     found = doubts(3, trees, most=most)
     assert [(doubt.rank, doubt.kind, doubt.tensors) for doubt in found] == [
-        (rank, DoubtKind.TIED, (NAMES[5],)) for rank in range(ranks)
+        (rank, SuspicionKind.TIED, (NAMES[5],)) for rank in range(ranks)
     ]
     assert {finding.severity for finding in replica_findings(found, {Rank(rank): "a" for rank in range(ranks)})} == {
         Severity.SUSPECT
@@ -173,7 +175,7 @@ def test_a_record_says_that_two_halves_should_be_equal_however_much_differs() ->
     lies = {name: {Rank(rank): 0 for rank in range(4)} for name in NAMES}
     now = held(range(4), 0, lambda rank, name: rank % 2)  # noqa: ARG005
     judged = judge_replicas(now, (), RecordedSlices(source="record.json", slices=lies))
-    assert {(doubt.kind, len(doubt.tensors)) for doubt in judged.doubts} == {(DoubtKind.TIED, len(NAMES))}
+    assert {(doubt.kind, len(doubt.tensors)) for doubt in judged.suspicions} == {(SuspicionKind.TIED, len(NAMES))}
 
 
 def test_of_two_halves_the_one_that_holds_an_older_step_is_damaged() -> None:
@@ -182,8 +184,8 @@ def test_of_two_halves_the_one_that_holds_an_older_step_is_damaged() -> None:
         trees[3][Rank(rank)] = trees[1][Rank(rank)]
     found = doubts(3, trees)
     assert [(doubt.rank, doubt.kind, doubt.as_of) for doubt in found] == [
-        (1, DoubtKind.STALE, "step-1"),
-        (3, DoubtKind.STALE, "step-1"),
+        (1, SuspicionKind.STALE, "step-1"),
+        (3, SuspicionKind.STALE, "step-1"),
     ]
 
 
@@ -191,4 +193,4 @@ def test_four_that_now_hold_two_slices_each_are_replicas_no_more() -> None:
     trees = saved(4, 4)
     for rank in (1, 3):
         trees[3][Rank(rank)] = changed(trees[3][Rank(rank)], *NAMES, by="another slice")
-    assert {doubt.kind for doubt in doubts(3, trees)} == {DoubtKind.PARTED}
+    assert {doubt.kind for doubt in doubts(3, trees)} == {SuspicionKind.PARTED}

@@ -12,7 +12,7 @@ from ckpttool.core.domain.replicas import TensorDigests
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.domain.verdict import ShardReport
 from ckpttool.core.verify.copies import tensors_of
-from ckpttool.replicas.comparing.compare import Known, SavedTensors, compare_replicas
+from ckpttool.replicas.comparing.compare import Context, SavedTensors, compare_replicas
 from tests.replicas.comparing.held import NAMES, Slices, changed, held
 from tests.support.verifying import report
 
@@ -65,7 +65,7 @@ def said_of_a_flip(
         for step, count in ((2, witnessed), (1, witnessed), (0, first))
         if count is not None
     ]
-    known = Known(ranks=[Rank(rank) for rank in range(ranks)])
+    known = Context(ranks=[Rank(rank) for rank in range(ranks)])
     (finding,) = compare_replicas(reports(now, broken=broken), others, known).findings
     assert (finding.code, finding.path, finding.tensor) == (Code.REPLICA_DIFFERS, "rank_1", NAMES[5])
     return finding

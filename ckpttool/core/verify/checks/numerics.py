@@ -45,7 +45,7 @@ _PADDED = re.compile(r".*\.gbuf_idx_[0-9]+\..*\.bucket_idx_[0-9]+\.[a-z_]+(?: \(
 class StatColumns(Sequence[TensorStat]):
     """A tuple of `TensorStat`, but for the memory; each is made when it is asked for."""
 
-    __slots__ = ("_absmax", "_kinds", "_norms", "_odd")
+    __slots__ = ("_absmax", "_kinds", "_norms", "_oddities")
 
     def __init__(
         self, kinds: Iterable[Kind], *, absmax: Sequence[float], norms: Iterable[float], oddities: Mapping[int, Oddity]
@@ -57,7 +57,7 @@ class StatColumns(Sequence[TensorStat]):
         # Nearly all floats of a model have 32 bits or fewer, and so has their largest one.
         self._absmax = narrow if list(narrow) == list(absmax) else array("d", absmax)
         self._norms = array("d", norms)
-        self._odd = dict(oddities) or None
+        self._oddities = dict(oddities) or None
 
     def __len__(self) -> int:
         """Count the tensors."""
@@ -73,7 +73,7 @@ class StatColumns(Sequence[TensorStat]):
             return tuple(self[at] for at in range(*index.indices(len(self))))
         at = range(len(self))[index]
         name, dtype, elements = self._kinds[at]
-        nans, infinities, denormal_only = (self._odd or {}).get(at, (0, 0, False))
+        nans, infinities, denormal_only = (self._oddities or {}).get(at, (0, 0, False))
         return TensorStat(
             name=name,
             dtype=dtype,
@@ -99,7 +99,7 @@ class StatColumns(Sequence[TensorStat]):
 
     def sick(self) -> Iterator[TensorStat]:
         """Yield the tensors that hold NaN or infinity."""
-        return (self[at] for at, (nans, infinities, _) in sorted((self._odd or {}).items()) if nans or infinities)
+        return (self[at] for at, (nans, infinities, _) in sorted((self._oddities or {}).items()) if nans or infinities)
 
     def moved(self, before: StatColumns, factor: float) -> Iterator[tuple[TensorStat, TensorStat]] | None:
         """Yield the tensors whose norm became zero or changed by more than a factor, each with what it was before.

@@ -69,7 +69,7 @@ def compare_siblings(
         sound = [report for report in reports if report.role is role and report.schema_hash is not None]
         if sound:
             peers = Peers(sound, siblings)
-            schemas = [*_changed_schemas(peers), *(_odd_ones(peers) if is_complete else ())]
+            schemas = [*_changed_schemas(peers), *(_outliers(peers) if is_complete else ())]
             findings += [finding for finding in schemas if finding.path not in sealed]
             for rule in (_changed_metadata, _stripped_checksums, _zero_tails):
                 findings += rule(peers)
@@ -112,33 +112,35 @@ def _of_another_kind(reports: Sequence[ShardReport]) -> Iterator[Finding]:
 def _changed_schemas(peers: Peers) -> Iterator[Finding]:
     """Compare each rank's tensors with its own at the other step."""
     for pair in peers.pairs:
-        schema = pair.now.schema_hash
-        if schema == pair.then.schema_hash:
+        schema = pair.current.schema_hash
+        if schema == pair.past.schema_hash:
             continue
-        group = peers.alike[pair.then.schema_hash]
-        followed = sum(peer.now.schema_hash == schema for peer in group)
+        group = peers.by_past_schema[pair.past.schema_hash]
+        followed = sum(peer.current.schema_hash == schema for peer in group)
         if len(group) > 1 and 2 * followed > len(group):  # the training changed, not the disk
             continue
         # The sibling may be the damaged one. Two files do not come by the same tensors by accident.
-        peer_schemas = [peer.schema_hash for peer, sibling in peers.others(pair.now) if sibling is not pair.sibling]
+        peer_schemas = [peer.schema_hash for peer, sibling in peers.others(pair.current) if sibling is not pair.sibling]
         if schema in peer_schemas:
             continue
-        support = [peer for peer in group if peer.now.schema_hash == pair.then.schema_hash]
-        unchanged = sum(not _is_copied(pair.then, peer.then, at_another=(pair.now, peer.now)) for peer in support)
-        finding = _schema_differs(pair.now, pair.then, unchanged=unchanged, same_run=pair.sibling.same_run)
-        is_alone = not peers.is_outvoted(pair) and pair.then.path not in pair.sibling.sealed
+        support = [peer for peer in group if peer.current.schema_hash == pair.past.schema_hash]
+        unchanged = sum(
+            not _is_copied(pair.past, peer.past, at_another=(pair.current, peer.current)) for peer in support
+        )
+        finding = _schema_differs(pair.current, pair.past, unchanged=unchanged, same_run=pair.sibling.same_run)
+        is_alone = not peers.is_outvoted(pair) and pair.past.path not in pair.sibling.sealed
         may_be_either = not unchanged and (bool(support) or pair.sibling.same_run)
-        is_richer = _is_richer(peers, pair.now, pair.then)
+        is_richer = _is_richer(peers, pair.current, pair.past)
         if is_alone and (is_richer or _is_sibling_odd(peers, pair)):
             finding = _noted(finding)
         elif is_richer:
             finding = replace(finding, severity=min(finding.severity, Severity.SUSPECT))
-        elif is_alone and may_be_either and pair.now.tensors == pair.then.tensors:
+        elif is_alone and may_be_either and pair.current.tensors == pair.past.tensors:
             finding = _tied(finding, pair)
         yield finding
 
 
-def without_witness(
+def without_sample(
     reports: Sequence[ShardReport], siblings: Iterable[Sibling], later: Iterable[Sibling], *, sealed: Collection[str]
 ) -> Iterator[Finding]:
     """Doubt what no other checkpoint bears out, if all of a later start contradict it and each other.
@@ -155,25 +157,25 @@ def without_witness(
     if not alone:
         return  # before a sibling is read
     for sibling in siblings:
-        paired = {pair.now.path for pair in Peers(alone, [sibling]).pairs}
+        paired = {pair.current.path for pair in Peers(alone, [sibling]).pairs}
         alone = [report for report in alone if report.path not in paired]
         if not alone:
             return
     pairs_by_path: dict[str, list[Pair]] = defaultdict(list)
     for sibling in later:
         for pair in Peers(alone, [sibling]).pairs:
-            pairs_by_path[pair.now.path].append(pair)
+            pairs_by_path[pair.current.path].append(pair)
         alone = [report for report in alone if _are_all_different(report, pairs_by_path[report.path])]
         if not alone:
             return
     for report in alone:
         if len(pairs := pairs_by_path[report.path]) > 1:
-            yield _tied(_schema_differs(report, pairs[-1].then, unchanged=0, same_run=False), pairs[-1])
+            yield _tied(_schema_differs(report, pairs[-1].past, unchanged=0, same_run=False), pairs[-1])
 
 
 def _are_all_different(report: ShardReport, pairs: Sequence[Pair]) -> bool:
     """Tell whether a shard and its own of other steps hold as many tensors, and no two the same."""
-    all_of_them = [report, *(pair.then for pair in pairs)]
+    all_of_them = [report, *(pair.past for pair in pairs)]
     are_as_many = len({shard.tensors for shard in all_of_them}) == 1
     return are_as_many and len({shard.schema_hash for shard in all_of_them}) == len(all_of_them)
 
@@ -190,7 +192,7 @@ def _tied(finding: Finding, pair: Pair) -> Finding:
         finding,
         severity=Severity.UNKNOWN,
         message=f"{finding.message}: one of the two is wrong, and nothing tells which",
-        remedy=f"ckpttool diff of {pair.then.path} and this file shows which names differ; --checkpoint takes a save "
+        remedy=f"ckpttool diff of {pair.past.path} and this file shows which names differ; --checkpoint takes a save "
         "in spite of it, and a manifest (ckpttool seal) would have told",
     )
 
@@ -201,19 +203,19 @@ def _is_sibling_odd(peers: Peers, pair: Pair) -> bool:
     And now it holds what several did then and do now, or what all do now: two files do not come by the same tensors
     by accident. Nor does one come by a tensor more.
     """
-    schema = pair.now.schema_hash
-    if len(peers.alike[pair.then.schema_hash]) > 1 or (pair.now.tensors or 0) < (pair.then.tensors or 0):
+    schema = pair.current.schema_hash
+    if len(peers.by_past_schema[pair.past.schema_hash]) > 1 or (pair.current.tensors or 0) < (pair.past.tensors or 0):
         return False
-    unchanged = sum(peer.now.schema_hash == schema for peer in peers.alike.get(schema, ()))
+    unchanged = sum(peer.current.schema_hash == schema for peer in peers.by_past_schema.get(schema, ()))
     if not unchanged:
         return False
     if all(peer.schema_hash == schema for peer in peers.reports):
         if len(peers.reports) >= MIN_PEERS:
             return True
         # Two ranks that end alike now and did not then are one file, and prove nothing.
-        both = [(peer.now, peer.then) for peer in peers.pairs if peer is not pair]
-        return any(not _is_copied(pair.now, current, at_another=(pair.then, past)) for current, past in both)
-    loners = sum(len(group) == 1 for group in peers.alike.values())
+        both = [(peer.current, peer.past) for peer in peers.pairs if peer is not pair]
+        return any(not _is_copied(pair.current, current, at_another=(pair.past, past)) for current, past in both)
+    loners = sum(len(group) == 1 for group in peers.by_past_schema.values())
     return unchanged >= MIN_PEERS - 1 and 2 * loners < len(peers.pairs)
 
 
@@ -221,13 +223,13 @@ def _is_richer(peers: Peers, current: ShardReport, past: ShardReport) -> bool:
     """Tell whether a shard holds more, and what no other rank holds: nothing is lost, and it is no copy of another."""
     if (current.tensors or 0) <= (past.tensors or 0):
         return False
-    was_known = any(pair.then.schema_hash == current.schema_hash for pair in peers.pairs)
+    was_known = any(pair.past.schema_hash == current.schema_hash for pair in peers.pairs)
     return not was_known and sum(peer.schema_hash == current.schema_hash for peer in peers.reports) == 1
 
 
-def _odd_ones(peers: Peers) -> Iterator[Finding]:
+def _outliers(peers: Peers) -> Iterator[Finding]:
     """Compare with the other ranks where there is no other step to compare with, and all of them hold the same."""
-    paired = {pair.now.path for pair in peers.pairs}
+    paired = {pair.current.path for pair in peers.pairs}
     usual, times = Counter(report.schema_hash for report in peers.reports).most_common(1)[0]
     if times != len(peers.reports) - 1 or len(peers.reports) < MIN_PEERS:
         return
@@ -280,7 +282,7 @@ def _changed_metadata(peers: Peers) -> Iterator[Finding]:
     comparable = [report for report in peers.reports if not report.remembered]
     usual, times = Counter(report.metadata_hash for report in comparable).most_common(1)[0] if comparable else (None, 0)
     is_common = 2 * times > len(comparable)
-    past_reports = {pair.now.path: pair.then for pair in peers.pairs}
+    past_reports = {pair.current.path: pair.past for pair in peers.pairs}
     for report in comparable:
         if is_common and report.metadata_hash == usual:
             continue
@@ -305,10 +307,10 @@ def _changed_metadata(peers: Peers) -> Iterator[Finding]:
 def _stripped_checksums(peers: Peers) -> Iterator[Finding]:
     """Find a checksum that was stripped: a cut file may look as if it never had one."""
     carriers = [report for report in peers.reports if report.embedded_checksum]
-    before = [pair for pair in peers.pairs if pair.then.embedded_checksum and pair.sibling.same_run]
+    before = [pair for pair in peers.pairs if pair.past.embedded_checksum and pair.sibling.same_run]
     # Several shards, none with a checksum, all with one before: it was switched off.
     switched_off = not carriers and len(before) == len(peers.reports) > 1
-    lost = {pair.now.path: pair.then.path for pair in before if not switched_off}
+    lost = {pair.current.path: pair.past.path for pair in before if not switched_off}
     for report in peers.reports:
         is_told = report.copy_matched  # by one that has a checksum: every tensor is there, and whole
         if report.embedded_checksum or is_told or not (carriers or report.path in lost):
@@ -420,7 +422,7 @@ def _copies(group: Sequence[ShardReport], steps: Sequence[_Step]) -> Iterator[Fi
     by_path: dict[str, Finding] = {}
     for index, step in enumerate(steps):
         group_then = _GroupAtStep(group, step, family)
-        for report in group_then.odd_ones() if step.same_run else ():
+        for report in group_then.outliers() if step.same_run else ():
             severity = Severity.SUSPECT
             # Where ranks share pages, the step itself may hold the copy: any other that knows the two as equal tells.
             comparable = steps[:index] if group_then.are_slices else steps
@@ -482,9 +484,9 @@ class _GroupAtStep:
         everyone = step.everyone[group[0].schema_hash]
         self.are_slices = are_slices(everyone.total(), len(everyone))
         self._shared = [page for page in self._ours if everyone[page] > 1 and page not in step.zeros]
-        self._left = [page for page in self._shared if everyone[page] > self._ours[page]]
+        self._shared_elsewhere = [page for page in self._shared if everyone[page] > self._ours[page]]
 
-    def odd_ones(self) -> Iterator[ShardReport]:
+    def outliers(self) -> Iterator[ShardReport]:
         """Yield those that did not belong to the group."""
         if len(self._ours) > 1:
             usual, times = self._ours.most_common(1)[0]
@@ -503,7 +505,7 @@ class _GroupAtStep:
         if self.are_slices:
             candidates = self._by_page
         elif page in self._shared:
-            candidates = self._shared if page in self._left else self._left
+            candidates = self._shared if page in self._shared_elsewhere else self._shared_elsewhere
         page_other = next((candidate for candidate in candidates if candidate != page), None)
         return None if page_other is None else self._by_page[page_other]
 

@@ -172,10 +172,10 @@ class _Training:
 class Pair:
     """A shard, and the same rank's at another step."""
 
-    now: ShardReport
-    then: ShardReport
+    current: ShardReport
+    past: ShardReport
     sibling: Sibling
-    """Where `then` comes from."""
+    """Where `past` comes from."""
 
 
 class Peers:
@@ -186,16 +186,16 @@ class Peers:
         self.reports = reports
         self._known = [(sibling, _by_place(sibling)) for sibling in siblings]
         self.pairs = [pair for report in reports if (pair := self._pair(report)) is not None]
-        self.alike: dict[str | None, list[Pair]] = defaultdict(list)
+        self.by_past_schema: dict[str | None, list[Pair]] = defaultdict(list)
         """The pairs by the schema that they had then."""
         for pair in self.pairs:
-            self.alike[pair.then.schema_hash].append(pair)
+            self.by_past_schema[pair.past.schema_hash].append(pair)
 
     def _pair(self, report: ShardReport) -> Pair | None:
         for sibling, past_reports in self._known:
             past = past_reports.get(_place(report))
             if past is not None and _is_sound(past, current=report):
-                return Pair(now=report, then=past, sibling=sibling)
+                return Pair(current=report, past=past, sibling=sibling)
         return None
 
     def by_sibling(self) -> Iterator[tuple[Sibling, dict[str, ShardReport]]]:
@@ -209,8 +209,8 @@ class Peers:
     def is_outvoted(self, pair: Pair) -> bool:
         """Tell whether another sibling holds what a pair's sibling holds."""
         return any(
-            past.schema_hash == pair.then.schema_hash
-            for past, sibling in self.others(pair.now)
+            past.schema_hash == pair.past.schema_hash
+            for past, sibling in self.others(pair.current)
             if sibling is not pair.sibling
         )
 
