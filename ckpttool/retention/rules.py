@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ckpttool.core.decide.lineage import Course
+from ckpttool.core.decide.lineage import Lineage
 from ckpttool.core.decide.naming import named
 from ckpttool.core.decide.resume import two_runs_in
 from ckpttool.core.decide.steps import is_out_of_place, left_by_name, not_acted_on
@@ -129,7 +129,7 @@ def retain(
     """
     checkpoints = newest_first(_of_one_training(inventory, policy.prefix))
     by_name = _named(inventory, policy.keep)
-    course = Course(inventory)
+    course = Lineage(inventory)
     candidates = [_candidate(checkpoint, course, policy, verifier) for checkpoint in checkpoints]
     _keep_last(candidates, policy, verifier)
     _keep_healthy(candidates, policy, verifier)
@@ -177,7 +177,7 @@ def _named(inventory: Inventory, names: Iterable[str]) -> list[Checkpoint]:
     return checkpoints
 
 
-def _candidate(checkpoint: Checkpoint, course: Course, policy: RetentionPolicy, verifier: Verifier) -> _Candidate:
+def _candidate(checkpoint: Checkpoint, course: Lineage, policy: RetentionPolicy, verifier: Verifier) -> _Candidate:
     candidate = _Candidate(checkpoint)
     two_runs = two_runs_in(checkpoint, course.inventory)
     against = blocking((*checkpoint.findings, *([] if two_runs is None else [two_runs])))
@@ -344,7 +344,7 @@ def _mending(
 
 def _judgements(inventory: Inventory) -> dict[_Key, tuple[object, ...]]:
     """Return what is thought of each checkpoint by its place among the others."""
-    course = Course(inventory)
+    course = Lineage(inventory)
     return {
         _key(checkpoint): (
             checkpoint.step,

@@ -24,7 +24,7 @@ from ckpttool.health.model.events import (
 from ckpttool.health.policies.base import judge
 from ckpttool.health.policies.skip import SkipPolicy
 from ckpttool.health.rules.runs import Home
-from ckpttool.health.rules.timeline import Courses, mark_by_start, mark_checkpoints, timeline, without_skipped
+from ckpttool.health.rules.timeline import LineageTimelines, mark_by_start, mark_checkpoints, timeline, without_skipped
 from tests.support.log_rows import NAN, bloom, row
 
 
@@ -210,7 +210,7 @@ class TestCourses:
     ON_ANY = HealthTimeline(intervals=(STRIKE,))
     WHOLE = HealthTimeline(intervals=(SPIKE, STRIKE))
 
-    def courses(self, *norms: float) -> tuple[Courses, list[int]]:
+    def courses(self, *norms: float) -> tuple[LineageTimelines, list[int]]:
         asked: list[int] = []
 
         def judged(rows: Sequence[StepMetrics]) -> HealthTimeline:
@@ -221,7 +221,7 @@ class TestCourses:
             LogAttempt(rows=[StepMetrics(step=Step(step), global_norm=norm) for step in (1, 2)], begun=True, ended=True)
             for norm in norms
         ]
-        return Courses(self.WHOLE, attempts, judged, on_any=self.ON_ANY), asked
+        return LineageTimelines(self.WHOLE, attempts, judged, on_any=self.ON_ANY), asked
 
     def test_each_start_is_judged_by_its_own_steps_and_once(self) -> None:
         courses, asked = self.courses(1.0, 9.0)
@@ -235,7 +235,7 @@ class TestCourses:
     def test_of_no_start_that_is_known_only_what_is_told_by_time_holds(self) -> None:
         courses, asked = self.courses(9.0, 9.0)
         assert courses.of(None) == self.ON_ANY
-        assert Courses(self.WHOLE, None, lambda _: self.WHOLE, on_any=self.ON_ANY).of(0) == self.ON_ANY
+        assert LineageTimelines(self.WHOLE, None, lambda _: self.WHOLE, on_any=self.ON_ANY).of(0) == self.ON_ANY
         assert asked == []
 
     def test_marks_are_of_the_kinds_that_count(self) -> None:

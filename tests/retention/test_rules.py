@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.core.decide.lineage import Course
+from ckpttool.core.decide.lineage import Lineage
 from ckpttool.core.decide.resume import choose
 from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Inventory, Rename
 from ckpttool.core.domain.expectation import WorldEvidence
@@ -591,9 +591,9 @@ def test_the_resume_point_and_every_judgement_of_what_stays_are_the_same_afterwa
     assert {one.name: lacking[one.name] for one in after.checkpoints} == {
         one.name: bool(one.findings) for one in after.checkpoints
     }
-    left = {one.name: Course(before).abandoned(one) is not None for one in before.checkpoints}
+    left = {one.name: Lineage(before).abandoned(one) is not None for one in before.checkpoints}
     assert {one.name: left[one.name] for one in after.checkpoints} == {
-        one.name: Course(after).abandoned(one) is not None for one in after.checkpoints
+        one.name: Lineage(after).abandoned(one) is not None for one in after.checkpoints
     }
     chosen = [choose(each, ResumeQuestion(), verifier.headers) for each in (before, after)]
     assert [None if isinstance(one, NoResumePoint) else one.checkpoint.name for one in chosen] in (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpttool.core.decide.lineage import Course
+from ckpttool.core.decide.lineage import Lineage
 from ckpttool.core.decide.recorded_health import attach_health
 from ckpttool.core.domain.checkpoint import Checkpoint, CommitState, Inventory
 from ckpttool.core.domain.expectation import (
@@ -74,7 +74,7 @@ def assess(inventory: Inventory, expected: Expected, book: HealthBook, names: Se
         names: Under which it has each save; None where the record is inside the save.
     """
     inventory = attach_health(compare(inventory, expected), book, names)
-    return replace(inventory, findings=(*Course(inventory).rewinds(), *inventory.findings))
+    return replace(inventory, findings=(*Lineage(inventory).rewinds(), *inventory.findings))
 
 
 def compare(inventory: Inventory, expected: Expected) -> Inventory:

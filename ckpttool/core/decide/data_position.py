@@ -105,11 +105,11 @@ def batches_seen(plan: ResumePlan, inventory: Inventory, question: DataQuestion)
     Raises:
         UsageError: As `plan_data`.
     """
-    from ckpttool.core.decide.lineage import Course  # the arithmetic alone asks no tree
+    from ckpttool.core.decide.lineage import Lineage  # the arithmetic alone asks no tree
 
     point, advice = plan.point, plan.advice
     recorded = point.checkpoint.scalars.global_batch_size
-    past = Course(inventory).past(point.checkpoint)
+    past = Lineage(inventory).past(point.checkpoint)
     skip = plan_data(point.step, recorded, question, past)
     if advice is None or advice.detour is None or not advice.followed:
         return skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ckpttool.core.decide.tracker import TrackedCourse
+from ckpttool.core.decide.tracker import TrackedLineage
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory, RunSummary
 from ckpttool.core.domain.finding import Code, Finding, note, suspect
 from ckpttool.core.domain.progress import Progress
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.data_position import PastSizes
 
 
-class Course:
+class Lineage:
     """What a tree's runs say of each save."""
 
     def __init__(self, inventory: Inventory) -> None:
         """Compare the runs, or where names mark none the saves with the tracker."""
         self.inventory = inventory
         self.progress = Progress(inventory.checkpoints)
-        self._tracked = TrackedCourse(inventory, self.progress)
+        self._tracked = TrackedLineage(inventory, self.progress)
 
     def abandoned(self, checkpoint: Checkpoint) -> Finding | None:
         """Tell whether the training went back behind this checkpoint and on from there.
@@ -38,12 +38,12 @@ class Course:
             run, last = later_runs[-1]
             where = self._where(run, run.last_step, last)
             return self._branch(f"run {run.run} was started later and is at {where}", checkpoint, place)
-        why = self._tracked.left(checkpoint)
+        why = self._tracked.abandoned_because(checkpoint)
         return None if why is None else self._branch(why, checkpoint, place)
 
     def done_again(self, checkpoint: Checkpoint) -> Finding | None:
         """Tell whether a later run did this checkpoint's steps again and went on: then it went back behind it, too."""
-        run = self._again(checkpoint)
+        run = self._run_again(checkpoint)
         if run is None:
             return None
         why = f"run {run.run} did the steps from {run.first_step} on again"
@@ -51,14 +51,14 @@ class Course:
 
     def best_first(self, newest_first: Iterable[Checkpoint]) -> list[Checkpoint]:
         """Put what was done again behind all others: it is taken only where nothing on the last course is good."""
-        return sorted(newest_first, key=lambda checkpoint: self._again(checkpoint) is not None)
+        return sorted(newest_first, key=lambda checkpoint: self._run_again(checkpoint) is not None)
 
     def overlaps(self, checkpoint: Checkpoint, *, is_named: bool = False) -> list[Finding]:
         """Say of one that is taken all the same that it is of an earlier run's course.
 
         Unless it was asked for by its name, that is because nothing else can be loaded.
         """
-        run = self._again(checkpoint)
+        run = self._run_again(checkpoint)
         if run is None:
             return []
         why = "" if is_named else ", but nothing of its course can be loaded"
@@ -119,7 +119,7 @@ class Course:
             why_unrecorded=checkpoint.rules.without_batch_size,
         )
 
-    def _again(self, checkpoint: Checkpoint) -> RunSummary | None:
+    def _run_again(self, checkpoint: Checkpoint) -> RunSummary | None:
         place = self.progress.of(checkpoint)
         if place is None:
             return None

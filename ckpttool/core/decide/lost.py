@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from ckpttool.core.decide.lineage import Course
+from ckpttool.core.decide.lineage import Lineage
 from ckpttool.core.decide.steps import is_out_of_place
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.finding import Code, Finding, note, suspect, unknown
@@ -25,7 +25,7 @@ LEAST_GAP = 2
 _NS = 1e9
 
 
-def lost_steps(checkpoint: Checkpoint, course: Course) -> tuple[int, int | None]:
+def lost_steps(checkpoint: Checkpoint, course: Lineage) -> tuple[int, int | None]:
     """Count what lies between a checkpoint and the furthest one that the training did not leave.
 
     Returns:
@@ -44,7 +44,7 @@ def lost_steps(checkpoint: Checkpoint, course: Course) -> tuple[int, int | None]
     return -(-ahead // size), ahead
 
 
-def _on_course(checkpoint: Checkpoint, course: Course) -> list[Checkpoint]:
+def _on_course(checkpoint: Checkpoint, course: Lineage) -> list[Checkpoint]:
     """Return the saves of a checkpoint's training that it did not leave; copies under a higher number are none."""
     saves = (save for save in course.inventory.checkpoints if save is checkpoint or not is_out_of_place(save))
     return [save for save in saves if save.prefix == checkpoint.prefix and course.abandoned(save) is None]
@@ -65,7 +65,7 @@ def perhaps_lost(newer: Sequence[Rejection]) -> list[Finding]:
     ]
 
 
-def with_saves(point: ResumePoint, course: Course, written: Written) -> ResumePoint:
+def with_saves(point: ResumePoint, course: Lineage, written: Written) -> ResumePoint:
     """Say by the saves' times how long the lost steps took, where a log did not and the times can be meant.
 
     They can where a training's pause lies between two saves: a copy writes one file after the other, without one. Of
@@ -91,7 +91,7 @@ def _paused(before: tuple[int, int], after: tuple[int, int]) -> bool:
     return after[0] - before[1] >= LEAST_GAP * max(before[1] - before[0], after[1] - after[0])
 
 
-def _pairs(chosen: Checkpoint, course: Course) -> Iterator[tuple[Checkpoint, Checkpoint]]:
+def _pairs(chosen: Checkpoint, course: Lineage) -> Iterator[tuple[Checkpoint, Checkpoint]]:
     """Yield saves of one run each, between which nothing but training lay; the best to go by first."""
     ahead = [(place, save) for save in _on_course(chosen, course) if (place := course.progress.of(save)) is not None]
     ordered = [save for _, save in sorted(ahead, key=lambda pair: pair[0])]

@@ -8,7 +8,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import TypeAlias
 
-from ckpttool.core.decide.lineage import Course
+from ckpttool.core.decide.lineage import Lineage
 from ckpttool.core.decide.lost import lost_steps, perhaps_lost
 from ckpttool.core.decide.naming import LATEST, named, none_called
 from ckpttool.core.decide.recorded_health import IGNORED_WITH_HEALTH, against, health_reason
@@ -91,7 +91,7 @@ def choose(
         UsageError: A name or prefix was given that is not there.
     """
     prefix, by_config = _prefix_meant(inventory, question)
-    course = Course(inventory)
+    course = Lineage(inventory)
     tree_findings = [*course.rewinds(), *by_config]
     is_named = question.name not in {None, LATEST}
     if is_named:
@@ -227,7 +227,7 @@ def _in_order_of(candidates: Sequence[Checkpoint], rejected: Sequence[Rejection]
     return tuple(sorted(rejected, key=lambda rejection: place[rejection.checkpoint.key]))
 
 
-def _reasons_by_name(checkpoint: Checkpoint, course: Course, question: ResumeQuestion) -> list[Finding]:
+def _reasons_by_name(checkpoint: Checkpoint, course: Lineage, question: ResumeQuestion) -> list[Finding]:
     """Collect what rules a checkpoint out before any of its shards is opened. Of a named one no doubt is asked."""
     reasons = against(checkpoint.findings, ignore=question.ignore_health)
     if question.name not in {None, LATEST}:
@@ -242,7 +242,7 @@ def _reasons_by_name(checkpoint: Checkpoint, course: Course, question: ResumeQue
     return reasons
 
 
-def _doubts(checkpoint: Checkpoint, course: Course, branch: Finding | None) -> list[Finding]:
+def _doubts(checkpoint: Checkpoint, course: Lineage, branch: Finding | None) -> list[Finding]:
     """Say what speaks against a checkpoint by itself. To name it takes a doubtful one, but never a damaged one."""
     doubts = [warning for warning in (branch, two_runs_in(checkpoint, course.inventory)) if warning is not None]
     is_damaged = bool(list(blocking(checkpoint.findings)))
@@ -295,7 +295,7 @@ def _reasons_by_content(checkpoint: Checkpoint, question: ResumeQuestion, verdic
 
 
 def _branches(
-    checkpoint: Checkpoint, candidates: Sequence[Checkpoint], rejected: Sequence[Rejection], course: Course
+    checkpoint: Checkpoint, candidates: Sequence[Checkpoint], rejected: Sequence[Rejection], course: Lineage
 ) -> list[Rejection]:
     """Return what else a reader might have expected: branches that the training left, and names of higher steps."""
     passed = {checkpoint.key, *(rejection.checkpoint.key for rejection in rejected)}

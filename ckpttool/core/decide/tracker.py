@@ -26,7 +26,7 @@ class _When(Enum):
     UNKNOWN = "unknown"
 
 
-class TrackedCourse:
+class TrackedLineage:
     """The checkpoints that are further than the tracker, and which of them the training left."""
 
     def __init__(self, inventory: Inventory, progress: Progress) -> None:
@@ -66,7 +66,7 @@ class TrackedCourse:
         ]
         self._are_several = len(complete) > 1
 
-    def left(self, checkpoint: Checkpoint) -> str | None:
+    def abandoned_because(self, checkpoint: Checkpoint) -> str | None:
         """Say why the training left a checkpoint; None where it did not, or nothing tells."""
         when = self._when.get(checkpoint.name, _When.AFTER)
         if when is _When.BOTH:
@@ -78,7 +78,7 @@ class TrackedCourse:
     def findings(self, inventory: Inventory) -> list[Finding]:
         """Say in a note what is further than the tracker."""
         beyond = [checkpoint for checkpoint in inventory.checkpoints if checkpoint.name in self._when]
-        abandoned = [checkpoint.name for checkpoint in beyond if self.left(checkpoint) is not None]
+        abandoned = [checkpoint.name for checkpoint in beyond if self.abandoned_because(checkpoint) is not None]
         cut = [checkpoint.name for checkpoint in beyond if checkpoint.name not in abandoned]
         findings = []
         if abandoned:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from ckpttool.core.decide.lineage import Course
+from ckpttool.core.decide.lineage import Lineage
 from ckpttool.core.decide.lost import beyond_limits, with_saves
 from ckpttool.core.decide.naming import focused
 from ckpttool.core.decide.recorded_health import accepted, record_without_answer
@@ -328,7 +328,7 @@ def _timed(tree: Tree, point: ResumePoint, reports: Iterable[ShardReport], evide
 
     if evidence is not None:
         point = evidence.timed(point)
-    return with_saves(point, Course(tree.inventory), written) if point.lost_steps else point
+    return with_saves(point, Lineage(tree.inventory), written) if point.lost_steps else point
 
 
 def _from_here(

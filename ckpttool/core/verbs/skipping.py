@@ -47,7 +47,7 @@ def scale_skip(data: DataQuestion, *, steps: int | None = None, path: str | None
 def _resume_point_of(path: str | None, data: DataQuestion) -> tuple[int | None, int | None, PastSizes, Trainer | None]:
     """Return step and batch size of the checkpoint that `resolve` would choose, what came before, and whose it is."""
     # A division of two numbers that are given need not wait for these.
-    from ckpttool.core.decide.lineage import Course
+    from ckpttool.core.decide.lineage import Lineage
     from ckpttool.core.domain.plan import NoResumePoint
     from ckpttool.core.domain.question import DEFAULT_DIR, ResumeQuestion, TreeQuestion
     from ckpttool.core.verbs.resolving import resolve
@@ -67,5 +67,5 @@ def _resume_point_of(path: str | None, data: DataQuestion) -> tuple[int | None, 
     if isinstance(decision, NoResumePoint):
         raise NothingToResumeError(f"nothing in {decision.root} can be resumed from; ckpttool resolve says why")
     chosen = decision.point.checkpoint
-    past = Course(answer.tree.inventory).past(chosen)
+    past = Lineage(answer.tree.inventory).past(chosen)
     return decision.point.step, chosen.scalars.global_batch_size, past, answer.tree.trainer

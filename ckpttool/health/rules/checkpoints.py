@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from ckpttool.core.decide.lineage import Course
+from ckpttool.core.decide.lineage import Lineage
 from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.core.domain.finding import Code, Finding, Severity
 from ckpttool.core.domain.frozen import replace
@@ -99,7 +99,7 @@ def _pairs(report: HealthReport, inventory: Inventory) -> list[tuple[Checkpoint,
     """Return checkpoints of the training's last course with their judgements, newest first."""
     keys = (checkpoint.key for checkpoint in inventory.checkpoints)
     judgements = dict(zip(keys, report.judgements, strict=True))
-    course = Course(inventory)
+    course = Lineage(inventory)
     best_first = course.best_first(newest_first(inventory.checkpoints))
     return [(checkpoint, judgements[checkpoint.key]) for checkpoint in best_first if not course.abandoned(checkpoint)]
 

@@ -49,7 +49,7 @@ from ckpttool.health.rules.detour import (
 )
 from ckpttool.health.rules.lost import with_log
 from ckpttool.health.rules.runs import Home, homes, logged_step
-from ckpttool.health.rules.timeline import Courses, timeline
+from ckpttool.health.rules.timeline import LineageTimelines, timeline
 
 LARGE_SPIKE = 2.0
 """Factor over the robust limit from which a norm is held against a checkpoint. What leaves its band by less moves the
@@ -374,7 +374,7 @@ def weigh(
     )
 
 
-def _courses(logs: ReadLogs, question: EvidenceQuestion) -> Courses:
+def _courses(logs: ReadLogs, question: EvidenceQuestion) -> LineageTimelines:
     """Return what is suspect by all that was read."""
     intervals = [interval for line in logs.timelines for interval in line.intervals]
     replayed = [line.judged for line in logs.timelines if line.judged is not None]
@@ -394,7 +394,9 @@ def _courses(logs: ReadLogs, question: EvidenceQuestion) -> Courses:
         spikes = timeline(events, [row.step for row in rows]).intervals
         return HealthTimeline(intervals=(*intervals, *spikes, *strikes), judged=union([*replayed, coverage.steps()]))
 
-    return Courses(judged(() if logs.log is None else logs.log.metrics), logs.attempts, judged, on_any=judged(()))
+    return LineageTimelines(
+        judged(() if logs.log is None else logs.log.metrics), logs.attempts, judged, on_any=judged(())
+    )
 
 
 def _applied(rows: Sequence[StepMetrics], coverage: Coverage) -> Iterator[StepMetrics]:

@@ -38,7 +38,7 @@ from ckpttool.health.rules.detour import (
     sample_clock,
     spike_to_pass,
 )
-from ckpttool.health.rules.timeline import Courses, mark_checkpoints, timeline, without_skipped
+from ckpttool.health.rules.timeline import LineageTimelines, mark_checkpoints, timeline, without_skipped
 
 ONLY_AN_OBSERVATION = (
     "from step {step} on the log is only an observation: the training that wrote it applied that update, so with this "
@@ -177,7 +177,7 @@ def _spans(lost: list[tuple[Step, float | None]]) -> tuple[SkippedSpan, ...]:
 
 def courses_of(
     policy: Policy | None, full_timeline: HealthTimeline, attempts: Sequence[LogAttempt] | None, margin_minutes: float
-) -> Courses:
+) -> LineageTimelines:
     """Return what the policy makes suspect on the course of each start of the training.
 
     Args:
@@ -195,7 +195,7 @@ def courses_of(
         steps = [row.step for row in rows]
         return timeline(events, steps, margin_minutes=margin_minutes, judged=coverage.steps())
 
-    return Courses(
+    return LineageTimelines(
         full_timeline, attempts, judged, on_any=full_timeline if policy is None else HealthTimeline(intervals=())
     )
 

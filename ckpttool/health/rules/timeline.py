@@ -60,7 +60,7 @@ def mark_checkpoints(line: HealthTimeline, saves: Iterable[SavedCheckpoint]) -> 
     return tuple(_mark(line, save) for save in saves)
 
 
-class Courses:
+class LineageTimelines:
     """What is suspect by the logs: in all, and on the course of each start of the training that they show."""
 
     def __init__(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ckpttool.core.decide.lineage import Course
+from ckpttool.core.decide.lineage import Lineage
 from ckpttool.core.decide.lost import Written, beyond_limits, perhaps_lost, with_saves
 from ckpttool.core.decide.resume import choose
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
@@ -37,7 +37,7 @@ def at(**minutes: float | tuple[float, float] | None) -> Written:
 
 
 def by_saves(inventory: Inventory, written: Written, *damaged: str) -> LostTime | None:
-    return with_saves(found(inventory, *damaged), Course(inventory), written).lost_time
+    return with_saves(found(inventory, *damaged), Lineage(inventory), written).lost_time
 
 
 def taking(minutes: float, pace: tuple[int, int] | None = None) -> LostTime:
@@ -90,7 +90,7 @@ def test_a_pause_between_two_runs_is_no_training() -> None:
 
 def test_what_a_log_told_no_file_tells_again() -> None:
     by_log = replace(found(ONE_RUN, "20_2"), lost_time=LostTime(seconds=300.0, source=LostTimeSource.LOG))
-    assert with_saves(by_log, Course(ONE_RUN), at()) == by_log
+    assert with_saves(by_log, Lineage(ONE_RUN), at()) == by_log
 
 
 def lossy(steps: int = 10, seconds: float | None = None, *, unknown: bool = False) -> ResumePoint:
