@@ -96,7 +96,7 @@ def _proposal(tree: Tree, question: TreeQuestion, order: HealOrder) -> tuple[Hea
     selected = chosen(tree, order.checkpoint)
     if not selected:
         raise NothingToResumeError(f"there is no checkpoint in {tree.inventory.root}")
-    healing, reports = what_can_be_rebuilt(tree, tree.closer(selected[0]), order)
+    healing, reports = what_can_be_rebuilt(tree, tree.with_own_records(selected[0]), order)
     if healing.healable:
         healing = replace(healing, fixes=_fixes(tree, healing), trash=_trash(tree, healing))
         healing = replace(healing, refusals=tuple(_against(tree, question, healing, order)))

@@ -67,7 +67,7 @@ def _advice(
         )
         if (
             sized_checkpoint is None
-            or not what_can_be_rebuilt(sized, sized.closer(sized_checkpoint), HealOrder())[0].is_mended
+            or not what_can_be_rebuilt(sized, sized.with_own_records(sized_checkpoint), HealOrder())[0].is_mended
         ):
             return None
         return heal_advice(point, checkpoint, root=root, is_proven=True)

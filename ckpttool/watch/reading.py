@@ -109,7 +109,7 @@ class Reading:
         # What a save is that was not good yet is read once, for the verdict and for the seal.
         at_once = judge.seal and judge.fresh and level.reads_content
         with watched(Pace(self._question.max_rate)), closing(self._session(level, hashes=at_once)) as session:
-            with_records = tree.closer(checkpoint) if at_once else checkpoint
+            with_records = tree.with_own_records(checkpoint) if at_once else checkpoint
             verdict = self._verdict(session, with_records)
             if verdict is None or not _is_as_it_was(tree, checkpoint):
                 return None, 0 if verdict is None else verdict.bytes_read  # the next poll sees what became of it
@@ -201,7 +201,7 @@ class Reading:
     def _seal_apart(self, checkpoint: Checkpoint) -> tuple[bool, tuple[Finding, ...]]:
         """Read it as the sealer does, for what was read so far has no digests, and seal it."""
         with closing(self._session(Level.CHECKSUM, hashes=True)) as session:
-            with_records = self._tree.closer(checkpoint)
+            with_records = self._tree.with_own_records(checkpoint)
             verdict = self._verdict(session, with_records)
             return (False, ()) if verdict is None else self._seal(session, with_records, verdict)
 

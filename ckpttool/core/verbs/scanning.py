@@ -92,7 +92,7 @@ class Tree:
         """Return what `scan` prints with `--format json`."""
         return Listing(inventory=self.inventory, now=0.0).to_dict()
 
-    def closer(self, checkpoint: Checkpoint) -> Checkpoint:
+    def with_own_records(self, checkpoint: Checkpoint) -> Checkpoint:
         """Return the same with what its own records tell beyond the scan; one that is withheld is this save's alone."""
         try:
             return self.layout.closer(self.storage, checkpoint)

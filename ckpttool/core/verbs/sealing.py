@@ -91,7 +91,7 @@ def _sealed(
                 why = f"{checkpoint.name} {refusals[checkpoint.key].why}"
                 yield not_sealed(checkpoint, None, (unknown(Code.CANNOT_ANSWER, why),))
                 continue
-            sealed = tree.closer(checkpoint)  # its records may tell that not all which lies there is its own
+            sealed = tree.with_own_records(checkpoint)  # its records may tell that not all which lies there is its own
             verdict = session.verdict(sealed)
             if name == checkpoint.name:  # who names one says which of two runs is meant
                 sealed = with_fields(sealed, findings=_but_of_runs(sealed.findings))

@@ -195,7 +195,7 @@ def _may_be_record(path: str, records: re.Pattern[str]) -> bool:
 def _ask(noted: Located) -> tuple[Tree, tuple[Checkpoint, ...]]:
     """Let the layout ask what it asks of a whole tree, so that it is written down; return the tree and its saves."""
     tree = scanned(noted, TreeQuestion(sizes=True))
-    saves = tuple(map(tree.closer, tree.inventory.checkpoints))
+    saves = tuple(map(tree.with_own_records, tree.inventory.checkpoints))
     for save in saves:
         tree.slices(save)
     return tree, saves
@@ -217,7 +217,7 @@ def _contents(
     for name in _names_here(tree, question):
         for event in verify(tree, replace(question, name=name, replicas=False, digests=share is not None)):
             if isinstance(event, Verdict) and share is not None:
-                save = tree.closer(
+                save = tree.with_own_records(
                     next(checkpoint for checkpoint in tree.inventory.checkpoints if checkpoint.key == event.key)
                 )
                 try:
