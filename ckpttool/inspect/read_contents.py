@@ -135,7 +135,7 @@ def compare_shard(  # noqa: PLR0913  what may be asked, by keyword
     for path, entries in entries_by_path.items():
         compare = partial(_compare_open, ours=source, entries=entries, numerics=numerics)
         peer_observation = check(counterparts.tasks[path], compare=compare, passed=passed)
-        compared = peer_observation.seen(ShardDistances)
+        compared = peer_observation.result(ShardDistances)
         if compared is not None:
             distances += compared.distances
         findings += (finding for finding in peer_observation.report.findings if finding.severity is Severity.UNKNOWN)

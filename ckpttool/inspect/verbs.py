@@ -97,7 +97,7 @@ def contents_of(side: Side, *, tensors: Sequence[str], observed: Iterable[Observ
     reports = []
     for observed_shard in observed:
         reports.append(observed_shard.report)
-        contents = observed_shard.seen(Opened)
+        contents = observed_shard.result(Opened)
         if contents is not None:
             gathering.add(contents)
     verdict = collect(side.checkpoint, reports, Level.STRUCTURE)

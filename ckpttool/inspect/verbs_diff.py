@@ -72,7 +72,7 @@ def diff(  # noqa: PLR0913  what may be asked, by keyword
         for observed in _compared(ours, theirs, lists, tensors=tensors, numerics=level is Level.NUMERICS):
             unknown = (finding for finding in observed.report.findings if finding.severity is Severity.UNKNOWN)
             findings += (place for place in unknown if place not in findings)
-            shard_distances = observed.seen(ShardDistances)
+            shard_distances = observed.result(ShardDistances)
             if shard_distances is not None:
                 for distance in shard_distances.distances:
                     distances.add(distance, observed.task.rank)
@@ -124,7 +124,7 @@ def _listed(
 ) -> Iterator[Observation]:
     """Take down on the way which file of several holds which tensor."""
     for shard in observed:
-        shard_key, contents = (shard.task.rank, shard.task.role), shard.seen(Opened)
+        shard_key, contents = (shard.task.rank, shard.task.role), shard.result(Opened)
         if contents is not None and shard_key in shared:
             names = lists.setdefault(shard_key, {})
             names.update((entry.name, shard.task.path) for entry in contents.entries)

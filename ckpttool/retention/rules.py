@@ -45,7 +45,7 @@ class Verifier(Protocol):
         """Judge it by all its bytes; None where headers are enough."""
         ...
 
-    def is_whole_in(self, remaining: Inventory, checkpoint: Checkpoint) -> bool:
+    def is_intact_in(self, remaining: Inventory, checkpoint: Checkpoint) -> bool:
         """Judge it by headers as it would be judged if no other checkpoints were there than these."""
         ...
 
@@ -61,7 +61,7 @@ class _Candidate:
 
     checkpoint: Checkpoint
     word: VerdictWord | None = None
-    whole: bool = False
+    is_intact: bool = False
     """Whether nothing speaks against it by headers."""
     stays: Why | None = None
     """Why no count may let it go."""
@@ -185,7 +185,7 @@ def _candidate(checkpoint: Checkpoint, course: Lineage, policy: RetentionPolicy,
         verdict = verifier.headers(checkpoint)
         candidate.word = verdict.word
         against = blocking(verdict.findings)
-        candidate.whole = not against
+        candidate.is_intact = not against
     doubts = (*not_acted_on(checkpoint), *([] if two_runs is None else [two_runs]))
     if against and all(finding.is_tie for finding in against):
         candidate.keep(Why.DISPUTED, f"one of two saves is wrong ({against[0].code.value}), nothing shows which")
@@ -301,7 +301,7 @@ def _keep_evidence(
         changed = {key for key, judgement in before.items() if key not in away and judgements.get(key) != judgement}
         for checkpoint in remaining.checkpoints:
             last = looked_at.get(_key(checkpoint))
-            if last is not None and verifier.is_whole_in(remaining, checkpoint) != last.whole:
+            if last is not None and verifier.is_intact_in(remaining, checkpoint) != last.is_intact:
                 changed.add(_key(checkpoint))
         return frozenset(changed)
 

@@ -165,7 +165,7 @@ def _proposal(
     against = [*refusals, *_not_seen(tree, plan)]
     batches: tuple[Batch, ...] = ()
     pointers = _pointers(tree, plan)
-    fixes = tuple(left_behind(pointers, plan.going, plan.whole, tree.layout.pointing_to))
+    fixes = tuple(left_behind(pointers, plan.going, plan.intact, tree.layout.pointing_to))
     is_here = is_local(tree.storage.root)
     if plan.going and not is_here:
         against += [*signs_of_writing(tree, grace=order.grace), *unreadable(pointers)]
@@ -229,7 +229,7 @@ class _Verifier:
         self._verdicts[checkpoint.key] = verdict = self._headers.verdict(checkpoint)
         return verdict
 
-    def is_whole_in(self, remaining: Inventory, checkpoint: Checkpoint) -> bool:
+    def is_intact_in(self, remaining: Inventory, checkpoint: Checkpoint) -> bool:
         if self._left is None or self._left[0] is not remaining:
             tree = replace(self._tree, inventory=remaining)
             self._left = remaining, session_for(tree, CheckQuestion(level=Level.STRUCTURE))

@@ -101,7 +101,7 @@ class Sighting:
 
     saves: tuple[SeenSave, ...]
     """Newest first."""
-    whole: bool = True
+    is_complete: bool = True
     """False where a folder could not be listed: what is not there may be in it."""
     free_bytes: ByteCount | None = None
     """On the tree's disk; None where it does not say."""

@@ -82,7 +82,7 @@ def observe(watched: Watched, sighting: Sighting, rule: WatchRule, *, now: float
     longest = 0.0 if rule.rested is None else passed
     aged = [replace(save, age=min(save.age or 0.0, longest)) for save in sighting.saves]
     saves = [_seen(before.get(save.key), save, rule, now, moves=moves) for save in aged]
-    if not sighting.whole:
+    if not sighting.is_complete:
         keys = {save.key for save in saves}
         saves += [save for save in watched.saves if save.key not in keys]
     watched = _with_new(watched, saves, before, sighting)

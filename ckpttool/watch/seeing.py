@@ -148,12 +148,12 @@ def sighting(tree: Tree, listed: Moves, question: WatchQuestion, watched: Watche
     if tree.machines is None and question.part is None:
         extras = _Companions(tree, watched)
         seen_saves = tuple(seen_save(checkpoint, wall, extras=extras.of(checkpoint)) for checkpoint in ordered)
-        return Sighting(saves=seen_saves, whole=complete, under_way=_moved(tree.storage, listed.unfinished))
+        return Sighting(saves=seen_saves, is_complete=complete, under_way=_moved(tree.storage, listed.unfinished))
     merge = merge_of(tree)
     if tree.machines is None or merge is None:
         parts = (seen_save(checkpoint, wall, OF_FILES, _sealed(tree, checkpoint)) for checkpoint in ordered)
         # That there are fewer than usual is for whoever sees all of them to judge: what is here is to be read.
-        return Sighting(saves=tuple(replace(part, files=0) for part in parts), whole=complete)
+        return Sighting(saves=tuple(replace(part, files=0) for part in parts), is_complete=complete)
     saves = []
     patience = patience_of(watched, question.rule)
     silent = {node.number for node in watched.nodes if is_silent(watched, node.number, patience)}
@@ -163,7 +163,7 @@ def sighting(tree: Tree, listed: Moves, question: WatchQuestion, watched: Watche
             reported, unlooked = _reported(tree.machines, checkpoint, question.level)
             save = seen_save(checkpoint, wall, OF_PARTS, reported)
             saves.append(replace(save, incomplete=on_hosts((*save.incomplete, *unlooked), tree)))
-    return Sighting(saves=tuple(saves), whole=complete and not merge.lacking, nodes=_nodes(merge))
+    return Sighting(saves=tuple(saves), is_complete=complete and not merge.lacking, nodes=_nodes(merge))
 
 
 class _Companions:

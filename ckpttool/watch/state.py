@@ -29,7 +29,7 @@ from ckpttool.core.formats.strict_json import (
     parse_object,
 )
 from ckpttool.core.records import encoded_name, own_state, unspelled
-from ckpttool.core.records.hashed_json import closed, is_whole
+from ckpttool.core.records.hashed_json import closed, is_intact
 from ckpttool.core.storage import is_local
 from ckpttool.core.storage.local import LocalStorage
 from ckpttool.core.storage.mounts import mount_of
@@ -116,7 +116,7 @@ def read_state(place: str) -> WatchState | None:
     path = Path(place)
     try:
         data = LocalStorage(str(path.parent)).small_file(path.name, limit=STATE_LIMIT)
-        return _state(data) if is_whole(data) else None
+        return _state(data) if is_intact(data) else None
     except (OSError, ValueError):  # a ParseError is one
         return None
 

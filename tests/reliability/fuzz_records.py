@@ -17,7 +17,7 @@ from ckpttool.core.domain.shard import FileStamp, FormatName
 from ckpttool.core.errors import IncompleteError, UsageError
 from ckpttool.core.formats.strict_json import MAX_DEPTH, ParseError, parse_json
 from ckpttool.core.records import JOURNAL, SealPlace, ledger
-from ckpttool.core.records.hashed_json import closed, is_whole
+from ckpttool.core.records.hashed_json import closed, is_intact
 from ckpttool.core.records.journal import TRASH, journal_bytes, read_journal
 from ckpttool.core.records.manifest import ManifestProblem, manifest_bytes, read_manifest
 from ckpttool.core.storage.base import Entry, Kind, OverLimitError
@@ -288,11 +288,11 @@ def hashed(data: bytes) -> bytes:
         text = data.decode("ascii")
     except UnicodeDecodeError:
         return data
-    if is_whole(data):
+    if is_intact(data):
         return data
     body = text.rpartition(',\n  "hash"')[0] or text.removesuffix("}\n")
     whole = closed(body)
-    assert is_whole(whole)
+    assert is_intact(whole)
     return whole
 
 
@@ -355,7 +355,7 @@ def own_ledger(data: bytes) -> None:
     """Load what is remembered of a tree; what is believed is written and read back as the same value."""
     for document in (data, hashed(data)):
         found = ledger.load(written(document))
-        if not is_whole(document):
+        if not is_intact(document):
             assert found == ledger.Ledger()
         for known in found.shards.values():
             assert known.stamp.size >= 0

@@ -11,7 +11,7 @@ from random import Random
 
 from ckpttool.core.errors import ExitCode
 from ckpttool.core.records import SealPlace
-from ckpttool.core.records.hashed_json import is_whole
+from ckpttool.core.records.hashed_json import is_intact
 from ckpttool.core.records.ledger import ledger_place
 from ckpttool.core.records.manifest import ManifestProblem, read_manifest
 from ckpttool.core.storage.local import LocalStorage
@@ -125,7 +125,7 @@ class Scene:
         if not self.ledger.exists():
             return set()
         data = self.ledger.read_bytes()
-        assert is_whole(data), "the ledger is torn"
+        assert is_intact(data), "the ledger is torn"
         return {one["path"] for one in json.loads(data)["shards"]}
 
     def manifests(self) -> dict[str, object]:

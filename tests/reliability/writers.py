@@ -207,9 +207,9 @@ def _ledger(path: str, content: bytes) -> object:
     """A ledger names inodes and times, which no two trees share, and leaves out what could not be read: it is whole."""
     if "cache/" not in path or path.endswith(" mode"):
         return content
-    from ckpttool.core.records.hashed_json import is_whole
+    from ckpttool.core.records.hashed_json import is_intact
 
-    assert is_whole(content), f"{path} is torn"
+    assert is_intact(content), f"{path} is torn"
     return "whole"
 
 

@@ -59,7 +59,7 @@ class Verifier:
             return verdict
         return replace(verdict, findings=(finding(Code.SCHEMA_DIFFERS, Severity.UNKNOWN),))
 
-    def is_whole_in(self, remaining: Inventory, checkpoint: Checkpoint) -> bool:
+    def is_intact_in(self, remaining: Inventory, checkpoint: Checkpoint) -> bool:
         there = {one.name for one in remaining.checkpoints}
         return checkpoint.name not in self.damaged and self.needs.get(checkpoint.name) in {None, *there}
 
@@ -154,7 +154,7 @@ class TestTheNewest:
 
     def test_where_nothing_is_good_nothing_goes(self) -> None:
         plan = planned(FOUR, verifier=Verifier(damaged=["10_2", "20_2", "30_2", "40_2"]))
-        assert (going(plan), plan.good, plan.whole) == (set(), (), ())
+        assert (going(plan), plan.good, plan.intact) == (set(), (), ())
 
     def test_an_incomplete_one_is_not_even_opened(self) -> None:
         missing = finding(Code.RANK_MISSING, Severity.DAMAGE)

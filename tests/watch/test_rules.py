@@ -240,7 +240,7 @@ def test_what_was_read_says_nothing_of_files_that_changed_or_went_meanwhile() ->
 
 
 def test_a_folder_that_cannot_be_listed_takes_no_save_away() -> None:
-    assert [known.name for known in good().poll(whole=False).known.saves] == ["a"]
+    assert [known.name for known in good().poll(is_complete=False).known.saves] == ["a"]
 
 
 def test_a_good_save_is_read_once_more_and_then_never_again() -> None:
@@ -478,7 +478,7 @@ def test_in_any_order_and_with_any_clock_nothing_is_told_twice_of_files_that_sta
     told = 0
     for saves, passed, answer in turns:
         seen = [save(name, mark, incomplete=[MISSING] if part else []) for name, mark, part in saves]
-        course.poll(*seen, passed=passed, whole=whole)
+        course.poll(*seen, passed=passed, is_complete=whole)
         for at in range(len(course.asked)):
             if answer != "none":
                 course.judge(*([CUT] if answer == "cut" else []), at=at)
@@ -487,7 +487,7 @@ def test_in_any_order_and_with_any_clock_nothing_is_told_twice_of_files_that_sta
         assert all(known.state is not SaveState.GOOD or known.was_good for known in course.known.saves)
         assert len(course.told) - told <= 2 * len(seen) + 2
         told = len(course.told)
-        course.poll(*seen, passed=0.0, whole=whole)
+        course.poll(*seen, passed=0.0, is_complete=whole)
     assert {event.kind for event in course.told} <= set(EventKind)
 
 

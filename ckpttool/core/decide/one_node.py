@@ -28,7 +28,7 @@ def judge_one_node(
         is_unseen = around.files is not RankFiles.TOGETHER or bool(around.jobs)
         is_unseen = is_unseen and around.mount.reach is not Reach.SHARED
         return _nothing_here(decision, inventory, around) if is_unseen else decision
-    finding = whole_here_alone(decision.point.checkpoint, around) or _newer_elsewhere(decision, inventory, around)
+    finding = intact_here_alone(decision.point.checkpoint, around) or _newer_elsewhere(decision, inventory, around)
     return decision if finding is None else replace(decision, findings=(finding, *decision.findings))
 
 
@@ -52,7 +52,7 @@ def _newer_elsewhere(plan: ResumePlan, inventory: Inventory, around: Surrounding
     )
 
 
-def whole_here_alone(checkpoint: Checkpoint, around: Surroundings) -> Finding | None:
+def intact_here_alone(checkpoint: Checkpoint, around: Surroundings) -> Finding | None:
     """Say that of a checkpoint which is whole here other machines may have more; None where they have not."""
     if around.mount.reach is Reach.SHARED or around.files is RankFiles.TOGETHER:
         return None

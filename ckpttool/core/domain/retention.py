@@ -130,7 +130,7 @@ class RetentionPlan:
         )
 
     @property
-    def whole(self) -> tuple[Checkpoint, ...]:
+    def intact(self) -> tuple[Checkpoint, ...]:
         """The checkpoints that stay and were found whole: the good ones first, then the rest, each newest first."""
         rest = [fate.checkpoint for fate in self.fates if not fate.goes and _NOT_GOOD.isdisjoint(fate.why)]
         good = self.good

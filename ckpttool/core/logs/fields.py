@@ -139,13 +139,13 @@ def _metrics(source: LogSource, line: int, row: Mapping[str, str]) -> tuple[Step
         overflow=_TRUTHS.get(row.get("overflow", "").strip().lower()),
         skipped=_TRUTHS.get(row.get("skipped", "").strip().lower()),
         time=row.get("time") or None,
-        consumed_samples=_whole(values["consumed_samples"]),
+        consumed_samples=_integer(values["consumed_samples"]),
         learning_rate=values["learning_rate"],
         validation_loss=values["validation_loss"],
     )
     return metrics, problems
 
 
-def _whole(value: float | None) -> int | None:
+def _integer(value: float | None) -> int | None:
     """Return the whole part: some trainers count epochs in fractions."""
     return int(value) if value is not None and math.isfinite(value) else None

@@ -188,10 +188,10 @@ def encode_damaged(damaged: FoundDamaged) -> dict[str, object]:
 
 def _believed(data: bytes) -> Mapping[str, FoundDamaged]:
     from ckpttool.core.formats.strict_json import OWN_MEMORY, as_object, get_list, get_str, parse_object
-    from ckpttool.core.records.hashed_json import is_whole
+    from ckpttool.core.records.hashed_json import is_intact
 
     try:
-        if not is_whole(data):
+        if not is_intact(data):
             return {}
         record = parse_object(data, where="what was found damaged", limit=_LIMIT, most_memory=OWN_MEMORY)
         if get_str(record, "schema") != SCHEMA:

@@ -27,7 +27,7 @@ def closed(members: str) -> bytes:
     return body + f',\n  "hash": "xxh3-128:{_hash(body)}"\n}}\n'.encode("ascii")
 
 
-def is_whole(document: bytes) -> bool:
+def is_intact(document: bytes) -> bool:
     """Tell whether a document is one that `closed` returned, unchanged to the last bit."""
     tail = _TAIL.fullmatch(document[-_TAIL_BYTES:])
     return tail is not None and _hash(memoryview(document)[:-_TAIL_BYTES]) == tail[1].decode("ascii")

@@ -25,7 +25,7 @@ from ckpttool.core.formats.strict_json import (
     parse_object,
 )
 from ckpttool.core.records import HEAL_JOURNAL, JOURNAL, OWN_FOLDER, encoded_name, leads_out, unspelled
-from ckpttool.core.records.hashed_json import closed, is_whole
+from ckpttool.core.records.hashed_json import closed, is_intact
 from ckpttool.core.storage.base import Kind, Storage
 
 TRASH = f"{OWN_FOLDER}/trash"
@@ -125,7 +125,7 @@ def _each(read: Callable[[JsonObject], _T], storage: Storage, kind: _Kind) -> tu
 
 
 def _believed(data: bytes, kind: _Kind) -> tuple[JsonObject, ...]:
-    if not is_whole(data):
+    if not is_intact(data):
         raise ParseError("it does not match its own hash")
     record = parse_object(data, where=kind.path, limit=_LIMIT, most_memory=OWN_MEMORY)
     if get_str(record, "schema", where=kind.path) != kind.schema:

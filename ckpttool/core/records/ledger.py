@@ -38,7 +38,7 @@ from ckpttool.core.formats.strict_json import (
     parse_object,
 )
 from ckpttool.core.records import own_cache
-from ckpttool.core.records.hashed_json import closed, is_on_disk, is_whole, scalars_of, spelled_stamp, stamp_of
+from ckpttool.core.records.hashed_json import closed, is_intact, is_on_disk, scalars_of, spelled_stamp, stamp_of
 from ckpttool.core.records.tensor_table import KnownTensors, read_tensors, spelled_tensors
 from ckpttool.core.storage.base import Storage
 from ckpttool.core.storage.local import LocalStorage
@@ -127,7 +127,7 @@ def _content(place: str) -> bytes:
 
 def _believed(data: bytes) -> Ledger:
     try:
-        return _ledger(data) if is_whole(data) else Ledger()
+        return _ledger(data) if is_intact(data) else Ledger()
     except ValueError:  # a ParseError is one
         return Ledger()
 

@@ -32,7 +32,7 @@ from ckpttool.core.formats.strict_json import (
     parse_object,
 )
 from ckpttool.core.records import SealPlace, leads_out
-from ckpttool.core.records.hashed_json import closed, is_whole, scalars_of
+from ckpttool.core.records.hashed_json import closed, is_intact, scalars_of
 from ckpttool.core.records.tensor_table import TensorTable, row_of, tensor_rows
 from ckpttool.core.storage import is_object_store
 from ckpttool.core.storage.base import OfSeveral, Storage
@@ -260,7 +260,7 @@ def _believed(data: bytes, place: SealPlace, path: str) -> Manifest:
         ParseError: With all that is to be said, or with the key that is wrong.
     """
     # The hash first: what an accident made of the file need not be parsed.
-    if not is_whole(data):
+    if not is_intact(data):
         raise ParseError("torn or edited: it does not match its own hash")
     record = parse_object(data, where=path, limit=MANIFEST_LIMIT, most_memory=OWN_MEMORY)
     manifest = _manifest(record, path)

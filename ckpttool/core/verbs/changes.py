@@ -167,9 +167,9 @@ def seen_in_part(tree: Tree, question: TreeQuestion, checkpoint: Checkpoint) -> 
     jobs = jobs_of(os.environ)
     if not jobs:
         return []  # nobody speaks of other machines
-    from ckpttool.core.decide.one_node import whole_here_alone
+    from ckpttool.core.decide.one_node import intact_here_alone
 
-    finding = whole_here_alone(checkpoint, surroundings(tree, question, jobs))
+    finding = intact_here_alone(checkpoint, surroundings(tree, question, jobs))
     return [] if finding is None else [finding]
 
 

@@ -283,9 +283,9 @@ def with_note_of_others(tree: Tree, question: TreeQuestion) -> Tree:
     jobs = jobs_of(os.environ)
     if not jobs or not tree.inventory.checkpoints or tree.machines is not None:
         return tree  # nobody speaks of other machines
-    from ckpttool.core.decide.one_node import whole_here_alone
+    from ckpttool.core.decide.one_node import intact_here_alone
 
-    notes = whole_here_alone(newest_first(tree.inventory.checkpoints)[0], surroundings(tree, question, jobs))
+    notes = intact_here_alone(newest_first(tree.inventory.checkpoints)[0], surroundings(tree, question, jobs))
     if notes is None:
         return tree
     note = replace(notes, severity=Severity.NOTE)

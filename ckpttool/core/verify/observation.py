@@ -37,9 +37,9 @@ class Observation:
     content: PassResult | None = None
     """What reading the task's bytes told; None where only the header was to be read, or the header is damaged."""
     added: Added | None = None
-    """What another look than a check's saw beside it; None where there was none. `seen` gives it back by its type."""
+    """What another look than a check's saw beside it; None where there was none. `result` gives it back by its type."""
 
-    def seen(self, kind: type[A]) -> A | None:
+    def result(self, kind: type[A]) -> A | None:
         """Return what was added, where it is of this kind."""
         return self.added if isinstance(self.added, kind) else None
 

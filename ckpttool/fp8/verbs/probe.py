@@ -62,7 +62,7 @@ def fp8_probe(
     largest = partial(largest_in_shard, is_selected=is_selected, as_stored=question.as_stored)
     earlier: dict[str, float] = {}
     for observed in _run(of_history, largest):
-        found_largest = observed.seen(ShardLargest)
+        found_largest = observed.result(ShardLargest)
         if found_largest is not None:
             for name, amax in found_largest.magnitudes:
                 earlier[name] = max(amax, earlier.get(name, 0.0))
@@ -72,7 +72,7 @@ def fp8_probe(
     gated: list[GatedNumbers] = []
     for observed in _run(tasks, partial(probe_shard, question=question, is_selected=is_selected, extras=extras)):
         reports.append(observed.report)
-        numbers = observed.seen(ShardNumbers)
+        numbers = observed.result(ShardNumbers)
         if numbers is not None:
             tensors += numbers.tensors
             gated += numbers.gated
@@ -123,7 +123,7 @@ def _scales(side: Side) -> dict[str, str]:
     if len(side.checkpoint.shards) == 1 or any(shard.rank is not None for shard in side.checkpoint.shards):
         return {}
     contents_opened = (
-        contents for outcome in opened(side, is_all=False) if (contents := outcome.seen(Opened)) is not None
+        contents for outcome in opened(side, is_all=False) if (contents := outcome.result(Opened)) is not None
     )
     return {
         entry.name: shard.path

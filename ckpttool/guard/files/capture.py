@@ -31,7 +31,7 @@ from ckpttool.core.formats.strict_json import (
     number,
     parse_object,
 )
-from ckpttool.core.records.hashed_json import closed, is_whole
+from ckpttool.core.records.hashed_json import closed, is_intact
 from ckpttool.guard.model.capture import (
     CaptureLevel,
     GradientFacts,
@@ -227,7 +227,7 @@ def read_rank(data: bytes, rank: int, *, where: str) -> RankCapture:
 
 def _whole_record(data: bytes, schema: str, where: str) -> JsonObject:
     # The hash first: what an accident made of the file need not be parsed.
-    if not is_whole(data):
+    if not is_intact(data):
         raise ParseError("torn or edited: it does not match its own hash", where=where)
     record = parse_object(data, where=where, limit=RECORD_LIMIT, most_memory=OWN_MEMORY)
     own_schema = get_str(record, "schema", where=where)

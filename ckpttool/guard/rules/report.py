@@ -113,16 +113,16 @@ class GuardTally:
         """Take the next event of a file, of which the first is a `run` that says whose file it is."""
         values = event.values
         if self._rank is None:
-            self._rank = Rank(_whole(values, "rank") or 0)
+            self._rank = Rank(_integer(values, "rank") or 0)
         tally = self._ranks.setdefault(self._rank, _OfRank())
         if event.kind is GuardEventKind.RUN and values.get("rotated") is True:
             return
         tally.counts[event.kind] += 1
-        tally.lost += _whole(values, "lost") or 0
+        tally.lost += _integer(values, "lost") or 0
         match event.kind:
             case GuardEventKind.RUN:
                 tally.host, tally.stopped_at = _text(values, "host"), None
-                self._world = _whole(values, "world_size") or self._world
+                self._world = _integer(values, "world_size") or self._world
             case GuardEventKind.STEP:
                 _step(tally, event)
             case GuardEventKind.STOP if values.get("stopped") is not False:
@@ -194,7 +194,7 @@ class GuardTally:
         rank = _rank(values.get("rank"))
         if event.kind is GuardEventKind.CHECKSUM_ABNORMAL and rank is None:
             rank = on_rank
-        since = _whole(values, "since_step")
+        since = _integer(values, "since_step")
         key = (event.step, None if event.kind is GuardEventKind.REPLICAS_DISAGREE else rank)
         if len(faults) < MOST:
             fault = FaultTold(
@@ -290,13 +290,13 @@ def _text(values: Mapping[str, EventValue], key: str) -> str:
     return value[:_MOST_CHARACTERS] if isinstance(value, str) else ""
 
 
-def _whole(values: Mapping[str, EventValue], key: str) -> int | None:
+def _integer(values: Mapping[str, EventValue], key: str) -> int | None:
     value = values.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _rank(value: EventValue) -> Rank | None:
-    number = _whole({"rank": value}, "rank")
+    number = _integer({"rank": value}, "rank")
     return None if number is None else Rank(number)
 
 

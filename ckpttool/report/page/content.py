@@ -16,7 +16,7 @@ from ckpttool.core.domain.units import Rank, counted, lasting, moment_if_any, on
 from ckpttool.core.domain.verdict import Level, VerdictWord
 from ckpttool.core.errors import ExitCode
 from ckpttool.core.render.answers.inventory import age, minute, to_the_minute, unconfirmed
-from ckpttool.core.render.answers.plan import beside_settings, lost, refusal, ways_on, whole_at
+from ckpttool.core.render.answers.plan import beside_settings, intact_at, lost, refusal, ways_on
 from ckpttool.core.render.answers.position import data_rows
 from ckpttool.core.render.answers.resume import fragment
 from ckpttool.core.render.escape import shown, size
@@ -71,7 +71,7 @@ def lead(report: TreeReport) -> Lead:
             passed=passed,
             more_passed=len(rejected) - len(passed),
         )
-    checkpoint, is_intact = answer.point.checkpoint, whole_at(answer)
+    checkpoint, is_intact = answer.point.checkpoint, intact_at(answer)
     warning = unconfirmed(checkpoint, "--config or --world-size")
     grouped: dict[str, list[str]] = {}
     load = answer.load if report.loaded_from is None else answer.load.at(report.loaded_from)

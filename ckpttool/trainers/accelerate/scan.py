@@ -14,7 +14,7 @@ from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.scalars import Scalars
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.domain.units import Rank, Step, counted
-from ckpttool.core.formats.torch.plain import whole_at
+from ckpttool.core.formats.torch.plain import integer_at
 from ckpttool.core.storage.base import Kind, Storage
 from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.accelerate import FOLDER, LOADER, NUMBERED, RANK_STATE, TRAINER, folder_of
@@ -146,9 +146,9 @@ def _progress(storage: Storage, save: SaveFolder, world: int | None) -> tuple[in
     """Return the step, and what the schedule counts: by itself Accelerate lets it count each rank's batch."""
     registered = sorted(name for name in save.names if re.fullmatch(_REGISTERED, name))
     counts = [first_told(storage, (save.path(name),)) for name in registered[:4]]
-    steps = [step for count in counts for key in _STEPS if (step := whole_at(count, key)) is not None and step >= 0]
+    steps = [step for count in counts for key in _STEPS if (step := integer_at(count, key)) is not None and step >= 0]
     has_schedule = "scheduler.bin" in save.names
-    updates = whole_at(first_told(storage, (save.path("scheduler.bin"),)), "last_epoch") if has_schedule else None
+    updates = integer_at(first_told(storage, (save.path("scheduler.bin"),)), "last_epoch") if has_schedule else None
     if steps:
         return steps[0], updates
     if updates is None or not world or updates % world:

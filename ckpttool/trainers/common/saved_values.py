@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ckpttool.core.domain.finding import Code, Finding, suspect
 from ckpttool.core.domain.units import STEP_DIGITS
 from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError
-from ckpttool.core.formats.torch.plain import plain_values, whole_at
+from ckpttool.core.formats.torch.plain import integer_at, plain_values
 from ckpttool.core.storage.base import Storage
 
 _TRIED = 4
@@ -27,7 +27,7 @@ def first_told(storage: Storage, paths: Iterable[str]) -> object:
 
 def count_at(values: object, *path: str) -> int | None:
     """Return what was counted; None where there is no such number, or none that a training can have reached."""
-    value = whole_at(values, *path)
+    value = integer_at(values, *path)
     return value if value is not None and 0 <= value < 10**STEP_DIGITS else None
 
 

@@ -323,6 +323,6 @@ def _notes(resume: Resume, arguments: Arguments) -> Iterator[Finding]:
 
 
 def _updates(value: object) -> int | None:
-    from ckpttool.core.formats.torch.plain import whole_at
+    from ckpttool.core.formats.torch.plain import integer_at
 
-    return whole_at(value, "last_epoch")
+    return integer_at(value, "last_epoch")

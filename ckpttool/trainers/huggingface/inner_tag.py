@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ckpttool.core.domain.finding import Code, Finding, unsafe
 from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
-from ckpttool.core.formats.torch.plain import whole_at
+from ckpttool.core.formats.torch.plain import integer_at
 from ckpttool.core.storage.base import Storage, unreadable
 from ckpttool.trainers.common.listed import listed_damage, listed_shard
 from ckpttool.trainers.common.saved_values import first_told
@@ -73,8 +73,8 @@ def _absent(storage: Storage, folder: str, shards: list[Shard]) -> list[Finding]
     if not models:
         return [absent(folder, "DeepSpeed's file of the model")]
     content = first_told(storage, models)
-    data, tensor = (min(whole_at(content, f"{which}_world_size") or 1, _MOST) for which in ("dp", "mp"))
-    stage = whole_at(content, "ds_config", "zero_optimization", "stage") or 0
+    data, tensor = (min(integer_at(content, f"{which}_world_size") or 1, _MOST) for which in ("dp", "mp"))
+    stage = integer_at(content, "ds_config", "zero_optimization", "stage") or 0
     if stage and all("_optim_states" not in name for name in file_names):
         return [absent(folder, "DeepSpeed's state of the optimizer")]
     lacking = []

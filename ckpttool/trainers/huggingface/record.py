@@ -284,7 +284,7 @@ class ArgumentsReader:
 
 def _arguments(source: ByteSource) -> Arguments:
     from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError
-    from ckpttool.core.formats.torch.plain import plain_values, value_at, whole_at
+    from ckpttool.core.formats.torch.plain import integer_at, plain_values, value_at
 
     try:
         arguments = plain_values(source)
@@ -292,7 +292,7 @@ def _arguments(source: ByteSource) -> Arguments:
         return Arguments()
 
     def count(*path: str) -> int | None:
-        number = whole_at(arguments, *path)
+        number = integer_at(arguments, *path)
         return number if number is not None and number > 0 else None
 
     return Arguments(

@@ -17,7 +17,7 @@ from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.domain.question import AskedSizes
 from ckpttool.core.domain.shard import ShardRole
-from ckpttool.core.formats.torch.plain import text_at, value_at, whole_at
+from ckpttool.core.formats.torch.plain import integer_at, text_at, value_at
 from ckpttool.core.render.shell import quote
 from ckpttool.core.storage.base import is_there
 from ckpttool.trainers.base import Effects, Resume
@@ -108,7 +108,7 @@ def _position(resume: Resume) -> GoesOn:
     read = consumed(resume.plan, resume.inventory, resume.data)
     kind = text_at(arguments, "dataloader_type") or "single"
     exact = by_samples(resume.plan.point.step, read, why="the sampler begins behind consumed_train_samples of the save")
-    if kind == "single" and (not read.changes or whole_at(arguments, "train_samples") is not None):
+    if kind == "single" and (not read.changes or integer_at(arguments, "train_samples") is not None):
         return exact
     if kind == "single":
         why = "with --train-iters the index of samples is built anew for another number of them, and shuffled otherwise"

@@ -89,11 +89,11 @@ def state_in(values: ScalarValues) -> TrainState:
     """Return what a file said that was asked for these scalars."""
     by_name = dict(values)
     return TrainState(
-        epoch_num=_whole(by_name.get("epoch_num")),
-        step_num=_whole(by_name.get("step_num")),
-        global_step=_whole(by_name.get("global_step")),
+        epoch_num=_integer(by_name.get("epoch_num")),
+        step_num=_integer(by_name.get("step_num")),
+        global_step=_integer(by_name.get("global_step")),
         loss_scale=by_name.get("loss_scale"),
-        global_batch_size=_whole(by_name.get("global_batch_size")),
+        global_batch_size=_integer(by_name.get("global_batch_size")),
     )
 
 
@@ -107,9 +107,9 @@ def state_of(scalars: Scalars) -> TrainState:
     """Return what the scalars of a checkpoint of MindFormers say by its own names."""
     by_name = dict(scalars.rest)
     return TrainState(
-        epoch_num=_whole(by_name.get("epoch_num")),
+        epoch_num=_integer(by_name.get("epoch_num")),
         step_num=scalars.step,
-        global_step=_whole(by_name.get("global_step")),
+        global_step=_integer(by_name.get("global_step")),
         loss_scale=by_name.get("loss_scale"),
         global_batch_size=scalars.global_batch_size,
         consumed_samples=scalars.samples,
@@ -121,7 +121,7 @@ def by_pynative(checkpoint: Checkpoint) -> bool:
     return any(name == PLANNED_STEPS for name, _ in checkpoint.scalars.rest)
 
 
-def _whole(value: float | None) -> int | None:
+def _integer(value: float | None) -> int | None:
     return None if value is None else int(value)
 
 

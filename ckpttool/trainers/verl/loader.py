@@ -5,7 +5,7 @@ Source: stateful_dataloader.py of torchdata 0.11; a loader with processes of its
 
 from __future__ import annotations
 
-from ckpttool.core.formats.torch.plain import whole_at
+from ckpttool.core.formats.torch.plain import integer_at
 
 
 def batches_in(state: object) -> int | None:
@@ -14,5 +14,5 @@ def batches_in(state: object) -> int | None:
     Args:
         state: What the file holds beside its tensors.
     """
-    since, last = whole_at(state, "_steps_since_snapshot"), whole_at(state, "_snapshot", "_snapshot_step")
-    return whole_at(state, "_num_yielded") if since is None or last is None else last + since
+    since, last = integer_at(state, "_steps_since_snapshot"), integer_at(state, "_snapshot", "_snapshot_step")
+    return integer_at(state, "_num_yielded") if since is None or last is None else last + since

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import ckpttool
 from ckpttool.core.decide.completeness import MOST_NAMED
-from ckpttool.core.decide.one_node import judge_one_node, whole_here_alone
+from ckpttool.core.decide.one_node import intact_here_alone, judge_one_node
 from ckpttool.core.decide.resume import choose
 from ckpttool.core.domain.expectation import RankFiles, WorldEvidence
 from ckpttool.core.domain.finding import Code, Finding, Severity
@@ -156,12 +156,12 @@ class TestWholeHere:
         jobs = [Job(said_by="JOB=2", several=True)]
         save = replace(checkpoint(ranks=[]), expected=None)
         for files in (RankFiles.UNKNOWN, RankFiles.UNCOUNTED):
-            found = whole_here_alone(save, around(mount, [], jobs, files))
+            found = intact_here_alone(save, around(mount, [], jobs, files))
             assert found is not None
             assert "files of unknown ranks lie on" in found.message
         recorded = replace(save, expected=("a",))
-        assert whole_here_alone(recorded, around(mount, [], jobs, RankFiles.UNKNOWN)) is None
-        assert whole_here_alone(recorded, around(mount, [], jobs, RankFiles.UNCOUNTED)) is not None
+        assert intact_here_alone(recorded, around(mount, [], jobs, RankFiles.UNKNOWN)) is None
+        assert intact_here_alone(recorded, around(mount, [], jobs, RankFiles.UNCOUNTED)) is not None
 
     def test_the_newer_layout_counts_its_ranks_itself(self, tmp_path: Path) -> None:
         built = TreeBuilder(tmp_path).iteration(step=20, world=2)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ckpttool.core.formats.torch import plain
 from ckpttool.core.formats.torch.part import FilePart
 from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError, Global, Made
-from ckpttool.core.formats.torch.plain import plain_values, text_at, value_at, whole_at
+from ckpttool.core.formats.torch.plain import integer_at, plain_values, text_at, value_at
 from tests.conftest import FIXTURES, TESTS
 from tests.support.shard_writers import MemorySource
 
@@ -77,8 +77,8 @@ def test_a_file_says_what_was_saved(data: bytes) -> None:
 def test_a_loops_own_checkpoint_says_its_step() -> None:
     data = (FIXTURES / "torch" / "checkpoint_700.pt").read_bytes()
     tree = plain_values(MemorySource(data))
-    assert (whole_at(tree, "step"), whole_at(tree, "epoch")) == (700, 2)
-    assert whole_at(tree, "model") is None
+    assert (integer_at(tree, "step"), integer_at(tree, "epoch")) == (700, 2)
+    assert integer_at(tree, "model") is None
 
 
 @pytest.mark.parametrize(
@@ -184,8 +184,8 @@ class Counters:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_path_of_keys_leads_through_dictionaries_lists_and_objects(protocol: int) -> None:
     tree = plain_values(MemorySource(pickle.dumps({"a": [Counters(), PurePosixPath("x")], "b": {"c": "d"}}, protocol)))
-    assert whole_at(tree, "a", 0, "step") == 7
-    assert whole_at(tree, "a", 0, "done") is None  # a boolean is no number
+    assert integer_at(tree, "a", 0, "step") == 7
+    assert integer_at(tree, "a", 0, "done") is None  # a boolean is no number
     assert text_at(tree, "a", 0, "name") == "run"
     assert text_at(tree, "a", 0, "step") is None
     assert text_at(tree, "b", "c") == "d"

@@ -20,7 +20,7 @@ from ckpttool.core.domain.manifest import CHUNK_BYTES, Manifest
 from ckpttool.core.domain.shard import FormatName
 from ckpttool.core.records import SealPlace
 from ckpttool.core.records import manifest as record
-from ckpttool.core.records.hashed_json import is_whole
+from ckpttool.core.records.hashed_json import is_intact
 from ckpttool.core.records.manifest import ManifestProblem, manifest_bytes, read_manifest
 from ckpttool.core.storage.local import LocalStorage
 from ckpttool.trainers.base import ScanOptions
@@ -98,8 +98,8 @@ def test_every_truncation_is_not_verified() -> None:
 @given(st.binary(min_size=1, max_size=80), st.booleans())
 def test_whatever_is_put_before_or_behind_shows(more: bytes, before: bool) -> None:
     whole = manifest_bytes(WHOLE)
-    assert is_whole(whole)
-    assert not is_whole(more + whole if before else whole + more)
+    assert is_intact(whole)
+    assert not is_intact(more + whole if before else whole + more)
 
 
 @pytest.mark.parametrize(

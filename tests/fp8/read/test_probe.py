@@ -48,7 +48,7 @@ def seen(path: Path, question: ProbeQuestion = ProbeQuestion()) -> Observation: 
 
 
 def probed(path: Path, question: ProbeQuestion = ProbeQuestion()) -> tuple[TensorNumbers, ...]:  # noqa: B008
-    added = seen(path, question).seen(ShardNumbers)
+    added = seen(path, question).result(ShardNumbers)
     assert added is not None
     return added.tensors
 

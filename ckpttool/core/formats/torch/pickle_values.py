@@ -140,7 +140,7 @@ class Machine:
         else:
             self._stack.pop()
 
-    def again(self) -> None:
+    def duplicate(self) -> None:
         """Push the last value once more."""
         self._stack.append(self._stack[-1])
 
@@ -158,7 +158,7 @@ class Machine:
         """Remember the last value."""
         self._memo[len(self._memo) if place is None else place] = self._stack[-1]
 
-    def whole(self, data: bytes) -> None:
+    def integer(self, data: bytes) -> None:
         """Push a whole number."""
         if len(data) > _MOST_INT_BYTES:
             raise BrokenPickleError(f"a number of {len(data)} bytes")
@@ -286,7 +286,7 @@ Machine.opcodes = {ord(opcode): _pushing(take) for opcode, take in _PUSHED.items
         "(": Machine.mark,
         "0": Machine.drop,
         "1": Machine.since_mark,
-        "2": Machine.again,
+        "2": Machine.duplicate,
         **dict.fromkeys("IL", _line_number),
         "P": lambda machine: machine.stored(machine.line()),
         "Q": lambda machine: machine.stored(machine.pop()),
@@ -314,8 +314,8 @@ Machine.opcodes = {ord(opcode): _pushing(take) for opcode, take in _PUSHED.items
         "\x85": lambda machine: machine.pack(1),
         "\x86": lambda machine: machine.pack(2),
         "\x87": lambda machine: machine.pack(3),
-        "\x8a": lambda machine: machine.whole(machine.counted(1)),
-        "\x8b": lambda machine: machine.whole(machine.counted(4)),
+        "\x8a": lambda machine: machine.integer(machine.counted(1)),
+        "\x8b": lambda machine: machine.integer(machine.counted(4)),
         "\x92": lambda machine: machine.new(3),
         "\x93": lambda machine: machine.named(*[machine.pop(), machine.pop()][::-1]),
         "\x94": Machine.keep,

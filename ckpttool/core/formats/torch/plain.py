@@ -97,7 +97,7 @@ def value_at(tree: object, *path: str | int) -> object:
     return tree
 
 
-def whole_at(tree: object, *path: str | int) -> int | None:
+def integer_at(tree: object, *path: str | int) -> int | None:
     """Return the whole number at a path of keys; None where there is none. A boolean is no number."""
     value = value_at(tree, *path)
     return value if type(value) is int else None

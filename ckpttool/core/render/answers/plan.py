@@ -242,7 +242,7 @@ def _chosen(plan: ResumePlan, code: ExitCode, now: float | None) -> list[Rendera
     in_part = seen_in_part(plan.findings)
     style = "bold yellow" if in_part or code is not ExitCode.OK else "bold green"
     end = "" if code is ExitCode.OK else f" (exit {code.value})"
-    headline = line(f"Resume from {shown(checkpoint.name)}: {whole_at(plan)}{end}", style=style)
+    headline = line(f"Resume from {shown(checkpoint.name)}: {intact_at(plan)}{end}", style=style)
     # Names of files are one word to whoever copies them, blanks and all.
     names = {setting.place.name for setting in plan.load.settings if isinstance(setting.value, str)}
     rows = [(key, line(value, no_wrap=key in names)) for key, value in _settings(plan)]
@@ -266,7 +266,7 @@ def _copied_first(plan: ResumePlan) -> str:
     return f"A trainer loads from a disk: copy {files} of {shown(plan.root)} first (--format json lists them in `copy`)"
 
 
-def whole_at(plan: ResumePlan) -> str:
+def intact_at(plan: ResumePlan) -> str:
     """Say at which step the chosen one is, and on how many ranks it is whole: `step 40, whole on all 4 ranks`."""
     ranks = plan.point.checkpoint.topology.world_size
     at = f"step {plan.point.step}, whole"

@@ -51,14 +51,14 @@ class EntryDigest:
     """None where it was not asked for, or the elements are no floating-point numbers."""
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """True where every byte of the entry has been seen."""
         return self.begin == 0 and self.end == self.entry.nbytes
 
     @property
     def integer(self) -> int | None:
         """The value of an integer without dimensions."""
-        if not self.scalar or not self.whole:
+        if not self.scalar or not self.is_complete:
             return None
         return int.from_bytes(self.scalar, "little", signed=self.entry.dtype.value.startswith("I"))
 
@@ -116,7 +116,7 @@ class PassResult:
         """
         parts = []
         for entry in self.entries:
-            if entry.crc32 is None or not entry.whole:
+            if entry.crc32 is None or not entry.is_complete:
                 raise ValueError(f"{entry.entry.name}: no CRC32 of the whole tensor")
             name, nbytes = entry.entry.name, entry.entry.nbytes
             parts.append(EntryBytes(name=name, crc32=entry.crc32, nbytes=nbytes, integer=entry.integer))

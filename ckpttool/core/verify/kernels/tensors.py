@@ -42,7 +42,7 @@ class TensorPart:
 class TensorsSeen:
     """What a pass, or several joined ones, told of the tensors. A picklable value."""
 
-    whole: tuple[tuple[str, bytes], ...] = ()
+    complete: tuple[tuple[str, bytes], ...] = ()
     """Name and digest of each that was seen whole, in file order."""
     parts: tuple[TensorPart, ...] = ()
     """Of the others."""
@@ -52,9 +52,9 @@ class TensorsSeen:
 
         A name that stands for two tensors tells nothing of either.
         """
-        by_name = dict(self.whole)
-        if len(by_name) < len(self.whole):
-            times = Counter(name for name, _ in self.whole)
+        by_name = dict(self.complete)
+        if len(by_name) < len(self.complete):
+            times = Counter(name for name, _ in self.complete)
             by_name = {name: digest for name, digest in by_name.items() if times[name] == 1}
         names = tuple(sorted(by_name))
         if not "".join(names).isascii():
@@ -69,7 +69,7 @@ def _is_text(name: str) -> bool:
 
 def join_tensors(parts: Sequence[TensorsSeen]) -> TensorsSeen:
     """Return what passes over consecutive parts of a file tell together; a tensor with a gap stays unknown."""
-    complete = [pair for seen_part in parts for pair in seen_part.whole]
+    complete = [pair for seen_part in parts for pair in seen_part.complete]
     by_name: dict[str, TensorPart] = {}
     for part in sorted((part for seen_part in parts for part in seen_part.parts), key=lambda part: part.begin):
         before = by_name.get(part.name)
@@ -78,7 +78,7 @@ def join_tensors(parts: Sequence[TensorsSeen]) -> TensorsSeen:
         elif not part.begin:
             by_name[part.name] = part
     complete += [(part.name, _digest(part.nbytes, part.pieces)) for part in by_name.values() if part.end == part.nbytes]
-    return TensorsSeen(whole=tuple(complete))
+    return TensorsSeen(complete=tuple(complete))
 
 
 def _joined(before: TensorPart, after: TensorPart) -> TensorPart:
@@ -158,7 +158,7 @@ class TensorHashes:
             if tensor is not None:
                 low = max(first, offset)
                 tensor.feed(logical + low - first, block[low - offset : last - offset])
-                if last <= end and tensor.whole:
+                if last <= end and tensor.is_complete:
                     self._whole.append((name, tensor.digest()))
             elif first < offset or last > end:
                 self._hash.update(block[max(0, first - offset) : last - offset])
@@ -181,8 +181,8 @@ class TensorHashes:
 
     def result(self) -> TensorsSeen:
         """Return what the blocks so far told."""
-        parts = (tensor.part() for tensor in self._open if tensor.seen and not tensor.whole)
-        return TensorsSeen(whole=tuple(self._whole), parts=tuple(parts))
+        parts = (tensor.part() for tensor in self._open if tensor.has_begun and not tensor.is_complete)
+        return TensorsSeen(complete=tuple(self._whole), parts=tuple(parts))
 
 
 class _Open:
@@ -215,12 +215,12 @@ class _Open:
         self._hash = xxh3_64()
 
     @property
-    def seen(self) -> bool:
+    def has_begun(self) -> bool:
         """Whether any byte has come."""
         return self._end > self._begin
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every byte has come."""
         return self._begin == 0 and self._end == self.nbytes
 

@@ -245,8 +245,8 @@ def _meta(storage: Storage, path: str) -> MetaView:
     file = value.get("last_ckpt_file")
     return MetaView(
         reading=reading,
-        epoch=_whole(value.get("last_epoch")),
-        step=_whole(value.get("last_step")),
+        epoch=_integer(value.get("last_epoch")),
+        step=_integer(value.get("last_step")),
         file=file if isinstance(file, str) else None,
     )
 
@@ -350,7 +350,7 @@ def _json(storage: Storage, path: str, *, most_memory: int = MOST_MEMORY) -> tup
     return reading, value
 
 
-def _whole(value: Json) -> int | None:
+def _integer(value: Json) -> int | None:
     return value if isinstance(value, int) else None
 
 

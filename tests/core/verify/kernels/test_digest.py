@@ -82,7 +82,7 @@ def test_one_pass_tells_what_separate_looks_tell(
     assert {seen.entry for seen in result.entries} == set(entries)
     for seen in result.entries:
         content = b"".join(data[begin:end] for begin, end in seen.entry.spans)
-        assert seen.whole
+        assert seen.is_complete
         assert seen.crc32 == zlib.crc32(content)
         if seen.entry.dtype in FLOATS:
             fold = NumericFold(seen.entry.dtype, Scratch())
