@@ -26,7 +26,7 @@ from ckpttool.core.render import guide, schemas
 from ckpttool.core.storage.base import ByteSource, Storage
 from ckpttool.core.verify.observation import Engine
 from ckpttool.health.policies.base import Policy, Watch
-from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, OwnWords, Simulator
+from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, Phrasing, Simulator
 from ckpttool.trainers.base import Layout, LayoutSigns, Trainer
 from ckpttool.trainers.locate import loose_file
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS, Quirks, quirks_of
@@ -212,7 +212,7 @@ SEAMS: dict[str, type] = {
     "format": ShardFormat, "log": LogFormat,
     "policy": Policy, "watch": Watch, "storage": Storage, "source": ByteSource, "engine": Engine,
     "config": ConfigReader, "places": LogPlaces, "health": HealthFile, "simulator": Simulator,
-    "words": OwnWords,
+    "words": Phrasing,
 }  # fmt: skip
 
 

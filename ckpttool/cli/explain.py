@@ -63,7 +63,7 @@ def _of_answers(code_text: str, width: int) -> _Word | None:
     """Explain an exit code or a verdict; None: it is neither."""
     ended, verdict = _exit_code(code_text), _verdict(code_text)
     if ended is not None:
-        meanings = _meant_by(ended)
+        meanings = _meanings_of(ended)
         return _Word(texts.exit_text(ended, meanings, width=width), texts.exit_document(ended, meanings))
     if verdict is not None:
         return _Word(texts.verdict_text(verdict, width=width), texts.verdict_document(verdict))
@@ -87,7 +87,7 @@ def _exit_code(code_text: str) -> ExitCode | None:
     return ExitCode(int(code_text)) if re.fullmatch("[0-9]{1,3}", code_text) and int(code_text) in {*ExitCode} else None
 
 
-def _meant_by(code: int) -> dict[str, str]:
+def _meanings_of(code: int) -> dict[str, str]:
     """Return what an exit code means in each command of which it is one of its own; a group speaks for its commands."""
     from ckpttool.cli.main import app
 

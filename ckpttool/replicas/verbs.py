@@ -27,9 +27,9 @@ from ckpttool.core.verbs.changes import (
     assert_unchanged,
     change_of,
     changeable_tree,
-    in_the_way,
     in_trash,
     moving,
+    obstacles,
     pending,
     seen_in_part,
     signs_of_writing,
@@ -146,7 +146,7 @@ def _against(tree: Tree, question: TreeQuestion, healing: Healing, order: HealOr
     yield from seen_in_part(tree, question, healing.checkpoint)
     yield from signs_of_writing(tree, grace=order.grace)
     places = [shard.sick.path for shard in healing.healable]
-    yield from in_the_way(tree, [*places, *(fix.path for fix in healing.fixes)])
+    yield from obstacles(tree, [*places, *(fix.path for fix in healing.fixes)])
 
 
 def _path_of(tree: Tree, checkpoint: Checkpoint, place: Place) -> str | None:

@@ -13,7 +13,7 @@ from ckpttool.core.render.finding_lines import grouped_findings, pointer
 from ckpttool.core.render.json import Document, finding_document
 from ckpttool.core.render.pointer_records import record_lines, records_document
 from ckpttool.core.render.shell import join, quote
-from ckpttool.core.render.text import NARROW, columns, line, stack, whole_words
+from ckpttool.core.render.text import NARROW, columns, line, stack, unbroken_words
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -163,7 +163,7 @@ class _FateTable:
             verdict = "–" if fate.word is None else fate.word.value
             middle = () if narrow else (step, size(checkpoint.nbytes), verdict, checkpoint.health.value)
             table.add_row(cell, line(shown(checkpoint.name)), *middle, line(shown(fate.because)))
-        yield whole_words(table)
+        yield unbroken_words(table)
 
 
 def _undo(pruning: Pruning) -> str:

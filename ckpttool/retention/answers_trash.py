@@ -13,7 +13,7 @@ from ckpttool.core.render.escape import shown, size
 from ckpttool.core.render.finding_lines import grouped_findings, pointer
 from ckpttool.core.render.json import Document, finding_document
 from ckpttool.core.render.shell import quote
-from ckpttool.core.render.text import columns, line, stack, whole_words
+from ckpttool.core.render.text import columns, line, stack, unbroken_words
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -114,7 +114,7 @@ def _rows(trash: Trash, listed: tuple[InTrash, ...]) -> RenderableType:
         table.add_row(
             *first, line(shown(name)), *prefix, step, size(save.nbytes), to_the_minute(_at(save.since)), *until
         )
-    return whole_words(table)
+    return unbroken_words(table)
 
 
 def _advice(trash: Trash) -> list[Text]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
-from ckpttool.core.decide.changes import left_behind
+from ckpttool.core.decide.changes import stale_pointers
 from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.core.domain.finding import Finding, blocking
 from ckpttool.core.domain.finding import seen_in_part as may_be_elsewhere
@@ -165,7 +165,7 @@ def _proposal(
     against = [*refusals, *_not_seen(tree, plan)]
     batches: tuple[Batch, ...] = ()
     pointers = _pointers(tree, plan)
-    fixes = tuple(left_behind(pointers, plan.going, plan.intact, tree.layout.pointing_to))
+    fixes = tuple(stale_pointers(pointers, plan.going, plan.intact, tree.layout.pointing_to))
     is_here = is_local(tree.storage.root)
     if plan.going and not is_here:
         against += [*signs_of_writing(tree, grace=order.grace), *unreadable(pointers)]

@@ -157,7 +157,7 @@ class Simulator(Protocol):
         ...
 
 
-class OwnWords(Protocol):
+class Phrasing(Protocol):
     """How a trainer is told what ckpttool advises."""
 
     @property

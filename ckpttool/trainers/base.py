@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ckpttool.core.logs.base import LogFormat, LogPlaces
     from ckpttool.core.records import SealPlace
     from ckpttool.core.storage.base import Storage
-    from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, OwnWords, Simulator
+    from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, Phrasing, Simulator
     from ckpttool.trainers.listing import Listing
 
 
@@ -307,7 +307,7 @@ class Trainer:
     launch_at: str | None = None
     """How it is started: a `LaunchTarget`."""
     words_at: str | None = None
-    """How it is told what ckpttool advises: `OwnWords`."""
+    """How it is told what ckpttool advises: `Phrasing`."""
     asd_dialects_at: tuple[str, ...] = ()
     """Its own detectors of silent errors, each an `AsdDialect`; those of the frameworks are known without it."""
     scalars_at: str | None = None
@@ -352,9 +352,9 @@ class Trainer:
         return cast("LaunchTarget | None", _if_any(self.launch_at))
 
     @property
-    def words(self) -> OwnWords | None:
+    def words(self) -> Phrasing | None:
         """How it is told what ckpttool advises; None where it is not."""
-        return cast("OwnWords | None", _if_any(self.words_at))
+        return cast("Phrasing | None", _if_any(self.words_at))
 
     @property
     def asd_dialects(self) -> tuple[AsdDialect, ...]:

@@ -22,7 +22,7 @@ MOST_FOLDERS = 20_000
 """That are listed: what has more of them is asked about in parts."""
 
 
-class Below(NamedTuple):
+class TreeFolder(NamedTuple):
     """A folder whose names are those of a tree, or which may be one."""
 
     path: str
@@ -32,7 +32,7 @@ class Below(NamedTuple):
 
 def trees_below(
     root: str, *, layout: str | None = None, levels: int = LEVELS, most: int = MOST_FOLDERS, hidden: bool = True
-) -> Iterator[Below]:
+) -> Iterator[TreeFolder]:
     """Yield the trees in and below a folder, sorted; no link is followed and no checkpoint looked into.
 
     Args:
@@ -56,7 +56,7 @@ def trees_below(
         try:
             listing = list_root(open_storage(folder))
         except OSError:
-            yield Below(folder, is_known=False)
+            yield TreeFolder(folder, is_known=False)
             continue
         folders = [entry.name for entry in listing.entries if entry.kind is Kind.FOLDER]
         layouts: list[Layout] = []
@@ -65,9 +65,9 @@ def trees_below(
         except OSError as error:
             # A folder in it that cannot be listed is told by itself: it need be no save.
             if not depth_left or os.path.basename(error.filename or "") not in folders:
-                yield Below(folder, is_known=False)
+                yield TreeFolder(folder, is_known=False)
         if layouts:
-            yield Below(folder, is_known=True)
+            yield TreeFolder(folder, is_known=True)
         is_foreign = others_saves(listing) is not None
         further = [name for name in folders if not _is_save(listing, name, layouts, is_foreign=is_foreign)]
         for name in reversed(further) if depth_left else ():

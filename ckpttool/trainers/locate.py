@@ -23,11 +23,11 @@ from ckpttool.trainers.listing import Listing, list_root, show_alone
 from ckpttool.trainers.located import Located
 from ckpttool.trainers.others import looks_like, others_saves
 from ckpttool.trainers.parts import outward, places_below, trees_around
-from ckpttool.trainers.registry import FIRST, meant, recognised, trainer_named, trainer_of, trainers
+from ckpttool.trainers.registry import FIRST, intended, recognised, trainer_named, trainer_of, trainers
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.settings import RunConfig
-    from ckpttool.trainers.below import Below
+    from ckpttool.trainers.below import TreeFolder
     from ckpttool.trainers.located import PartsReader
 
 MOST_NAMED = 5
@@ -106,7 +106,7 @@ def locate_emptied(path: str | None, *, layout: str | None = None) -> Located | 
                 inside = list_root(open_storage(f"{root}/{TRASH}/{folder.name}"))
                 by_name |= {layout_.name: layout_ for layout_ in recognised(inside, layout_name=layout)}
         if by_name:
-            layout_found = meant(list(by_name.values()), f"{root}/{TRASH}", None)
+            layout_found = intended(list(by_name.values()), f"{root}/{TRASH}", None)
             took = None if path is not None and root == shortest(path) else f"{root}, of which only the trash is left"
             with _withheld(root):
                 return Located(
@@ -176,7 +176,7 @@ def _is_called_a_save(path: str) -> bool:
     return _LIKE_A_SAVE.fullmatch(os.path.basename(path)) is not None
 
 
-def _further_below(folder: str, layout: str | None = None) -> Iterator[Below]:
+def _further_below(folder: str, layout: str | None = None) -> Iterator[TreeFolder]:
     """Yield the trees a little below a folder, but in hidden ones, which hold snapshots, caches and environments.
 
     Raises:
@@ -274,7 +274,7 @@ def _around_part(path: str, folder: str, file: str | None, wish: _Wish) -> Locat
     is_inside = False
     for around in trees_around(folder, file, layout_name=wish.layout):
         if around.layouts:
-            layout = meant(around.layouts, folder, wish.config)
+            layout = intended(around.layouts, folder, wish.config)
             return _as_part(path, around.storage, around.listing, layout, around.parts[layout.name])
         is_inside = is_inside or around.is_inside
     if is_inside and wish.layout is not None:
@@ -429,7 +429,7 @@ def _below(path: str, wish: _Wish, *, is_named: bool = True) -> Located | None:
             withheld[root] = error
             continue
         if layouts:
-            layout = meant(layouts, root, wish.config)
+            layout = intended(layouts, root, wish.config)
             trees.append(Located(storage=storage, listing=listing, layout=layout, focus=None, resolved_from=None))
             if root is path and is_named:
                 return trees[0]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.data_position import SkipBatches, TrainersSkip
     from ckpttool.core.domain.settings import RunConfig
     from ckpttool.core.logs.reading import LogReader
-    from ckpttool.trainers.abilities import HealthFile, OwnWords
+    from ckpttool.trainers.abilities import HealthFile, Phrasing
     from ckpttool.trainers.base import Layout, LayoutSigns, Trainer
     from ckpttool.trainers.listing import Listing
 
@@ -80,7 +80,7 @@ def health_file_of(layout: Layout) -> HealthFile | None:
     return next((trainer.health_file for trainer in trainers() if trainer.health_file is not None), None)
 
 
-def words_of_all() -> Iterator[OwnWords]:
+def words_of_all() -> Iterator[Phrasing]:
     """Yield how each trainer is told what ckpttool advises, of those that can be told."""
     return (trainer.words for trainer in trainers() if trainer.words is not None)
 
@@ -102,7 +102,7 @@ def told_trainers(advice: SpikeAdvice | StopAdvice, trainer: Trainer | None) -> 
 
 def told_skip(skip: SkipBatches, trainer: Trainer | None) -> TrainersSkip | None:
     """Return a skip in its trainer's setting; where nobody says whose it is, in that of the first that has one."""
-    asked: Iterable[OwnWords | None] = words_of_all() if trainer is None else (trainer.words,)
+    asked: Iterable[Phrasing | None] = words_of_all() if trainer is None else (trainer.words,)
     return next(
         (phrased for phrasing in asked if phrasing is not None and (phrased := phrasing.skip(skip)) is not None), None
     )
@@ -205,7 +205,7 @@ def _has_its_own(layout: LayoutSigns, listing: Listing, peers: Sequence[LayoutSi
     return sign_count > 1
 
 
-def meant(layouts_: Sequence[Layout], where: str, config: RunConfig | None) -> Layout:
+def intended(layouts_: Sequence[Layout], where: str, config: RunConfig | None) -> Layout:
     """Return the one of several layouts that is meant: neither names nor steps tell which training goes on.
 
     Args:

@@ -30,7 +30,7 @@ from ckpttool.trainers import (
     torchtitan,
     verl,
 )
-from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, OwnWords, Simulator
+from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, Phrasing, Simulator
 from ckpttool.trainers.accelerate import own_choice as accelerate_choice
 from ckpttool.trainers.accelerate import resumes as accelerate_resumes
 from ckpttool.trainers.accelerate.layout import AccelerateLayout
@@ -109,7 +109,7 @@ CONFIGS: tuple[ConfigReader, ...] = (
     torchtitan_config.CONFIGS,
 )
 LAUNCHES: tuple[Callable[[], LaunchTarget], ...] = (MindFormersLaunch,)
-WORDS: tuple[Callable[[], OwnWords], ...] = (MegatronWords, MindFormersWords)
+WORDS: tuple[Callable[[], Phrasing], ...] = (MegatronWords, MindFormersWords)
 DIALECTS: tuple[AsdDialect, ...] = (silent_errors.MONITOR,)
 SCALARS: tuple[OwnScalars, ...] = (scalars.OWN,)
 SIMULATOR_CLASSES: tuple[Callable[[], Simulator], ...] = (MindFormersSimulator,)

@@ -93,7 +93,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     group_names = {parameter.name for parameter in parameters}
     extra = (CommonOptions, PlanOptions) if "apply" in group_names else (CommonOptions,)
     common = [parameter for group in extra for parameter in _spread(group) if parameter.name not in group_names]
-    parameters = [_with_a_word(parameter) for parameter in (*parameters, *common)]
+    parameters = [_with_metavar(parameter) for parameter in (*parameters, *common)]
 
     @wraps(command)
     def call(**values: Any) -> None:  # noqa: ANN401  whatever typer parsed
@@ -121,7 +121,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-def _with_a_word(parameter: inspect.Parameter) -> inspect.Parameter:
+def _with_metavar(parameter: inspect.Parameter) -> inspect.Parameter:
     """Name the value of an option that does not name it: N, X, or what it can be."""
     kind, info = get_args(parameter.annotation)
     kinds = get_args(kind) or (kind,)

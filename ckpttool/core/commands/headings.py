@@ -28,7 +28,7 @@ def by_heading(command: Any, name: str, ctx: Any) -> dict[str, list[tuple[str, s
     by_title: dict[str, list[tuple[str, str]]] = {heading: [] for heading in HEADINGS}
     last: list[tuple[str, str]] = []
     for param in sorted(command.get_params(ctx), key=_place):
-        if param.hidden or _word(param) in MEANS_NOTHING.get(name, ()):
+        if param.hidden or _param_name(param) in MEANS_NOTHING.get(name, ()):
             continue
         heading = param.rich_help_panel or OUTPUT
         rows = last if heading == OUTPUT else by_title.setdefault(heading, [])
@@ -39,7 +39,7 @@ def by_heading(command: Any, name: str, ctx: Any) -> dict[str, list[tuple[str, s
 
 def _place(param: Any) -> int:  # noqa: ANN401  as above
     """Return where it stands under its heading; what is equal stays in the order of the command's declaration."""
-    name = _word(param)
+    name = _param_name(param)
     if param.param_type_name == "argument" or name in {"--format", "--json"}:
         return 0
     return 2 + _LAST.index(name) if name in _LAST else 1
@@ -57,7 +57,7 @@ def exits_of(command: Any) -> Mapping[int, str]:  # noqa: ANN401  typer's own
     return meanings
 
 
-def _word(param: Any) -> str:  # noqa: ANN401  as above
+def _param_name(param: Any) -> str:  # noqa: ANN401  as above
     """Return what a parameter is found by."""
     if param.param_type_name == "argument":
         return str(param.metavar or param.name).strip("[]")
@@ -69,7 +69,7 @@ def _form(param: Any) -> str:  # noqa: ANN401  as above
     if param.param_type_name == "argument":
         return str(param.metavar or param.name).strip("[]")
     short = [opt for opt in param.opts if not opt.startswith("--")]
-    text = ", ".join([*short, _word(param)])
+    text = ", ".join([*short, _param_name(param)])
     if param.is_flag:
         return " / ".join([text, *param.secondary_opts])
     return f"{text} {param.metavar}"

@@ -46,7 +46,7 @@ def signs_of_writing(
         )
 
 
-def left_behind(
+def stale_pointers(
     pointers: Sequence[Pointer], going: Iterable[Checkpoint], staying: Iterable[Checkpoint], naming: NamingIt
 ) -> Iterator[PointerFix]:
     """Find the records that name what goes; each shall name the best that stays and that it can name.

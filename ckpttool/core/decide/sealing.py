@@ -99,7 +99,7 @@ def merge(old: Manifest | None, new: Manifest, *, reseal: bool) -> tuple[Manifes
     for path, before in recorded.items():
         current_seal = current.get(path)
         if current_seal is None:
-            findings.append(_gone(before))
+            findings.append(_file_gone(before))
         elif not current_seal.same_content(before):
             findings.append(_differs(before, current_seal))
         else:
@@ -140,7 +140,7 @@ def _differs(before: ShardSeal, current: ShardSeal) -> Finding:
     )
 
 
-def _gone(before: ShardSeal) -> Finding:
+def _file_gone(before: ShardSeal) -> Finding:
     return damage(
         Code.SHARD_MISSING,
         f"was sealed on {before.first_seen} and is not there now; its seal is kept",

@@ -130,11 +130,11 @@ class _Walk:
             if len(visited) > MOST_NODES:
                 raise OverLimitError(f"has more than {MOST_NODES} nodes")
             try:
-                waiting += self._below(child)
+                waiting += self._children(child)
             except BrokenStoreError as error:
                 self.broken.append(error)
 
-    def _below(self, child: _Child) -> list[_Child]:
+    def _children(self, child: _Child) -> list[_Child]:
         """Take a node; return the nodes below it."""
         extent = child.extent
         self._need(extent)

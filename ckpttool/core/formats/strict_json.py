@@ -248,10 +248,10 @@ def _member(record: Mapping[str, Json], key: str, where: str) -> Json:
 
 
 def _wrong(expected: str, value: Json, where: str, key: str) -> ParseError:
-    return ParseError(f"expected {expected}, found {_shown(value)}", where=where, key=key)
+    return ParseError(f"expected {expected}, found {_snippet(value)}", where=where, key=key)
 
 
-def _shown(value: Json) -> str:
+def _snippet(value: Json) -> str:
     """Put a wrong value into words, on one line and short: it may be anything."""
     match value:
         case dict():
@@ -281,7 +281,7 @@ def _unique(pairs: list[tuple[str, Json]]) -> JsonObject:
     record = dict(pairs)
     if len(record) < len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise ParseError("occurs twice in one object", key=_shown(twice))
+        raise ParseError("occurs twice in one object", key=_snippet(twice))
     return record
 
 

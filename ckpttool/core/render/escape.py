@@ -13,10 +13,10 @@ def shown(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(_shown(character) for character in text)
+    return "".join(_escaped(character) for character in text)
 
 
-def _shown(character: str) -> str:
+def _escaped(character: str) -> str:
     import unicodedata  # a megabyte of tables, which names in ASCII do not need
 
     if unicodedata.category(character) not in _HIDDEN:

@@ -113,20 +113,20 @@ def _drawn(parts: Iterable[_Parts], axis: _Axis, columns: int) -> RankMap:
 class _Parts:
     """How each of a save's ranks or files is."""
 
-    there: Sequence[int]
+    places: Sequence[int]
     """Places, ascending."""
     bad: Mapping[int, VerdictWord]
     """What is not well, by place."""
     expected: int
     """As many places, from 0, must be there."""
-    whole: VerdictWord | None
+    worst: VerdictWord | None
     """What is wrong with the save as a whole; None: nothing."""
-    own: Mapping[int, str]
+    extra_names: Mapping[int, str]
     """Names of files that no other save has, by place."""
 
     def has(self, place: int) -> bool:
-        at = bisect_left(self.there, place)
-        return at < len(self.there) and self.there[at] == place
+        at = bisect_left(self.places, place)
+        return at < len(self.places) and self.places[at] == place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,19 +147,19 @@ class _Axis:
         for finding in findings:
             if finding.severity is Severity.NOTE:
                 continue
-            verdict_word, is_selected = word_of(finding), self._meant(finding, checkpoint)
+            verdict_word, is_selected = word_of(finding), self._places_of(finding, checkpoint)
             for place in is_selected:
                 bad[place] = _worse(bad.get(place), verdict_word)
             worst_word = worst_word if is_selected else _worse(worst_word, verdict_word)
         if self.by_rank:
             world = checkpoint.topology.world_size or 0
-            return _Parts(there=checkpoint.ranks, bad=bad, expected=world, whole=worst_word, own={})
+            return _Parts(places=checkpoint.ranks, bad=bad, expected=world, worst=worst_word, extra_names={})
         names = {inner(shard.path, checkpoint) for shard in checkpoint.shards}
         places = sorted(self.places[name] for name in names)
         extra_names = {place: name for name in names if (place := self.places[name]) >= len(self.names)}
-        return _Parts(there=places, bad=bad, expected=0, whole=worst_word, own=extra_names)
+        return _Parts(places=places, bad=bad, expected=0, worst=worst_word, extra_names=extra_names)
 
-    def _meant(self, finding: Finding, checkpoint: Checkpoint) -> Sequence[int]:
+    def _places_of(self, finding: Finding, checkpoint: Checkpoint) -> Sequence[int]:
         """Return the places that a finding is about; none where it is about the save as a whole."""
         if finding.ranks and self.by_rank:
             return finding.ranks
@@ -217,13 +217,15 @@ def _worse(first: VerdictWord | None, second: VerdictWord) -> VerdictWord:
 def _spans(parts: _Parts, axis: _Axis, columns: int) -> Iterator[Span]:
     """Yield what is drawn of a save, neighbours that are alike as one."""
     cells = list(_cells(parts, axis.width, columns))
-    if parts.whole is not None and all(verdict_word is None for _, verdict_word, _ in cells):
-        cells = [(column, parts.whole, 0) for column in range(columns)]
+    if parts.worst is not None and all(verdict_word is None for _, verdict_word, _ in cells):
+        cells = [(column, parts.worst, 0) for column in range(columns)]
     # What is not expected and not there is no cell: neighbours are alike only where nothing lies between them.
     for (_, verdict_word), same in groupby(enumerate(cells), key=lambda item: (item[1][0] - item[0], item[1][1])):
         run = [cell for _, cell in same]
         first, last = run[0][0], run[-1][0]
-        named = axis.named(_first(first, axis.width, columns), _first(last + 1, axis.width, columns) - 1, parts.own)
+        named = axis.named(
+            _first(first, axis.width, columns), _first(last + 1, axis.width, columns) - 1, parts.extra_names
+        )
         number = sum(count for _, _, count in run)
         state = (
             "whole"
@@ -247,7 +249,7 @@ def _cells(parts: _Parts, width: int, columns: int) -> Iterator[tuple[int, Verdi
         bad.setdefault(min(place * columns // width, columns - 1), []).append((place, verdict_word))
     for column in range(columns):
         first, after = _first(column, width, columns), _first(column + 1, width, columns)
-        low, high = bisect_left(parts.there, first), bisect_left(parts.there, after)
+        low, high = bisect_left(parts.places, first), bisect_left(parts.places, after)
         faults = bad.get(column)
         lacking = min(after, parts.expected) - first
         if faults is None and lacking <= high - low:
@@ -270,14 +272,14 @@ def _first(column: int, width: int, columns: int) -> int:
 
 def _summary(parts: _Parts, axis: _Axis) -> str:
     counts = Counter(verdict_word.value for verdict_word in parts.bad.values())
-    silent = len(parts.there) - sum(map(parts.has, parts.bad))
+    silent = len(parts.places) - sum(map(parts.has, parts.bad))
     absent = parts.expected - silent - sum(place < parts.expected for place in parts.bad)
     if absent > 0:
         counts["missing"] += absent
     texts = [f"{silent} whole"] if silent or not counts else []
     texts += [f"{number} {name}" for name, number in sorted(counts.items())]
-    if parts.whole is not None:
-        texts.append(f"the save as a whole {parts.whole.value}")
+    if parts.worst is not None:
+        texts.append(f"the save as a whole {parts.worst.value}")
     return f"{counted(silent + sum(counts.values()), axis.noun)}: {', '.join(texts)}"
 
 

@@ -108,7 +108,7 @@ def _with_margin(margin: Text, renderable: RenderableType, console: Console, opt
         first = False
 
 
-class _Words:
+class _UnbrokenText:
     """A text whose words are never broken."""
 
     def __init__(self, text: Text) -> None:
@@ -139,17 +139,17 @@ def _unbroken(part: RenderableType) -> RenderableType:
     if not isinstance(part, Text):
         return part
     if not part.no_wrap:
-        return _Words(part)
+        return _UnbrokenText(part)
     piece = part.copy()
     piece.overflow = part.overflow or "ignore"  # a picture is cropped, and says so
     return piece
 
 
-def whole_words(table: Table) -> RenderableType:
+def unbroken_words(table: Table) -> RenderableType:
     """Let no column of a table, rows and all, become narrower than its longest word."""
     if table.row_count > MANY_ROWS:
         return _Rows(table)
-    return _with_whole_words(table)
+    return _with_unbroken_words(table)
 
 
 class Columns:
@@ -192,7 +192,7 @@ def no_room(headers: Sequence[str]) -> Text:
 _GAP = 2
 
 
-def _with_whole_words(table: Table) -> Table:
+def _with_unbroken_words(table: Table) -> Table:
     for column in table.columns:
         column.min_width = max(_longest(cell, column) for cell in (column.header, *column.cells))
     return table
@@ -211,7 +211,7 @@ class _Rows:
         widths = [max(map(_width, column)) for column in cells]
         _, right, _, right_padding = self._table.padding
         if sum(widths) + (right + right_padding) * (len(widths) - 1) > options.max_width:
-            yield _with_whole_words(self._table)
+            yield _with_unbroken_words(self._table)
             return
         is_right = [column.justify == "right" for column in self._table.columns]
         gap = " " * (right + right_padding)

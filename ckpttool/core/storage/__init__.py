@@ -72,7 +72,7 @@ def _opener(root: str) -> Callable[[str], Storage]:
         )
     opener = STORAGES.get(scheme) or _of_feature(scheme)
     if opener is None:
-        raise UsageError(f"{root} is not read: {_other_way(scheme)}")
+        raise UsageError(f"{root} is not read: {_other_scheme(scheme)}")
     return opener
 
 
@@ -84,7 +84,7 @@ def _of_feature(scheme: str) -> Callable[[str], Storage] | None:
     return opener
 
 
-def _other_way(scheme: str) -> str:
+def _other_scheme(scheme: str) -> str:
     if scheme in _SAME_STORES:
         return f"name this store {_SAME_STORES[scheme]}://"
     if scheme in _SPEAK_S3:
@@ -172,7 +172,7 @@ def above(root: str) -> str:
     return shortest(os.path.join(root, os.pardir))
 
 
-def as_spelled_there(path: str | None, root: str, machine_root: str) -> str | None:
+def path_on_machines(path: str | None, root: str, machine_root: str) -> str | None:
     """Return a path in or right above a root as the machines spell it on which the tree lies; another one as it is.
 
     Args:

@@ -73,7 +73,9 @@ class LocalStorage:
         try:
             with os.scandir(full) as listing:
                 return [
-                    entry_of((entry.name, _FILE if entry.is_file() else _FOLDER if entry.is_dir() else _odd(entry)))
+                    entry_of(
+                        (entry.name, _FILE if entry.is_file() else _FOLDER if entry.is_dir() else _kind_of_other(entry))
+                    )
                     for entry in listing
                 ]
         except OSError:  # a loop of links is no reason to know nothing of the other names
@@ -168,12 +170,12 @@ def _kind(entry: os.DirEntry[str]) -> Kind:
     try:
         if entry.is_file():
             return _FILE
-        return _FOLDER if entry.is_dir() else _odd(entry)
+        return _FOLDER if entry.is_dir() else _kind_of_other(entry)
     except OSError:  # a loop of links
         return Kind.LOST
 
 
-def _odd(entry: os.DirEntry[str]) -> Kind:
+def _kind_of_other(entry: os.DirEntry[str]) -> Kind:
     """Tell a link that leads nowhere from what is there and is no file."""
     try:
         entry.stat()

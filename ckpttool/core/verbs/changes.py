@@ -229,7 +229,7 @@ def blockers(tree: Tree, paths: Iterable[str]) -> list[Finding]:
     return _unsafe(tree, blockers_found, "change the tree that the link leads to, or the other disk's own, by hand")
 
 
-def in_the_way(tree: Tree, paths: Iterable[str]) -> list[Finding]:
+def obstacles(tree: Tree, paths: Iterable[str]) -> list[Finding]:
     """Say which files cannot be written: one that is a link or no file, or whose folder is a link; it may be missing.
 
     Raises:

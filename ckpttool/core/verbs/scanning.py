@@ -18,7 +18,7 @@ from ckpttool.core.domain.progress import newest_first
 from ckpttool.core.domain.question import TreeQuestion
 from ckpttool.core.errors import IncompleteError, UsageError
 from ckpttool.core.records import HEAL_JOURNAL, JOURNAL, OWN_FOLDER, SealPlace
-from ckpttool.core.storage import above, as_spelled_there, forget_listings, is_local, open_storage, shortest
+from ckpttool.core.storage import above, forget_listings, is_local, open_storage, path_on_machines, shortest
 from ckpttool.core.storage.base import LostLinkError, Storage, is_there, unreadable
 from ckpttool.core.verbs.remembering import found_damaged, with_found_damaged, with_healed
 from ckpttool.trainers.base import Layout, Refusal, ScanOptions
@@ -207,7 +207,7 @@ def scanned(located: Located, question: TreeQuestion) -> Tree:
         )
     else:
         assessed = located.machines.assessed(located, assessed, question)
-        book = replace(book, path=as_spelled_there(book.path, located.storage.root, assessed.root))
+        book = replace(book, path=path_on_machines(book.path, located.storage.root, assessed.root))
     return Tree(
         inventory=assessed,
         layout=layout,

@@ -75,11 +75,11 @@ def against_start(start: JudgedStart, answer: Answer, plan: ResumePlan) -> tuple
         plan,
         trainer="its user" if trainer is None else trainer.title,
         config=None if config is None else config.path,
-        remedy="; or ".join(_ways(start, answer, plan)),
+        remedy="; or ".join(_remedies(start, answer, plan)),
     )
 
 
-def _ways(start: JudgedStart, answer: Answer, plan: ResumePlan) -> list[str]:
+def _remedies(start: JudgedStart, answer: Answer, plan: ResumePlan) -> list[str]:
     from ckpttool.core.render.answers.resume import fragment
     from ckpttool.core.render.shell import join, quote  # most trees need none
 

@@ -318,13 +318,13 @@ def chosen(tree: Tree, name: str | tuple[str, ...] | None) -> Sequence[Checkpoin
         selected = {
             checkpoint.key
             for checkpoint_name in name or (None,)
-            for checkpoint in _meant(tree, ordered, checkpoint_name)
+            for checkpoint in _selected(tree, ordered, checkpoint_name)
         }
         return [checkpoint for checkpoint in ordered if checkpoint.key in selected]
-    return _meant(tree, ordered, name)
+    return _selected(tree, ordered, name)
 
 
-def _meant(tree: Tree, ordered: Sequence[Checkpoint], name: str | None) -> Sequence[Checkpoint]:
+def _selected(tree: Tree, ordered: Sequence[Checkpoint], name: str | None) -> Sequence[Checkpoint]:
     if name == "all" and tree.focus is None:
         return ordered
     if not ordered or (name in {None, LATEST} and tree.focus is None):

@@ -8,7 +8,7 @@ from ckpttool.core.domain.units import counted
 from ckpttool.core.formats.strict_json import measured
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.json import Document
-from ckpttool.core.render.text import Pairs, columns, line, stack, whole_words
+from ckpttool.core.render.text import Pairs, columns, line, stack, unbroken_words
 from ckpttool.fp8.answers.experiment import flags
 from ckpttool.fp8.files.plan import change_document
 from ckpttool.fp8.model.plan import Cure, Fp8Verdict, Shown, VerdictKind
@@ -114,7 +114,7 @@ def _table(answer: Fp8Verdict) -> RenderableType:
         drawn.add_column(heading, no_wrap=True, justify="right" if heading in {"GAP", "RESTORED"} else "left")
     for experiment in answer.experiments:
         drawn.add_row(experiment.id, _counts(experiment), _gap(experiment), _share(experiment), _answer(experiment))
-    return whole_words(drawn)
+    return unbroken_words(drawn)
 
 
 def _headline(answer: Fp8Verdict) -> str:

@@ -10,7 +10,7 @@ from ckpttool.core.domain.finding import Code, Finding, Severity, unknown
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.verdict import Verdict
 from ckpttool.core.errors import UsageError, WriteFailedError
-from ckpttool.core.storage import above, as_spelled_there, assert_changeable
+from ckpttool.core.storage import above, assert_changeable, path_on_machines
 from ckpttool.core.verbs.scanning import Tree, Where, health_file_beside, recorded_names, tree_of
 from ckpttool.health.model.answers import HealthAnswer
 from ckpttool.health.model.events import HealthReport
@@ -74,7 +74,7 @@ def judged(
     weights = {verdict.key: weigh(verdict) for verdict in verdicts}
     report = with_newest(with_drift(with_weights(report, weights, inventory), inventory), inventory)
     file = health_file_of(tree.layout)
-    place = question.health_file or (None if file is None else _beside(tree, file.name))
+    place = question.health_file or (None if file is None else _config_near(tree, file.name))
     written = False
     if question.write and file is not None:
         place = place or os.path.join(above(inventory.root), file.name)
@@ -93,8 +93,8 @@ def judged(
     )
 
 
-def _beside(tree: Tree, name: str) -> str | None:
-    return as_spelled_there(health_file_beside(tree.storage.root, name), tree.storage.root, tree.inventory.root)
+def _config_near(tree: Tree, name: str) -> str | None:
+    return path_on_machines(health_file_beside(tree.storage.root, name), tree.storage.root, tree.inventory.root)
 
 
 def _assert_writable(tree: Tree, question: HealthQuestion) -> None:

@@ -20,7 +20,7 @@ from ckpttool.nodes.records.part import MOST_PARTS, PartView, read_parts
 from ckpttool.nodes.storage.recorded import RecordedStorage, inner_of, lend, root_of_key
 from ckpttool.trainers.listing import Listing, list_root
 from ckpttool.trainers.located import Located
-from ckpttool.trainers.registry import meant, recognised
+from ckpttool.trainers.registry import intended, recognised
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.settings import RunConfig
@@ -142,7 +142,7 @@ def locate_parts(path: str, *, layout: str | None, config: RunConfig | None, roo
             raise IncompleteError(f"{message}; but not all have answered: {merge.lacking}")
         raise UnknownLayoutError(message)
     took = f"{merge.root}, as {counted(len(merge.seats), 'machine')} saw it"
-    meant_one = meant(layouts, merge.root, config)
+    meant_one = intended(layouts, merge.root, config)
     return Located(
         storage=storage,
         listing=listing,

@@ -54,7 +54,7 @@ def needs_of(coming: NextSaves, merge: Merge, sizes: Mapping[str, int]) -> tuple
                 host=None if first.shared else first.host,
             )
         )
-    return tuple(sorted(needs, key=_left))
+    return tuple(sorted(needs, key=_space_left))
 
 
 def _disk(seat: Seat) -> str | None:
@@ -62,5 +62,5 @@ def _disk(seat: Seat) -> str | None:
     return None if seat.shared else seat.disk
 
 
-def _left(need: DiskNeed) -> tuple[float, str]:
+def _space_left(need: DiskNeed) -> tuple[float, str]:
     return need.free_bytes / max(1, need.save_bytes), need.host or ""

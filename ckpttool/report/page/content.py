@@ -16,7 +16,7 @@ from ckpttool.core.domain.units import Rank, counted, lasting, moment_if_any, on
 from ckpttool.core.domain.verdict import Level, VerdictWord
 from ckpttool.core.errors import ExitCode
 from ckpttool.core.render.answers.inventory import age, minute, to_the_minute, unconfirmed
-from ckpttool.core.render.answers.plan import beside_settings, intact_at, lost, refusal, ways_on
+from ckpttool.core.render.answers.plan import beside_settings, intact_at, lost, refusal, remedies_of
 from ckpttool.core.render.answers.position import data_rows
 from ckpttool.core.render.answers.resume import fragment
 from ckpttool.core.render.escape import shown, size
@@ -67,7 +67,7 @@ def lead(report: TreeReport) -> Lead:
             tone=Tone.DOUBT if unsure else Tone.BAD,
             word="Nobody knows" if unsure else "Stop here",
             headline=refusal(answer, code).removesuffix(f" in {shown(answer.root)}"),  # it stands above the answer
-            sentences=tuple(ways_on(answer, report.resolution.view)),
+            sentences=tuple(remedies_of(answer, report.resolution.view)),
             passed=passed,
             more_passed=len(rejected) - len(passed),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ckpttool.core.decide.changes import left_behind, repairs, signs_of_writing
+from ckpttool.core.decide.changes import repairs, signs_of_writing, stale_pointers
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.finding import Severity
 from ckpttool.core.domain.pointer import Pointer, PointerFix, PointerText
@@ -31,19 +31,19 @@ def named(fixes: list[PointerFix]) -> dict[str, str]:
 
 def test_only_records_of_what_goes_are_mended_each_with_the_best_that_its_rank_has() -> None:
     pointers = [record(0, "10_2"), record(1, "30_2"), record(2, "10_2")]
-    assert named(list(left_behind(pointers, [OLD], [NEW, MIDDLE], metas_naming))) == {
+    assert named(list(stale_pointers(pointers, [OLD], [NEW, MIDDLE], metas_naming))) == {
         "rank_0/meta.json": "llama_rank_0-30_2.ckpt",
         "rank_2/meta.json": "llama_rank_2-20_2.ckpt",
     }
 
 
 def test_a_rank_on_which_nothing_whole_stays_keeps_its_record() -> None:
-    assert list(left_behind([record(3, "10_2")], [OLD], [NEW, MIDDLE], metas_naming)) == []
+    assert list(stale_pointers([record(3, "10_2")], [OLD], [NEW, MIDDLE], metas_naming)) == []
 
 
 def test_a_record_that_names_nothing_is_no_business_of_a_prune() -> None:
     torn = Pointer(path="rank_0/meta.json", rank=Rank(0), trouble="is torn or edited")
-    assert list(left_behind([torn], [OLD], [NEW], metas_naming)) == []
+    assert list(stale_pointers([torn], [OLD], [NEW], metas_naming)) == []
     assert [(fix.trouble, fix.text.name) for fix in repairs([torn], NEW, metas_naming)] == [
         ("is torn or edited", "llama_rank_0-30_2.ckpt")
     ]
@@ -53,13 +53,13 @@ def test_a_record_of_another_rank_s_file_is_no_record_of_what_goes() -> None:
     foreign = Pointer(
         path="rank_0/meta.json", rank=Rank(0), name="llama_rank_1-10_2.ckpt", target="rank_0/llama_rank_1-10_2.ckpt"
     )
-    assert list(left_behind([foreign], [OLD], [NEW], metas_naming)) == []
+    assert list(stale_pointers([foreign], [OLD], [NEW], metas_naming)) == []
 
 
 def test_a_tracker_names_folders() -> None:
     tracker = Pointer(path="tracker", name="10_2", target="10_2", content=b"10_2")
-    assert named(list(left_behind([tracker], [OLD], [NEW, MIDDLE], tracker_naming))) == {"tracker": "30_2"}
-    assert list(left_behind([tracker], [MIDDLE], [NEW], tracker_naming)) == []
+    assert named(list(stale_pointers([tracker], [OLD], [NEW, MIDDLE], tracker_naming))) == {"tracker": "30_2"}
+    assert list(stale_pointers([tracker], [MIDDLE], [NEW], tracker_naming)) == []
     assert named(list(repairs([tracker], NEW, tracker_naming))) == {"tracker": "30_2"}
     assert list(repairs([tracker], OLD, tracker_naming)) == []
 
@@ -68,7 +68,7 @@ def test_the_newest_is_not_spelled_where_no_record_names_what_goes() -> None:
     def never(save: Checkpoint) -> Mapping[str, PointerText]:
         raise AssertionError(save)
 
-    assert list(left_behind([record(0, "30_2")], [OLD], [NEW], never)) == []
+    assert list(stale_pointers([record(0, "30_2")], [OLD], [NEW], never)) == []
 
 
 def test_a_record_that_is_right_is_left_alone() -> None:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ckpttool.core.render import text as layout
-from ckpttool.core.render.text import Indented, Pairs, stack, whole_words
+from ckpttool.core.render.text import Indented, Pairs, stack, unbroken_words
 
 WORDS = st.lists(st.text("ab/模", min_size=1, max_size=30), min_size=1, max_size=12)
 
@@ -61,7 +61,7 @@ def test_a_table_breaks_no_name_and_wraps_what_is_prose() -> None:
     table.add_column("NAME")
     table.add_column("WHY")
     table.add_row("iteration_00000030", Text("kept for another"))
-    assert drawn(whole_words(table), 20) == [
+    assert drawn(unbroken_words(table), 20) == [
         "NAME                WHY",
         "iteration_00000030  kept for",
         "                    another",
@@ -86,8 +86,8 @@ def made_of(rows: list[tuple[str, str, tuple[str, str]]], times: int = 1) -> Tab
 @given(rows=TABLE_ROWS, width=st.integers(min_value=5, max_value=60))
 def test_many_rows_look_as_few_do(rows: list[tuple[str, str, tuple[str, str]]], width: int) -> None:
     with mock.patch.object(layout, "MANY_ROWS", 0):
-        many = drawn(whole_words(made_of(rows)), width)
-    assert many == drawn(whole_words(made_of(rows)), width)
+        many = drawn(unbroken_words(made_of(rows)), width)
+    assert many == drawn(unbroken_words(made_of(rows)), width)
 
 
 @given(rows=TABLE_ROWS)
@@ -100,13 +100,13 @@ def test_many_rows_have_the_colours_that_few_have(rows: list[tuple[str, str, tup
         ]
 
     with mock.patch.object(layout, "MANY_ROWS", 0):
-        many = coloured(whole_words(made_of(rows)))
-    assert many == coloured(whole_words(made_of(rows)))
+        many = coloured(unbroken_words(made_of(rows)))
+    assert many == coloured(unbroken_words(made_of(rows)))
 
 
 @pytest.mark.parametrize(("times", "asked"), [(200, True), (201, False)])
 def test_rich_is_asked_for_few_rows_alone(times: int, asked: bool) -> None:
-    table = whole_words(made_of([("15_2", "30", ("kept", "green"))], times))
+    table = unbroken_words(made_of([("15_2", "30", ("kept", "green"))], times))
     assert isinstance(table, Table) is asked
     lines = drawn(table, 80)
     assert lines == ["NAME  STEP  WHY", *["15_2    30  kept"] * times]
@@ -115,7 +115,7 @@ def test_rich_is_asked_for_few_rows_alone(times: int, asked: bool) -> None:
 @pytest.mark.parametrize(("width", "by_rich"), [(16, False), (15, True)])
 def test_rich_is_asked_for_many_rows_where_they_do_not_fit(width: int, by_rich: bool) -> None:
     console = Console(width=width)
-    (first, *_) = whole_words(made_of([("15_2", "30", ("kept", "green"))], 201)).__rich_console__(  # type: ignore[union-attr]
+    (first, *_) = unbroken_words(made_of([("15_2", "30", ("kept", "green"))], 201)).__rich_console__(  # type: ignore[union-attr]
         console, console.options
     )
     assert isinstance(first, Table) is by_rich

@@ -31,12 +31,12 @@ class Trust(Enum):
     """It runs code, or reaches what does."""
 
 
-def _words(text: str) -> frozenset[str]:
+def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
 _KNOWN = {
-    module: _words(names)
+    module: _names(names)
     for module, names in {
         "_codecs": "encode",
         "_operator": "getitem",
@@ -113,7 +113,7 @@ _UNJUDGED = frozenset(
     f"builtins.{name}" for name in ("callable", "iter", "next", "pow", "print", "repr", "sorted", "type", "zip")
 )
 """Of Python's own library, yet what they do depends on what they are given, and that is named too."""
-_VALUES = _words("builtins collections datetime decimal fractions uuid")
+_VALUES = _names("builtins collections datetime decimal fractions uuid")
 """Modules of plain values, whose methods touch nothing else."""
 _FAMILIES = re.compile(
     r"torch(\.cuda|\.npu|\.sparse|\.cuda\.sparse|_npu\.npu)?\.[A-Z][A-Za-z0-9]*(Storage|Tensor)"
@@ -124,7 +124,7 @@ _FAMILIES = re.compile(
 )
 """Names of which there is one for each kind of number."""
 
-_RUNS = _words(
+_RUNS = _names(
     """
     IPython _distutils_hack asynchat asyncore cffi cloudpickle commands dill distutils imp invoke ipykernel jinja2
     joblib llvmlite mako marshal nose numba numpy.ctypeslib numpy.core.tests numpy.distutils numpy.f2py numpy.fromfile
@@ -143,7 +143,7 @@ _RUNS = _words(
 ) | frozenset(sys.stdlib_module_names)
 """Modules and functions, whatever follows them, where it is not known to be harmless."""
 
-_LIBRARIES = _words(
+_LIBRARIES = _names(
     "accelerate datasets deepspeed diffusers fsspec keras lightning mindspore numpy pandas peft psutil "
     "pytorch_lightning safetensors scipy sklearn tensorflow torch torch_npu torchaudio torchvision transformers yaml"
 )
@@ -152,7 +152,7 @@ anything."""
 _FUNCTION = re.compile(r"_*[a-z].*", re.DOTALL)
 """How functions and methods are called, and some classes. One that `_HARMLESS` does not list is refused: in torch,
 numpy, yaml and fsspec alone 46 evaluate what they are given, or unpickle it, or start a program."""
-_MATH = _words(
+_MATH = _names(
     """
     abs absolute acos add all allclose amax amin any arange arccos arcsin arctan argmax argmin array as_tensor asarray
     asin atan atan2 average bmm cat ceil clamp clip clone concat concatenate cos cosh cumprod cumsum diag div divide dot
@@ -193,8 +193,8 @@ _RUNNING = re.compile(
 )
 """A part of a name that says: this reads a file as code, or runs one. A module that only passes it on has it too."""
 
-_MODULES = _words("builtins ctypes nt os pickle posix pty runpy subprocess sys")
-_REACHES = _MODULES | _words(
+_MODULES = _names("builtins ctypes nt os pickle posix pty runpy subprocess sys")
+_REACHES = _MODULES | _names(
     "ag_frame cr_frame eval exec execfile f_back f_builtins f_globals f_locals getattr "
     "gi_frame importlib marshal popen shutil socket system tb_frame"
 )

@@ -164,7 +164,7 @@ class PickleReader:
         if dull and dull.end() > self._at:
             self._run(dull)
         elif self._at >= len(self._data):
-            raise self._odd("the end, where a pickle must say STOP,")
+            raise self._unexpected("the end, where a pickle must say STOP,")
         elif self._data[self._at] == MEMOIZE:
             self._at += 1
             self._put(len(self._memo))
@@ -177,7 +177,7 @@ class PickleReader:
             self._at += 1
             return True
         else:
-            self._one(self._data[self._at])
+            self._read_opcode(self._data[self._at])
         return False
 
     def _run(self, dull: re.Match[bytes]) -> None:
@@ -189,7 +189,7 @@ class PickleReader:
         if header:
             length = int.from_bytes(header, "little")
             if length > self._end - self._base - begin:
-                raise self._odd("a string that is longer than what is left")
+                raise self._unexpected("a string that is longer than what is left")
             self._push((self._base + begin) << _LENGTH_BITS | length if length <= MOST_NAME_BYTES else _NO_TEXT)
             begin += length
             is_digit = length == 1
@@ -198,7 +198,7 @@ class PickleReader:
         if is_digit:  # a digit, which Python has only once: it may be a storage's key too
             self._keep()
 
-    def _one(self, opcode: int) -> None:
+    def _read_opcode(self, opcode: int) -> None:
         """Read an opcode that is not passed over in a run."""
         if opcode in COUNTED:
             self._counted(opcode)
@@ -211,13 +211,13 @@ class PickleReader:
         elif opcode in LINES + b"p":
             self._line()
         else:
-            raise self._odd(f"{opcode:02x}, which is no opcode,")
+            raise self._unexpected(f"{opcode:02x}, which is no opcode,")
 
     def _fixed(self, opcode: int) -> None:
         """Read an opcode whose argument always has the same length."""
         argument = self._data[self._at + 1 : self._at + 1 + FIXED[opcode]]
         if len(argument) < FIXED[opcode]:
-            raise self._odd(f"{opcode:02x} without all of its argument")
+            raise self._unexpected(f"{opcode:02x} without all of its argument")
         self._at += 1 + len(argument)
         if opcode == FRAME:
             return
@@ -242,7 +242,7 @@ class PickleReader:
         begin = self._at + 1 + width
         length = int.from_bytes(self._data[self._at + 1 : begin], "little", signed=opcode in SIGNED)
         if begin > len(self._data) or not 0 <= length <= self._end - self._base - begin:
-            raise self._odd(f"{opcode:02x} with more data than there are")
+            raise self._unexpected(f"{opcode:02x} with more data than there are")
         self._push(_NO_TEXT)
         self._at = begin + length
 
@@ -254,11 +254,11 @@ class PickleReader:
             self._accuse()
         while (end := self._data.find(b"\n", self._at)) < 0:
             if self._base + len(self._data) >= self._end:
-                raise self._odd("a line without an end")
+                raise self._unexpected("a line without an end")
             self._at = len(self._data)
             self._fill()
             if not self._data:  # cut meanwhile
-                raise self._odd("no further byte")
+                raise self._unexpected("no further byte")
         self._at = end + 1
 
     def _global(self) -> None:
@@ -267,7 +267,7 @@ class PickleReader:
         self._below = self._top = _NO_TEXT
         if lines is None:
             self._names.hidden |= LONG_NAME(self._data, self._at + 1) is not None
-            raise self._odd("a name that has no end")
+            raise self._unexpected("a name that has no end")
         is_call = self._data[self._at] == INST
         self._at = lines.end()
         self._take(lines[1], lines[2])
@@ -394,5 +394,5 @@ class PickleReader:
         if self.bytes_read > MOST_BYTES:
             raise _OverLimitError
 
-    def _odd(self, reason: str) -> _EndError:
+    def _unexpected(self, reason: str) -> _EndError:
         return _EndError(f"at byte {self._base + self._at} there is {reason}")

@@ -226,7 +226,7 @@ class _CheckpointTable:
         self._now = answer.now
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from ckpttool.core.render.text import NARROW, columns, line, no_room, whole_words
+        from ckpttool.core.render.text import NARROW, columns, line, no_room, unbroken_words
 
         gap = 1 if options.max_width < NARROW else 2
         names = [line(_named(checkpoint)) for checkpoint in self._newest_first[: self._limit]]
@@ -241,7 +241,7 @@ class _CheckpointTable:
             table.add_column(column.header, justify=column.justify, no_wrap=column.header != "NAME")
         for row in zip(*(column.cells for column in shown_columns), strict=True):
             table.add_row(*row)
-        yield whole_words(table)
+        yield unbroken_words(table)
         if lost:
             yield no_room(lost)
 

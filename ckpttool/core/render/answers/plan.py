@@ -176,7 +176,7 @@ def plan_table(
     else:
         unsure = code is ExitCode.INCOMPLETE or seen_in_part(answer.findings)
         headline = line(refusal(answer, code), style="bold yellow" if unsure else "bold red")
-        parts = [headline, *map(line, ways_on(answer, view)), *rejections("Rejected:", answer.rejected, view)]
+        parts = [headline, *map(line, remedies_of(answer, view)), *rejections("Rejected:", answer.rejected, view)]
         findings = [finding for finding in answer.findings if finding.code is not Code.RANKS_TO_RESTORE]
     if answer.advice is not None:
         from ckpttool.core.render.answers.advice import advice_parts
@@ -220,7 +220,7 @@ def _unknown(reasons: Sequence[Finding], root: str) -> str:
     return f"ckpttool knows of no way to load what is whole in {root}"
 
 
-def ways_on(answer: NoResumePoint, view: View) -> list[str]:
+def remedies_of(answer: NoResumePoint, view: View) -> list[str]:
     """Say what may help where there is nothing to resume from, a sentence each."""
     restores = [finding for finding in answer.findings if finding.code is Code.RANKS_TO_RESTORE]
     sentences = [f"{summary_of([restore], view=view)}: {restore.remedy}" for restore in restores]

@@ -125,7 +125,7 @@ def _floats(view: ConfigView) -> Iterator[Problem]:
         is_whole = isinstance(setting.value, int) and not isinstance(setting.value, bool)
         problem = suspect(
             key,
-            f"`{key.rpartition('.')[2]}` must be a float, but {_shown(setting.value)} is none: MindFormers stops "
+            f"`{key.rpartition('.')[2]}` must be a float, but {_value_text(setting.value)} is none: MindFormers stops "
             "with a TypeError",
             f"write {setting.value}.0" if is_whole else "write a number with a point, as 3.0",
         )
@@ -170,7 +170,7 @@ def _reached(key: str, view: ConfigView, effect: str, instead: str) -> Problem:
     )
 
 
-def _shown(value: Value) -> str:
+def _value_text(value: Value) -> str:
     return f"the text {value!r}" if isinstance(value, str) else repr(value)
 
 
@@ -180,7 +180,7 @@ def _spike_count(view: ConfigView) -> Iterator[Problem]:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
         yield suspect(
             key,
-            f"`global_norm_spike_count_threshold` must be a whole number of at least 1, not {_shown(value)}: "
+            f"`global_norm_spike_count_threshold` must be a whole number of at least 1, not {_value_text(value)}: "
             "MindFormers stops with a TypeError",
             "write how many spikes in a row shall stop the run; 10 is the default",
         )
