@@ -27,11 +27,11 @@ from ckpttool.guard.dropping import Closures, Updated, innermost, refuse_undropp
 from ckpttool.guard.micro_batch import MicroBatch
 from ckpttool.guard.model.guarding import Action, Emit, GuardMode
 from ckpttool.guard.norm import EmbeddingNorm, Losses, clip, full, total_norm
+from ckpttool.guard.reporting import Telling
 from ckpttool.guard.rules.detector import FeatureValueDetector
 from ckpttool.guard.rules.guarding import STOPS_AT, SpikeGuard
 from ckpttool.guard.scaling import Scaling
 from ckpttool.guard.silent_errors import SilentErrors
-from ckpttool.guard.telling import Telling
 from ckpttool.health.policies.base import Policy
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.contents import Contents, Shape, Value
 from ckpttool.core.domain.exits import of_findings, safest
 from ckpttool.core.domain.finding import Finding

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.manifest import Sealing
 from ckpttool.core.domain.node import Room

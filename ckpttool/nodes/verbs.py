@@ -34,7 +34,7 @@ from ckpttool.trainers.locate import locate
 from ckpttool.trainers.parts import places_below
 
 if TYPE_CHECKING:
-    from ckpttool.nodes.write.looking import NodeView
+    from ckpttool.nodes.write.node_views import NodeView
     from ckpttool.trainers.located import Located
 
 
@@ -175,7 +175,7 @@ def _made(
     run = run_of(question, process)
     mount = mount_of(root, mount_table())
     divided = _divided(question.split, process, shared=mount.reach is Reach.SHARED)
-    from ckpttool.nodes.write.looking import view_of
+    from ckpttool.nodes.write.node_views import view_of
 
     check, share = question.check, None
     if question.seal:

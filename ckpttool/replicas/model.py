@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
-from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.exits import of_findings
 from ckpttool.core.domain.finding import Code, Finding

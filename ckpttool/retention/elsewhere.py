@@ -10,7 +10,7 @@ from ckpttool.core.domain.units import ByteCount
 from ckpttool.core.errors import IncompleteError
 from ckpttool.core.storage.base import Kind
 from ckpttool.core.verbs.scanning import Tree
-from ckpttool.retention.letting_go import paths_of
+from ckpttool.retention.apply import paths_of
 from ckpttool.trainers.located import Disk
 
 

@@ -45,8 +45,8 @@ from ckpttool.core.verbs.scanning import Tree, Where, looking_at, scans_without,
 from ckpttool.core.verbs.verifying import session_for
 from ckpttool.core.verify.session import Session
 from ckpttool.core.write.reserve import is_full_disk
+from ckpttool.retention.apply import batches_of, expired, let_go, paths_of, tidy
 from ckpttool.retention.elsewhere import elsewhere
-from ckpttool.retention.letting_go import batches_of, expired, let_go, paths_of, tidy
 from ckpttool.retention.rules import retain
 
 POLL_SECONDS = 10.0

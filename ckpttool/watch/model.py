@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
-from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.exits import of_findings, safest
 from ckpttool.core.domain.finding import Finding
 from ckpttool.core.domain.frozen import dataclass

@@ -23,7 +23,7 @@ from ckpttool.core.verbs.verifying import session_for, watched
 from ckpttool.core.verify.meter import Pace
 from ckpttool.core.verify.session import Session
 from ckpttool.health.verbs.evidence import gather
-from ckpttool.nodes.write.looking import by_itself
+from ckpttool.nodes.write.node_views import by_itself
 from ckpttool.watch.model import Judge, Judgement, WatchQuestion
 from ckpttool.watch.seeing import on_hosts
 

@@ -10,7 +10,7 @@ import pytest
 
 import ckpttool
 from ckpttool.core import domain
-from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.answers import Answered
 from ckpttool.core.render import answers as modules
 from ckpttool.core.render import schemas
 from ckpttool.core.render.answers import texts_of

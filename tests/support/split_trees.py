@@ -16,7 +16,7 @@ from ckpttool.core.domain.verdict import Level, ShardReport
 from ckpttool.core.errors import CkptToolError
 from ckpttool.nodes.model import Seat
 from ckpttool.nodes.records.part import PartView, read_parts, spelled_part
-from ckpttool.nodes.write import looking
+from ckpttool.nodes.write import node_views as looking
 from ckpttool.trainers.locate import locate
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from ckpttool.core.render.answers import texts_of
 from ckpttool.core.render.escape import shown
 
 if TYPE_CHECKING:
-    from ckpttool.core.domain.answered import Answered
+    from ckpttool.core.domain.answers import Answered
     from ckpttool.core.render.json import Document
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import TypeAlias
 
-from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.exits import of_findings
 from ckpttool.core.domain.finding import Finding, blocking
 from ckpttool.core.domain.frozen import dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
-from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import ExitCode

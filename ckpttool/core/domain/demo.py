@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.errors import ExitCode
 

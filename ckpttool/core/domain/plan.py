@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.finding import (
     NOT_SEEN,

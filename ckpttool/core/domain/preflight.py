@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.data_position import DataQuestion
 from ckpttool.core.domain.exits import of_findings
 from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, worst

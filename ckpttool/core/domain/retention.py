@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.exits import of_findings, safest
 from ckpttool.core.domain.finding import Code, Finding, seen_in_part

@@ -26,7 +26,7 @@ from ckpttool.core.extensions import features, imported
 from ckpttool.core.storage import is_object_store
 from ckpttool.core.storage.base import Kind, Storage
 from ckpttool.core.storage.fan_out import map_waiting
-from ckpttool.core.verbs.remembering import rebuilt, saves_in_trash
+from ckpttool.core.verbs.saved_results import rebuilt, saves_in_trash
 from ckpttool.core.verbs.scanning import Tree, Where, looking_at, scan, surroundings, tree_question
 from ckpttool.core.verbs.verifying import session_for
 from ckpttool.trainers.base import Refusal, Resume, no_effects

@@ -20,7 +20,7 @@ from ckpttool.core.errors import IncompleteError, UsageError
 from ckpttool.core.records import HEAL_JOURNAL, JOURNAL, OWN_FOLDER, SealPlace
 from ckpttool.core.storage import above, forget_listings, is_local, open_storage, path_on_machines, shortest
 from ckpttool.core.storage.base import LostLinkError, Storage, is_there, unreadable
-from ckpttool.core.verbs.remembering import found_damaged, with_found_damaged, with_healed
+from ckpttool.core.verbs.saved_results import found_damaged, with_found_damaged, with_healed
 from ckpttool.trainers.base import Layout, Refusal, ScanOptions
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.locate import locate, locate_emptied

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ckpttool.core.decide.naming import LATEST, focused, named, none_called
 from ckpttool.core.decide.steps import latest
-from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey
 from ckpttool.core.domain.progress import newest_first
 from ckpttool.core.domain.question import CheckQuestion
 from ckpttool.core.domain.units import ByteCount
 from ckpttool.core.domain.verdict import Level, ShardReport, Verdict, Verification
 from ckpttool.core.storage import is_object_store
-from ckpttool.core.verbs.remembering import DAMAGED, memory_place
+from ckpttool.core.verbs.saved_results import DAMAGED, memory_place
 from ckpttool.core.verbs.scanning import Tree, Where, tree_of
 from ckpttool.core.verify.check import check
 from ckpttool.core.verify.engines.waiting import OnceEngine, SavedResults, WaitingEngine

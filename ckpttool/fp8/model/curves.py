@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.finding import Finding
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.units import Step

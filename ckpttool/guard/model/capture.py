@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import ClassVar, TypeAlias
 
-from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.exits import of_findings
 from ckpttool.core.domain.finding import Finding
 from ckpttool.core.domain.frozen import dataclass

@@ -14,12 +14,12 @@ from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.core.domain.units import ByteCount
 from ckpttool.core.domain.verdict import ShardReport
 from ckpttool.core.errors import UsageError
-from ckpttool.core.verbs.remembering import with_found_damaged
+from ckpttool.core.verbs.saved_results import with_found_damaged
 from ckpttool.core.verify.observation import Engines
 from ckpttool.nodes.model import Seat
 from ckpttool.nodes.read.engine import OF_CONTENT, OF_THE_SAVE_BEFORE, RecordedEngine
-from ckpttool.nodes.read.half_gone import without_half_gone
 from ckpttool.nodes.read.merging import MergedViews
+from ckpttool.nodes.read.partial_delete import without_half_gone
 from ckpttool.nodes.rules.merged import SKEW_SECONDS, with_merge, with_warning
 from ckpttool.nodes.rules.placement import with_placement
 from ckpttool.nodes.rules.room import needs_of

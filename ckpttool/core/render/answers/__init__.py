@@ -10,7 +10,7 @@ from ckpttool.core.extensions import features
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ckpttool.core.domain.answered import Answered
+    from ckpttool.core.domain.answers import Answered
     from ckpttool.core.render.json import Document
 
 

@@ -26,7 +26,7 @@ from ckpttool.core.records.manifest import MANIFEST_LIMIT
 from ckpttool.core.storage import open_storage
 from ckpttool.core.storage.base import Kind, Storage
 from ckpttool.core.storage.local import LocalStorage
-from ckpttool.core.verbs.remembering import found_damaged, with_found_damaged
+from ckpttool.core.verbs.saved_results import found_damaged, with_found_damaged
 from ckpttool.core.verbs.scanning import Tree, scanned
 from ckpttool.core.verbs.verifying import content_engine, verify
 from ckpttool.core.verify.engines.waiting import WaitingEngine
