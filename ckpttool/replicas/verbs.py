@@ -118,7 +118,9 @@ def what_can_be_rebuilt(
         verdict = session.verdict(checkpoint)
     finally:
         session.close()
-    refusal = tree.layout.twin(checkpoint, Rank(0), checkpoint.shards[0].role if checkpoint.shards else ShardRole.FULL)
+    refusal = tree.layout.peer_path(
+        checkpoint, Rank(0), checkpoint.shards[0].role if checkpoint.shards else ShardRole.FULL
+    )
     sick: tuple[Sick, ...] = ()
     against: list[Finding] = []
     if not isinstance(refusal, Refusal):
@@ -150,7 +152,7 @@ def _against(tree: Tree, question: TreeQuestion, healing: Healing, order: HealOr
 
 
 def _path_of(tree: Tree, checkpoint: Checkpoint, place: Place) -> str | None:
-    path = tree.layout.twin(checkpoint, *place)
+    path = tree.layout.peer_path(checkpoint, *place)
     return None if isinstance(path, Refusal) else path
 
 

@@ -58,7 +58,7 @@ def _advice(
     checkpoint, root = rejection.checkpoint, tree.inventory.root
     if not (is_about_shards(checkpoint, rejection.reasons) and is_local(tree.storage.root)):
         return None
-    if isinstance(tree.layout.twin(checkpoint, Rank(0), checkpoint.shards[0].role), Refusal):
+    if isinstance(tree.layout.peer_path(checkpoint, Rank(0), checkpoint.shards[0].role), Refusal):
         return None
     if _cost(tree, checkpoint) <= CHEAP_BYTES:
         sized = scan(replace(question, sizes=True))
@@ -79,7 +79,7 @@ def _advice(
         reports=(),
         findings=rejection.reasons,
     )
-    sick = sick_shards(checkpoint, verdict, lambda place: str(tree.layout.twin(checkpoint, *place)))
+    sick = sick_shards(checkpoint, verdict, lambda place: str(tree.layout.peer_path(checkpoint, *place)))
     companions = witnesses_for(checkpoint, tree.inventory.checkpoints)
     kin = [companion for companion in companions if companion.run == checkpoint.run and not companion.findings]
     may_be = bool(sick) and bool(kin) and _may_all_have_copies(tree, kin[0], sick)

@@ -162,7 +162,7 @@ class Layout(Protocol):
         """List all checkpoints, whole or not, with what one header of each tells."""
         ...
 
-    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+    def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         """Add to a save what its own records tell that are too large to be read of every save of a tree.
 
         It is asked of each save that is judged, before a shard is opened: which files are missing, as findings; how
@@ -194,7 +194,7 @@ class Layout(Protocol):
         """Return where the seal of a save is kept; a refusal where there is no such place."""
         ...
 
-    def twin(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
+    def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
         """Return where a rank's file lies, or would; a refusal where no rank's file is ever a copy of another's."""
         ...
 

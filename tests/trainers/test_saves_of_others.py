@@ -57,7 +57,7 @@ def closer_is(monkeypatch: pytest.MonkeyPatch) -> Callable[[Changed], None]:
     """Lets the closer look at a save tell something."""
 
     def install(changed: Changed) -> None:
-        monkeypatch.setattr(toy.ToyLayout, "closer", lambda _self, _storage, checkpoint: changed(checkpoint))
+        monkeypatch.setattr(toy.ToyLayout, "with_own_records", lambda _self, _storage, checkpoint: changed(checkpoint))
 
     return install
 
@@ -88,7 +88,7 @@ def test_nothing_goes_because_weights_alone_are_newer(
 def test_what_a_closer_look_misses_counts(tree: Path, closer_is: Callable[[Changed], None]) -> None:
     asked: set[str] = set()
 
-    def closer(checkpoint: Checkpoint) -> Checkpoint:
+    def with_own_records(checkpoint: Checkpoint) -> Checkpoint:
         asked.add(checkpoint.name)
         if checkpoint.name != "step-30":
             return checkpoint
@@ -96,7 +96,7 @@ def test_what_a_closer_look_misses_counts(tree: Path, closer_is: Callable[[Chang
         return replace(checkpoint, findings=(*checkpoint.findings, lost))
 
     toy.save(tree, 10)
-    closer_is(closer)
+    closer_is(with_own_records)
     assert chosen(plan(tree)) == ("step-20", 20)
     assert codes(reasons(plan(tree), "step-30")) == {Code.SHARD_MISSING}
     assert asked == {"step-30", "step-20"}
@@ -104,10 +104,10 @@ def test_what_a_closer_look_misses_counts(tree: Path, closer_is: Callable[[Chang
 
 @pytest.mark.parametrize(("beyond", "whole"), [(0, True), (1, False)])
 def test_a_short_shard_is_damage(tree: Path, closer_is: Callable[[Changed], None], beyond: int, *, whole: bool) -> None:
-    def closer(checkpoint: Checkpoint) -> Checkpoint:
+    def with_own_records(checkpoint: Checkpoint) -> Checkpoint:
         sizes = {shard.path: (tree / shard.path).stat().st_size + beyond for shard in checkpoint.shards}
         shards = (replace(shard, least=ByteCount(sizes[shard.path])) for shard in checkpoint.shards)
         return replace(checkpoint, shards=tuple(shards))
 
-    closer_is(closer)
+    closer_is(with_own_records)
     assert is_whole(tree, "step-30") is whole

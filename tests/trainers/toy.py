@@ -96,7 +96,7 @@ class ToyLayout:
             strays=tuple(strays),
         )
 
-    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+    def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         """Return it as it is: the scan tells all."""
         return checkpoint
 
@@ -116,7 +116,7 @@ class ToyLayout:
         """Refuse."""
         return Refusal(why="is a tree of the toy trainer, in which ckpttool has no place for a seal")
 
-    def twin(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
+    def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
         """Refuse: each rank writes what no other does."""
         return Refusal(why="is a tree of the toy trainer, whose ranks write no copies")
 

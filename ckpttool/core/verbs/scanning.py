@@ -95,7 +95,7 @@ class Tree:
     def with_own_records(self, checkpoint: Checkpoint) -> Checkpoint:
         """Return the same with what its own records tell beyond the scan; one that is withheld is this save's alone."""
         try:
-            return self.layout.closer(self.storage, checkpoint)
+            return self.layout.with_own_records(self.storage, checkpoint)
         except OSError as error:
             named = error.filename if isinstance(error.filename, str) else ""
             path = named.removeprefix(self.storage.root).lstrip("/") or checkpoint.name

@@ -189,7 +189,7 @@ def session_for(tree: Tree, question: CheckQuestion) -> Session:
         done = (lambda _: None) if meter is None else meter.done
         tasks = OnceEngine(tasks, results, stamp=tree.storage.stamp, done=done)
     engines = Engines(tasks=tasks, headers=headers)
-    records = SaveRecords(seal_place=tree.seal_place, closer=tree.with_own_records, slices=tree.slices)
+    records = SaveRecords(seal_place=tree.seal_place, with_own_records=tree.with_own_records, slices=tree.slices)
     return Session(tree.storage, tree.inventory, scope, engines, records)
 
 
@@ -202,7 +202,7 @@ def _recorded_session(tree: Tree, machines: Machines, question: CheckQuestion) -
         requested=_read_in_any_case(tree, question),
         reads_other=question.replicas,
     )
-    records = SaveRecords(seal_place=tree.seal_place, closer=tree.with_own_records, slices=tree.slices)
+    records = SaveRecords(seal_place=tree.seal_place, with_own_records=tree.with_own_records, slices=tree.slices)
     return Session(tree.storage, tree.inventory, scope, machines.engines(question), records)
 
 

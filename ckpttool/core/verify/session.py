@@ -80,7 +80,7 @@ class SaveRecords:
 
     seal_place: Callable[[Checkpoint], SealPlace | None]
     """Where its manifest is; None: nowhere."""
-    closer: Callable[[Checkpoint], Checkpoint]
+    with_own_records: Callable[[Checkpoint], Checkpoint]
     """Adds what its own records tell beyond the scan."""
     slices: Callable[[Checkpoint], RecordedSlices | None]
     """What its own records tell of who holds which slice of a tensor."""
@@ -137,7 +137,7 @@ class Session:
             checkpoint: Of this tree, with its shards' sizes where content is read.
             followed_by: The one that is judged next, so that what is read of it now need not be read again.
         """
-        checkpoint = self._records.closer(checkpoint)
+        checkpoint = self._records.with_own_records(checkpoint)
         # What is to be sealed is judged by itself: how it differs from an older manifest is the sealer's question.
         seals, findings = ({}, ()) if self._scope.hashes else self._seals(checkpoint)
         reports = []

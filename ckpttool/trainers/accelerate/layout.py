@@ -15,7 +15,7 @@ from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.accelerate import LAYOUT, TRAINER, folder_of
 from ckpttool.trainers.base import Members, Refusal, ScanOptions
 from ckpttool.trainers.common.written_together import Untracked
-from ckpttool.trainers.hf_saves.save_folder import closer, is_unfinished
+from ckpttool.trainers.hf_saves.save_folder import is_unfinished, with_own_records
 from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ class AccelerateLayout(Untracked):
 
         return scan_saves(storage, listing, options)
 
-    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+    def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         """Compare the index of weights in parts with the parts, and read records of slices that are large."""
-        return closer(storage, checkpoint, folder_of(checkpoint.name, checkpoint.shards))
+        return with_own_records(storage, checkpoint, folder_of(checkpoint.name, checkpoint.shards))
 
     def is_unfinished(self, name: str) -> bool:
         """Tell by the names under which safetensors writes."""

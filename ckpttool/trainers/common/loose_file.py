@@ -133,7 +133,7 @@ class LooseFile:
         run = RunSummary(prefix="", run=0, first_step=step, last_step=step, world_size=1)
         return Inventory(root=storage.root, layout=self.name, checkpoints=(checkpoint,), runs=(run,), findings=())
 
-    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+    def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         """Return it as it is: the scan tells all."""
         return checkpoint
 
@@ -156,7 +156,7 @@ class LooseFile:
         path = own_path(checkpoint.name, ".file.manifest.json")
         return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=checkpoint.prefix)
 
-    def twin(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
+    def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
         """Refuse: nobody knows what the file is a part of."""
         return Refusal(why="is a lone file: no rank's file beside it may be a copy of it")
 

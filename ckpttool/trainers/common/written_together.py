@@ -36,7 +36,7 @@ class WrittenTogether:
         """Return a place in the save's own folder, which its trainer does not mind."""
         return SealPlace.inside(checkpoint.name, layout=self.name, checkpoint=checkpoint.name)
 
-    def twin(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
+    def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
         """Refuse: what ranks hold alike is saved once."""
         return Refusal(
             why=f"holds checkpoints of {self.title}, which saves each slice once: no rank's file is a copy of another's"

@@ -34,7 +34,7 @@ class DeepSpeedTags(WrittenTogether):
 
         return scan_tags(storage, listing, options)
 
-    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+    def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         """Return it as it is: the scan tells all."""
         return checkpoint
 

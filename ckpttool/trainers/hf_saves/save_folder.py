@@ -216,7 +216,7 @@ def absent(path: str, subject: str) -> Finding:
     return listed_damage(Code.SHARD_MISSING, f"{subject} is not there", path, remedy=remedy)
 
 
-def closer(storage: Storage, checkpoint: Checkpoint, folder: str) -> Checkpoint:
+def with_own_records(storage: Storage, checkpoint: Checkpoint, folder: str) -> Checkpoint:
     """Read records of slices that are too large for a scan, and compare the index of weights in parts with the parts.
 
     Args:

@@ -9,7 +9,7 @@ from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.base import Members, Refusal, ScanOptions
 from ckpttool.trainers.common.written_together import Untracked
-from ckpttool.trainers.hf_saves.save_folder import closer, is_unfinished
+from ckpttool.trainers.hf_saves.save_folder import is_unfinished, with_own_records
 from ckpttool.trainers.huggingface import LAYOUT, STATE, TRAINER, number_in
 from ckpttool.trainers.listing import Listing
 
@@ -34,12 +34,12 @@ class HfTrainerLayout(Untracked):
 
         return scan_saves(storage, listing, options)
 
-    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+    def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         """Compare the index of weights in parts with the parts, and read records that are large."""
         from ckpttool.trainers.huggingface.scan import with_model_config, with_whole_state
 
         checkpoint = with_model_config(storage, with_whole_state(storage, checkpoint))
-        return closer(storage, checkpoint, checkpoint.name)
+        return with_own_records(storage, checkpoint, checkpoint.name)
 
     def is_unfinished(self, name: str) -> bool:
         """Tell by the names under which safetensors writes."""

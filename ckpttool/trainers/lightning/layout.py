@@ -30,7 +30,7 @@ class LightningLayout(Untracked):
 
         return scan_saves(storage, listing, options)
 
-    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+    def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         """Add what the record of a folder names, where that is large; a file is one record."""
         if not any("/" in shard.path for shard in checkpoint.shards):
             return checkpoint

@@ -45,7 +45,7 @@ class MegatronIterations(WrittenTogether):
 
         return scan_saves(storage, listing, options)
 
-    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+    def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         """Read a record of slices that was too large for a scan, and the digests that the save holds."""
         from ckpttool.trainers.megatron.integrity import with_digests
         from ckpttool.trainers.torch_dcp import store

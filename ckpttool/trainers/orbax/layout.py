@@ -29,7 +29,7 @@ class OrbaxLayout(Untracked):
 
         return scan_saves(storage, listing, options)
 
-    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+    def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         """Follow the stores of arrays to where each value lies."""
         from ckpttool.trainers.orbax.stores import followed
 

@@ -30,7 +30,7 @@ _OPTIMIZER = ("optim", "optimizer", "optimizers")
 class FoldersOfSlices(Untracked):
     """What layouts share in which each save is one such folder."""
 
-    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+    def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         """Read a record that is too large for a scan."""
         from ckpttool.trainers.torch_dcp.store import read_store_closely
 

@@ -70,7 +70,7 @@ def read_store(storage: Storage, folder: str, *, sizes: bool = False, most: int 
         storage: The tree.
         folder: Below its root; empty for the root itself.
         sizes: Also take every shard's stamp: one more call a file.
-        most: Bytes of the record up to which it is read. A larger one is left for `closer`, which reads any.
+        most: Bytes of the record up to which it is read. A larger one is left for `with_own_records`, which reads any.
 
     Raises:
         OSError: The folder cannot be listed.

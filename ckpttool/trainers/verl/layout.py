@@ -34,7 +34,7 @@ class VerlLayout(WrittenTogether):
 
         return scan_saves(storage, listing, options)
 
-    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+    def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         """Return it as it is: the names tell all."""
         return checkpoint
 

@@ -48,7 +48,7 @@ class MindFormersIteration:
 
         return scan_iterations(storage, listing, list(saves_in(listing)), options)
 
-    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+    def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         """Return it as it is: the scan tells all."""
         return checkpoint
 
@@ -75,7 +75,7 @@ class MindFormersIteration:
         """Return a place in the save's own folder."""
         return SealPlace.inside(checkpoint.name, layout=self.name, checkpoint=checkpoint.name)
 
-    def twin(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
+    def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
         """Spell it after another rank's: data-parallel ranks save the same."""
         from ckpttool.trainers.mindformers.layouts.iteration_records import path_for
 

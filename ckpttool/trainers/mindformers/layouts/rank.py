@@ -44,7 +44,7 @@ class MindFormersRank:
 
         return scan_ranks(storage, listing, options)
 
-    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+    def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         """Return it as it is: the scan tells all."""
         return checkpoint
 
@@ -66,7 +66,7 @@ class MindFormersRank:
         """Return a place outside the ranks' folders, which other saves share."""
         return seal_place(checkpoint.prefix, checkpoint.name, checkpoint.format)
 
-    def twin(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
+    def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
         """Spell it after another rank's: data-parallel ranks save the same."""
         from ckpttool.trainers.mindformers.layouts.rank_expected import path_for
 

@@ -85,7 +85,7 @@ class MindFormersUnified:
         run = RunSummary(prefix="", run=0, first_step=step, last_step=step, world_size=1)
         return Inventory(root=storage.root, layout=self.name, checkpoints=(checkpoint,), runs=(run,), findings=())
 
-    def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+    def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         """Return it as it is: the scan tells all."""
         return checkpoint
 
@@ -105,7 +105,7 @@ class MindFormersUnified:
         """Return a place in the folder."""
         return SealPlace(path=MANIFEST_NAME, layout=self.name, checkpoint=checkpoint.name, prefix=None)
 
-    def twin(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
+    def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
         """Refuse: all ranks share the files."""
         return Refusal(why="is one checkpoint that all ranks share: each slice is there once")
 
