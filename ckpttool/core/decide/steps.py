@@ -141,7 +141,7 @@ def left_by_name(saves: Sequence[Checkpoint]) -> dict[CheckpointKey, str]:
             reasons[save.key] = "is not named as the other checkpoints are, so a person may have put it there"
     counted = [save for save in numbered if save.named is not None and save.named.counts_saves]
     furthest: Checkpoint | None = None
-    for save in sorted((finding for finding in counted if finding.step is not None), key=_number):
+    for save in sorted((save for save in counted if save.step is not None), key=_number):
         if furthest is None or (save.step or 0) >= (furthest.step or 0):
             furthest = save
         else:
@@ -395,9 +395,10 @@ def _out_of_order(
 
 def _unconfirmed(saves: Sequence[Checkpoint]) -> Iterable[tuple[CheckpointKey, Finding]]:
     """Find steps that a name alone tells, in a tree whose checkpoints do not share the stem of that name."""
-    stems: dict[str, set[str | None]] = defaultdict(set)
+    # Of a name without a number the stem is all of it: `step_` shares none with `step_50`.
+    stems: dict[str, set[tuple[str, bool] | None]] = defaultdict(set)
     for save in saves:
-        stems[save.prefix].add(None if save.named is None else save.named.stem)
+        stems[save.prefix].add(None if save.named is None else (save.named.stem, save.named.number is None))
     for save in saves:
         if save.named is not None and save.step_source is StepSource.NAME and len(stems[save.prefix]) > 1:
             message = (

@@ -99,6 +99,8 @@ def test_what_only_a_name_tells_is_acted_on_where_all_saves_are_named_alike() ->
     assert [one.severity for one in not_acted_on(mixed["step_60"])] == [Severity.UNKNOWN]
     assert not_acted_on(alike["step_60"]) == ()
     assert not_acted_on(settled(save("step_50", 50), save("final"))["step_50"]) == ()
+    without_number = settled(save("step_50"), save("step_60"), save("step_"))
+    assert [finding.severity for finding in not_acted_on(without_number["step_60"])] == [Severity.UNKNOWN]
 
 
 def test_what_tells_no_step_is_not_acted_on_unless_it_is_an_export_of_weights() -> None:
