@@ -169,25 +169,25 @@ def resume(
                 "there is no checkpoint to resume from; a training that begins says so: fresh_ok=True"
             )
         return Resumed(checkpoint=None, progress=None, is_checked=False, rng=None)
-    shard = _on_every_rank(ranks, group, lambda: _read(layout, chosen, ranks))
-    if objects.guard is not None and shard.tree["guard"] is None:
-        objects.guard.step = shard.progress.step  # it remembers nothing, and still counts on from here
-    _on_every_rank(ranks, group, lambda: objects.load(shard.tree))
-    randomness.restore(shard.tree["rng"])
+    restored = _on_every_rank(ranks, group, lambda: _read(layout, chosen, ranks))
+    if objects.guard is not None and restored.tree["guard"] is None:
+        objects.guard.step = restored.progress.step  # it remembers nothing, and still counts on from here
+    _on_every_rank(ranks, group, lambda: objects.load(restored.tree))
+    randomness.restore(restored.tree["rng"])
     if objects.guard is not None:
         objects.guard.tell(
             GuardEventKind.RESUMED,
-            step=shard.progress.step,
-            checkpoint=shard.checkpoint,
-            path=shard.path,
-            checked=shard.is_checked,
+            step=restored.progress.step,
+            checkpoint=restored.checkpoint,
+            path=restored.path,
+            checked=restored.is_checked,
             left_out=chosen.left_out,
         )
-    rng = None if objects.loader is None else shard.tree["rng"]
+    rng = None if objects.loader is None else restored.tree["rng"]
     return Resumed(
-        checkpoint=shard.checkpoint,
-        progress=shard.progress,
-        is_checked=shard.is_checked,
+        checkpoint=restored.checkpoint,
+        progress=restored.progress,
+        is_checked=restored.is_checked,
         rng=rng,
         left_out=chosen.left_out,
     )

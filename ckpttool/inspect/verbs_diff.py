@@ -123,12 +123,12 @@ def _listed(
     observed: Iterable[Observation], shared: set[_Held], lists: dict[_Held, dict[str, str]]
 ) -> Iterator[Observation]:
     """Take down on the way which file of several holds which tensor."""
-    for shard in observed:
-        shard_key, contents = (shard.task.rank, shard.task.role), shard.result(Opened)
+    for observation in observed:
+        shard_key, contents = (observation.task.rank, observation.task.role), observation.result(Opened)
         if contents is not None and shard_key in shared:
             names = lists.setdefault(shard_key, {})
-            names.update((entry.name, shard.task.path) for entry in contents.entries)
-        yield shard
+            names.update((entry.name, observation.task.path) for entry in contents.entries)
+        yield observation
 
 
 def _compared(

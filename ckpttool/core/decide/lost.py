@@ -129,7 +129,7 @@ def beyond_limits(point: ResumePoint, question: ResumeQuestion) -> tuple[Finding
     elif point.may_lose_more and (by_steps or by_time):
         message = f"{by_steps or by_time}, and something newer than {name} does not tell its step"
         silent = (rejection.checkpoint for rejection in point.rejected if rejection.checkpoint.step is None)
-        remedies = [f"; {rejection.step_remedy}" for rejection in silent if rejection.step_remedy is not None]
+        remedies = [f"; {checkpoint.step_remedy}" for checkpoint in silent if checkpoint.step_remedy is not None]
         remedy = f"ckpttool resolve says which{next(iter(remedies), '')}"
     else:
         return ()

@@ -255,11 +255,11 @@ def unwritable(tree: Tree, fixes: Iterable[PointerFix]) -> list[Finding]:
 def _unsafe(tree: Tree, blockers: Iterator[str], remedy: str) -> list[Finding]:
     """Look at the disk for what is in the way, and say each once."""
     try:
-        paths = dict.fromkeys(blockers)
+        messages = dict.fromkeys(blockers)
     except OSError as error:
         raise _changed(error.filename or tree.inventory.root) from None
     code = Code.NOT_A_REGULAR_FILE
-    return [unsafe(code, message, remedy=remedy) for message in paths]
+    return [unsafe(code, message, remedy=remedy) for message in messages]
 
 
 def unreadable(pointers: Iterable[Pointer]) -> list[Finding]:

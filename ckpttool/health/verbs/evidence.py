@@ -48,7 +48,7 @@ def gather(
     logs = ReadLogs(
         log=None if log is None else _without_detectors(log, {event.source for event in detected}, reader.no_format),
         detected=detected,
-        timelines=tuple(line for line in timelines.values() if line is not None),
+        timelines=tuple(timeline for timeline in timelines.values() if timeline is not None),
         written=written(inventory.checkpoints),
     )
     report = None
