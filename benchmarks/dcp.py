@@ -3,7 +3,7 @@
     python benchmarks/dcp.py [rounds]
 
 The references are `FileSystemReader.read_metadata` of torch, without the import, against our whole structure check of
-the folder (`look`: names, `.metadata` with all of its checks); and `dd` over the same files against the pass that
+the folder (`read_store`: names, `.metadata` with all of its checks); and `dd` over the same files against the pass that
 compares the CRC32 of every slice. CPU time, in turns, the median of the rounds' ratios; all files in the page cache.
 Torch unpickles in C, and we follow opcodes in Python: 0.1 was asked for and is not met. Reached, with other work on the
 machine: 1 to 2.5 with 100,000 slices, 2 to 3 (some milliseconds) with 1,000; 512,000 take 490 MB of memory.
@@ -42,7 +42,7 @@ from ckpttool.core.domain.verdict import CheckTask, Level
 from ckpttool.core.formats.torch.dcp import MOST_METADATA_BYTES
 from ckpttool.core.storage import open_storage
 from ckpttool.core.verify.report import check_and_judge
-from ckpttool.trainers.torch_dcp.store import look
+from ckpttool.trainers.torch_dcp.store import read_store
 
 ROUNDS = 9
 RANKS = 64
@@ -123,7 +123,7 @@ def main() -> None:
     for slices, parts in ((1000, 4), (100_000, 4), (100_000, 1)):
         with tempfile.TemporaryDirectory() as folder:
             write_record(Path(folder), slices, parts)
-            ours = partial(look, open_storage(folder), "", most=MOST_METADATA_BYTES)
+            ours = partial(read_store, open_storage(folder), "", most=MOST_METADATA_BYTES)
             theirs = FileSystemReader(folder).read_metadata
             what = f"structure of {slices} slices, {parts} a tensor / torch's read_metadata"
             show(what, ours, theirs, rounds, TARGET)

@@ -27,7 +27,7 @@ from ckpttool.core.storage import open_storage
 from ckpttool.core.storage.stream import BLOCK_BYTES, read_blocks
 from ckpttool.core.verify.check import check
 from ckpttool.fp8.model.probe import ProbeQuestion
-from ckpttool.fp8.read.probe import probe_shard
+from ckpttool.fp8.read.probe import ShardNumbers, probe_shard
 from ckpttool.fp8.rules.risk import is_probed
 from tests.support.shard_writers import entries_json, safetensors_file
 
@@ -66,9 +66,10 @@ def task_of(path: Path) -> CheckTask:
 
 def probed(path: Path, question: ProbeQuestion) -> None:
     """Probe one file."""
-    look = partial(probe_shard, question=question, is_selected=partial(is_probed, optimizer=False))
-    found = check(task_of(path), look=look)
-    if len(found.probed) != 1:
+    compare = partial(probe_shard, question=question, is_selected=partial(is_probed, optimizer=False))
+    found = check(task_of(path), compare=compare)
+    numbers = found.result(ShardNumbers)
+    if numbers is None or len(numbers.tensors) != 1:
         raise SystemExit(f"it was not looked at: {found.report.findings}")
 
 
