@@ -123,7 +123,7 @@ class SilentErrors:
     def _take(self, step: Step, agreed: Agreement) -> None:
         if self._detector is None or self._probe is None:
             return
-        self._tell(self._detector.agree(is_agreed=agreed.strike, step=step))
+        self._tell(self._detector.agree(wanted=agreed.strike, step=step))
         if step % self._every == 0 or not agreed.is_finite:  # then it is asked whose they are
             self._probe.take(step, scale=1.0 if self._scaling.scaler is None else self._scaling.scaler.get_scale())
         if agreed.is_overflow:

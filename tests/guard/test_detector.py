@@ -61,7 +61,7 @@ def on_line(detector: FeatureValueDetector, plan: Sequence[Row], restarts: froze
             detector = FeatureValueDetector(watch=detector.watch.policy.begin())
             detector.restore(saved, rank=Rank(1))
         events += detector.take(values, at=at(minute), step=Step(step))
-        events += detector.agree(is_agreed=detector.wants_checksum, step=Step(step))
+        events += detector.agree(wanted=detector.wants_checksum, step=Step(step))
     return events
 
 
@@ -150,11 +150,11 @@ def test_all_ranks_start_the_checksum_that_one_asks_for_and_each_says_so_once() 
     innocent = FeatureValueDetector.of(CHECKED)
     innocent.take([], at=at(20), step=Step(13))
     assert not innocent.wants_checksum
-    assert culprit.agree(is_agreed=culprit.wants_checksum, step=Step(13)) == ()
-    (event,) = innocent.agree(is_agreed=True, step=Step(13))
+    assert culprit.agree(wanted=culprit.wants_checksum, step=Step(13)) == ()
+    (event,) = innocent.agree(wanted=True, step=Step(13))
     assert (event.kind, event.values["clock"]) == (GuardEventKind.CHECKSUM_ON, at(20))
     assert (culprit.checking, innocent.checking) == (True, True)
-    assert innocent.agree(is_agreed=True, step=Step(14)) == ()
+    assert innocent.agree(wanted=True, step=Step(14)) == ()
     for detector in (culprit, innocent):
         assert [event.kind.value for event in detector.take([], at=at(24.9), step=Step(15))] == []
         (ended,) = detector.take([], at=at(25), step=Step(16))
@@ -166,17 +166,17 @@ def test_all_ranks_start_the_checksum_that_one_asks_for_and_each_says_so_once() 
 def test_nobody_starts_a_checksum_that_nobody_asks_for() -> None:
     calm = FeatureValueDetector.of(CHECKED)
     calm.take([FeatureValue(value=1.0)], at=at(0), step=Step(1))
-    assert calm.agree(is_agreed=calm.wants_checksum, step=Step(1)) == ()
+    assert calm.agree(wanted=calm.wants_checksum, step=Step(1)) == ()
     assert not calm.checking
 
 
 def test_a_checksum_that_ran_at_a_restart_is_agreed_on_anew() -> None:
     detector, _ = struck()
-    detector.agree(is_agreed=True, step=Step(13))
+    detector.agree(wanted=True, step=Step(13))
     again = FeatureValueDetector.of(CHECKED)
     again.restore(json.loads(json.dumps(detector.saved())), rank=Rank(1))
     assert (again.checking, again.wants_checksum) == (False, True)
-    assert again.agree(is_agreed=True, step=Step(14)) == ()
+    assert again.agree(wanted=True, step=Step(14)) == ()
     assert again.checking
 
 
@@ -197,7 +197,7 @@ def test_a_rank_that_gets_the_memory_of_another_knows_what_is_usual_and_has_none
 
 def test_a_clock_that_is_put_back_stands_still() -> None:
     detector, _ = struck()
-    detector.agree(is_agreed=True, step=Step(13))
+    detector.agree(wanted=True, step=Step(13))
     assert detector.take([], at=at(-1000), step=Step(14)) == ()
     assert (detector.last, detector.checking) == (at(20), True)
 

@@ -98,14 +98,14 @@ class FeatureValueDetector:
             events += [_encoded_event(event, step, name=value.name) for event in noticed]
         return tuple(events)
 
-    def agree(self, *, is_agreed: bool, step: Step) -> tuple[GuardEvent, ...]:
+    def agree(self, *, wanted: bool, step: Step) -> tuple[GuardEvent, ...]:
         """Start the checksum where any rank wants it; return what follows from that here.
 
         Args:
-            is_agreed: Whether it is `wants_checksum` on any rank. The same on all.
+            wanted: Whether it is `wants_checksum` on any rank. The same on all.
             step: Now.
         """
-        if not is_agreed or self.checking:
+        if not wanted or self.checking:
             return ()
         clock = self.watch.book.checksum
         started = () if clock.running(self.last) else tuple(clock.start(self.last))
