@@ -65,11 +65,11 @@ def test_parts_of_a_tree_are_read_by_the_feature_that_writes_them_and_by_nobody_
 
 
 def test_each_kind_of_place_that_a_feature_opens_has_a_scheme_that_nobody_else_has() -> None:
-    schemes = [scheme for each in features() for scheme in each.storages]
+    schemes = [scheme for feature in features() for scheme in feature.storages or ()]
     assert schemes
     assert len({*schemes, *STORAGES}) == len(schemes) + len(STORAGES)
     for each in features():
-        for reference in each.storages.values():
+        for reference in (each.storages or {}).values():
             (root,) = inspect.signature(imported(reference)).parameters.values()
             assert root.annotation == "str"
 

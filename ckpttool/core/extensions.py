@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from types import MappingProxyType
 from typing import Any
 
 from ckpttool.core.domain.frozen import dataclass
@@ -15,11 +14,11 @@ from ckpttool.features import FEATURES
 class Feature:
     """What one feature adds. All of it is a reference, so that nothing is imported before it is needed."""
 
-    answers: Mapping[str, str] = MappingProxyType({})
+    answers: Mapping[str, str] | None = None
     """By an answer's noun, the module of its document and its table."""
     parts_reader: str | None = None
     """`"module:name"` of a `trainers.located.PartsReader`."""
-    storages: Mapping[str, str] = MappingProxyType({})
+    storages: Mapping[str, str] | None = None
     """By the scheme of a root, `"module:name"` of what takes such a root and returns a `core.storage.base.Storage`."""
     log_evidence: str | None = None
     """`"module:name"` of a `core.verbs.resolving.ReadsLogs`: the first feature that has one is asked."""

@@ -79,7 +79,7 @@ def _opener(root: str) -> Callable[[str], Storage]:
 def _of_feature(scheme: str) -> Callable[[str], Storage] | None:
     from ckpttool.core.extensions import features, imported  # few roots are so spelled
 
-    found = [each.storages[scheme] for each in features() if scheme in each.storages]
+    found = [feature.storages[scheme] for feature in features() if feature.storages and scheme in feature.storages]
     opener: Callable[[str], Storage] | None = imported(found[0]) if found else None
     return opener
 

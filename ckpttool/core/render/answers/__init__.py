@@ -35,7 +35,7 @@ def texts_of(answer: Answered | type[Answered]) -> Texts:
     try:
         return cast("Texts", import_module(own))
     except ModuleNotFoundError as error:
-        places = (feature.answers.get(answer.NOUN) for feature in features())
+        places = ((feature.answers or {}).get(answer.NOUN) for feature in features())
         place = next(filter(None, places), None)
         if error.name != own or place is None:
             raise
