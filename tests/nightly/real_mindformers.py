@@ -121,8 +121,10 @@ class Server:
 
     def close(self) -> None:
         assert self.run.stdin is not None
+        assert self.run.stdout is not None
         self.run.stdin.close()
         self.run.wait()
+        self.run.stdout.close()
         self.log.close()
 
 
