@@ -10,16 +10,18 @@ import ckpttool
 from ckpttool.core.commands import output
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.grouped import OF_WRITING, exits, grouped
-from ckpttool.core.commands.options import Format, FormatOpt, Quiet, duration
+from ckpttool.core.commands.options import Format, FormatOpt, Quiet
 from ckpttool.core.commands.tree_options import (
     Dir,
     EngineName,
     EngineOptions,
+    Jobs,
     LayoutOpt,
     LevelName,
     LevelOpt,
     MaxAge,
     Names,
+    Timeout,
 )
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.units import Rank
@@ -93,19 +95,8 @@ class LookOptions:
 
     level: LevelOpt = LevelName.STRUCTURE
     checkpoint: Names = None
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Threads that read; default: one a core.", rich_help_panel="Evidence")
-    ] = None
-    timeout: Annotated[
-        float,
-        typer.Option(
-            parser=duration("s", least=1),
-            metavar="TIME",
-            show_default="10m",
-            help="When a read counts as hung (10m, or seconds).",
-            rich_help_panel="Evidence",
-        ),
-    ] = 600.0
+    jobs: Jobs = None
+    timeout: Timeout = 600.0
     max_age: MaxAge = 24.0
     seal: Annotated[
         bool,

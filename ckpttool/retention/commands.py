@@ -11,7 +11,7 @@ from ckpttool.core.commands import output, progress
 from ckpttool.core.commands.answers import show_each
 from ckpttool.core.commands.grouped import OF_A_TREE, OF_WRITING, exits, grouped
 from ckpttool.core.commands.options import Format, FormatOpt, Quiet, duration
-from ckpttool.core.commands.tree_options import ConfigPath, Grace, LevelName, MaxAge, MoreDirs, TreeOptions
+from ckpttool.core.commands.tree_options import ConfigPath, Grace, LevelName, MaxAge, MoreDirs, Prefix, TreeOptions
 from ckpttool.core.domain.finding import Finding
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.retention import PruneOrder, Pruning, RetentionPolicy
@@ -46,14 +46,7 @@ class KeepOptions:
             "--drop-abandoned", help="Branches that the training left may go as well.", rich_help_panel="What stays"
         ),
     ] = False
-    prefix: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT",
-            help="Only file names that begin so, where trainings share DIR.",
-            rich_help_panel="Which checkpoint",
-        ),
-    ] = None
+    prefix: Prefix = None
 
     def policy(self) -> RetentionPolicy:
         """Ask the library."""

@@ -11,7 +11,7 @@ from ckpttool.core.commands import completing, output
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.grouped import OF_A_TREE, OF_WRITING, exits, grouped
 from ckpttool.core.commands.options import Format, FormatOpt, Quiet
-from ckpttool.core.commands.tree_options import ConfigPath, Grace, TreeOptions, one_name
+from ckpttool.core.commands.tree_options import ConfigPath, Grace, Prefix, TreeOptions, one_name
 
 Name = Annotated[
     list[str] | None,
@@ -20,14 +20,6 @@ Name = Annotated[
         metavar="NAME",
         autocompletion=completing.checkpoints,
         help="Not the newest whole one, but this.",
-        rich_help_panel="Which checkpoint",
-    ),
-]
-Prefix = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TEXT",
-        help="Only file names that begin so, where trainings share DIR.",
         rich_help_panel="Which checkpoint",
     ),
 ]

@@ -10,7 +10,7 @@ import ckpttool
 from ckpttool.core.commands.answers import show_each
 from ckpttool.core.commands.grouped import OF_A_TREE, OF_WRITING, exits, grouped
 from ckpttool.core.commands.options import Format, FormatOpt, Quiet, Verbose
-from ckpttool.core.commands.tree_options import EngineOptions, MoreDirs, Names, TreeOptions, say_tree
+from ckpttool.core.commands.tree_options import EngineOptions, Jobs, MoreDirs, Names, TreeOptions, say_tree
 from ckpttool.core.domain.manifest import Sealed
 
 Reseal = Annotated[
@@ -20,9 +20,6 @@ Reseal = Annotated[
         help="Take what is on the disk now, where it differs from what was sealed.",
         rich_help_panel="What stays",
     ),
-]
-Jobs = Annotated[
-    int | None, typer.Option(min=1, help="Threads that read; default: one a core.", rich_help_panel="Evidence")
 ]
 
 

@@ -32,6 +32,27 @@ Grace = Annotated[
         rich_help_panel="What stays",
     ),
 ]
+Jobs = Annotated[
+    int | None, typer.Option(min=1, help="Threads that read; default: one a core.", rich_help_panel="Evidence")
+]
+Timeout = Annotated[
+    float,
+    typer.Option(
+        parser=duration("s", least=1),
+        metavar="TIME",
+        show_default="10m",
+        help="When a read counts as hung (10m, or seconds).",
+        rich_help_panel="Evidence",
+    ),
+]
+Prefix = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        help="Only file names that begin so, where trainings share DIR.",
+        rich_help_panel="Which checkpoint",
+    ),
+]
 MaxAge = Annotated[
     float,
     typer.Option(
@@ -270,14 +291,7 @@ class ChoiceOptions:
             rich_help_panel="Which checkpoint",
         ),
     ] = None
-    prefix: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT",
-            help="Only file names that begin so, where trainings share DIR.",
-            rich_help_panel="Which checkpoint",
-        ),
-    ] = None
+    prefix: Prefix = None
     require_health: Annotated[
         bool | None,
         typer.Option(

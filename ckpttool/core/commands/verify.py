@@ -15,15 +15,17 @@ import ckpttool
 from ckpttool.core.commands import output
 from ckpttool.core.commands.answers import show_each
 from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
-from ckpttool.core.commands.options import Format, FormatOpt, Quiet, duration, finite, share
+from ckpttool.core.commands.options import Format, FormatOpt, Quiet, finite, share
 from ckpttool.core.commands.output_files import assert_outside, assert_replaceable, first_line
 from ckpttool.core.commands.tree_options import (
     EngineOptions,
+    Jobs,
     LevelName,
     LevelOpt,
     MaxAge,
     MoreDirs,
     Names,
+    Timeout,
     TreeOptions,
     ViewOptions,
     say_tree,
@@ -55,19 +57,8 @@ class CheckOptions:
             rich_help_panel="Evidence",
         ),
     ] = None
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Threads that read; default: one a core.", rich_help_panel="Evidence")
-    ] = None
-    timeout: Annotated[
-        float,
-        typer.Option(
-            parser=duration("s", least=1),
-            metavar="TIME",
-            show_default="10m",
-            help="When a read counts as hung (10m, or seconds).",
-            rich_help_panel="Evidence",
-        ),
-    ] = 600.0
+    jobs: Jobs = None
+    timeout: Timeout = 600.0
     jump: Annotated[
         float | None,
         typer.Option(
