@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -38,3 +38,9 @@ def imported(reference: str) -> Any:  # noqa: ANN401  whoever asks says which pr
     """Import what a reference `"module:name"` names."""
     module, _, name = reference.partition(":")
     return getattr(import_module(module), name)
+
+
+def first_imported(place: Callable[[Feature], str | None]) -> Any:  # noqa: ANN401  as above
+    """Import what the first feature offers of a kind, by the reference that `place` returns; None if none offers it."""
+    reference = next(filter(None, map(place, features())), None)
+    return None if reference is None else imported(reference)

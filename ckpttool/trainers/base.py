@@ -7,10 +7,10 @@ trainer what is not given is not known: "unknown", None and a `Refusal` are answ
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.extensions import imported
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.asd import AsdDialect
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 
 def referred(reference: str) -> object:
     """Import what a reference names, `package.module:name`; of a class it is one that is made."""
-    module, _, name = reference.partition(":")
-    found: object = getattr(import_module(module), name)
+    found: object = imported(reference)
     return found() if isinstance(found, type) else found
 
 

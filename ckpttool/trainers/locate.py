@@ -303,13 +303,12 @@ def _hold_parts(listing: Listing) -> bool:
 
 
 def _of_parts(path: str, wish: _Wish) -> Located:
-    from ckpttool.core.extensions import features, imported  # few folders hold parts
+    from ckpttool.core.extensions import first_imported  # few folders hold parts
 
-    for each in features():
-        if each.parts_reader is not None:
-            read: PartsReader = imported(each.parts_reader)
-            return read(path, layout=wish.layout, config=wish.config, root=wish.root)
-    raise UnknownLayoutError(f"{path} is what machines wrote down of a tree, which this ckpttool does not read")
+    read: PartsReader | None = first_imported(lambda feature: feature.parts_reader)
+    if read is None:
+        raise UnknownLayoutError(f"{path} is what machines wrote down of a tree, which this ckpttool does not read")
+    return read(path, layout=wish.layout, config=wish.config, root=wish.root)
 
 
 def _around_folder(path: str, wish: _Wish) -> Located:

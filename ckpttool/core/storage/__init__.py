@@ -77,10 +77,9 @@ def _opener(root: str) -> Callable[[str], Storage]:
 
 
 def _of_feature(scheme: str) -> Callable[[str], Storage] | None:
-    from ckpttool.core.extensions import features, imported  # few roots are so spelled
+    from ckpttool.core.extensions import first_imported  # few roots are so spelled
 
-    found = [feature.storages[scheme] for feature in features() if feature.storages and scheme in feature.storages]
-    opener: Callable[[str], Storage] | None = imported(found[0]) if found else None
+    opener: Callable[[str], Storage] | None = first_imported(lambda feature: (feature.storages or {}).get(scheme))
     return opener
 
 

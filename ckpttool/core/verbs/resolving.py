@@ -22,7 +22,7 @@ from ckpttool.core.domain.shard import Shard
 from ckpttool.core.domain.units import Step
 from ckpttool.core.domain.verdict import Level, ShardReport, Verdict
 from ckpttool.core.errors import IncompleteError, UnknownLayoutError, UsageError
-from ckpttool.core.extensions import features, imported
+from ckpttool.core.extensions import features, first_imported, imported
 from ckpttool.core.storage import is_object_store
 from ckpttool.core.storage.base import Kind, Storage
 from ckpttool.core.storage.fan_out import map_waiting
@@ -353,10 +353,9 @@ def _evidence(tree: Tree, choice: ResumeQuestion, config: RunConfig | None) -> L
     """
     if choice.logs is None:
         return None
-    reference = next((each.log_evidence for each in features() if each.log_evidence is not None), None)
-    if reference is None:
+    gather: ReadsLogs | None = first_imported(lambda feature: feature.log_evidence)
+    if gather is None:
         raise UsageError("logs are to have a say, and no feature of this ckpttool reads them")
-    gather: ReadsLogs = imported(reference)
     stages = config.pipeline_stages if config is not None else None
     return gather(tree.inventory, choice.logs, root=tree.storage.root, stages=stages, ignore=choice.ignore_health)
 

@@ -12,7 +12,7 @@ from ckpttool.core.domain.replicas import RecordedSlices, SavedAt, TensorDigests
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.domain.verdict import ShardReport
-from ckpttool.core.extensions import features, imported
+from ckpttool.core.extensions import first_imported
 from ckpttool.core.storage.base import Storage
 from ckpttool.core.verify.siblings.neighbours import Neighbours
 
@@ -113,11 +113,8 @@ CopiesBegun: TypeAlias = "Callable[[Neighbours, Reading], Copies]"
 
 def copies_of(neighbours: Neighbours, reading: Reading) -> Copies | None:
     """Return what compares the copies in a tree; None where no feature does."""
-    for feature in features():
-        if feature.copies is not None:
-            begun: CopiesBegun = imported(feature.copies)
-            return begun(neighbours, reading)
-    return None
+    begun: CopiesBegun | None = first_imported(lambda feature: feature.copies)
+    return None if begun is None else begun(neighbours, reading)
 
 
 def with_copies(reports: Iterable[ShardReport], said: FromCopies) -> list[ShardReport]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 from ckpttool.core.domain.asd import AsdDialect
 from ckpttool.core.errors import UsageError
+from ckpttool.core.extensions import imported
 from ckpttool.health.model.asd import AsdConfig
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ def policy_type(name: str) -> type[Policy]:
     """
     if name not in POLICIES:
         raise UsageError(f"there is no policy {name!r}; there are {', '.join(POLICIES)}")
-    module, _, policy = POLICIES[name].partition(":")
-    return cast("type[Policy]", getattr(import_module(module), policy))
+    return cast("type[Policy]", imported(POLICIES[name]))
 
 
 def policy_of(name: str, settings: PolicySettings) -> Policy:
