@@ -98,7 +98,7 @@ def framework_of(name: str) -> Framework:
 
 def in_bf16(trial: Trial) -> bool:
     """Tell whether an experiment uses no FP8 at all."""
-    return trial.products.changed == frozenset(Gemm) and {trial.products.of(gemm) for gemm in Gemm} == {Arithmetic.BF16}
+    return trial.products.changed == frozenset(Gemm) and trial.products.kinds == {Arithmetic.BF16}
 
 
 def regrouped(size: str | None) -> str | None:
@@ -124,7 +124,7 @@ def in_a_script(trial: Trial, setting: Setting) -> list[str]:
 
 def no_delayed(trial: Trial, setting: Setting, title: str) -> str | None:
     """Say why an experiment that needs a delayed scale cannot be made, where that is so."""
-    needs = trial.drops_history or Arithmetic.CURRENT in {trial.products.of(gemm) for gemm in Gemm}
+    needs = trial.drops_history or Arithmetic.CURRENT in trial.products.kinds
     if not needs or setting.recipe in {None, Recipe.DELAYED}:
         return None
     return f"{title} scales by {setting.recipe.value} here: there is no history" if setting.recipe else None

@@ -50,6 +50,11 @@ class Products:
         """The products that are not computed as the candidate does."""
         return frozenset(gemm for gemm in Gemm if self.of(gemm) is not Arithmetic.FP8)
 
+    @property
+    def kinds(self) -> frozenset[Arithmetic]:
+        """All that occur."""
+        return frozenset((self.fprop, self.dgrad, self.wgrad))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
@@ -79,6 +84,14 @@ class Trial:
     """Extras of FP8 and of parallelism that are switched off, in the framework's own words."""
     from_last: bool = False
     """Starts from the candidate's last checkpoint, and not from the plan's."""
+
+    @property
+    def cell(self) -> frozenset[Gemm] | None:
+        """The products in BF16; None if anything else is changed."""
+        changes = (self.layers, self.operand, self.recipe, self.without, self.is_regrouped, self.drops_history)
+        if any(changes) or self.from_last or self.id in {EXTRAS, REPEATED}:
+            return None
+        return self.products.changed if self.products.kinds <= {Arithmetic.FP8, Arithmetic.BF16} else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

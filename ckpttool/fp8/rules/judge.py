@@ -1,12 +1,16 @@
-"""What experiments tell together: who is guilty, what makes it well, or what to run next."""
+"""The verdict on a plan's experiments: which product causes the gap, what fixes it, or what to run next.
+
+`TABLE` is all of it: the first row that holds is the verdict. What the rows go by is below it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.fp8.model.curves import Curve, CurveClass
-from ckpttool.fp8.model.fp8 import Arithmetic, Gemm, Recipe
+from ckpttool.fp8.model.fp8 import Arithmetic, Gemm, Operand, Recipe
 from ckpttool.fp8.model.plan import (
     EXTRAS,
     FAKE,
@@ -19,6 +23,7 @@ from ckpttool.fp8.model.plan import (
     AsPlanned,
     Cure,
     Evidence,
+    Experiment,
     Fp8Plan,
     Fp8Verdict,
     NextRound,
@@ -28,24 +33,13 @@ from ckpttool.fp8.model.plan import (
 )
 from ckpttool.fp8.rules.experiments import CHEAPEST_FIRST, Known, name_of, next_round
 from ckpttool.fp8.rules.horizon import LONGEST
-from ckpttool.fp8.rules.measure import Cell, Measured, Run, cell_of, measure
+from ckpttool.fp8.rules.measure import Measured, Run, measure
 from ckpttool.fp8.rules.shares import RESTORED, is_settled, shapley
 
 _LIMITS = 3
 """So many floors must lie in the candidate's gap before parts of it can be told."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
-    """What the first row that holds says."""
-
-    kind: VerdictKind
-    because: str
-    culprits: Cell = frozenset()
-    cure: Cure | None = None
-    run: tuple[str, ...] = ()
-    """What was planned and is still missing for more to be said."""
-    notes: tuple[str, ...] = ()
+_ALL = frozenset(Gemm)
 
 
 def judge(plan: Fp8Plan, runs: Sequence[Run], baseline: Curve | None, *, recipes: tuple[Recipe, ...]) -> Fp8Verdict:
@@ -54,303 +48,346 @@ def judge(plan: Fp8Plan, runs: Sequence[Run], baseline: Curve | None, *, recipes
     Args:
         plan: As it was written.
         runs: All of its experiments, with a log or without.
-        baseline: The loss of the old BF16 run; None where its log is not there any more.
+        baseline: The loss of the old BF16 run; None if its log is not there any more.
         recipes: Those that the framework has.
     """
     measured = measure(plan, runs, baseline)
-    row = _row(measured)
-    culprits = tuple(gemm for gemm in Gemm if gemm in row.culprits)
+    facts = Facts(measured)
+    row = next(row for row in TABLE if row.when(facts))
+    culprits = facts.culprits if row.blames else frozenset()
+    notes = (note.format(facts) for note in row.notes)
     verdict = Fp8Verdict(
         round=plan.round,
         kind=row.kind,
-        because=row.because,
-        culprits=culprits,
-        operands=(),
+        because=row.because.format(facts),
+        culprits=tuple(gemm for gemm in Gemm if gemm in culprits),
+        operands=tuple(_operands(measured)) if culprits else (),
         layers=_layers(measured) if culprits else None,
-        explains=_explains(measured, row.culprits),
-        cure=row.cure,
-        experiments=measured.shown,
+        explains=facts.explained if culprits else None,
+        cure=row.cure(facts),
+        experiments=tuple(measured.shown.values()),
         shares=_shares(measured),
-        floor=measured.floor,
-        limit=measured.limit,
+        floor=None if math.isinf(measured.floor) else measured.floor,
+        limit=None if math.isinf(measured.limit) else measured.limit,
         next=None,
-        notes=(*row.notes, *_unproven_runs(measured)),
+        notes=(*filter(None, notes), *_unproven_runs(measured)),
     )
-    verdict = _with_operands(verdict, measured)
-    return replace(verdict, next=_next(verdict, row, plan, recipes))
+    missing = row.run(facts)
+    if missing:
+        return replace(verdict, next=NextRound(round=plan.round, ids=missing, steps=len(missing) * plan.horizon))
+    planned = [experiment.trial for experiment in plan.experiments]
+    ids = tuple(trial.id for trial in next_round(plan.round + 1, Known.of(plan, recipes), verdict, planned))
+    following = NextRound(round=plan.round + 1, ids=ids, steps=len(ids) * plan.horizon) if ids else None
+    return replace(verdict, next=following)
 
 
-def _row(measured: Measured) -> _Row:
-    """Return the first row of the table that holds."""
-    ground = _groundwork(measured)
-    if ground is not None:
-        return ground
-    cells = measured.cells
-    without = [run for run in measured.runs if run.experiment.trial.without or run.experiment.trial.id == EXTRAS]
-    well = [run for run in without if measured.outcome(run.experiment.trial.id) is Outcome.RESTORES]
-    if well:
-        least = min(well, key=lambda run: len(run.experiment.trial.without)).experiment
-        named = ", ".join(least.trial.without) or "the extras"
-        return _Row(
-            kind=VerdictKind.SOFTWARE,
-            because=f"without {named} the gap is gone: it is software, not the arithmetic",
-            cure=_cure(measured, least.trial.id, keeps_fp8=True),
-        )
-    if measured.outcome(FRESH_HISTORY) is Outcome.RESTORES:
-        return _Row(
-            kind=VerdictKind.STALE_SCALE,
-            because="without the scale history the gap is gone: a stale largest magnitude did it",
-            cure=_cure(measured, FRESH_HISTORY, keeps_fp8=True),
-            notes=("a shorter history or current scaling keeps it from coming back",),
-        )
-    culprits = _culprits(measured, cells)
-    if measured.outcome(FAKE) in {Outcome.NO, Outcome.WORSE}:
-        return _Row(
-            kind=VerdictKind.FORMAT,
-            because="a current scale does not help either: not the scale but the format is too coarse",
-            culprits=culprits,
-            cure=_best_cure(measured, culprits) or _cure(measured, f"E6-{Recipe.BLOCKWISE.value}", keeps_fp8=True),
-            notes=("blockwise or mxfp8, else BF16 for the culprits",),
-        )
-    if culprits:
-        return _named(measured, culprits)
-    return _open(measured, cells)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row: the condition, what it means, why, and what to do."""
+
+    when: Callable[[Facts], bool]
+    kind: VerdictKind
+    because: str
+    """One sentence; like `notes` with the facts that it names in braces."""
+    blames: bool = False
+    """Whether the culprits are guilty, if there are any."""
+    cure: Callable[[Facts], Cure | None] = lambda _: None
+    run: Callable[[Facts], tuple[str, ...]] = lambda _: ()
+    """Planned experiments that are still missing; none: the next round follows."""
+    notes: tuple[str, ...] = ()
 
 
-def _groundwork(measured: Measured) -> _Row | None:
-    """Return what is to be put right before anybody can be blamed: rows 1 to 3."""
-    plan, unchanged = measured.plan, measured.unchanged
-    missing = tuple(name for name in (REFERENCE, REGROUPED, UNCHANGED) if not _counts(measured.of(name)))
-    if missing or unchanged is None or measured.limit is None or measured.floor is None:
-        names = " and ".join(missing)
-        return _Row(kind=VerdictKind.UNDECIDED, because=f"nothing can be said without {names}", run=missing)
-    old = measured.baseline
-    beyond = max(plan.suspicion.limit or plan.limit, old.gap.half) if old is not None else 0.0
-    if old is not None and abs(old.gap.mean) > beyond:
-        return _Row(
-            kind=VerdictKind.DAMAGED_START,
-            because=f"BF16 from {plan.start.name or f'step {plan.start.step}'} is {old.gap.mean:+.4g} from the old "
-            f"baseline, more than {beyond:.4g}: the weights there are damaged already",
-            notes=("plan from an earlier checkpoint: --checkpoint-step",),
-        )
-    gap, expected = unchanged.gap.mean, plan.suspicion.gap
-    if abs(gap) <= measured.limit or (expected is not None and expected * gap < 0):
-        return _not_reproduced(measured, gap)
-    if abs(gap) < _LIMITS * measured.floor:
-        return _Row(
-            kind=VerdictKind.WEAK,
-            because=f"the gap of C, {gap:.4g}, is under three times the noise floor of {measured.floor:.4g}",
-            notes=(f"plan longer runs in a new folder: --horizon {2 * plan.horizon}",),
-        )
-    return None
+_NOT_REPRODUCED = "the gap does not come back: C is {0.gap:+.4g} from B, and {0.limit:.4g} counts"
+_KEEP_SHORT = "a shorter history or current scaling keeps it from coming back"
+_LONGER = "plan longer runs in a new folder: --horizon {0.longer}"
+
+TABLE = (
+    Row(
+        when=lambda facts: bool(facts.missing) or math.isinf(facts.limit),
+        kind=VerdictKind.UNDECIDED,
+        because="nothing can be said without {0.missing_names}",
+        run=lambda facts: facts.missing,
+    ),
+    Row(
+        when=lambda facts: abs(facts.old_gap) > facts.old_limit,
+        kind=VerdictKind.DAMAGED_START,
+        because="BF16 from {0.start} is {0.old_gap:+.4g} from the old baseline, more than {0.old_limit:.4g}: the "
+        "weights there are damaged already",
+        notes=("plan from an earlier checkpoint: --checkpoint-step",),
+    ),
+    Row(
+        when=lambda facts: not facts.is_reproduced and facts.plan.suspicion.kind is CurveClass.INCONCLUSIVE,
+        kind=VerdictKind.INNOCENT,
+        because=f"{_NOT_REPRODUCED}: FP8 does what BF16 does",
+    ),
+    Row(
+        when=lambda facts: not facts.is_reproduced and abs(facts.gap_again) <= facts.limit,
+        kind=VerdictKind.INNOCENT,
+        because="twice the gap does not come back: hardware or data did it, not FP8's numbers",
+        notes=("ckpttool health and ckpttool replay look there",),
+    ),
+    Row(
+        when=lambda facts: not facts.is_reproduced and math.isfinite(facts.gap_again),
+        kind=VerdictKind.UNDECIDED,
+        because="the gap comes back once in two runs: C2 is {0.gap_again:+.4g} from B",
+        notes=("something outside the arithmetic decides whether it comes: run on other machines",),
+    ),
+    Row(
+        when=lambda facts: not facts.is_reproduced and facts.restart_lost_history,
+        kind=VerdictKind.STALE_SCALE,
+        because=f"{_NOT_REPRODUCED}; the checkpoint holds no scale history, so the restart itself has dropped it",
+        cure=lambda facts: replace(facts.cure(UNCHANGED), restores=True),
+        notes=(_KEEP_SHORT,),
+    ),
+    Row(
+        when=lambda facts: not facts.is_reproduced,
+        kind=VerdictKind.NOT_REPRODUCED,
+        because=_NOT_REPRODUCED,
+    ),
+    Row(
+        when=lambda facts: abs(facts.gap) < _LIMITS * facts.floor,
+        kind=VerdictKind.WEAK,
+        because="the gap of C, {0.gap:.4g}, is under three times the noise floor of {0.floor:.4g}",
+        notes=(_LONGER,),
+    ),
+    Row(
+        when=lambda facts: facts.fewest_extras is not None,
+        kind=VerdictKind.SOFTWARE,
+        because="without {0.extras} the gap is gone: it is software, not the arithmetic",
+        cure=lambda facts: facts.cure(facts.fewest_extras.trial.id if facts.fewest_extras else EXTRAS),
+    ),
+    Row(
+        when=lambda facts: facts.measured.outcome(FRESH_HISTORY) is Outcome.RESTORES,
+        kind=VerdictKind.STALE_SCALE,
+        because="without the scale history the gap is gone: a stale largest magnitude did it",
+        cure=lambda facts: facts.cure(FRESH_HISTORY),
+        notes=(_KEEP_SHORT,),
+    ),
+    Row(
+        when=lambda facts: facts.measured.outcome(FAKE) in {Outcome.NO, Outcome.WORSE},
+        kind=VerdictKind.FORMAT,
+        because="a current scale does not help either: not the scale but the format is too coarse",
+        blames=True,
+        cure=lambda facts: facts.best_cure or facts.cure(f"E6-{Recipe.BLOCKWISE.value}"),
+        notes=("blockwise or mxfp8, else BF16 for the culprits",),
+    ),
+    Row(
+        when=lambda facts: facts.culprits == _ALL,
+        kind=VerdictKind.CULPRIT,
+        because="it takes all three products: of the pairs {0.pair.id} closes most, {0.pair.recovered:.1%} of the "
+        "gap{0.and_delayed}",
+        blames=True,
+        cure=lambda facts: facts.best_cure,
+        notes=("{0.not_separable}",),
+    ),
+    Row(
+        when=lambda facts: bool(facts.culprits),
+        kind=VerdictKind.CULPRIT,
+        because="with {0.culprit_names} in BF16 it is well ({0.explained:.1%} of the gap is closed){0.and_delayed}",
+        blames=True,
+        cure=lambda facts: facts.best_cure,
+        notes=("{0.not_separable}",),
+    ),
+    Row(
+        when=lambda facts: bool(facts.untried),
+        kind=VerdictKind.UNDECIDED,
+        because="nobody can be named without {0.untried_names}",
+        run=lambda facts: facts.untried,
+    ),
+    Row(
+        when=lambda facts: len(facts.pairs) == len(Gemm) and bool(facts.pairs_open),
+        kind=VerdictKind.UNDECIDED,
+        because="no two products bring the loss back, but {0.pairs_open}: too short to tell whether it takes all three",
+        notes=(_LONGER,),
+    ),
+    Row(
+        when=lambda _: True,
+        kind=VerdictKind.UNDECIDED,
+        because="no product alone brings the loss back: two together may",
+    ),
+)
 
 
-def _counts(result: Shown | None) -> bool:
-    return result is not None and result.gate.is_valid
+class Facts:
+    """What the rows name: measured numbers, and what follows from them."""
+
+    def __init__(self, measured: Measured) -> None:
+        """Take the numbers that cost nothing."""
+        self.measured: Measured = measured
+        self.plan: Fp8Plan = measured.plan
+        self.floor: float = measured.floor
+        self.limit: float = measured.limit
+        self.gap: float = self._gap(UNCHANGED)
+        self.gap_again: float = self._gap(REPEATED)
+        counts = {name for name, shown in measured.shown.items() if shown.gate.is_valid}
+        self.missing: tuple[str, ...] = tuple(name for name in (REFERENCE, REGROUPED, UNCHANGED) if name not in counts)
+        self.missing_names = " and ".join(self.missing)
+        self.longer = min(2 * self.plan.horizon, LONGEST)
+        self.start = self.plan.start.name or f"step {self.plan.start.step}"
+        old = measured.baseline
+        self.old_gap: float = 0.0 if old is None else old.gap.mean
+        self.old_limit: float = 0.0
+        if old is not None:
+            self.old_limit = max(self.plan.suspicion.limit or self.plan.limit, old.gap.half)
+        self.culprits: frozenset[Gemm] = self._culprits()
+        self.culprit_names = " and ".join(gemm.value for gemm in Gemm if gemm in self.culprits)
+
+    def _gap(self, name: str) -> float:
+        """Return how far a run is from B; infinite if it does not count."""
+        part = self.measured.stretches.get(name)
+        return math.inf if part is None else part.gap.mean
+
+    @property
+    def is_reproduced(self) -> bool:
+        """Whether the candidate leaves BF16 again, and to the same side."""
+        expected = self.plan.suspicion.gap
+        return abs(self.gap) > self.limit and (expected is None or expected * self.gap >= 0)
+
+    @property
+    def restart_lost_history(self) -> bool:
+        """Whether it is known that C started without the scale history that the candidate had."""
+        start = self.plan.start  # from scratch no run has a history
+        is_restart = start.evidence is not Evidence.SCRATCH
+        return self.plan.recipe is Recipe.DELAYED and is_restart and start.has_history is False
+
+    @property
+    def fewest_extras(self) -> Experiment | None:
+        """The experiment that closes the gap with the fewest extras switched off."""
+        well = [each for each in self.measured.restoring() if each.trial.without or each.trial.id == EXTRAS]
+        return min(well, key=lambda experiment: len(experiment.trial.without), default=None)
+
+    @property
+    def extras(self) -> str:
+        """The extras that experiment switches off."""
+        return ", ".join(self.fewest_extras.trial.without if self.fewest_extras else ()) or "the extras"
+
+    def _culprits(self) -> frozenset[Gemm]:
+        """Return the smallest set of products without which all is well; empty if none is known yet.
+
+        A set is blamed only if none that costs less is left that could be tried.
+        """
+        cells = self.measured.cells
+        well = sorted((cell for cell, shown in cells.items() if shown.outcome is Outcome.RESTORES), key=_price)
+        if well and not any(_price(cell) < _price(well[0]) for cell in self._untried()):
+            return well[0]
+        takes_all = not well and len(self.pairs) == len(Gemm) and not self.pairs_open
+        return _ALL if takes_all else frozenset()
+
+    def _untried(self) -> list[frozenset[Gemm]]:
+        """Return the sets that were planned, can be expressed here and have not been seen yet."""
+        planned = [each.trial.cell for each in self.measured.experiments.values() if each.change is not None]
+        return [cell for cell in planned if cell is not None and cell not in self.measured.cells]
+
+    @property
+    def untried(self) -> tuple[str, ...]:
+        """The cheapest experiments that may name a culprit and were not run."""
+        cells = sorted(self._untried(), key=_price)
+        return tuple(name_of(cell) for cell in cells if len(cell) == len(cells[0]))
+
+    @property
+    def untried_names(self) -> str:
+        """Their names."""
+        return " and ".join(self.untried)
+
+    @property
+    def pairs(self) -> list[Shown]:
+        """What two products in BF16 did, the pair that closes most first."""
+        pairs = [shown for cell, shown in self.measured.cells.items() if len(cell) == len(Gemm) - 1]
+        return sorted(pairs, key=lambda shown: shown.recovered or 0.0, reverse=True)
+
+    @property
+    def pair(self) -> Shown:
+        """The pair that closes most."""
+        return self.pairs[0]
+
+    @property
+    def pairs_open(self) -> str:
+        """Why all three products cannot be blamed though no pair brings the loss back; empty: they can.
+
+        That B is well says nothing: it is the reference of all.
+        """
+        unchanged = self.measured.stretches.get(UNCHANGED)
+        for pair in self.pairs:
+            closes = f"{pair.id} closes {pair.recovered or 0.0:.0%} of the gap"
+            if (pair.recovered_high or 0.0) >= RESTORED:
+                return f"{closes}, and it may be {pair.recovered_high:.0%}"
+            if unchanged is None or not is_settled(unchanged, self.measured.stretches[pair.id]):
+                return f"{closes}, and that or the gap itself still grows"
+        return ""
+
+    @property
+    def explained(self) -> float | None:
+        """Share of the gap that is closed with the culprits in BF16; None if all three are: then that is no proof."""
+        return None if self.culprits in {frozenset(), _ALL} else self.measured.cells[self.culprits].recovered
+
+    @property
+    def and_delayed(self) -> str:
+        """The end of a sentence if a current scale helps, too."""
+        if self.measured.outcome(FAKE) is not Outcome.RESTORES:
+            return ""
+        return f", and so it is in FP8 with a current scale: the delayed scale of {self.culprit_names} does it"
+
+    @property
+    def not_separable(self) -> str:
+        """A note if some of the culprits could not be tried alone; empty if not."""
+        refused = [each.trial for each in self.measured.experiments.values() if each.change is None]
+        names = ", ".join(trial.id for trial in refused if trial.cell and trial.cell < self.culprits)
+        return f"which of them alone would do cannot be told here: {names}" if names else ""
+
+    def cure(self, name: str, *, keeps_fp8: bool = True) -> Cure:
+        """Return an experiment as the cure, whether or not it was shown to help."""
+        outcome, experiment = self.measured.outcome(name), self.measured.experiments.get(name)
+        restores = None if outcome is None else outcome is Outcome.RESTORES
+        change = None if experiment is None else experiment.change
+        return Cure(id=name, restores=restores, keeps_fp8=keeps_fp8, change=change)
+
+    @property
+    def best_cure(self) -> Cure | None:
+        """What was shown to help and keeps FP8, the least change first; else BF16 for the culprits."""
+        for trial in sorted((each.trial for each in self.measured.restoring()), key=lambda trial: bool(trial.recipe)):
+            is_of_all = trial.layers is None and trial.operand is None
+            if is_of_all and (trial.recipe is not None or Arithmetic.CURRENT in trial.products.kinds):
+                return self.cure(trial.id)
+        if self.culprits == _ALL:
+            return replace(self.cure(REFERENCE, keeps_fp8=False), restores=True)
+        return self.cure(name_of(self.culprits), keeps_fp8=False) if self.culprits else None
 
 
-def _not_reproduced(measured: Measured, gap: float) -> _Row:
-    plan = measured.plan
-    reason = f"the gap does not come back: C is {gap:+.4g} from B, and {measured.limit:.4g} counts"
-    if plan.suspicion.kind is CurveClass.INCONCLUSIVE:
-        return _Row(kind=VerdictKind.INNOCENT, because=f"{reason}: FP8 does what BF16 does")
-    repeat = measured.of(REPEATED)
-    if repeat is not None and repeat.gap is not None and repeat.gate.is_valid:
-        if abs(repeat.gap.mean) <= (measured.limit or 0.0):
-            return _Row(
-                kind=VerdictKind.INNOCENT,
-                because="twice the gap does not come back: hardware or data did it, not FP8's numbers",
-                notes=("ckpttool health and ckpttool replay look there",),
-            )
-        return _Row(
-            kind=VerdictKind.UNDECIDED,
-            because=f"the gap comes back once in two runs: C2 is {repeat.gap.mean:+.4g} from B",
-            notes=("something outside the arithmetic decides whether it comes: run on other machines",),
-        )
-    is_restart = plan.start.evidence is not Evidence.SCRATCH  # from scratch nobody ever has a history
-    if plan.recipe is Recipe.DELAYED and is_restart and plan.start.has_history is False:
-        return _Row(
-            kind=VerdictKind.STALE_SCALE,
-            because=f"{reason}; the checkpoint holds no scale history, so the restart itself has dropped it",
-            cure=_cure(measured, UNCHANGED, keeps_fp8=True),
-            notes=("a shorter history or current scaling keeps it from coming back",),
-        )
-    return _Row(kind=VerdictKind.NOT_REPRODUCED, because=reason)
-
-
-def _price(cell: Cell) -> tuple[int, list[int]]:
+def _price(cell: frozenset[Gemm]) -> tuple[int, list[int]]:
     return len(cell), sorted((CHEAPEST_FIRST.index(gemm) for gemm in cell), reverse=True)
 
 
-def _culprits(measured: Measured, cells: Mapping[Cell, Shown]) -> Cell:
-    """Return the smallest set of products without which all is well; empty where none is known yet.
-
-    One is blamed only where none that costs less is left that could be tried.
-    """
-    well = sorted((cell for cell, result in cells.items() if result.outcome is Outcome.RESTORES), key=_price)
-    if well and not any(_price(cell) < _price(well[0]) for cell in _untried(measured, cells)):
-        return well[0]
-    takes_all = not well and len(_pairs(cells)) == len(Gemm) and _suspicion(measured) is None
-    return frozenset(Gemm) if takes_all else frozenset()
-
-
-def _pairs(cells: Mapping[Cell, Shown]) -> list[Shown]:
-    """Return what two products in BF16 did, what closes most first."""
-    pairs = [result for cell, result in cells.items() if len(cell) == len(Gemm) - 1]
-    return sorted(pairs, key=lambda result: result.recovered or 0.0, reverse=True)
-
-
-def _suspicion(measured: Measured) -> str | None:
-    """Say why all three products cannot be blamed, though no pair brings the loss back; None: they can.
-
-    That B is well says nothing: it is what all are held against.
-    """
-    for pair in _pairs(measured.cells):
-        closes = f"{pair.id} closes {pair.recovered or 0.0:.0%} of the gap"
-        if (pair.recovered_high or 0.0) >= RESTORED:
-            return f"{closes}, and it may be {pair.recovered_high:.0%}"
-        if measured.unchanged is None or not is_settled(measured.unchanged, measured.stretches[pair.id]):
-            return f"{closes}, and that or the gap itself still grows"
-    return None
-
-
-def _untried(measured: Measured, cells: Mapping[Cell, Shown]) -> list[Cell]:
-    """Return the sets that were planned, can be expressed here and have not been seen yet."""
-    planned = [run.experiment for run in measured.runs if run.experiment.change is not None]
-    tried = [cell for experiment in planned if (cell := cell_of(experiment.trial)) is not None]
-    return [cell for cell in tried if cell not in cells]
-
-
-def _named(measured: Measured, culprits: Cell) -> _Row:
-    named = " and ".join(gemm.value for gemm in Gemm if gemm in culprits)
-    closed = _explains(measured, culprits)
-    stale = measured.outcome(FAKE) is Outcome.RESTORES
-    if culprits == frozenset(Gemm):
-        best = _pairs(measured.cells)[0]
-        because = f"it takes all three products: of the pairs {best.id} closes most, {best.recovered:.1%} of the gap"
-    else:
-        share = "" if closed is None else f" ({closed:.1%} of the gap is closed)"
-        because = f"with {named} in BF16 it is well{share}"
-    if stale:
-        because += f", and so it is in FP8 with a current scale: the delayed scale of {named} does it"
-    smaller = [run.experiment for run in measured.runs if run.experiment.change is None]
-    cells = [(cell.trial.id, cell_of(cell.trial)) for cell in smaller]
-    separate = [name for name, cell in cells if cell and cell < culprits]
-    notes = (f"which of them alone would do cannot be told here: {', '.join(separate)}",) if separate else ()
-    return _Row(
-        kind=VerdictKind.CULPRIT,
-        because=because,
-        culprits=culprits,
-        cure=_best_cure(measured, culprits),
-        notes=notes,
-    )
-
-
-def _open(measured: Measured, cells: Mapping[Cell, Shown]) -> _Row:
-    """Say what is missing where nobody can be named."""
-    untried = sorted(_untried(measured, cells), key=_price)
-    if untried:
-        least = len(untried[0])
-        missing = tuple(name_of(cell) for cell in untried if len(cell) == least)
-        return _Row(
-            kind=VerdictKind.UNDECIDED, because=f"nobody can be named without {' and '.join(missing)}", run=missing
-        )
-    suspicion = _suspicion(measured) if len(_pairs(cells)) == len(Gemm) else None
-    if suspicion is not None:
-        return _Row(
-            kind=VerdictKind.UNDECIDED,
-            because=f"no two products bring the loss back, but {suspicion}: too short to tell whether it "
-            "takes all three",
-            notes=(f"plan longer runs in a new folder: --horizon {min(2 * measured.plan.horizon, LONGEST)}",),
-        )
-    return _Row(
-        kind=VerdictKind.UNDECIDED,
-        because="no product alone brings the loss back: two together may",
-    )
-
-
-def _cure(measured: Measured, name: str, *, keeps_fp8: bool) -> Cure:
-    result = measured.of(name)
-    how = None if result is None or result.outcome is None else result.outcome is Outcome.RESTORES
-    experiment = next((run.experiment for run in measured.runs if run.experiment.trial.id == name), None)
-    restores = True if name == UNCHANGED else how
-    change = None if experiment is None else experiment.change
-    return Cure(id=name, restores=restores, keeps_fp8=keeps_fp8, change=change)
-
-
-def _best_cure(measured: Measured, culprits: Cell) -> Cure | None:
-    """Return what was shown to help and keeps FP8, the least change first; else BF16 for the culprits."""
-    for run in sorted(measured.runs, key=lambda run: run.experiment.trial.recipe is not None):
-        trial = run.experiment.trial
-        is_whole_model = trial.layers is None and trial.operand is None
-        is_cure = trial.recipe is not None or Arithmetic.CURRENT in {trial.products.of(gemm) for gemm in Gemm}
-        if is_whole_model and is_cure and measured.outcome(trial.id) is Outcome.RESTORES:
-            return _cure(measured, trial.id, keeps_fp8=True)
-    if not culprits:
-        return None
-    if culprits == frozenset(Gemm):
-        return replace(_cure(measured, REFERENCE, keeps_fp8=False), restores=True)
-    return _cure(measured, name_of(culprits), keeps_fp8=False)
-
-
-def _explains(measured: Measured, culprits: Cell) -> float | None:
-    result = measured.cells.get(culprits)
-    return None if not culprits or result is None or culprits == frozenset(Gemm) else result.recovered
-
-
 def _layers(measured: Measured) -> str | None:
-    trials = [
-        run.experiment.trial
-        for run in measured.runs
-        if run.experiment.trial.layers is not None and measured.outcome(run.experiment.trial.id) is Outcome.RESTORES
-    ]
+    """Return the pattern of the fewest layers whose products in BF16 close the gap."""
+    trials = [each.trial for each in measured.restoring() if each.trial.layers is not None]
     return max(trials, key=lambda trial: len(trial.id)).layers if trials else None
 
 
-def _with_operands(verdict: Fp8Verdict, measured: Measured) -> Fp8Verdict:
-    """Name the operands: with a current scale for one alone it is well, or with it alone in FP8 it is not."""
-    guilty = []
-    for run in measured.runs:
-        trial = run.experiment.trial
-        how = measured.outcome(trial.id)
-        if trial.operand is None or how is None:
-            continue
-        helps = how is Outcome.RESTORES
-        is_scale = Arithmetic.CURRENT in {trial.products.of(gemm) for gemm in Gemm}
-        if helps if is_scale else not helps:
-            guilty.append(trial.operand)
-    return replace(verdict, operands=tuple(guilty)) if verdict.culprits else verdict
+def _operands(measured: Measured) -> Iterator[Operand]:
+    """Yield the guilty operands: with a current scale for one alone it is well, or with it alone in FP8 it is not."""
+    for name, experiment in measured.experiments.items():
+        trial, outcome = experiment.trial, measured.outcome(name)
+        if trial.operand is not None and outcome is not None:
+            helps = outcome is Outcome.RESTORES
+            if helps is (Arithmetic.CURRENT in trial.products.kinds):
+                yield trial.operand
 
 
 def _shares(measured: Measured) -> tuple[tuple[Gemm, float], ...] | None:
-    """Return each product's share where all eight sets were run."""
-    every = frozenset(Gemm)
-    gaps = {every - cell: 0.0 if result.gap is None else result.gap.mean for cell, result in measured.cells.items()}
+    """Return each product's share if all eight sets were run."""
+    gaps = {_ALL - cell: 0.0 if shown.gap is None else shown.gap.mean for cell, shown in measured.cells.items()}
     return shapley(gaps) if len(gaps) == 2 ** len(Gemm) else None
 
 
 def _unproven_runs(measured: Measured) -> Iterator[str]:
-    """Say which runs count though nothing tells that they ran as planned, or that they ran at all."""
-    names = [
-        result.id for result in measured.shown if result.gate.is_valid and result.gate.as_planned is AsPlanned.UNKNOWN
-    ]
+    """Say which runs count though nothing proves that they ran as planned, or that they ran at all."""
+    counts = [shown for shown in measured.shown.values() if shown.gate.is_valid]
+    names = [shown.id for shown in counts if shown.gate.as_planned is AsPlanned.UNKNOWN]
     if names:
         yield f"nothing in their logs tells what was computed, so they are taken at their word: {', '.join(names)}"
-    for duplicates in measured.alike:
-        yield f"the losses of {' and '.join(duplicates)} are the same to the last digit: is it one log, given twice?"
-    last = measured.of(LAST)
+    for alike in measured.alike:
+        yield f"the losses of {' and '.join(alike)} are the same to the last digit: is it one log, given twice?"
+    last = measured.shown.get(LAST)
     if last is not None and last.outcome is not None:
         closed = "" if last.note is None else f" ({last.note})"
         yield f"BF16 from the candidate's last checkpoint: {last.outcome.value}{closed}"
-
-
-def _next(verdict: Fp8Verdict, row: _Row, plan: Fp8Plan, recipes: tuple[Recipe, ...]) -> NextRound | None:
-    if row.run:
-        return NextRound(round=plan.round, ids=row.run, steps=len(row.run) * plan.horizon)
-    trials = next_round(
-        plan.round + 1, Known.of(plan, recipes), verdict, [experiment.trial for experiment in plan.experiments]
-    )
-    if not trials:
-        return None
-    ids = tuple(trial.id for trial in trials)
-    return NextRound(round=plan.round + 1, ids=ids, steps=len(ids) * plan.horizon)

@@ -1,15 +1,15 @@
-"""What each experiment showed: whether it counts, how far it is from BF16, and what share of the gap it closes."""
+"""What the runs of a plan show: which of them count, how far each is from BF16, and what share of the gap it closes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.units import Step
 from ckpttool.fp8.model.curves import Curve
-from ckpttool.fp8.model.fp8 import Arithmetic, Gemm
+from ckpttool.fp8.model.fp8 import Gemm
 from ckpttool.fp8.model.plan import (
-    EXTRAS,
     REFERENCE,
     REGROUPED,
     REPEATED,
@@ -24,10 +24,8 @@ from ckpttool.fp8.model.plan import (
 )
 from ckpttool.fp8.rules.gates import gate, inside
 from ckpttool.fp8.rules.horizon import window
-from ckpttool.fp8.rules.shares import Stretch, floor_of, limit, outcome, recovered, recovery, stretch
-
-Cell = frozenset[Gemm]
-"""The products in BF16 of an experiment that changes nothing else."""
+from ckpttool.fp8.rules.noise import limit_of
+from ckpttool.fp8.rules.shares import Stretch, floor_of, outcome, recovered, recovery, stretch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,120 +41,86 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What all rows of the table go by."""
+    """The statistics that a verdict goes by."""
 
     plan: Fp8Plan
-    runs: tuple[Run, ...]
-    shown: tuple[Shown, ...]
+    experiments: Mapping[str, Experiment]
+    shown: Mapping[str, Shown]
+    """By experiment, in the order of the plan."""
     baseline: Stretch | None
     """From the old baseline to B, in the window."""
     stretches: Mapping[str, Stretch]
-    """By experiment: of those that count, from BF16 to it."""
-    unchanged: Stretch | None
-    floor: float | None
-    limit: float | None
-    alike: tuple[tuple[str, ...], ...] = ()
+    """By experiment, of those that count: from BF16 to it."""
+    floor: float
+    """How far apart two paired runs of one kind are, in units of the loss; infinite if nothing tells."""
+    limit: float
+    """The least gap that counts; infinite if nothing tells."""
+    alike: Sequence[Sequence[str]]
     """Experiments of one arithmetic that count, though their losses are the same to the last digit."""
 
-    def of(self, name: str) -> Shown | None:
-        """Return what an experiment showed; None where it was not planned."""
-        return next((result for result in self.shown if result.id == name), None)
-
     def outcome(self, name: str) -> Outcome | None:
-        """Return what it did to the gap; None where it counts for nothing."""
-        result = self.of(name)
-        return None if result is None else result.outcome
+        """Return the effect of an experiment on the gap; None if it was not planned or counts for nothing."""
+        return self.shown[name].outcome if name in self.shown else None
+
+    def restoring(self) -> list[Experiment]:
+        """Return the experiments that close the gap."""
+        return [each for name, each in self.experiments.items() if self.outcome(name) is Outcome.RESTORES]
 
     @property
-    def cells(self) -> Mapping[Cell, Shown]:
-        """Of all that count and change nothing but which products are in BF16."""
-        pairs = zip(self.runs, self.shown, strict=True)
-        return {
-            cell: shown
-            for run, shown in pairs
-            if shown.gate.is_valid and (cell := cell_of(run.experiment.trial)) is not None
-        }
-
-
-def cell_of(trial: Trial) -> Cell | None:
-    """Return which products are in BF16, where nothing else is changed."""
-    plain = (
-        trial.layers is None
-        and trial.operand is None
-        and trial.recipe is None
-        and not (trial.is_regrouped or trial.drops_history or trial.without or trial.from_last)
-    )
-    kinds = {trial.products.of(gemm) for gemm in Gemm}
-    if not plain or not kinds <= {Arithmetic.FP8, Arithmetic.BF16} or trial.id in {EXTRAS, REPEATED}:
-        return None
-    return trial.products.changed
+    def cells(self) -> Mapping[frozenset[Gemm], Shown]:
+        """Results by the products in BF16, of all that count and change nothing else."""
+        cells = ((self.experiments[name].trial.cell, shown) for name, shown in self.shown.items())
+        return {cell: shown for cell, shown in cells if cell is not None and shown.gate.is_valid}
 
 
 def measure(plan: Fp8Plan, runs: Sequence[Run], baseline: Curve | None) -> Measured:
-    """Hold every run that counts against BF16, and what closes the gap against the candidate."""
-    reference = next(
-        (run.curve for run in runs if run.experiment.trial.id == REFERENCE and _gate(plan, run, None).is_valid), None
-    )
-    against = [_against(run.experiment.trial, baseline, reference) for run in runs]
-    gates = [_gate(plan, run, reference) for run, reference in zip(runs, against, strict=True)]
-    twins = _twins(plan, runs, gates)
-    gates = [_no_twin(run.experiment.trial, passed, twins) for run, passed in zip(runs, gates, strict=True)]
-    stretches = [
-        None
-        if reference is None or run.curve is None or not passed.is_valid
-        else stretch(reference, run.curve, _window(plan, run.experiment))
-        for run, reference, passed in zip(runs, against, gates, strict=True)
-    ]
-    by_id = {run.experiment.trial.id: own_stretch for run, own_stretch in zip(runs, stretches, strict=True)}
-    regrouped, unchanged = by_id.get(REGROUPED), by_id.get(UNCHANGED)
-    floor = None if regrouped is None else floor_of(regrouped.gap)
-    tolerance = plan.suspicion.tolerance or 0.0
-    counts = None if floor is None or unchanged is None else limit(floor, unchanged.gap, tolerance)
-    thresholds = (unchanged, plan.suspicion.gap, counts)
-    return Measured(
+    """Compare every run that counts with BF16, and what it leaves of the gap with the candidate.
+
+    Args:
+        plan: As it was written.
+        runs: All of its experiments, with a log or without.
+        baseline: The loss of the old BF16 run; None if its log is not there any more.
+    """
+    by_id = {run.experiment.trial.id: run for run in runs}
+    reference = None
+    if REFERENCE in by_id and _gate(plan, by_id[REFERENCE], None).is_valid:
+        reference = by_id[REFERENCE].curve
+    # B never was where the candidate's last checkpoint is, but the old baseline was.
+    against = {name: baseline if run.experiment.trial.from_last else reference for name, run in by_id.items()}
+    against[REFERENCE] = None
+    gates = {name: _gate(plan, run, against[name]) for name, run in by_id.items()}
+    twins = _twins(plan, by_id, gates)
+    for trials in twins:
+        for trial in trials:
+            if not _keeps_arithmetic(trial):
+                other = next(twin.id for twin in trials if twin != trial)
+                why = f"its losses are those of {other} to the last digit: it is the same log, or nothing was changed"
+                gates[trial.id] = replace(gates[trial.id], is_valid=False, reason=why)
+    stretches: dict[str, Stretch] = {}
+    for name, run in by_id.items():
+        base = against[name]
+        if base is not None and run.curve is not None and gates[name].is_valid:
+            distance = stretch(base, run.curve, _window(plan, run.experiment))
+            if distance is not None:
+                stretches[name] = distance
+    floor = limit = math.inf
+    if REGROUPED in stretches:
+        floor = floor_of(stretches[REGROUPED].gap)
+        if UNCHANGED in stretches:
+            limit = limit_of(floor, plan.suspicion.tolerance or 0.0, stretches[UNCHANGED].gap.half)
+    alike = [[trial.id for trial in trials if _keeps_arithmetic(trial)] for trials in twins]
+    measured = Measured(
         plan=plan,
-        runs=tuple(runs),
-        shown=tuple(
-            _shown(run.experiment.trial, passed, own_stretch, thresholds)
-            for run, passed, own_stretch in zip(runs, gates, stretches, strict=True)
-        ),
+        experiments={name: run.experiment for name, run in by_id.items()},
+        shown={},
         baseline=None if baseline is None or reference is None else stretch(baseline, reference, plan.window),
-        stretches={name: own_stretch for name, own_stretch in by_id.items() if own_stretch is not None},
-        unchanged=unchanged,
+        stretches=stretches,
         floor=floor,
-        limit=counts,
-        alike=tuple(tuple(trial.id for trial in trials) for trials in map(_unchanged_of, twins) if len(trials) > 1),
+        limit=limit,
+        alike=[names for names in alike if len(names) > 1],
     )
-
-
-def _twins(plan: Fp8Plan, runs: Sequence[Run], gates: Sequence[Gate]) -> list[list[Trial]]:
-    """Return which experiments that count show the same losses to the last digit; B's own are told apart before."""
-    groups: dict[tuple[tuple[Step, ...], tuple[float, ...]], list[Trial]] = {}
-    for run, passed in zip(runs, gates, strict=True):
-        if run.curve is not None and passed.is_valid:
-            within = inside(run.curve, _window(plan, run.experiment))
-            losses = (run.curve.steps[within.start : within.stop], run.curve.losses[within.start : within.stop])
-            groups.setdefault(losses, []).append(run.experiment.trial)
-    return [trials for trials in groups.values() if len(trials) > 1]
-
-
-def _unchanged_of(trials: Sequence[Trial]) -> list[Trial]:
-    """Return those that change no arithmetic: in a trainer that repeats itself exactly they may be the same."""
-    return [trial for trial in trials if not trial.products.changed and trial.recipe is None]
-
-
-def _no_twin(trial: Trial, passed: Gate, twins: Sequence[Sequence[Trial]]) -> Gate:
-    """Refuse a run in another arithmetic whose losses another one shows, too: one of the two logs is not its own."""
-    duplicates = [duplicate.id for trials in twins if trial in trials for duplicate in trials if duplicate != trial]
-    if not duplicates or _unchanged_of([trial]):
-        return passed
-    reason = f"its losses are those of {duplicates[0]} to the last digit: it is the same log, or nothing was changed"
-    return replace(passed, is_valid=False, reason=reason)
-
-
-def _against(trial: Trial, baseline: Curve | None, reference: Curve | None) -> Curve | None:
-    """Return what a run is held against: where the candidate's last checkpoint lies B never was, but the baseline."""
-    return None if trial.id == REFERENCE else baseline if trial.from_last else reference
+    shown = {name: _shown(measured, run.experiment.trial, gates[name]) for name, run in by_id.items()}
+    return replace(measured, shown=shown)
 
 
 def _window(plan: Fp8Plan, experiment: Experiment) -> tuple[Step, Step]:
@@ -167,33 +131,43 @@ def _gate(plan: Fp8Plan, run: Run, against: Curve | None) -> Gate:
     return gate(run.experiment, run.curve, against, run.as_planned, window=_window(plan, run.experiment))
 
 
-def _shown(
-    trial: Trial, passed: Gate, part: Stretch | None, reference: tuple[Stretch | None, float | None, float | None]
-) -> Shown:
-    """Put together what an experiment showed; `reference` is what C did, its gap in the comparison, and what counts."""
-    unchanged, gap, counts = reference
+def _twins(plan: Fp8Plan, runs: Mapping[str, Run], gates: Mapping[str, Gate]) -> list[list[Trial]]:
+    """Return which experiments that count show the same losses to the last digit; the gate has B's own already."""
+    groups: dict[tuple[tuple[Step, ...], tuple[float, ...]], list[Trial]] = {}
+    for name, run in runs.items():
+        if run.curve is not None and gates[name].is_valid:
+            within = inside(run.curve, _window(plan, run.experiment))
+            losses = (run.curve.steps[within.start : within.stop], run.curve.losses[within.start : within.stop])
+            groups.setdefault(losses, []).append(run.experiment.trial)
+    return [trials for trials in groups.values() if len(trials) > 1]
+
+
+def _keeps_arithmetic(trial: Trial) -> bool:
+    """Tell whether an experiment changes no arithmetic: if the trainer repeats itself exactly, such runs are alike."""
+    return not trial.products.changed and trial.recipe is None
+
+
+def _shown(measured: Measured, trial: Trial, passed: Gate) -> Shown:
+    """Return what an experiment showed."""
+    part, unchanged = measured.stretches.get(trial.id), measured.stretches.get(UNCHANGED)
     result = Shown(id=trial.id, gate=passed, gap=None if part is None else part.gap)
     if not passed.is_valid:
         return result
     if trial.id in {REFERENCE, REGROUPED, UNCHANGED, REPEATED}:
         return replace(result, outcome=Outcome.REFERENCE)
-    if part is None or unchanged is None or counts is None:
+    if part is None or unchanged is None or math.isinf(measured.limit):
         return result
-    return _last(result, part, gap, counts) if trial.from_last else _closed(result, part, unchanged, counts)
-
-
-def _closed(result: Shown, part: Stretch, unchanged: Stretch, counts: float) -> Shown:
-    share = recovered(unchanged, part)
-    if share is None:
-        reason = f"no step of the window is in its log and in that of {UNCHANGED}"
-        return replace(result, gate=replace(result.gate, is_valid=False, reason=reason), gap=None)
-    how = outcome(part.gap.mean, share, counts)
-    return replace(result, recovered=share[0], recovered_low=share[1], recovered_high=share[2], outcome=how)
-
-
-def _last(result: Shown, part: Stretch, gap: float | None, counts: float) -> Shown:
-    how, further = recovery(part, counts)
-    closed = None if not gap else 1 - part.gap.mean / gap
-    share = "" if closed is None else f"{closed:.0%} of the gap is closed"
-    forecast = "" if further is None else f"; at this rate the rest takes {further:.0f} steps"
-    return replace(result, outcome=how, recovered=closed, note=f"{share}{forecast}" or None)
+    if trial.from_last:
+        how, further = recovery(part, measured.limit)
+        gap = measured.plan.suspicion.gap
+        closed = 1 - part.gap.mean / gap if gap else None
+        share = "" if closed is None else f"{closed:.0%} of the gap is closed"
+        forecast = "" if further is None else f"; at this rate the rest takes {further:.0f} steps"
+        return replace(result, outcome=how, recovered=closed, note=f"{share}{forecast}" or None)
+    bounds = recovered(unchanged, part)
+    if bounds is None:
+        why = f"no step of the window is in its log and in that of {UNCHANGED}"
+        return replace(result, gate=replace(passed, is_valid=False, reason=why), gap=None)
+    share_closed, low, high = bounds
+    how = outcome(part.gap.mean, bounds, measured.limit)
+    return replace(result, recovered=share_closed, recovered_low=low, recovered_high=high, outcome=how)

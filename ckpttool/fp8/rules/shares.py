@@ -14,7 +14,7 @@ from ckpttool.fp8.model.curves import SEED, Curve, Gap
 from ckpttool.fp8.model.fp8 import Gemm
 from ckpttool.fp8.model.plan import Outcome
 from ckpttool.fp8.rules.align import align
-from ckpttool.fp8.rules.noise import block_of, gap_of, limit_of, percentiles, resampled_means
+from ckpttool.fp8.rules.noise import block_of, gap_of, percentiles, resampled_means
 
 RESTORED = 0.9
 """Share of the gap from which it counts as closed. Published recoveries sit at 0.85 and mean "not yet"."""
@@ -53,11 +53,6 @@ def stretch(reference: Curve, curve: Curve, window: tuple[Step, Step], *, seed: 
 def floor_of(regrouped: Gap) -> float:
     """Return how far apart two paired runs of one kind are: three times what another order of sums does."""
     return max(_TIMES_FLOOR * abs(regrouped.mean), (regrouped.high - regrouped.low) / 2)
-
-
-def limit(floor: float, unchanged: Gap, tolerance: float) -> float:
-    """Return the least gap that counts, as a comparison does with that floor."""
-    return limit_of(floor, tolerance, unchanged.half)
 
 
 Share = tuple[float, float, float]
