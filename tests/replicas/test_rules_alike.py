@@ -13,7 +13,7 @@ from ckpttool.core.domain.replicas import TensorDigests
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.domain.verdict import ShardReport
-from ckpttool.replicas.comparing.findings import decided, replica_findings
+from ckpttool.replicas.comparing.findings import replica_findings
 from ckpttool.replicas.comparing.judge import judge_replicas
 from ckpttool.replicas.model import HealOrder, Place, SavedShards, ShardHealing, Sick
 from ckpttool.replicas.rules import find_donors
@@ -43,7 +43,7 @@ def read(ranks: dict[Rank, TensorDigests], told: tuple[Finding, ...] = ()) -> di
 def healed(saves: Saved, world: int, known: int) -> tuple[ShardHealing, ...]:
     """Judge the last save, and ask for donors of what is lost or damaged."""
     now = saves[NOW]
-    doubts = tuple(decided(judge_replicas(now, others(NOW, saves, most=known)).suspicions, sound=(), unsound=()))
+    doubts = judge_replicas(now, others(NOW, saves, most=known)).suspicions
     told = blocking(replica_findings(doubts, {rank: str(rank) for rank in now}))
     damaged = {finding.path for finding in told if finding.severity is Severity.DAMAGE}
     sick = [

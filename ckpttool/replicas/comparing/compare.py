@@ -18,9 +18,10 @@ from ckpttool.core.storage.base import ByteSource, Storage
 from ckpttool.core.storage.stream import BLOCK_BYTES
 from ckpttool.core.verify.copies import Tensors
 from ckpttool.core.verify.siblings.neighbours import COMPARED
-from ckpttool.replicas.comparing.findings import decided, replica_findings
+from ckpttool.replicas.comparing.findings import replica_findings
 from ckpttool.replicas.comparing.judge import judge_replicas
 from ckpttool.replicas.comparing.model import DifferingBytes, Sample, Suspicion, SuspicionKind, believed
+from ckpttool.replicas.comparing.weight import Evidence, without_cleared
 
 Look = Callable[[ShardReport, ShardReport, str], DifferingBytes | None]
 """Finds where a shard differs from another in a tensor, no bit of which does where the two are equal; None where that
@@ -115,19 +116,18 @@ def compare_replicas(
         is_open |= judged.is_open or any(suspicion.kind is SuspicionKind.COPIED for suspicion in judged.suspicions)
         agreed |= {by_rank[rank].path: judged.agreed[same_file.get(rank, rank)] for rank in by_rank}
         sound = {rank for rank, report in by_rank.items() if report.checksum_matched}
-        unsound = {
-            rank for rank, report in by_rank.items() if any(finding.code in _UNSOUND for finding in report.findings)
-        }
+        evidence = Evidence(
+            sound=sound,
+            sealed={rank for rank in sound if by_rank[rank].path in context.sealed},
+            unsound={
+                rank for rank, report in by_rank.items() if any(finding.code in _UNSOUND for finding in report.findings)
+            },
+        )
         # What is damaged by itself is told.
         broken = {rank for rank, report in by_rank.items() if worst(report.findings) >= Severity.DAMAGE}
         doubts = tuple(
             suspicion
-            for suspicion in decided(
-                _of_every_rank(judged.suspicions, same_file),
-                sound=sound,
-                unsound=unsound,
-                sealed={rank for rank in sound if by_rank[rank].path in context.sealed},
-            )
+            for suspicion in without_cleared(_of_every_rank(judged.suspicions, same_file), evidence)
             if suspicion.rank not in broken and (suspicion.kind is not SuspicionKind.COPIED or role in COMPARED)
         )
         trained = [sample.tensors for sample in witnesses if sample.same_run and sample.step != 0]

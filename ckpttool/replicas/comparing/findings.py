@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ckpttool.core.domain.finding import OWN_FILE, Code, Finding, Severity, damage, note, suspect
-from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.replicas import Proof, SavedAt
+from ckpttool.core.domain.replicas import SavedAt
 from ckpttool.core.domain.units import Rank, at_step, counted, on_ranks
-from ckpttool.core.domain.verdict import MIN_COPIES
-from ckpttool.replicas.comparing.model import FEW, DifferingBytes, Suspicion, SuspicionKind
+from ckpttool.replicas.comparing.model import DifferingBytes, Suspicion, SuspicionKind
+from ckpttool.replicas.comparing.weight import is_outvoted, severity
 
 _OF_KIND = {
     SuspicionKind.OUTLIER: Code.REPLICA_DIFFERS,
@@ -19,50 +18,8 @@ _OF_KIND = {
     SuspicionKind.DRIFTED: Code.REPLICA_DRIFTED,
 }
 
-_OF_ANOTHER_FILE = frozenset({SuspicionKind.STALE, SuspicionKind.COPIED, SuspicionKind.PARTED})
-
 _ANOTHER = "resume from another checkpoint"
 _LOOK_AT_DEVICE = "resume from a checkpoint before it, and let that rank's device be tested"
-
-
-def decided(
-    doubts: Iterable[Suspicion], *, sound: Collection[Rank], unsound: Collection[Rank], sealed: Collection[Rank] = ()
-) -> Iterator[Suspicion]:
-    """Leave out who of two that differ is not to blame, where something speaks for one of them alone.
-
-    Args:
-        doubts: Of one checkpoint.
-        sound: Whose file a checksum or a manifest proves.
-        unsound: In whose file values are not finite, or jumped since the checkpoint before.
-        sealed: Whose file a manifest proves: it knows whose it is, too.
-    """
-    doubts = tuple(doubts)
-    tied = (suspicion for suspicion in doubts if suspicion.kind is SuspicionKind.TIED)
-    whole_halves = {(suspicion.replicas, suspicion.tensors) for suspicion in tied if suspicion.rank in sound}
-    for suspicion in doubts:
-        is_in_whole = suspicion.kind is SuspicionKind.TIED and (suspicion.replicas, suspicion.tensors) in whole_halves
-        peer_rank = suspicion.replicas[0]
-        is_pair = len(suspicion.replicas) == 1 and suspicion.kind in {SuspicionKind.DIFFERS, SuspicionKind.STALE}
-        proven = sealed if _may_be_another_file(suspicion) else sound
-        is_whole = (
-            suspicion.rank in proven and suspicion.kind is not SuspicionKind.DRIFTED
-        )  # what drifted was saved as it was
-        if is_whole or is_in_whole or (is_pair and peer_rank in unsound and suspicion.rank not in unsound):
-            continue
-        is_outproven = suspicion.kind is SuspicionKind.TIED and any(rank in sound for rank in suspicion.replicas)
-        if is_outproven or (
-            is_pair and (peer_rank in proven or (suspicion.rank in unsound and peer_rank not in unsound))
-        ):
-            yield replace(suspicion, is_decided=True)
-        else:
-            yield suspicion
-
-
-def _may_be_another_file(suspicion: Suspicion) -> bool:
-    """Tell whether a checksum in the file knows nothing of it: that says that the bytes are whole, and not whose."""
-    return suspicion.kind in _OF_ANOTHER_FILE or (
-        suspicion.kind is SuspicionKind.OUTLIER and len(suspicion.tensors) > FEW
-    )
 
 
 def replica_findings(
@@ -113,10 +70,10 @@ def _finding(
             f"is in every tensor the same as {on_ranks(suspicion.replicas)}, and at other checkpoints they differed: "
             "one is a copy of the other"
         )
-        say = suspect if suspicion.proof is Proof.LEARNED else note
+        say = suspect if severity(suspicion) is Severity.SUSPECT else note
         return say(Code.SCHEMA_DIFFERS, message, path=path, remedy=OWN_FILE)
     replicas = f"its {'replicas' if len(suspicion.replicas) > 1 else 'only replica'} on {on_ranks(suspicion.replicas)}"
-    say = suspect if _severity(suspicion) is Severity.SUSPECT else damage
+    say = suspect if severity(suspicion) is Severity.SUSPECT else damage
     return say(
         _OF_KIND[suspicion.kind],
         f"differs from {replicas} in {share}, first in {tensor}{_place_text(place)}{_why(suspicion)}",
@@ -129,30 +86,11 @@ def _finding(
 def _remedy(suspicion: Suspicion, name: str | None) -> str:
     if suspicion.kind is SuspicionKind.DRIFTED:
         return _LOOK_AT_DEVICE
-    if name is None or _severity(suspicion) is not Severity.DAMAGE:
+    if name is None or severity(suspicion) is not Severity.DAMAGE:
         return _ANOTHER
     from shlex import quote  # most trees need none
 
     return f"ckpttool heal DIR --checkpoint {quote(name)} rebuilds it from a copy that is proven; or {_ANOTHER}"
-
-
-def _severity(suspicion: Suspicion) -> Severity:
-    """Weigh a doubt: damage if enough agree against one, or if something else decides."""
-    if suspicion.kind is SuspicionKind.DRIFTED or (suspicion.kind is SuspicionKind.TIED and not suspicion.is_decided):
-        return Severity.SUSPECT
-    if suspicion.is_decided or suspicion.as_of is not None or suspicion.copy_of is not None:
-        return Severity.DAMAGE
-    is_sure = suspicion.proof is not Proof.ONCE or (suspicion.is_twin and suspicion.kind is SuspicionKind.DIFFERS)
-    return Severity.DAMAGE if is_sure and _is_outvoted(suspicion) else Severity.SUSPECT
-
-
-def _is_outvoted(suspicion: Suspicion) -> bool:
-    """Tell whether so many testify against it as are proof, or two, and these three are all the copies that there are.
-
-    If more were saved, two may have been damaged alike, and who would bear this one out is not heard.
-    """
-    is_every_copy = len(suspicion.replicas) + 1 == MIN_COPIES and not suspicion.unheard and not suspicion.is_of_rebuilt
-    return is_every_copy or len({*suspicion.replicas} - {*suspicion.unheard}) >= MIN_COPIES
 
 
 def _place_text(place: DifferingBytes | None) -> str:
@@ -176,7 +114,7 @@ def _why(suspicion: Suspicion) -> str:
         return ": another run's file under this name, or a device that computed wrongly"
     if suspicion.kind is SuspicionKind.TIED and not suspicion.is_decided:
         return ", and as many hold what it holds: nothing tells who is right"
-    return "" if suspicion.is_decided or _is_outvoted(suspicion) else _too_few(suspicion)
+    return "" if suspicion.is_decided or is_outvoted(suspicion) else _too_few(suspicion)
 
 
 def _too_few(suspicion: Suspicion) -> str:

@@ -8,9 +8,10 @@ from ckpttool.core.domain.finding import Severity
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.replicas import TensorDigests
 from ckpttool.core.domain.units import Rank
-from ckpttool.replicas.comparing.findings import decided, replica_findings
+from ckpttool.replicas.comparing.findings import replica_findings
 from ckpttool.replicas.comparing.judge import judge_replicas
 from ckpttool.replicas.comparing.model import SuspicionKind
+from ckpttool.replicas.comparing.weight import Evidence, without_cleared
 from tests.replicas.comparing.held import NAMES, changed, held, others
 
 Saved = dict[int, dict[Rank, TensorDigests]]
@@ -103,8 +104,8 @@ def test_a_checksum_in_the_file_does_not_know_whose_it_is_and_a_manifest_does() 
     trees = with_copy(own_slices(), 3)
     doubts = judge_replicas(trees[3], others(3, trees)).suspicions
     every = set(trees[3])
-    assert len(tuple(decided(doubts, sound=every, unsound=()))) == 2
-    assert not tuple(decided(doubts, sound=every, unsound=(), sealed=every))
+    assert len(tuple(without_cleared(doubts, Evidence(sound=every)))) == 2
+    assert not tuple(without_cleared(doubts, Evidence(sound=every, sealed=every)))
 
 
 def test_slices_that_nobody_has_trained_yet_are_left_alone_beside_what_ranks_count_for_themselves() -> None:

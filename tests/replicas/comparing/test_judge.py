@@ -7,9 +7,10 @@ import pytest
 from ckpttool.core.domain.finding import Severity
 from ckpttool.core.domain.replicas import Proof, RecordedSlices, TensorDigests
 from ckpttool.core.domain.units import Rank
-from ckpttool.replicas.comparing.findings import decided, replica_findings
+from ckpttool.replicas.comparing.findings import replica_findings
 from ckpttool.replicas.comparing.judge import judge_replicas
 from ckpttool.replicas.comparing.model import Suspicion, SuspicionKind
+from ckpttool.replicas.comparing.weight import Evidence, without_cleared
 from tests.replicas.comparing.held import NAMES, Slices, changed, held, others
 
 Saved = dict[int, dict[Rank, TensorDigests]]
@@ -166,7 +167,7 @@ def test_of_two_halves_that_differ_the_one_with_a_checksum_is_whole() -> None:
     trees = saved(4, 4)
     for rank in (1, 3):
         trees[3][Rank(rank)] = changed(trees[3][Rank(rank)], NAMES[5], by="one bit in both")
-    found = tuple(decided(doubts(3, trees), sound={Rank(2)}, unsound=()))
+    found = tuple(without_cleared(doubts(3, trees), Evidence(sound={Rank(2)})))
     assert [(doubt.rank, doubt.is_decided) for doubt in found] == [(1, True), (3, True)]
     assert {each.severity for each in replica_findings(found, dict.fromkeys(trees[3], "a"))} == {Severity.DAMAGE}
 

@@ -1,0 +1,183 @@
+"""How heavily a suspicion weighs, and which file it blames.
+
+Every row below is a checkpoint, and a test builds each of them:
+
+- copies: the contents of the tensor on ranks 0, 1, 2, …; a dot is a missing file
+- tensors: whether the copies differ in one tensor or in most
+- source: how it is known that these ranks are replicas: by the trainer's record, or since all of them were equal at
+  other checkpoints of the run and changed between them
+- evidence: of a rank's file: it has a matching `checksum`, or the manifest has its `seal`; the norm of a tensor has a
+  `jump`; it is `damaged` by itself; it was `healed` from rank 0; its tensors are those of an `older` checkpoint; it
+  also differs at a `later` one
+- finding, weight, blamed: what is reported, how heavily, and of which ranks
+- donor: from which rank `ckpttool heal` rebuilds the first file that is missing or damaged; "-" if none is
+
+============= ======= ======= ====================== =============== ======= ======= =====
+copies        tensors source  evidence               finding         weight  blamed  donor
+============= ======= ======= ====================== =============== ======= ======= =====
+A A           one     2 saves -                      -               -       -       -
+A B           one     nothing -                      -               -       -       -
+A B           one     record  -                      replica-differs suspect 0 1     -
+A B           one     2 saves -                      replica-differs suspect 0 1     -
+A B           one     1 save  -                      replica-differs suspect 0 1     -
+A B           most    2 saves -                      replica-stale   suspect 0 1     -
+A B           most    1 save  -                      replicas-parted note    0 1     -
+A B           one     2 saves checksum 0             replica-differs damage  1       0
+A B           one     2 saves seal 0                 replica-differs damage  1       0
+A B           most    2 saves checksum 0             replica-stale   suspect 0 1     -
+A B           most    2 saves seal 0                 replica-stale   damage  1       0
+A B           one     2 saves jump 1                 replica-differs damage  1       0
+A B           one     2 saves jump 0, jump 1         replica-differs suspect 0 1     -
+A B           one     2 saves damaged 1              -               -       -       0
+A B           most    2 saves older 1                replica-stale   damage  1       0
+A B           one     2 saves later 1                replica-drifted suspect 0 1     -
+
+A A A         one     2 saves -                      -               -       -       -
+A A B         one     nothing -                      replica-differs note    2       -
+A A B         one     record  -                      replica-differs damage  2       0
+A A B         one     2 saves -                      replica-differs damage  2       0
+A A B         one     1 save  -                      replica-differs damage  2       0
+A A B         most    2 saves -                      replica-stale   damage  2       0
+A A B         most    1 save  -                      replica-stale   suspect 2       -
+A A B         most    1 save  older 2                replica-stale   damage  2       none
+A A B         one     2 saves checksum 2             -               -       -       -
+A A B         most    2 saves checksum 2             replica-stale   damage  2       none
+A A B         most    2 saves seal 2                 -               -       -       -
+A A B         one     2 saves damaged 1              replica-differs suspect 2       none
+A A B         one     2 saves healed 1               replica-differs suspect 0 1 2   -
+A A B         one     2 saves later 2                replica-drifted suspect 2       -
+A A B         one     2 saves later 2, checksum 2    replica-drifted suspect 2       -
+A A B         one     record  later 2                -               -       -       -
+A A B .       one     record  -                      replica-differs suspect 2       none
+A A B .       one     2 saves -                      replica-differs suspect 2       none
+A B C         one     record  -                      replicas-parted note    0 1 2   -
+A B C         one     2 saves -                      replicas-parted note    0 1 2   -
+
+A A A B       one     nothing -                      replica-differs note    3       -
+A A A B       one     2 saves -                      replica-differs damage  3       0
+A A A B       one     2 saves damaged 0              replica-differs suspect 3       none
+A A A B .     one     2 saves -                      replica-differs damage  3       0
+A A A B .     one     2 saves damaged 0              replica-differs suspect 3       none
+A A B B       one     2 saves -                      replica-differs suspect 0 1 2 3 -
+A A B B       one     2 saves checksum 0             replica-differs damage  2 3     0
+A A B B       one     2 saves checksum 0, checksum 2 -               -       -       -
+A A B B       most    2 saves -                      replicas-parted note    0 1 2 3 -
+A A B B       most    record  -                      replica-differs suspect 0 1 2 3 -
+A A B B       most    2 saves older 2, older 3       replica-stale   damage  2 3     0
+A A B C       one     2 saves -                      replica-differs suspect 2 3     -
+A A B C       one     record  -                      replicas-parted note    0 1 2 3 -
+A A A A B B   one     2 saves -                      replica-differs damage  4 5     0
+A A A A B C D one     2 saves -                      replicas-parted note    4 5 6   -
+
+A .           one     nothing -                      -               -       -       none
+A .           one     record  -                      -               -       -       0
+A .           one     2 saves -                      -               -       -       0
+A .           one     1 save  -                      -               -       -       none
+A B .         one     2 saves -                      replica-differs suspect 0 1     none
+A B .         one     2 saves checksum 0             replica-differs damage  1       0
+A A .         one     2 saves -                      -               -       -       0
+A A . .       one     2 saves -                      -               -       -       0
+============= ======= ======= ====================== =============== ======= ======= =====
+
+A checksum inside a file proves its bytes, not whose they are. Only a manifest knows that. So a checksum does not clear
+a file that differs in most tensors, which may be another file. A file that drifted was saved as it was: neither clears
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
+
+from ckpttool.core.domain.finding import Severity
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.replicas import Proof
+from ckpttool.core.domain.units import Rank
+from ckpttool.core.domain.verdict import MIN_COPIES
+from ckpttool.replicas.comparing.model import FEW, Suspicion, SuspicionKind
+
+_OF_ONE_FILE = frozenset({SuspicionKind.DIFFERS, SuspicionKind.STALE})
+_OF_ANOTHER_FILE = frozenset({SuspicionKind.STALE, SuspicionKind.COPIED, SuspicionKind.PARTED})
+
+_ALWAYS = {
+    SuspicionKind.OUTLIER: Severity.NOTE,
+    SuspicionKind.PARTED: Severity.NOTE,
+    SuspicionKind.DRIFTED: Severity.SUSPECT,
+}
+"""What some kinds weigh, whatever the evidence is."""
+
+
+class Evidence(NamedTuple):
+    """Whose files something else speaks for or against, beside the copies."""
+
+    sound: Collection[Rank] = ()
+    """A checksum or a manifest proves the bytes."""
+    sealed: Collection[Rank] = ()
+    """A manifest proves the bytes, and whose they are."""
+    unsound: Collection[Rank] = ()
+    """Values are not finite, or jumped since the checkpoint before."""
+
+
+def without_cleared(suspicions: Iterable[Suspicion], evidence: Evidence) -> Iterator[Suspicion]:
+    """Leave out the files that the evidence clears, and mark those that it convicts."""
+    suspicions = tuple(suspicions)
+    sound_halves = {
+        (suspicion.replicas, suspicion.tensors)
+        for suspicion in suspicions
+        if suspicion.kind is SuspicionKind.TIED and suspicion.rank in evidence.sound
+    }
+    for suspicion in suspicions:
+        is_to_blame = _is_to_blame(suspicion, evidence, sound_halves)
+        if is_to_blame:
+            yield replace(suspicion, is_decided=True)
+        elif is_to_blame is None:
+            yield suspicion
+
+
+def _is_to_blame(
+    suspicion: Suspicion, evidence: Evidence, sound_halves: Collection[tuple[tuple[Rank, ...], tuple[str, ...]]]
+) -> bool | None:
+    """Tell whether the evidence convicts a file (True) or clears it (False); None if it decides nothing."""
+    rank, kind = suspicion.rank, suspicion.kind
+    may_be_another_file = kind in _OF_ANOTHER_FILE or (kind is SuspicionKind.OUTLIER and len(suspicion.tensors) > FEW)
+    proven = evidence.sealed if may_be_another_file else evidence.sound
+    if rank in proven and kind is not SuspicionKind.DRIFTED:
+        return False
+    if kind is SuspicionKind.TIED:
+        if (suspicion.replicas, suspicion.tensors) in sound_halves:
+            return False
+        return True if any(peer in evidence.sound for peer in suspicion.replicas) else None
+    if kind not in _OF_ONE_FILE or len(suspicion.replicas) > 1:
+        return None
+    (peer,) = suspicion.replicas
+    if (rank in evidence.unsound) != (peer in evidence.unsound):
+        return rank in evidence.unsound
+    return True if peer in proven else None
+
+
+def severity(suspicion: Suspicion) -> Severity:
+    """Weigh a suspicion: damage if enough copies agree against the file, or if something else decides."""
+    kind = suspicion.kind
+    if kind in _ALWAYS:
+        return _ALWAYS[kind]
+    if kind is SuspicionKind.COPIED:
+        return Severity.SUSPECT if suspicion.proof is Proof.LEARNED else Severity.NOTE
+    if suspicion.is_decided:
+        return Severity.DAMAGE
+    if kind is SuspicionKind.TIED:
+        return Severity.SUSPECT
+    is_known_file = suspicion.as_of is not None or suspicion.copy_of is not None
+    # At one other checkpoint slices may have been equal by chance, but not in all tensors of files that still agree.
+    is_replica = suspicion.proof is not Proof.ONCE or (suspicion.is_twin and kind is SuspicionKind.DIFFERS)
+    if is_known_file or (is_replica and is_outvoted(suspicion)):
+        return Severity.DAMAGE
+    return Severity.SUSPECT
+
+
+def is_outvoted(suspicion: Suspicion) -> bool:
+    """Tell whether three copies agree against a file, or two that are all the other copies there ever were.
+
+    If more were saved, two may have been damaged alike, and the missing copy might have agreed with this file.
+    """
+    is_every_copy = len(suspicion.replicas) + 1 == MIN_COPIES and not suspicion.unheard and not suspicion.is_of_rebuilt
+    return is_every_copy or len({*suspicion.replicas} - {*suspicion.unheard}) >= MIN_COPIES
