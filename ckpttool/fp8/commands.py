@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,7 +30,8 @@ from ckpttool.fp8.rules.horizon import LONGEST, SHORTEST
 
 if TYPE_CHECKING:
     from ckpttool.core.storage.base import ByteSource
-    from ckpttool.fp8.model.probe import Fp8Probe
+
+_option = partial(typer.Option, rich_help_panel="FP8")
 
 app = typer.Typer(
     name="fp8",
@@ -66,37 +68,19 @@ _RECIPES = f"Judge by: {', '.join(recipe.value for recipe in Recipe)}; repeat it
 class ProbeOptions:
     """What is asked of every tensor."""
 
-    recipe: Annotated[list[Recipe] | None, typer.Option(metavar="R", help=_RECIPES, rich_help_panel="FP8")] = None
+    recipe: Annotated[list[Recipe] | None, _option(metavar="R", help=_RECIPES)] = None
     format_of: Annotated[
-        str,
-        typer.Option(
-            metavar="weight=F,…", help="Formats of weights: e4m3, e5m2. The first one decides.", rich_help_panel="FP8"
-        ),
+        str, _option(metavar="weight=F,…", help="Formats of weights: e4m3, e5m2. The first one decides.")
     ] = "weight=e4m3"
-    exact: Annotated[bool, typer.Option("--exact", help="Cast every element, not a sample.", rich_help_panel="FP8")] = (
-        False
-    )
-    optimizer: Annotated[
-        bool, typer.Option("--optimizer", help="Look at the states of the optimizer, too.", rich_help_panel="FP8")
-    ] = False
+    exact: Annotated[bool, _option("--exact", help="Cast every element, not a sample.")] = False
+    optimizer: Annotated[bool, _option("--optimizer", help="Look at the states of the optimizer, too.")] = False
     swiglu: Annotated[
-        bool,
-        typer.Option(
-            "--swiglu/--no-swiglu",
-            show_default="yes",
-            help="Compare gate and up weights where found.",
-            rich_help_panel="FP8",
-        ),
+        bool, _option("--swiglu/--no-swiglu", show_default="yes", help="Compare gate and up weights where found.")
     ] = True
     history: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="STEPS", help="So far back a delayed scale looks at checkpoints.", rich_help_panel="FP8"
-        ),
+        int | None, _option(min=1, metavar="STEPS", help="So far back a delayed scale looks at checkpoints.")
     ] = None
-    as_stored: Annotated[
-        bool, typer.Option("--as-stored", help="Do not round numbers of 32 bits to BF16 first.", rich_help_panel="FP8")
-    ] = False
+    as_stored: Annotated[bool, _option("--as-stored", help="Do not round numbers of 32 bits to BF16 first.")] = False
 
     def question(self) -> ckpttool.ProbeQuestion:
         """Ask the library.
@@ -161,7 +145,10 @@ def probe(
     with progress.watched(quiet=quiet):
         answer = ckpttool.fp8_probe(what, options.question(), checkpoint=one_name(checkpoint), layout=layout)
     if stats is not None:
-        _write_numbers(stats, answer)
+        from ckpttool.core.write import files
+        from ckpttool.fp8.answers.probe import stats_lines
+
+        files.replace(stats, "".join(stats_lines(answer)).encode("ascii"), overwrite=True, backup=False)
     raise typer.Exit(show(replace(answer, most_rows=top), fmt))
 
 
@@ -185,39 +172,12 @@ def _holds_probe(source: ByteSource) -> bool:
     return isinstance(first, dict) and {"name", "recipes"} <= first.keys()
 
 
-def _write_numbers(path: str, answer: Fp8Probe) -> None:
-    """Write each tensor's numbers to a file.
-
-    Raises:
-        CkptToolError: It could not be written.
-    """
-    from ckpttool.core.write.files import replace
-    from ckpttool.fp8.answers.probe import stats_lines
-
-    replace(path, "".join(stats_lines(answer)).encode("ascii"), overwrite=True, backup=False)
-
-
 # --- compare ---------------------------------------------------------------------------------------------------------
 
 Run = "Its log: a file, a folder of logs, a glob, or - for stdin."
-Repeats = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--repeat",
-        metavar="LOG",
-        help="Another run of the baseline, to tell how far apart two are; repeat it.",
-        rich_help_panel="FP8",
-    ),
-]
-Tolerated = Annotated[
-    str,
-    typer.Option(metavar="X|X%", help="What counts as the same: of the loss, or in its units.", rich_help_panel="FP8"),
-]
+Tolerated = Annotated[str, _option(metavar="X|X%", help="What counts as the same: of the loss, or in its units.")]
 SwitchStep = Annotated[
-    int | None,
-    typer.Option(
-        min=0, metavar="STEP", help="Where the candidate begins with FP8, if not at its start.", rich_help_panel="FP8"
-    ),
+    int | None, _option(min=0, metavar="STEP", help="Where the candidate begins with FP8, if not at its start.")
 ]
 
 
@@ -225,23 +185,19 @@ SwitchStep = Annotated[
 class CompareOptions:
     """How two runs are held against each other."""
 
-    repeat: Repeats = None
-    metric: Annotated[
-        CurveMetric, typer.Option(help="Losses of the training, or of its validations.", rich_help_panel="FP8")
-    ] = CurveMetric.LOSS
+    repeat: Annotated[
+        list[str] | None,
+        _option(metavar="LOG", help="Another run of the baseline, to tell how far apart two are; repeat it."),
+    ] = None
+    metric: Annotated[CurveMetric, _option(help="Losses of the training, or of its validations.")] = CurveMetric.LOSS
     by: Annotated[
-        PairedBy | None,
-        typer.Option(
-            help="What belongs together.  [default: step; samples where batches differ in size]", rich_help_panel="FP8"
-        ),
+        PairedBy | None, _option(help="What belongs together.  [default: step; samples where batches differ in size]")
     ] = None
     tolerance: Tolerated = "0.25%"
     switch_step: SwitchStep = None
     evals: Annotated[
         tuple[str, str] | None,
-        typer.Option(
-            metavar="BASE CAND", help="Results of lm-evaluation-harness for both, as JSON files.", rich_help_panel="FP8"
-        ),
+        _option(metavar="BASE CAND", help="Results of lm-evaluation-harness for both, as JSON files."),
     ] = None
     columns: Columns = None
 
@@ -318,16 +274,10 @@ Linted = Annotated[
     ),
 ]
 EngineVersion = Annotated[
-    str | None,
-    typer.Option(
-        "--te-version", metavar="V", help="Transformer Engine's: some rules hang on it.", rich_help_panel="FP8"
-    ),
+    str | None, _option("--te-version", metavar="V", help="Transformer Engine's: some rules hang on it.")
 ]
 LayerNames = Annotated[
-    str | None,
-    typer.Option(
-        "--layers", metavar="FILE", help="Names of layers, one a line, or a debug log.", rich_help_panel="FP8"
-    ),
+    str | None, _option("--layers", metavar="FILE", help="Names of layers, one a line, or a debug log.")
 ]
 
 
@@ -370,16 +320,10 @@ class RunsOptions:
     """The runs in question."""
 
     baseline: Annotated[
-        str | None,
-        typer.Option(metavar="LOG", help=f"The run that is trusted. {Run} Round 1 needs it.", rich_help_panel="FP8"),
+        str | None, _option(metavar="LOG", help=f"The run that is trusted. {Run} Round 1 needs it.")
     ] = None
-    candidate: Annotated[
-        str | None, typer.Option(metavar="LOG", help=f"The run in FP8. {Run}", rich_help_panel="FP8")
-    ] = None
-    repeat: Annotated[
-        list[str] | None,
-        typer.Option(metavar="LOG", help="Another run of the baseline; repeat it.", rich_help_panel="FP8"),
-    ] = None
+    candidate: Annotated[str | None, _option(metavar="LOG", help=f"The run in FP8. {Run}")] = None
+    repeat: Annotated[list[str] | None, _option(metavar="LOG", help="Another run of the baseline; repeat it.")] = None
     tolerance: Tolerated = "0.25%"
     switch_step: SwitchStep = None
     columns: Columns = None
@@ -408,53 +352,29 @@ class RunsOptions:
 class PlanOptions:
     """For what experiments are planned, and where they are written."""
 
-    framework: Annotated[
-        str, typer.Option(metavar="NAME", help=f"What trains: {', '.join(framework_names())}.", rich_help_panel="FP8")
-    ]
+    framework: Annotated[str, _option(metavar="NAME", help=f"What trains: {', '.join(framework_names())}.")]
     output: Annotated[
         str,
         typer.Option(metavar="OUT", help="The folder for the plan: new, or that of a plan.", rich_help_panel="Launch"),
     ]
     framework_version: Annotated[
-        str | None,
-        typer.Option(
-            "--framework-version",
-            metavar="V",
-            help="Its version: what it can express hangs on it.",
-            rich_help_panel="FP8",
-        ),
+        str | None, _option("--framework-version", metavar="V", help="Its version: what it can express hangs on it.")
     ] = None
     te_version: EngineVersion = None
     recipe: Annotated[
-        Recipe | None,
-        typer.Option(
-            metavar="R", help="The candidate's recipe, where its log does not print it.", rich_help_panel="FP8"
-        ),
+        Recipe | None, _option(metavar="R", help="The candidate's recipe, where its log does not print it.")
     ] = None
-    round: Annotated[
-        int,
-        typer.Option(
-            "--round", min=1, metavar="N", help="The next round, by what was run so far.", rich_help_panel="FP8"
-        ),
-    ] = 1
+    round: Annotated[int, _option("--round", min=1, metavar="N", help="The next round, by what was run so far.")] = 1
     checkpoint_step: Annotated[
         int | None,
-        typer.Option(
-            "--checkpoint-step",
-            min=0,
-            metavar="STEP",
-            help="Start from this step's, on trust: it is not looked at.",
-            rich_help_panel="FP8",
+        _option(
+            "--checkpoint-step", min=0, metavar="STEP", help="Start from this step's, on trust: it is not looked at."
         ),
     ] = None
     horizon: Annotated[
         int | None,
-        typer.Option(
-            min=SHORTEST,
-            max=LONGEST,
-            metavar="STEPS",
-            help="Train each so long; default: as long as the gap needs.",
-            rich_help_panel="FP8",
+        _option(
+            min=SHORTEST, max=LONGEST, metavar="STEPS", help="Train each so long; default: as long as the gap needs."
         ),
     ] = None
     debug_logs: Annotated[

@@ -31,6 +31,9 @@ CHEAPEST_FIRST = (Gemm.WGRAD, Gemm.DGRAD, Gemm.FPROP)
 _PARTS = 4
 """Into so many parts layers are cut in one round."""
 
+_MOST_NAMED = 2
+"""Extras that a title names; of more it has the number."""
+
 _CURES = (Recipe.TENSORWISE, Recipe.BLOCKWISE, Recipe.MXFP8)
 
 
@@ -68,8 +71,8 @@ class Known:
 
 def name_of(gemms: Iterable[Gemm]) -> str:
     """Return what the experiment is called that computes these products in BF16: `E4d`, `E4dw`."""
-    letters = sorted(gemm.value[0] for gemm in gemms)
-    return f"E4{''.join(sorted(letters, key='fdw'.index))}"
+    chosen = frozenset(gemms)
+    return "E4" + "".join(gemm.value[0] for gemm in Gemm if gemm in chosen)
 
 
 def first_round(facts: Known) -> tuple[Trial, ...]:
@@ -98,45 +101,48 @@ def next_round(number: int, facts: Known, verdict: Fp8Verdict, planned: Sequence
         verdict: What those showed that were run.
         planned: What earlier rounds planned.
     """
-    outcomes = {result.id: result.outcome for result in verdict.experiments}
+    last = _Round(number=number, facts=facts, verdict=verdict, planned=tuple(planned))
+    if last.outcome(UNCHANGED) is None:
+        return ()
     names = {trial.id for trial in planned}
-    return tuple(trial for trial in _next(number, facts, verdict, outcomes, planned) if trial.id not in names)
+    trials = (trial for kind in _FOLLOW.get(verdict.kind, ()) for trial in kind(last))
+    return tuple(trial for trial in trials if trial.id not in names)
 
 
-def _next(
-    number: int,
-    facts: Known,
-    verdict: Fp8Verdict,
-    outcomes: dict[str, Outcome | None],
-    planned: Sequence[Trial],
-) -> Iterator[Trial]:
-    kind, culprits = verdict.kind, frozenset(verdict.culprits)
-    if kind is VerdictKind.NOT_REPRODUCED:
-        yield _again(number)
-    elif kind is VerdictKind.SOFTWARE:
-        yield from _halves(number, planned, outcomes)
-    elif kind in {VerdictKind.CULPRIT, VerdictKind.FORMAT, VerdictKind.UNDECIDED} and outcomes.get(UNCHANGED):
-        if not culprits:
-            yield from _who(number, facts)
-        elif facts.may_be_delayed and kind is not VerdictKind.FORMAT:
-            yield _current(culprits, number)
-        yield from _other_recipes(number, facts, verdict)
-        if culprits:
-            yield from _layers(number, facts, culprits, planned, outcomes)
-        if culprits and len(verdict.operands) != 1:
-            yield from _operands(number, culprits, restored=outcomes.get(FAKE) is Outcome.RESTORES)
-    elif kind is VerdictKind.STALE_SCALE:
-        yield from _other_recipes(number, facts, verdict)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Round:
+    """What a further round goes by."""
+
+    number: int
+    facts: Known
+    verdict: Fp8Verdict
+    planned: tuple[Trial, ...]
+
+    def outcome(self, name: str) -> Outcome | None:
+        """Return the effect of an experiment on the gap; None if it was not run."""
+        return next((result.outcome for result in self.verdict.experiments if result.id == name), None)
+
+    def restoring(self) -> list[Trial]:
+        """Return the experiments that close the gap."""
+        return [trial for trial in self.planned if self.outcome(trial.id) is Outcome.RESTORES]
+
+    @property
+    def culprits(self) -> frozenset[Gemm]:
+        """The products that are guilty as far as is known."""
+        return frozenset(self.verdict.culprits)
+
+    @property
+    def named(self) -> str:
+        """Their names."""
+        return _names(self.culprits)
 
 
-def _who(number: int, facts: Known) -> Iterator[Trial]:
-    """Yield what may name somebody: of what was planned before nothing is planned again."""
-    if facts.kind is CurveClass.INCONCLUSIVE:  # its first round only asked whether there is anything at all
-        yield from (replace(trial, round=number) for trial in first_round(replace(facts, kind=CurveClass.LATE)))
-        return
-    yield _without_extras(EXTRAS, number, facts.extras)
-    yield from (_in_bf16(frozenset(pair), number) for pair in combinations(Gemm, 2))
+def _names(gemms: Iterable[Gemm]) -> str:
+    chosen = frozenset(gemms)
+    return " and ".join(gemm.value for gemm in Gemm if gemm in chosen)
 
+
+# --- one trial -------------------------------------------------------------------------------------------------------
 
 _REFERENCE = Trial(
     id=REFERENCE,
@@ -192,35 +198,26 @@ _FAKE = Trial(
 
 
 def _in_bf16(gemms: frozenset[Gemm], number: int) -> Trial:
-    named = [gemm.value for gemm in Gemm if gemm in gemms]
-    names = " and ".join(named)
-    more = "One at a time may find nobody: then pairs tell." if len(named) == 1 else "The third one has a part in it."
+    names, is_one = _names(gemms), len(gemms) == 1
+    more = "One at a time may find nobody: then pairs tell." if is_one else "The third one has a part in it."
     return Trial(
         id=name_of(gemms),
         round=number,
         title=f"{names} in BF16",
         products=Products.fp8_but(Arithmetic.BF16, gemms),
-        if_guilty=f"{names} in FP8 {'does' if len(named) == 1 else 'do'} the damage.",
-        if_innocent=f"{names} alone {'is' if len(named) == 1 else 'are'} not to blame. {more}",
-    )
-
-
-def _again(number: int) -> Trial:
-    return Trial(
-        id=REPEATED,
-        round=number,
-        title="the candidate, unchanged, once more",
-        products=Products.all(Arithmetic.FP8),
-        if_guilty="The gap comes back this time: something outside the arithmetic decides whether it does.",
-        if_innocent="Twice not: hardware or data did it, not FP8. `ckpttool health` and `replay` look there.",
+        if_guilty=f"{names} in FP8 {'does' if is_one else 'do'} the damage.",
+        if_innocent=f"{names} alone {'is' if is_one else 'are'} not to blame. {more}",
     )
 
 
 def _without_extras(name: str, number: int, extras: tuple[str, ...]) -> Trial:
+    named = " and ".join(extras) or "any extra"
+    if len(extras) > _MOST_NAMED:
+        named = f"its {len(extras)} extras"
     return Trial(
         id=name,
         round=number,
-        title=f"the candidate without {_counted(extras)}",
+        title=f"the candidate without {named}",
         products=Products.all(Arithmetic.FP8),
         without=extras,
         if_guilty="It is software: one of what was switched off. The next round halves them.",
@@ -228,73 +225,90 @@ def _without_extras(name: str, number: int, extras: tuple[str, ...]) -> Trial:
     )
 
 
-def _counted(extras: tuple[str, ...]) -> str:
-    """Name them, or where that would fill lines say how many there are."""
-    most = 2
-    if len(extras) > most:
-        return f"its {len(extras)} extras"
-    return " and ".join(extras) or "any extra"
+# --- what follows what was seen --------------------------------------------------------------------------------------
 
 
-def _halves(number: int, planned: Sequence[Trial], outcomes: dict[str, Outcome | None]) -> Iterator[Trial]:
-    """Halve the switches of the smallest set without which all is well."""
-    well = [trial for trial in planned if trial.without and outcomes.get(trial.id) is Outcome.RESTORES]
-    if not well:
-        return
-    least = min(well, key=lambda trial: len(trial.without))
-    middle = len(least.without) // 2
-    if middle:
-        yield _without_extras(f"{least.id}a", number, least.without[:middle])
-        yield _without_extras(f"{least.id}b", number, least.without[middle:])
-
-
-def _current(culprits: frozenset[Gemm], number: int) -> Trial:
-    named = " and ".join(gemm.value for gemm in Gemm if gemm in culprits)
-    return Trial(
-        id="E5",
-        round=number,
-        title=f"current scaling for {named}",
-        products=Products.fp8_but(Arithmetic.CURRENT, culprits),
-        if_guilty="The cheap cure: all stays in FP8.",
-        if_innocent="A current scale is not enough: another recipe, or BF16.",
+def _again(last: _Round) -> Iterator[Trial]:
+    yield Trial(
+        id=REPEATED,
+        round=last.number,
+        title="the candidate, unchanged, once more",
+        products=Products.all(Arithmetic.FP8),
+        if_guilty="The gap comes back this time: something outside the arithmetic decides whether it does.",
+        if_innocent="Twice not: hardware or data did it, not FP8. `ckpttool health` and `replay` look there.",
     )
 
 
-def _other_recipes(number: int, facts: Known, verdict: Fp8Verdict) -> Iterator[Trial]:
-    """Yield the recipes that the candidate does not use; one scale a tensor is no cure where the format is to blame."""
-    for recipe in facts.recipes:
-        if recipe is facts.recipe or (recipe is Recipe.TENSORWISE and verdict.kind is VerdictKind.FORMAT):
-            continue
+def _halves(last: _Round) -> Iterator[Trial]:
+    """Halve the switches of the smallest set without which all is well."""
+    well = [trial for trial in last.restoring() if trial.without]
+    least = min(well, key=lambda trial: len(trial.without), default=None)
+    if least is not None and len(least.without) > 1:
+        middle = len(least.without) // 2
+        yield _without_extras(f"{least.id}a", last.number, least.without[:middle])
+        yield _without_extras(f"{least.id}b", last.number, least.without[middle:])
+
+
+def _who(last: _Round) -> Iterator[Trial]:
+    """Yield what may name somebody, while nobody is named."""
+    if last.culprits:
+        return
+    if last.facts.kind is CurveClass.INCONCLUSIVE:  # its first round only asked whether there is anything at all
+        whole = first_round(replace(last.facts, kind=CurveClass.LATE))
+        yield from (replace(trial, round=last.number) for trial in whole)
+        return
+    yield _without_extras(EXTRAS, last.number, last.facts.extras)
+    yield from (_in_bf16(frozenset(pair), last.number) for pair in combinations(Gemm, 2))
+
+
+def _current(last: _Round) -> Iterator[Trial]:
+    if last.facts.may_be_delayed:
         yield Trial(
-            id=f"E6-{recipe.value}",
-            round=number,
-            title=f"the whole run with the recipe {recipe.value}",
-            products=Products.all(Arithmetic.FP8),
-            recipe=recipe,
-            if_guilty="The cure by recipe: all stays in FP8.",
-            if_innocent="This recipe does not help.",
+            id="E5",
+            round=last.number,
+            title=f"current scaling for {last.named}",
+            products=Products.fp8_but(Arithmetic.CURRENT, last.culprits),
+            if_guilty="The cheap cure: all stays in FP8.",
+            if_innocent="A current scale is not enough: another recipe, or BF16.",
         )
 
 
-def _layers(
-    number: int, facts: Known, culprits: frozenset[Gemm], planned: Sequence[Trial], outcomes: dict[str, Outcome | None]
-) -> Iterator[Trial]:
+def _other_recipes(last: _Round) -> Iterator[Trial]:
+    """Yield the recipes that the candidate does not use; one scale per tensor is no cure for too coarse a format."""
+    useless = {last.facts.recipe}
+    if last.verdict.kind is VerdictKind.FORMAT:
+        useless.add(Recipe.TENSORWISE)
+    for recipe in last.facts.recipes:
+        if recipe not in useless:
+            yield Trial(
+                id=f"E6-{recipe.value}",
+                round=last.number,
+                title=f"the whole run with the recipe {recipe.value}",
+                products=Products.all(Arithmetic.FP8),
+                recipe=recipe,
+                if_guilty="The cure by recipe: all stays in FP8.",
+                if_innocent="This recipe does not help.",
+            )
+
+
+def _layers(last: _Round) -> Iterator[Trial]:
     """Cut the layers into four, or the part of them that was found guilty last."""
-    name, layers = "E7", facts.layers
-    guilty = [trial for trial in planned if trial.layers and outcomes.get(trial.id) is Outcome.RESTORES]
+    name, layers = "E7", last.facts.layers
+    guilty = [trial for trial in last.restoring() if trial.layers]
     if guilty:
         least = max(guilty, key=lambda trial: len(trial.id))
         name, layers = least.id, tuple(layer for layer in layers if f"{layer}" in numbers_in(least.layers or ""))
-    if len(layers) < 2:  # noqa: PLR2004  nothing is left to cut
+    parts = min(_PARTS, len(layers))
+    if not last.culprits or parts == 1:
         return
-    named = " and ".join(gemm.value for gemm in Gemm if gemm in culprits)
-    for place, part in enumerate(_cut(layers), start=1):
+    for place in range(parts):
+        part = layers[place * len(layers) // parts : (place + 1) * len(layers) // parts]
         yield Trial(
-            id=f"{name}q{place}",
-            round=number,
-            title=f"{named} in BF16 in layers {', '.join(map(str, sorted(part)))} alone",
-            products=Products.fp8_but(Arithmetic.BF16, culprits),
-            layers=pattern_of(part, facts.layers_in),
+            id=f"{name}q{place + 1}",
+            round=last.number,
+            title=f"{last.named} in BF16 in layers {', '.join(map(str, sorted(part)))} alone",
+            products=Products.fp8_but(Arithmetic.BF16, last.culprits),
+            layers=pattern_of(part, last.facts.layers_in),
             if_guilty="These layers do the damage.",
             if_innocent="These layers alone are not to blame.",
         )
@@ -310,27 +324,23 @@ def numbers_in(pattern: str) -> frozenset[str]:
     return frozenset(pattern.rpartition("(")[2].partition(")")[0].split("|"))
 
 
-def _cut(layers: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    parts = min(_PARTS, len(layers))
-    for place in range(parts):
-        yield layers[place * len(layers) // parts : (place + 1) * len(layers) // parts]
-
-
-def _operands(number: int, culprits: frozenset[Gemm], *, restored: bool) -> Iterator[Trial]:
-    """Ask which operand it is: one alone gets a current scale, or where that does not help, one alone is in FP8.
+def _operands(last: _Round) -> Iterator[Trial]:
+    """Ask which operand it is: one alone gets a current scale, or if that does not help, one alone is in FP8.
 
     A culprit that has no such operand stays as it is in the first case, and is in BF16 in the second.
     """
-    named = " and ".join(gemm.value for gemm in Gemm if gemm in culprits)
+    if len(last.verdict.operands) == 1:
+        return
+    of_culprits = {operand for gemm in last.culprits for operand in OPERANDS[gemm]}
     for operand in Operand:
-        if not any(operand in OPERANDS[gemm] for gemm in culprits):
+        if operand not in of_culprits:
             continue
-        if restored:
+        if last.outcome(FAKE) is Outcome.RESTORES:
             yield Trial(
                 id=f"E8-{operand.value}",
-                round=number,
-                title=f"current scaling for the {operand.value} of {named} alone",
-                products=Products.fp8_but(Arithmetic.CURRENT, culprits),
+                round=last.number,
+                title=f"current scaling for the {operand.value} of {last.named} alone",
+                products=Products.fp8_but(Arithmetic.CURRENT, last.culprits),
                 operand=operand,
                 if_guilty=f"The delayed scale of the {operand.value} does the damage.",
                 if_innocent=f"The scale of the {operand.value} alone is not to blame.",
@@ -338,10 +348,21 @@ def _operands(number: int, culprits: frozenset[Gemm], *, restored: bool) -> Iter
         else:
             yield Trial(
                 id=f"E8-{operand.value}",
-                round=number,
-                title=f"of {named} the {operand.value} alone rounded to FP8",
-                products=Products.fp8_but(Arithmetic.FAKE, culprits),
+                round=last.number,
+                title=f"of {last.named} the {operand.value} alone rounded to FP8",
+                products=Products.fp8_but(Arithmetic.FAKE, last.culprits),
                 operand=operand,
                 if_guilty=f"The {operand.value} is not to blame: without the other one in FP8 all is well.",
                 if_innocent=f"FP8 of the {operand.value} alone does the damage.",
             )
+
+
+_FOLLOW = {
+    VerdictKind.NOT_REPRODUCED: (_again,),
+    VerdictKind.SOFTWARE: (_halves,),
+    VerdictKind.STALE_SCALE: (_other_recipes,),
+    VerdictKind.UNDECIDED: (_who, _other_recipes),
+    VerdictKind.FORMAT: (_who, _other_recipes, _layers, _operands),
+    VerdictKind.CULPRIT: (_current, _other_recipes, _layers, _operands),
+}
+"""What a verdict asks for next; after any other nothing tells more."""
