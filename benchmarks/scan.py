@@ -47,7 +47,7 @@ from ckpttool.core.storage.base import ByteSource, Entry, Kind, Storage  # noqa:
 from ckpttool.core.storage.local import LocalStorage  # noqa: E402
 from ckpttool.trainers.base import ScanOptions  # noqa: E402
 from ckpttool.trainers.listing import list_root  # noqa: E402
-from ckpttool.trainers.registry import recognised  # noqa: E402
+from ckpttool.trainers.parts import recognised  # noqa: E402
 from tests.support.trees import TreeBuilder  # noqa: E402
 
 RANKS = (1024, 8192)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import ast
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -216,7 +217,11 @@ def walked(*words: str, cwd: Path) -> Walked:
     told = cwd / "walked.json"
     told.unlink(missing_ok=True)
     done = subprocess.run(
-        [sys.executable, "-c", WALK, f"{PACKAGE}/", str(told), *words], cwd=cwd, capture_output=True, check=False
+        [sys.executable, "-c", WALK, f"{PACKAGE}/", str(told), *words],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},  # this checkout, whichever one is installed, if any
+        capture_output=True,
+        check=False,
     )
     if not told.exists():
         raise OSError(f"ckpttool {' '.join(words)}: {done.stderr.decode(errors='replace')}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.trainers.registry import layout_names
+from ckpttool.trainers.registry import LAYOUT_NAMES
 from tests.conftest import FIXTURES
 from tests.support.commands import ask
 from tests.support.trainer_trees import healthy, layout_of_tree, truths
@@ -38,7 +38,7 @@ def _is_note(item: object) -> bool:
 
 
 @pytest.mark.sample(5)
-@pytest.mark.parametrize("layout", [None, *layout_names()])
+@pytest.mark.parametrize("layout", [None, *LAYOUT_NAMES])
 def test_a_capture_is_none_of_the_saves_of_a_layout(layout: str | None) -> None:
     options = [] if layout is None else ["--layout", layout]
     for folder in (CAPTURES / NAME, CAPTURES, CAPTURES.parent, CAPTURES.parent.parent):

@@ -272,7 +272,7 @@ def no_effects(title: str) -> Effects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trainer:
-    """One training framework: a new one is its folder and one line in `TRAINERS`.
+    """One training framework: a new one is its folder and its lines in the registry.
 
     Each answer is given by where it is, `module:name`, and is imported when somebody asks; what is left out is unknown.
     """

@@ -13,8 +13,7 @@ from ckpttool.core.storage.base import Kind
 from ckpttool.trainers.base import Layout
 from ckpttool.trainers.listing import Listing, list_root
 from ckpttool.trainers.others import others_saves
-from ckpttool.trainers.parts import trees_around
-from ckpttool.trainers.registry import recognised
+from ckpttool.trainers.parts import recognised, trees_around
 
 LEVELS = 8
 """How far below a folder a tree is looked for."""

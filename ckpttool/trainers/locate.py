@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from itertools import islice
@@ -22,8 +22,8 @@ from ckpttool.trainers.common import LOOSE_FILE_LAYOUT, TRACKERS
 from ckpttool.trainers.listing import Listing, list_root, show_alone
 from ckpttool.trainers.located import Located
 from ckpttool.trainers.others import looks_like, others_saves
-from ckpttool.trainers.parts import outward, places_below, trees_around
-from ckpttool.trainers.registry import FIRST, intended, recognised, trainer_named, trainer_of, trainers
+from ckpttool.trainers.parts import outward, places_below, recognised, trees_around
+from ckpttool.trainers.registry import FIRST, trainer_named, trainer_of, trainers
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.settings import RunConfig
@@ -113,6 +113,32 @@ def locate_emptied(path: str | None, *, layout: str | None = None) -> Located | 
                     storage=storage, listing=list_root(storage), layout=layout_found, focus=None, resolved_from=took
                 )
     return None
+
+
+def intended(layouts_: Sequence[Layout], where: str, config: RunConfig | None) -> Layout:
+    """Return the one of several layouts that is meant: neither names nor steps tell which training goes on.
+
+    Args:
+        layouts_: What a folder holds.
+        where: That folder, for people.
+        config: Of the run that is to resume: its trainer knows in which one it saves.
+
+    Raises:
+        UsageError: Nobody says which.
+    """
+    if len(layouts_) == 1:
+        return layouts_[0]
+    names = " and ".join(layout.name for layout in layouts_)
+    if config is None:
+        raise UsageError(f"{where} holds {names} side by side: say which is meant with --layout")
+    trainer = trainer_named(config.trainer)
+    saves_in = None if trainer.configs is None else trainer.configs.saves_in(config)
+    matching = [layout for layout in layouts_ if layout.name == saves_in]
+    matching_trainer = matching or [layout for layout in layouts_ if layout.name in trainer.layout_names]
+    if len(matching_trainer) != 1:
+        not_told = f"of which {config.path}, a config for {trainer.title}, tells none"
+        raise UsageError(f"{where} holds {names} side by side, {not_told}: say which is meant with --layout")
+    return matching_trainer[0]
 
 
 @contextmanager

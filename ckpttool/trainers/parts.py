@@ -1,20 +1,73 @@
-"""The tree of which a path is a part, however deep in one of its saves it lies; and the places of trees below it."""
+"""The layouts of a folder, the tree of which a path is a part, and the places of trees below it."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ckpttool.core.storage import is_folder, is_local, open_storage, shortest
 from ckpttool.core.storage.base import Entry, Kind, Storage
-from ckpttool.trainers.base import Layout, Part, Refusal
+from ckpttool.trainers.base import Layout, LayoutSigns, Part, Refusal
 from ckpttool.trainers.listing import Listing, list_root, show_alone
-from ckpttool.trainers.registry import layouts, recognised, trainers
+from ckpttool.trainers.others import without_others
+from ckpttool.trainers.registry import trainers
 
 DEEPEST_PART = 4
 """Folders from a tree down to a file in one of its saves: Orbax's `30/default/ocdbt.process_0/d/FILE`."""
+
+
+def layouts() -> tuple[LayoutSigns, ...]:
+    """Return what tells how all trainers arrange checkpoints, most specific first."""
+    return tuple(layout for trainer in trainers() for layout in trainer.layouts)
+
+
+def recognised(listing: Listing, *, layout_name: str | None = None) -> list[Layout]:
+    """Return every layout that a folder is arranged in: a training that changed over leaves two.
+
+    One that gives way is returned where it is the only one, or has several saves that are none of the others'. Saves of
+    trainers that are not known here are passed over, unless a layout is asked for.
+
+    Args:
+        listing: The folder's names.
+        layout_name: Look for this one alone, where a folder holds several.
+
+    Raises:
+        OSError: None was found, and a folder that would tell cannot be listed.
+    """
+    layouts_here: list[LayoutSigns] = []
+    unread = None
+    if layout_name is None:
+        listing = without_others(listing)
+    for layout in sorted(layouts(), key=lambda layout: layout.gives_way):
+        try:
+            if layout_name not in {None, layout.name} or not layout.recognise(listing):
+                continue
+            if not (layouts_here and layout.gives_way) or _has_its_own(layout, listing, layouts_here):
+                layouts_here.append(layout)
+        except OSError as error:
+            unread = error
+    if not layouts_here and unread is not None:
+        raise unread
+    return [signs.layout for signs in layouts_here]
+
+
+def _has_its_own(layout: LayoutSigns, listing: Listing, peers: Sequence[LayoutSigns]) -> bool:
+    """Tell whether a layout that gives way has a series in a folder: one alone is what somebody exported.
+
+    Where the others' own saves look like its saves, what nobody claims is a copy of one of theirs.
+
+    Raises:
+        OSError: A folder that would tell cannot be listed.
+    """
+    sign_count = 0
+    for entry in listing.entries:
+        if entry.kind is Kind.FOLDER and layout.part(listing, entry.name, None) is not None:
+            if any(peer.part(listing, entry.name, None) is not None for peer in peers):
+                return False
+            sign_count += 1
+    return sign_count > 1
 
 
 class Around(NamedTuple):

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from ckpttool.core.storage.base import Kind
-from ckpttool.trainers import registry
 from ckpttool.trainers.below import trees_below
 from ckpttool.trainers.locate import locate
+from ckpttool.trainers.parts import recognised
 from tests.trainers.test_detection import TREES, Names, below, claimed, listing, written
 
 
 def save_in(names: Names) -> str | None:
     """A folder of one save, of which its layout says so; None where saves are no folders."""
     shown = listing(names)
-    (layout,) = registry.recognised(shown)
+    (layout,) = recognised(shown)
     folders = [entry.name for entry in shown.entries if entry.kind is Kind.FOLDER]
     parts = {name: layout.signs.part(shown, name, None) for name in folders}
     return next((name for name, part in parts.items() if getattr(part, "focus", None) is not None), None)

@@ -27,7 +27,7 @@ from ckpttool.trainers.mindformers.layouts.iteration_records import parse_common
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from ckpttool.trainers.mindformers.layouts.pointers import parse_meta
 from ckpttool.trainers.mindformers.layouts.unified import parse_name_map
-from ckpttool.trainers.registry import layout_names
+from ckpttool.trainers.registry import LAYOUT_NAMES
 from tests.support.faulty_storages import layout_of
 from tests.support.manifests import sealed_checkpoint
 from tests.support.shard_writers import MemorySource
@@ -342,7 +342,7 @@ def _place(document: bytes) -> SealPlace:
     spelled = own.get("layout")
     name, prefix = (str(own.get(key, "")).replace("/", "_") for key in ("checkpoint", "prefix"))
     checkpoint = sealed_checkpoint(name, prefix, FormatName.MINDSPORE_CKPT)
-    layout = spelled if isinstance(spelled, str) and spelled in layout_names() else RANK_LAYOUT
+    layout = spelled if isinstance(spelled, str) and spelled in LAYOUT_NAMES else RANK_LAYOUT
     try:
         place = layout_of(layout).seal_place(checkpoint)
     except UnicodeEncodeError:  # half a surrogate pair, which no file is named by

@@ -29,7 +29,7 @@ from ckpttool.trainers.mindformers.layouts.names import (
 from ckpttool.trainers.mindformers.simulate import simulate
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS
 from ckpttool.trainers.mindformers.simulate.view import MindFormersSettings, view_for_mindformers
-from ckpttool.trainers.registry import layouts
+from ckpttool.trainers.parts import layouts
 from tests.reliability import fuzz_configs, fuzz_logs, fuzz_pickles, fuzz_records, fuzz_shards
 from tests.reliability.fuzz_records import MemoryTree, assert_short
 

@@ -14,7 +14,7 @@ from ckpttool.core.storage.local import LocalStorage
 from ckpttool.trainers.base import Layout, ScanOptions
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.locate import loose_file
-from ckpttool.trainers.registry import layouts, recognised
+from ckpttool.trainers.parts import layouts, recognised
 
 
 class FaultyStorage:

@@ -16,7 +16,7 @@ from ckpttool.core.domain.units import ByteCount
 from ckpttool.core.records.hashed_json import closed
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from ckpttool.trainers.mindformers.scalars import TrainState
-from ckpttool.trainers.registry import layout_names
+from ckpttool.trainers.registry import LAYOUT_NAMES
 from tests.support.scalars import values
 
 EARLIER, LATER = "2025-01-31T23:59:59Z", "2025-02-01T00:00:00Z"
@@ -120,7 +120,7 @@ def any_seal(draw: st.DrawFn) -> ShardSeal:
 def any_manifest(draw: st.DrawFn) -> Manifest:
     seals = draw(st.lists(any_seal(), max_size=4, unique_by=lambda one: one.path))
     return Manifest(
-        layout=draw(st.sampled_from(layout_names())),
+        layout=draw(st.sampled_from(LAYOUT_NAMES)),
         checkpoint=draw(NAMES),
         prefix=draw(st.just("") | NAMES),
         world_size=draw(st.none() | st.integers(1, 2**31)),

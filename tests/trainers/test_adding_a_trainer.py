@@ -1,4 +1,4 @@
-"""A trainer is its folder and one line: what nobody answered is refused or unknown, never another trainer's answer."""
+"""A trainer is its folder and its lines in the registry: what nobody answered is refused or unknown, never borrowed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ckpttool.core.commands import tree_options
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.load_settings import LoadSettings
@@ -24,6 +25,7 @@ FOREIGN = ("MindFormers", "load_checkpoint", "resume_training", "data_skip_steps
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "TRAINERS", (toy.TOY, *registry.TRAINERS))
+    monkeypatch.setattr(tree_options, "LAYOUT_NAMES", (*toy.TOY.layout_names, *registry.LAYOUT_NAMES))
 
 
 @pytest.fixture

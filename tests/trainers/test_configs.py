@@ -9,6 +9,7 @@ import pytest
 
 from ckpttool.core.domain.finding import Code, Finding, Severity
 from ckpttool.core.errors import ConfigError, ForeignConfigError
+from ckpttool.core.verbs import configs
 from ckpttool.trainers import registry
 from tests.support.commands import ask
 from tests.support.trainer_trees import healthy
@@ -109,7 +110,7 @@ BREAKS = [
 
 
 def findings(text: str, path: str) -> tuple[Finding, ...]:
-    config = registry.read_config(text.encode(), path=path)
+    config = configs.parse_config(text.encode(), path=path)
     reader = registry.trainer_named(config.trainer).configs
     assert reader is not None
     return reader.lint(config)
@@ -118,7 +119,7 @@ def findings(text: str, path: str) -> tuple[Finding, ...]:
 @pytest.mark.parametrize("path", HEALTHY)
 def test_a_healthy_config_is_its_trainer_s_own_and_left_alone(path: str) -> None:
     trainer, text = HEALTHY[path]
-    assert registry.read_config(text.encode(), path=path).trainer == trainer
+    assert configs.parse_config(text.encode(), path=path).trainer == trainer
     assert findings(text, path) == ()
 
 
@@ -190,14 +191,14 @@ def test_the_same_arguments_are_judged_alike_in_json_and_in_yaml() -> None:
 )
 def test_a_word_that_stands_elsewhere_makes_no_config_of_a_trainer_s(path: str, text: str) -> None:
     with pytest.raises(ForeignConfigError, match="is no training config that ckpttool knows"):
-        registry.read_config(text.encode(), path=path)
+        configs.parse_config(text.encode(), path=path)
 
 
 def test_toml_that_is_broken_or_says_a_thing_twice_is_refused_with_its_line() -> None:
     with pytest.raises(ConfigError, match=r"train\.toml.*line 10"):
-        registry.read_config((TITAN + "enable =\n").encode(), path="train.toml")
+        configs.parse_config((TITAN + "enable =\n").encode(), path="train.toml")
     with pytest.raises(ConfigError, match=r"set before, on line 1"):
-        registry.read_config(b'{"steps_per_print": 1,\n "steps_per_print": 2}', path="ds.json")
+        configs.parse_config(b'{"steps_per_print": 1,\n "steps_per_print": 2}', path="ds.json")
 
 
 @pytest.mark.parametrize(
@@ -211,7 +212,7 @@ def test_toml_that_is_broken_or_says_a_thing_twice_is_refused_with_its_line() ->
     ],
 )
 def test_data_parallel_ranks_are_told_by_deepspeed_s_sizes(change: tuple[str, str], replicas: int | None) -> None:
-    config = registry.read_config(DEEPSPEED.replace(*change).encode(), path="ds.json")
+    config = configs.parse_config(DEEPSPEED.replace(*change).encode(), path="ds.json")
     assert (config.replicas, config.world_size) == (replicas, None)  # whether parts of the model make more of them?
 
 

@@ -33,7 +33,7 @@ AS_IT_WAS = AskedSizes()
 
 def tried(*cases: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     """Leave out trees, which stand first, of trainers that are not read yet."""
-    return [case for case in cases if layout_of_tree(case[0]) in registry.layout_names()]
+    return [case for case in cases if layout_of_tree(case[0]) in registry.LAYOUT_NAMES]
 
 
 def resumed(root: Path, *, gbs: int | None = None, old: int | None = None, sizes: AskedSizes = AS_IT_WAS) -> ResumePlan:

@@ -10,7 +10,7 @@ import pytest
 
 from ckpttool.core.errors import UnknownLayoutError, UsageError
 from ckpttool.core.storage.base import Entry, Kind
-from ckpttool.trainers import registry
+from ckpttool.trainers import parts, registry
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.listing import HEAD_BYTES, Listing
 from ckpttool.trainers.locate import locate
@@ -63,11 +63,11 @@ def _head(file: Path) -> bytes:
 TREES = MINDFORMERS | {
     tree: real(tree)
     for tree in truths()
-    if layout_of_tree(tree) in registry.layout_names() and layout_of_tree(tree) != LOOSE_FILE_LAYOUT
+    if layout_of_tree(tree) in registry.LAYOUT_NAMES and layout_of_tree(tree) != LOOSE_FILE_LAYOUT
 }
 """Those whose layouts are known."""
 
-GIVING_WAY = {layout.name for layout in registry.layouts() if layout.gives_way}
+GIVING_WAY = {layout.name for layout in parts.layouts() if layout.gives_way}
 
 
 def listing(names: Names) -> Listing:
@@ -88,7 +88,7 @@ def listing(names: Names) -> Listing:
 
 def claimed(names: Names) -> set[str]:
     """The layouts that claim a folder with these names."""
-    return {layout.name for layout in registry.recognised(listing(names))}
+    return {layout.name for layout in parts.recognised(listing(names))}
 
 
 def written(root: Path, names: Names) -> Path:

@@ -6,10 +6,11 @@ import pytest
 
 from ckpttool.core.domain.advice import Spike, SpikeAdvice, StopAdvice
 from ckpttool.core.domain.units import Step
+from ckpttool.core.verbs.resolving import with_detours
 from ckpttool.health.rules.calibrate import calibrate
 from ckpttool.health.rules.detour import advise_after_stop, advise_spike
 from ckpttool.health.verbs.replay import threshold_settings
-from ckpttool.trainers.registry import told_trainers, trainers
+from ckpttool.trainers.registry import trainers
 from tests.support.log_rows import rows
 
 SPIKE = advise_spike(Spike(onset=Step(300), end=Step(900)), [Step(100)], newest=Step(1000))
@@ -17,7 +18,7 @@ STOP = advise_after_stop(Step(40), [Step(20)], count=5)
 
 
 def told(advice: SpikeAdvice | StopAdvice) -> dict[str, tuple[object, ...]]:
-    detour = told_trainers(advice, None).detour
+    detour = with_detours(advice, None).detour
     return {} if detour is None else {each.trainer: (dict(each.config), each.argument) for each in detour.detours}
 
 
@@ -41,7 +42,7 @@ def test_where_nothing_is_to_be_skipped_the_data_still_go_on_behind_the_checkpoi
 
 def test_an_advice_without_a_detour_is_told_to_nobody() -> None:
     nowhere = advise_after_stop(Step(40), [], count=5)
-    assert told_trainers(nowhere, None) is nowhere
+    assert with_detours(nowhere, None) is nowhere
     assert [trainer.words.detour(nowhere) for trainer in trainers() if trainer.words is not None] == [None, None]
 
 

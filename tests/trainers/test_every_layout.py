@@ -20,7 +20,7 @@ from ckpttool.core.domain.load_settings import LoadSettings
 from ckpttool.core.domain.plan import ResumePlan
 from ckpttool.core.errors import UnknownLayoutError
 from ckpttool.core.storage import open_storage
-from ckpttool.trainers import registry
+from ckpttool.trainers import parts, registry
 from ckpttool.trainers.base import WHOLE_TREE, Layout, Members, Part, Refusal, ScanOptions, Trainer
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.listing import list_root
@@ -475,7 +475,7 @@ def test_a_healthy_tree_is_known_and_whole_and_its_newest_taken(case: Case, whol
     root, _, inventory = whole(case)
     assert (inventory.layout, tuple(names(inventory))) == (case.layout, case.saves)
     listing = list_root(open_storage(inventory.root))
-    knows = [layout.name for layout in registry.recognised(listing)]
+    knows = [layout.name for layout in parts.recognised(listing)]
     assert knows == ([] if is_refused(case) else [case.layout])
     for name in case.saves:
         assert is_whole(root, name)
@@ -611,7 +611,7 @@ def test_a_save_is_loaded_by_its_own_path_or_not_at_all(case: Case, whole: Calla
             assert is_refused(case)
 
 
-SEVERAL_SAVES = [signs.layout for signs in registry.layouts() if signs.name != UNIFIED_LAYOUT]
+SEVERAL_SAVES = [signs.layout for signs in parts.layouts() if signs.name != UNIFIED_LAYOUT]
 """Of the others a prune may take all but one; a tree that is a single save loses it to nobody."""
 
 
@@ -622,7 +622,7 @@ def test_a_tree_of_which_all_lies_in_the_trash_holds_no_checkpoint(layout: Layou
 
 
 def test_every_layout_that_there_is_has_a_row() -> None:
-    assert {case.layout for case in CASES} == set(registry.layout_names())
+    assert {case.layout for case in CASES} == set(registry.LAYOUT_NAMES)
 
 
 QUESTIONS = ("cut_off", "lose", "stray", "tear", "lie", "forget")
@@ -631,6 +631,11 @@ QUESTIONS = ("cut_off", "lose", "stray", "tear", "lie", "forget")
 def test_a_row_answers_every_question_and_says_why_where_it_is_none() -> None:
     rows: Iterable[object] = (getattr(case, name) for case in CASES for name in QUESTIONS)
     assert all(callable(row) or (isinstance(row, NotAsked) and row.why) for row in rows)
+
+
+def test_the_layouts_that_an_option_takes_are_those_of_all_trainers_the_most_usual_first() -> None:
+    of_trainers = [name for trainer in registry.trainers() for name in reversed(trainer.layout_names)]
+    assert (*of_trainers, LOOSE_FILE_LAYOUT) == registry.LAYOUT_NAMES
 
 
 @pytest.mark.parametrize("trainer", [*registry.trainers(), toy.TOY], ids=lambda trainer: trainer.name)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from ckpttool.core.verbs.scanning import health_file_of
 from ckpttool.trainers.base import Members, Refusal
 from ckpttool.trainers.locate import signs
-from ckpttool.trainers.registry import health_file_of
 from tests.support.faulty_storages import layout_of
 from tests.support.inventories import checkpoint
 

@@ -24,7 +24,7 @@ from tests.support.answers import decide, scanned
 from tests.support.trainer_trees import LAYOUTS, damaged, faults, healthy, layout_of_tree, truths
 from tests.support.verifying import verdicts
 
-TREES = [tree for tree in sorted(truths()) if layout_of_tree(tree) in registry.layout_names()]
+TREES = [tree for tree in sorted(truths()) if layout_of_tree(tree) in registry.LAYOUT_NAMES]
 FAULTS = [fault for fault, recipe in sorted(faults().items()) if recipe["tree"] in TREES]
 WORDS = {
     "missing": {"shard-missing"},

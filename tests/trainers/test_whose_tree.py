@@ -13,6 +13,7 @@ from ckpttool.core.domain.finding import Finding
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.settings import RunConfig, SafeFix, Settings
 from ckpttool.core.errors import ConfigError, ExitCode, IncompleteError, UnknownLayoutError, UsageError
+from ckpttool.core.verbs import configs
 from ckpttool.trainers import registry
 from ckpttool.trainers.base import Part, Refusal
 from ckpttool.trainers.below import trees_below
@@ -356,16 +357,16 @@ class TestWhoseConfig:
 
     @pytest.mark.parametrize("text", OWN)
     def test_one_word_of_its_own_makes_it_a_trainers_however_short_it_is(self, text: str) -> None:
-        assert registry.read_config(text.encode(), path="short.yaml").trainer == "mindformers"
+        assert configs.parse_config(text.encode(), path="short.yaml").trainer == "mindformers"
 
     def test_what_one_reader_cannot_parse_another_may_know(self) -> None:
-        assert registry.read_config(b"[twin]\ntwin = 1\n", path="run.toml").trainer == "twin"
+        assert configs.parse_config(b"[twin]\ntwin = 1\n", path="run.toml").trainer == "twin"
         with pytest.raises(ConfigError, match=r"run\.toml"):
-            registry.read_config(b"[twin]\ntwin = 2\n", path="run.toml")
+            configs.parse_config(b"[twin]\ntwin = 2\n", path="run.toml")
 
     def test_what_two_trainers_take_is_read_for_neither(self) -> None:
         with pytest.raises(UsageError, match=r"^both\.yaml could be a config for Twin or for MindFormers"):
-            registry.read_config(b"use_parallel: True  # twin = 1\n", path="both.yaml")
+            configs.parse_config(b"use_parallel: True  # twin = 1\n", path="both.yaml")
 
 
 OF_MINDFORMERS = (
@@ -381,7 +382,7 @@ OF_MINDFORMERS = (
 
 
 @pytest.mark.sample(7)
-@pytest.mark.parametrize("tree", [tree for tree in sorted(truths()) if layout_of_tree(tree) in registry.layout_names()])
+@pytest.mark.parametrize("tree", [tree for tree in sorted(truths()) if layout_of_tree(tree) in registry.LAYOUT_NAMES])
 @pytest.mark.parametrize("command", ["scan", "resolve", "launch", "preflight", "verify"])
 def test_no_other_trainer_is_spoken_of_in_an_answer_about_a_tree(command: str, tree: str, tmp_path: Path) -> None:
     own = next(trainer for trainer in registry.trainers() if layout_of_tree(tree) in trainer.layout_names)

@@ -70,9 +70,9 @@ def codes(_: typer.Context) -> Iterable[str]:
 @_offered
 def layouts(_: typer.Context) -> Iterable[str]:
     """Offer every layout."""
-    from ckpttool.trainers.registry import layout_names
+    from ckpttool.trainers.registry import LAYOUT_NAMES
 
-    return layout_names()
+    return LAYOUT_NAMES
 
 
 @_offered

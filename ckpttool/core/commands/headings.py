@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ckpttool.core.commands.options import LAYOUTS
 from ckpttool.core.commands.settings import variable_of
 
 OUTPUT = "Output"
@@ -86,10 +85,6 @@ def _with_default(param: Any) -> str:  # noqa: ANN401  as above
     if isinstance(shown_default, str):
         shown_default, default = True, shown_default
     text = str(param.help or "")
-    if LAYOUTS in text:
-        from ckpttool.trainers.registry import layout_names
-
-        text = text.replace(LAYOUTS, ", ".join(layout_names()))
     if param.required and param.param_type_name == "option":
         return f"{text}  [required]"
     if not shown_default or default is None or default is False or callable(default):

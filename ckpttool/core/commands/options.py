@@ -90,10 +90,6 @@ def share(text: str) -> Fraction | int | None:
     return int(Fraction(size[1]) * 1024 ** (1 + _POWERS.index(size[2].upper()))) or None
 
 
-LAYOUTS = "{layouts}"
-"""What stands in the help of an option for the names of all layouts, until it is shown: no other start loads them."""
-
-
 class Format(str, Enum):
     """How the result is written."""
 

@@ -14,13 +14,14 @@ import typer
 
 import ckpttool
 from ckpttool.core.commands import completing, output
-from ckpttool.core.commands.options import LAYOUTS, Segments, Verbose, duration, is_count, segments
+from ckpttool.core.commands.options import Segments, Verbose, duration, is_count, segments
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.question import DEFAULT_DIR, AskedSizes
 from ckpttool.core.domain.units import Step, counted
 from ckpttool.core.domain.verdict import Level
 from ckpttool.core.domain.view import View
 from ckpttool.core.errors import UsageError
+from ckpttool.trainers.registry import LAYOUT_NAMES
 
 Grace = Annotated[
     float,
@@ -144,11 +145,8 @@ SimulateMindFormers = Annotated[
 
 
 def _layout(name: str) -> str:
-    from ckpttool.trainers.registry import layout_names  # who names none need not wait for all that there are
-
-    names = layout_names()
-    if name not in names:
-        raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, names))}.")
+    if name not in LAYOUT_NAMES:
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, LAYOUT_NAMES))}.")
     return name
 
 
@@ -159,7 +157,7 @@ LayoutOpt = Annotated[
         metavar="LAYOUT",
         parser=_layout,
         autocompletion=completing.layouts,
-        help=f"Look for this one alone: {LAYOUTS}.",
+        help=f"Look for this one alone: {', '.join(LAYOUT_NAMES)}.",
         rich_help_panel="Which tree",
     ),
 ]

@@ -13,12 +13,46 @@ from ckpttool.core.domain.preflight import Check, Lint, Reason
 from ckpttool.core.domain.settings import RunConfig
 from ckpttool.core.domain.units import counted
 from ckpttool.core.domain.view import USUAL, View
-from ckpttool.core.errors import CkptToolError, ConfigError, ExitCode, ForeignConfigError
+from ckpttool.core.errors import CkptToolError, ConfigError, ExitCode, ForeignConfigError, UsageError
 from ckpttool.core.formats.safe_yaml import read_bytes, read_head
 from ckpttool.core.render.answers import preflight_summaries as summaries
-from ckpttool.trainers.registry import config_readers, read_config, trainer_named, trainers
+from ckpttool.trainers.registry import trainer_named, trainers
 
 _ENDINGS = (".yaml", ".yml")
+
+
+def parse_config(content: bytes, *, path: str, devices: int | None = None) -> RunConfig:
+    """Return what a training config says to the trainer that takes it for one of its own.
+
+    Args:
+        content: The whole file.
+        path: As the user gave it.
+        devices: Ranks that will be started, for configs in which that does not stand.
+
+    Raises:
+        CkptToolError: It cannot be used, or none or several take it.
+    """
+    configs, unread = [], None
+    for reader in filter(None, (trainer.configs for trainer in trainers())):
+        try:
+            configs.append(reader.read(content, path=path, devices=devices))
+        except CkptToolError as error:  # another reader may know what this one cannot even parse
+            unread = unread or error
+    readable = [config for config in configs if config is not None]
+    if len(readable) == 1:
+        return readable[0]
+    if readable:
+        titles = " or for ".join(trainer_named(config.trainer).title for config in readable)
+        raise UsageError(f"{path} could be a config for {titles}: remove the settings of one of them")
+    raise unread or ForeignConfigError(
+        f"{path} is no training config that ckpttool knows; it reads those for {_config_readers()}"
+    )
+
+
+def _config_readers() -> str:
+    """Name the trainers whose configs are read, for sentences."""
+    titles = [trainer.title for trainer in trainers() if trainer.configs_at is not None]
+    return " and ".join(filter(None, (", ".join(titles[:-1]), titles[-1])))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +82,7 @@ def read_base(path: str, allowed: tuple[Code, ...], *, devices: int | None = Non
     Raises:
         CkptToolError: It cannot be used at all.
     """
-    run = read_config(read_bytes(path), path=path, devices=devices)
+    run = parse_config(read_bytes(path), path=path, devices=devices)
     parts = part(_lint(run), run.text, path=path)
     if starts and trainer_named(run.trainer).launch is not None:  # of others such a setting may end the start itself
         allowed = (*allowed, *_OF_LATER_SAVES)
@@ -128,7 +162,7 @@ def _in_folder(folder: str, allowed: tuple[Code, ...], foreign: dict[str, None])
             Code.CONFIG_UNUSABLE,
             f"{folder!r} holds no training config{hint}",
             path=folder,
-            remedy=f"name a folder with some, or files; {config_readers()}'s are known",
+            remedy=f"name a folder with some, or files; {_config_readers()}'s are known",
         )
         checks_by_name[folder] = Check(
             name=folder,

@@ -20,11 +20,12 @@ from ckpttool.core.errors import CkptToolError, ExitCode, UsageError
 from ckpttool.core.render.answers import preflight_summaries as summaries
 from ckpttool.core.storage import is_local
 from ckpttool.core.storage.disk import Disk, LocalDisk
-from ckpttool.core.verbs.configs import BaseConfig, config_check, read_or_check
+from ckpttool.core.verbs.configs import BaseConfig, config_check, parse_config, read_or_check
 from ckpttool.core.verbs.resolving import Answer, resolve
 from ckpttool.core.verbs.scanning import Where, tree_question
+from ckpttool.core.verbs.skipping import skip_setting
 from ckpttool.core.verbs.starting import LAUNCHED, against_start, judged_launch, judged_start
-from ckpttool.trainers.registry import read_config, told_skip, trainer_named
+from ckpttool.trainers.registry import trainer_named
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.launch import LaunchConfig
@@ -263,7 +264,7 @@ def judged_with_start(question: PreflightQuestion, config: BaseConfig, answer: A
     if question.load_checkpoint is not None or answer.tree.machines is not None:
         # It names the tree where it lies for the training; what is judged is the same, as it lies for us.
         text = assert_startable(answer.tree, question.load_checkpoint).config(config.run, plan).text
-    written = read_config(text.encode("utf-8"), path=config.run.path, devices=question.devices)
+    written = parse_config(text.encode("utf-8"), path=config.run.path, devices=question.devices)
     answer, start = judged_launch(answer, written)
     *before, of_disk = ready.answer.checks
     checks = (*before, _start_check(_teller(question, answer), answer, start), of_disk)
@@ -350,7 +351,7 @@ def _launch_check(
         problem = judge.not_editable(str(edited), teller.config)
         return teller.check("launch", "the base config cannot be edited", (*findings, problem))
     trainer, skip = trainer_named(config.run.trainer), skip_of(plan.data)
-    trainers_skip = None if skip is None else told_skip(skip, trainer)
+    trainers_skip = None if skip is None else skip_setting(skip, trainer)
     summary = summaries.launch_summary(
         plan, config.run, len(edited.changes), trainer=trainer.title, trainers_skip=trainers_skip
     )

@@ -31,6 +31,7 @@ from ckpttool.core.verbs.scanning import Tree, Where, looking_at, scan, surround
 from ckpttool.core.verbs.verifying import session_for
 from ckpttool.trainers.base import Refusal, Resume, no_effects
 from ckpttool.trainers.common import jobs_of
+from ckpttool.trainers.registry import phrasings
 
 if TYPE_CHECKING:
     from ckpttool.core.decide.resume import Pick
@@ -368,9 +369,22 @@ def _pick(
     point, advice = evidence.choose(pick)
     if advice is None:
         return point, None
-    from ckpttool.trainers.registry import told_trainers
+    return point, with_detours(advice, tree.trainer)
 
-    return point, told_trainers(advice, tree.trainer)
+
+def with_detours(advice: SpikeAdvice | StopAdvice, trainer: Trainer | None) -> SpikeAdvice | StopAdvice:
+    """Return the advice with its detour in the settings of every trainer that can do it.
+
+    Args:
+        advice: What to do.
+        trainer: The trainer that is to go around. Where it is none of them, nobody's settings are of use to it.
+    """
+    if advice.detour is None:
+        return advice
+    detours = [detour for phrasing in phrasings() if (detour := phrasing.detour(advice)) is not None]
+    if trainer is not None and trainer.name not in {detour.trainer for detour in detours}:
+        detours = [replace(detour, config=(), argument=None) for detour in detours]  # documents name them all
+    return replace(advice, detour=replace(advice.detour, detours=tuple(detours)))
 
 
 def _with_focus(choice: ResumeQuestion, tree: Tree, question: TreeQuestion) -> ResumeQuestion:

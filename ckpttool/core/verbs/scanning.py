@@ -25,7 +25,7 @@ from ckpttool.trainers.base import Layout, Refusal, ScanOptions
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.locate import locate, locate_emptied
 from ckpttool.trainers.located import Located, seal_place_of
-from ckpttool.trainers.registry import health_file_of, trainer_named, trainer_of
+from ckpttool.trainers.registry import trainer_named, trainer_of, trainers
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.node import Job, Node, Surroundings
@@ -308,9 +308,9 @@ def read_config(path: str) -> RunConfig:
         UsageError: It cannot be read, or is no safe YAML.
     """
     from ckpttool.core.formats.safe_yaml import read_bytes
-    from ckpttool.trainers import registry
+    from ckpttool.core.verbs.configs import parse_config
 
-    return registry.read_config(read_bytes(path), path=path)
+    return parse_config(read_bytes(path), path=path)
 
 
 def _evidence(layout: Layout, question: TreeQuestion, inventory: Inventory, storage: Storage) -> Evidence:
@@ -345,6 +345,14 @@ def recorded_names(layout: Layout, inventory: Inventory) -> tuple[str | None, ..
     """Return the name under which the trainer's health file has each checkpoint; None where it has none of them."""
     names = map(layout.recorded_name, inventory.checkpoints)
     return tuple(None if isinstance(name, Refusal) else name for name in names)
+
+
+def health_file_of(layout: Layout) -> HealthFile | None:
+    """Return the file in which the health of such saves is recorded; for a lone file, which is nobody's, the first."""
+    owner = trainer_of(layout)
+    if owner is not None:
+        return owner.health_file
+    return next((trainer.health_file for trainer in trainers() if trainer.health_file is not None), None)
 
 
 def _health_book(question: TreeQuestion, layout: Layout, root: str) -> HealthBook:

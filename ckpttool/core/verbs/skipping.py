@@ -10,9 +10,10 @@ from ckpttool.core.decide.data_position import exact_batches_near, plan_data
 from ckpttool.core.domain.data_position import DataQuestion, PastSizes, SkipAnswer
 from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import NothingToResumeError, UnknownLayoutError, UsageError
-from ckpttool.trainers.registry import told_skip
+from ckpttool.trainers.registry import phrasings
 
 if TYPE_CHECKING:
+    from ckpttool.core.domain.data_position import SkipBatches, TrainersSkip
     from ckpttool.trainers.base import Trainer
 
 
@@ -41,7 +42,15 @@ def scale_skip(data: DataQuestion, *, steps: int | None = None, path: str | None
     samples, new = skip.samples or 0, skip.global_batch_size or 1
     exact = () if skip.repeated_samples == 0 else exact_batches_near(samples, new, sink_size=skip.sink_size)
     before = None if data.segments else old
-    return SkipAnswer(skip=skip, steps=total, old_global_batch=before, exact_sizes=exact, told=told_skip(skip, owner))
+    setting = skip_setting(skip, owner)
+    return SkipAnswer(skip=skip, steps=total, old_global_batch=before, exact_sizes=exact, told=setting)
+
+
+def skip_setting(skip: SkipBatches, trainer: Trainer | None) -> TrainersSkip | None:
+    """Return a skip as its trainer's setting; if the trainer is unknown, as that of the first that has one."""
+    if trainer is not None:
+        return None if trainer.words is None else trainer.words.skip(skip)
+    return next(filter(None, (phrasing.skip(skip) for phrasing in phrasings())), None)
 
 
 def _resume_point_of(path: str | None, data: DataQuestion) -> tuple[int | None, int | None, PastSizes, Trainer | None]:

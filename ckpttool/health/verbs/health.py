@@ -11,7 +11,7 @@ from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.verdict import Verdict
 from ckpttool.core.errors import UsageError, WriteFailedError
 from ckpttool.core.storage import above, assert_changeable, path_on_machines
-from ckpttool.core.verbs.scanning import Tree, Where, health_file_beside, recorded_names, tree_of
+from ckpttool.core.verbs.scanning import Tree, Where, health_file_beside, health_file_of, recorded_names, tree_of
 from ckpttool.health.model.answers import HealthAnswer
 from ckpttool.health.model.events import HealthReport
 from ckpttool.health.model.questions import HealthQuestion
@@ -29,7 +29,7 @@ from ckpttool.health.rules.checkpoints import (
 from ckpttool.health.rules.embedding import judge_checkpoints
 from ckpttool.trainers.abilities import HealthFile
 from ckpttool.trainers.base import Refusal
-from ckpttool.trainers.registry import health_file_of, log_reader
+from ckpttool.trainers.registry import log_reader
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.metrics import TrainingLog

@@ -26,7 +26,7 @@ from ckpttool.health.rules.replay import Trace, advise, courses_of, logged
 from ckpttool.health.rules.replay import replay as run
 from ckpttool.health.rules.timeline import timeline, without_skipped
 from ckpttool.health.verbs.asd import asd_dialects
-from ckpttool.trainers.registry import log_reader, told_trainers, trainers, words_of_all
+from ckpttool.trainers.registry import log_reader, phrasings, trainers
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.advice import Calibration, ThresholdSettings
@@ -99,8 +99,10 @@ def replay(question: ReplayQuestion | Logs, tree: Tree | None = None) -> ReplayA
     )
     if question.spike is None:
         return answer
+    from ckpttool.core.verbs.resolving import with_detours
+
     trainer = None if tree is None else tree.trainer
-    return replace(answer, advice=told_trainers(advise(question.spike, policy, answer, trace), trainer))
+    return replace(answer, advice=with_detours(advise(question.spike, policy, answer, trace), trainer))
 
 
 def _usual_policy(question: ReplayQuestion, formats: Collection[str]) -> str:
@@ -157,12 +159,12 @@ def calibrate(question: LogQuestion | Logs, *, warm_up: int | None = None) -> Ca
 
 def threshold_settings(calibration: Calibration) -> ThresholdSettings:
     """Return thresholds in the settings of the first trainer that takes such: logs alone do not tell whose they are."""
-    return next(thresholds for words in words_of_all() if (thresholds := words.thresholds(calibration)) is not None)
+    return next(thresholds for words in phrasings() if (thresholds := words.thresholds(calibration)) is not None)
 
 
 def _policy_words(settings: PolicyWords) -> PolicyWords:
     """Return a policy's settings in the words that users have for them: a policy may be a trainer's own rule."""
-    return reduce(lambda spelled, words: words.policy_words(spelled), words_of_all(), settings)
+    return reduce(lambda spelled, words: words.policy_words(spelled), phrasings(), settings)
 
 
 def _own_policy(formats: Collection[str]) -> str | None:

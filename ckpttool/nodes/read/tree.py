@@ -19,8 +19,9 @@ from ckpttool.nodes.read.merging import MergedViews, merge
 from ckpttool.nodes.records.part import MOST_PARTS, PartView, read_parts
 from ckpttool.nodes.storage.recorded import RecordedStorage, inner_of, lend, root_of_key
 from ckpttool.trainers.listing import Listing, list_root
+from ckpttool.trainers.locate import intended
 from ckpttool.trainers.located import Located
-from ckpttool.trainers.registry import intended, recognised
+from ckpttool.trainers.parts import recognised
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.settings import RunConfig

@@ -13,7 +13,7 @@ import typer
 
 from ckpttool.core.commands import completing
 from ckpttool.core.domain.finding import Code
-from ckpttool.trainers.registry import layout_names
+from ckpttool.trainers.registry import LAYOUT_NAMES
 from tests.support.commands import Said, environment
 from tests.support.situations import SITUATIONS
 from tests.test_startup import HEAVY, imported
@@ -45,7 +45,7 @@ def offered(*words: str, cwd: Path | None = None) -> Said:
         (("verify", "other", "--checkpoint", ""), ["15_2", "10_2", "5_2"]),
         (("explain", "shard-m"), ["shard-missing"]),
         (("replay", "--policy", "zc"), ["zclip"]),
-        (("scan", "--layout", ""), list(layout_names())),
+        (("scan", "--layout", ""), list(LAYOUT_NAMES)),
         (("schema", "li"), ["lint"]),
     ],
 )

@@ -21,8 +21,8 @@ from ckpttool.core.render import json as document
 from ckpttool.core.render.answers import inventory as inventory_answer
 from ckpttool.core.render.answers import plan as plan_answer
 from ckpttool.core.render.answers import skip as skip_answer
+from ckpttool.core.verbs.skipping import skip_setting
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
-from ckpttool.trainers.registry import told_skip
 from tests.support.inventories import tree
 from tests.support.plans import resume_plan
 
@@ -182,7 +182,7 @@ def test_a_skip_is_exact_where_no_sample_is_seen_twice(repeated: int) -> None:
     spelled = told(
         skip_answer.document(
             SkipAnswer(
-                skip=skip, steps=Step(1000), old_global_batch=512, exact_sizes=(640, 800), told=told_skip(skip, None)
+                skip=skip, steps=Step(1000), old_global_batch=512, exact_sizes=(640, 800), told=skip_setting(skip, None)
             )
         )
     )

@@ -15,7 +15,7 @@ from ckpttool.trainers.listing import Listing, list_root
 from ckpttool.trainers.mindformers.layouts import rank_folders
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT, shape_of
 from ckpttool.trainers.mindformers.layouts.rank_folders import RankFolder, list_rank_folders
-from ckpttool.trainers.registry import recognised
+from ckpttool.trainers.parts import recognised
 
 META = b'{"last_epoch": 20, "last_step": 2, "last_ckpt_file": "llama_rank_%d-20_2.ckpt"}'
 
