@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ckpttool.core.decide.lint_engine import as_the_file_has_them
+from ckpttool.core.domain.frozen import replace
 from ckpttool.core.errors import ConfigError
 from ckpttool.core.formats.config_text import TOML
 from ckpttool.core.formats.safe_yaml import Document, parse_document, settings_of
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT
 from ckpttool.trainers.mindformers.lint import BEFORE_A_START, WHEN_READ, lint, safe_fixes
-from ckpttool.trainers.mindformers.lint.types import KNOWN_KEYS, WHOLE_DATA_SET
 from ckpttool.trainers.mindformers.train_config import (
     AUTO_PARALLEL,
+    KNOWN_KEYS,
     LEGACY_SWITCHES,
     TOP_ONLY,
+    WHOLE_DATA_SET,
     StreamingData,
     TrainConfig,
     with_trainer_defaults,
@@ -107,15 +108,15 @@ def train_config_of(document: Document, *, path: str, devices: int | None = None
         devices: Ranks that will be started. Only data-parallel mode needs it: its world size stands in no config.
     """
     data, settings = document.data, settings_of(document, path=path)
-    sizes, runner = _sizes(data), _section(data, "runner_config")
+    runner = _section(data, "runner_config")
     sink_mode = bool(runner.get("sink_mode", True))
     has_section = bool(data.get("checkpoint"))
-    resume, switch = data.get("resume_training"), _legacy_switch(data)
+    resume = data.get("resume_training")
+    switch = next((key for key in LEGACY_SWITCHES if key in data), LEGACY_SWITCHES[0])
     config = TrainConfig(
         path=path,
-        world_size=sizes.world,
-        global_batch_size=sizes.batch,
-        global_batch_size_1_3=sizes.batch_1_3,
+        world_size=None,
+        global_batch_size=None,
         sink_mode=sink_mode,
         sink_size=_count(runner, "sink_size") if sink_mode and _is_said(data, runner, "sink_size") else None,
         epochs=_count(runner, "epochs"),
@@ -132,32 +133,19 @@ def train_config_of(document: Document, *, path: str, devices: int | None = None
         health_check_picks=_health_check_picks(data),
         no_load_optim=bool(_section(data, "checkpoint").get("no_load_optim")),
         no_save_optim=_no_save_optim(data),
-        prefix=_prefix(data),
+        prefix=_text(_section(data, "checkpoint").get("prefix")) or _text(_monitor(data).get("prefix")),
         resume_training=resume if isinstance(resume, str | bool) else None,
         use_parallel=_switch(data, "use_parallel"),
-        pipeline_stages=sizes.stages,
-        data_parallel=sizes.by_devices,
-        device_batch_size=sizes.batch_of_device,
         shards_optimizer=_section(data, "parallel").get("enable_parallel_optimizer") is True,
-        streaming=_streaming(data, sizes),
         text=document.text,
         settings=settings,
         findings=lint(settings, WHEN_READ),
     )
-    return config.started_on(devices)
+    sized = _with_sizes(config, data)
+    return replace(sized, streaming=_streaming(data, sized.pipeline_stages)).started_on(devices)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sizes:
-    world: int | None = None
-    batch: int | None = None
-    batch_1_3: int | None = None
-    stages: int | None = None
-    by_devices: bool = False
-    batch_of_device: int | None = None
-
-
-def _sizes(data: Section) -> _Sizes:
+def _with_sizes(config: TrainConfig, data: Section) -> TrainConfig:
     """Compute world size and global batch size as MindFormers 1.6 and later do.
 
     Source:
@@ -167,11 +155,11 @@ def _sizes(data: Section) -> _Sizes:
     runner = _section(data, "runner_config")
     batch = _count(runner, "batch_size")
     if _BASE in data:
-        return _Sizes()  # another file has settings that this one only adds to
+        return config  # another file has settings that this one only adds to
     if not _switch(data, "use_parallel"):
-        return _Sizes(world=1, batch=batch, stages=1)
+        return replace(config, world_size=1, global_batch_size=batch, pipeline_stages=1)
     if _section(data, "parallel").get("parallel_mode", 1) not in AUTO_PARALLEL:
-        return _Sizes(stages=1, by_devices=True, batch_of_device=batch)
+        return replace(config, pipeline_stages=1, data_parallel=True, device_batch_size=batch)
     parallel = _section(data, "parallel_config")
     dp = _count(parallel, "data_parallel")
     pp = _count(parallel, "pipeline_stage")
@@ -181,10 +169,10 @@ def _sizes(data: Section) -> _Sizes:
     total, total_1_3 = _product(a_replica, dp), _product(a_replica, world)
     sliced = _section(data, "parallel").get("full_batch", True) is False
     of_1_3 = total_1_3 if sliced and total_1_3 != total else None
-    return _Sizes(world=world, batch=total, batch_1_3=of_1_3, stages=pp)
+    return replace(config, world_size=world, global_batch_size=total, global_batch_size_1_3=of_1_3, pipeline_stages=pp)
 
 
-def _streaming(data: Section, sizes: _Sizes) -> StreamingData | None:
+def _streaming(data: Section, stages: int | None) -> StreamingData | None:
     """Return what the config says of streaming data.
 
     Source:
@@ -198,7 +186,7 @@ def _streaming(data: Section, sizes: _Sizes) -> StreamingData | None:
         state_dir=_text(loader.get("dataset_state_dir")),
         broadcast=bool(loader.get("use_broadcast_data", True)),
         level=level if isinstance(level, int) and not isinstance(level, bool) else _BOTH,
-        stages=sizes.stages,
+        stages=stages,
         slices=_slices(data, loader),
     )
 
@@ -235,10 +223,6 @@ def _dataset_samples(data: Section) -> int | None:
     return sizes[0] if isinstance(sizes[0], int) and not isinstance(sizes[0], bool) and sizes[0] > 0 else None
 
 
-def _legacy_switch(data: Section) -> str:
-    return next((key for key in LEGACY_SWITCHES if key in data), LEGACY_SWITCHES[0])
-
-
 def _is_said(data: Section, section: Section, key: str) -> bool:
     """Tell whether a setting is known: where it is not here, another file may have it."""
     return key in section or _BASE not in data
@@ -273,10 +257,6 @@ def _monitor(data: Section) -> Section:
     entries = callbacks if isinstance(callbacks, list) else []
     monitors = (item for item in entries if isinstance(item, dict) and item.get("type") == "CheckpointMonitor")
     return next(monitors, {})
-
-
-def _prefix(data: Section) -> str | None:
-    return _text(_section(data, "checkpoint").get("prefix")) or _text(_monitor(data).get("prefix"))
 
 
 def _no_save_optim(data: Section) -> bool:

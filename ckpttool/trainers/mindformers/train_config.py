@@ -26,6 +26,36 @@ TOP_ONLY = (
 KEPT_CHECKPOINTS = 5
 """MindFormers' default of `keep_checkpoint_max` and of `save_max`."""
 
+WHOLE_DATA_SET = -1
+"""As a sink size."""
+
+_MOE = """
+aux_loss_factor aux_loss_factors aux_loss_types balance_via_topk_bias callback_moe_droprate capacity_factor
+cold_token_percent comp_comm_parallel comp_comm_parallel_degree cur_layer dispatch_global_max_bs enable_cold_hot_expert
+enable_deredundency enable_gmm_safe_tokens enable_sdrop ep_extend_tp expert_group_size expert_model_parallel expert_num
+first_k_dense_replace group_wise_a2a hot_expert_num max_router_load moe_intermediate_size moe_module_name
+moe_shared_expert_overlap n_group norm_topk_prob npu_nums_per_device num_experts_chosen routed_scaling_factor
+router_dense_type routing_policy save_token_distribution shared_expert_num topk_bias_update_rate topk_group topk_method
+update_step use_allgather_dispatcher use_fused_ops_permute use_fused_ops_topkrouter use_gating_sigmoid use_gmm
+use_shared_expert_gating z_loss_factor
+"""
+
+KNOWN_KEYS = {
+    "runner_config": "batch_size epochs gradient_accumulation_steps num_classes sink_mode sink_size stop_step",
+    "parallel_config": "context_parallel context_parallel_algo data_parallel expert_parallel "
+    "gradient_aggregation_group mem_coeff micro_batch_num model_parallel optimizer_shard pipeline_stage seq_split_num "
+    "ulysses_degree_in_cp use_seq_parallel vocab_emb_dp",
+    "recompute_config": "mp_comm_recompute parallel_optimizer_comm_recompute recompute recompute_slice_activation "
+    "select_comm_recompute select_comm_recompute_exclude select_recompute select_recompute_exclude",
+    "swap_config": "default_prefetch layer_swap op_swap swap",
+    "moe_config": _MOE,
+    "monitor_config": "check_for_global_norm device_local_loss_format device_local_norm_format dump_path "
+    "global_norm_spike_count_threshold global_norm_spike_threshold health_checkpoint invert local_loss_format "
+    "local_norm_format max_attention_logit_format monitor_on optimizer_state_format print_struct stable_rank_config "
+    "step_interval target throughput_baseline weight_state_format",
+}
+"""Keys that the templates of MindFormers 1.6.0 to 2.1.0 have, all versions together, by strict section."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamingData:
