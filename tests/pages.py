@@ -29,7 +29,7 @@ from ckpttool.health.policies.base import Policy, Watch
 from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, Phrasing, Simulator
 from ckpttool.trainers.base import Layout, LayoutSigns, Trainer
 from ckpttool.trainers.locate import loose_file
-from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS, Quirks, quirks_of
+from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS, Quirk, quirks_of, series_of
 from ckpttool.trainers.registry import trainers
 from tests.reliability import figures
 from tests.support import schema_tables
@@ -107,10 +107,9 @@ def meanings(of: type) -> Iterator[tuple[str, str]]:
 
 def _versions(_page: Path, _of: str) -> Iterator[str]:
     yield from (f"| MindFormers by itself | {' | '.join(KNOWN_VERSIONS)} |", f"|---{'|---' * len(KNOWN_VERSIONS)}|")
-    for field, what in meanings(Quirks):
-        values = [getattr(quirks_of(version), field) for version in KNOWN_VERSIONS]
-        if set(values) <= {True, False}:
-            yield f"| {_cell(what)} | {' | '.join('yes' if value else '–' for value in values)} |"
+    quirks = [quirks_of(series_of(version)) for version in KNOWN_VERSIONS]
+    for quirk in Quirk:
+        yield f"| {_cell(quirk.effect)} | {' | '.join('yes' if quirk in those else '–' for those in quirks)} |"
 
 
 def _action(_page: Path, _of: str) -> Iterator[str]:

@@ -101,7 +101,7 @@ SELDOM_NEEDED = {
     "unicodedata",
     "ckpttool.core.decide.start",
     "ckpttool.trainers.mindformers.run_length",
-    "ckpttool.trainers.mindformers.simulate.legacy",
+    "ckpttool.trainers.mindformers.simulate.choice",
     "ckpttool.trainers.mindformers.simulate.versions",
     "ckpttool.trainers.mindformers.simulate.view",
     "ckpttool.core.storage.mounts",
@@ -118,7 +118,7 @@ def test_a_choice_imports_the_simulation_only_where_it_is_asked_for(tree: Path) 
     assert plain & SELDOM_NEEDED == set()
     assert "ckpttool.trainers.mindformers.own_names" in plain
     asked = imported("-m", "ckpttool", "resolve", "--format", "json", "--simulate-mindformers", "2.1", cwd=tree)
-    assert "ckpttool.trainers.mindformers.simulate.legacy" in asked
+    assert "ckpttool.trainers.mindformers.simulate.choice" in asked
 
 
 def test_of_other_trainers_a_choice_imports_no_more_than_what_tells_whose_a_tree_is(tree: Path) -> None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.plan import JudgedStart, ResumePlan
     from ckpttool.core.storage.base import Storage
     from ckpttool.trainers.abilities import OwnStart
-    from ckpttool.trainers.mindformers.simulate.versions import Quirks
     from ckpttool.trainers.mindformers.simulate.view import MindFormersView
     from ckpttool.trainers.mindformers.train_config import TrainConfig
 
@@ -91,11 +90,12 @@ def simulate(view: MindFormersView, version: str) -> Simulation:
     Raises:
         UsageError: The version is not known.
     """
-    from ckpttool.trainers.mindformers.simulate.versions import quirks_of
+    from ckpttool.trainers.mindformers.simulate.choice import choose
+    from ckpttool.trainers.mindformers.simulate.versions import series_of
 
-    quirks = quirks_of(version)
+    series = series_of(version)
     try:
-        pick = _pick(view, quirks)
+        pick = choose(view, series)
     except StopsError as stop:
         pick = Pick(name=None, because=f"it stops with an error: {stop}", outcome=Outcome.STOPS)
     except UnreadError as unread:
@@ -109,26 +109,3 @@ def simulate(view: MindFormersView, version: str) -> Simulation:
         because=pick.because,
         older="mindformers",
     )
-
-
-def _pick(view: MindFormersView, quirks: Quirks) -> Pick:
-    from ckpttool.trainers.mindformers.simulate import iteration, legacy
-
-    if view.entries is None:
-        raise StopsError("the checkpoint folder cannot be listed")
-    if not view.entries and quirks.starts_at_random_from_empty_folder:
-        because = "the folder is empty, for which it starts from random weights with only a warning"
-        return Pick(name=None, because=because, outcome=Outcome.SCRATCH)
-    if quirks.has_iterations and _is_newer(view):
-        return iteration.select(view, quirks)
-    return legacy.select(view, quirks)
-
-
-def _is_newer(view: MindFormersView) -> bool:
-    """Tell which of its two ways it goes: as the config says, else as the folder looks."""
-    from ckpttool.trainers.mindformers.simulate.view import Reading
-
-    if view.settings.use_legacy_format is not None:
-        return not view.settings.use_legacy_format
-    signs = (view.tracker.reading, view.itself.common.reading)
-    return not view.ranks and (bool(view.iterations) or any(sign is not Reading.MISSING for sign in signs))

@@ -1,91 +1,107 @@
-"""In what the versions of MindFormers differ when they select a checkpoint: one table, no code."""
+"""In what the versions of MindFormers differ when they select a checkpoint: one table, no code.
+
+Source: the published wheels 1.3.2, 1.6.0, 1.7.0, 1.8.0, 1.9.0, 2.0.0 and 2.1.0, run on small trees.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from enum import Enum
 
 from ckpttool.core.errors import UsageError
 
-_COMMON_1_7 = frozenset({"epoch_num", "step_num", "global_step", "loss_scale", "global_batch_size"})
-_COMMON_1_9 = _COMMON_1_7 | {"ckpt_status"}
-# `data_plan_state` of an unreleased 2.1 is dropped before the fields are counted.
-_COMMON_2_1 = _COMMON_1_9 | {"consumed_samples", "data_plan_state"}
+_SERIES = ("1.3", "1.6", "1.7", "1.8", "1.9", "2.0", "2.1")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quirks:
-    """What one version does. The defaults are the oldest version's.
-
-    Source: the published wheels 1.3.2, 1.6.0, 1.7.0, 1.8.0, 1.9.0, 2.0.0 and 2.1.0, run on small trees.
-    """
-
-    reads_safetensors: bool = False
-    """Follows `load_ckpt_format`; else only `.ckpt` exists."""
-    has_health_monitor: bool = False
-    """With its health monitor on, `health_ckpts.json` must have a healthy entry; which one that is filters nothing."""
-    takes_unified: bool = False
-    """With safetensors, a `hyper_param.safetensors` in the folder ends the selection."""
-    cuts_prefix_at_first_dash: bool = False
-    """Ends a file's prefix at its first dash; else at the last one, so that a prefix may hold dashes."""
-    keeps_dash_in_prefix: bool = False
-    """Compares `llama_rank_0-`, which no other run's name begins with, instead of `llama_rank_0`."""
-    counts_rank_entries: bool = False
-    """Takes the number of entries that begin with `rank_` for the number of ranks, instead of the world size."""
-    counts_rank_entries_for_times: bool = False
-    """Counts them so where the times of files decide, too."""
-    starts_at_random_from_empty_folder: bool = False
-    """Takes an empty folder for a start from random weights, with only a warning."""
-    steps_from_rank_0: bool = False
-    """Where ranks load different steps, all count on from rank 0's; else each from its own."""
-    has_iterations: bool = False
-    """Knows the `iteration_*` layout."""
-    takes_hugging_face: bool = False
-    """Newer layout: a `model.safetensors.index.json` makes the folder itself the checkpoint."""
-    looks_for_healthy_iteration: bool = False
-    """Newer layout, with its health monitor on: takes the newest iteration whose `common.json` says healthy, unseen."""
-    common_fields: frozenset[str] = frozenset()
-    """All that may stand in common.json: one field more is an error."""
-
-
-_V1_3 = Quirks(cuts_prefix_at_first_dash=True, steps_from_rank_0=True)
-_V1_6 = replace(
-    _V1_3, cuts_prefix_at_first_dash=False, reads_safetensors=True, has_health_monitor=True, takes_unified=True
-)
-_V1_7 = replace(
-    _V1_6,
-    counts_rank_entries=True,
-    starts_at_random_from_empty_folder=True,
-    has_iterations=True,
-    common_fields=_COMMON_1_7,
-)
-_V1_8 = replace(
-    _V1_7,
-    keeps_dash_in_prefix=True,
-    counts_rank_entries_for_times=True,
-    steps_from_rank_0=False,
-    takes_hugging_face=True,
-)
-_V1_9 = replace(_V1_8, looks_for_healthy_iteration=True, common_fields=_COMMON_1_9)
-_V2_1 = replace(_V1_9, common_fields=_COMMON_2_1)
-
-_SERIES = {"1.3": _V1_3, "1.6": _V1_6, "1.7": _V1_7, "1.8": _V1_8, "1.9": _V1_9, "2.0": _V1_9, "2.1": _V2_1}
-
-KNOWN_VERSIONS = ("1.3.2", "1.6", "1.7", "1.8", "1.9", "2.0", "2.1")
+KNOWN_VERSIONS = ("1.3.2", *_SERIES[1:])
 """What `--simulate-mindformers` takes, oldest first."""
 
 _VERSION = re.compile(r"([0-9]+\.[0-9]+)(?:\.[0-9]+)?")
 
 
-def quirks_of(version: str) -> Quirks:
-    """Return what this version does; a patch release does what its series does.
+class Quirk(Enum):
+    """What some versions do and others do not: the first series that does it, the last, and what it does."""
+
+    READS_SAFETENSORS = "1.6", "2.1", "Follows `load_ckpt_format`; else only `.ckpt` exists"
+    HAS_HEALTH_MONITOR = (
+        "1.6",
+        "2.1",
+        "With its health monitor on, `health_ckpts.json` must have a healthy entry; which one that is filters nothing",
+    )
+    TAKES_UNIFIED = "1.6", "2.1", "With safetensors, a `hyper_param.safetensors` in the folder ends the selection"
+    CUTS_PREFIX_AT_FIRST_DASH = (
+        "1.3",
+        "1.3",
+        "Ends a file's prefix at its first dash; else at the last one, so that a prefix may hold dashes",
+    )
+    KEEPS_DASH_IN_PREFIX = (
+        "1.8",
+        "2.1",
+        "Compares `llama_rank_0-`, which no other run's name begins with, instead of `llama_rank_0`",
+    )
+    COUNTS_RANK_ENTRIES = (
+        "1.7",
+        "2.1",
+        "Takes the number of entries that begin with `rank_` for the number of ranks, instead of the world size",
+    )
+    COUNTS_RANK_ENTRIES_FOR_TIMES = "1.8", "2.1", "Counts them so where the times of files decide, too"
+    STARTS_AT_RANDOM_FROM_EMPTY_FOLDER = (
+        "1.7",
+        "2.1",
+        "Takes an empty folder for a start from random weights, with only a warning",
+    )
+    STEPS_FROM_RANK_0 = (
+        "1.3",
+        "1.7",
+        "Where ranks load different steps, all count on from rank 0's; else each from its own",
+    )
+    HAS_ITERATIONS = "1.7", "2.1", "Knows the `iteration_*` layout"
+    TAKES_HUGGING_FACE = (
+        "1.8",
+        "2.1",
+        "Newer layout: a `model.safetensors.index.json` makes the folder itself the checkpoint",
+    )
+    LOOKS_FOR_HEALTHY_ITERATION = (
+        "1.9",
+        "2.1",
+        "Newer layout, with its health monitor on: takes the newest iteration whose `common.json` says healthy, unseen",
+    )
+
+    def __init__(self, first: str, last: str, effect: str) -> None:
+        self.series = _SERIES[_SERIES.index(first) : _SERIES.index(last) + 1]
+        self.effect = effect
+
+
+_COMMON_FIELDS = {
+    "epoch_num": "1.7",
+    "step_num": "1.7",
+    "global_step": "1.7",
+    "loss_scale": "1.7",
+    "global_batch_size": "1.7",
+    "ckpt_status": "1.9",
+    "consumed_samples": "2.1",
+    "data_plan_state": "2.1",  # of an unreleased 2.1; it is dropped before the fields are counted
+}
+"""All that may stand in common.json, by the first series that knows it: one field more is an error."""
+
+
+def series_of(version: str) -> str:
+    """Return the series of a version, by which the table goes: a patch release does what its series does.
 
     Raises:
         UsageError: No such version is known. A guess would be no better than none.
     """
     match = _VERSION.fullmatch(version)
-    quirks = _SERIES.get(match[1]) if match else None
-    if quirks is None:
+    if match is None or match[1] not in _SERIES:
         names = ", ".join(KNOWN_VERSIONS)
         raise UsageError(f"no MindFormers {version!r} is known to simulate; take one of {names}")
-    return quirks
+    return match[1]
+
+
+def quirks_of(series: str) -> frozenset[Quirk]:
+    """Return what the versions of a series do."""
+    return frozenset(quirk for quirk in Quirk if series in quirk.series)
+
+
+def common_fields(series: str) -> frozenset[str]:
+    """Return the fields of common.json that the versions of a series know."""
+    return frozenset(field for field, first in _COMMON_FIELDS.items() if series in _SERIES[_SERIES.index(first) :])
