@@ -102,6 +102,17 @@ class Scope:
         return value.strip().rpartition(".")[2].lower() if isinstance(value, str) else None
 
     @property
+    def history(self) -> str:
+        """How far a delayed scale looks back, and what it takes of that, as far as both are known."""
+        both = (self.number("history"), self.word("algorithm"))
+        return ", ".join(str(setting) for setting in both if setting is not None)
+
+    @property
+    def overflow(self) -> int | float:
+        """Binades at the top that a negative margin cuts off."""
+        return -(self.number("margin") or 0)
+
+    @property
     def is_off(self) -> bool:
         """Whether it is said that there is no FP8."""
         setting = self.settings.get("format")
