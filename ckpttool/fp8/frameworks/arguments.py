@@ -1,7 +1,9 @@
-"""Arguments of Megatron in a shell script, or in a file of their own: read, and never run.
+"""Arguments of Megatron: as it prints them at its start, and in a script or a file of their own, which is never run.
 
 Source:
     Megatron-LM core_v0.12 to 2026-08 (`megatron/training/arguments.py`, `core/transformer/transformer_config.py`).
+    Printed, `  fp8_amax_history_len ............................ 1`, they are the ones that hold, defaults and all,
+    whatever scripts and files they came from (`_print_args`).
 """
 
 from __future__ import annotations
@@ -32,6 +34,16 @@ _COMMON = frozenset({
 })  # fmt: skip
 """Names that trainings with and without FP8 are given."""
 
+BEGINS = b"-- arguments --"
+ENDS = b"-- end of arguments --"
+DOTS = rb" \.{1,47} "
+
+_PRINTED_WIDTH = 48
+"""Of a name and the dots behind it."""
+
+_PRINTED = re.compile(rb"(?:.{0,200}?\W)??(\w{1,47}) (\.{1,47})(?: (.*?))?\s*", re.DOTALL)
+"""A launcher may put the rank in front."""
+
 _COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*")
 _WORD = re.compile(r"(?:\$\{[^{}\s]*\}|[^\s\"'`();,|&<>\\])+")
 _FLAG = re.compile(r"--(?P<off>no-|disable-)?(?P<name>[a-z][a-z0-9]*(?:-[a-z0-9]+)*)(?:=(?P<value>.*))?", re.DOTALL)
@@ -39,6 +51,38 @@ _BRANCH = re.compile(r"^\s*(?:else|elif|case)\b", re.MULTILINE)
 _WHOLE = re.compile(r"[+-]?\d{1,18}")
 _DECIMAL = re.compile(r"[+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,3})?")
 _WORDS: dict[str, Value] = {"True": True, "False": False, "None": None}
+
+
+class PrintedArguments:
+    """Collects what a log prints of them, line by line: the last print that came to its end counts."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.values: dict[str, str] | None = None
+        """By name; None: no print came to its end."""
+        self.lines: dict[str, int] = {}
+        """The number of the line of each."""
+        self._open: dict[str, tuple[str, int]] | None = None
+
+    def add(self, line: bytes, number: int = 0) -> bool:
+        """Look at a line, and tell whether it was a part of a print."""
+        if ENDS in line:
+            if self._open:
+                self.values = {name: value for name, (value, _) in self._open.items()}
+                self.lines = {name: at for name, (_, at) in self._open.items()}
+            self._open = None
+        elif BEGINS in line:
+            self._open = {}
+        else:
+            match = None if self._open is None else _PRINTED.fullmatch(line)
+            if match is None or self._open is None or len(match[1]) + len(match[2]) != _PRINTED_WIDTH:
+                return False
+            self._open[match[1].decode("utf-8", "replace")] = (match[3] or b"").decode("utf-8", "replace"), number
+        return True
+
+    def end_file(self) -> None:
+        """Forget a print that was cut off: the rest of it is in no other file."""
+        self._open = None
 
 
 def read_arguments(text: str) -> tuple[Setting, ...]:

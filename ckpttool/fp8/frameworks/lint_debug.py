@@ -1,4 +1,4 @@
-"""Rules about configs of debug features: what stops the run, and what does nothing in silence.
+"""Configs of debug features: what stops the run, and what does nothing in silence.
 
 Source:
     nvdlfw-inspect 0.2.2 (`base.py`, `config_manager.py`), Transformer Engine v2.4 to 2026-08 (`debug/features/`).
@@ -7,13 +7,15 @@ Source:
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import combinations, islice
 
-from ckpttool.core.decide.lint_engine import Problem, Rule, note, suspect
+from ckpttool.core.decide.lint_engine import Problem, Rule, View, note, suspect
 from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.settings import Nested
-from ckpttool.fp8.frameworks.debug_config import Section, samples, sections
 from ckpttool.fp8.frameworks.lint_layers import ends_in_number, too_many
 from ckpttool.fp8.frameworks.settings import NAMESPACE, SELECTORS
 from ckpttool.fp8.frameworks.view import Fp8View, Version
@@ -21,134 +23,243 @@ from ckpttool.fp8.model.fp8 import Gemm, Operand, Recipe
 
 FAKE, CURRENT = "FakeQuant", "PerTensorScaling"
 
-_FEATURES: Mapping[str, Version] = {
-    "DisableFP8GEMM": (2,),
-    "DisableFP8Layer": (2,),
-    "DisableQuantizationGEMM": (2, 13),
-    "DisableQuantizationLayer": (2, 13),
-    FAKE: (2,),
-    CURRENT: (2,),
-    "LogTensorStats": (2,),
-    "LogFp8TensorStats": (2,),
-    "LogNvfp4TensorStats": (2, 13),
-    "DumpTensors": (2, 15),
-}
-"""By the first version of Transformer Engine that has them."""
-
-_MOST_SECTIONS = 64
-"""That are held against each other: a config has one to five."""
-
-_NEW_NAMES = {"DisableFP8GEMM": "DisableQuantizationGEMM", "DisableFP8Layer": "DisableQuantizationLayer"}
-_OUTSIDE = frozenset({"LogTensorStats"})  # features that need no namespace
-
+_OF_A_SECTION = frozenset({"enabled", "layers"})
 _GEMMS = frozenset(gemm.value for gemm in Gemm)
 _TENSORS = frozenset({*(operand.value for operand in Operand), "output", "wgrad", "dgrad"})
 _FORMATS = ("FP8E4M3", "FP8E5M2", "MXFP8E4M3", "MXFP8E5M2")
+_MOST_SECTIONS = 64
+"""That are held against each other: a config has one to five."""
 
 _BY_GEMM = frozenset({"enabled", "gemms", "gemms_struct"})
 _BY_TENSOR = _BY_GEMM | {"tensors", "tensors_struct", "gemm", "tensor"}
-_TAKES = {
-    "DisableFP8GEMM": _BY_GEMM | {"gemm"},
-    "DisableQuantizationGEMM": _BY_GEMM | {"gemm"},
-    "DisableFP8Layer": frozenset({"enabled", "gemm"}),
-    "DisableQuantizationLayer": frozenset({"enabled", "gemm"}),
-    FAKE: _BY_TENSOR | {"quant_format"},
-    CURRENT: _BY_TENSOR,
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Feature:
+    """A feature of Transformer Engine."""
+
+    since: Version = (2,)
+    """Its first version that has the feature."""
+    takes: frozenset[str] | None = None
+    """The keys that it takes; another one stops the run. None: it only measures, and checks its keys in other ways."""
+    renamed: str | None = None
+    """Its name since 2.13."""
+    before: str | None = None
+    """Its name until then."""
+
+
+_FEATURES = {
+    "DisableFP8GEMM": _Feature(takes=_BY_GEMM | {"gemm"}, renamed="DisableQuantizationGEMM"),
+    "DisableFP8Layer": _Feature(takes=frozenset({"enabled", "gemm"}), renamed="DisableQuantizationLayer"),
+    "DisableQuantizationGEMM": _Feature(since=(2, 13), takes=_BY_GEMM | {"gemm"}, before="DisableFP8GEMM"),
+    "DisableQuantizationLayer": _Feature(since=(2, 13), takes=frozenset({"enabled", "gemm"}), before="DisableFP8Layer"),
+    FAKE: _Feature(takes=_BY_TENSOR | {"quant_format"}),
+    CURRENT: _Feature(takes=_BY_TENSOR),
+    "LogTensorStats": _Feature(),
+    "LogFp8TensorStats": _Feature(),
+    "LogNvfp4TensorStats": _Feature(since=(2, 13)),
+    "DumpTensors": _Feature(since=(2, 15)),
 }
-"""What each takes; another key stops the run. Those that only measure check their keys in other ways."""
+_OUTSIDE = frozenset({"LogTensorStats"})  # features that need no namespace
+
+
+# --- sections and the layers that they pick --------------------------------------------------------------------------
+
+_LONGEST_PATTERN = 500
+_MOST_OPEN = 3  # repeats: each of them multiplies what a name takes by its length
+_LONGEST_NAME = 200
+_REPEAT = re.compile(r"(?<!\\)(?:\*|\+|\{\d*,\d*\})")
+_COSTLY = re.compile(r"\)[*+{]|\\[1-9]|\(\?P=")
+_NUMBER = re.compile(r"(?<!fc)\d{1,18}")
+_SPAN = re.compile(r"(\d{1,18})-(\d{1,18})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """One section."""
+
+    name: str
+    enabled: object
+    """None where that is missing."""
+    layers: Mapping[str, object] | None
+    """What picks the layers; None where it is missing, or no mapping."""
+    features: Mapping[str, object]
+    """By namespace, or by name where they stand outside of any."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it counts."""
+        return bool(self.enabled)
+
+    def picks(self, layer: str) -> bool | None:
+        """Tell whether it is meant for a layer; None where that stops the run, or cannot be told here."""
+        layers = self.layers or {}
+        if (exact := layers.get("exact_layer_names")) is not None:
+            return True if isinstance(exact, list) and layer in exact else None
+        if (pattern := layers.get("layer_name_regex_pattern")) is not None:
+            compiled = _compiled(pattern) if isinstance(pattern, str) else None
+            return None if compiled is None or len(layer) > _LONGEST_NAME else compiled.search(layer) is not None
+        if isinstance(types := layers.get("layer_types"), str):
+            types = list(types)  # which is what becomes of a text
+        by_number = _by_number(layers.get("layer_numbers"), layer) if "layer_numbers" in layers else False
+        by_type = isinstance(types, list) and any(
+            kind in layer or kind == "all" for kind in types if isinstance(kind, str)
+        )
+        if by_number is None:
+            return None
+        if by_number:
+            return types is None or by_type
+        return by_type and layers.get("layer_numbers") is None
+
+
+def sections(view: View) -> Iterator[Section]:
+    """Yield the sections of a config, in its order."""
+    for entry in view.inside(""):
+        content = view.raw(str(entry.key[0]))
+        if isinstance(content, dict):
+            layers = content.get("layers")
+            yield Section(
+                name=str(entry.key[0]),
+                enabled=content.get("enabled"),
+                layers=layers if isinstance(layers, dict) else None,
+                features={name: value for name, value in content.items() if name not in _OF_A_SECTION},
+            )
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str] | None:
+    """Compile a pattern of a user's, unless one that is made for it could keep us busy for hours."""
+    inner = pattern.removeprefix(".*").removesuffix(".*")  # it is searched for, so that these change nothing
+    if len(pattern) > _LONGEST_PATTERN or _COSTLY.search(inner) or len(_REPEAT.findall(inner)) > _MOST_OPEN:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a later Python may read it in another way
+            return re.compile(inner)
+    except (re.error, OverflowError, RecursionError):
+        return None
+
+
+def _by_number(requested: object, layer: str) -> bool | None:
+    """Tell whether a layer's number is asked for; a name with none, or with several, stops the run."""
+    numbers = _NUMBER.findall(layer)
+    if len(numbers) != 1:
+        return None
+    if (isinstance(requested, str) and requested.lower() == "all") or (
+        isinstance(requested, list) and "all" in requested
+    ):
+        return True
+    return any(_holds(item, int(numbers[0])) for item in requested) if isinstance(requested, list) else None
+
+
+def _holds(requested: object, number: int) -> bool:
+    span = _SPAN.fullmatch(requested) if isinstance(requested, str) else None
+    return requested == number if span is None else int(span[1]) <= number <= int(span[2])
+
+
+def samples() -> tuple[str, ...]:
+    """Return names such as layers have in models of several kinds, numbered from 0 and from 1."""
+    inner = (
+        "self_attention.linear_qkv", "self_attention.linear_proj", "mlp.linear_fc1", "mlp.linear_fc2",
+        "self_attention.layernorm_qkv", "self_attention.proj", "layernorm_mlp.fc1", "layernorm_mlp.fc2",
+        "mlp.experts.linear_fc1", "mlp.experts.linear_fc2", "mlp.shared_experts.linear_fc1",
+    )  # fmt: skip
+    heads = (
+        "model.decoder.layers.{}", "model.module.decoder.layers.{}", "model.module.module.decoder.layers.{}",
+        "decoder.layers.{}", "decoder.{}", "transformer_layer.{}", "transformer_layer", "model.layers.{}",
+    )  # fmt: skip
+    return tuple(
+        dict.fromkeys(f"{head.format(number)}.{name}" for head in heads for number in range(33) for name in inner)
+    )
+
+
+# --- rules -----------------------------------------------------------------------------------------------------------
+
+_Content = Mapping[str, object]
 
 
 def _on(view: Fp8View) -> Iterator[Section]:
     return (section for section in sections(view) if section.is_on)
 
 
-def _features(section: Section) -> Iterator[tuple[str, str, Mapping[str, object]]]:
+def _features(section: Section) -> Iterator[tuple[str, str, _Content]]:
     """Yield the features of Transformer Engine that a section names: where each stands, its name, its settings."""
     inside = section.features.get(NAMESPACE)
     for name, content in inside.items() if isinstance(inside, dict) else ():
         yield f"{section.name}.{NAMESPACE}.{name}", name, content if isinstance(content, dict) else {}
 
 
-def _active(section: Section) -> Iterator[tuple[str, str, Mapping[str, object]]]:
-    return (feature for feature in _features(section) if feature[2].get("enabled"))
+def _active(view: Fp8View) -> Iterator[tuple[str, str, _Content]]:
+    """Yield the features that are enabled in sections that are."""
+    for section in _on(view):
+        yield from (feature for feature in _features(section) if feature[2].get("enabled"))
+
+
+def _targets(content: _Content, word: str) -> Iterator[tuple[tuple[str, ...], _Content]]:
+    """Yield products or tensors, each with the settings that are for them.
+
+    Args:
+        content: Of a feature, or of a product in it.
+        word: `gemm` or `tensor`.
+    """
+    structs, names = content.get(f"{word}s_struct"), content.get(f"{word}s")
+    if isinstance(structs, list):
+        yield from (((str(item.get(word)),), item) for item in structs if isinstance(item, dict))
+    elif isinstance(names, list):
+        yield tuple(map(str, names)), content
+    elif isinstance(names, str):
+        yield (names,), content
 
 
 def _not_wired(view: Fp8View) -> Iterator[Problem]:
-    if view.beside.flags:
-        for section in _on(view):
-            yield suspect(
-                section.name,
-                "Megatron-LM never asks for debug features: with its own scripts such a config does nothing",
-                "train by Megatron-Bridge (`tensor_inspect`) or a script of your own that calls `debug_api.initialize`",
-            )
-            return
+    first = next(_on(view), None)
+    if view.beside.flags and first is not None:
+        yield suspect(
+            first.name,
+            "Megatron-LM never asks for debug features: with its own scripts such a config does nothing",
+            "train by Megatron-Bridge (`tensor_inspect`) or a script of your own that calls `debug_api.initialize`",
+        )
 
 
 def _overlap(view: Fp8View) -> Iterator[Problem]:
     names = samples() if view.beside.layers is None else view.beside.layers
-    active = list(islice(_on(view), _MOST_SECTIONS))
-    picked = {section.name: [name for name in names if section.picks(name)] for section in active}
+    active = islice(_on(view), _MOST_SECTIONS)
+    picked = {section.name: {name for name in names if section.picks(name)} for section in active}
     for first, second in combinations(picked, 2):
-        if both := sorted(set(picked[first]).intersection(picked[second])):
+        if both := sorted(picked[first] & picked[second]):
+            more = f" and {len(both) - 1} more" if len(both) > 1 else ""
             yield suspect(
                 f"{second}.layers",
-                f"the sections {first!r} and {second!r} both pick {both[0]}"
-                + (f" and {len(both) - 1} more" if len(both) > 1 else "")
-                + ": the run stops with a ValueError",
+                f"the sections {first!r} and {second!r} both pick {both[0]}{more}: the run stops with a ValueError",
                 "let each layer be picked by one section",
             )
 
 
-def pairs(content: Mapping[str, object]) -> frozenset[tuple[str, str]]:
-    """Return the products and tensors that a feature is for."""
-    products = set()
-    for gemms, inner in _gemms(content):
-        for tensors, _ in _tensors(inner):
-            products |= {(gemm, tensor) for gemm in gemms for tensor in tensors}
-    return frozenset(products)
-
-
-def _gemms(content: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], Mapping[str, object]]]:
-    """Yield products, and what says which of their tensors are meant."""
-    structs = content.get("gemms_struct")
-    if isinstance(structs, list):
-        for item in structs:
-            if isinstance(item, dict):
-                yield (str(item.get("gemm")),), item
-    elif isinstance(content.get("gemms"), (list, str)):
-        yield _words(content["gemms"]), content
-
-
-def _tensors(content: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], Mapping[str, object]]]:
-    """Yield tensors, and what says what is done to them."""
-    structs = content.get("tensors_struct")
-    if isinstance(structs, list):
-        for item in structs:
-            if isinstance(item, dict):
-                yield (str(item.get("tensor")),), item
-    elif isinstance(content.get("tensors"), (list, str)):
-        yield _words(content["tensors"]), content
-
-
-def _words(entry: object) -> tuple[str, ...]:
-    return tuple(map(str, entry)) if isinstance(entry, list) else (str(entry),)
-
-
 def _two_modifiers(view: Fp8View) -> Iterator[Problem]:
     for section in _on(view):
-        targets = {name: (key, pairs(content)) for key, name, content in _active(section)}
-        if FAKE in targets and CURRENT in targets and (both := sorted(targets[FAKE][1] & targets[CURRENT][1])):
-            gemm, tensor = both[0]
-            yield suspect(
-                targets[CURRENT][0],
-                f"{FAKE} and {CURRENT} both change the {tensor} of {gemm}: the run stops with an AssertionError",
-                "let one of them do it",
-            )
+        active = {name: (key, content) for key, name, content in _features(section) if content.get("enabled")}
+        if FAKE in active and CURRENT in active:
+            changed = [
+                {
+                    (gemm, tensor)
+                    for gemms, inner in _targets(active[name][1], "gemm")
+                    for tensors, _ in _targets(inner, "tensor")
+                    for gemm in gemms
+                    for tensor in tensors
+                }
+                for name in (FAKE, CURRENT)
+            ]
+            for gemm, tensor in sorted(changed[0] & changed[1])[:1]:
+                yield suspect(
+                    active[CURRENT][0],
+                    f"{FAKE} and {CURRENT} both change the {tensor} of {gemm}: the run stops with an AssertionError",
+                    "let one of them do it",
+                )
 
 
 def _exact_names(view: Fp8View) -> Iterator[Problem]:
     for section in _on(view):
-        if section.layers is not None and section.layers.get("exact_layer_names") is not None:
+        if (section.layers or {}).get("exact_layer_names") is not None:
             yield suspect(
                 f"{section.name}.layers.exact_layer_names",
                 "`exact_layer_names` stops the run with a ValueError at the first layer that it does not name",
@@ -157,18 +268,17 @@ def _exact_names(view: Fp8View) -> Iterator[Problem]:
 
 
 def _block_format(view: Fp8View) -> Iterator[Problem]:
-    for section in _on(view):
-        for key, name, content in _active(section):
-            if name == FAKE and any(str(form).startswith("MXFP8E") for form in _formats(content)):
-                yield suspect(
-                    key,
-                    f"{FAKE} with a format of blocks fails when the first tensor comes: it passes a text where a type "
-                    "belongs",
-                    "take FP8E4M3 or FP8E5M2",
-                )
+    for key, name, content in _active(view):
+        if name == FAKE and any(str(form).startswith("MXFP8E") for form in _formats(content)):
+            yield suspect(
+                key,
+                f"{FAKE} with a format of blocks fails when the first tensor comes: it passes a text where a type "
+                "belongs",
+                "take FP8E4M3 or FP8E5M2",
+            )
 
 
-def _formats(content: Mapping[str, object]) -> list[object]:
+def _formats(content: _Content) -> list[object]:
     """Return every format that is named, at any depth."""
     formats = [content["quant_format"]] if "quant_format" in content else []
     for value in content.values():
@@ -179,20 +289,22 @@ def _formats(content: Mapping[str, object]) -> list[object]:
 
 def _needs_delayed(view: Fp8View) -> Iterator[Problem]:
     recipes = view.beside.recipes
-    if not recipes or Recipe.DELAYED in recipes:
-        return
-    for section in _on(view):
-        for key, name, _ in _active(section):
-            if name == CURRENT:
-                yield suspect(
-                    key,
-                    f"{CURRENT} stops the run with an AssertionError: it is for delayed scales, and the recipe is "
-                    + " or ".join(sorted(recipe.value for recipe in recipes)),
-                    "take it out: there is no delayed scale to replace",
-                )
+    is_other = bool(recipes) and Recipe.DELAYED not in recipes
+    for key, name, _ in _active(view):
+        if is_other and name == CURRENT:
+            yield suspect(
+                key,
+                f"{CURRENT} stops the run with an AssertionError: it is for delayed scales, and the recipe is "
+                + " or ".join(sorted(recipe.value for recipe in recipes)),
+                "take it out: there is no delayed scale to replace",
+            )
 
 
-def _unknown(view: Fp8View) -> Iterator[Problem]:
+def _stops(key: str, feature: str, remedy: str) -> Problem:
+    return suspect(key, f"{feature}: the run stops with an error", remedy)
+
+
+def _unknown_sections(view: Fp8View) -> Iterator[Problem]:
     names = tuple(sections(view))
     unsaid = [section for section in names if view.setting(f"{section.name}.enabled") is None]
     for section in unsaid:
@@ -202,110 +314,93 @@ def _unknown(view: Fp8View) -> Iterator[Problem]:
             yield _stops(str(entry.key[0]), f"`{entry.key[0]}` is no section", "take it out")
     if names and not unsaid and not any(section.is_on for section in names):
         yield _stops(names[0].name, "no section is enabled", "write `enabled: True` in one")
-    for section in names:
-        if section.is_on:
-            yield from _unknown_layers(view, section)
-            yield from _unknown_features(view, section)
 
 
-def _stops(key: str, feature: str, remedy: str) -> Problem:
-    return suspect(key, f"{feature}: the run stops with an error", remedy)
-
-
-def _unknown_layers(view: Fp8View, section: Section) -> Iterator[Problem]:
-    key = f"{section.name}.layers"
-    if section.layers is None or not any(section.layers.get(name) is not None for name in SELECTORS):
-        yield _stops(
-            view.at(key, section.name),
-            f"{section.name!r} does not say which layers",
-            f"write {', '.join(SELECTORS[1:])}",
-        )
-        return
-    for name, picked in section.layers.items():
-        if name == "layer_types" and isinstance(picked, str):
-            yield suspect(
-                f"{key}.{name}",
-                f"`{name}: {picked}` is a text: every layer is picked whose name has one of its letters",
-                f"write `[{picked}]`",
-            )
-        if name == "layer_numbers" and not isinstance(picked, list) and str(picked).lower() != "all":
-            yield _stops(f"{key}.{name}", f"`{name}: {picked}` is no list", f"write `[{picked}]`")
-        if name not in SELECTORS:
-            yield suspect(
-                f"{key}.{name}", f"`{name}` picks no layers: nobody reads it", f"known are {', '.join(SELECTORS[1:])}"
-            )
-
-
-def _unknown_features(view: Fp8View, section: Section) -> Iterator[Problem]:
-    for name in section.features:
-        if name != NAMESPACE and name not in _OUTSIDE:
-            hint = f" (it belongs under `{NAMESPACE}:`)" if name in _FEATURES else ""
-            yield _stops(
-                f"{section.name}.{name}",
-                f"there is no namespace and no feature {name!r}{hint}",
-                f"write `{NAMESPACE}:`",
-            )
-    for key, name, content in _features(section):
-        first = _FEATURES.get(name)
-        if first is None:
-            yield _stops(
-                key,
-                f"Transformer Engine has no feature {name!r}, unless a folder of your own features has it",
-                f"known are {', '.join(_FEATURES)}",
-            )
-        elif view.beside.engine_from(*first) is False:
-            old = next((old for old, new in _NEW_NAMES.items() if new == name), None)
-            since = ".".join(map(str, first))
-            yield _stops(key, f"{name} is new in Transformer Engine {since}", f"write {old}" if old else "take it out")
-        elif content and "enabled" not in content:
-            yield _stops(key, f"{name} has no `enabled`", "write `enabled: True`")
-        elif content.get("enabled"):
-            yield from _unknown_words(key, name, content)
-
-
-def _unknown_words(key: str, name: str, content: Mapping[str, object]) -> Iterator[Problem]:
-    takes = _TAKES.get(name)
-    if takes is None:
-        return
-    for content_key in content:
-        if content_key not in takes:
-            yield _stops(
-                f"{key}.{content_key}",
-                f"{name} takes no `{content_key}`",
-                f"it takes {', '.join(sorted(takes - {'gemm', 'tensor'}))}",
-            )
-    if "gemms" in takes:
-        yield from _unknown_products(key, name, content)
-
-
-def _unknown_products(key: str, name: str, content: Mapping[str, object]) -> Iterator[Problem]:
-    known_gemms = list(_gemms(content))
-    if isinstance(content.get("gemms"), str) and "gemms_struct" not in content:
-        names = content["gemms"]
-        yield _stops(
-            f"{key}.gemms", f"`gemms: {names}` is a text, and each letter is taken for a product", f"write `[{names}]`"
-        )
-    if not known_gemms:
-        yield _stops(
-            key, f"{name} does not say which products", "write `gemms: [fprop, dgrad, wgrad]`, or some of them"
-        )
-    for gemms, inner in known_gemms:
-        for gemm in gemms:
-            if gemm not in _GEMMS:
-                yield _stops(
-                    f"{key}.gemms", f"there is no product {gemm!r}", f"known are {', '.join(sorted(_GEMMS))}, in a list"
+def _unknown_layers(view: Fp8View) -> Iterator[Problem]:
+    known = ", ".join(SELECTORS[1:])
+    for section in _on(view):
+        key, layers = f"{section.name}.layers", section.layers or {}
+        if not any(layers.get(name) is not None for name in SELECTORS):
+            yield _stops(view.at(key, section.name), f"{section.name!r} does not say which layers", f"write {known}")
+            continue
+        for name, picked in layers.items():
+            if name not in SELECTORS:
+                yield suspect(f"{key}.{name}", f"`{name}` picks no layers: nobody reads it", f"known are {known}")
+            elif name == "layer_types" and isinstance(picked, str):
+                yield suspect(
+                    f"{key}.{name}",
+                    f"`{name}: {picked}` is a text: every layer is picked whose name has one of its letters",
+                    f"write `[{picked}]`",
                 )
-        if "tensors" in _TAKES[name]:
-            yield from _unknown_tensors(key, name, inner, content.get("quant_format"))
+            elif name == "layer_numbers" and not isinstance(picked, list) and str(picked).lower() != "all":
+                yield _stops(f"{key}.{name}", f"`{name}: {picked}` is no list", f"write `[{picked}]`")
 
 
-def _unknown_tensors(key: str, name: str, content: Mapping[str, object], form: object) -> Iterator[Problem]:
-    known_tensors = list(_tensors(content))
-    if not known_tensors:
-        yield _stops(
-            key, f"{name} does not say which tensors", "write `tensors: [activation, weight, gradient]`, or some"
-        )
-    for tensors, inner in known_tensors:
+def _unknown_features(view: Fp8View) -> Iterator[Problem]:
+    for section in _on(view):
+        for name in section.features:
+            if name != NAMESPACE and name not in _OUTSIDE:
+                hint = f" (it belongs under `{NAMESPACE}:`)" if name in _FEATURES else ""
+                feature = f"there is no namespace and no feature {name!r}{hint}"
+                yield _stops(f"{section.name}.{name}", feature, f"write `{NAMESPACE}:`")
+        for key, name, content in _features(section):
+            known = _FEATURES.get(name)
+            if known is None:
+                yield _stops(
+                    key,
+                    f"Transformer Engine has no feature {name!r}, unless a folder of your own features has it",
+                    f"known are {', '.join(_FEATURES)}",
+                )
+            elif view.beside.engine_from(*known.since) is False:
+                since = ".".join(map(str, known.since))
+                remedy = f"write {known.before}" if known.before else "take it out"
+                yield _stops(key, f"{name} is new in Transformer Engine {since}", remedy)
+            elif content and "enabled" not in content:
+                yield _stops(key, f"{name} has no `enabled`", "write `enabled: True`")
+
+
+def _checked(view: Fp8View) -> Iterator[tuple[str, str, _Content, frozenset[str]]]:
+    """Yield the active features that are there and check their settings, with the keys that they take."""
+    for key, name, content in _active(view):
+        known = _FEATURES.get(name)
+        if known is not None and known.takes is not None and view.beside.engine_from(*known.since) is not False:
+            yield key, name, content, known.takes
+
+
+def _unknown_settings(view: Fp8View) -> Iterator[Problem]:
+    for key, name, content, takes in _checked(view):
+        for setting in content:
+            if setting not in takes:
+                remedy = f"it takes {', '.join(sorted(takes - {'gemm', 'tensor'}))}"
+                yield _stops(f"{key}.{setting}", f"{name} takes no `{setting}`", remedy)
+
+
+def _unknown_products(view: Fp8View) -> Iterator[Problem]:
+    for key, name, content, takes in _checked(view):
+        names, products = content.get("gemms"), list(_targets(content, "gemm"))
+        if "gemms" not in takes:
+            continue
+        if isinstance(names, str) and "gemms_struct" not in content:
+            feature = f"`gemms: {names}` is a text, and each letter is taken for a product"
+            yield _stops(f"{key}.gemms", feature, f"write `[{names}]`")
+        if not products:
+            remedy = "write `gemms: [fprop, dgrad, wgrad]`, or some of them"
+            yield _stops(key, f"{name} does not say which products", remedy)
+        for gemms, inner in products:
+            for gemm in gemms:
+                if gemm not in _GEMMS:
+                    remedy = f"known are {', '.join(sorted(_GEMMS))}, in a list"
+                    yield _stops(f"{key}.gemms", f"there is no product {gemm!r}", remedy)
+            if "tensors" in takes:
+                yield from _unknown_tensors(key, name, inner, content.get("quant_format"))
+
+
+def _unknown_tensors(key: str, name: str, content: _Content, form: object) -> Iterator[Problem]:
+    targets = list(_targets(content, "tensor"))
+    if not targets:
+        remedy = "write `tensors: [activation, weight, gradient]`, or some"
+        yield _stops(key, f"{name} does not say which tensors", remedy)
+    for tensors, inner in targets:
         for tensor in tensors:
             if tensor not in _TENSORS:
                 yield suspect(
@@ -313,14 +408,10 @@ def _unknown_tensors(key: str, name: str, content: Mapping[str, object], form: o
                     f"there is no tensor {tensor!r}: nothing is done to it, in silence",
                     f"known are {', '.join(sorted(_TENSORS))}, in a list",
                 )
-        if name == FAKE:
-            form_name = inner.get("quant_format", content.get("quant_format", form))
-            if form_name not in _FORMATS:
-                yield _stops(
-                    key,
-                    f"{FAKE} with the format {form_name!r}",
-                    f"write `quant_format:`, one of {', '.join(_FORMATS[:2])}",
-                )
+        form_name = inner.get("quant_format", content.get("quant_format", form))
+        if name == FAKE and form_name not in _FORMATS:
+            remedy = f"write `quant_format:`, one of {', '.join(_FORMATS[:2])}"
+            yield _stops(key, f"{FAKE} with the format {form_name!r}", remedy)
 
 
 def _empty(view: Fp8View) -> Iterator[Problem]:
@@ -346,11 +437,10 @@ def _empty(view: Fp8View) -> Iterator[Problem]:
 
 
 def _deprecated(view: Fp8View) -> Iterator[Problem]:
-    if view.beside.engine_from(2, 13):
-        for section in _on(view):
-            for key, name, _ in _features(section):
-                if name in _NEW_NAMES:
-                    yield note(key, f"{name} is an old name since Transformer Engine 2.13", f"write {_NEW_NAMES[name]}")
+    for section in _on(view) if view.beside.engine_from(2, 13) else ():
+        for key, name, _ in _features(section):
+            if name in _FEATURES and (renamed := _FEATURES[name].renamed):
+                yield note(key, f"{name} is an old name since Transformer Engine 2.13", f"write {renamed}")
 
 
 _OPEN_END = re.compile(r"(?:\.\*)?$")
@@ -360,7 +450,8 @@ _ENDING_GROUP = re.compile(r"\((?:\?:)?([\d|]+)\)$")
 def _substring(view: Fp8View) -> Iterator[Problem]:
     for section in _on(view):
         layers = section.layers or {}
-        for kind in _words(layers.get("layer_types")) if isinstance(layers.get("layer_types"), list) else ():
+        types = layers.get("layer_types")
+        for kind in map(str, types) if isinstance(types, list) else ():
             if ends_in_number(kind):
                 yield too_many(f"{section.name}.layers.layer_types", kind, f"{kind}.", "it may be any part of a name")
         pattern = layers.get("layer_name_regex_pattern")
@@ -382,7 +473,11 @@ DEBUG: tuple[Rule[Fp8View], ...] = (
     Rule(code=Code.TE_DEBUG_EXACT_NAMES, check=_exact_names),
     Rule(code=Code.TE_DEBUG_FAKEQUANT_MX, check=_block_format),
     Rule(code=Code.TE_DEBUG_NEEDS_DELAYED, check=_needs_delayed),
-    Rule(code=Code.TE_DEBUG_UNKNOWN, check=_unknown),
+    Rule(code=Code.TE_DEBUG_UNKNOWN, check=_unknown_sections),
+    Rule(code=Code.TE_DEBUG_UNKNOWN, check=_unknown_layers),
+    Rule(code=Code.TE_DEBUG_UNKNOWN, check=_unknown_features),
+    Rule(code=Code.TE_DEBUG_UNKNOWN, check=_unknown_settings),
+    Rule(code=Code.TE_DEBUG_UNKNOWN, check=_unknown_products),
     Rule(code=Code.TE_DEBUG_EMPTY, check=_empty),
     Rule(code=Code.TE_DEBUG_DEPRECATED, check=_deprecated),
 )

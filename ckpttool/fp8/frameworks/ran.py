@@ -1,7 +1,7 @@
 """What the logs of a run say of the arithmetic that it really used.
 
 Source:
-    `dump.py`, `inspect_log.py`; torchtitan v0.1.0 to 2026-08 (`components/quantization/float8.py`, `mx.py`).
+    `arguments.py`, `inspect_log.py`; torchtitan v0.1.0 to 2026-08 (`components/quantization/float8.py`, `mx.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from ckpttool.core.domain.metrics import LogProblem
 from ckpttool.core.logs.base import lines_with
 from ckpttool.core.logs.reading import blocks_of
-from ckpttool.fp8.frameworks import dump, inspect_log
+from ckpttool.fp8.frameworks.arguments import BEGINS, DOTS, ENDS, PrintedArguments
+from ckpttool.fp8.frameworks.inspect_log import FEATURE, NOT_FOUND, PLAN, OperandsSeen
 from ckpttool.fp8.model.settings import RunArithmetic
 
 _RECIPE = re.compile(
@@ -28,10 +29,10 @@ _CONVERTED = (
 _ANY = re.compile(
     b"|".join(
         [
-            *map(re.escape, (dump.BEGINS, dump.ENDS, inspect_log.PLAN, inspect_log.FEATURE, inspect_log.NOT_FOUND)),
+            *map(re.escape, (BEGINS, ENDS, PLAN, FEATURE, NOT_FOUND)),
             *map(re.escape, (*_CONVERTED, _TENSORWISE)),
             rb"training active with recipe ",
-            dump.DOTS,
+            DOTS,
         ]
     )
 )
@@ -46,49 +47,32 @@ def read_arithmetic(paths: Iterable[str]) -> RunArithmetic:
         paths: Training logs and the logs of debug features; compressed ones, too.
     """
     paths = tuple(paths)
-    reader = _Reader()
+    printed, operands = PrintedArguments(), OperandsSeen()
+    recipe, converted = None, False
     problems = []
     for path in paths:
         for block in blocks_of(path):
             if isinstance(block, LogProblem):
                 problems.append(block)
-            else:
-                for _, line in lines_with(block, _ANY):
-                    reader.add(line)
-        reader.printed = None  # the rest of it is in no other file
+                continue
+            for _, line in lines_with(block, _ANY):
+                if printed.add(line):
+                    continue
+                if match := _RECIPE.fullmatch(line):
+                    recipe = match["recipe"].decode()
+                elif _TENSORWISE in line:
+                    recipe = "tensorwise"
+                elif any(names in line for names in _CONVERTED):
+                    converted = True
+                else:
+                    operands.add(line)
+        printed.end_file()
     return RunArithmetic(
         sources=paths,
-        arguments=None if reader.arguments is None else tuple(reader.arguments.items()),
-        operands=reader.operands.operands(),
-        config_missing=reader.operands.config_missing,
-        recipe=reader.recipe,
-        converted=reader.converted,
+        arguments=None if printed.values is None else tuple(printed.values.items()),
+        operands=operands.operands(),
+        config_missing=operands.config_missing,
+        recipe=recipe,
+        converted=converted,
         problems=tuple(problems),
     )
-
-
-class _Reader:
-    """What was read so far."""
-
-    def __init__(self) -> None:
-        self.arguments: dict[str, str] | None = None
-        self.printed: dict[str, str] | None = None
-        self.operands = inspect_log.OperandsSeen()
-        self.recipe: str | None = None
-        self.converted = False
-
-    def add(self, line: bytes) -> None:
-        if dump.ENDS in line:
-            self.arguments, self.printed = self.printed or self.arguments, None
-        elif dump.BEGINS in line:
-            self.printed = {}
-        elif self.printed is not None and (setting := dump.argument(line)):
-            self.printed[setting[0]] = setting[1]
-        elif match := _RECIPE.fullmatch(line):
-            self.recipe = match["recipe"].decode()
-        elif _TENSORWISE in line:
-            self.recipe = "tensorwise"
-        elif any(names in line for names in _CONVERTED):
-            self.converted = True
-        else:
-            self.operands.add(line)

@@ -17,8 +17,15 @@ from ckpttool.core.formats.config_text import TOML, parse_config
 from ckpttool.core.formats.safe_yaml import MAX_BYTES, Document, read_head, settings_of
 from ckpttool.core.logs.base import lines_with
 from ckpttool.core.logs.reading import blocks_of
-from ckpttool.fp8.frameworks import dump
-from ckpttool.fp8.frameworks.arguments import has_arguments, read_arguments, value_of
+from ckpttool.fp8.frameworks.arguments import (
+    BEGINS,
+    DOTS,
+    ENDS,
+    PrintedArguments,
+    has_arguments,
+    read_arguments,
+    value_of,
+)
 from ckpttool.fp8.model.settings import Fp8Input, Fp8Settings
 
 KEYS: Mapping[str, str] = {
@@ -66,7 +73,7 @@ NAMESPACE = "transformer_engine"
 MENTIONED = re.compile(r"fp8|float8|transformer[_-]?engine|\bmx\b", re.IGNORECASE)
 """A file that has such a word may switch FP8 on in a way that nobody here knows."""
 
-_PRINTED = re.compile(b"|".join([re.escape(dump.BEGINS), re.escape(dump.ENDS), dump.DOTS]))
+_PRINTED = re.compile(b"|".join([re.escape(BEGINS), re.escape(ENDS), DOTS]))
 _SPELT = re.compile(rf"\b(?:{'|'.join(sorted(KEYS.keys() - GENERAL | ELSEWHERE))})\b[\"']?\s*[:=]")
 _TOML_LINE = re.compile(r"^\s*\[\[?[A-Za-z0-9_.\"' -]+\]\]?\s*(?:#.*)?$", re.MULTILINE)
 
@@ -111,21 +118,19 @@ def read_settings(path: str) -> Fp8Settings:
 
 def _printed(path: str) -> tuple[Setting, ...] | None:
     """Return the arguments that were printed last; None where none were, or not to their end."""
-    complete: dict[str, Setting] | None = None
-    partial: dict[str, Setting] | None = None
+    printed = PrintedArguments()
     for block in blocks_of(path):
         if isinstance(block, LogProblem):
-            if block.ends_the_log and complete is None:
+            if block.ends_the_log and printed.values is None:
                 raise ConfigError(f"{path!r} {block.reason}")
             continue
         for number, line in lines_with(block, _PRINTED):
-            if dump.ENDS in line:
-                complete, partial = partial or complete, None
-            elif dump.BEGINS in line:
-                partial = {}
-            elif partial is not None and (argument := dump.argument(line)):
-                partial[argument[0]] = Setting(key=(argument[0],), value=value_of(argument[1]), line=number)
-    return None if complete is None else tuple(complete.values())
+            printed.add(line, number)
+    if printed.values is None:
+        return None
+    return tuple(
+        Setting(key=(name,), value=value_of(text), line=printed.lines[name]) for name, text in printed.values.items()
+    )
 
 
 def _parsed(content: bytes, path: str) -> Document:
