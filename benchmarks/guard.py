@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ckpttool.core.domain.guarding import GuardEventKind
 from ckpttool.guard import Guard, RobustZPolicy
-from ckpttool.guard.capture.remember import StepMemory
+from ckpttool.guard.capture.memory import StepMemory
 
 WIDTH, LAYERS, LENGTH, BATCH, LETTERS = 256, 4, 128, 8, 512
 LIMITS = {"norm": 1.01, "features": 1.03, "two processes": 1.02}

@@ -1,7 +1,7 @@
 from ckpttool.core.domain.asd import MINDSPORE as MINDSPORE
 from ckpttool.core.domain.asd import TORCH_NPU as TORCH_NPU
-from ckpttool.guard.capture.settings import CaptureBudget as CaptureBudget
-from ckpttool.guard.capture.settings import CaptureSettings as CaptureSettings
+from ckpttool.guard.capture.store import CaptureBudget as CaptureBudget
+from ckpttool.guard.capture.store import CaptureSettings as CaptureSettings
 from ckpttool.guard.replay.run import ReplayTask as ReplayTask
 from ckpttool.guard.resume import Resumed as Resumed
 from ckpttool.guard.resume import SeededByIndex as SeededByIndex

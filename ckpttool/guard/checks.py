@@ -1,22 +1,26 @@
-"""When matrix products and replicas are checked: after a strike, on patrol, every so many steps."""
+"""Checks of the device: matrix products after a strike and on patrol, replicas every so many steps.
+
+Of replicas a hash of whole numbers is compared, the largest with the smallest. It is an exclusive or: blind where two
+elements change alike, or change places. It finds a flip, and never proves that weights are equal.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+import torch
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.guarding import EventValue, GuardEventKind
 from ckpttool.core.domain.units import Rank, Step, on_ranks
 from ckpttool.core.errors import UsageError
-from ckpttool.core.storage import path_text
 from ckpttool.guard.agree import Ranks
-from ckpttool.guard.capture.settings import CaptureSettings
 from ckpttool.guard.checksum import MatmulChecksum
 from ckpttool.guard.contain import Containment, Part
-from ckpttool.guard.model.guarding import GuardMode
-from ckpttool.guard.replicas import Disagreement, ReplicaCheck
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,6 +29,9 @@ T = TypeVar("T")
 
 _CLOSER = 20
 """Steps that are checked after a result that was not finite, and then was."""
+_MOST_NAMES = 8
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Bytes of an element -> its bits as a number."""
 
 
 class Checks:
@@ -70,6 +77,14 @@ class Checks:
         if (runs or is_patrol or step <= self._closer_until) and self._contain.is_on(Part.CHECKSUM):
             self._run(lambda: self._begin(step))
 
+    def _begin(self, step: Step) -> None:
+        if self._checksum is None:
+            bare = self._model.module if isinstance(self._model, DistributedDataParallel) else self._model
+            self._checksum = MatmulChecksum(bare, self._contain.emit, rank=Rank(self._ranks.own), contained=self._run)
+        self._checksum.step = step
+        self._checksum.__enter__()
+        self._is_inside = True
+
     def look_closer(self, step: Step) -> None:
         """Check the products of the next steps on this rank: at this one it computed what it does not compute again."""
         self._closer_until = Step(step + _CLOSER)
@@ -94,78 +109,93 @@ class Checks:
         """Compare the weights of all ranks, where it is time. Every rank must call it in each step: it takes all."""
         if self._replicas is None or self._replica_every == 0 or step % self._replica_every:
             return
-        hashes = self._contain.run(Part.CHECKSUM, self._replicas.hashes)
-        disagreement = self._replicas.compare(hashes)
-        if disagreement is not None:
-            self._contain.emit(
-                GuardEventKind.REPLICAS_DISAGREE,
-                step=step,
-                parameters=[*disagreement.parameters],
-                count=disagreement.count,
-                ranks=[*disagreement.ranks],
-                message=_disagreement(disagreement),
-            )
-
-    def _begin(self, step: Step) -> None:
-        if self._checksum is None:
-            bare = self._model.module if isinstance(self._model, DistributedDataParallel) else self._model
-            self._checksum = MatmulChecksum(bare, self._contain.emit, rank=Rank(self._ranks.own), contained=self._run)
-        self._checksum.step = step
-        self._checksum.__enter__()
-        self._is_inside = True
+        disagreement = self._replicas.compare(self._contain.run(Part.CHECKSUM, self._replicas.hashes))
+        if disagreement is None:
+            return
+        names, ranks = disagreement.parameters, disagreement.ranks
+        on_which = f": another one on {on_ranks(ranks)}" if ranks else ""
+        message = f"weights differ from rank to rank{on_which}, in {', '.join(names)}"
+        if disagreement.count > len(names):
+            message += f" and {disagreement.count - len(names)} more"
+        self._contain.emit(
+            GuardEventKind.REPLICAS_DISAGREE,
+            step=step,
+            parameters=[*names],
+            count=disagreement.count,
+            ranks=[*ranks],
+            message=message,
+        )
 
     def _run(self, call: Callable[[], T]) -> T | None:
         """A checked step is slow, and is meant to be: that is not the guard's share of an ordinary one."""
         return self._contain.run(Part.CHECKSUM, call, waits=True)
 
 
-def _disagreement(disagreement: Disagreement) -> str:
-    names = ", ".join(disagreement.parameters)
-    more = (
-        f" and {disagreement.count - len(disagreement.parameters)} more"
-        if disagreement.count > len(disagreement.parameters)
-        else ""
-    )
-    on_which = f": another one on {on_ranks(disagreement.ranks)}" if disagreement.ranks else ""
-    return f"weights differ from rank to rank{on_which}, in {names}{more}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disagreement:
+    """Weights that are not the same on all ranks."""
+
+    parameters: tuple[str, ...]
+    """The first of them, in the model's order."""
+    count: int
+    """How many there are."""
+    ranks: tuple[int, ...]
+    """Global ranks that have other ones than most; none where no most is."""
 
 
-def refuse_settings(output: object, policy: object, scaler: object, capture: object, step: object) -> None:
-    """Refuse what a guard cannot mean, before it stands anywhere.
+class ReplicaCheck:
+    """Compares the weights of all ranks that `DistributedDataParallel` keeps the same."""
 
-    Raises:
-        UsageError: A setting is such.
-    """
-    if output is not None:
-        path_text(output, "output")
-    if policy is not None and (isinstance(policy, type) or not hasattr(policy, "begin")):
-        raise UsageError(f"a policy is an object, as RobustZPolicy() makes one, not {policy!r}")
-    if scaler is not None and not (hasattr(scaler, "get_scale") and hasattr(scaler, "is_enabled")):
-        raise UsageError(f"scaler is a loss scaler, as torch.amp.GradScaler() makes one, not {scaler!r}")
-    if capture is not None and not isinstance(capture, CaptureSettings):
-        raise UsageError(f"capture is CaptureSettings(...), or None for no captures, not {capture!r}")
-    if type(step) is not int or step < 0:
-        raise UsageError(f"step is a number of steps that were done, not {step!r}")
+    def __init__(self, model: DistributedDataParallel) -> None:
+        """Take the model as it is trained."""
+        self._parameters = dict(model.module.named_parameters())
+        device = next((parameter.device for parameter in self._parameters.values()), torch.device("cpu"))
+        self._ranks = Ranks(model.process_group, device)
+
+    def hashes(self) -> Tensor:
+        """Return [parameters], a whole number of the bits of each."""
+        digests = [_hash(parameter.detach()) for parameter in self._parameters.values()]
+        return torch.stack([number.to(digests[0].device) for number in digests])
+
+    def compare(self, hashes: Tensor | None) -> Disagreement | None:
+        """Return which weights differ; None where none do, or a rank has no hashes. Every rank must call it.
+
+        Args:
+            hashes: Of this rank; None where they could not be made.
+        """
+        own_hashes = torch.zeros(len(self._parameters), dtype=torch.int64) if hashes is None else hashes
+        failed = torch.tensor([hashes is None], dtype=torch.int64, device=own_hashes.device)
+        # What is inverted is ordered the other way: the largest of these is the smallest of those.
+        *maxima, any_failed = self._ranks.largest(torch.cat([own_hashes, ~own_hashes, failed]))
+        count = len(self._parameters)
+        differing = [
+            index
+            for index, (largest, inverted) in enumerate(zip(maxima[:count], maxima[count:], strict=True))
+            if largest != ~inverted
+        ]
+        if any_failed or not differing:
+            return None
+        names = tuple(self._parameters)
+        return Disagreement(
+            parameters=tuple(names[index] for index in differing[:_MOST_NAMES]),
+            count=len(differing),
+            ranks=self._outliers([int(own_hashes[index]) for index in differing[:_MOST_NAMES]]),
+        )
+
+    def _outliers(self, hashes: list[int]) -> tuple[int, ...]:
+        """Return who has other hashes than more than half of the ranks."""
+        by_rank = list(zip(*(self._ranks.gather(number) for number in hashes), strict=True))
+        usual, holders = Counter(by_rank).most_common(1)[0]
+        if 2 * holders <= len(by_rank):
+            return ()
+        return tuple(self._ranks.global_rank(rank) for rank, digest in enumerate(by_rank) if digest != usual)
 
 
-def mode_of(setting: GuardMode | str) -> GuardMode:
-    """Return what a guard does.
-
-    Raises:
-        UsageError: There is no such mode.
-    """
-    try:
-        return GuardMode(setting)
-    except ValueError:
-        raise UsageError(f"a guard can act or watch, not {setting!r}") from None
-
-
-def stops_at_abnormal(setting: str) -> bool:
-    """Return what follows from a wrong product: whether the training ends.
-
-    Raises:
-        UsageError: It is neither `warn` nor `stop`.
-    """
-    if setting not in {"warn", "stop"}:
-        raise UsageError(f"on_abnormal can be 'warn' or 'stop', not {setting!r}")
-    return setting == "stop"
+def _hash(tensor: Tensor) -> Tensor:
+    parts = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    bits = parts.view(_INTEGERS[parts.itemsize])
+    if not bits.numel():
+        return torch.zeros((), dtype=torch.int64, device=bits.device)
+    if hasattr(torch, "hash_tensor"):  # since 2.9
+        return torch.hash_tensor(bits).view(torch.int64)
+    return bits.sum(dtype=torch.int64)

@@ -8,8 +8,9 @@ from ckpttool.core.domain.guarding import EventValue, GuardEventKind
 from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import UsageError
-from ckpttool.guard.capture.facts import unwrapped
-from ckpttool.guard.norm import is_sharded, sum_of_squares
+from ckpttool.guard.capture.compute import unwrapped
+from ckpttool.guard.gradients import sum_of_squares
+from ckpttool.guard.nested import is_sharded
 from ckpttool.guard.objects import Objects
 from ckpttool.health.rules.timeline import SETTLED_AFTER
 

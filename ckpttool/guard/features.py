@@ -1,12 +1,14 @@
-"""Feature values of gradients: the square of the largest one of every third parameter, before clipping.
+"""Devices that compute wrongly, by feature values of gradients and the strikes that follow from them.
 
-After the ranks have averaged their gradients all hold the same ones: whose was wrong can be seen before alone. So under
+A feature value is the square of the largest gradient of every third parameter, before clipping. After the ranks have
+averaged their gradients all hold the same ones: whose was wrong can be seen before alone. So under
 `DistributedDataParallel` the values are taken by its communication hook, which then averages as torch does without one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -14,12 +16,146 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ckpttool.core.domain.finding import Severity
 from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.guarding import GuardEvent, GuardEventKind
+from ckpttool.core.domain.metrics import LocalTime
 from ckpttool.core.domain.units import Rank, Step
+from ckpttool.core.formats.strict_json import Json, ParseError, as_object
+from ckpttool.guard.agree import Agreement
+from ckpttool.guard.contain import Containment, Part
+from ckpttool.guard.gradients import Scaling
+from ckpttool.guard.nested import own_part
+from ckpttool.guard.rules.detector import FeatureValueDetector
 from ckpttool.health.model.asd import FeatureValue
+from ckpttool.health.policies.registry import settings_of
+
+_SELDOM = 10
+"""Steps between two looks, where looking at each costs too much."""
 
 _LOOKED_AT = (torch.float32, torch.bfloat16)
 """As Ascend's detector has it: float16 is scaled, and what overflows there is the scaler's business."""
+
+
+class SilentErrors:
+    """Takes the feature values of each step and judges them one step late, so that nothing waits for them.
+
+    Everything in it is contained. Where nobody asked for it, it does nothing.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        features: FeatureValueDetector | str | None,
+        scaling: Scaling,
+        contain: Containment,
+    ) -> None:
+        """Begin to look.
+
+        Args:
+            model: As it is trained.
+            features: What judges, or its settings; None: nothing does.
+            scaling: Of the loss, and so of gradients that are looked at in backward.
+            contain: What keeps exceptions in, and whom is told what is found.
+
+        Raises:
+            UsageError: Ascend's own parser would stop the training over the settings.
+        """
+        detector = FeatureValueDetector.of(features) if isinstance(features, str) else features
+        self._detector = detector if detector is not None and detector.is_on else None
+        self._wrong_settings = () if detector is None else detector.findings  # until they are told
+        self._scaling = scaling
+        self._contain = contain
+        self._every = 1
+        self._probe = None
+        if self._detector is not None:
+            self._probe = FeatureProbe(model, interval=self._detector.sample_interval)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether values are looked at."""
+        return self._detector is not None and self._contain.is_on(Part.FEATURES)
+
+    @property
+    def runs_checksum(self) -> bool:
+        """Whether all ranks agreed to check their matrix products."""
+        return self._detector is not None and self._detector.checking and self.is_on
+
+    def judge(self, step: Step) -> bool:
+        """Judge the values of the step before; tell whether this rank wants a check, which all begin together."""
+
+        def judge() -> bool:
+            findings, self._wrong_settings = self._wrong_settings, ()
+            for finding in findings:
+                if finding.severity is not Severity.NOTE:
+                    message = f"feature values: {finding.message}"
+                    self._contain.emit(GuardEventKind.ALARM, step=step, name=finding.code.value, message=message)
+            if self._detector is None or self._probe is None:
+                return False
+            now = time.time()
+            at = LocalTime(now + time.localtime(now).tm_gmtoff)  # this machine's own clock, as in its logs
+            self._tell(self._detector.take(self._probe.values(), at=at, step=step))
+            return self._detector.wants_checksum
+
+        return self._contain.run(Part.FEATURES, judge) or False
+
+    def take(self, step: Step, agreed: Agreement) -> None:
+        """Do what all ranks want, and take the values of this step, before its gradients are clipped."""
+
+        def take() -> None:
+            if self._detector is None or self._probe is None:
+                return
+            self._tell(self._detector.agree(wanted=agreed.strike, step=step))
+            if step % self._every == 0 or not agreed.is_finite:  # then it is asked whose they are
+                scale = self._scaling.scale()
+                self._probe.take(step, scale=1.0 if scale is None else scale)
+            if agreed.is_overflow:
+                self._probe.forget()
+
+        self._contain.run(Part.FEATURES, take)
+
+    def _tell(self, events: Iterable[GuardEvent]) -> None:
+        for event in events:
+            self._contain.emit(event.kind, step=event.step, **event.values)
+
+    def own_are_finite(self) -> bool | None:
+        """Tell whether this rank's gradients were finite before they were averaged; None where nobody saw them so."""
+        return self._contain.run(Part.FEATURES, lambda: None if self._probe is None else self._probe.own_are_finite)
+
+    def cost_too_much(self, reason: str) -> str:
+        """Look less often, and then not at all; return what was done."""
+        if self._every != _SELDOM:
+            self._every = _SELDOM
+            return "feature values are looked at in every tenth step"
+        if self._probe is not None:
+            self._probe.close()
+        self._contain.switch_off(Part.FEATURES, reason)
+        return "feature values are looked at no more"
+
+    def saved(self) -> Json:
+        """Return everything that is remembered, as JSON."""
+        if self._detector is None:
+            return None
+        return {"settings": _settings(self._detector), "detector": self._detector.saved()}
+
+    def restore(self, saved: Json, *, step: Step) -> None:
+        """Remember what another one with the same settings did; what is lost is told."""
+        if self._detector is None or saved is None:
+            return
+        try:
+            record = as_object(saved)
+            if record.get("settings") == _settings(self._detector):
+                rank = None if self._probe is None else self._probe.rank
+                self._detector.restore(record.get("detector"), rank=rank)
+                return
+            message = "feature values were judged with other settings"
+        except ParseError as error:
+            message = f"what was remembered of feature values cannot be read ({error})"
+        self._contain.emit(GuardEventKind.GUARD_RESET, step=step, message=f"{message}: it is not used")
+
+
+def _settings(detector: FeatureValueDetector) -> Json:
+    return [[name, value] for name, value in settings_of(detector.watch.policy)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +304,7 @@ def _largest(gradients: Sequence[Tensor]) -> list[Tensor]:
 
 def _local(gradient: Tensor) -> Tensor:
     """Return what of it lies here: of a sharded one this rank's part, of a sparse one what it holds."""
-    local: Tensor = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+    local = own_part(gradient)
     local = local.coalesce().values() if local.is_sparse else local
     return local if local.numel() else local.new_zeros(1)
 

@@ -13,8 +13,9 @@ from ckpttool.core.domain.guarding import EventValue, GuardEventKind
 from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import UsageError
 from ckpttool.guard import randomness
-from ckpttool.guard.capture.facts import unwrapped
-from ckpttool.guard.norm import EmbeddingNorm, is_sharded
+from ckpttool.guard.capture.compute import unwrapped
+from ckpttool.guard.gradients import EmbeddingNorm
+from ckpttool.guard.nested import is_sharded
 from ckpttool.guard.state_tree import Sharded, Unsaveable
 
 if TYPE_CHECKING:

@@ -23,8 +23,9 @@ from ckpttool.core.storage import open_storage
 from ckpttool.core.write.stream import FileDigest
 from ckpttool.guard import randomness
 from ckpttool.guard.agree import Ranks
+from ckpttool.guard.nested import map_tensors
 from ckpttool.guard.objects import Objects, Tree
-from ckpttool.guard.state_reading import UnreadableState, read
+from ckpttool.guard.state_tree import UnreadableState, read
 from ckpttool.guard.tensor_file import tensors_in
 from ckpttool.guard.writer import STATE_SCHEMA
 
@@ -275,19 +276,18 @@ _COPIED_BY_TORCH = ("model", "optimizer", "rng")
 
 def _own_memory(tree: Tree) -> Tree:
     """Copy what the training keeps as it is, so that it does not keep the whole file in memory."""
-    return {key: value if key in _COPIED_BY_TORCH else _copied(value, {}) for key, value in tree.items()}
 
+    def own(value: object) -> object:
+        copies: dict[int, Tensor] = {}  # one for each tensor, wherever it is met
 
-def _copied(value: Any, made: dict[int, Tensor]) -> Any:  # noqa: ANN401  whatever a training saves
-    if isinstance(value, Tensor):
-        if id(value) not in made:
-            made[id(value)] = value.detach().clone().requires_grad_(value.requires_grad)
-        return made[id(value)]
-    if isinstance(value, dict):
-        return type(value)((key, _copied(item, made)) for key, item in value.items())
-    if type(value) in {list, tuple}:
-        return type(value)(_copied(item, made) for item in value)
-    return value
+        def copy(tensor: Tensor) -> Tensor:
+            if id(tensor) not in copies:
+                copies[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+            return copies[id(tensor)]
+
+        return map_tensors(value, copy)
+
+    return {key: value if key in _COPIED_BY_TORCH else own(value) for key, value in tree.items()}
 
 
 Answer = TypeVar("Answer")

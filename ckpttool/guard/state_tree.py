@@ -2,7 +2,8 @@
 
 `spell` takes dict, list, tuple, str, int, float, bool, None, bytes, tensors, numpy arrays and scalars, dtypes and
 devices. A class would have to be imported to be read back, by a name that a file gives: so anything else is
-`Unsaveable`, with its path, before a byte is written. `state_reading.read` puts the value together again.
+`Unsaveable`, with its path, before a byte is written. `read` puts the value together again, from a file that may come
+from anybody.
 
 In the JSON a list is a list and every object is a tag with its content, so no user's key is ever taken for one. The
 order of keys is the dict's own: whoever writes the JSON must not sort it.
@@ -16,14 +17,26 @@ import re
 import struct
 import sys
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import torch
 
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.formats.strict_json import Json, JsonObject
-from ckpttool.guard.tensor_file import TYPES
+from ckpttool.core.formats.strict_json import (
+    Json,
+    JsonObject,
+    ParseError,
+    as_int,
+    as_list,
+    as_object,
+    as_str,
+    get_bool,
+    get_list,
+    get_object,
+    get_str,
+)
+from ckpttool.guard.tensor_file import TYPES, strided
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,13 +45,18 @@ if TYPE_CHECKING:
 MAX_DEPTH = 24
 """Containers in containers. `parse_json` reads 64 brackets: each of these takes two, and a record has its own."""
 
-ARRAY_TYPE = re.compile(r"[<>|][biufc][0-9]{1,2}")
+_ARRAY_TYPE = re.compile(r"[<>|][biufc][0-9]{1,2}")
 """The types of numpy arrays that can be spelled; never `O`: objects are pickles."""
 
 _LONGEST_INTEGER = 10_000  # bits: Python itself reads no more than 4,300 digits
 _MOST_EMPTY = 4  # times its elements may the memory be that one takes; else its bytes are kept in order
 _MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "ordered"}
 _SEQUENCES: dict[type, str] = {tuple: "tuple", torch.Size: "size"}
+
+_NAN_BITS = re.compile(r"[0-9a-f]{16}")
+_WORDS = ("nan", "inf", "-inf")
+_PLACEMENT = re.compile(r"replicate|shard:-?[0-9]{1,2}")
+_DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 
 _Container: TypeAlias = "dict[object, object] | list[object] | tuple[object, ...]"
 
@@ -174,7 +192,7 @@ class _Speller:
         plain = value.detach().resolve_conj().resolve_neg()
         record: JsonObject = {"requires_grad": True} if value.requires_grad else {}
         # The strides, too: in another order in memory another kernel takes it, and the last bits differ.
-        if not plain.is_contiguous() and fits(plain.shape, plain.stride()):
+        if not plain.is_contiguous() and _fits(plain.shape, plain.stride()):
             record |= {"shape": list(plain.shape), "stride": list(plain.stride())}
             for dimension, step in enumerate(plain.stride()):
                 plain = plain if step else plain.narrow(dimension, 0, 1)
@@ -269,7 +287,7 @@ def _float_word(value: float) -> str:
 
 
 def _array_type(dtype: np.dtype[Any], path: str) -> str:
-    if ARRAY_TYPE.fullmatch(dtype.str) is None:
+    if _ARRAY_TYPE.fullmatch(dtype.str) is None:
         raise Unsaveable(path, f"a numpy array of {dtype}")
     return str(dtype.str)
 
@@ -282,7 +300,7 @@ def _identity(tensor: torch.Tensor) -> object:
     return (tensor.device, *first, tensor.dtype, tensor.shape, tensor.stride())
 
 
-def fits(shape: Sequence[int], stride: Sequence[int]) -> bool:
+def _fits(shape: Sequence[int], stride: Sequence[int]) -> bool:
     """Tell whether no two elements lie in one place, but for repeated dimensions, and few places are left empty."""
     steps = sorted((step, length) for step, length in zip(stride, shape, strict=True) if length > 1 and step)
     extent = 1
@@ -291,3 +309,171 @@ def fits(shape: Sequence[int], stride: Sequence[int]) -> bool:
             return False
         extent += (length - 1) * step
     return extent <= _MOST_EMPTY * math.prod(length for _, length in steps)
+
+
+class UnreadableState(ValueError):  # noqa: N818  it names what cannot be read
+    """A tree that `spell` did not write: damaged, or made by somebody else."""
+
+
+def read(tree: Json, tensors: Mapping[str, torch.Tensor]) -> object:
+    """Put a value together from what `spell` made of it; tensors that were one are one again.
+
+    Args:
+        tree: As `EncodedValue.tree`; from a file it may be anything.
+        tensors: By name. They are used as they are, not copied.
+
+    Returns:
+        The value; a `Sharded` where a `DTensor` was.
+
+    Raises:
+        UnreadableState: The tree is none that `spell` writes, or a tensor is missing or of another type.
+    """
+    return _Reader(tensors).value(tree)
+
+
+class _Reader:
+    """Reads one tree, which may come from anybody."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self._tensors = tensors
+        self._made: dict[object, torch.Tensor] = {}
+
+    def value(self, tree: Json) -> object:
+        if isinstance(tree, list):
+            return [self.value(item) for item in tree]
+        if not isinstance(tree, dict):
+            return tree
+        tag = next(iter(tree), "")
+        read = self._READERS.get(tag)
+        if read is None:
+            raise UnreadableState(f"an object that begins with {tag!a:.40} is none that ckpttool writes")
+        try:
+            return read(self, tree)
+        except (ParseError, TypeError, ValueError, RuntimeError, OverflowError) as error:
+            if isinstance(error, UnreadableState):
+                raise
+            raise UnreadableState(f"{tag}: {error}") from None
+
+    def _mapping(self, tree: JsonObject) -> object:
+        tag = next(iter(tree))
+        rows = [(key, self.value(item)) for key, item in as_object(tree[tag]).items()]
+        return dict(rows) if tag == "dict" else OrderedDict(rows)
+
+    def _pairs(self, tree: JsonObject) -> object:
+        tag = next(iter(tree))
+        pairs = [as_list(pair) for pair in as_list(tree[tag])]
+        rows = [(self.value(key), self.value(item)) for key, item in pairs]
+        return dict(rows) if tag == "dict_pairs" else OrderedDict(rows)
+
+    def _tuple(self, tree: JsonObject) -> object:
+        return tuple(self.value(item) for item in get_list(tree, "tuple"))
+
+    def _size(self, tree: JsonObject) -> object:
+        return torch.Size(_integers(tree, "size"))
+
+    def _float(self, tree: JsonObject) -> object:
+        text = get_str(tree, "float")
+        if text in _WORDS:
+            return float(text)
+        if _NAN_BITS.fullmatch(text) is None:
+            raise ParseError(f"expected bits of a NaN, found {text!a:.40}")
+        value: float = struct.unpack(">d", bytes.fromhex(text))[0]
+        return value
+
+    def _bytes(self, tree: JsonObject) -> object:
+        return base64.b64decode(get_str(tree, "bytes"), validate=True)
+
+    def _dtype(self, tree: JsonObject) -> object:
+        name = get_str(tree, "dtype")
+        if name not in _DTYPES:
+            raise ParseError(f"this torch has no {name!a:.40}")
+        return _DTYPES[name]
+
+    def _device(self, tree: JsonObject) -> object:
+        return torch.device(get_str(tree, "device"))
+
+    def _numpy_dtype(self, tree: JsonObject) -> object:
+        return _read_array_type(tree, "numpy_dtype")
+
+    def _tensor(self, tree: JsonObject) -> torch.Tensor:
+        """Return a tensor; the same one wherever the same was."""
+        grad = "requires_grad" in tree and get_bool(tree, "requires_grad")
+        strided = (_integers(tree, "shape"), _integers(tree, "stride")) if "stride" in tree else None
+        same = (get_str(tree, "tensor"), grad, strided, "complex" in tree)
+        if same not in self._made:
+            stored = self._stored(tree, "tensor")
+            stored = torch.view_as_complex(stored) if "complex" in tree else stored
+            made = stored.detach() if strided is None else _strided(stored, *strided)
+            self._made[same] = made.requires_grad_(grad)
+        return self._made[same]
+
+    def _sharded(self, tree: JsonObject) -> object:
+        return Sharded(
+            local=self._tensor(get_object(tree, "sharded")),
+            shape=_integers(tree, "shape"),
+            stride=_integers(tree, "stride"),
+            mesh_shape=_integers(tree, "mesh_shape"),
+            mesh_names=tuple(as_str(name) for name in get_list(tree, "mesh_names")),
+            placements=tuple(_placement(placement) for placement in get_list(tree, "placements")),
+            device_type=get_str(tree, "device_type"),
+        )
+
+    def _array(self, tree: JsonObject) -> object:
+        tag = next(iter(tree))
+        kind = _read_array_type(tree, "of")
+        content = self._stored(tree, tag).contiguous().view(torch.uint8).numpy()
+        array = content.copy().view(kind).reshape(_integers(tree, "shape"))
+        return array if tag == "array" else array[()]
+
+    def _stored(self, tree: JsonObject, key: str) -> torch.Tensor:
+        name = get_str(tree, key)
+        if name not in self._tensors:
+            raise ParseError(f"there is no tensor {name!a:.80}")
+        return self._tensors[name]
+
+    _READERS: ClassVar[dict[str, Callable[[_Reader, JsonObject], object]]] = {
+        "dict": _mapping,
+        "ordered": _mapping,
+        "dict_pairs": _pairs,
+        "ordered_pairs": _pairs,
+        "tuple": _tuple,
+        "size": _size,
+        "float": _float,
+        "bytes": _bytes,
+        "dtype": _dtype,
+        "device": _device,
+        "numpy_dtype": _numpy_dtype,
+        "tensor": _tensor,
+        "sharded": _sharded,
+        "array": _array,
+        "scalar": _array,
+    }
+
+
+def _read_array_type(tree: JsonObject, key: str) -> np.dtype[Any]:
+    import numpy as np
+
+    text = get_str(tree, key)
+    if _ARRAY_TYPE.fullmatch(text) is None:
+        raise ParseError(f"expected the type of an array, found {text!a:.40}")
+    return np.dtype(text)
+
+
+def _integers(tree: JsonObject, key: str) -> tuple[int, ...]:
+    return tuple(as_int(value, minimum=0) for value in get_list(tree, key))
+
+
+def _placement(placement: Json) -> str:
+    text = as_str(placement)
+    if _PLACEMENT.fullmatch(text) is None:
+        raise ParseError(f"expected a placement, found {text!a:.40}")
+    return text
+
+
+def _strided(stored: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
+    if len(shape) != len(stride) or not _fits(shape, stride):
+        raise ParseError("strides that no tensor is saved with")
+    once = tuple(length if step else min(length, 1) for length, step in zip(shape, stride, strict=True))
+    if tuple(stored.shape) != once:
+        raise ParseError(f"expected a tensor of shape {once}, found {tuple(stored.shape)}")
+    return strided(stored, shape, stride)

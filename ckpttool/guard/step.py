@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -12,35 +14,79 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from ckpttool.core.domain.guarding import EventValue, GuardEventKind
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.guarding import EVENTS_FOLDER, EventValue, GuardEventKind
+from ckpttool.core.domain.metrics import StepMetrics
 from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import CkptToolError, UsageError
 from ckpttool.core.formats.strict_json import Json, JsonObject, ParseError, as_object, get_optional_int
+from ckpttool.core.storage import path_text
 from ckpttool.guard.agree import Agreement, Ranks, Vote
 from ckpttool.guard.buffers import Buffers
-from ckpttool.guard.capture.keeping import Keeping
-from ckpttool.guard.capture.settings import CaptureSettings
-from ckpttool.guard.checks import Checks, mode_of, refuse_settings, stops_at_abnormal
-from ckpttool.guard.contain import MOST_SHARE, MOST_SHARE_WITH_FEATURES, Containment, Pace, Part
-from ckpttool.guard.deciding import Decided, Deciding
-from ckpttool.guard.dropping import Closures, Updated, innermost, refuse_undroppable
-from ckpttool.guard.micro_batch import MicroBatch
-from ckpttool.guard.model.guarding import Action, Emit, GuardMode
-from ckpttool.guard.norm import EmbeddingNorm, Losses, clip, full, total_norm
-from ckpttool.guard.reporting import Telling
+from ckpttool.guard.capture.memory import StepMemory
+from ckpttool.guard.capture.store import CaptureSettings, CaptureStore, StepFacts
+from ckpttool.guard.checks import Checks
+from ckpttool.guard.contain import MOST_SHARE, MOST_SHARE_WITH_FEATURES, Containment, Pace, Part, one_line
+from ckpttool.guard.features import SilentErrors
+from ckpttool.guard.files.events import EventFile, EventSinks
+from ckpttool.guard.gradients import (
+    EmbeddingNorm,
+    Losses,
+    Reading,
+    Scaling,
+    Updated,
+    clip,
+    full,
+    innermost,
+    refuse_undroppable,
+    total_norm,
+)
+from ckpttool.guard.model.guarding import Action, Decision, Emit, GuardMode, Proposal
 from ckpttool.guard.rules.detector import FeatureValueDetector
 from ckpttool.guard.rules.guarding import STOPS_AT, SpikeGuard
-from ckpttool.guard.scaling import Scaling
-from ckpttool.guard.silent_errors import SilentErrors
 from ckpttool.health.policies.base import Policy
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.utils.hooks import RemovableHandle
 
+_ALARMS = {
+    "decided-too-late": "call guard.clip_ or guard.decide behind scaler.unscale_: else an overflow is seen "
+    "only when the next step begins, and its gradients are gone",
+    "scaler-not-given": "hand the loss scaler over, Guard(..., scaler=scaler): it was found when it first called the "
+    "optimizer, and what overflowed before was taken for a part of that step",
+    "no-micro-batch": "put guard.micro(batch) around forward and backward: else a dropped update leaves buffers "
+    "changed, as running means are, a loss that is not finite is not seen, and nothing is kept that could be replayed",
+}
+"""What a training should do otherwise, by the alarm's name."""
+
 
 class GuardStop(CkptToolError):  # noqa: N818  it is what a training ends by, not an error of it
     """So many updates in a row were dropped that the weights are bad. The last one was dropped, too."""
+
+
+class MicroBatch:
+    """Stands around forward and backward of one micro-batch; an exception in these passes through."""
+
+    def __init__(self, guard: Guard, batch: object, index: int | None) -> None:
+        """Take the guard, the batch as the model gets it, and its number in the epoch."""
+        self._guard = guard
+        self._batch = batch
+        self._index = index
+
+    def __enter__(self) -> MicroBatch:  # noqa: PYI034  `Self` is in Python since 3.11
+        self._guard.begin(self._batch, self._index)
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        self._guard.end()
+
+    def loss(self, loss: Tensor) -> Tensor:
+        """Take the loss, as it is handed to `backward`, and return it: nothing waits for the device."""
+        self._guard.take_loss(loss)
+        return loss
 
 
 class Guard:
@@ -103,8 +149,8 @@ class Guard:
         Raises:
             UsageError: The optimizer cannot be kept from an update, or a setting cannot be meant.
         """
-        self.mode = mode_of(mode)
-        refuse_settings(output, policy, scaler, capture, step)
+        _refuse_settings(output, policy, mode, scaler, capture, on_abnormal, step)
+        self.mode = GuardMode(mode)
         self.model = model
         self.optimizer = innermost(optimizer)
         if self.mode is GuardMode.ACT:
@@ -116,26 +162,32 @@ class Guard:
         """Whether the last update was: where a learning rate must not move with a dropped one, ask this."""
         self.on_stop: Callable[[GuardStop], None] | None = None
         """Called in place of raising `GuardStop`, by trainers that end in another way."""
+        self.embedding = EmbeddingNorm()
+        """Of the parameter whose gradient tells the health of saves, if a writer names one."""
+        self._output = None if output is None else os.fspath(output)
+        self._capture_settings = capture
+        self._stops_at_abnormal = on_abnormal == "stop"
         self._scaling = Scaling(scaler, self.optimizer)
         self._spikes = SpikeGuard(policy, count_threshold, self.mode)
         self._pace = Pace()
         self._updated = Updated(model, self.optimizer)
-        self._closures = Closures(self._ready, is_one_step=self.mode is GuardMode.WATCH)
         self._ranks = Ranks(group, self._updated.device)
-        self._telling = Telling(output, sinks, self._ranks, self._about)
+        self._events = EventSinks(sinks, begin=self._begin_file)
         self._contain = Containment(self.tell)
         self._checks = Checks(model, self._ranks, self._contain, patrol=patrol, replica_every=replica_every)
-        self._deciding = Deciding(self._spikes, self.mode, self._scaling, self._ranks, self._contain)
-        self._deciding.stops_at_abnormal = stops_at_abnormal(on_abnormal)
         self._buffers = Buffers(model)
         self._losses = Losses()
         self._features = SilentErrors(model, features, self._scaling, self._contain)
-        self._keeping = Keeping.of(model, self.optimizer, output, capture, self._contain)
-        self.embedding = EmbeddingNorm()
-        """Of the parameter whose gradient tells the health of saves, if a writer names one."""
+        self._memory: StepMemory | None = None  # None: no step is captured
+        if output is not None and capture is not None:
+            budget = capture.budget
+            self._memory = StepMemory(model, host_batches=budget.host_batches, device_batches=budget.device_batches)
+        self._store: CaptureStore | None = None
+        self._alarmed: set[str] = set()
         self._is_open = False  # a step has begun
         self._is_decided = False
         self._drops = False
+        self._is_repeated = False  # a closure is called again in a step that was counted
         self._norms_agreed = False  # once at least: it is one norm that all ranks have
         self._is_slow = False
         self._hook: RemovableHandle | None = None
@@ -146,7 +198,7 @@ class Guard:
     @property
     def sinks(self) -> list[Emit]:
         """Whom events are told to, beside the file; more can be added. One that raises three times is left out."""
-        return self._telling.sinks
+        return self._events.sinks
 
     def micro(self, batch: object = None, *, index: int | None = None) -> MicroBatch:
         """Return what stands around forward and backward of a batch, which may have a number in its epoch."""
@@ -197,6 +249,8 @@ class Guard:
         if most is not None and not self._drops:
             clip(self._updated.current(), most, norm)
 
+    # What is remembered over restarts.
+
     def saved(self) -> JsonObject:
         """Return everything that is remembered: plain JSON, for a checkpoint."""
 
@@ -208,7 +262,7 @@ class Guard:
             "step": self.step,
             "norms_agreed": self._norms_agreed,
             "features": state(self._features.saved),
-            "captures": state(self._keeping.saved),
+            "captures": None if self._memory is None else state(lambda: {**self._captures().saved()}),
         }
 
     def restore(self, saved: Json) -> None:
@@ -219,54 +273,86 @@ class Guard:
         except ParseError:  # or there is nothing: the rule says so
             record = {}
         self._norms_agreed = record.get("norms_agreed") is True
+        captures = record.get("captures")
+
+        def restore_captures() -> None:
+            if isinstance(captures, dict) and self._memory is not None:
+                self._captures().restore(captures)
+
         for restore in (
-            lambda: self._telling.tell_all(self._spikes.restore(saved, step=self.step)),
+            lambda: self._events.tell_all(self._spikes.restore(saved, step=self.step)),
             lambda: self._features.restore(record.get("features"), step=self.step),
-            lambda: self._keeping.restore(record.get("captures")),
+            restore_captures,
         ):
             self._contain.run(Part.STATE, restore, always=True)
 
+    # Events.
+
     def tell(self, kind: GuardEventKind, /, *, step: Step, **values: EventValue) -> None:
         """Tell an event to the file and all sinks: for what works beside the guard, too."""
-        self._telling.tell(kind, step=step, **values)
+        self._events.tell(kind, step=step, **values)
         if kind is GuardEventKind.TRANSIENT:
             self._checks.look_closer(step)
+
+    def _begin_file(self) -> EventFile | None:
+        """Begin the event file. Called when there is something to tell: by then all ranks have met."""
+        if self._output is None:
+            return None
+        try:
+            return EventFile(
+                self._output,
+                rank=self._ranks.own,
+                world_size=self._ranks.world,
+                step=self._began,
+                policy=self._spikes.saved()["policy"],
+                versions={"python": sys.version.split()[0], "torch": torch.__version__},
+            )
+        except Exception as error:  # noqa: BLE001  whatever it is, the training must not end by it
+            self._events.tell(GuardEventKind.GUARD_ERROR, step=self._began, part="events", error=one_line(error))
+            return None
+
+    def _alarm(self, name: str, *, step: Step) -> None:
+        """Ask, once, for what the training should do otherwise."""
+        if name not in self._alarmed:
+            self._alarmed.add(name)
+            self._events.tell(GuardEventKind.ALARM, step=step, name=name, message=_ALARMS[name])
 
     def close(self) -> None:
         """Write the events that are left; the end of the process does so, too."""
         self.end()  # of a micro-batch that somebody began, and never ended
-        self._telling.close()
-
-    def _about(self) -> tuple[Step, EventValue]:
-        return self._began, self._spikes.saved()["policy"]
+        self._events.close()
 
     # What a micro-batch tells.
 
     def begin(self, batch: object, index: int | None = None) -> None:
         """Begin a micro-batch, and with the first one the step. Called by `MicroBatch`."""
-        if self._closures.is_repeated:
+        if self._is_repeated:
             return
         if self._contain.run(Part.STATE, self._scaling.has_stepped) and self._is_open:
-            self._telling.ask("decided-too-late", step=self._contain.step)
+            self._alarm("decided-too-late", step=self._contain.step)
             self._decide(math.inf)  # only what is not finite does a scaler keep from the optimizer
         if not self._is_open:
             self._is_open, self._is_decided, self._drops = True, False, False
             self._contain.step = Step(self.step + 1)
             self._contain.run(Part.BUFFERS, self._buffers.take)
             self._be_last()
-        self._keeping.micro(batch, index)
+        if (memory := self._memory) is not None and batch is not None:
+            self._contain.run(Part.MEMORY, lambda: memory.micro(batch, index=index))
         self._checks.enter(self._contain.step, runs=self._features.runs_checksum)
 
     def end(self) -> None:
-        """End a micro-batch. Called by `MicroBatch`."""
+        """End a micro-batch: nothing of the guard stays on the model. Called by `MicroBatch`."""
         self._checks.leave()
-        self._keeping.leave()
+        if self._memory is not None:
+            self._contain.run(Part.MEMORY, self._memory.leave, always=True)
 
     def take_loss(self, loss: Tensor) -> None:
         """Take the local loss of a micro-batch. Called by `MicroBatch`."""
-        if not self._closures.is_repeated:
-            self._contain.run(Part.NORM, lambda: self._losses.add(loss))
-            self._keeping.loss(loss)
+        if self._is_repeated:
+            return
+        self._contain.run(Part.NORM, lambda: self._losses.add(loss))
+        if (memory := self._memory) is not None:
+            self._contain.run(Part.MEMORY, lambda: memory.loss(loss))
 
     # The decision.
 
@@ -279,54 +365,101 @@ class Guard:
     def _decide(self, norm: Tensor | float | None, *, scale: Tensor | None = None) -> float | None:
         """Decide, and return to which norm the policy clips; None: it does not.
 
+        Everything but what takes all ranks is contained, so that every rank comes to that, in every step.
+
         Args:
-            norm: Of all gradients, before clipping.
+            norm: Of all gradients, before clipping; None where it could not be taken.
             scale: By which gradients are multiplied that a fused update unscales by itself.
         """
-        if self._closures.is_repeated:
+        if self._is_repeated:
             return None
-        step = self._contain.step = Step(self.step + 1)
-        if self._contain.is_off:
+        contain, step = self._contain, Step(self.step + 1)
+        contain.step = step
+        if contain.is_off:
             self.step = step
             self.embedding.applied = None
-            self._close(drops=False, applied=True)
+            self._end_step(drops=False, applied=True)
             return None
         if not self._is_open and not self._is_decided:
-            self._telling.ask("no-micro-batch", step=step)
-        vote = Vote(strike=self._features.judge(step), abnormal=self._checks.take_abnormal())
-        squares = self._contain.run(Part.EMBEDDING, lambda: self.embedding.measured(scale))
-        decided = self._deciding.decide(step, norm, self._losses, vote, embedding=squares)
+            self._alarm("no-micro-batch", step=step)
+        strike, abnormal = self._features.judge(step), self._checks.take_abnormal()
+        reading = self._read(norm, scale)
+        proposal = None if reading is None else self._propose(reading, step)
+        if proposal is not None and abnormal and self._stops_at_abnormal:
+            proposal = replace(proposal, action=Action.STOP)
+        vote = Vote(proposal=proposal, failed=contain.next_failed(), strike=strike, abnormal=abnormal)
+        agreed = self._ranks.agree(vote)
+        contain.agreed(agreed.failed)
+        decision = self._settle(agreed)
+        drops = decision.action is not Action.APPLY
         self.step = step
         self._checks.compare_replicas(step)
-        self._features.take(step, decided.agreed)
-        culprits = self._culprits(decided)
-        if not decided.agreed.is_finite and not decided.agreed.is_overflow:
-            self._keeping.capture(step, self._spikes.applied, self._scaling.scaler, self._buffers)
-        if decided.drops:
-            self._contain.run(Part.BUFFERS, self._buffers.restore)
-        self._close(drops=decided.drops, applied=decided.is_applied)
-        if decided.is_applied:
-            self.embedding.applied = None if decided.reading is None else decided.reading.embedding
-        self._contain.run(Part.EVENTS, lambda: self._tell_step(decided, culprits))
-        if decided.decision.action is Action.STOP:
-            self._stop(decided.agreed)
-        return decided.decision.limit
+        self._features.take(step, agreed)
+        culprits = self._culprits(reading, agreed)
+        if not agreed.is_finite and not agreed.is_overflow:
+            self._capture(step)
+        if drops:
+            contain.run(Part.BUFFERS, self._buffers.restore)
+        # What overflowed the loss scaler drops, whatever the guard does.
+        self._end_step(drops=drops, applied=not drops and not agreed.is_overflow)
+        if self.applied:
+            self.embedding.applied = None if reading is None else reading.embedding
+        contain.run(Part.EVENTS, lambda: self._tell_step(reading, agreed, decision, culprits))
+        if decision.action is Action.STOP:
+            self._stop(agreed)
+        return decision.limit
 
-    def _culprits(self, decided: Decided) -> list[int]:
+    def _read(self, norm: Tensor | float | None, scale: Tensor | None) -> Reading | None:
+        """Read this rank's numbers, for which the host waits for the device; None where that fails."""
+        squares = self._contain.run(Part.EMBEDDING, lambda: self.embedding.measured(scale))
+        if norm is None:
+            return None
+        return self._contain.run(Part.NORM, lambda: self._losses.read(norm, squares), waits=True)
+
+    def _propose(self, reading: Reading, step: Step) -> Proposal:
+        row = StepMetrics(
+            step=step, loss=reading.loss, global_norm=reading.norm, embedding_local_norm=reading.embedding
+        )
+
+        def propose() -> Proposal:
+            # To ask for the scale the host waits for the device, so only where it matters.
+            scale = None if math.isfinite(reading.norm) else self._scaling.scale()
+            return self._spikes.propose(row, losses_finite=reading.losses_finite, scale=scale)
+
+        proposal = self._contain.run(Part.POLICY, propose)
+        if proposal is not None:
+            return proposal
+        # What is certain without any rule stays certain where the rule fails.
+        is_finite = math.isfinite(reading.norm) and reading.losses_finite
+        return Proposal(action=Action.APPLY if is_finite else Action.SKIP, norm=reading.norm, is_finite=is_finite)
+
+    def _settle(self, agreed: Agreement) -> Decision:
+        proposal = agreed.proposal
+        if proposal is None or self._contain.is_off:
+            return Decision(action=Action.APPLY)
+        decision = self._contain.run(Part.POLICY, lambda: self._spikes.settle(proposal))
+        if decision is not None:
+            return decision
+        # The other ranks settled the same numbers, and drop where any rank wanted to.
+        must_wait = self.mode is GuardMode.ACT and (proposal.action is not Action.APPLY or not proposal.is_finite)
+        return Decision(action=Action.SKIP if must_wait else Action.APPLY)
+
+    def _culprits(self, reading: Reading | None, agreed: Agreement) -> list[int]:
         """Return the ranks whose own numbers are not finite. Asked by all of them or none: it takes all."""
-        if decided.agreed.is_finite or self._contain.is_off:
+        if agreed.is_finite or self._contain.is_off:
             return []
         own_are_finite = self._features.own_are_finite()
-        is_bad = own_are_finite is False or (decided.reading is not None and not decided.reading.losses_finite)
+        is_bad = own_are_finite is False or (reading is not None and not reading.losses_finite)
         return [rank for rank, bad in enumerate(self._ranks.gather(int(is_bad))) if bad]
 
-    def _tell_step(self, decided: Decided, culprits: Sequence[int]) -> None:
-        agreed = decided.agreed
+    def _tell_step(
+        self, reading: Reading | None, agreed: Agreement, decision: Decision, culprits: Sequence[int]
+    ) -> None:
         values: dict[str, EventValue] = {"optimizer_step": self._spikes.applied, "skipped": self._drops}
-        if decided.reading is not None:
-            values |= {"loss": decided.reading.loss, "global_norm": decided.reading.norm}
-            if decided.reading.embedding is not None:
-                values["embedding_local_norm"] = decided.reading.embedding
+        if reading is not None:
+            values |= {"loss": reading.loss, "global_norm": reading.norm}
+            if reading.embedding is not None:
+                values["embedding_local_norm"] = reading.embedding
         if self._scaling.scaler is not None:
             values["overflow"] = agreed.is_overflow
         values |= self._checks.fields()
@@ -336,10 +469,10 @@ class Guard:
             values["overhead"] = round(share, 4)
             self._keep_pace(own_seconds, share)
         self.tell(GuardEventKind.STEP, step=self.step, **values)
-        for event in decided.decision.events:
+        for event in decision.events:
             if event.kind is GuardEventKind.NONFINITE and culprits:
                 event.values["ranks"] = [*culprits]
-        self._telling.tell_all(decided.decision.events)
+        self._events.tell_all(decision.events)
         if agreed.norms_differ and self._norms_agreed:
             self.tell(GuardEventKind.REPLICAS_DISAGREE, step=self.step, message="the norm differs from rank to rank")
         self._norms_agreed = not agreed.norms_differ  # told once, until they agree again
@@ -358,21 +491,55 @@ class Guard:
         if self._features.is_on == is_due:
             self.tell(GuardEventKind.ALARM, step=self.step, name="guard-too-slow", message=message)
 
-    def _close(self, *, drops: bool, applied: bool) -> None:
+    def _end_step(self, *, drops: bool, applied: bool) -> None:
         self._is_open, self._is_decided = False, True
         self._drops, self.applied = drops, applied
         self._losses = Losses()
         self._buffers.forget()
-        self._keeping.forget()
+        if self._memory is not None:
+            self._contain.run(Part.MEMORY, self._memory.forget)
 
     def _stop(self, agreed: Agreement) -> None:
         why = f"{self._spikes.in_a_row} updates in a row were dropped, so the weights are bad"
-        if agreed.abnormal and self._deciding.stops_at_abnormal:
+        if agreed.abnormal and self._stops_at_abnormal:
             why = "a matrix product was wrong; the event checksum-abnormal names the device"
         stop = GuardStop(f"step {self.step}: {why}; `ckpttool resolve --around-spike last` says from where to go on")
         if self.on_stop is None:
             raise stop
         self.on_stop(stop)
+
+    # The capture of a step that is not finite.
+
+    def _captures(self) -> CaptureStore:
+        """Return the captures of this rank. Made when one is needed: ranks may meet only after the guard was made."""
+        if self._store is None:
+            self._store = CaptureStore(
+                os.path.join(self._output or "", EVENTS_FOLDER),
+                self.model,
+                emit=self.tell,
+                rank=self._ranks.own,
+                world_size=self._ranks.world,
+                settings=self._capture_settings or CaptureSettings(),
+                optimizer=self.optimizer,
+            )
+        return self._store
+
+    def _capture(self, step: Step) -> None:
+        """Capture the step that is remembered; weights, gradients and buffers are as before when it returns."""
+        if (memory := self._memory) is None:
+            return
+
+        def capture() -> None:
+            facts = StepFacts(
+                step=step,
+                optimizer_step=self._spikes.applied,
+                scale=self._scaling.scale(),
+                buffers_left_out=self._buffers.left_out,
+                restore_buffers=self._buffers.restore,
+            )
+            self._captures().capture(memory, facts)
+
+        self._contain.run(Part.CAPTURE, capture, waits=True)  # it is no part of what every step costs
 
     # The moment before the update.
 
@@ -387,15 +554,36 @@ class Guard:
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Drop the gradients where so decided. `args[0]` is the optimizer; a closure makes the gradients only now."""
         if callable(closure := kwargs.get("closure")):
-            return args, {**kwargs, "closure": self._closures.guarded(closure)}
+            return args, {**kwargs, "closure": self._guarded(closure)}
         if len(args) > 1 and callable(args[1]):
-            return (args[0], self._closures.guarded(args[1]), *args[2:]), kwargs
+            return (args[0], self._guarded(args[1]), *args[2:]), kwargs
         self._ready()
         return None
 
+    def _guarded(self, closure: Callable[[], object]) -> Callable[[], object]:
+        """Return what one step of an optimizer is handed instead of a closure, which LBFGS calls many times.
+
+        All calls are one step for a guard that watches. Where updates are dropped each is a step of its own: the
+        gradients of any call may be those that do harm.
+        """
+        was_called = False
+
+        def guarded() -> object:
+            nonlocal was_called
+            self._is_repeated, was_called = was_called and self.mode is GuardMode.WATCH, True
+            try:
+                loss = closure()
+                self._ready()
+            finally:
+                self._is_repeated = False
+            return loss
+
+        return guarded
+
     def _ready(self) -> None:
+        """Decide where nobody did, and drop the gradients where so decided."""
         if self._contain.run(Part.STATE, self._scaling.finds):
-            self._telling.ask("scaler-not-given", step=self._contain.step)
+            self._alarm("scaler-not-given", step=self._contain.step)
         if not self._is_decided:
             norm = None if self._contain.is_off else self._norm(self._updated.current())
             scale = getattr(self.optimizer, "grad_scale", None)  # a fused update unscales by itself
@@ -405,9 +593,33 @@ class Guard:
             if norm is not None:
                 self._clip(limit, norm)
             if self._scaling.is_on:  # which at an overflow does not call it at all
-                self._telling.ask("decided-too-late", step=self.step)
+                self._alarm("decided-too-late", step=self.step)
         if self._drops:
             self.applied = self._contain.run(Part.DROP, self._updated.drop) is None
 
     def _after_update(self, _optimizer: Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
         self._is_decided = self._drops = False
+
+
+def _refuse_settings(  # noqa: PLR0913, PLR0917  of a guard
+    output: object, policy: object, mode: object, scaler: object, capture: object, on_abnormal: object, step: object
+) -> None:
+    """Refuse what a guard cannot mean, before it stands anywhere.
+
+    Raises:
+        UsageError: A setting is such.
+    """
+    if mode not in tuple(GuardMode):
+        raise UsageError(f"a guard can act or watch, not {mode!r}")
+    if output is not None:
+        path_text(output, "output")
+    if policy is not None and (isinstance(policy, type) or not hasattr(policy, "begin")):
+        raise UsageError(f"a policy is an object, as RobustZPolicy() makes one, not {policy!r}")
+    if scaler is not None and not (hasattr(scaler, "get_scale") and hasattr(scaler, "is_enabled")):
+        raise UsageError(f"scaler is a loss scaler, as torch.amp.GradScaler() makes one, not {scaler!r}")
+    if capture is not None and not isinstance(capture, CaptureSettings):
+        raise UsageError(f"capture is CaptureSettings(...), or None for no captures, not {capture!r}")
+    if on_abnormal not in {"warn", "stop"}:
+        raise UsageError(f"on_abnormal can be 'warn' or 'stop', not {on_abnormal!r}")
+    if type(step) is not int or step < 0:
+        raise UsageError(f"step is a number of steps that were done, not {step!r}")

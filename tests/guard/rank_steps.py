@@ -16,12 +16,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ckpttool.guard import Guard, GuardStop
 from ckpttool.guard.buffers import Buffers
-from ckpttool.guard.capture.remember import StepMemory
+from ckpttool.guard.capture.memory import StepMemory
 from ckpttool.guard.capture.store import CaptureStore
+from ckpttool.guard.checks import ReplicaCheck
 from ckpttool.guard.features import FeatureProbe
 from ckpttool.guard.files.events import EventFile
-from ckpttool.guard.norm import Losses
-from ckpttool.guard.replicas import ReplicaCheck
+from ckpttool.guard.gradients import Losses
 from ckpttool.guard.rules.detector import FeatureValueDetector
 from ckpttool.guard.rules.guarding import SpikeGuard
 from ckpttool.health.policies.base import Policy

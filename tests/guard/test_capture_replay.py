@@ -17,7 +17,7 @@ from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import ExitCode
 from ckpttool.guard import CaptureBudget, CaptureSettings, Guard
 from ckpttool.guard.buffers import Buffers
-from ckpttool.guard.capture.remember import StepMemory, callable_parts
+from ckpttool.guard.capture.memory import StepMemory, callable_parts
 from ckpttool.guard.capture.store import CaptureStore, StepFacts
 from ckpttool.guard.model.capture import Capture, NanQuestion, NanReplay, NanVerdict, OriginKind
 from tests.guard import capturing

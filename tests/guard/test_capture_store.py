@@ -18,9 +18,9 @@ from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.guarding import GuardEventKind
 from ckpttool.core.domain.units import ByteCount, Step
 from ckpttool.guard import CaptureBudget, CaptureSettings, Guard, randomness
+from ckpttool.guard.capture import shard
 from ckpttool.guard.capture import store as store_module
-from ckpttool.guard.capture import writing
-from ckpttool.guard.capture.remember import Remembered, StepMemory
+from ckpttool.guard.capture.memory import Remembered, StepMemory
 from ckpttool.guard.capture.store import CaptureStore, StepFacts
 from ckpttool.guard.model.capture import Capture, CaptureLevel, NanQuestion
 from tests.guard.capturing import HardNet, batches, loss_of, place, train
@@ -104,7 +104,7 @@ def test_what_cannot_be_written_is_taken_away_and_told(tmp_path: Path, monkeypat
             raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as patched:
-            patched.setattr(writing, name, full)
+            patched.setattr(shard, name, full)
             capture, told = captured(tmp_path)
         assert capture is None
         (event,) = told.of(GuardEventKind.CAPTURE_FAILED)
@@ -121,7 +121,7 @@ def test_a_disk_that_takes_nothing_is_given_up(tmp_path: Path, monkeypatch: pyte
         for _block in blocks:
             Path(path).touch()
 
-    monkeypatch.setattr(writing, "stream", hangs)
+    monkeypatch.setattr(shard, "stream", hangs)
     capture, told = captured(tmp_path, budget=CaptureBudget(io_timeout=0.2))
     assert capture is None
     assert "took nothing for 0.2 s" in str(told.of(GuardEventKind.CAPTURE_FAILED)[0]["error"])
@@ -213,7 +213,7 @@ def accumulated(output: Path, room: int) -> tuple[Told, list[float]]:
             items[0, 0] = float("nan")
         with guard.micro({"items": items, "sizes": (items.shape, "text")}) as micro:
             micro.loss(loss := model(items).mean()).backward()
-        memory = guard._keeping._memory  # noqa: SLF001  nobody else tells what is held
+        memory = guard._memory  # noqa: SLF001  nobody else tells what is held
         assert memory is not None
         held.append(float(sum(each.nbytes(on_host=True) for each in memory.micro_batches)))
         assert not loss.isnan() or number == 1

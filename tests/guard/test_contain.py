@@ -13,18 +13,15 @@ from torch import optim
 from ckpttool.core.domain.guarding import GuardEventKind
 from ckpttool.guard import contain, step
 from ckpttool.guard.buffers import Buffers
-from ckpttool.guard.capture.keeping import Keeping
-from ckpttool.guard.capture.remember import StepMemory
+from ckpttool.guard.capture.memory import StepMemory
 from ckpttool.guard.capture.store import CaptureStore
 from ckpttool.guard.checksum import MatmulChecksum
 from ckpttool.guard.contain import Containment, Pace, Part
-from ckpttool.guard.dropping import Updated
-from ckpttool.guard.features import FeatureProbe
+from ckpttool.guard.features import FeatureProbe, SilentErrors
 from ckpttool.guard.files.events import EventFile
-from ckpttool.guard.norm import Losses
+from ckpttool.guard.gradients import Losses, Updated
 from ckpttool.guard.rules.detector import FeatureValueDetector
 from ckpttool.guard.rules.guarding import SpikeGuard
-from ckpttool.guard.silent_errors import SilentErrors
 from tests.guard.faulty import nth, raising
 from tests.guard.loop import INFINITE, NOT_A_NUMBER, Told, Training, batches
 
@@ -95,7 +92,7 @@ def test_a_part_that_raises_once_costs_that_step_alone(owner: object, name: str,
 
 
 STATES: list[tuple[type, str]] = [
-    (kind, name) for kind in (SpikeGuard, SilentErrors, Keeping) for name in ("saved", "restore")
+    (kind, name) for kind in (SpikeGuard, SilentErrors, CaptureStore) for name in ("saved", "restore")
 ]
 
 

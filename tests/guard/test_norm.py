@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from ckpttool.guard import norm
-from ckpttool.guard.norm import Losses, total_norm
+from ckpttool.guard import gradients
+from ckpttool.guard.gradients import Losses, total_norm
 
 
 def with_gradients(*gradients: torch.Tensor) -> list[torch.Tensor]:
@@ -69,5 +69,5 @@ def test_one_transfer_from_a_device_reads_what_is_read_here_one_by_one(dtype: to
         return repr(losses.read(torch.tensor([2 / 3], dtype=torch.float32).sum()))
 
     here = read()
-    with patch.object(norm, "_are_here", lambda *_: False):
+    with patch.object(gradients, "_are_here", lambda *_: False):
         assert read() == here

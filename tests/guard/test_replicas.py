@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ckpttool.guard.replicas import ReplicaCheck
+from ckpttool.guard.checks import ReplicaCheck
 
 KINDS = (torch.float32, torch.bfloat16, torch.float64, torch.complex64, torch.uint8, torch.bool)
 

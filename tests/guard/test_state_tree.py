@@ -15,8 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ckpttool.core.formats.strict_json import Json, parse_json
-from ckpttool.guard.state_reading import UnreadableState, read
-from ckpttool.guard.state_tree import MAX_DEPTH, Sharded, Unsaveable, spell
+from ckpttool.guard.state_tree import MAX_DEPTH, Sharded, UnreadableState, Unsaveable, read, spell
 
 DTYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,

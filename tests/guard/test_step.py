@@ -19,7 +19,7 @@ from ckpttool import inspect_nan
 from ckpttool.core.domain.guarding import GuardEventKind
 from ckpttool.core.errors import UsageError
 from ckpttool.guard import Guard, GuardStop
-from ckpttool.guard.capture.settings import CaptureSettings
+from ckpttool.guard.capture.store import CaptureSettings
 from ckpttool.guard.model.capture import Capture
 from ckpttool.health.policies.base import Policy
 from ckpttool.health.policies.skip import SkipPolicy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ckpttool.guard.replay.whole import put_together
+from ckpttool.guard.capture.shard import put_together
 from ckpttool.guard.state_tree import Sharded
 
 

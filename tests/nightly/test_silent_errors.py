@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 import torch
 
+from ckpttool.guard.checks import ReplicaCheck
 from ckpttool.guard.features import FeatureProbe
-from ckpttool.guard.replicas import ReplicaCheck
 from tests.guard.faulty import flip
 from tests.guard.rank_errors import CULPRIT, FAULTY_FROM, STEPS, WRONG_AT, Seen, guarded, hooked, small_model
 from tests.guard.ranks import on_ranks

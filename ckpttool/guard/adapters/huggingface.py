@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
-from ckpttool.guard.capture.again import LossFunction
-from ckpttool.guard.capture.settings import CaptureSettings
+from ckpttool.guard.capture.compute import LossFunction
+from ckpttool.guard.capture.store import CaptureSettings
 from ckpttool.guard.step import Guard, GuardStop
 
 _NAME = "CkpttoolGuard"

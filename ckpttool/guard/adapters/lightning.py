@@ -11,8 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ckpttool.guard.micro_batch import MicroBatch
-from ckpttool.guard.step import Guard, GuardStop
+from ckpttool.guard.step import Guard, GuardStop, MicroBatch
 
 _UNHEARD = 3
 """Stops in a row after which the training ends by an error: `should_stop` counts for nothing before `min_steps`."""

@@ -16,16 +16,23 @@ from ckpttool.core.domain.guarding import EventValue, GuardEventKind
 from ckpttool.core.domain.units import ByteCount, Rank, Step
 from ckpttool.core.errors import WriteFailedError
 from ckpttool.core.write.files import ensure_folder
-from ckpttool.guard.capture.again import compute_again
-from ckpttool.guard.capture.facts import digests_of, gradients_of, loss_bits, named_gradients, unwrapped
-from ckpttool.guard.capture.remember import Remembered, StepMemory
-from ckpttool.guard.capture.settings import CaptureSettings
-from ckpttool.guard.capture.writing import ShardWriter
+from ckpttool.guard.capture.compute import (
+    LossFunction,
+    compute_again,
+    digests_of,
+    facts_of,
+    loss_bits,
+    named_gradients,
+    unwrapped,
+)
+from ckpttool.guard.capture.memory import DEVICE_BATCHES, HOST_BATCHES, Remembered, StepMemory
+from ckpttool.guard.capture.shard import ShardWriter
+from ckpttool.guard.contain import one_line
 from ckpttool.guard.environment import COMPILED, environment
 from ckpttool.guard.files.capture import folder_name, record_name, shard_name
 from ckpttool.guard.model.capture import CaptureLevel, LeftOut, MicroBatch, RankCapture, Rerun, ShardFile
 from ckpttool.guard.model.guarding import Emit
-from ckpttool.guard.norm import is_sharded
+from ckpttool.guard.nested import is_sharded
 from ckpttool.guard.state_tree import EncodedValue, Unsaveable, spell
 
 if TYPE_CHECKING:
@@ -33,6 +40,43 @@ if TYPE_CHECKING:
 
 CAPTURES = "captures"
 """The folder of all captures, in the guard's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureBudget:
+    """What captures may cost. Over it a capture is light: no weights."""
+
+    captures: int = 3
+    """Whole ones in a run."""
+    light_captures: int = 20
+    """Light ones in a run; after that none is made."""
+    every_steps: int = 100
+    """Steps that lie between two whole ones, at least."""
+    nbytes: ByteCount = ByteCount(20 << 30)
+    """Of one rank's shard."""
+    device_batches: ByteCount = DEVICE_BATCHES
+    """Of an accelerator's memory, for earlier batches of an accumulated step; beyond it they move to the host's."""
+    host_batches: ByteCount = HOST_BATCHES
+    """Of the host's memory, for the same; beyond it only fingerprints are kept, and the step cannot be replayed."""
+    reruns: int = 3
+    """How often in a run a step is computed again in place."""
+    full_gradients: bool = False
+    """Whether every gradient is kept whole, not only its digest."""
+    io_timeout: float = 60.0
+    """Seconds after which a disk that takes nothing is given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureSettings:
+    """What is kept of a step that is not finite."""
+
+    budget: CaptureBudget = CaptureBudget()
+    loss_of: LossFunction | None = None
+    """Makes the loss of a micro-batch from model and batch, so that the step can be computed again in place."""
+    encode_batch: Callable[[object], object] | None = None
+    """Makes of a batch what can be spelled, where it is of classes that cannot."""
+    run_config: EventValue = None
+    """What the user wants to find in a capture, plain JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +91,6 @@ class StepFacts:
     data_position: EventValue = None
     restore_buffers: Callable[[], None] = lambda: None
     """Puts buffers back as they were before the step's first forward."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Contents:
-    level: CaptureLevel
-    encoded: EncodedValue
-    left_out: tuple[LeftOut | None, ...]
-    """Of each micro-batch."""
 
 
 class CaptureStore:
@@ -116,17 +152,37 @@ class CaptureStore:
         try:
             with _put_back(self._model):
                 rerun = self._computed_again(memory, facts)
-                if self._is_transient(memory, rerun):
+                is_transient = rerun is not None and rerun.is_finite and self._was_own(memory)
+                if is_transient:
                     self._emit(GuardEventKind.TRANSIENT, step=facts.step, rank=self._rank)
                 if level is None:
                     return None
                 with torch.no_grad():
-                    path, level = self._written(memory, facts, rerun, level)
+                    path, capture = self._written(memory, facts, rerun, level)
         except Exception as error:  # noqa: BLE001  whatever it is, the training must not end by it
-            self._emit(GuardEventKind.CAPTURE_FAILED, step=facts.step, rank=self._rank, error=_one_line(error))
+            self._emit(GuardEventKind.CAPTURE_FAILED, step=facts.step, rank=self._rank, error=one_line(error))
             return None
-        self._count(level, facts.step)
+        if capture.level is CaptureLevel.FULL:
+            self._whole, self._last = self._whole + 1, facts.step
+        else:
+            self._light += 1
+        self._emit(
+            GuardEventKind.CAPTURE,
+            step=facts.step,
+            rank=self._rank,
+            path=path,
+            level=capture.level.value,
+            culprit=self._world_size == 1 or bool(capture.bad_losses) or (rerun is not None and not rerun.is_finite),
+            verdict="transient" if is_transient else None,
+            next=f"ckpttool nan inspect {path}",
+        )
         return path
+
+    def _level(self, step: int, *, can_be_replayed: bool) -> CaptureLevel | None:
+        early = self._last is not None and step - self._last < self._budget.every_steps
+        if can_be_replayed and self._whole < self._budget.captures and not early:
+            return CaptureLevel.FULL
+        return CaptureLevel.LIGHT if self._light < self._budget.light_captures else None
 
     def _computed_again(self, memory: StepMemory, facts: StepFacts) -> Rerun | None:
         sharded = any(is_sharded(parameter) for parameter in self._model.parameters())
@@ -143,74 +199,51 @@ class CaptureStore:
             restore_buffers=facts.restore_buffers,
         )
 
-    def _is_transient(self, memory: StepMemory, rerun: Rerun | None) -> bool:
-        """Tell whether what was wrong on this rank is finite now; of a reduced gradient nobody knows whose it was."""
-        if rerun is None or not rerun.is_finite:
-            return False
+    def _was_own(self, memory: StepMemory) -> bool:
+        """Tell whether this rank's own numbers were wrong; of a reduced gradient nobody knows whose it was."""
         losses = [micro.loss for micro in memory.micro_batches if micro.loss is not None]
         return self._world_size == 1 or not all(bool(torch.isfinite(loss).all()) for loss in losses)
 
-    def _level(self, step: int, *, can_be_replayed: bool) -> CaptureLevel | None:
-        early = self._last is not None and step - self._last < self._budget.every_steps
-        if can_be_replayed and self._whole < self._budget.captures and not early:
-            return CaptureLevel.FULL
-        return CaptureLevel.LIGHT if self._light < self._budget.light_captures else None
-
-    def _count(self, level: CaptureLevel, step: int) -> None:
-        if level is CaptureLevel.FULL:
-            self._whole, self._last = self._whole + 1, step
-        else:
-            self._light += 1
-
     def _written(
         self, memory: StepMemory, facts: StepFacts, rerun: Rerun | None, level: CaptureLevel
-    ) -> tuple[str, CaptureLevel]:
+    ) -> tuple[str, RankCapture]:
         facts.restore_buffers()
-        batches = [self._batch(micro) for micro in memory.micro_batches]
-        contents = self._contents(memory, batches, level)
-        if level is CaptureLevel.FULL and not self._fits(contents.encoded):
-            contents = self._contents(memory, batches, CaptureLevel.LIGHT)
-        capture = self._record(memory, facts, rerun, contents)
+        batches, left_out = [], []
+        for micro in memory.micro_batches:
+            batch, missing = self._batch(micro)
+            batches.append(batch)
+            left_out.append(missing)
+        content: dict[str, object] = {
+            "buffers": dict(self._model.named_buffers()),
+            "batches": batches,
+            "rng": [micro.random for micro in memory.micro_batches],
+        }
+        encoded = spell(content)
+        if level is CaptureLevel.FULL:
+            whole = {"parameters": dict(self._model.named_parameters()), **content}
+            if self._budget.full_gradients:
+                whole["gradients"] = dict(named_gradients(self._model))
+            encoded_whole = spell(whole)
+            if self._fits(encoded_whole):
+                encoded = encoded_whole
+            else:
+                level = CaptureLevel.LIGHT
+        capture = self._record(memory, facts, rerun, level, encoded, left_out)
         path = self._free_folder(facts.step)
-        ShardWriter(path, capture, contents.encoded.tensors, is_first=self._rank == 0).write(self._budget.io_timeout)
-        self._emit(
-            GuardEventKind.CAPTURE,
-            step=facts.step,
-            rank=self._rank,
-            path=path,
-            level=contents.level.value,
-            culprit=self._world_size == 1 or bool(capture.bad_losses) or (rerun is not None and not rerun.is_finite),
-            verdict="transient" if self._is_transient(memory, rerun) else None,
-            next=f"ckpttool nan inspect {path}",
-        )
-        return path, contents.level
+        ShardWriter(path, capture, encoded.tensors, is_first=self._rank == 0).write(self._budget.io_timeout)
+        return path, capture
 
     def _batch(self, micro: Remembered) -> tuple[object, LeftOut | None]:
         """Return what of a batch can be spelled, and what cannot."""
         if micro.let_go is not None:
             return None, LeftOut(path="", reason=micro.let_go)
+        encode = self._settings.encode_batch
         try:
-            batch = _plain(
-                micro.batch if self._settings.encode_batch is None else self._settings.encode_batch(micro.batch)
-            )
+            batch = _plain(micro.batch if encode is None else encode(micro.batch))
             spell(batch)
         except Unsaveable as error:
             return None, LeftOut(path=error.path, reason=error.reason)
         return batch, None
-
-    def _contents(
-        self, memory: StepMemory, batches: Sequence[tuple[object, LeftOut | None]], level: CaptureLevel
-    ) -> _Contents:
-        content: dict[str, object] = {
-            "buffers": dict(self._model.named_buffers()),
-            "batches": [batch for batch, _ in batches],
-            "rng": [micro.random for micro in memory.micro_batches],
-        }
-        if level is CaptureLevel.FULL:
-            content = {"parameters": dict(self._model.named_parameters()), **content}
-            if self._budget.full_gradients:
-                content["gradients"] = dict(named_gradients(self._model))
-        return _Contents(level=level, encoded=spell(content), left_out=tuple(left_out for _, left_out in batches))
 
     def _fits(self, encoded: EncodedValue) -> bool:
         """Tell whether a whole capture is within the budget, and leaves room for two checkpoints of this rank."""
@@ -224,7 +257,15 @@ class CaptureStore:
         free = _free_bytes(self._folder)
         return free is None or free - size >= 2 * nbytes
 
-    def _record(self, memory: StepMemory, facts: StepFacts, rerun: Rerun | None, contents: _Contents) -> RankCapture:
+    def _record(  # noqa: PLR0913, PLR0917  all that is known of a step
+        self,
+        memory: StepMemory,
+        facts: StepFacts,
+        rerun: Rerun | None,
+        level: CaptureLevel,
+        encoded: EncodedValue,
+        left_out: Sequence[LeftOut | None],
+    ) -> RankCapture:
         device = next((parameter.device for parameter in self._model.parameters()), torch.device("cpu"))
         changed = [micro.was_changed for micro in memory.micro_batches]
         if any(changed):
@@ -234,13 +275,23 @@ class CaptureStore:
             world_size=self._world_size,
             step=facts.step,
             optimizer_step=facts.optimizer_step,
-            level=contents.level,
+            level=level,
             host=platform.node(),
             device=str(device),
-            micro_batches=tuple(map(_micro_batch, memory.micro_batches, changed, contents.left_out)),
-            gradients=gradients_of(self._model),
+            micro_batches=tuple(
+                MicroBatch(
+                    loss=None if micro.loss is None else loss_bits(micro.loss),
+                    changed=was_changed,
+                    left_out=missing,
+                    index=micro.index,
+                    outer_autocast=micro.outer_autocast,
+                    inner_autocast=micro.inner_autocast,
+                )
+                for micro, was_changed, missing in zip(memory.micro_batches, changed, left_out, strict=True)
+            ),
+            gradients=tuple(facts_of(named_gradients(self._model))),
             rerun=rerun,
-            weights=digests_of(self._model) if contents.level is CaptureLevel.LIGHT else (),
+            weights=digests_of(self._model) if level is CaptureLevel.LIGHT else (),
             evaluating=tuple(name for name, module in self._model.named_modules() if not module.training),
             buffers_left_out=facts.buffers_left_out,
             scale=facts.scale,
@@ -248,7 +299,7 @@ class CaptureStore:
             model_config=_model_config(self._model),
             run_config=self._settings.run_config,
             data_position=facts.data_position,
-            content=contents.encoded.tree,
+            content=encoded.tree,
             shard=ShardFile(name=shard_name(self._rank), size=ByteCount(0), xxh3_128="0" * 32),
         )
 
@@ -279,17 +330,6 @@ def _put_back(model: nn.Module) -> Iterator[None]:
                 buffer.copy_(copy)
 
 
-def _micro_batch(micro: Remembered, changed: bool, left_out: LeftOut | None) -> MicroBatch:  # noqa: FBT001  for `map`
-    return MicroBatch(
-        loss=None if micro.loss is None else loss_bits(micro.loss),
-        changed=changed,
-        left_out=left_out,
-        index=micro.index,
-        outer_autocast=micro.outer_autocast,
-        inner_autocast=micro.inner_autocast,
-    )
-
-
 def _plain(value: object) -> object:
     """Return a batch with plain dicts for what a library's collator makes of one: a model takes either."""
     if isinstance(value, Mapping):
@@ -306,9 +346,9 @@ def _model_config(model: nn.Module) -> EventValue:
     if config is None or not hasattr(config, "to_dict"):
         return None
     settings = config.to_dict()
-    return (
-        {str(key): value for key, value in settings.items() if _is_plain(value)} if isinstance(settings, dict) else None
-    )
+    if not isinstance(settings, dict):
+        return None
+    return {str(key): value for key, value in settings.items() if _is_plain(value)}
 
 
 def _is_plain(value: object) -> bool:
@@ -319,7 +359,3 @@ def _is_plain(value: object) -> bool:
     if isinstance(value, float):
         return value - value == 0
     return value is None or isinstance(value, (str, int))
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

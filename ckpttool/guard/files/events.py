@@ -11,17 +11,19 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Condition, Thread
 from typing import cast
 
-from ckpttool.core.domain.guarding import EVENTS_SCHEMA, EventValue, GuardEventKind
+from ckpttool.core.domain.guarding import EVENTS_FOLDER, EVENTS_SCHEMA, EventValue, GuardEvent, GuardEventKind
 from ckpttool.core.domain.units import Step
 from ckpttool.core.formats.strict_json import number
 from ckpttool.core.write.files import close, ensure_folder, open_to_append
-from ckpttool.guard.model.guarding import event_path
+from ckpttool.guard.contain import MOST_FAILURES, one_line
+from ckpttool.guard.model.guarding import Emit
 
 LONGEST_LINE = 4096
 """Bytes: what one `write` brings to a file whole, beside others that write to it, too."""
@@ -86,7 +88,7 @@ class EventFile:
             io_timeout: Seconds after which a disk that does not answer is waited for no longer.
             rotate_at: Bytes from which on the file is put aside.
         """
-        self.path = event_path(os.path.abspath(output), rank)
+        self.path = f"{os.path.abspath(output)}/{EVENTS_FOLDER}/events-{rank:05d}.jsonl"
         source: dict[str, EventValue] = {"rank": rank, "world_size": world_size}
         runs: dict[str, EventValue] = {"versions": dict(versions or {}), "policy": policy}
         self._about = _run(step, source, runs)
@@ -196,6 +198,45 @@ class EventFile:
                 self._done += len(lines)
                 self._changed.notify_all()
         self._file.close()
+
+
+class EventSinks:
+    """Whom events are told to: the file of this rank, and whoever else wants to know. Nothing here raises."""
+
+    def __init__(self, sinks: Sequence[Emit], *, begin: Callable[[], EventFile | None]) -> None:
+        """Take who listens, and what begins the file when there is something to tell; it returns None for no file."""
+        self.sinks: list[Emit] = list(sinks)
+        """One that raises three times is left out."""
+        self._begin: Callable[[], EventFile | None] | None = begin
+        self._file: EventFile | None = None
+        self._failures: Counter[int] = Counter()
+
+    def tell(self, kind: GuardEventKind, /, *, step: Step, **values: EventValue) -> None:
+        """Tell an event to all. It is an `Emit`."""
+        if (begin := self._begin) is not None:
+            self._begin = None
+            self._file = begin()
+        for sink in (*self.sinks, *(() if self._file is None else (self._file.emit,))):
+            try:
+                sink(kind, step=step, **values)
+            except Exception as error:  # noqa: BLE001  whatever it is, the training must not end by it
+                self._failed(sink, step, error)
+
+    def tell_all(self, events: Iterable[GuardEvent]) -> None:
+        """Tell several."""
+        for event in events:
+            self.tell(event.kind, step=event.step, **event.values)
+
+    def close(self) -> None:
+        """Write what is left."""
+        if self._file is not None:
+            self._file.close()
+
+    def _failed(self, sink: Emit, step: Step, error: Exception) -> None:
+        self._failures[id(sink)] += 1
+        if self._failures[id(sink)] == MOST_FAILURES and sink in self.sinks:
+            self.sinks.remove(sink)
+            self.tell(GuardEventKind.GUARD_ERROR, step=step, part="sink", error=f"left out: {one_line(error)}")
 
 
 class _File:

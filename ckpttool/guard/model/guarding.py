@@ -7,13 +7,8 @@ from enum import Enum, IntEnum
 from typing import Protocol
 
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.guarding import EVENTS_FOLDER, EventValue, GuardEvent, GuardEventKind
+from ckpttool.core.domain.guarding import EventValue, GuardEvent, GuardEventKind
 from ckpttool.core.domain.units import Step
-
-
-def event_path(output: str, rank: int) -> str:
-    """Return where a rank's events lie, below the output folder of its training."""
-    return f"{output}/{EVENTS_FOLDER}/events-{rank:05d}.jsonl"
 
 
 class Action(IntEnum):

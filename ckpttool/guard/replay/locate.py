@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.guard.model.capture import OriginKind
 from ckpttool.guard.modules import ModuleTrace, current_node
+from ckpttool.guard.nested import named_tensors, tensors_in
 
 MOST_EVENTS = 2000
 """Tensors of so many are held: a freed storage must not be mistaken for another. What comes later is not looked at."""
@@ -125,7 +126,7 @@ class Locator(TorchDispatchMode):
 
     def know_inputs(self, batch: object) -> None:
         """Take the tensors of a batch by their names."""
-        self._know(OriginKind.INPUT, named_tensors(batch, ""))
+        self._know(OriginKind.INPUT, named_tensors(batch))
 
     def _know(self, kind: OriginKind, tensors: Iterable[tuple[str, Tensor]]) -> None:
         for name, tensor in tensors:
@@ -153,12 +154,12 @@ class Locator(TorchDispatchMode):
         kwargs = kwargs or {}
         if len(self.events) >= MOST_EVENTS:
             return func(*args, **kwargs)
-        bad = [tensor for tensor in _flat((args, kwargs)) if _is_bad(tensor)]
+        bad = [tensor for tensor in tensors_in((args, kwargs)) if _is_bad(tensor)]
         parents = tuple(dict.fromkeys(self._event_of(tensor) for tensor in bad))  # before an operation in place
         result = func(*args, **kwargs)
         name = str(func.overloadpacket.__name__)
         before = {_storage(tensor) for tensor in bad}
-        for tensor in _flat((result, args if name.endswith("_") else ())):
+        for tensor in tensors_in((result, args if name.endswith("_") else ())):
             if not _is_bad(tensor):
                 if name.endswith("_"):
                     self._by_storage.pop(_storage(tensor), None)
@@ -268,29 +269,6 @@ def far_off(kind: OriginKind, tensors: Iterable[tuple[str, Tensor]]) -> FarOff |
             shape = tuple(tensor.shape)
             far_off_value = FarOff(kind=kind, name=name, shape=shape, value=value, times_rms=largest / rms)
     return far_off_value
-
-
-def named_tensors(value: object, path: str) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of a batch with their ways, as `inputs.labels`, `[0]`; of a lone tensor: `batch`."""
-    if isinstance(value, Tensor):
-        yield path or "batch", value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from named_tensors(item, f"{path}.{key}" if path else str(key))
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from named_tensors(item, f"{path}[{index}]")
-
-
-def _flat(value: object) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _flat(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _flat(item)
 
 
 def _storage(tensor: Tensor) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.guard import randomness
-from ckpttool.guard.capture.again import unscale
-from ckpttool.guard.capture.facts import digests_of, gradients_of, loss_bits, named_gradients, unwrapped
+from ckpttool.guard.capture.compute import digests_of, facts_of, loss_bits, named_gradients, unscale, unwrapped
+from ckpttool.guard.capture.shard import Content
 from ckpttool.guard.environment import comes_from_compiled
 from ckpttool.guard.model.capture import (
     Difference,
@@ -23,16 +23,14 @@ from ckpttool.guard.model.capture import (
     OriginKind,
     RankCapture,
 )
-from ckpttool.guard.replay.locate import Event, FarOff, Locator, far_off, named_tensors
-from ckpttool.guard.replay.whole import put_together
-from ckpttool.guard.state_reading import UnreadableState, read
+from ckpttool.guard.nested import form, map_tensors, named_tensors
+from ckpttool.guard.replay.locate import Event, FarOff, Locator, far_off
 from ckpttool.guard.state_tree import Sharded
-from ckpttool.guard.tensor_file import copied, open_tensors
+from ckpttool.guard.tensor_file import copied
 
 OF_MODEL = "config."
 """Begins the names of a model's own settings: those that differed are set as they were."""
 
-_IN_SAVES = "model."
 _MOST_NAMED = 3
 
 _SQUARE_OVERFLOWS = 1.8e19
@@ -55,64 +53,6 @@ class ReplayTask:
     model: nn.Module
     loss: Callable[[Any], Tensor]
     """Makes of one micro-batch what the training hands to `backward`, divided by the accumulation where it does so."""
-
-
-class Content:
-    """What a rank's shard holds."""
-
-    def __init__(self, captured: RankCapture, path: str) -> None:
-        """Read it.
-
-        Raises:
-            UnreadableState, OSError, ValueError: It is not what the record says.
-        """
-        self._captured = captured
-        content = read(captured.content, open_tensors(path))
-        if not isinstance(content, dict):
-            raise UnreadableState("the content is no object")
-        self.parameters: dict[str, Tensor | Sharded] = content.get("parameters", {})
-        self.buffers: dict[str, Tensor] = content.get("buffers", {})
-        self.batches: list[object] = content.get("batches", [])
-        self.random: list[Mapping[str, object]] = content.get("rng", [])
-        expected = len(captured.micro_batches)
-        if [type(part) for part in (self.parameters, self.buffers, self.batches, self.random)] != [
-            dict,
-            dict,
-            list,
-            list,
-        ]:
-            raise UnreadableState("the content is not arranged as ckpttool does it")
-        self.trained = {name: _local(value).requires_grad for name, value in self.parameters.items()}
-        """Whether each parameter wanted a gradient; empty where a light capture does not say."""
-        if [len(self.batches), len(self.random)] != [expected, expected]:
-            raise UnreadableState(f"expected {expected} micro-batches, found {len(self.batches)}")
-
-    def take_weights(self, path: str) -> None:
-        """Take the weights of another file, by the parameters' names, as they are or below `model.` as in a save.
-
-        Raises:
-            OSError, ValueError: It cannot be read.
-        """
-        stored = open_tensors(path)
-        nested = {name.removeprefix(_IN_SAVES): value for name, value in stored.items() if name.startswith(_IN_SAVES)}
-        names = [name for name, _ in self._captured.weights]
-        weights = nested if (names[0] in nested if names else nested) else stored
-        # A save has buffers, moments and more beside them.
-        self.parameters = {name: value for name, value in weights.items() if not names or name in names}
-
-    def join(self, contents: Sequence[Content]) -> None:
-        """Put sharded weights together from all ranks.
-
-        Raises:
-            EntryDoesNotFit: A part is missing, or they cannot be put together.
-        """
-        for name, part in self.parameters.items():
-            if isinstance(part, Sharded):
-                parts = [content.parameters.get(name) for content in contents]
-                try:
-                    self.parameters[name] = put_together([part for part in parts if isinstance(part, Sharded)])
-                except ValueError as error:
-                    raise EntryDoesNotFit(f"the sharded weight {name} cannot be put together: {error}") from None
 
 
 class RankRun:
@@ -152,7 +92,7 @@ class RankRun:
         self._prepare()
         losses = []
         for number in range(len(self._captured.micro_batches)):
-            loss = self._loss(number, _moved(self._content.batches[number], self._device))
+            loss = self._loss(number, self._batch(number))
             self.is_compiled = self.is_compiled or comes_from_compiled(loss)
             losses.append(loss_bits(loss))
             self._backward(loss)
@@ -166,14 +106,14 @@ class RankRun:
 
     def facts(self) -> tuple[GradientFacts, ...]:
         """Return the facts of these gradients."""
-        return gradients_of(self._model)
+        return tuple(facts_of(self.gradients))
 
     def locate(self) -> Origin | None:
         """Compute it again and look at every operation; None where all stayed finite."""
         self._prepare()
         for number in range(len(self._captured.micro_batches)):
             locator = Locator(self._model)
-            batch = _moved(self._content.batches[number], self._device)
+            batch = self._batch(number)
             locator.know_inputs(batch)
             with locator.watching():
                 loss = self._loss(number, batch)
@@ -186,7 +126,11 @@ class RankRun:
                 if event is None:
                     return None
                 return self._overflowing_weight(number, event) or self._origin(number, event)
-        far = self._far_off()
+        far = (
+            far_off(OriginKind.PARAMETER, self._model.named_parameters())
+            or far_off(OriginKind.BUFFER, self._model.named_buffers())
+            or far_off(OriginKind.INPUT, named_tensors(self._content.batches))
+        )
         return None if far is None else self._far_off_origin(far)
 
     def _overflowing_weight(self, number: int, event: Event) -> Origin | None:
@@ -197,14 +141,6 @@ class RankRun:
         if far is None or abs(far.value) < _SQUARE_OVERFLOWS:
             return None
         return self._far_off_origin(far, number)
-
-    def _far_off(self) -> FarOff | None:
-        """Return what is far too large though finite: of the weights, else of the buffers, else of a batch."""
-        return (
-            far_off(OriginKind.PARAMETER, self._model.named_parameters())
-            or far_off(OriginKind.BUFFER, self._model.named_buffers())
-            or far_off(OriginKind.INPUT, named_tensors(self._content.batches, ""))
-        )
 
     def _far_off_origin(self, far: FarOff, number: int = 0) -> Origin:
         return Origin(
@@ -238,7 +174,11 @@ class RankRun:
 
     def _load(self) -> None:
         weights = dict(self._model.named_parameters())
-        captured = {name: _whole(name, value) for name, value in self._content.parameters.items()}
+        captured: dict[str, Tensor] = {}
+        for name, value in self._content.parameters.items():
+            if isinstance(value, Sharded):
+                raise EntryDoesNotFit(f"the weight {name} is sharded, and not all ranks' captures are here")
+            captured[name] = value
         _assert_same("parameter", captured, weights)
         _assert_same("buffer", self._content.buffers, dict(self._model.named_buffers()))
         modules = dict(self._model.named_modules())
@@ -269,6 +209,16 @@ class RankRun:
             parameter.data = self._weights[name].detach().clone().to(self._device)
         for name, buffer in self._model.named_buffers():
             buffer.data = self._content.buffers[name].detach().clone().to(self._device)
+
+    def _batch(self, number: int) -> object:
+        """Return a batch in memory of its own: where a file's bytes lie, a kernel may sum in another order."""
+
+        def moved(tensor: Tensor) -> Tensor:
+            stored = tensor.detach()
+            own = copied(stored) if stored.device == self._device else stored.to(self._device)
+            return own.requires_grad_(tensor.requires_grad)
+
+        return map_tensors(self._content.batches[number], moved)
 
     def _loss(self, number: int, batch: object) -> Tensor:
         micro = self._captured.micro_batches[number]
@@ -315,16 +265,6 @@ class RankRun:
         (loss if scale is None else loss * scale).sum().backward()
 
 
-def _local(value: Tensor | Sharded) -> Tensor:
-    return value.local if isinstance(value, Sharded) else value
-
-
-def _whole(name: str, value: Tensor | Sharded) -> Tensor:
-    if isinstance(value, Sharded):
-        raise EntryDoesNotFit(f"the weight {name} is sharded, and not all ranks' captures are here")
-    return value
-
-
 def _assert_same(noun: str, captured: Mapping[str, Tensor], current: Mapping[str, Tensor]) -> None:
     """Say by name what does not fit.
 
@@ -334,19 +274,15 @@ def _assert_same(noun: str, captured: Mapping[str, Tensor], current: Mapping[str
     missing = [name for name in captured if name not in current]
     extra = [name for name in current if name not in captured]
     changed = [
-        f"{name} ({_form(captured[name])} captured, {_form(current[name])} here)"
+        f"{name} ({form(captured[name])} captured, {form(current[name])} here)"
         for name in current
-        if name in captured and _form(captured[name]) != _form(current[name])
+        if name in captured and form(captured[name]) != form(current[name])
     ]
     for phrase, names in (("lacks the", missing), ("has a {} that was not captured:", extra), ("has another", changed)):
         if names:
             more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
             lead = phrase.format(noun) if "{}" in phrase else f"{phrase} {noun}"
             raise EntryDoesNotFit(f"the entry's model {lead} {', '.join(names[:_MOST_NAMED])}{more}")
-
-
-def _form(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {'×'.join(map(str, tensor.shape)) or 'scalar'}"
 
 
 def _take_config(model: nn.Module, captured: object) -> Iterator[Difference]:
@@ -359,16 +295,3 @@ def _take_config(model: nn.Module, captured: object) -> Iterator[Difference]:
         if isinstance(value, (str, int, bool)) and type(current) in {str, int, bool} and current != value:
             setattr(config, key, value)
             yield Difference(what=f"{OF_MODEL}{key}", captured=value, here=current)
-
-
-def _moved(value: object, device: torch.device) -> object:
-    """Return a batch on a device, in memory of its own: where a file's bytes lie, a kernel may sum in another order."""
-    if isinstance(value, Tensor):
-        stored = value.detach()
-        moved = copied(stored) if stored.device == device else stored.to(device)
-        return moved.requires_grad_(value.requires_grad)
-    if isinstance(value, dict):
-        return {key: _moved(item, device) for key, item in value.items()}
-    if type(value) in {list, tuple}:
-        return type(value)(_moved(item, device) for item in cast("Sequence[object]", value))  # type: ignore[call-arg]
-    return value

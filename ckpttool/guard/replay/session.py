@@ -17,7 +17,8 @@ from ckpttool.core.domain.finding import Code, Finding, Severity, note, unknown
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.errors import IncompleteError, UsageError
-from ckpttool.guard.capture.facts import facts_of
+from ckpttool.guard.capture.compute import facts_of
+from ckpttool.guard.capture.shard import Content
 from ckpttool.guard.environment import COMPILED, differences, environment, take_over
 from ckpttool.guard.model.capture import (
     Capture,
@@ -33,10 +34,9 @@ from ckpttool.guard.model.capture import (
     RankReplay,
     is_finite,
 )
-from ckpttool.guard.replay.run import OF_MODEL, Content, EntryDoesNotFit, RankRun, ReplayTask
+from ckpttool.guard.replay.run import OF_MODEL, EntryDoesNotFit, RankRun, ReplayTask
 from ckpttool.guard.rules.nan_diagnosis import compared, is_reproduced, verdict
-from ckpttool.guard.state_reading import UnreadableState
-from ckpttool.guard.state_tree import Sharded
+from ckpttool.guard.state_tree import Sharded, UnreadableState
 
 
 def replay(capture: Capture, question: NanQuestion) -> NanReplay:
@@ -141,14 +141,17 @@ class _Session:
         """Compute one rank; None where that cannot be done, which is a finding."""
         try:
             content = self._content(captured)
-            made = self._made(captured)
+            with torch.random.fork_rng(devices=[]):
+                made = self._entry(captured)
             run = RankRun(captured, content, made, self._device)
             self._note_autocast(captured, made)
             result = _Computed(captured=captured, losses=run.compute(), gradients=run.facts())
             self._note_environment(captured, run)
             if captured.world_size > 1:
                 self._add_to_mean(run, captured.world_size)
-            self._locate(run, result)
+            is_bad = not is_finite(result.losses, result.gradients)
+            if self._question.locate and self._origin is None and is_bad:
+                self._origin = run.locate()
         except EntryDoesNotFit as error:
             self._cannot(Code.ENTRY_DOES_NOT_FIT, captured, str(error), error.remedy)
         except (UnreadableState, OSError) as error:
@@ -189,12 +192,12 @@ class _Session:
             )
         if any(isinstance(value, Sharded) for value in content.parameters.values()):
             folder = self._capture.path
-            content.join([Content(rank, f"{folder}/{rank.shard.name}") for rank in self._capture.ranks])
+            parts = [Content(rank, f"{folder}/{rank.shard.name}") for rank in self._capture.ranks]
+            try:
+                content.join(parts)
+            except ValueError as error:
+                raise EntryDoesNotFit(str(error)) from None
         return content
-
-    def _made(self, captured: RankCapture) -> object:
-        with torch.random.fork_rng(devices=[]):
-            return self._entry(captured)
 
     def _note_environment(self, captured: RankCapture, run: RankRun) -> None:
         current = {**environment(self._device), COMPILED: run.is_compiled}
@@ -222,10 +225,6 @@ class _Session:
         for name, gradient in run.gradients:
             part = gradient.detach() / world_size
             self._mean[name] = self._mean[name] + part if name in self._mean else part
-
-    def _locate(self, run: RankRun, result: _Computed) -> None:
-        if self._question.locate and self._origin is None and not is_finite(result.losses, result.gradients):
-            self._origin = run.locate()
 
     def _compared(self, computed: Sequence[_Computed]) -> list[RankReplay]:
         world_size = self._capture.world_size

@@ -1,23 +1,31 @@
-"""The norm of all gradients, and the one moment of a step in which the host waits for the device."""
+"""The gradients of one optimizer: their norm, the one moment in which the host waits for the device, and the drop.
+
+Without gradients an optimizer touches neither weights nor its own state. With gradients of zero six of seven optimizers
+still move, by momentum and weight decay.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from traceback import walk_stack
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.optim import LBFGS, Optimizer
 
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.errors import UsageError
+from ckpttool.guard.nested import is_sharded, own_part
 
+_CLIPS_ITSELF = "FullyShardedDataParallel"
+"""Torch's first; it is not imported for the question. The gradients of its second tell by themselves what they are."""
 
-def is_sharded(tensor: Tensor) -> bool:
-    """Tell whether a tensor is spread over ranks, so that to reduce it takes all of them.
-
-    Nothing is imported for the question: where no `DTensor` was ever made, there is none.
-    """
-    return hasattr(tensor, "full_tensor")
+_NEAR = 16
+"""Calls between a scaler and a hook of the optimizer that it steps, at most: they are seven."""
 
 
 def total_norm(parameters: Sequence[Tensor]) -> Tensor:
@@ -89,8 +97,7 @@ class Losses:
     def add(self, loss: Tensor | float) -> None:
         """Take the loss of one micro-batch, of any shape, as it is handed to `backward`."""
         value = torch.as_tensor(loss).detach()
-        if is_sharded(value):  # each rank holds all of it; to ask the others would take all of them
-            value = value.to_local()  # type: ignore[attr-defined]  # a DTensor has it
+        value = own_part(value)  # of one that is sharded: each rank holds all of it, and to ask takes all
         taint = value * 0
         if value.dim():
             value, taint = value.sum(), taint.sum()
@@ -151,3 +158,105 @@ def sum_of_squares(gradient: Tensor, scale: Tensor | float | None = None) -> Ten
     norm = full(torch.linalg.vector_norm(values, dtype=torch.float32))
     norm = norm if scale is None else norm / scale
     return norm * norm
+
+
+class Updated:
+    """The parameters that an optimizer updates."""
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Take the optimizer, and the model whose order they have."""
+        self._model = model
+        self._optimizer = optimizer
+        self._groups: list[int] = []
+        self._ordered: list[Tensor] = []
+        ordered = self.current()
+        self.device = next((parameter.device for parameter in ordered), torch.device("cpu"))
+        self.are_sharded = any(is_sharded(parameter) for parameter in ordered)
+        """Whether to reduce their gradients takes all ranks."""
+        self.only_model_clips = any(kind.__name__ == _CLIPS_ITSELF for kind in type(model).__mro__)
+        """Whether nobody but the model's wrapper can take the norm over all ranks, and only while it clips."""
+
+    def current(self) -> list[Tensor]:
+        """Return them in the model's order, in which a sum of squares is what the training gets by itself."""
+        groups = [len(group["params"]) for group in self._optimizer.param_groups]
+        if groups != self._groups:
+            updated = {
+                id(parameter): parameter for group in self._optimizer.param_groups for parameter in group["params"]
+            }
+            parameters = {
+                id(parameter): parameter for parameter in self._model.parameters() if id(parameter) in updated
+            }
+            self._groups, self._ordered = groups, list({**parameters, **updated}.values())
+        return self._ordered
+
+    def drop(self) -> bool:
+        """Leave the optimizer nothing to do; tell that this was done.
+
+        Not earlier than right before its step: a loss scaler raises where it finds no gradients to unscale.
+        """
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+        return True
+
+
+def innermost(optimizer: Optimizer) -> Optimizer:
+    """Return what a trainer's wrapper steps: its hooks are those that run."""
+    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
+        optimizer = inner
+    return optimizer
+
+
+def refuse_undroppable(model: nn.Module, optimizer: Optimizer) -> None:
+    """Refuse an optimizer that cannot be kept from an update.
+
+    Raises:
+        UsageError: It is one.
+    """
+    advice = "its updates cannot be dropped; mode='watch' says what would have been"
+    if not hasattr(optimizer, "register_step_pre_hook"):
+        raise UsageError(f"{type(optimizer).__name__} has no hook before its step: {advice}")
+    if hasattr(optimizer, "fused_backward") or (hasattr(model, "backward") and hasattr(model, "step")):
+        raise UsageError(f"{type(optimizer).__name__} steps inside backward: {advice}")
+    if isinstance(optimizer, LBFGS):
+        raise UsageError(f"LBFGS takes many gradients in one step: {advice}")
+
+
+class Scaling:
+    """Which scaler steps an optimizer, and whether it did so without calling it."""
+
+    def __init__(self, scaler: GradScaler | None, optimizer: Optimizer) -> None:
+        """Take the scaler that was handed over, and the optimizer."""
+        self.scaler = scaler
+        self._optimizer = optimizer
+        self._has_looked = scaler is not None
+        self._round: Mapping[int, Mapping[str, Any]] = {}
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is one that scales."""
+        return self.scaler is not None and self.scaler.is_enabled()
+
+    def scale(self) -> float | None:
+        """Return by what the loss is multiplied, for which the host waits for the device; None where nothing scales."""
+        return self.scaler.get_scale() if self.scaler is not None and self.scaler.is_enabled() else None
+
+    def finds(self) -> bool:
+        """Tell whether a scaler calls the optimizer right now that nobody handed over. Looks once; keeps it."""
+        if self._has_looked:
+            return False
+        self._has_looked = True
+        callers = (frame.f_locals.get("self") for frame, _ in islice(walk_stack(None), _NEAR))
+        self.scaler = next(
+            (caller for caller in callers if isinstance(caller, GradScaler) and caller.is_enabled()), None
+        )
+        return self.scaler is not None
+
+    def has_stepped(self) -> bool:
+        """Tell whether the scaler stepped the optimizer, in its way, since this was asked last."""
+        if self.scaler is None:
+            return False
+        # What it did with each optimizer until `update`, which begins a new round. Torch has no public name for it.
+        last, self._round = self._round, getattr(self.scaler, "_per_optimizer_states", {})
+        stage = last.get(id(self._optimizer), {}).get("stage")
+        return getattr(stage, "name", None) == "STEPPED"

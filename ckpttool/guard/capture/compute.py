@@ -1,17 +1,23 @@
-"""What is written down of a gradient and of a loss: enough to tell whether another run has the same bits."""
+"""What computing a step gave, to the last bit; and the step once more, in place and without the other ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 from xxhash import xxh3_128_hexdigest
 
-from ckpttool.guard.model.capture import GradientFacts, LossBits
-from ckpttool.guard.norm import is_sharded
+from ckpttool.guard import randomness
+from ckpttool.guard.capture.memory import Remembered
+from ckpttool.guard.model.capture import GradientFacts, LossBits, Rerun
+from ckpttool.guard.nested import own_part
 from ckpttool.guard.tensor_file import block
+
+LossFunction: TypeAlias = "Callable[[nn.Module, object], Tensor]"
+"""Takes the model and a batch, and returns what the training hands to `backward`."""
 
 
 def loss_bits(loss: Tensor) -> LossBits:
@@ -20,11 +26,6 @@ def loss_bits(loss: Tensor) -> LossBits:
     value = value if value.numel() == 1 else value.sum().reshape(-1)
     dtype = str(value.dtype).removeprefix("torch.")
     return LossBits(value=float(value.item()), dtype=dtype, bits=bytes(block(value)).hex())
-
-
-def gradients_of(model: nn.Module) -> tuple[GradientFacts, ...]:
-    """Return the facts of every gradient that there is, in the model's order."""
-    return tuple(facts_of(named_gradients(model)))
 
 
 def named_gradients(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -59,11 +60,6 @@ def digests_of(model: nn.Module) -> tuple[tuple[str, str], ...]:
     return tuple((name, xxh3_128_hexdigest(block(own_part(value)))) for name, value in model.named_parameters())
 
 
-def own_part(tensor: Tensor) -> Tensor:
-    """Return what of a tensor lies on this rank: all of it, but of a sharded one."""
-    return cast("Tensor", tensor.to_local()) if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
-
-
 def unwrapped(model: nn.Module) -> nn.Module:
     """Return what is in a compiled or data-parallel wrapper: it calls no other rank, and has the model's own names."""
     while True:
@@ -73,3 +69,58 @@ def unwrapped(model: nn.Module) -> nn.Module:
         if not isinstance(inner, nn.Module):
             return model
         model = inner
+
+
+def compute_again(
+    model: nn.Module,
+    micro_batches: Sequence[Remembered],
+    loss_of: LossFunction,
+    *,
+    scale: float | None,
+    restore_buffers: Callable[[], None],
+) -> Rerun:
+    """Compute a step again and leave everything as it was: gradients, chance, buffers.
+
+    Args:
+        model: Without a wrapper: one that waits for other ranks would wait for ever.
+        micro_batches: Of the step.
+        loss_of: Makes the loss of one.
+        scale: By which a scaler multiplied each loss; None without one.
+        restore_buffers: Puts the buffers back as they were before the step.
+    """
+    with _left_as_it_is(model, restore_buffers):
+        losses = []
+        restore_buffers()
+        for micro in micro_batches:
+            randomness.restore(micro.random)
+            loss = loss_of(model, micro.batch)
+            losses.append(loss_bits(loss))
+            if loss.requires_grad:  # else it went backward by itself, as some training steps do
+                (loss if scale is None else loss * scale).sum().backward()
+        unscale(model, scale)
+        return Rerun(losses=tuple(losses), gradients=tuple(facts_of(named_gradients(model))))
+
+
+def unscale(model: nn.Module, scale: float | None) -> None:
+    """Take a loss scaler's factor out of all gradients, as it does itself: one product with the inverse."""
+    if scale is None:
+        return
+    inverse = 1.0 / scale
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad.mul_(inverse)
+
+
+@contextmanager
+def _left_as_it_is(model: nn.Module, restore_buffers: Callable[[], None]) -> Iterator[None]:
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    current = randomness.states()
+    try:
+        for parameter, _ in gradients:
+            parameter.grad = None
+        yield
+    finally:
+        randomness.restore(current)
+        restore_buffers()
+        for parameter, gradient in gradients:
+            parameter.grad = gradient

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from xxhash import xxh3_64_hexdigest, xxh3_64_intdigest
 
 from ckpttool.core.domain.units import ByteCount
 from ckpttool.guard import randomness
 from ckpttool.guard.environment import comes_from_compiled
+from ckpttool.guard.nested import form, map_tensors, tensors_in
 from ckpttool.guard.tensor_file import TYPES, block
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Remembered:
 
     def __init__(self, batch: object, index: int | None, *, cloned: bool) -> None:
         """Take it as the forward gets it."""
-        self.batch = _cloned(batch) if cloned else batch
+        self.batch = map_tensors(batch, _cloned) if cloned else batch
         self.index = index
         self.loss: Tensor | None = None
         self.random = randomness.states()
@@ -59,11 +60,11 @@ class Remembered:
     def move_to_host(self) -> None:
         """Leave the accelerator's memory to the training."""
         self._settle()
-        self.batch = _mapped(self.batch, lambda tensor: tensor.detach().cpu().requires_grad_(tensor.requires_grad))
+        self.batch = map_tensors(self.batch, lambda tensor: tensor.detach().cpu().requires_grad_(tensor.requires_grad))
 
     def drop(self, beyond: str) -> None:
         """Keep of the batch nothing but its fingerprint."""
-        prints = [f"{_form(tensor)} {_first_bytes(tensor)}" for tensor in tensors_in(self.batch)][:_MOST_PRINTS]
+        prints = [f"{form(tensor)} {_first_bytes(tensor)}" for tensor in tensors_in(self.batch)][:_MOST_PRINTS]
         self._settle()
         self.batch, self.let_go = None, f"{beyond}; fingerprint: {', '.join(prints) or 'no tensors'}"
 
@@ -197,44 +198,8 @@ def autocast_now() -> tuple[tuple[str, str], ...]:
     )
 
 
-def tensors_in(value: object) -> Iterator[Tensor]:
-    """Yield every tensor in a batch, however it is nested."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_in(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item)
-
-
-def _cloned(value: object) -> object:
-    """Return the same with tensors of its own, where it is made of what can be made again."""
-    if isinstance(value, Tensor):
-        return value.detach().clone(memory_format=torch.preserve_format).requires_grad_(value.requires_grad)
-    if isinstance(value, dict):
-        return {key: _cloned(item) for key, item in value.items()}
-    if type(value) in {list, tuple}:
-        return type(value)(_cloned(item) for item in value)  # type: ignore[call-arg, attr-defined]  # one of these two
-    if isinstance(value, Mapping):
-        return {key: _cloned(item) for key, item in value.items()}
-    return value
-
-
-def _mapped(value: object, change: Callable[[Tensor], Tensor]) -> object:
-    """Return the same with each tensor changed."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {key: _mapped(item, change) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        items = [_mapped(item, change) for item in value]
-        if isinstance(value, list):
-            return items
-        make = getattr(value, "_make", tuple)  # a named one stays so
-        return make(items)
-    return value
+def _cloned(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone(memory_format=torch.preserve_format).requires_grad_(tensor.requires_grad)
 
 
 def _nbytes(tensor: Tensor) -> int:
@@ -244,16 +209,10 @@ def _nbytes(tensor: Tensor) -> int:
     return int(tensor._nnz()) * (tensor.dtype.itemsize + 8 * tensor.dim())  # noqa: SLF001  torch has no public name
 
 
-def _form(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {'×'.join(map(str, tensor.shape)) or 'scalar'}"
-
-
 def _first_bytes(tensor: Tensor) -> str:
     """Return the xxh3-64 of the first bytes, as far as they can be read without a copy of the whole."""
     if tensor.layout is not torch.strided or tensor.dtype not in TYPES or not tensor.is_contiguous():
         return "unread"
-    from xxhash import xxh3_64_hexdigest
-
     first = tensor.detach().reshape(-1)[: _MOST_HASHED // max(1, tensor.dtype.itemsize)].cpu()
     of_what = " of its first 16 MiB" if first.nbytes < tensor.nbytes else ""
     return f"xxh3-64 {xxh3_64_hexdigest(block(first))}{of_what}"
@@ -267,8 +226,6 @@ def _fingerprint(tensor: Tensor) -> object:
     """Return what changes with the content, without waiting for a device; None where that would take long."""
     if tensor.device.type != "cpu":
         return torch.hash_tensor(tensor) if hasattr(torch, "hash_tensor") and not tensor.is_complex() else None
-    if tensor.layout is not torch.strided or tensor.nbytes > _MOST_HASHED:
+    if tensor.layout is not torch.strided or tensor.nbytes > _MOST_HASHED or tensor.dtype not in TYPES:
         return None
-    from xxhash import xxh3_64_intdigest
-
-    return xxh3_64_intdigest(block(tensor)) if tensor.dtype in TYPES else None
+    return xxh3_64_intdigest(block(tensor))

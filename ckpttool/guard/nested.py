@@ -1,0 +1,67 @@
+"""Tensors in nested values, as batches are: dicts, lists and tuples in each other."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Tell whether a tensor is spread over ranks, so that to reduce it takes all of them.
+
+    Nothing is imported for the question: where no `DTensor` was ever made, there is none.
+    """
+    return hasattr(tensor, "full_tensor")
+
+
+def own_part(tensor: Tensor) -> Tensor:
+    """Return what of a tensor lies on this rank: all of it, but of a sharded one."""
+    return cast("Any", tensor).to_local() if is_sharded(tensor) else tensor  # a DTensor
+
+
+def form(tensor: Tensor) -> str:
+    """Return type and shape, for people: `float32 3×4`."""
+    return f"{str(tensor.dtype).removeprefix('torch.')} {'×'.join(map(str, tensor.shape)) or 'scalar'}"
+
+
+def tensors_in(value: object) -> Iterator[Tensor]:
+    """Yield every tensor in a value, however it is nested."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+
+
+def named_tensors(value: object, path: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of a batch with their ways, as `inputs.labels`, `[0]`; of a lone tensor: `batch`."""
+    if isinstance(value, Tensor):
+        yield path or "batch", value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from named_tensors(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from named_tensors(item, f"{path}[{index}]")
+
+
+def map_tensors(value: object, change: Callable[[Tensor], Tensor]) -> Any:  # noqa: ANN401  of the type of the value
+    """Return the same value with each tensor changed. A mapping or sequence of another class becomes a plain one."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        items = {key: map_tensors(item, change) for key, item in value.items()}
+        return OrderedDict(items) if type(value) is OrderedDict else items
+    if isinstance(value, list):
+        return [map_tensors(item, change) for item in value]
+    if isinstance(value, tuple) and type(value) is not torch.Size:
+        make = getattr(value, "_make", tuple)  # a named one stays so
+        return make(map_tensors(item, change) for item in value)
+    return value
