@@ -18,39 +18,45 @@ DigestHistory: TypeAlias = tuple[bytes | None, ...]
 """A tensor's digest at each other checkpoint; None where it is not known."""
 
 
+def digest_at(digests: bytes, place: int) -> bytes:
+    """Return the digest of the tensor whose digest begins at a byte."""
+    return digests[place : place + TENSOR_DIGEST_BYTES]
+
+
 class IdenticalRanks:
     """Ranks whose files held the same tensors at this checkpoint and at all others, so that nothing tells them apart.
 
-    What is learned of them is noted as the columns go by.
+    The counts grow as the columns are compared.
     """
 
     __slots__ = ("agreed", "compared", "digests", "names", "other_digests", "ranks", "unproven")
 
-    def __init__(self, ranks: tuple[Rank, ...], names: tuple[str, ...], digests: bytes, thens: DigestHistory) -> None:
-        """Take the ranks, ascending, the names of their tensors, and the digests now and then."""
-        self.ranks, self.names, self.digests, self.other_digests = ranks, names, digests, thens
+    def __init__(self, ranks: tuple[Rank, ...], names: tuple[str, ...], digests: bytes, others: DigestHistory) -> None:
+        """Take the ranks, ascending, the names of their tensors, and the digests here and at other checkpoints."""
+        self.ranks, self.names, self.digests, self.other_digests = ranks, names, digests, others
         self.compared = 0
-        """Tensors of which replicas are known."""
+        """Tensors with known replicas."""
         self.unproven = 0
-        """Those that never changed, so that it is not known, and all agree in them."""
+        """Tensors that never changed, so that nothing shows whether they have replicas, and in which all agree."""
         self.agreed: int | None = None
-        """The fewest ranks that hold one of its tensors as it does."""
+        """The fewest ranks that agree on one of its tensors."""
 
-    def agrees(self, ranks: int) -> None:
-        """Note that so many ranks, its own counted, hold one of its tensors as it does."""
+    def note_agreement(self, ranks: int) -> None:
+        """Note that so many ranks, its own counted, agree on one of its tensors."""
         self.agreed = ranks if self.agreed is None else min(self.agreed, ranks)
 
-    def changed_together(self) -> bool:
-        """Tell whether these files were equal before and after some change."""
+    @property
+    def has_changed(self) -> bool:
+        """Whether these files were equal before and after some change."""
         return len({self.digests, *filter(None, self.other_digests)}) > 1
 
-    def changed_with(self, other: IdenticalRanks) -> bool:
+    def has_past_of(self, peer: IdenticalRanks) -> bool:
         """Tell whether the files were equal at every other checkpoint, of which at least one is known."""
-        return self.names == other.names and self.other_digests == other.other_digests and any(self.other_digests)
+        return self.names == peer.names and self.other_digests == peer.other_digests and any(self.other_digests)
 
 
 Column: TypeAlias = dict[DigestHistory, dict[bytes, list[IdenticalRanks]]]
-"""Who holds a tensor: by what it was, then by what it is now."""
+"""The files that have a tensor: by its digests at other checkpoints, then by its digest here."""
 
 
 def identical_ranks(
@@ -58,19 +64,18 @@ def identical_ranks(
 ) -> list[IdenticalRanks]:
     """Put ranks together that nothing tells apart."""
     arrangements = {} if recorded is None else {id(ranks): ranks for ranks in recorded.slices.values()}
-    together: dict[tuple[object, ...], list[Rank]] = defaultdict(list)
-    for rank, digests in sorted(current.items()):
-        thens = tuple(_digests_at(sample.tensors.get(rank), digests.names) for sample in samples)
+    alike: dict[tuple[bytes, DigestHistory, tuple[str, ...], tuple[int | None, ...]], list[Rank]] = defaultdict(list)
+    for rank, tensors in sorted(current.items()):
+        others = tuple(_digests_at(sample.tensors.get(rank), tensors.names) for sample in samples)
         slices = tuple(ranks.get(rank) for ranks in arrangements.values())
-        together[digests.names, digests.digests, thens, slices].append(rank)
+        alike[tensors.digests, others, tensors.names, slices].append(rank)
     return [
-        IdenticalRanks(tuple(ranks), current[ranks[0]].names, current[ranks[0]].digests, thens)  # type: ignore[arg-type]
-        for (_, _, thens, _), ranks in together.items()
+        IdenticalRanks(tuple(ranks), names, digests, others) for (digests, others, names, _), ranks in alike.items()
     ]
 
 
-def _digests_at(digests: TensorDigests | None, names: tuple[str, ...]) -> bytes | None:
-    return digests.digests if digests is not None and digests.names == names else None
+def _digests_at(tensors: TensorDigests | None, names: tuple[str, ...]) -> bytes | None:
+    return tensors.digests if tensors is not None and tensors.names == names else None
 
 
 def columns(
@@ -85,36 +90,37 @@ def columns(
     for group in groups:
         by_names[group.names].append(group)
     places: dict[str, list[tuple[list[IdenticalRanks], int]]] = defaultdict(list)
-    for names, holders in by_names.items():
+    for names, same_names in by_names.items():
         for index, name in enumerate(names):
-            places[name].append((holders, index * TENSOR_DIGEST_BYTES))
+            places[name].append((same_names, index * TENSOR_DIGEST_BYTES))
     for name in sorted(places):
         slices = None if recorded is None else recorded.slices.get(name)
-        if slices is None and _all_differ(places[name]):
+        members = [(group, place) for same_names, place in places[name] for group in same_names]
+        if slices is None and _all_differ(members):
+            for group, _ in members:
+                group.agreed = 1
             continue
         by_slice: dict[int | None, Column] = defaultdict(dict)
-        for holders, begin in places[name]:
-            end = begin + TENSOR_DIGEST_BYTES
-            for group in holders:
-                past = tuple([None if digests is None else digests[begin:end] for digests in group.other_digests])
-                column = by_slice[None if slices is None else slices.get(group.ranks[0])]
-                column.setdefault(past, {}).setdefault(group.digests[begin:end], []).append(group)
+        for group, place in members:
+            past = tuple([None if digests is None else digest_at(digests, place) for digests in group.other_digests])
+            column = by_slice[None if slices is None else slices.get(group.ranks[0])]
+            column.setdefault(past, {}).setdefault(digest_at(group.digests, place), []).append(group)
         for number, column in by_slice.items():
             yield name, number, column
 
 
-def _all_differ(places: Sequence[tuple[Sequence[IdenticalRanks], int]]) -> bool:
-    """Tell whether nobody holds, or held, what another does; then note it of all."""
-    every = [(group, begin) for holders, begin in places for group in holders]
-    if len(every) == 1 or any(len(group.ranks) > 1 for group, _ in every):
+def _all_differ(members: Sequence[tuple[IdenticalRanks, int]]) -> bool:
+    """Tell whether several ranks have a tensor, and no two of them ever had the same."""
+    if len(members) == 1 or any(len(group.ranks) > 1 for group, _ in members):
         return False
-    for index in range(-1, len(every[0][0].other_digests)):
-        digests = [(group.other_digests[index] if index >= 0 else group.digests, begin) for group, begin in every]
-        known_digests = [all_of[begin : begin + TENSOR_DIGEST_BYTES] for all_of, begin in digests if all_of is not None]
-        if len(set(known_digests)) < len(known_digests):
+    for index in range(-1, len(members[0][0].other_digests)):
+        known = [
+            digest_at(digests, place)
+            for group, place in members
+            if (digests := group.digests if index < 0 else group.other_digests[index]) is not None
+        ]
+        if len(set(known)) < len(known):
             return False
-    for group, _ in every:
-        group.agreed = 1
     return True
 
 
@@ -129,26 +135,20 @@ class ReplicaSet:
         self.is_recorded = is_recorded
         values: dict[bytes, int] = {}
         for by_value in column.values():
-            for value, holders in by_value.items():
-                values[value] = values.get(value, 0) + sum([len(group.ranks) for group in holders])
+            for value, groups in by_value.items():
+                values[value] = values.get(value, 0) + sum([len(group.ranks) for group in groups])
         self.values = values
         """How many ranks hold each value now."""
         self.size = sum(values.values())
 
-    @property
-    def usual(self) -> bytes | None:
-        """What most of them hold now, at least two; None where no value has a majority."""
-        value, times = max(self.values.items(), key=lambda item: item[1])
-        return value if times > 1 and 2 * times > self.size else None
-
-    def holders(self, value: bytes) -> Iterator[tuple[DigestHistory, IdenticalRanks]]:
-        """Yield who holds a value now, each with what it held."""
+    def groups_with(self, value: bytes) -> Iterator[tuple[DigestHistory, IdenticalRanks]]:
+        """Yield the files that hold a value now, each after the tensor's digests at other checkpoints."""
         for history, by_value in self.column.items():
             for group in by_value.get(value, ()):
                 yield history, group
 
     def proof(self, history: DigestHistory, value: bytes) -> Proof | None:
-        """Return what proves that those who share a history and a value are replicas; None where nothing does."""
+        """Return what proves that files with the same history and value are replicas; None if nothing does."""
         if self.is_recorded:
             return Proof.RECORDED
         digests = {digest for digest in history if digest is not None}
@@ -156,68 +156,71 @@ class ReplicaSet:
             return Proof.LEARNED
         return Proof.ONCE if digests and value not in digests else None
 
-    def usual_at(self, index: int) -> bytes | None:
-        """Return what most of them held at another checkpoint; None where nobody knows."""
-        times: Counter[bytes] = Counter()
+    def proof_of_pair(self, history: DigestHistory, peer_history: DigestHistory) -> Proof | None:
+        """Return what proves that two files with different values are replicas; None if nothing does."""
+        if self.is_recorded:
+            return Proof.RECORDED
+        shared = _shared(history, peer_history)
+        if not shared:
+            return None
+        return Proof.LEARNED if len(shared) > 1 else Proof.ONCE
+
+    def expected(self) -> DigestHistory:
+        """Return the digest that most of them had at each other checkpoint; None if none is known."""
+        times: list[Counter[bytes]] = [Counter() for _ in next(iter(self.column))]
         for history, by_value in self.column.items():
-            past = history[index]
-            if past is not None:
-                times[past] += _size(by_value)
-        return times.most_common(1)[0][0] if times else None
+            size = _size(by_value)
+            for counts, digest in zip(times, history, strict=True):
+                if digest is not None:
+                    counts[digest] += size
+        return tuple(counts.most_common(1)[0][0] if counts else None for counts in times)
 
 
 def replica_sets(column: Column, *, is_recorded: bool) -> Iterator[ReplicaSet]:
-    """Put together who holds, or held, the same slice: by the record, else by what was equal at other checkpoints.
+    """Put together the files with the same slice: by the record, else by equality at other checkpoints.
 
-    Equal at all of them, or at some and then no more: those who changed together between two checkpoints are replicas,
-    and so is one that was equal to several who still do.
+    Files that were equal at some checkpoint and then no more belong together if they changed together between two
+    checkpoints, or if one was equal to several that still agree.
     """
     if is_recorded or len(column) == 1:
         yield ReplicaSet(column, is_recorded=is_recorded)
         return
-    heads = _joined(column)
+    sizes = {history: _size(by_value) for history, by_value in column.items()}
+    roots = {history: history for history in column}
+
+    def root(history: DigestHistory) -> DigestHistory:
+        while roots[history] is not history:
+            history = roots[history]
+        return history
+
+    largest: dict[tuple[int, bytes], DigestHistory] = {}
+    """By checkpoint and digest: the history with most copies that has it."""
+    for history in sorted(column, key=lambda history: -sizes[history]):
+        for index, digest in enumerate(history):
+            if digest is not None:
+                earlier = largest.setdefault((index, digest), history)
+                if earlier is not history and _belong(earlier, history, sizes):
+                    roots[root(history)] = root(earlier)
     parts: dict[DigestHistory, Column] = defaultdict(dict)
     for history, by_value in column.items():
-        parts[_head(heads, history)][history] = by_value
+        parts[root(history)][history] = by_value
     for part in parts.values():
         yield ReplicaSet(part, is_recorded=False)
 
 
-def _joined(column: Column) -> dict[DigestHistory, DigestHistory]:
-    """Join histories that are of one slice, each to its head."""
-    sizes = {history: _size(by_value) for history, by_value in column.items()}
-    first: dict[tuple[int, bytes], DigestHistory] = {}
-    heads: dict[DigestHistory, DigestHistory] = {}
-    # Who has most copies says most about the others.
-    for history in sorted(column, key=lambda history: -sizes[history]):
-        heads[history] = history
-        for index, past in enumerate(history):
-            if past is None:
-                continue
-            earlier = first.setdefault((index, past), history)
-            if earlier is not history and _belong(earlier, history, sizes):
-                heads[_head(heads, history)] = _head(heads, earlier)
-    return heads
+def _belong(larger: DigestHistory, history: DigestHistory, sizes: Mapping[DigestHistory, int]) -> bool:
+    """Tell whether files that were equal to others at some checkpoint are replicas of these."""
+    has_changed = len({digest for digest in larger if digest is not None}) > 1
+    return len(_shared(larger, history)) > 1 or (has_changed and sizes[larger] > max(1, sizes[history]))
+
+
+def _shared(history: DigestHistory, peer_history: DigestHistory) -> set[bytes]:
+    return {
+        digest
+        for digest, peer_digest in zip(history, peer_history, strict=True)
+        if digest is not None and digest == peer_digest
+    }
 
 
 def _size(by_value: Mapping[bytes, Sequence[IdenticalRanks]]) -> int:
-    return sum(len(group.ranks) for holders in by_value.values() for group in holders)
-
-
-def _head(heads: Mapping[DigestHistory, DigestHistory], history: DigestHistory) -> DigestHistory:
-    while heads[history] is not history:
-        history = heads[history]
-    return history
-
-
-def _belong(head: DigestHistory, history: DigestHistory, sizes: Mapping[DigestHistory, int]) -> bool:
-    """Tell whether one that was equal to others at some checkpoint is a replica of theirs."""
-    shared = {
-        first_digest
-        for first_digest, second_digest in zip(head, history, strict=True)
-        if second_digest is not None and second_digest == first_digest
-    }
-    if len(shared) > 1:
-        return True
-    changed = len({digest for digest in head if digest is not None}) > 1
-    return changed and sizes[head] > max(1, sizes[history])
+    return sum(len(group.ranks) for groups in by_value.values() for group in groups)

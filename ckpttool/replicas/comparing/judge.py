@@ -1,254 +1,261 @@
-"""Whose file is not what its replicas hold."""
+"""Which files differ from their replicas, and in what way: from digests of this checkpoint and of others.
+
+One tensor after the other is compared within each set of replicas. What a file shows in all its tensors becomes one
+`Suspicion`. How heavily that weighs is decided in `weight`.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.replicas import TENSOR_DIGEST_BYTES, Proof, RecordedSlices, SavedAt, TensorDigests
 from ckpttool.core.domain.units import Rank
-from ckpttool.core.domain.verdict import MIN_COPIES
 from ckpttool.replicas.comparing.columns import (
     DigestHistory,
     IdenticalRanks,
     ReplicaSet,
     columns,
+    digest_at,
     identical_ranks,
     replica_sets,
 )
-from ckpttool.replicas.comparing.copied import copied
+from ckpttool.replicas.comparing.misplaced import misplaced_files
 from ckpttool.replicas.comparing.model import FEW, ReplicaJudgement, Sample, Suspicion, SuspicionKind, few
-from ckpttool.replicas.comparing.weighing import weighed
 
-_HALVES = 2
-"""Contents of which as many hold the one as the other: nobody knows which is whole."""
+_PAIR = 2
+"""Of two files that differ nobody knows which is damaged: one fault makes two suspicions."""
+
+_MOST_DAMAGED = 4
+"""At most one in so many ranks may hold another file. If more differ, the parallel layout changed."""
+
+_OF_ONE_FILE = frozenset({SuspicionKind.DIFFERS, SuspicionKind.STALE, SuspicionKind.DRIFTED})
+"""Something happened to this file."""
+
+_OF_SEVERAL = frozenset({SuspicionKind.TIED, SuspicionKind.PARTED})
+"""Some of these files are damaged, and nothing tells which, or all changed."""
 
 
 def judge_replicas(
     current: Mapping[Rank, TensorDigests], samples: Sequence[Sample], recorded: RecordedSlices | None = None
 ) -> ReplicaJudgement:
-    """Say of the files of one role which are not what their replicas hold, and how many copies of each agree.
+    """Find the files of one role that differ from their replicas, and count the copies of each that agree.
 
-    Which ranks hold the same slice of a tensor is recorded, or it was seen: they were equal at other checkpoints, and
-    changed together. Shapes say nothing: slices have the same.
+    Ranks hold the same slice of a tensor if the trainer's record says so, or if they were equal at other checkpoints
+    and changed together. Shapes prove nothing: slices of a tensor have the same shape.
 
     Args:
-        current: Every rank's tensors at the checkpoint that is judged, as far as they are known.
-        samples: Other checkpoints of the training that are known, nearest first among the older and among the later.
-        recorded: What the trainer's own record of the checkpoint says of its slices.
+        current: The tensors of each rank at the checkpoint that is judged, as far as they are known.
+        samples: Other known checkpoints of the training: nearest first among the older, and among the later.
+        recorded: The slices of each rank by the trainer's own record.
     """
-    samples = [
-        sample for sample in samples if sample.step != 0
-    ]  # before the first update much is equal that is no replica
+    # Before the first update many tensors are equal on ranks that are no replicas.
+    samples = [sample for sample in samples if sample.step != 0]
     groups = identical_ranks(current, samples, recorded)
     comparison = _Comparison(groups, samples)
     for name, number, column in columns(groups, recorded):
-        for family in replica_sets(column, is_recorded=number is not None):
-            comparison.look_at(name, family)
+        for replicas in replica_sets(column, is_recorded=number is not None):
+            comparison.add(name, replicas)
     return comparison.judgement()
 
 
-class _Row(NamedTuple):
-    """One tensor in which a file differs from others."""
+class _Difference(NamedTuple):
+    """One tensor in which a file differs from a replica."""
 
     name: str
-    like: IdenticalRanks | None
-    """One that holds what it should hold, as far as a majority knows that; None where all parted."""
+    peer: IdenticalRanks
+    """A file with the value that this one should have, as far as a majority tells; itself if all replicas differ."""
     others: tuple[Rank, ...]
+    """All ranks that this one should equal."""
     proof: Proof | None
-    """None where this tensor never changed before, and nothing tells."""
-    equal: tuple[int, ...] = ()
-    """When they were equal, as `_Comparison.times` counts."""
-    unequal: tuple[int, ...] = ()
+    """None: the tensor never changed before, so nothing tells whether these are replicas."""
     is_tied: bool = False
-    """Whether as many hold the one as hold the other."""
+    """Whether as many ranks hold the one value as hold the other."""
+    equal: tuple[int, ...] = ()
+    """The checkpoints at which they were equal, as `_Comparison.offsets` counts."""
+    unequal: tuple[int, ...] = ()
+
+    @property
+    def is_drift(self) -> bool:
+        """Whether they differ from some checkpoint on, and were equal before."""
+        return bool(self.unequal) and max(self.equal) < min(0, *self.unequal)
 
 
 class _Comparison:
-    """What the columns showed so far."""
+    """The differences that the tensors showed so far."""
 
     def __init__(self, groups: Sequence[IdenticalRanks], samples: Sequence[Sample]) -> None:
         self._groups = groups
         self._samples = samples
-        counts = Counter[bool]()
-        times = []
+        self._offsets: list[int] = []
+        """How many known checkpoints away each sample is: negative if it is older than this one."""
         for sample in samples:
-            counts[sample.older] += 1
-            times.append(-counts[True] if sample.older else counts[False])
-        self.times = tuple(times)
-        """Of each other checkpoint, how many there are between: below zero before this one, above after it."""
-        same_run = [time for time, sample in zip(times, samples, strict=True) if sample.same_run]
-        self._same_run = frozenset(same_run)
-        self._outliers: dict[IdenticalRanks, list[_Row]] = defaultdict(list)
+            if sample.older:
+                self._offsets.append(min((0, *self._offsets)) - 1)
+            else:
+                self._offsets.append(max((0, *self._offsets)) + 1)
+        self._index = {offset: index for index, offset in enumerate(self._offsets)}
+        self._same_run = frozenset(
+            offset for offset, sample in zip(self._offsets, samples, strict=True) if sample.same_run
+        )
+        self._differences: dict[IdenticalRanks, list[_Difference]] = defaultdict(list)
+        self._parted: dict[IdenticalRanks, list[_Difference]] = defaultdict(list)
+        """Tensors in which all replicas differ from each other, so that no value is right."""
         self._holders: Counter[str] = Counter()
+        """How many ranks hold each tensor."""
         self._near: dict[tuple[IdenticalRanks, IdenticalRanks, int], bool] = {}
 
-    def look_at(self, name: str, family: ReplicaSet) -> None:
-        """Note what one tensor shows of those who hold the same slice of it."""
-        self._holders[name] += family.size
-        if len(family.values) == 1:
-            self._note_agreed(family)
-            return
-        usual = family.usual
-        if usual is None and family.size < MIN_COPIES:
-            self._note_pair(name, family)
-        elif usual is None:
-            self._note_split(name, family)
+    def add(self, name: str, replicas: ReplicaSet) -> None:
+        """Note how one tensor compares on the ranks that hold the same slice of it."""
+        self._holders[name] += replicas.size
+        by_frequency = sorted(replicas.values.items(), key=lambda item: -item[1])
+        value, times = by_frequency[0]
+        if times == replicas.size:
+            self._add_agreement(replicas, value)
+        elif 2 * times > replicas.size:
+            self._add_minority(name, replicas, value, is_majority=True)
+        elif 2 * times == replicas.size and len(by_frequency) == _PAIR:
+            self._add_halves(name, replicas)
+        elif times > by_frequency[1][1] and self._are_equal_otherwise(replicas, value):
+            self._add_minority(name, replicas, value, is_majority=False)
         else:
-            self._note_outvoted(name, family, usual)
+            self._add_parted(name, replicas)
 
     @staticmethod
-    def _note_agreed(family: ReplicaSet) -> None:
-        (value,) = family.values
-        joined = len(family.column) > 1
-        for history, by_value in family.column.items():
-            proven = family.size > 1 and (joined or family.proof(history, value) is not None)
-            for group in by_value[value]:
-                if proven:
-                    group.compared += 1
-                    group.agrees(family.size)
-                else:  # what never changes teaches nothing by itself, but the file may be a copy in all that does
-                    group.agrees(len(group.ranks) if group.changed_together() else 1)
-                    group.unproven += family.size > 1
-
-    def _note_outvoted(self, name: str, family: ReplicaSet, usual: bytes) -> None:
-        holders = sorted(family.holders(usual), key=lambda holder: -len(holder[1].ranks))
-        history, like = holders[0]
-        ranks = tuple(sorted(rank for _, group in holders for rank in group.ranks))
-        proof = family.proof(history, usual)
-        for _, group in holders:
-            group.compared += proof is not None
-            group.agrees(1 if proof is None else len(ranks))
-        past = [family.usual_at(index) for index in range(len(self._samples))]
-        for value in sorted(family.values.keys() - {usual}):
-            for outlier_history, outlier in family.holders(value):
-                outlier.agrees(1)
-                if self._samples or proof is not None:
-                    self._add(outlier, _Row(name, like, ranks, proof), past, outlier_history)
-                elif family.size - len(ranks) == 1:
-                    self._outliers[outlier].append(_Row(name, like, ranks, Proof.MAJORITY))
-
-    def _note_pair(self, name: str, family: ReplicaSet) -> None:
-        """Note two that differ, at each of them."""
-        (first, first_group), (second, second_group) = (
-            holder for value in sorted(family.values) for holder in family.holders(value)
-        )
-        shared = {
-            first_digest
-            for first_digest, outlier_history in zip(first, second, strict=True)
-            if first_digest is not None and first_digest == outlier_history
-        }
-        learned = Proof.LEARNED if len(shared) > 1 else Proof.ONCE if shared else None
-        proof = Proof.RECORDED if family.is_recorded else learned
-        for outlier_history, outlier, past, like in (
-            (first, first_group, second, second_group),
-            (second, second_group, first, first_group),
-        ):
-            outlier.agrees(1)
-            if proof is not None:
-                self._add(outlier, _Row(name, like, like.ranks, proof), past, outlier_history)
-
-    def _note_split(self, name: str, family: ReplicaSet) -> None:
-        if len(family.values) == _HALVES and len(set(family.values.values())) == 1:
-            self._note_tied(name, family)
-            return
-        if self._is_outnumbered(name, family):
-            return
-        holders = [(value, *holder) for value in family.values for holder in family.holders(value)]
-        for value, history, group in holders:
-            group.agrees(1)
-            proof = family.proof(history, value)
-            if proof is not None:
-                ranks = tuple(
-                    sorted(rank for peer_value, _, like in holders if peer_value != value for rank in like.ranks)
-                )
+    def _add_agreement(replicas: ReplicaSet, value: bytes) -> None:
+        several_histories = len(replicas.column) > 1
+        for history, group in replicas.groups_with(value):
+            if replicas.size > 1 and (several_histories or replicas.proof(history, value) is not None):
                 group.compared += 1
-                self._outliers[group].append(_Row(name, None, ranks, proof))
+                group.note_agreement(replicas.size)
+            else:  # a tensor that never changes proves nothing, but the file may be a copy by all tensors that do
+                group.note_agreement(len(group.ranks) if group.has_changed else 1)
+                group.unproven += replicas.size > 1
 
-    def _note_tied(self, name: str, family: ReplicaSet) -> None:
-        """Note two halves that differ, at each of all."""
-        halves = [(value, list(family.holders(value))) for value in sorted(family.values)]
-        past = [family.usual_at(index) for index in range(len(self._samples))]
-        for (value, half), (_, peer_half) in (halves, halves[::-1]):
-            ranks = tuple(sorted(rank for _, group in peer_half for rank in group.ranks))
+    def _add_minority(self, name: str, replicas: ReplicaSet, value: bytes, *, is_majority: bool) -> None:
+        """Note the files that do not hold the most frequent value."""
+        agreeing = list(replicas.groups_with(value))
+        history, peer = max(agreeing, key=_copies)
+        ranks = _ranks_of(agreeing)
+        proof = replicas.proof(history, value)
+        for _, group in agreeing:
+            group.compared += is_majority and proof is not None
+            group.note_agreement(len(ranks) if is_majority and proof is not None else 1)
+        expected = replicas.expected()
+        for differing in sorted(replicas.values.keys() - {value}):
+            for differing_history, group in replicas.groups_with(differing):
+                group.note_agreement(1)
+                if self._samples or proof is not None:
+                    self._add(group, _Difference(name, peer, ranks, proof), expected, differing_history)
+                elif replicas.size - len(ranks) == 1:
+                    self._differences[group].append(_Difference(name, peer, ranks, Proof.MAJORITY))
+
+    def _add_halves(self, name: str, replicas: ReplicaSet) -> None:
+        """Note two files that differ, or two halves of more, at each of them."""
+        is_pair = replicas.size == _PAIR
+        halves = [(value, list(replicas.groups_with(value))) for value in sorted(replicas.values)]
+        for (value, half), (_, peers) in (halves, halves[::-1]):
+            peer_history, peer = peers[0]
+            ranks = _ranks_of(peers)
+            expected = peer_history if is_pair else replicas.expected()
             for history, group in half:
-                group.agrees(1)
-                self._add(
-                    group, _Row(name, peer_half[0][1], ranks, family.proof(history, value), is_tied=True), past, history
-                )
+                group.note_agreement(1)
+                proof = replicas.proof_of_pair(history, peer_history) if is_pair else replicas.proof(history, value)
+                self._add(group, _Difference(name, peer, ranks, proof, is_tied=not is_pair), expected, history)
 
-    def _is_outnumbered(self, name: str, family: ReplicaSet) -> bool:
-        """Note who differs from the most that agree, fewer than half of all though they be; False where none do.
+    def _add_parted(self, name: str, replicas: ReplicaSet) -> None:
+        """Note that no value is right: each of several ranks holds another."""
+        by_value = {value: list(replicas.groups_with(value)) for value in replicas.values}
+        every_rank = _ranks_of([member for members in by_value.values() for member in members])
+        for value, members in by_value.items():
+            same = set(_ranks_of(members))
+            others = tuple(rank for rank in every_rank if rank not in same)
+            for history, group in members:
+                group.note_agreement(1)
+                proof = replicas.proof(history, value)
+                if proof is not None:
+                    group.compared += 1
+                    self._parted[group].append(_Difference(name, group, others, proof))
 
-        Only in files that are equal otherwise: where an arrangement changed, much differs.
-        """
-        (most, times), (_, next_times) = Counter(family.values).most_common(2)
-        _, like = max(family.holders(most), key=lambda holder: len(holder[1].ranks))
-        outliers = [holder for value in sorted(family.values) if value != most for holder in family.holders(value)]
-        if times == next_times or not all(self._is_alike_otherwise(group, like) for _, group in outliers):
-            return False
-        ranks = tuple(sorted(rank for _, group in family.holders(most) for rank in group.ranks))
-        past = [family.usual_at(index) for index in range(len(self._samples))]
-        for _, group in family.holders(most):
-            group.agrees(1)
-        for history, group in outliers:
-            group.agrees(1)
-            self._add(group, _Row(name, like, ranks, family.proof(history, most)), past, history)
-        return True
+    def _are_equal_otherwise(self, replicas: ReplicaSet, value: bytes) -> bool:
+        """Tell whether all files with another value differ from one with this value in few tensors only."""
+        _, peer = max(replicas.groups_with(value), key=_copies)
+        return all(
+            self._is_equal_otherwise(group, peer)
+            for other in replicas.values.keys() - {value}
+            for _, group in replicas.groups_with(other)
+        )
 
-    def _is_alike_otherwise(self, group: IdenticalRanks, like: IdenticalRanks) -> bool:
-        return group.changed_with(like) and self._nearly_equal(group, like, 0)
+    def _is_equal_otherwise(self, group: IdenticalRanks, peer: IdenticalRanks) -> bool:
+        """Tell whether two files were equal at all other checkpoints, and differ in few tensors here."""
+        return group.has_past_of(peer) and self._nearly_equal(group, peer, 0)
 
-    def _add(self, outlier: IdenticalRanks, row: _Row, past: Sequence[bytes | None], history: DigestHistory) -> None:
-        """Note that a file differs, unless it did so everywhere: that is what each rank has of its own.
+    def _add(
+        self, group: IdenticalRanks, difference: _Difference, expected: DigestHistory, history: DigestHistory
+    ) -> None:
+        """Note that a file differs, unless it did so at all checkpoints: some tensors are each rank's own.
 
         Args:
-            outlier: Whose file.
-            row: What is known of it; when the two were equal is added.
-            past: What it should have held at each other checkpoint.
-            history: What it held.
+            group: The file.
+            difference: What is known of it; the checkpoints at which the two were equal are added.
+            expected: The digest that the tensor should have had at each other checkpoint.
+            history: The digest that it had.
         """
-        known_times = [(time, a, b) for time, a, b in zip(self.times, past, history, strict=True) if None not in {a, b}]
-        equal, unequal = (
-            tuple(time for time, a, b in known_times if a == b),
-            tuple(time for time, a, b in known_times if a != b),
-        )
-        proof = row.proof
-        # A tensor that nobody has trained yet is equal in other slices, too; but then all that is trained differs.
-        if (
-            proof is None
-            and row.like is not None
-            and outlier.changed_with(row.like)
-            and self._nearly_equal(outlier, row.like, 0)
-        ):
-            proof = Proof.LEARNED if len(set(outlier.other_digests)) > 1 else Proof.ONCE
-        if proof is None or (known_times and not equal):
+        equal: dict[int, bytes] = {}
+        unequal: list[int] = []
+        for offset, digest, own in zip(self._offsets, expected, history, strict=True):
+            if digest is not None and digest == own:
+                equal[offset] = digest
+            elif digest is not None and own is not None:
+                unequal.append(offset)
+        proof = difference.proof
+        # A tensor that nobody has trained yet is equal in other slices, too; but then all trained tensors differ.
+        if proof is None and self._is_equal_otherwise(group, difference.peer):
+            proof = Proof.LEARNED if len(set(group.other_digests)) > 1 else Proof.ONCE
+        if proof is None or (unequal and not equal):
             return
-        row = row._replace(proof=proof, equal=equal, unequal=unequal)
-        changes = {a for _, a, b in known_times if a == b}
-        if proof is not Proof.RECORDED and not (len(changes) > 1 and _is_drift(row)):
+        difference = difference._replace(proof=proof, equal=tuple(equal), unequal=tuple(unequal))
+        changes = len(set(equal.values()))
+        if proof is not Proof.RECORDED and not (changes > 1 and difference.is_drift):
             # Between two starts of a training ranks may have changed places.
-            in_run = {a for time, a, b in known_times if a == b and time in self._same_run}
-            if len(in_run) <= 1:
-                row = row._replace(proof=Proof.ONCE)
-            is_weak = len(changes) == 1 and bool(unequal)
-            if is_weak and not (_is_drift(row) and row.like is not None and self._nearly_equal(outlier, row.like, 0)):
+            if len({digest for offset, digest in equal.items() if offset in self._same_run}) <= 1:
+                difference = difference._replace(proof=Proof.ONCE)
+            if not self._were_replicas(group, difference, changes):
                 return
-            if not self._is_likely(row, outlier):
-                return
-        outlier.compared += 1
-        self._outliers[outlier].append(row)
+        group.compared += 1
+        self._differences[group].append(difference)
+
+    def _were_replicas(self, group: IdenticalRanks, difference: _Difference, changes: int) -> bool:
+        """Tell whether a tensor was equal because the files are replicas: then nearly all of their tensors were.
+
+        Args:
+            group: One of the two files.
+            difference: Between it and its peer.
+            changes: How many values of the tensor they shared.
+        """
+        peer = difference.peer
+        has_parted_before = changes == 1 and bool(difference.unequal)
+        if has_parted_before and not (difference.is_drift and self._nearly_equal(group, peer, 0)):
+            return False
+        if difference.proof is not Proof.ONCE:
+            return True
+        in_run = self._same_run.intersection(difference.equal)
+        if in_run:
+            return any(self._nearly_equal(group, peer, offset) for offset in in_run)
+        return all(self._nearly_equal(group, peer, offset) for offset in difference.equal)
 
     def judgement(self) -> ReplicaJudgement:
-        """Put together what was seen of each rank."""
+        """Return what all tensors show of each file."""
         ranks = sum(len(group.ranks) for group in self._groups)
-        doubts = [suspicion for group, rows in self._settled().items() for suspicion in self._doubts(group, rows)]
-        doubts = self._with_copied([*weighed(doubts, self._holders, ranks)])
+        suspicions = self._with_misplaced(
+            tuple(_without_layout_change(tuple(self._suspicions()), self._holders, ranks))
+        )
         return ReplicaJudgement(
-            suspicions=tuple(sorted(doubts, key=lambda suspicion: suspicion.rank)),
+            suspicions=tuple(sorted(suspicions, key=lambda suspicion: suspicion.rank)),
             agreed={rank: group.agreed or 1 for group in self._groups for rank in group.ranks},
             is_open=any(
                 0 < len(group.names) - group.compared - group.unproven <= few(len(group.names))
@@ -256,183 +263,233 @@ class _Comparison:
             ),
         )
 
-    def _with_copied(self, doubts: Sequence[Suspicion]) -> list[Suspicion]:
-        """Add whose file lies under another rank's name: it is no more than that, and its only copy is not to blame."""
-        same_run = {index: time for index, time in enumerate(self.times) if time in self._same_run}
-        suspected = {suspicion.rank for suspicion in doubts if suspicion.kind is not SuspicionKind.PARTED}
-        copied_files = [
+    def _with_misplaced(self, suspicions: Sequence[Suspicion]) -> list[Suspicion]:
+        """Add the files that lie under another rank's name: then their only replicas are not to blame."""
+        in_run = {index: offset for index, offset in enumerate(self._offsets) if offset in self._same_run}
+        suspected = {suspicion.rank for suspicion in suspicions if suspicion.kind is not SuspicionKind.PARTED}
+        misplaced = [
             suspicion
-            for suspicion in copied(self._groups, same_run, self._nearly_equal)
+            for suspicion in misplaced_files(self._groups, in_run, self._nearly_equal)
             if suspicion.rank not in suspected
         ]
-        moved = {suspicion.rank for suspicion in copied_files}
-        return [
-            *(
-                suspicion
-                for suspicion in doubts
-                if suspicion.rank in suspected or moved.isdisjoint((suspicion.rank, *suspicion.replicas))
-            ),
-            *copied_files,
+        moved = {suspicion.rank for suspicion in misplaced}
+        remaining = [
+            suspicion
+            for suspicion in suspicions
+            if suspicion.rank in suspected or moved.isdisjoint((suspicion.rank, *suspicion.replicas))
         ]
+        return remaining + misplaced
 
-    def _settled(self) -> dict[IdenticalRanks, list[_Row]]:
-        """Return the rows, but for those of one that differs from a file that others outvote as well."""
+    def _suspicions(self) -> Iterator[Suspicion]:
         outvoted = {
             group
-            for group, rows in self._outliers.items()
-            if any(len(row.others) > 1 and row.like is not None and not row.is_tied for row in rows)
+            for group, differences in self._differences.items()
+            if any(len(difference.others) > 1 and not difference.is_tied for difference in differences)
         }
-        settled = {}
-        for group, rows in self._outliers.items():
-            remaining = [row for row in rows if group in outvoted or row.is_tied or row.like not in outvoted]
-            if remaining:
-                settled[group] = remaining
-        return settled
+        for group in {**self._differences, **self._parted}:
+            differences = self._differences.get(group, [])
+            if group not in outvoted:  # a peer that others outvote is the damaged one of the two
+                differences = [each for each in differences if each.is_tied or each.peer not in outvoted]
+            parted = self._parted.get(group, [])
+            if len(parted) > len(differences):
+                yield from self._suspicions_of(group, parted, is_parted=True)
+            elif differences:
+                untied = [difference for difference in differences if not difference.is_tied]
+                yield from self._suspicions_of(group, untied or differences, is_parted=False)
 
-    def _doubts(self, group: IdenticalRanks, rows: Sequence[_Row]) -> Iterable[Suspicion]:
-        against = [row for row in rows if row.like is not None]
-        parted = len(against) < len(rows) - len(against)
-        rows = [row for row in rows if (row.like is None) is parted]
-        rows = [row for row in rows if not row.is_tied] or rows  # who is known to be wrong elsewhere is told of that
-        drifted = [row for row in rows if _is_drift(row)]
-        usual = max(rows, key=lambda row: len(row.others))
-        # Rarely trained slices are an older step's by right, in tensors where as many are as are not.
-        as_of = self._as_of(group, rows) if not usual.is_tied or _are_most(rows, group) else None
-        kind = SuspicionKind.STALE if _are_most(rows, group) else SuspicionKind.DIFFERS
-        since = agreed_at = None
-        if parted:
-            kind = SuspicionKind.PARTED
-        elif usual.proof is Proof.MAJORITY:
-            kind = SuspicionKind.OUTLIER
-        elif drifted:
-            kind = SuspicionKind.DRIFTED
-            first = min((0, *(time for row in drifted for time in row.unequal)))
-            since = self._at(first)
-            agreed_at = self._at(max(time for row in drifted for time in row.equal if time < first))
-        if usual.is_tied and as_of is None:
-            # Much that differs in halves is an arrangement that changed, unless a record says that it did not.
-            is_sure = usual.proof is Proof.RECORDED or (
-                usual.like is not None and self._is_alike_otherwise(group, usual.like)
-            )
-            kind = (
-                SuspicionKind.PARTED if not is_sure else kind if kind is SuspicionKind.DRIFTED else SuspicionKind.TIED
-            )
-        proof = max((row.proof for row in rows if row.proof is not None), key=_PROOFS.index)
-        is_twin = usual.like is not None and group.changed_with(usual.like)
-        if len(usual.others) == 1 and usual.like is not None:
-            is_chance = proof is Proof.ONCE and not (is_twin and _are_few(rows, group))
-            is_weak = (
-                kind is SuspicionKind.DIFFERS and proof is not Proof.RECORDED and not self._share(group, usual.like)
-            )
-            kind = SuspicionKind.PARTED if is_chance or is_weak else kind
+    def _suspicions_of(
+        self, group: IdenticalRanks, differences: Sequence[_Difference], *, is_parted: bool
+    ) -> Iterator[Suspicion]:
+        """Yield one suspicion for each rank of a group, from all tensors in which it differs."""
+        most_copies = max(differences, key=lambda difference: len(difference.others))
+        proof = max((difference.proof for difference in differences if difference.proof), key=_BEST_FIRST.index)
+        as_of = since = agreed_at = None
+        kind = SuspicionKind.PARTED
+        if not is_parted:
+            # Rarely trained slices equal an older step's by right, in tensors in which two halves differ.
+            if not most_copies.is_tied or _are_most(differences, group):
+                as_of = self._older_checkpoint(group, differences)
+            kind = self._kind(group, differences, most_copies, proof, is_older=as_of is not None)
+            drifts = [difference for difference in differences if difference.is_drift]
+            if drifts:
+                first = min((0, *(offset for drift in drifts for offset in drift.unequal)))
+                since = self._saved_at(first)
+                agreed_at = self._saved_at(max(at for drift in drifts for at in drift.equal if at < first))
         for rank in group.ranks:
             yield Suspicion(
                 kind=kind,
                 rank=rank,
-                replicas=usual.others,
-                tensors=tuple(row.name for row in rows),
+                replicas=most_copies.others,
+                tensors=tuple(difference.name for difference in differences),
                 compared=group.compared,
                 proof=proof,
-                is_twin=is_twin,
+                is_twin=group.has_past_of(most_copies.peer),
                 as_of=as_of,
-                copy_of=self._copy_of(group, rows, usual.others),
+                copy_of=self._copy_of(group, differences, most_copies.others),
                 since=since,
                 agreed_at=agreed_at,
             )
 
-    def _is_likely(self, row: _Row, outlier: IdenticalRanks) -> bool:
-        """Tell whether what was equal once was so because the files are replicas: then nearly all of them was equal."""
-        if row.proof is not Proof.ONCE:
-            return True
-        if row.like is None:
-            return False
-        in_run = [self._nearly_equal(outlier, row.like, time) for time in self._same_run.intersection(row.equal)]
-        return any(in_run) if in_run else all(self._nearly_equal(outlier, row.like, time) for time in row.equal)
+    def _kind(
+        self,
+        group: IdenticalRanks,
+        differences: Sequence[_Difference],
+        most_copies: _Difference,
+        proof: Proof,
+        *,
+        is_older: bool,
+    ) -> SuspicionKind:
+        """Decide in what way a file differs.
 
-    def _share(self, group: IdenticalRanks, like: IdenticalRanks) -> bool:
-        """Tell whether two files changed together in a tensor that not everybody holds.
-
-        Where they did not, a copy under another rank's name at the one other checkpoint explains that they were equal.
+        Args:
+            group: The file.
+            differences: All tensors in which it differs.
+            most_copies: The one of them that most replicas hold.
+            proof: The weakest proof of these tensors.
+            is_older: Whether most of these tensors are those of another checkpoint.
         """
-        rest = [peer for peer in self._groups if peer not in {group, like} and peer.names == group.names]
-        return not rest or any(
-            _at(group.digests, place) == _at(like.digests, place)
-            and any(_at(peer.digests, place) != _at(group.digests, place) for peer in rest)
-            and any(
-                digests is not None and _at(digests, place) != _at(group.digests, place)
-                for digests in group.other_digests
-            )
-            for place in range(0, len(group.digests), TENSOR_DIGEST_BYTES)
-        )
+        peer = most_copies.peer
+        if most_copies.proof is Proof.MAJORITY:
+            return SuspicionKind.OUTLIER
+        kind = SuspicionKind.DIFFERS
+        if any(difference.is_drift for difference in differences):
+            kind = SuspicionKind.DRIFTED
+        elif most_copies.is_tied and not is_older:
+            kind = SuspicionKind.TIED
+        elif _are_most(differences, group):
+            kind = SuspicionKind.STALE
+        if most_copies.is_tied and not is_older:
+            # If many tensors differ in halves, the layout changed, unless a record says that it did not.
+            is_replica = most_copies.proof is Proof.RECORDED or self._is_equal_otherwise(group, peer)
+        elif len(most_copies.others) > 1 or proof is Proof.RECORDED:
+            is_replica = True
+        elif proof is Proof.ONCE and not (group.has_past_of(peer) and len(differences) <= few(group.compared)):
+            is_replica = False
+        else:
+            is_replica = kind is not SuspicionKind.DIFFERS or self._share_a_slice(group, peer)
+        return kind if is_replica else SuspicionKind.PARTED
 
-    def _nearly_equal(self, group: IdenticalRanks, peer: IdenticalRanks, time: int) -> bool:
-        """Tell whether two files differed in few tensors at a time."""
+    def _share_a_slice(self, group: IdenticalRanks, peer: IdenticalRanks) -> bool:
+        """Tell whether two files changed together in a tensor that not all ranks hold.
+
+        If they did not, a copy under another rank's name at the one other checkpoint explains why they were equal.
+        """
+        rest = [other for other in self._groups if other not in {group, peer} and other.names == group.names]
+        if not rest:
+            return True
+        for place in range(0, len(group.digests), TENSOR_DIGEST_BYTES):
+            digest = digest_at(group.digests, place)
+            pasts = [digest_at(digests, place) for digests in group.other_digests if digests is not None]
+            is_shared = digest == digest_at(peer.digests, place)
+            is_slice = any(digest_at(other.digests, place) != digest for other in rest)
+            if is_shared and is_slice and any(past != digest for past in pasts):
+                return True
+        return False
+
+    def _nearly_equal(self, group: IdenticalRanks, peer: IdenticalRanks, offset: int) -> bool:
+        """Tell whether two files differed in few tensors at a checkpoint; 0: this one."""
         if group.names != peer.names:
             return False
-        if (group, peer, time) not in self._near:
-            index = self.times.index(time) if time else None
+        key = group, peer, offset
+        if key not in self._near:
             ours, theirs = (
-                member.digests if index is None else member.other_digests[index] or b"" for member in (group, peer)
+                member.other_digests[self._index[offset]] or b"" if offset else member.digests
+                for member in (group, peer)
             )
             places = range(0, len(group.names) * TENSOR_DIGEST_BYTES, TENSOR_DIGEST_BYTES)
-            differing = (place for place in places if _at(ours, place) != _at(theirs, place))
-            most = few(len(group.names))
-            self._near[group, peer, time] = next(islice(differing, most, None), None) is None
-        return self._near[group, peer, time]
+            differing = (place for place in places if digest_at(ours, place) != digest_at(theirs, place))
+            self._near[key] = next(islice(differing, few(len(group.names)), None), None) is None
+        return self._near[key]
 
-    def _at(self, time: int) -> SavedAt | None:
-        """Return the checkpoint of a time; None for the one that is judged."""
-        sample = self._samples[self.times.index(time)] if time else None
-        return None if sample is None else SavedAt(sample.name, sample.step)
+    def _saved_at(self, offset: int) -> SavedAt | None:
+        """Return the checkpoint that is so far away; None for the one that is judged."""
+        if not offset:
+            return None
+        sample = self._samples[self._index[offset]]
+        return SavedAt(sample.name, sample.step)
 
-    def _as_of(self, group: IdenticalRanks, rows: Sequence[_Row]) -> str | None:
-        """Return the other checkpoint from which most of what differs comes, by this rank's own tensors there."""
+    def _older_checkpoint(self, group: IdenticalRanks, differences: Sequence[_Difference]) -> str | None:
+        """Return the other checkpoint of the run that has most of the differing tensors; None if there is none."""
         places = [
-            (bisect_left(group.names, row.name) * TENSOR_DIGEST_BYTES, row.like)
-            for row in rows
-            if row.like is not None and row.like.names == group.names
+            (_place(group, difference), difference.peer)
+            for difference in differences
+            if difference.peer.names == group.names
         ]
-        for index, (sample, past) in enumerate(zip(self._samples, group.other_digests, strict=True)):
-            old = sample.same_run * sum(
-                past is not None
-                and _at(past, place) == _at(group.digests, place)
-                and (before := like.other_digests[index]) is not None
-                and _at(before, place) != _at(like.digests, place)
-                for place, like in places
-            )
-            if 2 * old > len(rows):
+        for index, sample in enumerate(self._samples):
+            past = group.other_digests[index]
+            if past is None or not sample.same_run:
+                continue
+            unchanged = 0
+            for place, peer in places:
+                peer_past = peer.other_digests[index]
+                if peer_past is not None and digest_at(past, place) == digest_at(group.digests, place):
+                    unchanged += digest_at(peer_past, place) != digest_at(peer.digests, place)
+            if 2 * unchanged > len(differences):
                 return sample.name
         return None
 
-    def _copy_of(self, group: IdenticalRanks, rows: Sequence[_Row], ranks: Sequence[Rank]) -> Rank | None:
-        if len(rows) <= FEW:
+    def _copy_of(
+        self, group: IdenticalRanks, differences: Sequence[_Difference], replicas: Collection[Rank]
+    ) -> Rank | None:
+        """Return a rank that is no replica and holds the same in all differing tensors; None if they are few."""
+        if len(differences) <= FEW:
             return None
-        places = [bisect_left(group.names, row.name) * TENSOR_DIGEST_BYTES for row in rows]
+        places = [_place(group, difference) for difference in differences]
         for peer in self._groups:
-            is_same = peer.names == group.names and all(
-                _at(peer.digests, at) == _at(group.digests, at) for at in places
-            )
-            if is_same and peer is not group and peer.ranks[0] not in ranks:
+            if peer is group or peer.names != group.names or peer.ranks[0] in replicas:
+                continue
+            if all(digest_at(peer.digests, place) == digest_at(group.digests, place) for place in places):
                 return peer.ranks[0]
         return None
 
 
-_PROOFS = tuple(Proof)
-"""Best first, as they are listed."""
+_BEST_FIRST = tuple(Proof)
 
 
-def _at(digests: bytes, place: int) -> bytes:
-    return digests[place : place + TENSOR_DIGEST_BYTES]
+def _copies(member: tuple[DigestHistory, IdenticalRanks]) -> int:
+    return len(member[1].ranks)
 
 
-def _is_drift(row: _Row) -> bool:
-    """Tell whether one differs from some checkpoint on, and did not before."""
-    return bool(row.unequal) and max(row.equal) < min(0, *row.unequal)
+def _ranks_of(members: Sequence[tuple[DigestHistory, IdenticalRanks]]) -> tuple[Rank, ...]:
+    return tuple(sorted(rank for _, group in members for rank in group.ranks))
 
 
-def _are_few(rows: Sequence[_Row], group: IdenticalRanks) -> bool:
-    return len(rows) <= few(group.compared)
+def _place(group: IdenticalRanks, difference: _Difference) -> int:
+    """Return where in a group's digests that of a tensor begins."""
+    return bisect_left(group.names, difference.name) * TENSOR_DIGEST_BYTES
 
 
-def _are_most(rows: Sequence[_Row], group: IdenticalRanks) -> bool:
-    return len(rows) > FEW and 2 * len(rows) > group.compared
+def _are_most(differences: Sequence[_Difference], group: IdenticalRanks) -> bool:
+    return len(differences) > FEW and 2 * len(differences) > group.compared
+
+
+def _without_layout_change(
+    suspicions: Sequence[Suspicion], holders: Mapping[str, int], ranks: int
+) -> Iterator[Suspicion]:
+    """Take many files that differ for a layout that changed, and leave out the intact one of a pair.
+
+    A file that is known to be another rank's, or of another step, is the damaged one of a pair. But if several ranks
+    hold what others held, they changed places.
+
+    Args:
+        suspicions: Of all files of one role.
+        holders: By tensor: how many ranks have it.
+        ranks: How many there are.
+    """
+    times = Counter(name for suspicion in suspicions if suspicion.kind in _OF_ONE_FILE for name in suspicion.tensors)
+    systematic = {name for name, count in times.items() if count > _PAIR and count * _MOST_DAMAGED > holders[name]}
+    moved = sum(suspicion.copy_of is not None for suspicion in suspicions)
+    stale = sum(suspicion.kind is SuspicionKind.STALE and suspicion.as_of is None for suspicion in suspicions)
+    is_rearranged = moved > 1 or (stale > _PAIR and stale * _MOST_DAMAGED > ranks)
+    explained = {
+        suspicion.rank for suspicion in suspicions if suspicion.as_of is not None or suspicion.copy_of is not None
+    }
+    for suspicion in suspicions:
+        kind = suspicion.kind
+        is_moved = is_rearranged and (kind is SuspicionKind.STALE or suspicion.copy_of is not None)
+        is_systematic = 2 * sum(name in systematic for name in suspicion.tensors) >= len(suspicion.tensors)
+        is_outvoted = len(suspicion.replicas) > 1 and kind not in _OF_SEVERAL
+        if kind in _OF_ONE_FILE and suspicion.as_of is None and (is_moved or is_systematic):
+            yield replace(suspicion, kind=SuspicionKind.PARTED)
+        elif suspicion.rank in explained or is_outvoted or explained.isdisjoint(suspicion.replicas):
+            yield suspicion
