@@ -249,28 +249,28 @@ class Comparison:
     last: Step | None
     pairing: float | None
     """Correlation of what moves both curves from step to step; None where it cannot be told."""
-    shape: CurveShape | None
-    """None where there is no gap that counts."""
-    effect: Effect
-    matters: bool | None
-    """Whether the gap is over the limit; None where it cannot be told."""
-    gap: Gap | None
-    """At the end of the curves; None with too few pairs."""
-    relative_gap: float | None
-    """To the baseline's loss there."""
-    floor: Floor | None
-    tolerance: float | None
-    """What counts as the same, in units of the loss."""
-    limit: float | None
-    """The least gap that counts, and the smallest that is seen: floor, tolerance and noise in one."""
-    onset: Onset | None
-    """None where there is no gap that counts."""
     spikes: tuple[Spike, ...]
-    norm_gap: Gap | None
-    """Of the logarithm of the gradient norm at the end; None where norms are not logged."""
-    windows: tuple[GapWindow, ...]
     notes: tuple[str, ...]
     findings: tuple[Finding, ...]
+    shape: CurveShape | None = None
+    """None where there is no gap that counts."""
+    effect: Effect = Effect.UNKNOWN
+    matters: bool | None = None
+    """Whether the gap is over the limit; None where it cannot be told."""
+    gap: Gap | None = None
+    """At the end of the curves; None with too few pairs."""
+    relative_gap: float | None = None
+    """To the baseline's loss there."""
+    floor: Floor | None = None
+    tolerance: float | None = None
+    """What counts as the same, in units of the loss."""
+    limit: float | None = None
+    """The least gap that counts, and the smallest that is seen: floor, tolerance and noise in one."""
+    onset: Onset | None = None
+    """None where there is no gap that counts."""
+    norm_gap: Gap | None = None
+    """Of the logarithm of the gradient norm at the end; None where norms are not logged."""
+    windows: tuple[GapWindow, ...] = ()
 
     @property
     def told(self) -> bool:

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from operator import mul
 
+from ckpttool.core.domain.finding import Code, Finding, unknown
 from ckpttool.core.domain.metrics import StepMetrics
-from ckpttool.core.domain.units import Step
-from ckpttool.fp8.model.curves import Curve, CurveMetric, PairedBy, Pairs
+from ckpttool.core.domain.units import Step, counted
+from ckpttool.fp8.model.curves import Curve, CurveMetric, PairedBy, Pairs, Terms
 
 SAME_DATA = 0.8
 """Correlation from which two runs saw the same data in the same order: such runs show 0.92 and more, others 0.45."""
@@ -19,6 +20,8 @@ _TREND = 51
 """Values of a running median: what is slower is the course of the training, not the batch."""
 _MOST_LOSS = 1e100
 """A larger one is no loss, and its square is no number."""
+_LEAST_SAME = 12
+"""Values in common from which no two runs show the same by chance."""
 _OTHER_RATE = 0.01
 _OTHER_RATES = 0.01
 """Share of the pairs."""
@@ -134,3 +137,37 @@ def middle(ordered: Sequence[float]) -> float:
     """Return the median of values in order, at least one."""
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def objections(baseline: Curve, candidate: Curve, terms: Terms) -> tuple[Finding, ...]:
+    """Return why two runs cannot be compared, however far apart they are."""
+    problems = []
+    rates = other_rates(baseline, candidate)
+    if rates is not None:
+        message = (
+            f"the learning rate is another one at {rates[0]} of {counted(rates[1], 'pair')}: that alone moves a loss"
+        )
+        problems.append(unknown(Code.FP8_LR_DIFFERS, message))
+    first, second = (interval(curve.steps) for curve in (baseline, candidate))
+    by_place = interval(baseline.places) == interval(candidate.places)
+    if (
+        terms.metric is CurveMetric.LOSS
+        and first is not None
+        and second is not None
+        and first != second
+        and not by_place
+    ):
+        message = (
+            f"the baseline logs every {counted(first, 'step')}, the candidate every {counted(second, 'step')}: "
+            "a line may be the mean since the last one"
+        )
+        problems.append(unknown(Code.FP8_INTERVAL_DIFFERS, message))
+    return tuple(problems)
+
+
+def is_same(first: Curve, two: Curve) -> bool:
+    """Tell whether two runs show the same losses to the last digit: chance moves no two runs alike."""
+    both = common(first, two)
+    return len(both) >= _LEAST_SAME and all(
+        first.losses[place] == two.losses[other_place] for place, other_place in both
+    )

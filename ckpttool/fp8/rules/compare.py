@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
-from ckpttool.core.domain.finding import Code, Finding, unknown
-from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.units import Step, counted
 from ckpttool.fp8.model.curves import (
     Apart,
@@ -23,30 +23,39 @@ from ckpttool.fp8.model.curves import (
     GapWindow,
     Onset,
     Pairs,
+    Spike,
     Terms,
 )
-from ckpttool.fp8.rules.align import SAME_DATA, align, common, interval, is_number, other_rates, pairing
-from ckpttool.fp8.rules.classify import (
-    Ends,
-    classify,
-    has_diverged_to_nothing,
-    is_no_reference,
-    shape_of,
-    windows_of,
-)
+from ckpttool.fp8.rules.align import SAME_DATA, align, common, is_number, is_same, middle, objections, pairing
 from ckpttool.fp8.rules.noise import floor_and_limit, gap_of
-from ckpttool.fp8.rules.shape import Shape, fit
-from ckpttool.fp8.rules.spikes import Span, calmed, common_spikes, find_spikes, spiked
+from ckpttool.fp8.rules.shape import STRONG, Shape, fit
+from ckpttool.fp8.rules.spikes import Span, are_ordinary, calmed, common_spikes, find_spikes, spiked
+from ckpttool.health.policies.robust_z import MAD_TO_SIGMA
 
 _LEAST_PAIRS = {CurveMetric.LOSS: 200, CurveMetric.VALIDATION: 12}
 _MOST_PAIRS = 20_000
 """More are averaged: no window would show more of them."""
-_LEAST_SAME = 12
-"""Values in common from which no two runs show the same by chance."""
 _WINDOWS = 40
 _LEAST_WINDOW = {CurveMetric.LOSS: 10, CurveMetric.VALIDATION: 1}
 _TAIL_SHARE = 5
 _LEAST_TAIL = 5
+
+_LOST_VALUES = 10
+_ENDS = 5
+"""Windows at the end, and best ones, that are held against each other."""
+_RISE_OF_NOISE = 8.0
+_RISE = 0.02
+"""Of the best loss."""
+_TIMES_THE_BASELINE = 2
+_EARLY_WINDOWS = 3
+_EARLY_SHARE = 0.05
+_BY_SHAPE = {
+    CurveShape.STEP: CurveClass.STEP,
+    CurveShape.DRIFT: CurveClass.DRIFT,
+    CurveShape.OPEN: CurveClass.LATE,
+}
+_TRANSIENT = 3.0
+_NOISE_OF_TWO = 4 / 3
 
 
 def compare(baseline: Curve, candidate: Curve, repeats: Sequence[Curve] = (), *, terms: Terms) -> Comparison:
@@ -59,119 +68,149 @@ def compare(baseline: Curve, candidate: Curve, repeats: Sequence[Curve] = (), *,
         terms: How they are compared.
     """
     far = apart(baseline, candidate, metric=terms.metric)
-    findings = objections(baseline, candidate, terms)
-    ends = _ends(baseline, candidate)
-    pairs = far.pairs
-    short = pairs < _LEAST_PAIRS[terms.metric]
-    refusal = _too_few(baseline, candidate, pairs, terms) if short else ()
-    told_apart = [repeat for repeat in repeats if not (_is_same(baseline, repeat) or _is_same(candidate, repeat))]
-    judged = None if short else _judge(far, [_repeat(baseline, repeat, far, terms) for repeat in told_apart], terms)
-    kind = CurveClass.INCONCLUSIVE if judged is None or findings or is_no_reference(ends) else judged.kind
-    is_lost = has_diverged_to_nothing(ends)
-    if is_lost:
-        kind = CurveClass.DIVERGED
-    return Comparison(
+    comparison = Comparison(
         by=terms.by,
         metric=terms.metric,
-        kind=kind,
-        pairs=pairs,
+        kind=CurveClass.INCONCLUSIVE,
+        pairs=far.pairs,
         first=far.steps[0] if far.steps else None,
         last=far.ends[-1] if far.ends else None,
         pairing=far.pairing,
-        shape=None if judged is None else judged.shape,
-        effect=Effect.UNKNOWN if judged is None else judged.effect,
-        matters=is_lost or (None if kind is CurveClass.INCONCLUSIVE or judged is None else judged.matters),
-        gap=None if judged is None else judged.gap,
-        relative_gap=None if judged is None else judged.relative_gap,
-        floor=None if judged is None else judged.floor,
-        tolerance=None if judged is None else judged.tolerance,
-        limit=None if judged is None else judged.limit,
-        onset=None if judged is None else judged.onset,
         spikes=far.spikes,
-        norm_gap=None if judged is None else _norm_gap(baseline, candidate, far.steps[judged.tail], terms.seed),
-        windows=() if judged is None else judged.windows,
-        notes=(*refusal, *_notes(far, judged, ends, terms), *_same(baseline, candidate, repeats)),
-        findings=findings,
+        notes=(),
+        findings=objections(baseline, candidate, terms),
     )
+    needed, notes = _LEAST_PAIRS[terms.metric], []
+    if far.pairs >= needed:
+        others = [run for run in repeats if not (is_same(baseline, run) or is_same(candidate, run))]
+        spreads = [apart(baseline, run, metric=terms.metric, together=far.together) for run in others]
+        comparison = _measured(comparison, far, spreads, terms)
+        since = comparison.windows[-_tail(len(comparison.windows))].first
+        comparison = replace(comparison, norm_gap=_norm_gap(baseline, candidate, since, terms.seed))
+    else:
+        notes.append(f"{counted(far.pairs, 'pair')} of values are too few: {needed} are needed")
+        named = (("baseline", baseline), ("candidate", candidate))
+        notes += [f"the {name}'s log shows none" for name, curve in named if not curve.losses]
+    lost = _NoNumbers(baseline, candidate)
+    if comparison.findings or lost.is_no_reference:
+        comparison = replace(comparison, kind=CurveClass.INCONCLUSIVE)
+    if comparison.kind is CurveClass.INCONCLUSIVE:
+        comparison = replace(comparison, matters=None)
+    if lost.is_diverged:
+        comparison = replace(comparison, kind=CurveClass.DIVERGED, matters=True)
+    notes += [*_notes(far, comparison, lost, terms), *_same(baseline, candidate, repeats)]
+    return replace(comparison, notes=tuple(notes))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Judged:
-    """What enough pairs say."""
+class _NoNumbers:
+    """Where the losses of two runs are no numbers."""
 
-    kind: CurveClass
-    tail: int
-    """Pair at which the end begins, from 0."""
-    gap: Gap
-    relative_gap: float | None
-    floor: Floor
-    tolerance: float
-    limit: float
-    shape: CurveShape | None
-    onset: Onset | None
-    effect: Effect
-    windows: tuple[GapWindow, ...]
-
-    @property
-    def matters(self) -> bool:
-        """Whether the gap is larger than what counts."""
-        return abs(self.gap.mean) > self.limit
+    def __init__(self, baseline: Curve, candidate: Curve) -> None:
+        self.of_baseline = sum(not is_number(loss) for loss in baseline.losses)
+        self.of_candidate = 0
+        """Places at which the candidate's is none and the baseline's is one."""
+        for place, other_place in common(baseline, candidate):
+            if is_number(baseline.losses[place]) and not is_number(candidate.losses[other_place]):
+                self.of_candidate += 1
+        self.is_no_reference = self.of_baseline >= _LOST_VALUES or _ends_without(baseline)
+        """Whether the baseline's own loss is no number any more, or was none too often."""
+        is_lost = self.of_candidate >= _LOST_VALUES or _ends_without(candidate)
+        self.is_diverged = is_lost and not self.is_no_reference
+        """Whether the candidate's loss is no number any more, or was none too often, and the baseline's was one."""
 
 
-def _too_few(baseline: Curve, candidate: Curve, pairs: int, terms: Terms) -> tuple[str, ...]:
-    """Say how many values in common are needed, and which log shows none."""
-    named = (("baseline", baseline), ("candidate", candidate))
-    empty = (f"the {name}'s log shows none" for name, curve in named if not curve.losses)
-    return (f"{counted(pairs, 'pair')} of values are too few: {_LEAST_PAIRS[terms.metric]} are needed", *empty)
+def _ends_without(curve: Curve) -> bool:
+    return bool(curve.losses) and not is_number(curve.losses[-1])
 
 
-def _judge(far: Apart, repeats: Sequence[tuple[Sequence[float], bool]], terms: Terms) -> _Judged:
-    bounds = _bounds(len(far.steps), terms.metric)
-    windows = windows_of(far.differences, far.baseline, bounds)
-    tail = bounds[-max(_LEAST_TAIL, len(bounds) // _TAIL_SHARE)][0]
+# --- the gap, and what it is more than -------------------------------------------------------------------------------
+
+
+def _measured(comparison: Comparison, far: Apart, repeats: Sequence[Apart], terms: Terms) -> Comparison:
+    """Add what enough pairs say."""
+    bounds = _groups(len(far.steps), max(_LEAST_WINDOW[terms.metric], len(far.steps) // _WINDOWS), is_even=True)
+    gaps, baseline = _averaged(far.differences, bounds), _averaged(far.baseline, bounds)
+    windows = tuple(
+        GapWindow(first=far.steps[first], last=far.ends[end - 1], gap=gap)
+        for (first, end), gap in zip(bounds, gaps, strict=True)
+    )
+    tail = bounds[-_tail(len(bounds))][0]
     gap = gap_of(far.differences[tail:], seed=terms.seed)
     loss = math.fsum(far.baseline[tail:]) / (len(far.steps) - tail)
     tolerance = terms.tolerance.of(loss)
-    floor, limit = floor_and_limit(gap, repeats, length=len(far.steps) - tail, tolerance=tolerance)
-    shape = fit(windows.gaps)
-    lasts = [far.ends[end - 1] for _, end in bounds]
-    kind = classify(
-        windows,
-        gap,
-        shape,
-        limit=limit,
-        tolerance=tolerance,
-        repeated=floor.source is FloorFrom.REPEAT,
-        switch=0 if terms.switch_step is None else min(bisect_left(lasts, terms.switch_step), len(lasts) - 1),
-        spikes=far.spikes,
-    )
-    counts = abs(gap.mean) > limit
-    return _Judged(
-        kind=kind,
-        tail=tail,
+    spreads = [(run.differences, terms.metric is CurveMetric.VALIDATION or _is_paired(run)) for run in repeats]
+    floor, limit = floor_and_limit(gap, spreads, length=len(far.steps) - tail, tolerance=tolerance)
+    comparison = replace(
+        comparison,
+        effect=_effect(gap, floor),
         gap=gap,
         relative_gap=gap.mean / abs(loss) if loss else None,
         floor=floor,
         tolerance=tolerance,
         limit=limit,
-        shape=shape_of(shape) if counts else None,
-        onset=_onset(shape, [far.steps[first] for first, _ in bounds], lasts) if counts else None,
-        effect=_effect(gap, floor),
-        windows=tuple(
-            GapWindow(first=far.steps[first], last=last, gap=mean)
-            for (first, _), last, mean in zip(bounds, lasts, windows.gaps, strict=True)
-        ),
+        windows=windows,
     )
+    if abs(gap.mean) <= limit:
+        is_unknown = floor.source is FloorFrom.SAMPLING and abs(gap.mean) > tolerance
+        kind = _class_without_gap(gaps, far.spikes, limit=limit, is_unknown=is_unknown)
+        return replace(comparison, kind=kind, matters=False)
+    shape, switch = fit(gaps), 0
+    if terms.switch_step is not None:
+        lasts = [window.last for window in windows]
+        switch = min(bisect_left(lasts, terms.switch_step), len(lasts) - 1)
+    candidate = tuple(map(sum, zip(baseline, gaps, strict=True)))
+    if _rises(baseline, candidate, limit):
+        kind = CurveClass.DIVERGED
+    else:
+        kind = CurveClass.EARLY if _is_early(shape, len(gaps), switch) else _BY_SHAPE[shape.kind]
+    first, last = windows[shape.earliest].first, windows[shape.latest].last
+    onset = Onset(step=windows[shape.onset].first, not_before=first, not_after=last)
+    return replace(comparison, kind=kind, matters=True, shape=shape.kind, onset=onset)
 
 
-def _bounds(pairs: int, metric: CurveMetric) -> list[tuple[int, int]]:
-    """Return where windows begin and end, so that each pair is in one."""
-    count = pairs // max(_LEAST_WINDOW[metric], pairs // _WINDOWS)
-    return [(number * pairs // count, (number + 1) * pairs // count) for number in range(count)]
+def _tail(windows: int) -> int:
+    """Return how many windows are the end."""
+    return max(_LEAST_TAIL, windows // _TAIL_SHARE)
 
 
-def _onset(shape: Shape, firsts: Sequence[Step], lasts: Sequence[Step]) -> Onset:
-    return Onset(step=firsts[shape.onset], not_before=firsts[shape.earliest], not_after=lasts[shape.latest])
+def _class_without_gap(gaps: Sequence[float], spikes: Sequence[Spike], *, limit: float, is_unknown: bool) -> CurveClass:
+    """Return the class of a candidate that is not apart at the end; unknown: one baseline alone cannot tell."""
+    if not are_ordinary(spikes) or _was_apart(gaps, limit):
+        return CurveClass.TRANSIENT
+    if is_unknown:
+        return CurveClass.INCONCLUSIVE
+    return CurveClass.SPIKES if any(spike.candidate for spike in spikes) else CurveClass.MATCH
+
+
+def _is_early(shape: Shape, windows: int, switch: int) -> bool:
+    """Tell whether the gap begins with the candidate's arithmetic, which changes in the window `switch`, from 0."""
+    soon = max(_EARLY_WINDOWS, _EARLY_SHARE * (windows - switch))
+    return -1 <= shape.onset - switch < soon and shape.ramp_over_step > -STRONG
+
+
+def _rises(baseline: Sequence[float], candidate: Sequence[float], limit: float) -> bool:
+    """Tell whether the candidate's loss ends far above its best, further than the baseline's does."""
+    best, rise = _rise(candidate)
+    least = max(2 * limit, _RISE_OF_NOISE * _scatter(candidate) / math.sqrt(_ENDS), _RISE * abs(best))
+    return rise > least and rise > _TIMES_THE_BASELINE * _rise(baseline)[1]
+
+
+def _rise(means: Sequence[float]) -> tuple[float, float]:
+    """Return the mean of the best windows, and how far the last ones lie above it."""
+    best, last = (math.fsum(some) / len(some) for some in (sorted(means)[:_ENDS], means[-_ENDS:]))
+    return best, last - best
+
+
+def _was_apart(gaps: Sequence[float], limit: float) -> bool:
+    """Tell whether two neighbouring windows lie far off on the same side."""
+    far = _TRANSIENT * max(limit, _NOISE_OF_TWO * _scatter(gaps))
+    return any(min(gap, two) > far or max(gap, two) < -far for gap, two in pairwise(gaps))
+
+
+def _scatter(means: Sequence[float]) -> float:
+    """Return the robust standard deviation of what a window's mean varies by, whatever its course."""
+    moves = sorted(abs(after - before) for before, after in pairwise(means))
+    return MAD_TO_SIGMA * middle(moves) / math.sqrt(2)
 
 
 def _effect(gap: Gap, floor: Floor) -> Effect:
@@ -183,28 +222,9 @@ def _effect(gap: Gap, floor: Floor) -> Effect:
     return Effect.UNKNOWN if gap.low <= 0 <= gap.high else Effect.YES
 
 
-def _repeat(baseline: Curve, repeat: Curve, far: Apart, terms: Terms) -> tuple[Sequence[float], bool]:
-    """Return how far a repeat is from the baseline, and whether it saw the same data in the same order."""
-    spread = apart(baseline, repeat, metric=terms.metric, together=far.together)
-    return spread.differences, terms.metric is CurveMetric.VALIDATION or is_paired(spread)
-
-
-def is_paired(far: Apart) -> bool:
+def _is_paired(far: Apart) -> bool:
     """Tell whether two runs saw the same data in the same order."""
     return far.pairing is not None and far.pairing >= SAME_DATA
-
-
-def _ends(baseline: Curve, candidate: Curve) -> Ends:
-    both = common(baseline, candidate)
-    return Ends(
-        lost=sum(
-            is_number(baseline.losses[place]) and not is_number(candidate.losses[other_place])
-            for place, other_place in both
-        ),
-        last=bool(candidate.losses) and not is_number(candidate.losses[-1]),
-        lost_baseline=sum(not is_number(loss) for loss in baseline.losses),
-        last_baseline=bool(baseline.losses) and not is_number(baseline.losses[-1]),
-    )
 
 
 def _norm_gap(baseline: Curve, candidate: Curve, since: Step, seed: int) -> Gap | None:
@@ -221,71 +241,39 @@ def _norm_gap(baseline: Curve, candidate: Curve, since: Step, seed: int) -> Gap 
     return gap_of(ratios, seed=seed) if len(ratios) >= _LEAST_TAIL else None
 
 
-def objections(baseline: Curve, candidate: Curve, terms: Terms) -> tuple[Finding, ...]:
-    """Return why two runs cannot be compared, however far apart they are."""
-    problems = []
-    rates = other_rates(baseline, candidate)
-    if rates is not None:
-        message = (
-            f"the learning rate is another one at {rates[0]} of {counted(rates[1], 'pair')}: that alone moves a loss"
-        )
-        problems.append(unknown(Code.FP8_LR_DIFFERS, message))
-    first, second = (interval(curve.steps) for curve in (baseline, candidate))
-    by_place = interval(baseline.places) == interval(candidate.places)
-    if (
-        terms.metric is CurveMetric.LOSS
-        and first is not None
-        and second is not None
-        and first != second
-        and not by_place
-    ):
-        message = (
-            f"the baseline logs every {counted(first, 'step')}, the candidate every {counted(second, 'step')}: "
-            "a line may be the mean since the last one"
-        )
-        problems.append(unknown(Code.FP8_INTERVAL_DIFFERS, message))
-    return tuple(problems)
-
-
-def _is_same(first: Curve, two: Curve) -> bool:
-    """Tell whether two runs show the same losses to the last digit: chance moves no two runs alike."""
-    both = common(first, two)
-    return len(both) >= _LEAST_SAME and all(
-        first.losses[place] == two.losses[other_place] for place, other_place in both
-    )
-
-
 def _same(baseline: Curve, candidate: Curve, repeats: Sequence[Curve]) -> Iterator[str]:
-    """Say which logs are those of others: whoever gives one twice learns nothing."""
-    if _is_same(baseline, candidate):
+    """Say which logs are those of others: whoever gives one twice learns lost."""
+    if is_same(baseline, candidate):
         yield "the candidate's losses are the baseline's to the last digit: is it one log, given twice?"
     for place, repeat in enumerate(repeats, 1):
         of = next(
-            (name for name, run in (("baseline", baseline), ("candidate", candidate)) if _is_same(run, repeat)), None
+            (name for name, run in (("baseline", baseline), ("candidate", candidate)) if is_same(run, repeat)), None
         )
         if of is not None:
             yield f"repeat {place} has the {of}'s losses to the last digit, and counts for nothing: is it the same log?"
 
 
-def _notes(far: Apart, judged: _Judged | None, ends: Ends, terms: Terms) -> Iterator[str]:
-    if is_no_reference(ends):
-        places = counted(ends.lost_baseline, "place")
+def _notes(far: Apart, comparison: Comparison, lost: _NoNumbers, terms: Terms) -> Iterator[str]:
+    if lost.is_no_reference:
+        places = counted(lost.of_baseline, "place")
         yield f"the baseline's own loss is no number at {places}: it is nothing to compare with"
-    if ends.lost:
-        yield f"the candidate's loss is no number at {counted(ends.lost, 'place')} where the baseline's is one"
+    if lost.of_candidate:
+        places = counted(lost.of_candidate, "place")
+        yield f"the candidate's loss is no number at {places} where the baseline's is one"
     if far.pairing is not None and far.pairing < SAME_DATA:
         yield "the runs did not see the same data in the same order: the noise is larger"
     if far.together > 1:
         yield f"so many values are told by the means of {far.together} neighbours"
     if any(spike.candidate and far.ends and spike.last >= far.ends[-1] for spike in far.spikes):
         yield "the candidate's last spike has not ended yet: it may be one, or where its loss now is"
-    if judged is None:
-        return
-    if judged.floor.source is FloorFrom.SAMPLING:
+    if comparison.floor is not None and comparison.floor.source is FloorFrom.SAMPLING:
         yield "one baseline cannot tell FP8 from what differs from run to run: seeds alone may move a loss by 1 %"
-    onset, switch = judged.onset, terms.switch_step
+    onset, switch = comparison.onset, terms.switch_step
     if onset is not None and switch is not None and onset.not_after < switch:
         yield f"the gap begins before step {switch}: what begins there did not cause it"
+
+
+# --- pair by pair ----------------------------------------------------------------------------------------------------
 
 
 def apart(
@@ -340,9 +328,11 @@ def _by_step(curve: Curve) -> float:
     return (curve.places[-1] - curve.places[0]) / (curve.steps[-1] - curve.steps[0])
 
 
-def _groups(pairs: int, together: int) -> list[tuple[int, int]]:
-    """Return where groups of neighbours begin and end; what is left over belongs to the last one."""
+def _groups(pairs: int, together: int, *, is_even: bool = False) -> list[tuple[int, int]]:
+    """Return where groups of so many neighbours begin and end; what is left over belongs to the last one, or to all."""
     count = pairs // together
+    if is_even:
+        return [(at * pairs // count, (at + 1) * pairs // count) for at in range(count)]
     return [(at * together, pairs if at == count - 1 else (at + 1) * together) for at in range(count)]
 
 

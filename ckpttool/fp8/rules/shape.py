@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from operator import mul
 
 from ckpttool.core.domain.frozen import dataclass
+from ckpttool.fp8.model.curves import CurveShape
 
 STRONG = 6.0
 """Difference in Bayes' information criterion from which one shape is clearly the better one."""
@@ -27,6 +28,13 @@ class Shape:
     earliest: int
     """With `latest`: the windows in which it may begin as well."""
     latest: int
+
+    @property
+    def kind(self) -> CurveShape:
+        """The shape that fits clearly better."""
+        if abs(self.ramp_over_step) <= STRONG:
+            return CurveShape.OPEN
+        return CurveShape.STEP if self.ramp_over_step > 0 else CurveShape.DRIFT
 
 
 def fit(means: Sequence[float]) -> Shape:
