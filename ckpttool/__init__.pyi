@@ -27,9 +27,6 @@ from ckpttool.core.domain.launch import ConfigChange as ConfigChange
 from ckpttool.core.domain.launch import Fragment as Fragment
 from ckpttool.core.domain.launch import Launch as Launch
 from ckpttool.core.domain.load_settings import LoadSettings as LoadSettings
-from ckpttool.core.domain.log_question import EvidenceQuestion as EvidenceQuestion
-from ckpttool.core.domain.log_question import LogQuestion as LogQuestion
-from ckpttool.core.domain.log_question import SpikeQuestion as SpikeQuestion
 from ckpttool.core.domain.manifest import Sealed as Sealed
 from ckpttool.core.domain.manifest import Sealing as Sealing
 from ckpttool.core.domain.metrics import StepMetrics as StepMetrics
@@ -44,8 +41,11 @@ from ckpttool.core.domain.preflight import Preflight as Preflight
 from ckpttool.core.domain.preflight import PreflightQuestion as PreflightQuestion
 from ckpttool.core.domain.preflight import Refused as Refused
 from ckpttool.core.domain.question import CheckQuestion as CheckQuestion
+from ckpttool.core.domain.question import EvidenceQuestion as EvidenceQuestion
 from ckpttool.core.domain.question import LaunchOrder as LaunchOrder
+from ckpttool.core.domain.question import LogQuestion as LogQuestion
 from ckpttool.core.domain.question import ResumeQuestion as ResumeQuestion
+from ckpttool.core.domain.question import SpikeQuestion as SpikeQuestion
 from ckpttool.core.domain.question import TreeQuestion as TreeQuestion
 from ckpttool.core.domain.retention import PruneOrder as PruneOrder
 from ckpttool.core.domain.retention import Pruning as Pruning

@@ -9,9 +9,8 @@ import pytest
 
 import ckpttool
 from ckpttool.core.domain.finding import Code
-from ckpttool.core.domain.log_question import EvidenceQuestion, LogQuestion
 from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
-from ckpttool.core.domain.question import CheckQuestion, ResumeQuestion
+from ckpttool.core.domain.question import CheckQuestion, EvidenceQuestion, LogQuestion, ResumeQuestion
 from ckpttool.core.domain.verdict import Level, VerdictWord
 from ckpttool.core.errors import IncompleteError, UnknownLayoutError, UsageError
 from ckpttool.core.extensions import features, imported

@@ -10,9 +10,8 @@ import typer
 
 import ckpttool
 from ckpttool.core.commands import completing, output
-from ckpttool.core.commands.grouped import exits, grouped
 from ckpttool.core.commands.headings import exits_of
-from ckpttool.core.commands.options import Format, FormatOpt
+from ckpttool.core.commands.options import Format, FormatOpt, exits, grouped
 from ckpttool.core.errors import ExitCode, UsageError, unknown_word
 from ckpttool.core.render.answers import explanation as texts
 from ckpttool.core.render.findings import Explanation, explained

@@ -12,14 +12,13 @@ import typer
 import ckpttool
 from ckpttool.core.commands import progress, reports
 from ckpttool.core.commands.answers import show
-from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
 from ckpttool.core.commands.helped import Command, Group
-from ckpttool.core.commands.log_options import Columns
-from ckpttool.core.commands.options import Format, FormatOpt, Quiet, Verbose
+from ckpttool.core.commands.options import OF_A_TREE, Format, FormatOpt, Quiet, Verbose, exits, grouped
 from ckpttool.core.commands.output_files import assert_outside, assert_replaceable, first_line, root_of, same_file
 from ckpttool.core.commands.reports import ReportOptions
-from ckpttool.core.commands.tree_options import Dir, LayoutOpt, OneName, What, one_name
+from ckpttool.core.commands.tree_options import OneName, What, one_name
 from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.question import COLUMNS, DIR, LAYOUT
 from ckpttool.core.domain.units import Step
 from ckpttool.core.domain.view import View
 from ckpttool.core.errors import UsageError
@@ -130,7 +129,7 @@ def probe(
         str | None, typer.Option(metavar="FILE", help="Write each tensor's numbers there, a line of JSON each.")
     ] = None,
     top: Annotated[int, typer.Option("--top", min=0, metavar="N", help="Rows of each table at most.")] = 20,
-    layout: LayoutOpt = None,
+    layout: Annotated[str | None, LAYOUT] = None,
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
@@ -199,7 +198,7 @@ class CompareOptions:
         tuple[str, str] | None,
         _option(metavar="BASE CAND", help="Results of lm-evaluation-harness for both, as JSON files."),
     ] = None
-    columns: Columns = None
+    columns: Annotated[str | None, COLUMNS] = None
 
     def question(self, baseline: str, candidate: str) -> ckpttool.CurvesQuestion:
         """Ask the library.
@@ -326,7 +325,7 @@ class RunsOptions:
     repeat: Annotated[list[str] | None, _option(metavar="LOG", help="Another run of the baseline; repeat it.")] = None
     tolerance: Tolerated = "0.25%"
     switch_step: SwitchStep = None
-    columns: Columns = None
+    columns: Annotated[str | None, COLUMNS] = None
 
     def curves(self) -> ckpttool.CurvesQuestion | None:
         """Ask how they differ; None where no run is given.
@@ -419,7 +418,7 @@ class PlanOptions:
 @grouped
 def plan(
     *,
-    directory: Dir = None,
+    directory: Annotated[str | None, DIR] = None,
     runs: RunsOptions,
     options: PlanOptions,
     fmt: FormatOpt = Format.TABLE,

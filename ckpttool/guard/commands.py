@@ -9,9 +9,8 @@ import typer
 import ckpttool
 from ckpttool.core.commands import progress
 from ckpttool.core.commands.answers import show
-from ckpttool.core.commands.grouped import OF_WRITING, exits, grouped
 from ckpttool.core.commands.helped import Command, Group
-from ckpttool.core.commands.options import Format, FormatOpt, Quiet
+from ckpttool.core.commands.options import OF_WRITING, Format, FormatOpt, Quiet, exits, grouped
 
 app = typer.Typer(
     name="guard",

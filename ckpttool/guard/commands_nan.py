@@ -9,9 +9,8 @@ import typer
 import ckpttool
 from ckpttool.core.commands import progress
 from ckpttool.core.commands.answers import show
-from ckpttool.core.commands.grouped import exits, grouped
 from ckpttool.core.commands.helped import Command, Group
-from ckpttool.core.commands.options import Format, FormatOpt, Quiet, finite
+from ckpttool.core.commands.options import Format, FormatOpt, Quiet, exits, finite, grouped
 from ckpttool.core.domain.frozen import dataclass
 
 _NO_CAPTURE = "There is no capture of a step that was not finite."

@@ -9,11 +9,10 @@ import typer
 import ckpttool
 from ckpttool.core.commands import progress
 from ckpttool.core.commands.answers import show_each
-from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
-from ckpttool.core.commands.log_options import Columns, LogOpt
-from ckpttool.core.commands.options import Format, FormatOpt, Quiet, Verbose, finite
-from ckpttool.core.commands.tree_options import ConfigPath, MoreDirs, TreeOptions, say_tree
+from ckpttool.core.commands.options import OF_A_TREE, Format, FormatOpt, Quiet, Verbose, exits, finite, grouped
+from ckpttool.core.commands.tree_options import ConfigPath, MoreDirs, from_here, say_tree
 from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.question import COLUMNS, LOG, TreeQuestion
 from ckpttool.core.domain.verdict import Level, Verdict
 from ckpttool.core.errors import UsageError
 from ckpttool.health.model.answers import HealthAnswer
@@ -32,8 +31,8 @@ class JudgeOptions:
             rich_help_panel="Evidence",
         ),
     ] = None
-    log: LogOpt = None
-    columns: Columns = None
+    log: Annotated[tuple[str, ...], LOG] = ()
+    columns: Annotated[str | None, COLUMNS] = None
     from_weights: Annotated[
         bool,
         typer.Option(
@@ -53,7 +52,7 @@ class JudgeOptions:
         """Ask the library."""
         return ckpttool.HealthQuestion(
             threshold=self.threshold,
-            logs=ckpttool.LogQuestion(patterns=tuple(self.log or ()), columns=self.columns),
+            logs=ckpttool.LogQuestion(patterns=self.log, columns=self.columns),
             health_file=tree.health_file,
             pipeline_stages=tree.config.pipeline_stages if tree.config is not None else None,
             write=self.write,
@@ -72,7 +71,7 @@ class JudgeOptions:
 @grouped
 def health(
     *,
-    tree: TreeOptions,
+    tree: TreeQuestion,
     more: MoreDirs = None,
     judge: JudgeOptions,
     config: ConfigPath = None,
@@ -90,7 +89,7 @@ def health(
         raise UsageError("--log and --health-file tell of one training: give one DIR")
 
     def ask(path: str | None) -> HealthAnswer:
-        question = tree.question(config=config, sizes=judge.from_weights, path=path)
+        question = from_here(tree, config=config, sizes=judge.from_weights, path=path)
         scanned = ckpttool.scan(question)
         say_tree(scanned, quiet=quiet, verbose=verbose)
         verdicts = weighed(scanned, quiet=quiet) if judge.from_weights else ()

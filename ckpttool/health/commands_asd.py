@@ -9,9 +9,8 @@ import typer
 import ckpttool
 from ckpttool.core.commands import output
 from ckpttool.core.commands.answers import show
-from ckpttool.core.commands.grouped import exits, grouped
 from ckpttool.core.commands.helped import Command, Group
-from ckpttool.core.commands.options import Format, FormatOpt, Quiet
+from ckpttool.core.commands.options import Format, FormatOpt, Quiet, exits, grouped
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.health.model.asd import AsdConfig
 

@@ -9,9 +9,9 @@ import typer
 import ckpttool
 from ckpttool.core.commands import progress
 from ckpttool.core.commands.answers import show
-from ckpttool.core.commands.grouped import exits, grouped
-from ckpttool.core.commands.log_options import Columns, Logs
-from ckpttool.core.commands.options import Format, FormatOpt, Quiet
+from ckpttool.core.commands.log_options import Logs
+from ckpttool.core.commands.options import Format, FormatOpt, Quiet, exits, grouped
+from ckpttool.core.domain.question import COLUMNS
 
 WarmUp = Annotated[
     int | None,
@@ -31,7 +31,7 @@ def calibrate(
     *,
     logs: Logs,
     warm_up: WarmUp = None,
-    columns: Columns = None,
+    columns: Annotated[str | None, COLUMNS] = None,
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:

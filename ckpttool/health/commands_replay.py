@@ -10,11 +10,12 @@ import typer
 import ckpttool
 from ckpttool.core.commands import progress
 from ckpttool.core.commands.answers import show
-from ckpttool.core.commands.grouped import exits, grouped
-from ckpttool.core.commands.log_options import AroundSpike, Columns, Logs, Margin, spike
-from ckpttool.core.commands.options import Format, FormatOpt, Quiet, Verbose, finite
+from ckpttool.core.commands.log_options import Logs
+from ckpttool.core.commands.options import Format, FormatOpt, Quiet, Verbose, exits, finite, grouped
 from ckpttool.core.commands.tree_options import say_tree
-from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.question import AROUND_SPIKE, COLUMNS, MARGIN, SpikeQuestion
+from ckpttool.core.errors import UsageError
 from ckpttool.health.policies.registry import POLICIES
 from ckpttool.trainers.mindformers.policies import NAN_BY_DEFAULT, NanWord
 
@@ -65,7 +66,7 @@ class PolicyOptions:
             metavar="STRING", help="features: what NPU_ASD_CONFIG holds; see ckpttool asd.", rich_help_panel="Policy"
         ),
     ] = None
-    margin: Margin = 0.0
+    margin: Annotated[float, MARGIN] = 0.0
 
     def question(self, logs: ckpttool.LogQuestion, around: ckpttool.SpikeQuestion | None) -> ckpttool.ReplayQuestion:
         """Ask the library."""
@@ -112,9 +113,9 @@ def replay(
     *,
     logs: Logs,
     policy: PolicyOptions,
-    columns: Columns = None,
+    columns: Annotated[str | None, COLUMNS] = None,
     health_timeline: Timeline = None,
-    around_spike: AroundSpike = None,
+    around_spike: Annotated[SpikeQuestion | None, AROUND_SPIKE] = None,
     every: Every = None,
     fmt: FormatOpt = Format.TABLE,
     verbose: Verbose = False,
@@ -128,7 +129,11 @@ def replay(
     Example: ckpttool replay output/log/rank_0/info.log --policy skip --threshold 3.0
     """
     log_question = ckpttool.LogQuestion(patterns=tuple(logs), columns=columns)
-    question = policy.question(log_question, spike(around_spike, every=every))
+    if every is not None:
+        if around_spike is None:
+            raise UsageError("--every says where checkpoints are, for --around-spike: give that too")
+        around_spike = replace(around_spike, every=every)
+    question = policy.question(log_question, around_spike)
     tree = None if health_timeline is None else ckpttool.scan(ckpttool.TreeQuestion(path=health_timeline, sizes=True))
     if tree is not None:
         say_tree(tree, quiet=quiet, verbose=verbose)

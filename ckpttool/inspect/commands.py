@@ -9,11 +9,10 @@ import typer
 import ckpttool
 from ckpttool.core.commands import progress
 from ckpttool.core.commands.answers import show
-from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
-from ckpttool.core.commands.options import Format, FormatOpt, Quiet
-from ckpttool.core.commands.tree_options import LayoutOpt, OneName, Patterns, RowOptions, What, one_name
+from ckpttool.core.commands.options import OF_A_TREE, Format, FormatOpt, Quiet, exits, grouped
+from ckpttool.core.commands.tree_options import OneName, Patterns, RowOptions, What, one_name
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.question import DEFAULT_DIR
+from ckpttool.core.domain.question import DEFAULT_DIR, LAYOUT
 
 Tree = Annotated[
     str | None,
@@ -46,7 +45,7 @@ def inspect(
         bool, typer.Option("--stats", help="Read the data, too: norm, extremes, NaN, infinities, zeros.")
     ] = False,
     rows: RowOptions,
-    layout: LayoutOpt = None,
+    layout: Annotated[str | None, LAYOUT] = None,
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:

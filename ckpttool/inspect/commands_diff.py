@@ -9,11 +9,10 @@ import typer
 import ckpttool
 from ckpttool.core.commands import progress
 from ckpttool.core.commands.answers import show
-from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
-from ckpttool.core.commands.options import Format, FormatOpt, Quiet
-from ckpttool.core.commands.tree_options import LayoutOpt, LevelName, OneName, Patterns, RowOptions, one_name
+from ckpttool.core.commands.options import OF_A_TREE, Format, FormatOpt, Quiet, exits, grouped
+from ckpttool.core.commands.tree_options import LevelName, OneName, Patterns, RowOptions, one_name
 from ckpttool.core.domain.frozen import dataclass, replace
-from ckpttool.core.domain.question import DEFAULT_DIR
+from ckpttool.core.domain.question import DEFAULT_DIR, LAYOUT
 
 _WHAT = "shard of any format, a tree (its newest whole checkpoint), DIR:NAME, or a checkpoint's name."
 
@@ -37,7 +36,7 @@ class SideOptions:
         ),
     ] = None
     checkpoint: OneName = None
-    layout: LayoutOpt = None
+    layout: Annotated[str | None, LAYOUT] = None
 
 
 @exits(

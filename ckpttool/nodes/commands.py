@@ -9,14 +9,11 @@ import typer
 import ckpttool
 from ckpttool.core.commands import output
 from ckpttool.core.commands.answers import show
-from ckpttool.core.commands.grouped import OF_WRITING, exits, grouped
-from ckpttool.core.commands.options import Format, FormatOpt, Quiet
+from ckpttool.core.commands.options import OF_WRITING, Format, FormatOpt, Quiet, exits, grouped
 from ckpttool.core.commands.tree_options import (
-    Dir,
     EngineName,
     EngineOptions,
     Jobs,
-    LayoutOpt,
     LevelName,
     LevelOpt,
     MaxAge,
@@ -24,6 +21,7 @@ from ckpttool.core.commands.tree_options import (
     Timeout,
 )
 from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.question import DIR, LAYOUT
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.errors import ExitCode, IncompleteError, UsageError
 from ckpttool.nodes.model import PartQuestion, Split
@@ -126,8 +124,8 @@ class LookOptions:
 @grouped
 def part(
     *,
-    path: Dir = None,
-    layout: LayoutOpt = None,
+    path: Annotated[str | None, DIR] = None,
+    layout: Annotated[str | None, LAYOUT] = None,
     which: WhichOptions,
     look: LookOptions,
     engine: EngineOptions,

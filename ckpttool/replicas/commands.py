@@ -9,9 +9,9 @@ import typer
 import ckpttool
 from ckpttool.core.commands import output, progress
 from ckpttool.core.commands.answers import show
-from ckpttool.core.commands.grouped import OF_A_TREE, OF_WRITING, exits, grouped
-from ckpttool.core.commands.options import Format, FormatOpt, Quiet
-from ckpttool.core.commands.tree_options import Grace, OneName, TreeOptions, one_name
+from ckpttool.core.commands.options import OF_A_TREE, OF_WRITING, Format, FormatOpt, Quiet, exits, grouped
+from ckpttool.core.commands.tree_options import Grace, OneName, from_here, one_name
+from ckpttool.core.domain.question import TreeQuestion
 from ckpttool.core.domain.units import Rank
 
 From = Annotated[
@@ -51,7 +51,7 @@ Apply = Annotated[
 @grouped
 def heal(
     *,
-    tree: TreeOptions,
+    tree: TreeQuestion,
     checkpoint: OneName = None,
     donor: From = None,
     tensor: One = None,
@@ -76,6 +76,6 @@ def heal(
         grace=grace,
     )
     with progress.watched(quiet=quiet):
-        healing = ckpttool.heal(tree.question(), order)
+        healing = ckpttool.heal(from_here(tree), order)
     output.looking_at(healing.resolved_from, quiet=quiet)
     raise typer.Exit(show(healing, fmt))

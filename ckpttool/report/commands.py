@@ -9,13 +9,13 @@ import typer
 
 import ckpttool
 from ckpttool.core.commands import output
-from ckpttool.core.commands.grouped import OF_A_TREE, OF_WRITING, exits, grouped
-from ckpttool.core.commands.log_options import EvidenceOptions
-from ckpttool.core.commands.options import Quiet
+from ckpttool.core.commands.options import OF_A_TREE, OF_WRITING, Quiet, exits, grouped
 from ckpttool.core.commands.output_files import assert_outside, assert_replaceable, root_of, whole
 from ckpttool.core.commands.resolve import SimulateOptions, Strict
-from ckpttool.core.commands.tree_options import ChoiceOptions, ConfigPath, DataOptions, EngineOptions, TreeOptions
-from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.commands.tree_options import ConfigPath, EngineOptions, from_here
+from ckpttool.core.domain.data_position import DataQuestion
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.question import ResumeQuestion, TreeQuestion
 from ckpttool.core.errors import UsageError
 from ckpttool.core.render.escape import shown
 from ckpttool.report.model import PageForm, ReportQuestion
@@ -79,10 +79,9 @@ class PageOptions:
 @grouped
 def report(
     *,
-    tree: TreeOptions,
-    choice: ChoiceOptions,
-    logs: EvidenceOptions,
-    data: DataOptions,
+    tree: TreeQuestion,
+    choice: ResumeQuestion,
+    data: DataQuestion,
     page: PageOptions,
     engine: EngineOptions,
     config: ConfigPath = None,
@@ -96,9 +95,7 @@ def report(
 
     Example: ckpttool report ./output --output report.html
     """
-    question = page.question(
-        tree.question(config=config), choice.question(logs.question()), data.question(sink_size=tree.sink_size)
-    )
+    question = page.question(from_here(tree, config=config), choice, replace(data, sink_size=tree.steps_per_epoch))
     _assert_page_replaceable(page.output, page.page_form, tree=question.tree, as_json=page.json)
     with engine.reading(quiet=quiet):
         answer = ckpttool.survey(question, own=own.simulation)

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.log_question import STDIN, EvidenceQuestion
 from ckpttool.core.domain.plan import NoResumePoint, Resolution
-from ckpttool.core.domain.question import CheckQuestion, ResumeQuestion, TreeQuestion
+from ckpttool.core.domain.question import STDIN, CheckQuestion, EvidenceQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.core.domain.retention import PruneOrder, Pruning, RetentionPolicy
 from ckpttool.core.domain.units import ByteCount
 from ckpttool.core.domain.verdict import Level

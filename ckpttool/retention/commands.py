@@ -9,11 +9,11 @@ import typer
 import ckpttool
 from ckpttool.core.commands import output, progress
 from ckpttool.core.commands.answers import show_each
-from ckpttool.core.commands.grouped import OF_A_TREE, OF_WRITING, exits, grouped
-from ckpttool.core.commands.options import Format, FormatOpt, Quiet, duration
-from ckpttool.core.commands.tree_options import ConfigPath, Grace, LevelName, MaxAge, MoreDirs, Prefix, TreeOptions
+from ckpttool.core.commands.options import OF_A_TREE, OF_WRITING, Format, FormatOpt, Quiet, duration, exits, grouped
+from ckpttool.core.commands.tree_options import ConfigPath, Grace, LevelName, MaxAge, MoreDirs, from_here
 from ckpttool.core.domain.finding import Finding
 from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.question import PREFIX, TreeQuestion
 from ckpttool.core.domain.retention import PruneOrder, Pruning, RetentionPolicy
 
 
@@ -46,7 +46,7 @@ class KeepOptions:
             "--drop-abandoned", help="Branches that the training left may go as well.", rich_help_panel="What stays"
         ),
     ] = False
-    prefix: Prefix = None
+    prefix: Annotated[str | None, PREFIX] = None
 
     def policy(self) -> RetentionPolicy:
         """Ask the library."""
@@ -123,7 +123,7 @@ class OrderOptions:
 @grouped
 def prune(
     *,
-    tree: TreeOptions,
+    tree: TreeQuestion,
     more: MoreDirs = None,
     keep: KeepOptions,
     order: OrderOptions,
@@ -141,7 +141,7 @@ def prune(
     policy, prune_order = keep.policy(), order.order()
 
     def ask(path: str | None) -> Pruning:
-        question = tree.question(config=config, path=path)
+        question = from_here(tree, config=config, path=path)
         with progress.watched(quiet=quiet):
             pruning = ckpttool.prune(question, policy, prune_order, waiting=None if quiet else _say)
         output.looking_at(pruning.resolved_from, quiet=quiet)

@@ -9,9 +9,9 @@ import typer
 import ckpttool
 from ckpttool.core.commands import completing, output
 from ckpttool.core.commands.answers import show
-from ckpttool.core.commands.grouped import OF_A_TREE, OF_WRITING, exits, grouped
-from ckpttool.core.commands.options import Format, FormatOpt, Quiet
-from ckpttool.core.commands.tree_options import ConfigPath, Grace, Prefix, TreeOptions, one_name
+from ckpttool.core.commands.options import OF_A_TREE, OF_WRITING, Format, FormatOpt, Quiet, exits, grouped
+from ckpttool.core.commands.tree_options import ConfigPath, Grace, from_here, one_name
+from ckpttool.core.domain.question import PREFIX, TreeQuestion
 
 Name = Annotated[
     list[str] | None,
@@ -40,10 +40,10 @@ Apply = Annotated[
 @grouped
 def repair_meta(
     *,
-    tree: TreeOptions,
+    tree: TreeQuestion,
     config: ConfigPath = None,
     checkpoint: Name = None,
-    prefix: Prefix = None,
+    prefix: Annotated[str | None, PREFIX] = None,
     apply: Apply = False,
     grace: Grace = 300.0,
     fmt: FormatOpt = Format.TABLE,
@@ -57,6 +57,6 @@ def repair_meta(
     Example: ckpttool repair-meta ./output/checkpoint
     """
     choice = ckpttool.ResumeQuestion(name=one_name(checkpoint), prefix=prefix, ignore_health=True)
-    repair = ckpttool.repair_meta(tree.question(config=config), choice, grace=grace, apply=apply)
+    repair = ckpttool.repair_meta(from_here(tree, config=config), choice, grace=grace, apply=apply)
     output.looking_at(repair.resolved_from, quiet=quiet)
     raise typer.Exit(show(repair, fmt))

@@ -10,11 +10,11 @@ import typer
 import ckpttool
 from ckpttool.core.commands import output
 from ckpttool.core.commands.answers import show
-from ckpttool.core.commands.grouped import OF_A_TREE, OF_WRITING, exits, grouped
 from ckpttool.core.commands.helped import Command, Group
-from ckpttool.core.commands.options import Format, FormatOpt, Quiet, duration
-from ckpttool.core.commands.tree_options import Grace, TreeOptions
+from ckpttool.core.commands.options import OF_A_TREE, OF_WRITING, Format, FormatOpt, Quiet, duration, exits, grouped
+from ckpttool.core.commands.tree_options import Grace, from_here
 from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.question import TreeQuestion
 from ckpttool.core.domain.retention import Trash
 from ckpttool.core.errors import ExitCode
 
@@ -96,13 +96,13 @@ def trash() -> None:
 )
 @grouped
 def show_list(
-    *, tree: TreeOptions, older_than: OlderThan = None, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False
+    *, tree: TreeQuestion, older_than: OlderThan = None, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False
 ) -> None:
     """Show what lies in the trash: name, step, bytes, since when; with --older-than also until when.
 
     Example: ckpttool trash list ./output/checkpoint --older-than 7d
     """
-    raise typer.Exit(_show(ckpttool.trash(tree.question(), older_than=older_than), fmt, quiet=quiet))
+    raise typer.Exit(_show(ckpttool.trash(from_here(tree), older_than=older_than), fmt, quiet=quiet))
 
 
 @app.command(cls=Command)
@@ -119,7 +119,7 @@ def show_list(
 def restore(
     *,
     name: Name,
-    tree: TreeOptions,
+    tree: TreeQuestion,
     more: MoreNames = None,
     grace: Grace = 300.0,
     fmt: FormatOpt = Format.TABLE,
@@ -133,7 +133,7 @@ def restore(
     """
     path, names = _sorted_out([name, *(more or ())])
     raise typer.Exit(
-        _show(ckpttool.restore(replace(tree, path=path).question(), *names, grace=grace), fmt, quiet=quiet)
+        _show(ckpttool.restore(from_here(replace(tree, path=path)), *names, grace=grace), fmt, quiet=quiet)
     )
 
 
@@ -161,7 +161,7 @@ def _is_place(argument: str) -> bool:
 @grouped
 def empty(
     *,
-    tree: TreeOptions,
+    tree: TreeQuestion,
     older_than: OlderThan = None,
     apply: Apply = False,
     fmt: FormatOpt = Format.TABLE,
@@ -171,7 +171,7 @@ def empty(
 
     Example: ckpttool trash empty ./output/checkpoint --older-than 7d --apply
     """
-    answer = ckpttool.empty_trash(tree.question(), older_than=older_than or 0.0, apply=apply)
+    answer = ckpttool.empty_trash(from_here(tree), older_than=older_than or 0.0, apply=apply)
     raise typer.Exit(_show(answer, fmt, quiet=quiet))
 
 

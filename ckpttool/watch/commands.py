@@ -15,11 +15,10 @@ import typer
 
 import ckpttool
 from ckpttool.core.commands import output
-from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
-from ckpttool.core.commands.log_options import Columns, LogOpt
-from ckpttool.core.commands.options import Format, FormatOpt, Quiet, duration, finite, share
-from ckpttool.core.commands.tree_options import ConfigPath, LevelName, LevelOpt, TreeOptions
+from ckpttool.core.commands.options import OF_A_TREE, Format, FormatOpt, Quiet, duration, exits, finite, grouped, share
+from ckpttool.core.commands.tree_options import ConfigPath, LevelName, LevelOpt, from_here
 from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.question import COLUMNS, LOG, TreeQuestion
 from ckpttool.core.errors import ExitCode, UsageError
 from ckpttool.nodes.commands import PartNumber
 from ckpttool.nodes.model import PartQuestion, Split
@@ -66,8 +65,8 @@ class WatchOptions:
             rich_help_panel="Evidence",
         ),
     ] = None
-    log: LogOpt = None
-    columns: Columns = None
+    log: Annotated[tuple[str, ...], LOG] = ()
+    columns: Annotated[str | None, COLUMNS] = None
     seal: Annotated[
         bool, typer.Option("--seal", help="Record the checksums of what is good.", rich_help_panel="Watch")
     ] = False
@@ -136,7 +135,7 @@ class WatchOptions:
             level=self.level.level,
             seal=self.seal,
             threshold=self.threshold,
-            logs=ckpttool.LogQuestion(patterns=tuple(self.log or ()), columns=self.columns),
+            logs=ckpttool.LogQuestion(patterns=self.log, columns=self.columns),
             hook=hook,
             max_rate=rate if isinstance(rate, int) else None,
             metrics=self._metrics,
@@ -220,7 +219,7 @@ class KeepOptions:
 @grouped
 def watch(
     *,
-    tree: TreeOptions,
+    tree: TreeQuestion,
     config: ConfigPath = None,
     look: WatchOptions,
     keep: KeepOptions,
@@ -236,7 +235,7 @@ def watch(
 
     Example: ckpttool watch ./output/checkpoint --seal
     """
-    where = tree.question(config=config)
+    where = from_here(tree, config=config)
     part = keep.question(where)
     if part is not None and process_of_part(part.part) is None:
         output.looking_at(None, quiet=quiet, more="this process only keeps others together: nothing to look at")

@@ -10,7 +10,7 @@ from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.exits import of_findings, safest
 from ckpttool.core.domain.finding import Finding
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.log_question import LogQuestion
+from ckpttool.core.domain.question import LogQuestion
 from ckpttool.core.domain.units import ByteCount, Rank, Step
 from ckpttool.core.domain.verdict import Level, VerdictWord
 from ckpttool.core.errors import ExitCode

@@ -11,8 +11,7 @@ from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, unknown, worst
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.health import Health
-from ckpttool.core.domain.log_question import EvidenceQuestion
-from ckpttool.core.domain.question import CheckQuestion
+from ckpttool.core.domain.question import CheckQuestion, EvidenceQuestion
 from ckpttool.core.domain.verdict import Level, ShardReport, Verdict, VerdictWord
 from ckpttool.core.errors import CkptToolError
 from ckpttool.core.storage import assert_changeable, is_local, is_object_store

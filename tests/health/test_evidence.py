@@ -12,10 +12,9 @@ from ckpttool.core.domain.advice import Choice, SpikeAdvice
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.core.domain.finding import Code, Severity
 from ckpttool.core.domain.health import Health
-from ckpttool.core.domain.log_question import EvidenceQuestion, SpikeQuestion
 from ckpttool.core.domain.metrics import LogProblem, StepMetrics, TrainingLog
 from ckpttool.core.domain.plan import ResumePoint
-from ckpttool.core.domain.question import ResumeQuestion
+from ckpttool.core.domain.question import EvidenceQuestion, ResumeQuestion, SpikeQuestion
 from ckpttool.core.domain.units import Step
 from ckpttool.health.model.events import (
     CheckpointMark,

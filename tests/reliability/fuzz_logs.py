@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from ckpttool.core.domain.log_question import STDIN
 from ckpttool.core.domain.metrics import LogItem, LogNote, LogProblem, StepMetrics
+from ckpttool.core.domain.question import STDIN
 from ckpttool.core.errors import UsageError
 from ckpttool.core.logs.base import EXCERPT_CHARS, LogFormat, LogSource, UnreadableError, number
 from ckpttool.core.logs.columns import Csv, JsonLines

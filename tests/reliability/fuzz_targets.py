@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from ckpttool.core.commands.log_options import spike
-from ckpttool.core.commands.options import segments
 from ckpttool.core.commands.verify import bucket
 from ckpttool.core.decide.naming import named
 from ckpttool.core.domain.checkpoint import Inventory
+from ckpttool.core.domain.data_position import segments
+from ckpttool.core.domain.question import spike
 from ckpttool.core.errors import UsageError
 from ckpttool.core.render.escape import shown
 from ckpttool.health.asd.config import check_asd_config, emit_asd_config

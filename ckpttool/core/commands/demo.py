@@ -8,8 +8,7 @@ import typer
 
 import ckpttool
 from ckpttool.core.commands.answers import show
-from ckpttool.core.commands.grouped import exits, grouped
-from ckpttool.core.commands.options import Format, FormatOpt
+from ckpttool.core.commands.options import Format, FormatOpt, exits, grouped
 
 Folder = Annotated[
     str,

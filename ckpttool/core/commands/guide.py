@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from ckpttool.core.commands import completing, output
-from ckpttool.core.commands.grouped import exits, grouped
-from ckpttool.core.commands.options import Format, FormatOpt
+from ckpttool.core.commands.options import Format, FormatOpt, exits, grouped
 from ckpttool.core.errors import unknown_word
 from ckpttool.core.render import guide as pages
 from ckpttool.core.render.json import dumps

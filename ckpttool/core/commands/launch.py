@@ -9,15 +9,15 @@ import typer
 import ckpttool
 from ckpttool.core.commands import progress
 from ckpttool.core.commands.answers import show
-from ckpttool.core.commands.grouped import OF_A_TREE, OF_WRITING, exits, grouped
-from ckpttool.core.commands.log_options import EvidenceOptions
-from ckpttool.core.commands.options import Format, FormatOpt, Quiet
+from ckpttool.core.commands.options import OF_A_TREE, OF_WRITING, Format, FormatOpt, Quiet, exits, grouped
 from ckpttool.core.commands.output import error, looking_at
 from ckpttool.core.commands.output_files import assert_folder
 from ckpttool.core.commands.reports import Allow, codes
-from ckpttool.core.commands.tree_options import ChoiceOptions, DataOptions, EntryScript, TreeOptions, ViewOptions
+from ckpttool.core.commands.tree_options import EntryScript, from_here
+from ckpttool.core.domain.data_position import DataQuestion
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.preflight import Preflight
+from ckpttool.core.domain.question import ResumeQuestion, TreeQuestion
 from ckpttool.core.domain.view import View
 from ckpttool.core.errors import UsageError
 
@@ -99,12 +99,11 @@ class JobOptions:
 @grouped
 def launch(
     *,
-    tree: TreeOptions,
-    choice: ChoiceOptions,
-    logs: EvidenceOptions,
-    data: DataOptions,
+    tree: TreeQuestion,
+    choice: ResumeQuestion,
+    data: DataQuestion,
     job: JobOptions,
-    look: ViewOptions,
+    look: View,
     config: Base = None,
     output: Output = None,
     fmt: FormatOpt = Format.TABLE,
@@ -117,15 +116,15 @@ def launch(
 
     Example: ckpttool launch --config pretrain.yaml --output resume.yaml
     """
-    launch_order, position = choice.question(logs.question()), data.question(sink_size=tree.sink_size)
+    launch_order, position = choice, replace(data, sink_size=tree.steps_per_epoch)
     if config is None or output is None:
         _assert_neither(config, output)
         with progress.watched(quiet=quiet):
-            fragment = ckpttool.fragment(tree.question(), launch_order, position, strict=job.strict)
-        raise typer.Exit(show(replace(fragment, view=look.view()), fmt))
+            fragment = ckpttool.fragment(from_here(tree), launch_order, position, strict=job.strict)
+        raise typer.Exit(show(replace(fragment, view=look), fmt))
     assert_folder(output, option="--output")
     with progress.watched(quiet=quiet):
-        answer = ckpttool.launch(tree.question(), launch_order, position, order=job.order(config, output, look.view()))
+        answer = ckpttool.launch(from_here(tree), launch_order, position, order=job.order(config, output, look))
     if isinstance(answer, Preflight):
         looking_at(answer.resolved_from, quiet=quiet)
     code = show(answer, fmt)

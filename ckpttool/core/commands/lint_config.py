@@ -8,8 +8,7 @@ import typer
 
 import ckpttool
 from ckpttool.core.commands import output, reports
-from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
-from ckpttool.core.commands.options import Verbose
+from ckpttool.core.commands.options import OF_A_TREE, Verbose, exits, grouped
 from ckpttool.core.commands.reports import ReportOptions
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.view import View

@@ -1,25 +1,35 @@
-"""Options that mean the same in every command, and how times, sizes and counts are typed.
+"""Options: a command's questions carry them, and typer sees one option for each field.
 
-Those of a tree are in `tree_options`: a command that looks at none need not wait for them.
+What every command takes (`--json`, `--quiet`, `--verbose`, `--no-config`, `--debug`) is added to those that do not name
+it themselves. Options of a tree are in `tree_options`: a command that looks at none need not wait for them.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
-from collections.abc import Callable
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from enum import Enum, IntEnum
+from functools import partial, wraps
+from keyword import iskeyword
+from operator import not_
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 import typer
+from typer.models import OptionInfo
 
-from ckpttool.core.domain.units import STEP_DIGITS
+from ckpttool.core.commands import output
+from ckpttool.core.domain.frozen import dataclass, defaults, is_frozen
+from ckpttool.core.domain.option import LAYOUTS, QUESTION, UNSET, WITHOUT_BATCH_SIZE, Option
 from ckpttool.core.errors import UsageError
+from ckpttool.trainers.registry import LAYOUT_NAMES
 
 if TYPE_CHECKING:
     from fractions import Fraction
-
-    from ckpttool.core.domain.data_position import BatchSegment
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _LONGEST = 1000 * 365 * _SECONDS["d"]
@@ -111,35 +121,296 @@ def finite(value: float | None) -> float | None:
 FormatOpt = Annotated[Format, typer.Option("--format", help="How to write the result.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more: what was looked at, and all of it.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")]
-Segments = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--segment",
-        metavar="STEPS:GBS",
-        help="Past steps at another batch size, oldest first; repeat it.",
-        rich_help_panel="Data position",
-    ),
-]
 
 
-def segments(texts: list[str] | None) -> tuple[BatchSegment, ...]:
-    """Parse `STEPS:GBS`.
+def _trace(ctx: typer.Context, wanted: bool) -> None:
+    if wanted:
+        ctx.find_root().params["debug"] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonOptions:
+    """What every command takes, whether or not it has anything to do with it."""
+
+    json: Annotated[bool, typer.Option("--json", help="As --format json.")] = False
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more: with which settings.")] = False
+    quiet: Quiet = False
+    no_config: Annotated[bool, typer.Option("--no-config", help="Read no ckpttool.toml.")] = False
+    debug: Annotated[bool, typer.Option("--debug", callback=_trace, help="Show a traceback where it fails.")] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """What every command takes that changes something only with --apply."""
+
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Change nothing and print the plan, as without --apply.", rich_help_panel="Evidence"
+        ),
+    ] = False
+
+
+OF_A_TREE = {
+    12: "There is no checkpoint folder that ckpttool knows.",
+    14: "Something could not be read, or changed meanwhile.",
+    15: "Refused for safety: a link, a pipe, a pickle that would run code.",
+}
+"""How every command can end that looks at a tree."""
+
+OF_WRITING = {13: "Another ckpttool is writing here.", 16: "Written, but the disk did not confirm it."}
+"""How every command can end that changes something on the disk of a tree."""
+
+
+def exits(meanings: Mapping[int, str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Say with which codes below 130 a command or a group ends, and what each means there; the help shows it."""
+
+    def noted(command: Callable[..., None]) -> Callable[..., None]:
+        vars(command)["exits"] = meanings
+        return command
+
+    return noted
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Let typer see one option for each field of every question that a command takes, and give it the questions.
+
+    `resolve`, `launch` and what comes after them share a score of options: their questions declare them, once.
+    """
+    # Not by `get_type_hints`: for a default of None Python 3.10 hides there what typer looks for.
+    signature = inspect.signature(command, eval_str=True)
+    asked = [
+        _field(parameter.name, parameter.annotation, parameter.default) for parameter in signature.parameters.values()
+    ]
+    fields = [*_flat(asked)]
+    names = {field.parameter.name for field in fields}
+    common = [*_fields_of(CommonOptions), *(_fields_of(PlanOptions) if "apply" in names else ())]
+    added = [field.parameter for field in _flat(common) if field.parameter.name not in names]
+    parameters = [*(field.parameter for field in fields), *added]
+
+    @wraps(command)
+    def call(**values: Any) -> None:  # noqa: ANN401  whatever typer parsed
+        if values["json"] and "fmt" in values:
+            values["fmt"] = type(values["fmt"])("json")
+        if values.get("apply") and values.get("dry_run"):
+            raise UsageError("--dry-run changes nothing and --apply does: say one of them")
+        settings = [field.parameter for field in fields if field.parameter.name != "verbose"]
+        if values["verbose"] and not values["quiet"] and (text := _settings(settings, values)):
+            from ckpttool.core.storage import without_passwords
+
+            output.note(f"settings: {without_passwords(text)}")
+        command(**_filled(asked, values))
+
+    vars(call)["__signature__"] = inspect.Signature(parameters)
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call
+
+
+class _Field(NamedTuple):
+    """A field that a command line fills, and the parameter that typer sees."""
+
+    name: str
+    parameter: inspect.Parameter
+    parse: Callable[[Any], Any] | None = None
+    """Makes the field of what typer parsed; of None it keeps its own default."""
+    also: str | None = None
+    """A second field that is made of the same option."""
+
+
+class _Question(NamedTuple):
+    """Fields that are one value."""
+
+    name: str
+    kind: type
+    fields: Sequence[_Field | _Question]
+    optional: bool
+    """Whether it is None if nothing is typed."""
+
+
+def _flat(fields: Iterable[_Field | _Question]) -> Iterator[_Field]:
+    for field in fields:
+        if isinstance(field, _Question):
+            yield from _flat(field.fields)
+        else:
+            yield field
+
+
+def _fields_of(question: type) -> list[_Field | _Question]:
+    """Return the fields of a question that are annotated with an option, or are a question themselves."""
+    own_defaults = defaults(question)
+    fields = []
+    for base in reversed(question.__mro__):
+        names = vars(sys.modules[base.__module__])
+        for name, text in vars(base).get("__annotations__", {}).items():
+            if text.startswith("Annotated[") or get_origin(names.get(text)) is Annotated:
+                annotation = eval(text, names)  # noqa: S307  an annotation of ours, which no other start evaluates
+                fields.append(_field(name, annotation, own_defaults.get(name, inspect.Parameter.empty)))
+    return fields
+
+
+def _filled(fields: Iterable[_Field | _Question], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields by their names, made of what typer parsed.
 
     Raises:
-        UsageError: One of them is not two whole numbers.
+        UsageError: An option cannot be meant, or contradicts another.
     """
-    return tuple(_segment(text) for text in texts or ())
+    made: dict[str, Any] = {}
+    for field in fields:
+        if isinstance(field, _Question):
+            question = field.kind(**_filled(field.fields, values))
+            if hasattr(question, "assert_meant"):
+                question.assert_meant()
+            made[field.name] = None if field.optional and question == field.kind() else question
+            continue
+        given = values[field.parameter.name]
+        if field.parse is None:
+            made[field.name] = given
+        elif given is not None and field.also is None:
+            made[field.name] = field.parse(given)
+        elif given is not None:
+            made[field.name], made[str(field.also)] = field.parse(given)
+    return made
 
 
-def _segment(text: str) -> BatchSegment:
-    from ckpttool.core.domain.data_position import BatchSegment
+def _field(name: str, annotation: Any, default: Any) -> _Field | _Question:  # noqa: ANN401  as inspect has them
+    """Return what a field, or a parameter of a command, is to typer."""
+    kind, option = get_args(annotation)[:2] if get_origin(annotation) is Annotated else (annotation, QUESTION)
+    question = _kinds(kind)[0]
+    if is_frozen(question) and not isinstance(option, Option):
+        return _Question(name, question, _fields_of(question), optional=default is None)
+    if not isinstance(option, Option):
+        parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        return _Field(name, _with_metavar(parameter))
+    first, parse = option.names.split()[0], option.parse
+    if option.default is not UNSET:
+        default = option.default
+    if option.into is not None and default is not None:  # a default is parsed, too, as a number without a unit
+        default = default * _SECONDS[option.into] / _SECONDS[str(option.unit)]
+    if parse is not None:
+        kind, default = option.typed, None if option.default is UNSET else default
+    elif option.once:
+        kind, default, parse = list[str] | None, None, partial(_only_one, first)
+    elif kind is bool and default is True and "/" not in first:
+        default, parse = False, not_
+    else:
+        kind, default, parse = _as_typed(kind, default)
+    word = first.partition("/")[0].strip("-").replace("-", "_") if first.startswith("-") else name
+    parameter = inspect.Parameter(
+        f"{word}_" if iskeyword(word) else word,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind, _info(option, kind)],
+    )
+    return _Field(name, parameter, parse, option.also)
 
-    steps, _, batch = text.partition(":")
-    if not (is_count(steps) and is_count(batch) and int(batch)):
-        raise UsageError(f"--segment takes STEPS:GBS, such as 1000:512, not {text!r}")
-    return BatchSegment(steps=int(steps), global_batch_size=int(batch))
+
+def _as_typed(kind: Any, default: Any) -> tuple[Any, Any, Callable[[Any], Any] | None]:  # noqa: ANN401  as above
+    """Return what typer makes of a field's type and default, and what makes the field of that: None where it is it."""
+    kinds = _kinds(kind)
+    for each in kinds:
+        if get_args(each)[1:] == (...,):  # typer knows lists
+            return list[get_args(each)[0]] | None, None, tuple  # type: ignore[misc]
+        if isinstance(each, type) and issubclass(each, IntEnum):  # people type words
+            words: Any = Enum(each.__name__, {member.name: member.name.lower() for member in each}, type=str)  # type: ignore[misc]
+            word = words[default.name] if isinstance(default, each) else default
+            return words if kinds == (each,) else words | None, word, partial(_member, each)
+        if hasattr(each, "__supertype__"):  # a step is a number
+            number = each.__supertype__
+            return number if kinds == (each,) else number | None, default, None
+    return kind, default, None
 
 
-def is_count(text: str) -> bool:
-    """Tell whether a word is a whole number that any training can have reached; int() refuses thousands of digits."""
-    return text.isascii() and text.isdigit() and len(text) <= STEP_DIGITS
+def _member(kind: type[IntEnum], word: Enum) -> IntEnum:
+    return kind[word.name]
+
+
+def _kinds(kind: Any) -> tuple[Any, ...]:  # noqa: ANN401  as above
+    return get_args(kind) if get_origin(kind) in {Union, UnionType} else (kind,)
+
+
+def _info(option: Option, kind: Any) -> Any:  # noqa: ANN401  as above
+    """Say it to typer."""
+    completion = None
+    parser: Callable[[str], Any] | None = None
+    text = option.help.replace(LAYOUTS, ", ".join(LAYOUT_NAMES)).replace(WITHOUT_BATCH_SIZE, "MindFormers 1.2")
+    if option.completes is not None:
+        from ckpttool.core.commands import completing  # scale-skip completes nothing
+
+        completion = getattr(completing, option.completes)
+    if option.completes == "layouts":
+        parser = _layout
+    if option.unit is not None:
+        parser = duration(option.unit.strip("-") or None, to=option.into, least=option.least or 0)
+    shown: str | bool = True if option.shown is None else option.shown or False
+    if not option.names.startswith("-"):
+        return typer.Argument(metavar=option.names, help=text, show_default=shown, rich_help_panel=option.heading)
+    kinds = _kinds(kind)
+    return typer.Option(
+        *option.names.split(),
+        help=text,
+        rich_help_panel=option.heading,
+        metavar=option.metavar or _metavar(kinds),
+        min=None if parser else option.least,
+        max=option.most,
+        parser=parser,
+        callback=finite if float in kinds and parser is None else None,
+        autocompletion=completion,
+        show_default=shown,
+    )
+
+
+def _metavar(kinds: Iterable[Any]) -> str | None:
+    """Name the value of an option that does not name it: N, X, or what it can be."""
+    if bool in kinds:
+        return None
+    choices = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Enum)), None)
+    if choices is None:
+        return "X" if float in kinds else "N"
+    return "|".join(str(choice.value) for choice in choices)
+
+
+def _layout(name: str) -> str:
+    if name not in LAYOUT_NAMES:
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, LAYOUT_NAMES))}.")
+    return name
+
+
+def _only_one(option: str, names: list[str]) -> str:
+    """Return the one that is named.
+
+    Raises:
+        UsageError: Several are, and the last one must not win in silence.
+    """
+    if len(names) > 1:
+        raise UsageError(f"{option} is given {len(names)} times ({', '.join(names)}), and only one can be chosen")
+    return names[0]
+
+
+def _with_metavar(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Name the value of an option that does not name it."""
+    kind, info = get_args(parameter.annotation)
+    kinds = get_args(kind) or (kind,)
+    if not isinstance(info, OptionInfo) or info.metavar is not None or bool in kinds:
+        return parameter
+    named = copy(info)
+    named.metavar = _metavar(kinds)
+    return parameter.replace(annotation=Annotated[kind, named])
+
+
+def _settings(parameters: Sequence[inspect.Parameter], values: Mapping[str, Any]) -> str:
+    """Spell the settings with which a command goes to work, defaults included, as they would be typed."""
+    import shlex
+
+    arguments = []
+    for parameter in parameters:
+        info, value = get_args(parameter.annotation)[1], values[parameter.name]
+        # The first name stands where a default would, as typer has it.
+        names = (str(declaration).partition("/")[0] for declaration in (info.default, *(info.param_decls or ())))
+        option = next((name for name in names if name.startswith("--")), f"--{parameter.name.replace('_', '-')}")
+        for item in value if isinstance(value, list) else [value]:
+            if item is not None and item is not False:
+                text = str(item.typed if isinstance(item, Time) else getattr(item, "value", item))
+                # No default is typed, but what it would be is known.
+                text = text.removesuffix(".0") if isinstance(item, float) else shlex.quote(text)
+                arguments += [option] if item is True else [option, text] if isinstance(info, OptionInfo) else [text]
+    return " ".join(arguments)

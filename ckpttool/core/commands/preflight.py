@@ -8,11 +8,13 @@ import typer
 
 import ckpttool
 from ckpttool.core.commands import output, reports
-from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
-from ckpttool.core.commands.log_options import EvidenceOptions
-from ckpttool.core.commands.options import Quiet
+from ckpttool.core.commands.options import OF_A_TREE, Quiet, exits, grouped
 from ckpttool.core.commands.reports import ReportOptions
-from ckpttool.core.commands.tree_options import ChoiceOptions, DataOptions, EngineOptions, TreeOptions, ViewOptions
+from ckpttool.core.commands.tree_options import EngineOptions, from_here
+from ckpttool.core.domain.data_position import DataQuestion
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.question import ResumeQuestion, TreeQuestion
+from ckpttool.core.domain.view import View
 
 Base = Annotated[
     str | None,
@@ -36,11 +38,10 @@ Strict = Annotated[
 @grouped
 def preflight(
     *,
-    tree: TreeOptions,
-    choice: ChoiceOptions,
-    logs: EvidenceOptions,
-    data: DataOptions,
-    look: ViewOptions,
+    tree: TreeQuestion,
+    choice: ResumeQuestion,
+    data: DataQuestion,
+    look: View,
     engine: EngineOptions,
     report: ReportOptions,
     config: Base = None,
@@ -57,13 +58,13 @@ def preflight(
     """
     question = ckpttool.PreflightQuestion(
         config=config,
-        tree=tree.question(),
-        choice=choice.question(logs.question()),
-        data=data.question(sink_size=tree.sink_size),
+        tree=from_here(tree),
+        choice=choice,
+        data=replace(data, sink_size=tree.steps_per_epoch),
         devices=devices,
         strict=strict,
         allowed=report.allowed(),
-        view=look.view(),
+        view=look,
     )
     reports.assert_reports_replaceable(report.files(), inputs=report.existing(config), tree=question.tree)
     with engine.reading(quiet=quiet):

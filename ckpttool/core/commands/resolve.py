@@ -14,22 +14,20 @@ import typer
 import ckpttool
 from ckpttool.core.commands import output
 from ckpttool.core.commands.answers import show
-from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
-from ckpttool.core.commands.log_options import EvidenceOptions
-from ckpttool.core.commands.options import Format, Quiet
+from ckpttool.core.commands.options import OF_A_TREE, Format, Quiet, exits, grouped
 from ckpttool.core.commands.tree_options import (
-    ChoiceOptions,
     ConfigPath,
-    DataOptions,
     EngineOptions,
     Simulate,
     SimulateMindFormers,
-    TreeOptions,
-    ViewOptions,
+    from_here,
     say_tree,
 )
+from ckpttool.core.domain.data_position import DataQuestion
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.plan import NoResumePoint, Resolution, ResumePlan, Simulation
+from ckpttool.core.domain.question import ResumeQuestion, TreeQuestion
+from ckpttool.core.domain.view import View
 from ckpttool.core.errors import ExitCode, UsageError, unknown_word
 from ckpttool.trainers.registry import FIRST, trainers
 
@@ -98,11 +96,10 @@ OWN = "own"
 @grouped
 def resolve(
     *,
-    tree: TreeOptions,
-    choice: ChoiceOptions,
-    logs: EvidenceOptions,
-    data: DataOptions,
-    look: ViewOptions,
+    tree: TreeQuestion,
+    choice: ResumeQuestion,
+    data: DataQuestion,
+    look: View,
     engine: EngineOptions,
     config: ConfigPath = None,
     fmt: PlanFormatOpt = PlanFormat.TABLE,
@@ -120,12 +117,12 @@ def resolve(
     """
     from ckpttool.core.verbs.starting import with_start  # its help need not wait for it
 
-    question = tree.question(config=config)
+    question = from_here(tree, config=config)
     with engine.reading(quiet=quiet):
-        answer = ckpttool.resolve(question, choice.question(logs.question()), data.question(sink_size=tree.sink_size))
-    say_tree(answer.tree, quiet=quiet, verbose=look.verbose)
+        answer = ckpttool.resolve(question, choice, replace(data, sink_size=tree.steps_per_epoch))
+    say_tree(answer.tree, quiet=quiet, verbose=look.everything)
     resolution = Resolution(
-        decision=with_start(answer), simulation=own.simulation(answer), strict=strict, now=clock(), view=look.view()
+        decision=with_start(answer), simulation=own.simulation(answer), strict=strict, now=clock(), view=look
     )
     if field:
         raise typer.Exit(_print(resolution, field))

@@ -8,8 +8,8 @@ import typer
 
 import ckpttool
 from ckpttool.core.commands.answers import show
-from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
-from ckpttool.core.commands.options import Format, FormatOpt, Segments, segments
+from ckpttool.core.commands.options import OF_A_TREE, Format, FormatOpt, exits, grouped
+from ckpttool.core.domain.data_position import SEGMENT, BatchSegment
 
 OldGbs = Annotated[
     int | None, typer.Option(min=1, help="Samples a batch over all ranks, before.", rich_help_panel="Data position")
@@ -56,7 +56,7 @@ def scale_skip(
     path: Place = None,
     old_gbs: OldGbs = None,
     steps: Steps = None,
-    segment: Segments = None,
+    segment: Annotated[tuple[BatchSegment, ...], SEGMENT] = (),
     sink_size: Sink = None,
     fmt: FormatOpt = Format.TABLE,
 ) -> None:
@@ -65,6 +65,6 @@ def scale_skip(
     Example: ckpttool scale-skip --old-gbs 512 --new-gbs 768 --steps 1000
     """
     question = ckpttool.DataQuestion(
-        new_global_batch=new_gbs, old_global_batch=old_gbs, sink_size=sink_size, segments=segments(segment)
+        new_global_batch=new_gbs, old_global_batch=old_gbs, sink_size=sink_size, segments=segment
     )
     raise typer.Exit(show(ckpttool.scale_skip(question, steps=steps, path=path), fmt))

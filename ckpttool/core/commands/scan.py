@@ -10,10 +10,11 @@ import typer
 
 import ckpttool
 from ckpttool.core.commands.answers import show_each, show_trees
-from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
-from ckpttool.core.commands.options import Format, FormatOpt, Quiet
-from ckpttool.core.commands.tree_options import MoreDirs, TreeOptions, ViewOptions, say_tree
+from ckpttool.core.commands.options import OF_A_TREE, Format, FormatOpt, Quiet, exits, grouped
+from ckpttool.core.commands.tree_options import MoreDirs, from_here, say_tree
 from ckpttool.core.domain.checkpoint import Listing
+from ckpttool.core.domain.question import TreeQuestion
+from ckpttool.core.domain.view import View
 from ckpttool.core.errors import ExitCode, UnknownLayoutError
 
 Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the newest N in the table; JSON has all.")]
@@ -35,10 +36,10 @@ Below = Annotated[
 @grouped
 def scan(
     *,
-    tree: TreeOptions,
+    tree: TreeQuestion,
     more: MoreDirs = None,
     below: Below = False,
-    look: ViewOptions,
+    look: View,
     limit: Limit = None,
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
@@ -53,10 +54,10 @@ def scan(
     def ask(path: str | None) -> Listing:
         from ckpttool.core.verbs.scanning import with_note_of_others  # its help need not wait for it
 
-        question = tree.question(sizes=True, path=path)
+        question = from_here(tree, sizes=True, path=path)
         scanned = with_note_of_others(ckpttool.scan(question), question)
-        say_tree(scanned, quiet=quiet, verbose=look.verbose)
-        return Listing(inventory=scanned.inventory, now=clock(), limit=limit, view=look.view())
+        say_tree(scanned, quiet=quiet, verbose=look.everything)
+        return Listing(inventory=scanned.inventory, now=clock(), limit=limit, view=look)
 
     if not below:
         raise typer.Exit(show_each(ask, (tree.path, *(more or ())), fmt))

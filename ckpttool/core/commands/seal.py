@@ -8,10 +8,10 @@ import typer
 
 import ckpttool
 from ckpttool.core.commands.answers import show_each
-from ckpttool.core.commands.grouped import OF_A_TREE, OF_WRITING, exits, grouped
-from ckpttool.core.commands.options import Format, FormatOpt, Quiet, Verbose
-from ckpttool.core.commands.tree_options import EngineOptions, Jobs, MoreDirs, Names, TreeOptions, say_tree
+from ckpttool.core.commands.options import OF_A_TREE, OF_WRITING, Format, FormatOpt, Quiet, Verbose, exits, grouped
+from ckpttool.core.commands.tree_options import EngineOptions, Jobs, MoreDirs, Names, from_here, say_tree
 from ckpttool.core.domain.manifest import Sealed
+from ckpttool.core.domain.question import TreeQuestion
 
 Reseal = Annotated[
     bool,
@@ -35,7 +35,7 @@ Reseal = Annotated[
 @grouped
 def seal(
     *,
-    tree: TreeOptions,
+    tree: TreeQuestion,
     more: MoreDirs = None,
     checkpoint: Names = None,
     reseal: Reseal = False,
@@ -53,7 +53,7 @@ def seal(
     """
 
     def ask(path: str | None) -> Sealed:
-        scanned = ckpttool.scan(tree.question(sizes=True, path=path))
+        scanned = ckpttool.scan(from_here(tree, sizes=True, path=path))
         say_tree(scanned, quiet=quiet, verbose=verbose)
         with engine.reading(quiet=quiet):
             sealings = tuple(ckpttool.seal(scanned, tuple(checkpoint or ()), reseal=reseal, jobs=jobs))

@@ -14,14 +14,12 @@ import typer
 
 import ckpttool
 from ckpttool.core.commands import completing, output
-from ckpttool.core.commands.options import Segments, Verbose, duration, is_count, segments
-from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.question import DEFAULT_DIR, AskedSizes
-from ckpttool.core.domain.units import Step, counted
+from ckpttool.core.commands.options import duration
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.question import DEFAULT_DIR
+from ckpttool.core.domain.units import counted
 from ckpttool.core.domain.verdict import Level
-from ckpttool.core.domain.view import View
 from ckpttool.core.errors import UsageError
-from ckpttool.trainers.registry import LAYOUT_NAMES
 
 Grace = Annotated[
     float,
@@ -44,14 +42,6 @@ Timeout = Annotated[
         show_default="10m",
         help="When a read counts as hung (10m, or seconds).",
         rich_help_panel="Evidence",
-    ),
-]
-Prefix = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TEXT",
-        help="Only file names that begin so, where trainings share DIR.",
-        rich_help_panel="Which checkpoint",
     ),
 ]
 MaxAge = Annotated[
@@ -80,15 +70,6 @@ class LevelName(str, Enum):
 
 
 LevelOpt = Annotated[LevelName, typer.Option(help="Headers, every byte, or every element.", rich_help_panel="Evidence")]
-Dir = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[DIR]",
-        show_default=DEFAULT_DIR,
-        help="Checkpoint folder, output folder, one rank's folder, or one shard.",
-        rich_help_panel="Which tree",
-    ),
-]
 MoreDirs = Annotated[
     list[str] | None,
     typer.Argument(
@@ -117,14 +98,6 @@ ConfigPath = Annotated[
 
 
 # What follows names trainers: here, so that no command need do so.
-OldBatch = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Samples a batch before, where the shards do not hold it (MindFormers 1.2).",
-        rich_help_panel="Data position",
-    ),
-]
 EntryScript = Annotated[
     str | None,
     typer.Option(
@@ -144,23 +117,6 @@ SimulateMindFormers = Annotated[
 ]
 
 
-def _layout(name: str) -> str:
-    if name not in LAYOUT_NAMES:
-        raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, LAYOUT_NAMES))}.")
-    return name
-
-
-LayoutOpt = Annotated[
-    str | None,
-    typer.Option(
-        "--layout",
-        metavar="LAYOUT",
-        parser=_layout,
-        autocompletion=completing.layouts,
-        help=f"Look for this one alone: {', '.join(LAYOUT_NAMES)}.",
-        rich_help_panel="Which tree",
-    ),
-]
 OneName = Annotated[
     list[str] | None,
     typer.Option(
@@ -193,20 +149,6 @@ Patterns = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ViewOptions:
-    """How much of what was found is shown, and in which machines; JSON always has all of it."""
-
-    ranks_per_node: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Tell damage by nodes, too: each has N ranks in a row.")
-    ] = None
-    verbose: Verbose = False
-
-    def view(self) -> View:
-        """Ask the tables."""
-        return View(ranks_per_node=self.ranks_per_node, everything=self.verbose)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RowOptions:
     """How much of a long table is shown; JSON always has all of it."""
 
@@ -219,228 +161,17 @@ class RowOptions:
         return None if self.all_rows else self.limit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TreeOptions:
-    """Which tree, and what is known about it beforehand."""
-
-    path: Dir = None
-    layout: LayoutOpt = None
-    world_size: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Ranks the training had, where the folders cannot tell.", rich_help_panel="Which tree"
-        ),
-    ] = None
-    sink_size: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Batches a data sink (without sinking: steps an epoch).", rich_help_panel="Which tree"
-        ),
-    ] = None
-    health_file: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="health_ckpts.json; else found in or above DIR.", rich_help_panel="Evidence"),
-    ] = None
-    root: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="Of parts: what the tree is called.", rich_help_panel="Which tree"),
-    ] = None
-    skew: Annotated[
-        float | None,
-        typer.Option(
-            parser=duration("s"),
-            metavar="TIME",
-            help="Of parts: clocks may differ so (60s).",
-            rich_help_panel="Which tree",
-        ),
-    ] = None
-
-    def question(
-        self, *, config: str | None = None, sizes: bool = False, path: str | None = None
-    ) -> ckpttool.TreeQuestion:
-        """Ask the library about DIR, or about another path."""
-        return ckpttool.TreeQuestion(
-            path=self.path if path is None else path,
-            layout=self.layout,
-            world_size=self.world_size,
-            steps_per_epoch=self.sink_size,
-            health_file=self.health_file,
-            sizes=sizes,
-            config=ckpttool.read_config(config) if config is not None else None,
-            environment=os.environ,
-            root=self.root,
-            skew=self.skew,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChoiceOptions:
-    """Which checkpoints may be chosen."""
-
-    level: Annotated[LevelName, typer.Option(help="How hard to look at the shards.", rich_help_panel="Evidence")] = (
-        LevelName.STRUCTURE
+def from_here(
+    tree: ckpttool.TreeQuestion, *, config: str | None = None, sizes: bool = False, path: str | None = None
+) -> ckpttool.TreeQuestion:
+    """Ask about DIR, or about another path, as a start from here would see it: with a config and the environment."""
+    return replace(
+        tree,
+        path=tree.path if path is None else path,
+        sizes=sizes,
+        config=ckpttool.read_config(config) if config is not None else None,
+        environment=os.environ,
     )
-    checkpoint: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            autocompletion=completing.checkpoints,
-            help="This one or none: 20_2, _1-25_2, …",
-            rich_help_panel="Which checkpoint",
-        ),
-    ] = None
-    prefix: Prefix = None
-    require_health: Annotated[
-        bool | None,
-        typer.Option(
-            "--require-health/--allow-unknown-health",
-            help="Unknown health is not good enough; or it is, even where the record of it cannot be read.",
-            rich_help_panel="Evidence",
-        ),
-    ] = None
-    ignore_health: Annotated[
-        bool, typer.Option("--ignore-health", help="Take unhealthy ones too.", rich_help_panel="Evidence")
-    ] = False
-    before: Annotated[
-        int | None,
-        typer.Option(
-            min=0, metavar="STEP", help="Only what is at this step or before it.", rich_help_panel="Which checkpoint"
-        ),
-    ] = None
-    allow_renames: Annotated[
-        bool,
-        typer.Option(
-            "--allow-renames",
-            help="Take one that needs files renamed first, and list them.",
-            rich_help_panel="Which checkpoint",
-        ),
-    ] = False
-    allow_weights_only: Annotated[
-        bool,
-        typer.Option(
-            "--allow-weights-only",
-            help="Take one without optimizer state: that begins anew.",
-            rich_help_panel="Which checkpoint",
-        ),
-    ] = False
-    tp: Annotated[
-        int | None,
-        typer.Option(
-            "--tp",
-            min=1,
-            help="Tensor-parallel ranks of the run to come, where saves mind.",
-            rich_help_panel="Which checkpoint",
-        ),
-    ] = None
-    pp: Annotated[
-        int | None,
-        typer.Option("--pp", min=1, help="Pipeline stages of the run to come.", rich_help_panel="Which checkpoint"),
-    ] = None
-    dp: Annotated[
-        int | None,
-        typer.Option("--dp", min=1, help="Data-parallel ranks of the run to come.", rich_help_panel="Which checkpoint"),
-    ] = None
-    max_lost_steps: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help="Exit 10 where more steps are to be done again.",
-            rich_help_panel="Which checkpoint",
-        ),
-    ] = None
-    max_lost_time: Annotated[
-        float | None,
-        typer.Option(
-            parser=duration(None),
-            metavar="TIME",
-            help="The same in time: 90m, 2h, 1d. Exit 14: not known.",
-            rich_help_panel="Which checkpoint",
-        ),
-    ] = None
-
-    def question(self, logs: ckpttool.EvidenceQuestion | None = None) -> ckpttool.ResumeQuestion:
-        """Ask the library.
-
-        Raises:
-            UsageError: Two options contradict each other.
-        """
-        if self.require_health and self.ignore_health:
-            raise UsageError("--require-health and --ignore-health contradict each other: give one")
-        return ckpttool.ResumeQuestion(
-            evidence=self.level.level,
-            name=one_name(self.checkpoint),
-            prefix=self.prefix,
-            before=None if self.before is None else Step(self.before),
-            allow_renames=self.allow_renames,
-            allow_weights_only=self.allow_weights_only,
-            require_health=bool(self.require_health),
-            allow_unknown_health=self.require_health is False,
-            ignore_health=self.ignore_health,
-            logs=logs,
-            sizes=AskedSizes(tensor=self.tp, pipeline=self.pp, data=self.dp),
-            max_lost_steps=self.max_lost_steps,
-            max_lost_seconds=self.max_lost_time,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataOptions:
-    """What changes about the data."""
-
-    gbs: Annotated[
-        int | None,
-        typer.Option(
-            "--gbs",
-            "--new-gbs",
-            min=1,
-            help="Samples a batch in the resumed run: says, sets nothing. Default: what --config makes, or unchanged.",
-            rich_help_panel="Data position",
-        ),
-    ] = None
-    old_gbs: OldBatch = None
-    segment: Segments = None
-    new_dataset: Annotated[
-        bool, typer.Option("--new-dataset", help="Start the data at its beginning.", rich_help_panel="Data position")
-    ] = False
-    dataset_changed_at: Annotated[
-        str | None,
-        typer.Option(
-            metavar="STEP[:GBS]",
-            help="The data was replaced at this step (in batches of GBS samples): skip only what came since.",
-            rich_help_panel="Data position",
-        ),
-    ] = None
-
-    def question(self, *, sink_size: int | None) -> ckpttool.DataQuestion:
-        """Ask the library.
-
-        Raises:
-            UsageError: Two options contradict each other, or one cannot be meant.
-        """
-        if self.new_dataset and self.dataset_changed_at is not None:
-            raise UsageError(
-                "--new-dataset starts the data now and --dataset-changed-at started them earlier: give one"
-            )
-        changed_at, changed_batch = _step_of_change(self.dataset_changed_at)
-        return ckpttool.DataQuestion(
-            new_global_batch=self.gbs,
-            old_global_batch=self.old_gbs,
-            sink_size=sink_size,
-            new_dataset=self.new_dataset,
-            dataset_changed_at=changed_at,
-            dataset_changed_batch=changed_batch,
-            segments=segments(self.segment),
-        )
-
-
-def _step_of_change(text: str | None) -> tuple[Step | None, int | None]:
-    if text is None:
-        return None, None
-    step, colon, batch = text.partition(":")
-    if not is_count(step) or (colon and not (is_count(batch) and int(batch))):
-        raise UsageError(f"--dataset-changed-at takes STEP or STEP:GBS, such as 800 or 800:512, not {text!r}")
-    return Step(int(step)), int(batch) if colon else None
 
 
 def say_tree(tree: ckpttool.Tree, *, quiet: bool, verbose: bool) -> None:

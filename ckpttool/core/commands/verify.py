@@ -14,8 +14,7 @@ import typer
 import ckpttool
 from ckpttool.core.commands import output
 from ckpttool.core.commands.answers import show_each
-from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
-from ckpttool.core.commands.options import Format, FormatOpt, Quiet, finite, share
+from ckpttool.core.commands.options import OF_A_TREE, Format, FormatOpt, Quiet, exits, finite, grouped, share
 from ckpttool.core.commands.output_files import assert_outside, assert_replaceable, first_line
 from ckpttool.core.commands.tree_options import (
     EngineOptions,
@@ -26,13 +25,14 @@ from ckpttool.core.commands.tree_options import (
     MoreDirs,
     Names,
     Timeout,
-    TreeOptions,
-    ViewOptions,
+    from_here,
     say_tree,
 )
 from ckpttool.core.domain.forecast import Forecast
 from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.question import TreeQuestion
 from ckpttool.core.domain.verdict import Verdict, Verification
+from ckpttool.core.domain.view import View
 from ckpttool.core.errors import UsageError
 from ckpttool.core.render.escape import size
 from ckpttool.core.storage import is_local
@@ -179,10 +179,10 @@ def bucket(text: str) -> tuple[int, int] | Fraction | int:
 @grouped
 def verify(
     *,
-    tree: TreeOptions,
+    tree: TreeQuestion,
     more: MoreDirs = None,
     check: CheckOptions,
-    look: ViewOptions,
+    look: View,
     engine: EngineOptions,
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
@@ -199,8 +199,8 @@ def verify(
     with_stats: list[Verification] = []
 
     def ask(path: str | None) -> Verification:
-        scanned = _scanned_tree(tree, path, quiet=quiet, verbose=look.verbose)
-        answer = replace(_verified(scanned, check_question, check, engine, quiet=quiet), view=look.view())
+        scanned = _scanned_tree(tree, path, quiet=quiet, verbose=look.everything)
+        answer = replace(_verified(scanned, check_question, check, engine, quiet=quiet), view=look)
         with_stats.extend([answer] if check.stats is not None else [])
         return answer
 
@@ -211,8 +211,8 @@ def verify(
     raise typer.Exit(code)
 
 
-def _scanned_tree(tree: TreeOptions, path: str | None, *, quiet: bool, verbose: bool) -> ckpttool.Tree:
-    question = tree.question(sizes=True, path=path)
+def _scanned_tree(tree: TreeQuestion, path: str | None, *, quiet: bool, verbose: bool) -> ckpttool.Tree:
+    question = from_here(tree, sizes=True, path=path)
     from ckpttool.core.verbs.scanning import with_note_of_others  # its help need not wait for it
 
     scanned = with_note_of_others(ckpttool.scan(question), question)
@@ -221,7 +221,7 @@ def _scanned_tree(tree: TreeOptions, path: str | None, *, quiet: bool, verbose: 
 
 
 def _foreseen(
-    tree: TreeOptions, question: ckpttool.CheckQuestion, check: CheckOptions, path: str | None, *, quiet: bool
+    tree: TreeQuestion, question: ckpttool.CheckQuestion, check: CheckOptions, path: str | None, *, quiet: bool
 ) -> Forecast:
     scanned = _scanned_tree(tree, path, quiet=quiet, verbose=False)
     return ckpttool.forecast(scanned, check.today(question, scanned, quiet=quiet))

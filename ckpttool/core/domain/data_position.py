@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.units import Step
-from ckpttool.core.errors import ExitCode
+from ckpttool.core.domain.option import WITHOUT_BATCH_SIZE, Option
+from ckpttool.core.domain.units import Step, is_count
+from ckpttool.core.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.load_settings import TrainerSetting
@@ -136,26 +138,101 @@ class BatchSegment:
     """Samples a batch over all ranks."""
 
 
+def segments(texts: Sequence[str]) -> tuple[BatchSegment, ...]:
+    """Parse `STEPS:GBS`.
+
+    Raises:
+        UsageError: One of them is not two whole numbers.
+    """
+    return tuple(_segment(text) for text in texts)
+
+
+def _segment(text: str) -> BatchSegment:
+    steps, _, batch = text.partition(":")
+    if not (is_count(steps) and is_count(batch) and int(batch)):
+        raise UsageError(f"--segment takes STEPS:GBS, such as 1000:512, not {text!r}")
+    return BatchSegment(steps=int(steps), global_batch_size=int(batch))
+
+
+SEGMENT: Final = Option(
+    "--segment",
+    "Past steps at another batch size, oldest first; repeat it.",
+    "Data position",
+    metavar="STEPS:GBS",
+    parse=segments,
+    typed=list[str] | None,
+)
+
+
+def change(text: str) -> tuple[Step, int | None]:
+    """Parse `STEP[:GBS]`.
+
+    Raises:
+        UsageError: It is not one or two whole numbers.
+    """
+    step, colon, batch = text.partition(":")
+    if not is_count(step) or (colon and not (is_count(batch) and int(batch))):
+        raise UsageError(f"--dataset-changed-at takes STEP or STEP:GBS, such as 800 or 800:512, not {text!r}")
+    return Step(int(step)), int(batch) if colon else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataQuestion:
     """What the user says about the data of the resumed run."""
 
-    new_global_batch: int | None = None
+    new_global_batch: Annotated[
+        int | None,
+        Option(
+            "--gbs --new-gbs",
+            "Samples a batch in the resumed run: says, sets nothing. Default: what --config makes, or unchanged.",
+            "Data position",
+            least=1,
+        ),
+    ] = None
     """Samples a batch over all ranks; None: as before."""
-    old_global_batch: int | None = None
+    old_global_batch: Annotated[
+        int | None,
+        Option(
+            "--old-gbs",
+            f"Samples a batch before, where the shards do not hold it ({WITHOUT_BATCH_SIZE}).",
+            "Data position",
+            least=1,
+        ),
+    ] = None
     """For checkpoints that do not tell their own."""
     sink_size: int | None = None
     """Batches a data sink in the resumed run; None: no data sinking, or not known."""
-    new_dataset: bool = False
-    dataset_changed_at: Step | None = None
-    """The data set was replaced once before, when this many steps were done."""
-    dataset_changed_batch: int | None = None
-    """Samples in each of the batches that this step counts; None: as the checkpoint's own step counts them."""
-    segments: tuple[BatchSegment, ...] = ()
+    segments: Annotated[tuple[BatchSegment, ...], SEGMENT] = ()
     """The past at other batch sizes, oldest first; what they leave of the step ran at the checkpoint's size.
 
     Only where no shard records them: a step counts batches of the size recorded beside it, whatever ran before.
     """
+    new_dataset: Annotated[bool, Option("--new-dataset", "Start the data at its beginning.", "Data position")] = False
+    dataset_changed_at: Annotated[
+        Step | None,
+        Option(
+            "--dataset-changed-at",
+            "The data was replaced at this step (in batches of GBS samples): skip only what came since.",
+            "Data position",
+            metavar="STEP[:GBS]",
+            parse=change,
+            also="dataset_changed_batch",
+        ),
+    ] = None
+    """The data set was replaced once before, when this many steps were done."""
+    dataset_changed_batch: int | None = None
+    """Samples in each of the batches that this step counts; None: as the checkpoint's own step counts them."""
+
+    def assert_meant(self) -> None:
+        """Refuse options that contradict each other.
+
+        Raises:
+            UsageError: Two do.
+        """
+        if self.new_dataset and self.dataset_changed_at is not None:
+            raise UsageError(
+                "--new-dataset starts the data now and --dataset-changed-at started them earlier: give one"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,48 +1,195 @@
-"""What a user asks: which tree, which checkpoints may be chosen, what changes about the data."""
+"""What a user asks: which tree, which checkpoints may be chosen, what training logs have to say about it.
+
+A command takes these questions as they are: fields with an `Option` are asked for on the command line.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Final
 
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.units import Step
+from ckpttool.core.domain.option import LAYOUTS, QUESTION, Option
+from ckpttool.core.domain.units import Step, is_count
 from ckpttool.core.domain.verdict import Level
 from ckpttool.core.domain.view import USUAL, View
+from ckpttool.core.errors import UsageError
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.finding import Code
-    from ckpttool.core.domain.log_question import EvidenceQuestion
     from ckpttool.core.domain.settings import RunConfig
 
 
 DEFAULT_DIR = "./output/checkpoint"
 """Where to look if nobody says otherwise."""
 
+STDIN = "-"
+"""As a log: this process's own input."""
+
+DIR: Final = Option(
+    "[DIR]",
+    "Checkpoint folder, output folder, one rank's folder, or one shard.",
+    "Which tree",
+    shown=DEFAULT_DIR,
+)
+LAYOUT: Final = Option(
+    "--layout", f"Look for this one alone: {LAYOUTS}.", "Which tree", metavar="LAYOUT", completes="layouts"
+)
+PREFIX: Final = Option(
+    "--prefix", "Only file names that begin so, where trainings share DIR.", "Which checkpoint", metavar="TEXT"
+)
+LOG: Final = Option("--log", "Training log; repeat it. Else found above DIR.", "Evidence", metavar="GLOB")
+COLUMNS: Final = Option(
+    "--columns",
+    "Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.",
+    "Evidence",
+    metavar="F=C,...",
+)
+MARGIN: Final = Option(
+    "--margin",
+    "How long before a strike's first event may be bad too (2h, or minutes).",
+    "Evidence",
+    metavar="TIME",
+    unit="m",
+    shown="0",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeQuestion:
     """Which tree, and what is known about it beforehand."""
 
-    path: str | None = None
+    path: Annotated[str | None, DIR] = None
     """Output folder, checkpoint folder, a rank's folder, or one shard; None: `DEFAULT_DIR`, else the tree in or around
     the current folder."""
-    layout: str | None = None
+    layout: Annotated[str | None, LAYOUT] = None
     """Look for this layout alone, where a folder holds several."""
-    world_size: int | None = None
+    world_size: Annotated[
+        int | None,
+        Option("--world-size", "Ranks the training had, where the folders cannot tell.", "Which tree", least=1),
+    ] = None
     """Ranks that the training had; None: what the tree shows."""
-    steps_per_epoch: int | None = None
+    steps_per_epoch: Annotated[
+        int | None,
+        Option("--sink-size", "Batches a data sink (without sinking: steps an epoch).", "Which tree", least=1),
+    ] = None
     """Sink size, or batches in the data set, for files that do not hold their step."""
-    health_file: str | None = None
+    health_file: Annotated[
+        str | None,
+        Option("--health-file", "health_ckpts.json; else found in or above DIR.", "Evidence", metavar="FILE"),
+    ] = None
+    root: Annotated[
+        str | None, Option("--root", "Of parts: what the tree is called.", "Which tree", metavar="PATH")
+    ] = None
+    """Of parts that several machines wrote: what the tree is called, where they call it differently."""
+    skew: Annotated[
+        float | None,
+        Option("--skew", "Of parts: clocks may differ so (60s).", "Which tree", metavar="TIME", unit="s"),
+    ] = None
+    """Of such parts: seconds by which the machines' clocks may differ; None: the default."""
     sizes: bool = False
     """Take every shard's size: one more call a file."""
     config: RunConfig | None = None
     environment: Mapping[str, str] | None = None
     """As the start will see it: some trainers go by it. None: not known."""
-    root: str | None = None
-    """Of parts that several machines wrote: what the tree is called, where they call it differently."""
-    skew: float | None = None
-    """Of such parts: seconds by which the machines' clocks may differ; None: the default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogQuestion:
+    """Which logs, and what their columns mean."""
+
+    patterns: Annotated[tuple[str, ...], LOG] = ()
+    """Files, folders of logs, globs, or `-`."""
+    columns: Annotated[str | None, COLUMNS] = None
+    """`step=iter,global_norm=gnorm`: what the fields are called in logs with named columns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpikeQuestion:
+    """Which spike, and which checkpoints there are to go around it."""
+
+    around: Step | None = None
+    """The spike nearest to this step; None: the last one, or the stop where training ended in one."""
+    every: int | None = None
+    """Checkpoints were saved every so many steps and all are good; None: the tree tells."""
+
+
+def spike(text: str) -> SpikeQuestion:
+    """Parse `--around-spike`.
+
+    Raises:
+        UsageError: It is neither a step nor `last`.
+    """
+    if text == "last":
+        return SpikeQuestion()
+    if is_count(text):
+        return SpikeQuestion(around=Step(int(text)))
+    raise UsageError(f"--around-spike takes a step or the word last, not {text!r}")
+
+
+AROUND_SPIKE: Final = Option(
+    "--around-spike",
+    "Go around the spike at STEP, or the last one; or on after a stop.",
+    "Evidence",
+    metavar="STEP|last",
+    parse=spike,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceQuestion:
+    """What logs have to say about which checkpoint to choose."""
+
+    threshold: Annotated[
+        float | None,
+        Option(
+            "--health-threshold --threshold",
+            "Or --threshold: embedding local norm (sum of squares) that is unhealthy; needs a log.",
+            "Evidence",
+            metavar="X",
+            least=0,
+        ),
+    ] = None
+    """As in `HealthQuestion`."""
+    logs: Annotated[LogQuestion, QUESTION] = LogQuestion()
+    timeline: Annotated[
+        tuple[str, ...],
+        Option(
+            "--spikes-from --health-timeline",
+            "Or --health-timeline: a log, or what replay printed as JSON; pass over what it makes suspect.",
+            "Evidence",
+            metavar="LOG",
+        ),
+    ] = ()
+    """Logs, or what `ckpttool replay --format json` printed: checkpoints in their suspect stretches are passed over."""
+    spike_threshold: Annotated[
+        float | None,
+        Option(
+            "--spike-threshold",
+            "Global norm of a spike; else a robust z-score tells.",
+            "Evidence",
+            metavar="X",
+            least=0,
+        ),
+    ] = None
+    spike: Annotated[SpikeQuestion | None, AROUND_SPIKE] = None
+    """Go around a spike, or on after a stop."""
+    margin_minutes: Annotated[float, MARGIN] = 0.0
+    """How much earlier than its first event a strike's damage may have begun."""
+
+    def assert_meant(self) -> None:
+        """Refuse an option without the one that it belongs to.
+
+        Raises:
+            UsageError: There is one.
+        """
+        if self.margin_minutes and not self.timeline:
+            raise UsageError("--margin is for --spikes-from, which tells of strikes: give that too")
+        if self.spike_threshold is not None and not self.timeline and self.spike is None:
+            raise UsageError("--spike-threshold is for --spikes-from or --around-spike: give one")
+        is_judging = self.threshold is not None or bool(self.timeline) or self.spike is not None
+        if self.logs.columns is not None and not self.logs.patterns and not is_judging:
+            raise UsageError("--log is for --health-threshold, --spikes-from or --around-spike: give one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +197,16 @@ class AskedSizes:
     """Into how many parts a training is cut, in ranks; None: not said."""
 
     world: int | None = None
-    tensor: int | None = None
-    pipeline: int | None = None
-    data: int | None = None
+    tensor: Annotated[
+        int | None,
+        Option("--tp", "Tensor-parallel ranks of the run to come, where saves mind.", "Which checkpoint", least=1),
+    ] = None
+    pipeline: Annotated[
+        int | None, Option("--pp", "Pipeline stages of the run to come.", "Which checkpoint", least=1)
+    ] = None
+    data: Annotated[
+        int | None, Option("--dp", "Data-parallel ranks of the run to come.", "Which checkpoint", least=1)
+    ] = None
 
     def differing(self, saved: AskedSizes) -> list[tuple[str, int, int]]:
         """Return by its option what both know and differ in: what is asked for, and what was saved."""
@@ -73,30 +227,85 @@ class AskedSizes:
 class ResumeQuestion:
     """What the user allows and forbids."""
 
-    evidence: Level = Level.STRUCTURE
-    name: str | None = None
+    evidence: Annotated[Level, Option("--level", "How hard to look at the shards.", "Evidence")] = Level.STRUCTURE
+    name: Annotated[
+        str | None,
+        Option(
+            "--checkpoint",
+            "This one or none: 20_2, _1-25_2, …",
+            "Which checkpoint",
+            metavar="NAME",
+            completes="checkpoints",
+            once=True,
+        ),
+    ] = None
     """This checkpoint or none: its name, or the file name of one of its shards."""
-    prefix: str | None = None
+    prefix: Annotated[str | None, PREFIX] = None
     """Only checkpoints whose file names begin so."""
-    before: Step | None = None
+    require_health: Annotated[
+        bool,
+        Option(
+            "--require-health/--allow-unknown-health",
+            "Unknown health is not good enough; or it is, even where the record of it cannot be read.",
+            "Evidence",
+            parse=lambda required: (required, not required),
+            typed=bool | None,
+            also="allow_unknown_health",
+        ),
+    ] = False
+    allow_unknown_health: bool = False
+    """Unknown health will do even where a record of it is there and cannot be read."""
+    ignore_health: Annotated[bool, Option("--ignore-health", "Take unhealthy ones too.", "Evidence")] = False
+    before: Annotated[
+        Step | None,
+        Option("--before", "Only what is at this step or before it.", "Which checkpoint", metavar="STEP", least=0),
+    ] = None
     """Only what is at this step or before it, and what does not tell its step; None: any."""
     saves_as: str | None = None
     """The prefix under which the config saves: it says which is meant where several trainings share the folder."""
-    allow_renames: bool = False
-    allow_weights_only: bool = False
-    """Take what holds no optimizer state, too."""
-    require_health: bool = False
-    allow_unknown_health: bool = False
-    """Unknown health will do even where a record of it is there and cannot be read."""
-    ignore_health: bool = False
-    logs: EvidenceQuestion | None = None
-    """What training logs shall have to say about it."""
-    sizes: AskedSizes = AskedSizes()
+    allow_renames: Annotated[
+        bool,
+        Option("--allow-renames", "Take one that needs files renamed first, and list them.", "Which checkpoint"),
+    ] = False
+    allow_weights_only: Annotated[
+        bool,
+        Option("--allow-weights-only", "Take one without optimizer state: that begins anew.", "Which checkpoint"),
+    ] = False
+    sizes: Annotated[AskedSizes, QUESTION] = AskedSizes()
     """Of the run that resumes; its world size where it is not the tree's question."""
-    max_lost_steps: int | None = None
+    max_lost_steps: Annotated[
+        int | None,
+        Option(
+            "--max-lost-steps",
+            "Exit 10 where more steps are to be done again.",
+            "Which checkpoint",
+            metavar="N",
+            least=0,
+        ),
+    ] = None
     """Steps that may be done again; None: any number."""
-    max_lost_seconds: float | None = None
+    max_lost_seconds: Annotated[
+        float | None,
+        Option(
+            "--max-lost-time",
+            "The same in time: 90m, 2h, 1d. Exit 14: not known.",
+            "Which checkpoint",
+            metavar="TIME",
+            unit="-",
+        ),
+    ] = None
     """How much training may be done again, in seconds; None: any."""
+    logs: Annotated[EvidenceQuestion | None, QUESTION] = None
+    """What training logs shall have to say about it."""
+
+    def assert_meant(self) -> None:
+        """Refuse options that contradict each other.
+
+        Raises:
+            UsageError: Two do.
+        """
+        if self.require_health and self.ignore_health:
+            raise UsageError("--require-health and --ignore-health contradict each other: give one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,12 @@ Step = NewType("Step", int)
 STEP_DIGITS = 18
 """A step has fewer, and int() of a million digits takes seconds."""
 
+
+def is_count(text: str) -> bool:
+    """Tell whether a word is a whole number that any training can have reached; int() refuses thousands of digits."""
+    return text.isascii() and text.isdigit() and len(text) <= STEP_DIGITS
+
+
 Rank = NewType("Rank", int)
 """Global rank of a process, from 0."""
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.option import Option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """What a table is to show."""
 
-    ranks_per_node: int | None = None
+    ranks_per_node: Annotated[
+        int | None,
+        Option("--ranks-per-node", "Tell damage by nodes, too: each has N ranks in a row.", metavar="N", least=1),
+    ] = None
     """Ranks in a row that one machine runs, from 0 on: then damage is told by machines, too. None: not known."""
-    everything: bool = False
+    everything: Annotated[bool, Option("--verbose -v", "Say more: what was looked at, and all of it.")] = False
     """Every finding, every rejected checkpoint and every rank, instead of the first ones and a number."""
 
 

@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import BinaryIO, TypeVar
 
-from ckpttool.core.domain.log_question import STDIN
 from ckpttool.core.domain.metrics import LogItem, LogProblem, StepMetrics, TrainingLog
+from ckpttool.core.domain.question import STDIN
 from ckpttool.core.errors import UsageError
 from ckpttool.core.logs.base import Block, LogFormat, LogPlaces, LogSource, RankLogs, Readable, blocks
 from ckpttool.core.logs.columns import Csv, JsonLines

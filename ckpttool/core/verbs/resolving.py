@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from ckpttool.core.decide.resume import Pick
     from ckpttool.core.domain.advice import SpikeAdvice, StopAdvice
     from ckpttool.core.domain.data_position import DataPosition
-    from ckpttool.core.domain.log_question import EvidenceQuestion
     from ckpttool.core.domain.node import Node
+    from ckpttool.core.domain.question import EvidenceQuestion
     from ckpttool.core.domain.settings import RunConfig
     from ckpttool.core.verify.session import Session
     from ckpttool.trainers.abilities import OwnStart

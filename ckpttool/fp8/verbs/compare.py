@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.log_question import STDIN
+from ckpttool.core.domain.question import STDIN
 from ckpttool.core.errors import UsageError
 from ckpttool.fp8.model.curves import Curve, CurvesAnswer, CurvesQuestion, PairedBy, Terms
 from ckpttool.fp8.rules.align import batch_size, curve_of

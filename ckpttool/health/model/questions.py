@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.log_question import LogQuestion, SpikeQuestion
+from ckpttool.core.domain.question import LogQuestion, SpikeQuestion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ from contextlib import suppress
 from itertools import chain
 
 from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey
-from ckpttool.core.domain.log_question import STDIN
 from ckpttool.core.domain.metrics import LocalTime, LogAttempt, LogItem, LogNote, LogProblem, StepMetrics
+from ckpttool.core.domain.question import STDIN
 from ckpttool.core.logs.base import local_time
 from ckpttool.core.logs.merge import KEPT_PROBLEMS, Merging, merge
 from ckpttool.core.logs.reading import LogReader

@@ -12,9 +12,9 @@ from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.core.domain.finding import Code, Finding, Severity, note, suspect, unknown
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.health import Health
-from ckpttool.core.domain.log_question import EvidenceQuestion
 from ckpttool.core.domain.metrics import LocalTime, LogAttempt, LogProblem, StepMetrics, TrainingLog, local_time_of
 from ckpttool.core.domain.plan import NoResumePoint, ResumePoint
+from ckpttool.core.domain.question import EvidenceQuestion
 from ckpttool.core.domain.units import Step
 from ckpttool.health.asd.features import FeaturePolicy
 from ckpttool.health.model.asd import AsdConfig, AsdEvent

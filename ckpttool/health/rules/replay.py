@@ -9,8 +9,8 @@ from typing import cast
 
 from ckpttool.core.domain.advice import SpikeAdvice, StopAdvice
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.log_question import SpikeQuestion
 from ckpttool.core.domain.metrics import LogAttempt, StepMetrics
+from ckpttool.core.domain.question import SpikeQuestion
 from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import UsageError
 from ckpttool.health.model.answers import ReplayAnswer

@@ -17,8 +17,8 @@ from ckpttool.trainers.registry import log_reader
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.checkpoint import Inventory
-    from ckpttool.core.domain.log_question import EvidenceQuestion
     from ckpttool.core.domain.metrics import TrainingLog
+    from ckpttool.core.domain.question import EvidenceQuestion
     from ckpttool.health.model.events import HealthTimeline
 
 

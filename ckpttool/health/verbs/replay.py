@@ -10,7 +10,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, TypeAlias
 
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.log_question import STDIN, LogQuestion
+from ckpttool.core.domain.question import STDIN, LogQuestion
 from ckpttool.core.errors import UsageError
 from ckpttool.health.asd.features import FeaturePolicy
 from ckpttool.health.model.answers import CalibrationAnswer, ReplayAnswer

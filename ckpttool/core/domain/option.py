@@ -1,0 +1,55 @@
+"""How a command line asks for a field of a question: the field's annotation says it, and a command needs no copy of it.
+
+`core/commands/options.py` makes typer's options of it, and fills the question. Nothing here is evaluated in a program
+that uses the library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Literal, NamedTuple
+
+LAYOUTS: Final = "{layouts}"
+"""Stands in a help text for the names of all layouts, which are the trainers'."""
+
+WITHOUT_BATCH_SIZE: Final = "{without batch size}"
+"""Stands there for the trainers whose shards do not hold it."""
+
+UNSET: Final = object()
+"""No default but that of the field."""
+
+
+QUESTION: Final = "question"
+"""Annotates a field that is a question itself: its options come in its place. One that may be None is None without."""
+
+
+class Option(NamedTuple):
+    """An option or an argument of a command."""
+
+    names: str
+    """`--verbose -v`, `--on/--off`; an argument is named as help shows it: `[DIR]`."""
+    help: str
+    heading: str | None = None
+    """Under which help shows it; None: Output."""
+    metavar: str | None = None
+    """What stands for its value in help; None: N, X, or its choices."""
+    least: float | None = None
+    most: float | None = None
+    unit: str | None = None
+    """Of a time: the unit of a number without one (s, m, h, d); `-`: there must be one."""
+    into: str | None = None
+    """The unit of the field, where it is another one; None: that of a number without one."""
+    default: object = UNSET
+    """Where a command line has another default than the library."""
+    shown: str | None = None
+    """The default as help shows it; empty: help shows none. None: as it is."""
+    completes: Literal["checkpoints", "codes", "layouts"] | None = None
+    """What a shell offers; a name of a layout must be one of them."""
+    once: bool = False
+    """Given twice it is an error: the last one must not win in silence."""
+    parse: Callable[[Any], Any] | None = None
+    """Makes the field of what was typed, where it was typed. It raises `UsageError`."""
+    typed: object = str | None
+    """What is handed to `parse`."""
+    also: str | None = None
+    """A second field: then `parse` returns two values."""
