@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,8 +12,9 @@ from ckpttool.core.domain.finding import Code, note
 from ckpttool.core.domain.node import Room
 from ckpttool.core.domain.replicas import TensorDigests
 from ckpttool.core.domain.shard import FileStamp, FormatName, ShardRole
-from ckpttool.core.domain.units import ByteCount, Rank
+from ckpttool.core.domain.units import ByteCount, Rank, Step
 from ckpttool.core.domain.verdict import Level, ShardDigest, ShardReport
+from ckpttool.core.records.damaged import FoundDamaged
 from ckpttool.core.storage.base import Entry, Kind
 from ckpttool.nodes.model import Seat
 from ckpttool.nodes.records.part import PartView, read_parts, spelled_part
@@ -81,32 +83,59 @@ def test_a_part_comes_back_as_it_was_written() -> None:
     assert look.report_of("rank_8/c.ckpt") is None
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"format": None, "stamp": None, "schema_hash": None, "tensors": None, "tail_hash": None, "scalars": ()},
-        {
-            "rank": None,
-            "role": ShardRole.UNIFIED,
-            "level": Level.CHECKSUM,
-            "checksum_matched": True,
-            "remembered": True,
-        },
-        {"stamp": stamp(9), "zero_tail": True, "embedded_checksum": True, "metadata_hash": "34" * 16},
-        {"findings": (note(Code.ZERO_TAIL, "zeros", path="rank_8/a-1_2.ckpt", ranks=(Rank(8),), remedy="wait"),)},
-        {"findings": (note(Code.STRAY_FILE, "no path, but a line", line=3), note(Code.STRAY_FILE, "m", path="other"))},
-        {"digest": ShardDigest(xxh3_128="56" * 16, chunks=("56" * 16,))},
-        {"tensor_digests": TensorDigests(names=("a", "b"), digests=bytes(range(16)))},
-        {"tensor_digests": TensorDigests(names=(), digests=b"")},
-        {"path": "rank_8/gone.ckpt", "stamp": None},
-    ],
+CHANGES: tuple[dict[str, object], ...] = (
+    {"format": None, "stamp": None, "schema_hash": None, "tensors": None, "tail_hash": None, "scalars": ()},
+    {
+        "rank": None,
+        "role": ShardRole.UNIFIED,
+        "level": Level.CHECKSUM,
+        "checksum_matched": True,
+        "remembered": True,
+    },
+    {"stamp": stamp(9), "zero_tail": True, "embedded_checksum": True, "metadata_hash": "34" * 16},
+    {"findings": (note(Code.ZERO_TAIL, "zeros", path="rank_8/a-1_2.ckpt", ranks=(Rank(8),), remedy="wait"),)},
+    {"findings": (note(Code.STRAY_FILE, "no path, but a line", line=3), note(Code.STRAY_FILE, "m", path="other"))},
+    {"digest": ShardDigest(xxh3_128="56" * 16, chunks=("56" * 16,))},
+    {"tensor_digests": TensorDigests(names=("a", "b"), digests=bytes(range(16)))},
+    {"tensor_digests": TensorDigests(names=(), digests=b"")},
+    {"path": "rank_8/gone.ckpt", "stamp": None},
 )
+"""Of a report, what else its fields may hold."""
+
+
+@pytest.mark.parametrize("changed", CHANGES)
 def test_whatever_was_seen_of_a_shard_comes_back(changed: dict[str, object]) -> None:
     told = replace(REPORTS[0], **changed)  # type: ignore[arg-type]  # fields of a report
     assert read(part(told)).report_of(told.path) == told
     other = REPORTS[1]
     assert read(part(told, other)).report_of(told.path) == told
     assert read(part(told, other)).report_of(other.path) == other
+
+
+def test_a_part_of_an_earlier_version_is_read_and_would_be_written_the_same_today() -> None:
+    reports = [
+        replace(report(f"rank_8/a{number}-1_2.ckpt"), **{**changed, "path": f"rank_8/a{number}-1_2.ckpt"})  # type: ignore[arg-type]
+        for number, changed in enumerate(CHANGES)
+    ]
+    saves = [("1_2", reports), (b"caf\xe9".decode("utf-8", "surrogateescape"), [*REPORTS])]
+    damaged = [
+        FoundDamaged(
+            path="a",
+            stamp=stamp(),
+            found_at=1_600_000_000,
+            seal="ab" * 16,
+            message="bytes",
+            drifted=True,
+            since=Step(9),
+        ),
+        FoundDamaged(path="b", stamp=stamp(5), found_at=1_600_000_000, seal=None, message="bytes differ"),
+    ]
+    earlier = (Path(__file__).parent / "version_1.ckptpart").read_bytes()
+    assert spelled_part(SEAT, answers(), saves, version="0.1.0", damaged=damaged) == earlier
+    view = read(earlier)
+    assert (view.seat, view.answers, [*view.damaged]) == (SEAT, answers(), damaged)
+    for _, written in saves:
+        assert [view.report_of(each.path) for each in written] == list(written)
 
 
 def test_names_that_are_no_utf8_come_back() -> None:
