@@ -168,7 +168,7 @@ def _here(question: TreeQuestion) -> Tree:
         IncompleteError: Other machines have them.
     """
     tree = scan(question)
-    if tree.machines is not None:
+    if not tree.machines.is_here:
         raise IncompleteError(
             f"{question.path} is what machines wrote down of {tree.inventory.root}: what shards hold is not in it; "
             "ask on the machine that has them"

@@ -11,7 +11,7 @@ from ckpttool.core.errors import IncompleteError
 from ckpttool.core.storage.base import Kind
 from ckpttool.core.verbs.scanning import Tree
 from ckpttool.retention.apply import paths_of
-from ckpttool.trainers.located import Disk
+from ckpttool.trainers.located import DiskKey
 
 
 def elsewhere(tree: Tree, plan: RetentionPlan) -> list[Elsewhere]:
@@ -20,10 +20,10 @@ def elsewhere(tree: Tree, plan: RetentionPlan) -> list[Elsewhere]:
     Raises:
         IncompleteError: Something cannot be looked at any more.
     """
-    hosts = {} if tree.machines is None else tree.machines.hosts()
+    hosts = tree.machines.hosts()
     places = []
     for checkpoint in reversed(plan.going):
-        files: dict[Disk, list[tuple[str, int]]] = defaultdict(list)
+        files: dict[DiskKey, list[tuple[str, int]]] = defaultdict(list)
         for path in _files(tree, paths_of(tree, checkpoint)):
             for disk, size in _sizes(tree, path).items():
                 files[disk].append((path, size))
@@ -52,13 +52,13 @@ def _files(tree: Tree, paths: Sequence[str]) -> Iterator[str]:
         yield from _files(tree, inside)
 
 
-def _sizes(tree: Tree, path: str) -> Mapping[Disk, ByteCount]:
+def _sizes(tree: Tree, path: str) -> Mapping[DiskKey, ByteCount]:
     """Return the bytes of a file on each disk that has it; of an object store there is one, without a name."""
     try:
         size = tree.storage.stamp(path).size
     except OSError as error:
         raise _unread(path, error) from None
-    return {(): size} if tree.machines is None else tree.machines.sizes(path, size)
+    return tree.machines.sizes(path, size)
 
 
 def _unread(path: str, error: OSError) -> IncompleteError:

@@ -100,7 +100,7 @@ def _assert_here(tree: Tree) -> None:
         UnsafeError: It does not.
     """
     hint = "without --apply it is said what would go, and --json names each file"
-    if tree.machines is not None:
+    if not tree.machines.is_here:
         raise UnsafeError(
             f"nothing is deleted by what machines wrote down of a tree: {hint} with its machine; a folder that has all "
             "ranks, on the machine itself or a shared one, can be pruned there with --apply"
@@ -192,7 +192,7 @@ def _proposal(
 
 def _not_seen(tree: Tree, plan: RetentionPlan) -> list[Finding]:
     """Say what machines may have that nobody asked, or not in time: that no good save is seen proves nothing then."""
-    if tree.machines is None:
+    if tree.machines.is_here:
         return []
     findings = () if plan.good else (finding for save in tree.inventory.checkpoints for finding in save.findings)
     return [*blocking(tree.inventory.findings), *(finding for finding in findings if may_be_elsewhere([finding]))]

@@ -1,4 +1,4 @@
-"""The tree that a path means, and what is asked of the machines that have it where this one does not."""
+"""The tree that a path means, and the questions that the machines answer on which it is."""
 
 from __future__ import annotations
 
@@ -8,24 +8,27 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.trainers.base import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
     from ckpttool.core.domain.finding import Finding
+    from ckpttool.core.domain.node import Node
     from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
     from ckpttool.core.domain.preflight import DiskNeed, NextSaves
     from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
     from ckpttool.core.domain.settings import RunConfig
+    from ckpttool.core.domain.shard import FileStamp
     from ckpttool.core.domain.units import ByteCount
-    from ckpttool.core.domain.verdict import ShardReport
     from ckpttool.core.records import SealPlace
+    from ckpttool.core.records.damaged import FoundDamaged
     from ckpttool.core.storage.base import Storage
+    from ckpttool.core.storage.disk import Disk
     from ckpttool.core.verify.observation import Engines
     from ckpttool.trainers.base import Layout, ScanOptions
     from ckpttool.trainers.listing import Listing
 
-Disk: TypeAlias = "tuple[str, ...]"
-"""What tells one disk of several machines from another."""
+DiskKey: TypeAlias = "tuple[str, ...]"
+"""Identifies one disk among those of several machines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,69 +43,89 @@ class Located:
     resolved_from: str | None
     """What was taken instead of the path itself, for people; None where it is the path."""
     machines: Machines | None = None
-    """Those that have the tree and looked at it; None where it is read from here."""
+    """The other machines that have the tree and recorded what they saw; None if it is read from here."""
 
 
 class Machines(Protocol):
-    """Machines that have a tree and looked at it: what they saw is all that is known of it here."""
+    """The machines that have a tree: this one alone, or others whose records are all that is known of it here."""
 
     @property
-    def source(self) -> str:
-        """How what they saw was given, for people."""
+    def is_here(self) -> bool:
+        """Whether this machine reads the tree itself."""
         ...
 
-    def folder(self) -> str:
-        """Return the tree's folder as they have it, from `/` on.
+    def folder(self, root: str) -> str:
+        """Return the absolute path of the tree's folder on them.
+
+        Args:
+            root: The folder as the inventory names it.
 
         Raises:
             UsageError: They have it at several places, or do not say where.
         """
         ...
 
-    def report(self, path: str) -> ShardReport | None:
-        """Return what was seen of a shard; None where nobody looked at it."""
-        ...
-
-    def engines(self, question: CheckQuestion) -> Engines:
-        """Return what answers for shards that cannot be opened here."""
+    def engines(self, question: CheckQuestion) -> Engines | None:
+        """Return the engines that answer for shards that cannot be opened here; None if they can."""
         ...
 
     def without_half_gone(
         self, located: Located, inventory: Inventory, options: ScanOptions
     ) -> tuple[Located, Inventory]:
-        """Return a tree without the saves of which one machine let its files go, and another has its own still."""
+        """Return a tree without the saves that one machine moved to its trash and another still has."""
         ...
 
-    def assessed(self, located: Located, inventory: Inventory, question: TreeQuestion) -> Inventory:
-        """Say what they found damaged before, what is not known because they looked, and where they disagree."""
+    def found_damaged(self, storage: Storage) -> tuple[Mapping[str, FoundDamaged], Callable[[str], FileStamp]]:
+        """Return the files that were found damaged before, by path, and a function from such a path to its stamp."""
+        ...
+
+    def assessed(self, inventory: Inventory, question: TreeQuestion) -> Inventory:
+        """Add to an inventory what is unknown because others looked, and where they disagree."""
         ...
 
     def placed(
-        self, decision: ResumePlan | NoResumePoint, layout: Layout, inventory: Inventory
+        self,
+        decision: ResumePlan | NoResumePoint,
+        layout: Layout,
+        inventory: Inventory,
+        question: TreeQuestion,
+        node: Node | None,
     ) -> ResumePlan | NoResumePoint:
-        """Say which ranks start where and what a machine lacks; of no decision, where machines merely disagree."""
-        ...
-
-    def disk_needs(self, coming: NextSaves, sizes: Mapping[str, int]) -> tuple[DiskNeed, ...] | Finding:
-        """Compare what the next saves put on each disk with what was free there, or say why nobody knows.
+        """Add to a decision which ranks start where, which machine lacks files, or what other machines may have.
 
         Args:
-            coming: Where they go, and how many must fit.
-            sizes: Bytes of each file of the save that is resumed from, by its path.
+            decision: The plan, or that there is none.
+            layout: The tree's.
+            inventory: The tree's.
+            question: How the tree was asked for.
+            node: This machine's environment and mounts; None: read them.
         """
         ...
 
-    def sizes(self, path: str, size: ByteCount) -> Mapping[Disk, ByteCount]:
+    def disk_needs(
+        self, coming: NextSaves, storage: Storage, paths: tuple[str, ...], disk: Disk
+    ) -> tuple[DiskNeed, ...] | Finding:
+        """Compare the next saves with the free space of each disk, least space first, or say why it is unknown.
+
+        Args:
+            coming: Where they go, and how many must fit.
+            storage: The tree's.
+            paths: The shards of the save that is resumed from; the next saves are taken to be alike.
+            disk: This machine's file systems.
+        """
+        ...
+
+    def sizes(self, path: str, size: ByteCount) -> Mapping[DiskKey, ByteCount]:
         """Return the bytes of a file on each disk that has it.
 
         Args:
             path: Of the file.
-            size: Its bytes where all have the same.
+            size: Its bytes if all copies have the same size.
         """
         ...
 
-    def hosts(self) -> Mapping[Disk, str]:
-        """Return a machine for each disk, one that can change what lies there if any can."""
+    def hosts(self) -> Mapping[DiskKey, str]:
+        """Return a machine for each disk, if possible one that may write there; this machine has no name."""
         ...
 
 

@@ -134,7 +134,7 @@ class Reading:
         """Return what counts here: where only a part of the save lies, what its files tell by themselves."""
         if self._question.part is not None:
             return tuple(finding for report in self.reports.values() for finding in report.findings)
-        if self._tree.machines is None:
+        if self._tree.machines.is_here:
             return verdict.findings
         damaged = {finding.path for finding in verdict.findings if finding.severity > Severity.UNKNOWN}
         # What its machine found broken it need not look at any harder.
@@ -238,7 +238,7 @@ def _is_as_it_was(tree: Tree, checkpoint: Checkpoint) -> bool:
 def is_cached(tree: Tree, checkpoint: Checkpoint) -> bool | None:
     """Tell whether most of a save is in memory, so that reading it says nothing of the disk; None: nobody knows."""
     cached = []
-    if tree.machines is not None:
+    if not tree.machines.is_here:
         return None
     for shard in checkpoint.shards[:: 1 + len(checkpoint.shards) // PROBED]:
         if not is_local(tree.inventory.root) or shard.stamp is None:

@@ -16,6 +16,7 @@ from ckpttool.core.storage import forget_listings, open_storage, shortest
 from ckpttool.core.storage.base import Kind
 from ckpttool.core.verbs.scanning import Tree, looking_at, scanned
 from ckpttool.core.write.files import is_own_temporary
+from ckpttool.nodes.read.machines import MachinesOfParts
 from ckpttool.trainers.base import Refusal
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.locate import locate
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.verdict import Level
     from ckpttool.core.storage.base import Storage
     from ckpttool.nodes.model import Merge
-    from ckpttool.trainers.located import Machines
-    from ckpttool.watch.model import Watched, WatchQuestion
+    from ckpttool.watch.model import SeenSave, Watched, WatchQuestion
 
 
 class Moves(Protocol):
@@ -86,11 +86,13 @@ class InPlace:
             tree: As it was listed.
             turn: How many were looked at before it was.
         """
-        checkpoints = [] if tree.machines is not None else newest_first(tree.inventory.checkpoints)
         self._stamps = [
-            (shard.path, shard.stamp) for checkpoint in checkpoints for shard in checkpoint.shards if shard.stamp
+            (shard.path, shard.stamp)
+            for checkpoint in newest_first(tree.inventory.checkpoints)
+            for shard in checkpoint.shards
+            if shard.stamp is not None
         ]
-        self._root = tree.inventory.root
+        self._root = tree.storage.root
         self.turn = turn
 
     def moved(self) -> bool:
@@ -109,24 +111,15 @@ class InPlace:
         return False
 
 
-def merge_of(tree: Tree) -> Merge | None:
-    """Return the parts of which a tree was put together; None where its files are read."""
-    if tree.machines is None:
-        return None
-    from ckpttool.nodes.read.machines import MachinesOfParts
-
-    return tree.machines.merge if isinstance(tree.machines, MachinesOfParts) else None
-
-
 def assert_meant(question: WatchQuestion, tree: Tree) -> None:
     """Let nobody ask of parts what only files allow.
 
     Raises:
         UsageError: Somebody does.
     """
-    if tree.machines is None:
+    if not isinstance(tree.machines, MachinesOfParts):
         return
-    source = tree.machines.source
+    source = tree.machines.merge.source
     if question.seal:
         raise UsageError(f"--seal: {source} holds parts; what they are of is sealed where its files are")
     if question.part is not None:
@@ -145,25 +138,33 @@ def sighting(tree: Tree, listed: Moves, question: WatchQuestion, watched: Watche
     """
     ordered = newest_first(tree.inventory.checkpoints)
     complete = not tree.inventory.unlisted
-    if tree.machines is None and question.part is None:
-        extras = _Companions(tree, watched)
-        seen_saves = tuple(seen_save(checkpoint, wall, extras=extras.of(checkpoint)) for checkpoint in ordered)
-        return Sighting(saves=seen_saves, is_complete=complete, under_way=_moved(tree.storage, listed.unfinished))
-    merge = merge_of(tree)
-    if tree.machines is None or merge is None:
+    machines = tree.machines
+    if isinstance(machines, MachinesOfParts):
+        saves = _saves_of_parts(tree, machines, question, watched, wall)
+        complete = complete and not machines.merge.lacking
+        return Sighting(saves=saves, is_complete=complete, nodes=_nodes(machines.merge))
+    if question.part is not None:
         parts = (seen_save(checkpoint, wall, OF_FILES, _sealed(tree, checkpoint)) for checkpoint in ordered)
         # That there are fewer than usual is for whoever sees all of them to judge: what is here is to be read.
         return Sighting(saves=tuple(replace(part, files=0) for part in parts), is_complete=complete)
-    saves = []
+    extras = _Companions(tree, watched)
+    seen_saves = tuple(seen_save(checkpoint, wall, extras=extras.of(checkpoint)) for checkpoint in ordered)
+    return Sighting(saves=seen_saves, is_complete=complete, under_way=_moved(tree.storage, listed.unfinished))
+
+
+def _saves_of_parts(
+    tree: Tree, machines: MachinesOfParts, question: WatchQuestion, watched: Watched, wall: float
+) -> tuple[SeenSave, ...]:
+    """Return the saves that some machine still reports, each with the shards that its machine has not read yet."""
     patience = patience_of(watched, question.rule)
     silent = {node.number for node in watched.nodes if is_silent(watched, node.number, patience)}
-    left_behind = _left_behind(tree, silent)
-    for checkpoint in ordered:
-        if key_of(checkpoint) not in left_behind:
-            reported, unlooked = _reported(tree.machines, checkpoint, question.level)
+    saves = []
+    for checkpoint in newest_first(tree.inventory.checkpoints):
+        if not _is_left_behind(checkpoint, machines.merge, silent):
+            reported, unlooked = _reported(machines, checkpoint, question.level)
             save = seen_save(checkpoint, wall, OF_PARTS, reported)
             saves.append(replace(save, incomplete=on_hosts((*save.incomplete, *unlooked), tree)))
-    return Sighting(saves=tuple(saves), is_complete=complete and not merge.lacking, nodes=_nodes(merge))
+    return tuple(saves)
 
 
 class _Companions:
@@ -226,7 +227,9 @@ def _sealed(tree: Tree, checkpoint: Checkpoint) -> tuple[str, ...]:
     return tuple(seal.path for seal in manifest.shards if seal.path in paths) if isinstance(manifest, Manifest) else ()
 
 
-def _reported(machines: Machines, checkpoint: Checkpoint, level: Level) -> tuple[list[object], tuple[Finding, ...]]:
+def _reported(
+    machines: MachinesOfParts, checkpoint: Checkpoint, level: Level
+) -> tuple[list[object], tuple[Finding, ...]]:
     """Return what the machines tell of the shards of a save, and a finding where some are not looked at yet."""
     reported: list[object] = []
     unlooked = []
@@ -249,9 +252,9 @@ def _reported(machines: Machines, checkpoint: Checkpoint, level: Level) -> tuple
 
 def on_hosts(findings: Sequence[Finding], tree: Tree) -> tuple[Finding, ...]:
     """Return findings with the machines that they are about, where several looked at the tree."""
-    merge = merge_of(tree)
-    if merge is None:
+    if not isinstance(tree.machines, MachinesOfParts):
         return tuple(findings)
+    merge = tree.machines.merge
     of_rank: dict[int, set[int]] = {}
     for checkpoint in tree.inventory.checkpoints:
         for shard in checkpoint.shards:
@@ -286,15 +289,9 @@ def _nodes(merge: Merge) -> tuple[SeenNode, ...]:
     )
 
 
-def _left_behind(tree: Tree, silent: Collection[int]) -> frozenset[str]:
-    """Return the keys of saves of which none but machines that fell silent tell: others took theirs away since."""
-    merge = merge_of(tree)
-    if merge is None or not silent or all(seat.number in silent for seat in merge.seats):
-        return frozenset()
-    return frozenset(
-        key_of(checkpoint)
-        for checkpoint in tree.inventory.checkpoints
-        if all(
-            merge.seats[at].number in silent for shard in checkpoint.shards for at in merge.holders.get(shard.path, ())
-        )
-    )
+def _is_left_behind(checkpoint: Checkpoint, merge: Merge, silent: Collection[int]) -> bool:
+    """Tell whether only machines that fell silent report a save, while others do not: they deleted theirs since."""
+    if not silent or all(seat.number in silent for seat in merge.seats):
+        return False
+    holders = {at for shard in checkpoint.shards for at in merge.holders.get(shard.path, ())}
+    return all(merge.seats[at].number in silent for at in holders)

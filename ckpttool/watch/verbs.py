@@ -218,7 +218,7 @@ class Watch:
         """
         root = tree.inventory.root
         place = state_place(root, self.question.environment or os.environ, table=mount_table())
-        if tree.machines is None and place is not None and place not in {self._place, self._also_held}:
+        if tree.machines.is_here and place is not None and place not in {self._place, self._also_held}:
             self._held.close()
             self._held.enter_context(_alone(place, root))
             self._also_held = place
@@ -229,7 +229,7 @@ class Watch:
         return self.question.once and self._part is None
 
     def _sighting(self, tree: Tree, listed: Moves) -> Sighting:
-        if tree.machines is not None:
+        if not tree.machines.is_here:
             self._rule = replace(self._rule, again=0.0)  # whoever has the files reads them once more
         self._files = InPlace(tree, 0 if self._files is None else self._files.turn)
         current = sighting(tree, listed, self.question, self.known, self._machine.wall())
@@ -246,10 +246,9 @@ class Watch:
         return not self._listed.moved() and not self._files.moved()
 
     def _free(self) -> ByteCount | None:
-        root = self._tree.inventory.root if self._tree and self._tree.machines is None else ""
-        if root and is_local(root):
+        if self._tree is not None and is_local(self._tree.storage.root):
             with suppress(OSError):
-                self.free_bytes = ByteCount(LocalDisk().room(root).free_bytes)
+                self.free_bytes = ByteCount(LocalDisk().room(self._tree.storage.root).free_bytes)
         return self.free_bytes
 
     def _say(self, about: str, text: str) -> None:
@@ -272,9 +271,7 @@ class Watch:
             )
             if tree is None or not checkpoints or (judge.early and is_cached(tree, checkpoints[0]) is not False):
                 continue
-            reading_tree = (
-                tree if tree.machines is not None else replace(tree, storage=open_storage(tree.inventory.root))
-            )
+            reading_tree = replace(tree, storage=open_storage(tree.storage.root))  # which does not remember a listing
             self._reading = Reading(self.question, reading_tree, checkpoints[0], judge, self._mail.put)
 
     def _take(self, seconds: float | None) -> bool:
@@ -321,8 +318,9 @@ class Watch:
     def _announce(self, event: WatchEvent) -> None:
         from hashlib import sha256
 
-        root = self._tree.inventory.root if self._tree else self.question.tree.path or "."
-        place = root if self._tree is None or self._tree.machines is None else self.question.tree.path or "."
+        given = self.question.tree.path or "."
+        root = given if self._tree is None else self._tree.inventory.root
+        place = root if self._tree is None or self._tree.machines.is_here else given
         identity = f"{os.path.realpath(place)}\0{event.kind.value}\0{event.subject}"
         reported = replace(
             event,

@@ -169,7 +169,7 @@ def seen_in_part(tree: Tree, question: TreeQuestion, checkpoint: Checkpoint) -> 
         return []  # nobody speaks of other machines
     from ckpttool.core.decide.one_node import intact_here_alone
 
-    finding = intact_here_alone(checkpoint, surroundings(tree, question, jobs))
+    finding = intact_here_alone(checkpoint, surroundings(tree.inventory, tree.layout, question, jobs))
     return [] if finding is None else [finding]
 
 

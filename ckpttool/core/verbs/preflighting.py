@@ -101,7 +101,7 @@ def _told_by_hand(
     launch = _launch_by_hand(teller, answer, plan, checks_by_name["launch"])
     coming = NextSaves(folder=inventory.root, inside=(), count=1, stays=None)
     is_readable = answer.tree.is_in_folder
-    need = _disk_needs(coming, answer, plan, disk) if is_readable else None
+    need = _disk_needs(coming, answer.tree, plan, disk) if is_readable else None
     checks = (
         *before,
         teller.check(
@@ -240,7 +240,7 @@ def judged(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk
     checks_by_name = judge.by_check(
         decision, config.run, strict=question.strict, of_devices=of_devices, view=question.view
     )
-    need = _disk_needs(target.next_saves(config.run, answer.tree.inventory), answer, plan, disk)
+    need = _disk_needs(target.next_saves(config.run, answer.tree.inventory), answer.tree, plan, disk)
     checks = (
         config_check(config.run.path, config),
         teller.check(
@@ -261,7 +261,7 @@ def judged_with_start(question: PreflightQuestion, config: BaseConfig, answer: A
     if plan.point.checkpoint.renames:
         return ready  # `needs-renames` stands against the launch, or somebody said that they come before the start
     text = ready.edited.text
-    if question.load_checkpoint is not None or answer.tree.machines is not None:
+    if question.load_checkpoint is not None or not answer.tree.machines.is_here:
         # It names the tree where it lies for the training; what is judged is the same, as it lies for us.
         text = assert_startable(answer.tree, question.load_checkpoint).config(config.run, plan).text
     written = parse_config(text.encode("utf-8"), path=config.run.path, devices=question.devices)
@@ -382,32 +382,12 @@ _Needs: TypeAlias = "tuple[DiskNeed, ...] | Finding | None"
 """Of each disk, that with the least room first; or why it is not known; None where there is no save to go by."""
 
 
-def _disk_needs(coming: NextSaves, answer: Answer, plan: ResumePlan | None, disk: Disk) -> _Needs:
+def _disk_needs(coming: NextSaves, tree: Tree, plan: ResumePlan | None, disk: Disk) -> _Needs:
     """Compare what the next saves take with what there is."""
     if plan is None:
         return None
-    inventory, shards = answer.tree.inventory, plan.point.checkpoint.shards
-    if answer.tree.machines is not None:  # their disks are not here
-        sizes = {shard.path: answer.tree.storage.stamp(shard.path).size for shard in shards}
-        return answer.tree.machines.disk_needs(coming, sizes)
-    folder = disk.nearest(coming.folder)
-    folders = (folder, *coming.inside) if folder == inventory.root else (folder,)
-    try:
-        size = sum(answer.tree.storage.stamp(shard.path).size for shard in shards)
-        room = disk.room(folder)
-    except OSError as error:
-        return judge.disk_unknown(folder, error.strerror or str(error))
-    need = DiskNeed(
-        folder=folder,
-        saves=coming.count,
-        save_bytes=size,
-        save_files=len(shards),
-        free_bytes=room.free_bytes,
-        free_files=room.free_files,
-        unwritable=tuple(folder for folder in folders if not disk.is_writable(folder)),
-        stays=coming.stays,
-    )
-    return (need,)
+    paths = tuple(shard.path for shard in plan.point.checkpoint.shards)
+    return tree.machines.disk_needs(coming, tree.storage, paths, disk)
 
 
 def _disk_check(teller: _Teller, needs: _Needs) -> Check:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
@@ -27,10 +26,9 @@ from ckpttool.core.storage import is_object_store
 from ckpttool.core.storage.base import Kind, Storage
 from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.core.verbs.saved_results import rebuilt, saves_in_trash
-from ckpttool.core.verbs.scanning import Tree, Where, looking_at, scan, surroundings, tree_question
+from ckpttool.core.verbs.scanning import Tree, Where, looking_at, scan, tree_question
 from ckpttool.core.verbs.verifying import session_for
 from ckpttool.trainers.base import Refusal, Resume, no_effects
-from ckpttool.trainers.common import jobs_of
 from ckpttool.trainers.registry import phrasings
 
 if TYPE_CHECKING:
@@ -181,9 +179,8 @@ def resolve(
     rules = NOTHING_CHOSEN if isinstance(decision, NoResumePoint) else CHOSEN
     decision = replace(decision, findings=tuple(finding for rule in rules for finding in rule(context)))
     verdicts_used = verdicts if choice.evidence is Level.STRUCTURE else {}
-    return Answer(
-        decision=_from_here(decision, tree, question, node), tree=tree, question=question, verdicts=verdicts_used
-    )
+    decision = tree.machines.placed(decision, tree.layout, tree.inventory, question, node)
+    return Answer(decision=decision, tree=tree, question=question, verdicts=verdicts_used)
 
 
 class Context(NamedTuple):
@@ -330,20 +327,6 @@ def _timed(tree: Tree, point: ResumePoint, reports: Iterable[ShardReport], evide
     if evidence is not None:
         point = evidence.timed(point)
     return with_saves(point, Lineage(tree.inventory), written) if point.lost_steps else point
-
-
-def _from_here(
-    decision: ResumePlan | NoResumePoint, tree: Tree, question: TreeQuestion, node: Node | None
-) -> ResumePlan | NoResumePoint:
-    """Say where other machines may have what is not seen from this one, or where they were asked, what they lack."""
-    if tree.machines is not None:
-        return tree.machines.placed(decision, tree.layout, tree.inventory)
-    jobs = jobs_of(os.environ if node is None else node.environment)
-    if not jobs and isinstance(decision, ResumePlan):
-        return decision  # nobody speaks of other machines
-    from ckpttool.core.decide.one_node import judge_one_node
-
-    return judge_one_node(decision, tree.inventory, surroundings(tree, question, jobs, node))
 
 
 def _evidence(tree: Tree, choice: ResumeQuestion, config: RunConfig | None) -> LogEvidence | None:

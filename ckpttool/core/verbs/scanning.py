@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ckpttool.core.decide.completeness import assess, believable, without_effect
@@ -22,6 +23,7 @@ from ckpttool.core.storage import above, forget_listings, is_local, open_storage
 from ckpttool.core.storage.base import LostLinkError, Storage, is_there, unreadable
 from ckpttool.core.verbs.saved_results import found_damaged, with_found_damaged, with_healed
 from ckpttool.trainers.base import Layout, Refusal, ScanOptions
+from ckpttool.trainers.common import jobs_of
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.locate import locate, locate_emptied
 from ckpttool.trainers.located import Located, seal_place_of
@@ -29,11 +31,18 @@ from ckpttool.trainers.registry import trainer_named, trainer_of, trainers
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.node import Job, Node, Surroundings
+    from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
+    from ckpttool.core.domain.preflight import DiskNeed, NextSaves
+    from ckpttool.core.domain.question import CheckQuestion
     from ckpttool.core.domain.replicas import RecordedSlices
     from ckpttool.core.domain.settings import RunConfig
+    from ckpttool.core.domain.shard import FileStamp
+    from ckpttool.core.domain.units import ByteCount
+    from ckpttool.core.records.damaged import FoundDamaged
+    from ckpttool.core.storage.disk import Disk
     from ckpttool.trainers.abilities import HealthFile
     from ckpttool.trainers.base import Trainer
-    from ckpttool.trainers.located import Machines
+    from ckpttool.trainers.located import DiskKey, Machines
 
 
 Where: TypeAlias = "TreeQuestion | str | os.PathLike[str] | None"
@@ -52,6 +61,91 @@ def tree_of(tree: Tree | Where) -> Tree:
     return tree if isinstance(tree, Tree) else scan(tree_question(tree, sizes=True))
 
 
+class ThisMachine:
+    """This machine has the tree and reads it: nothing that is known of it comes from others."""
+
+    is_here = True
+
+    def folder(self, root: str) -> str:
+        """Return the absolute path of the tree's folder."""
+        return os.path.abspath(root)
+
+    def engines(self, question: CheckQuestion) -> None:
+        """Return none: the shards can be opened here."""
+
+    def without_half_gone(
+        self, located: Located, inventory: Inventory, options: ScanOptions
+    ) -> tuple[Located, Inventory]:
+        """Return the tree as it is: one disk has all of a save, or none."""
+        del options
+        return located, inventory
+
+    def found_damaged(self, storage: Storage) -> tuple[Mapping[str, FoundDamaged], Callable[[str], FileStamp]]:
+        """Return what this user's cache remembers."""
+        return found_damaged(storage.root), storage.stamp
+
+    def assessed(self, inventory: Inventory, question: TreeQuestion) -> Inventory:
+        """Return the inventory as it is: one machine cannot disagree with itself."""
+        del question
+        return inventory
+
+    def placed(
+        self,
+        decision: ResumePlan | NoResumePoint,
+        layout: Layout,
+        inventory: Inventory,
+        question: TreeQuestion,
+        node: Node | None,
+    ) -> ResumePlan | NoResumePoint:
+        """Add to a decision what other machines may have, if a launcher or the names in the tree suggest any."""
+        from ckpttool.core.domain.plan import ResumePlan
+
+        jobs = jobs_of(os.environ if node is None else node.environment)
+        if not jobs and isinstance(decision, ResumePlan):
+            return decision  # nobody speaks of other machines
+        from ckpttool.core.decide.one_node import judge_one_node
+
+        return judge_one_node(decision, inventory, surroundings(inventory, layout, question, jobs, node))
+
+    def disk_needs(
+        self, coming: NextSaves, storage: Storage, paths: tuple[str, ...], disk: Disk
+    ) -> tuple[DiskNeed, ...] | Finding:
+        """Compare the next saves with the free space where they go, or say why it is unknown."""
+        from ckpttool.core.decide.preflight import disk_unknown
+        from ckpttool.core.domain.preflight import DiskNeed
+
+        folder = disk.nearest(coming.folder)
+        folders = (folder, *coming.inside) if folder == storage.root else (folder,)
+        try:
+            size = sum(storage.stamp(path).size for path in paths)
+            room = disk.room(folder)
+        except OSError as error:
+            return disk_unknown(folder, error.strerror or str(error))
+        need = DiskNeed(
+            folder=folder,
+            saves=coming.count,
+            save_bytes=size,
+            save_files=len(paths),
+            free_bytes=room.free_bytes,
+            free_files=room.free_files,
+            unwritable=tuple(folder for folder in folders if not disk.is_writable(folder)),
+            stays=coming.stays,
+        )
+        return (need,)
+
+    def sizes(self, path: str, size: ByteCount) -> Mapping[DiskKey, ByteCount]:
+        """Return the size of the one copy."""
+        del path
+        return {(): size}
+
+    def hosts(self) -> Mapping[DiskKey, str]:
+        """Return none: this machine needs no name."""
+        return {}
+
+
+HERE = ThisMachine()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
     """A scanned tree and where it was found."""
@@ -66,8 +160,8 @@ class Tree:
     """What was taken instead of the path that was given, for people."""
     book: HealthBook
     """The health file, as it was read; what it says is attached to the checkpoints."""
-    machines: Machines | None = None
-    """Those that have it and looked at it; None where it is read from here."""
+    machines: Machines = HERE
+    """Those that have it: others, if it is only known from what they recorded."""
 
     @property
     def trainer(self) -> Trainer | None:
@@ -76,8 +170,8 @@ class Tree:
 
     @property
     def is_in_folder(self) -> bool:
-        """Whether it lies in a folder of this machine, or of those that looked at it, and in no object store."""
-        return self.machines is not None or is_local(self.storage.root)
+        """Whether it is in a folder, of this machine or of those that have it, and in no object store."""
+        return is_local(self.inventory.root)
 
     def from_the_top(self, path: str) -> str:
         """Return a path in this tree as it is from `/` on, on the machines that have the tree.
@@ -85,8 +179,8 @@ class Tree:
         Raises:
             UsageError: They have it at several places, or do not say where.
         """
-        root = os.path.abspath(self.inventory.root) if self.machines is None else self.machines.folder()
-        return os.path.normpath(os.path.join(root, os.path.relpath(path, self.inventory.root)))
+        root = self.inventory.root
+        return os.path.normpath(os.path.join(self.machines.folder(root), os.path.relpath(path, root)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `scan` prints with `--format json`."""
@@ -185,37 +279,31 @@ def scanned(located: Located, question: TreeQuestion) -> Tree:
     config = question.config
     per_epoch = question.steps_per_epoch or (config.sink_size if config else None)
     options = ScanOptions(sizes=question.sizes, steps_per_epoch=per_epoch)
-    layout = located.layout
+    layout, machines = located.layout, located.machines or HERE
     _assert_own(config, trainer_of(layout), located.storage.root)
     with looking_at(located.storage.root):
         inventory = layout.scan(located.storage, located.listing, options)
-        if located.machines is not None:
-            located, inventory = located.machines.without_half_gone(located, inventory, options)
+        located, inventory = machines.without_half_gone(located, inventory, options)
         inventory = settle(inventory)
         expected = layout.expected(inventory, _evidence(layout, question, inventory, located.storage))
         book = _health_book(question, layout, located.storage.root)
     expected = replace(expected, findings=(*expected.findings, *without_effect(question.world_size, expected)))
     assessed = assess(inventory, expected, book, recorded_names(layout, inventory))
+    seal_place = partial(seal_place_of, layout)
     if located.listing.beginning(OWN_FOLDER):
         halfway = interrupted(located.storage)
         assessed = replace(assessed, findings=in_order((*assessed.findings, *halfway))) if halfway else assessed
-        assessed = with_healed(assessed, located.storage, lambda checkpoint: seal_place_of(layout, checkpoint))
-    if located.machines is None:
-        damaged, stamp_of = found_damaged(assessed.root), located.storage.stamp
-        assessed = with_found_damaged(
-            assessed, located.storage, lambda checkpoint: seal_place_of(layout, checkpoint), damaged, stamp_of
-        )
-    else:
-        assessed = located.machines.assessed(located, assessed, question)
-        book = replace(book, path=path_on_machines(book.path, located.storage.root, assessed.root))
+        assessed = with_healed(assessed, located.storage, seal_place)
+    assessed = with_found_damaged(assessed, located.storage, seal_place, *machines.found_damaged(located.storage))
+    assessed = machines.assessed(assessed, question)
     return Tree(
         inventory=assessed,
         layout=layout,
         storage=located.storage,
         focus=located.focus,
         resolved_from=located.resolved_from,
-        book=book,
-        machines=located.machines,
+        book=replace(book, path=path_on_machines(book.path, located.storage.root, assessed.root)),
+        machines=machines,
     )
 
 
@@ -251,11 +339,14 @@ def looking_at(root: str) -> Iterator[None]:
         raise IncompleteError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
-def surroundings(tree: Tree, question: TreeQuestion, jobs: tuple[Job, ...], node: Node | None = None) -> Surroundings:
+def surroundings(
+    inventory: Inventory, layout: Layout, question: TreeQuestion, jobs: tuple[Job, ...], node: Node | None = None
+) -> Surroundings:
     """Gather what tells whether other machines may have files of a tree.
 
     Args:
-        tree: As it is seen here.
+        inventory: The tree as it is seen here.
+        layout: The tree's.
         question: How it was asked for: the user or the config may say how many ranks there are.
         jobs: What launchers say.
         node: Tells which disk this is; None: this machine.
@@ -263,13 +354,13 @@ def surroundings(tree: Tree, question: TreeQuestion, jobs: tuple[Job, ...], node
     from ckpttool.core.domain.node import Surroundings
     from ckpttool.core.storage.mounts import mount_of, mount_table
 
-    inventory, config = tree.inventory, question.config
+    config = question.config
     shards = [shard.path for checkpoint in inventory.checkpoints[:1] for shard in checkpoint.shards[:1]]
     declared = (question.world_size, None if config is None else config.world_size)
     mounts = mount_table() if node is None else node.mounts
     return Surroundings(
-        files=tree.layout.rank_files,
-        sign=tree.layout.signs.sign,
+        files=layout.rank_files,
+        sign=layout.signs.sign,
         declared=tuple(world for world in declared if world is not None),
         jobs=jobs,
         mount=mount_of(os.path.join(inventory.root, *shards), mounts),
@@ -278,14 +369,13 @@ def surroundings(tree: Tree, question: TreeQuestion, jobs: tuple[Job, ...], node
 
 def with_note_of_others(tree: Tree, question: TreeQuestion) -> Tree:
     """Note in a tree that other machines may have more of its newest checkpoint: all that is told of it is of here."""
-    from ckpttool.trainers.common import jobs_of
-
     jobs = jobs_of(os.environ)
-    if not jobs or not tree.inventory.checkpoints or tree.machines is not None:
+    if not jobs or not tree.inventory.checkpoints or not tree.machines.is_here:
         return tree  # nobody speaks of other machines
     from ckpttool.core.decide.one_node import intact_here_alone
 
-    notes = intact_here_alone(newest_first(tree.inventory.checkpoints)[0], surroundings(tree, question, jobs))
+    around = surroundings(tree.inventory, tree.layout, question, jobs)
+    notes = intact_here_alone(newest_first(tree.inventory.checkpoints)[0], around)
     if notes is None:
         return tree
     note = replace(notes, severity=Severity.NOTE)

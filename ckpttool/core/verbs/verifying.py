@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from ckpttool.core.records.ledger import Memory
     from ckpttool.core.verify.engines.ray import RayCluster
     from ckpttool.core.verify.observation import Engine
-    from ckpttool.trainers.located import Machines
 
 
 E = TypeVar("E")
@@ -167,8 +166,9 @@ def counted(
 def session_for(tree: Tree, question: CheckQuestion) -> Session:
     """Prepare to check checkpoints of a tree; what one needs of its neighbours is read once."""
     meter = _METER.get()
-    if tree.machines is not None:
-        return _recorded_session(tree, tree.machines, question)
+    recorded = tree.machines.engines(question)
+    if recorded is not None:
+        return _recorded_session(tree, question, recorded)
     scope = Scope(
         level=question.level,
         bucket=question.bucket,
@@ -193,7 +193,7 @@ def session_for(tree: Tree, question: CheckQuestion) -> Session:
     return Session(tree.storage, tree.inventory, scope, engines, records)
 
 
-def _recorded_session(tree: Tree, machines: Machines, question: CheckQuestion) -> Session:
+def _recorded_session(tree: Tree, question: CheckQuestion, recorded: Engines) -> Session:
     """Prepare to judge what other machines looked at: there is nothing to read, and nothing to remember."""
     scope = Scope(
         level=question.level,
@@ -203,7 +203,7 @@ def _recorded_session(tree: Tree, machines: Machines, question: CheckQuestion) -
         reads_other=question.replicas,
     )
     records = SaveRecords(seal_place=tree.seal_place, with_own_records=tree.with_own_records, slices=tree.slices)
-    return Session(tree.storage, tree.inventory, scope, machines.engines(question), records)
+    return Session(tree.storage, tree.inventory, scope, recorded, records)
 
 
 def _read_in_any_case(tree: Tree, question: CheckQuestion) -> frozenset[CheckpointKey]:
