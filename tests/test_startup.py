@@ -95,7 +95,7 @@ SELDOM_NEEDED = {
     "ckpttool.core.domain.contents",
     "ckpttool.core.domain.node",
     "ckpttool.trainers.mindformers.train_config",
-    "ckpttool.trainers.mindformers.layouts.iteration_records",
+    "ckpttool.trainers.mindformers.layouts.iteration",
     "ckpttool.core.formats.safetensors.header",
     "ckpttool.core.records.manifest",
     "unicodedata",

@@ -23,7 +23,7 @@ from ckpttool.core.records.manifest import ManifestProblem, manifest_bytes, read
 from ckpttool.core.storage.base import Entry, Kind, OverLimitError
 from ckpttool.health.verbs.evidence import timeline_in
 from ckpttool.trainers.mindformers.health_file import read_health, updated_health_json
-from ckpttool.trainers.mindformers.layouts.iteration_records import parse_common, parse_metadata_files
+from ckpttool.trainers.mindformers.layouts.iteration import files_in, parse_common, parse_metadata
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from ckpttool.trainers.mindformers.layouts.pointers import parse_meta
 from ckpttool.trainers.mindformers.layouts.unified import parse_name_map
@@ -229,7 +229,7 @@ def iteration_json(data: bytes) -> None:
         assert common.state.step_num == document.get("step_num")
         assert (common.state.step_num or 0) >= 0
     try:
-        files = parse_metadata_files(data, what="metadata.json")
+        files = files_in(parse_metadata(data, what="metadata.json"), "metadata.json")
     except ParseError as error:
         assert_modest(error)
     else:

@@ -1,18 +1,67 @@
-"""MindFormers' newer layout (1.7 and later): `iteration_00000030/{prefix}-model-0000000-0000004.safetensors`."""
+"""MindFormers' newer layout (1.7 and later): `iteration_00000030/{prefix}-model-0000000-0000004.safetensors`.
+
+Each save has a folder, shared by all ranks, with its records in it; a tracker file lies beside them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.core.domain.expectation import Evidence, Expected, RankFiles
-from ckpttool.core.domain.units import Rank
-from ckpttool.core.records import SealPlace
-from ckpttool.core.storage.base import Storage
+from ckpttool.core.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, StepSource, Topology
+from ckpttool.core.domain.expectation import (
+    Evidence,
+    Expectation,
+    Expected,
+    ExpectedFiles,
+    FilesByPath,
+    FilesByRank,
+    RankFiles,
+    WorldSize,
+)
+from ckpttool.core.domain.finding import Code, Finding, Severity, damage, in_order, note, suspect, unknown, unsafe
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.health import Health
+from ckpttool.core.domain.progress import Progress
+from ckpttool.core.domain.replicas import RecordedSlices
+from ckpttool.core.domain.scalars import Scalars
+from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
+from ckpttool.core.domain.units import MAX_RANKS, Rank, Step
+from ckpttool.core.formats.strict_json import (
+    MOST_MEMORY,
+    JsonObject,
+    ParseError,
+    as_list,
+    as_object,
+    get_int,
+    get_object,
+    get_optional_float,
+    get_optional_int,
+    get_str,
+    parse_object,
+)
+from ckpttool.core.records import MANIFEST_NAME, OWN_FOLDER, SealPlace
+from ckpttool.core.storage.base import LOST_LINK_REMEDY, Entry, Kind, LostLinkError, OverLimitError, Storage
+from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.base import Members, Refusal, ScanOptions
-from ckpttool.trainers.common.listed import holds_its_mark
-from ckpttool.trainers.common.tracker_file import tracker_naming, tracker_pointer
+from ckpttool.trainers.common import TRACKER
+from ckpttool.trainers.common.listed import (
+    holds_its_mark,
+    in_order_of_progress,
+    listed_damage,
+    lost_link,
+    one_run,
+    stamp_if_there,
+    stamped,
+    stray,
+    tracked_in,
+)
+from ckpttool.trainers.common.tracker_file import tracked_step, tracker_naming, tracker_pointer
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.mindformers.layouts.names import (
     BESIDE_THE_SAVES,
@@ -25,13 +74,45 @@ from ckpttool.trainers.mindformers.layouts.names import (
     parse_shape,
     saves_in,
 )
+from ckpttool.trainers.mindformers.scalars import PLANNED_STEPS, RULES, TrainState, by_pynative
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.load_settings import LoadSettings
     from ckpttool.core.domain.placement import ReadByAll
     from ckpttool.core.domain.pointer import Pointer, PointerText
-    from ckpttool.core.domain.replicas import RecordedSlices
-    from ckpttool.core.domain.shard import ShardRole
+
+_SLICE = r"""(?s:\('(?P<name>.+)', \((?P<slice>[0-9]{1,9},(?: [0-9]{1,9}(?:, [0-9]{1,9})*)?)\)\))"""
+"""A key of `storage_data`, as Python spells a pair of a name and the numbers of a slice."""
+
+_MEMORY_A_FILE = 512 << 10
+"""With 8,192 ranks the file has some hundred megabytes, most of it numbers: 20 kB for each shard."""
+
+_SHARD_NAME = r"(?s:(?P<prefix>(?!\._).+)-)?(?P<role>model|opt)-(?P<rank>[0-9]{7})-(?P<world>[0-9]{7})\.safetensors"
+
+_T = TypeVar("_T")
+
+COMMON_LIMIT = 64 * 1024
+METADATA_LIMIT = 1 << 30
+"""Bytes. A real one has about 9 KB for 4 ranks and 12 tensors, so some hundred MB for the largest models."""
+_SMALL_METADATA = 256 << 10
+_LARGE_METADATA = threading.Lock()
+"""Held while one that is not small is in memory: many iterations are read at the same time."""
+
+_RESTORE = "restore it from the disk that the rank saved to, or resume from an older checkpoint"
+
+_NEEDED = ("step_num", "epoch_num", "global_step", "global_batch_size")
+"""Scalars of common.json that MindFormers multiplies and divides at a resume."""
+
+_ROLES = {"model": ShardRole.MODEL, "opt": ShardRole.OPTIMIZER}
+_RECORDS = {*WRITTEN, MANIFEST_NAME}
+
+_PYNATIVE = "was saved by MindFormers' PyNative trainer"
+_ITS_OWN_START = (
+    f"{_PYNATIVE}, whose start ckpttool does not write yet: ckpttool verify --checkpoint all says which saves are"
+    " whole; name the folder of one in checkpoint.load_path, with checkpoint.no_load_optim: False and"
+    " checkpoint.load_balanced: False"
+)
+_ITS_OWN_RETENTION = f"{_PYNATIVE}, which stops removing saves for good once it misses one of its own"
 
 
 class MindFormersIteration:
@@ -44,19 +125,35 @@ class MindFormersIteration:
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each iteration's names, common.json and metadata.json; no shard is opened."""
-        from ckpttool.trainers.mindformers.layouts.iteration_scan import scan_iterations
-
-        return scan_iterations(storage, listing, list(saves_in(listing)), options)
+        folders = list(saves_in(listing))
+        checkpoints = _same_prefix(list(map_waiting(lambda name: _scan_iteration(storage, name, options), folders)))
+        known_names = {TRACKER, OWN_FOLDER, *folders}
+        strays = [entry.name for entry in listing.entries if entry.name not in known_names]
+        checkpoints = in_order_of_progress(_of_one_trainer(checkpoints))
+        tracked, trouble = _tracker(storage, listing, {checkpoint.name for checkpoint in checkpoints})
+        checkpoints = _with_times(storage, checkpoints, tracked)
+        return Inventory(
+            root=storage.root,
+            layout=self.name,
+            checkpoints=tuple(checkpoints),
+            runs=one_run(checkpoints),
+            findings=in_order((*map(stray, strays), *trouble)),
+            strays=tuple(sorted(strays)),
+            tracked=None if tracked is None else tracked_in(storage, TRACKER, tracked, iteration_step(tracked)),
+        )
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         """Return it as it is: the scan tells all."""
         return checkpoint
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
-        """Go by each save's own record."""
-        from ckpttool.trainers.mindformers.layouts.iteration_records import expected_of_iterations
-
-        return expected_of_iterations(inventory, evidence)
+        """Go by each save's own record, else expect each role that the tree knows on each rank."""
+        present_roles = {shard.role for checkpoint in inventory.checkpoints for shard in checkpoint.shards}
+        roles = {ShardRole.MODEL} if evidence.weights_alone else {ShardRole.MODEL, *present_roles}
+        return Expected(
+            checkpoints=tuple(_expectation(checkpoint, evidence, roles) for checkpoint in inventory.checkpoints),
+            runs=inventory.runs,
+        )
 
     def is_unfinished(self, name: str) -> bool:
         """Tell by the names under which MindFormers and Python write."""
@@ -64,8 +161,6 @@ class MindFormersIteration:
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Return the save's own folder, with all that is in it."""
-        from ckpttool.trainers.mindformers.scalars import by_pynative
-
         if by_pynative(checkpoint):
             return Refusal(why=_ITS_OWN_RETENTION, is_of_tree=True)
         records = tuple(f"{checkpoint.name}/{record}" for record in WRITTEN)
@@ -77,10 +172,8 @@ class MindFormersIteration:
 
     def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
         """Spell it after another rank's: data-parallel ranks save the same."""
-        from ckpttool.trainers.mindformers.layouts.iteration_records import path_for
-
         template = next((shard for shard in checkpoint.shards if shard.role is role and shard.rank is not None), None)
-        return Refusal(why=f"has no rank's {role.value} shard") if template is None else path_for(template, rank)
+        return Refusal(why=f"has no rank's {role.value} shard") if template is None else _path_for(template, rank)
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
         """Name none: which of them a rank reads is told by its own slices."""
@@ -90,9 +183,11 @@ class MindFormersIteration:
 
     def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
         """Read them from metadata.json."""
-        from ckpttool.trainers.mindformers.layouts.iteration_records import read_slices
-
-        return read_slices(storage, checkpoint.name, files=len(checkpoint.shards))
+        path = f"{checkpoint.name}/metadata.json"
+        try:
+            return _from_metadata(storage, path, slices_in, files=len(checkpoint.shards))
+        except (FileNotFoundError, ParseError):
+            return None
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read the tracker."""
@@ -109,21 +204,456 @@ class MindFormersIteration:
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the save's folder: a path that has no tracker is taken as the iteration itself."""
         from ckpttool.trainers.mindformers.load import LoadKeys
-        from ckpttool.trainers.mindformers.scalars import by_pynative
 
         if any(map(by_pynative, inventory.checkpoints)):
             return Refusal(why=_ITS_OWN_START)
-        path = inventory.path_of(checkpoint.name)
         keys = LoadKeys(
-            load_checkpoint=path, resume_training=True, load_ckpt_format="safetensors", use_legacy_format=False
+            load_checkpoint=inventory.path_of(checkpoint.name),
+            resume_training=True,
+            load_ckpt_format="safetensors",
+            use_legacy_format=False,
         )
         return keys.settings(checkpoint.renames)
 
 
-_PYNATIVE = "was saved by MindFormers' PyNative trainer"
-_ITS_OWN_START = (
-    f"{_PYNATIVE}, whose start ckpttool does not write yet: ckpttool verify --checkpoint all says which saves are"
-    " whole; name the folder of one in checkpoint.load_path, with checkpoint.no_load_optim: False and"
-    " checkpoint.load_balanced: False"
-)
-_ITS_OWN_RETENTION = f"{_PYNATIVE}, which stops removing saves for good once it misses one of its own"
+# The scan -------------------------------------------------------------------------------------------------------------
+
+
+class _Parsed(NamedTuple):
+    """The listing of one iteration's folder."""
+
+    shards: tuple[Shard, ...]
+    worlds: Counter[int]
+    prefixes: Counter[str]
+    findings: tuple[Finding, ...]
+    safetensors: tuple[str, ...] = ()
+    """Whatever is named `*.safetensors`, shard or not, sorted: what MindFormers reads where there is no metadata."""
+    has_metadata: bool = False
+
+
+def _with_times(storage: Storage, checkpoints: list[Checkpoint], tracked: str | None) -> list[Checkpoint]:
+    """Take the times of the iterations that the tracker may not cover: they tell whether it was written after them."""
+    if tracked is None:
+        return checkpoints
+    progress, number = Progress(checkpoints), iteration_step(tracked)
+    return [
+        stamped(storage, checkpoint)
+        if (checkpoint.step or 0) > number or progress.counts_samples(checkpoint.prefix)
+        else checkpoint
+        for checkpoint in checkpoints
+    ]
+
+
+def _same_prefix(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
+    """Give a folder without a shard, which cannot tell its prefix, the one that most others have."""
+    prefixes = Counter(checkpoint.prefix for checkpoint in checkpoints if checkpoint.shards)
+    usual = prefixes.most_common(1)[0][0] if prefixes else ""
+    return [checkpoint if checkpoint.shards else replace(checkpoint, prefix=usual) for checkpoint in checkpoints]
+
+
+def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkpoint:
+    findings: list[Finding] = []
+    is_lost = False
+    try:
+        parsed = _parse_entries(storage, name, storage.entries(name), options)
+    except OSError as error:
+        is_lost = isinstance(error, LostLinkError)
+        parsed = _Parsed(shards=(), worlds=Counter(), prefixes=Counter(), findings=())
+        findings.append(_withheld(name, error))
+    findings += parsed.findings
+    world = parsed.worlds.most_common(1)[0][0] if parsed.worlds else None
+    common = None if is_lost else _read_common(storage, name, findings)
+    expected = None if is_lost else _read_metadata(storage, name, world, findings, files=len(parsed.shards))
+    if world == 1 and not parsed.has_metadata:
+        extra = _extra_safetensors(name, parsed)
+        strays = {stray(finding.path) for finding in extra if finding.path is not None}
+        findings = [*(finding for finding in findings if finding not in strays), *extra]
+    step, state = iteration_step(name), common.state if common else TrainState()
+    recorded = common is not None and (expected is not None or world == 1)
+    records = {name, f"{name}/common.json", f"{name}/metadata.json"}
+    is_withheld = any(finding.code is Code.UNREADABLE and finding.path in records for finding in findings)
+    unrecorded = CommitState.UNKNOWN if is_withheld else CommitState.UNCOMMITTED
+    pynative = _is_pynative(state, step)
+    if common is not None:
+        findings += _common_findings(state, step, f"{name}/common.json", pynative=pynative)
+    if world is None and not any(finding.code is Code.UNREADABLE for finding in findings):
+        findings.append(listed_damage(Code.SHARD_MISSING, "no shard at all in this folder", name))
+    return Checkpoint(
+        name=name,
+        prefix=parsed.prefixes.most_common(1)[0][0] if parsed.prefixes else "",
+        scalars=_scalars(state, pynative=pynative),
+        step=step,
+        step_source=StepSource.CONTENT if state.step_num is not None else StepSource.NAME,
+        shards=parsed.shards,
+        topology=Topology(world_size=world),
+        format=FormatName.SAFETENSORS,
+        expected=expected,
+        commit=CommitState.COMMITTED if recorded else unrecorded,
+        content=Content.FULL,
+        health=common.health if common else Health.UNKNOWN,
+        facts=state.facts,
+        rules=RULES,
+        findings=tuple(findings),
+    )
+
+
+def _parse_entries(storage: Storage, folder: str, entries: list[Entry], options: ScanOptions) -> _Parsed:
+    shards, findings = [], []
+    worlds: Counter[int] = Counter()
+    prefixes: Counter[str] = Counter()
+    for entry in sorted(entries, key=lambda entry: entry.name):
+        path = f"{folder}/{entry.name}"
+        match = re.fullmatch(_SHARD_NAME, entry.name)
+        if match is None or max(int(match["rank"]), int(match["world"])) > MAX_RANKS:
+            if entry.name not in _RECORDS:
+                findings.append(stray(path))
+        elif entry.kind not in {Kind.FILE, Kind.LOST}:
+            severity = Severity.DAMAGE if entry.kind is Kind.FOLDER else Severity.UNSAFE
+            message = "expected a file, but this is a folder, FIFO or device"
+            findings.append(Finding(code=Code.NOT_A_REGULAR_FILE, severity=severity, message=message, path=path))
+        else:
+            worlds[int(match["world"])] += 1
+            prefixes[match["prefix"] or ""] += 1
+            shards.append(_shard(storage, path, match, sizes=options.sizes))
+            findings += lost_link(storage, path, Rank(int(match["rank"]))) if entry.kind is Kind.LOST else []
+    if len(worlds) > 1:
+        message = f"shards of several world sizes in one folder: {', '.join(map(str, sorted(worlds)))}"
+        remedy = "move away those that another number of ranks saved, or resume from another checkpoint"
+        findings.append(listed_damage(Code.WORLD_SIZE_DIFFERS, message, folder, remedy=remedy))
+    shards.sort(key=lambda shard: (shard.rank or 0, shard.path))
+    names = sorted(entry.name for entry in entries)
+    return _Parsed(
+        shards=tuple(shards),
+        worlds=worlds,
+        prefixes=prefixes,
+        findings=tuple(findings),
+        safetensors=tuple(name for name in names if name.endswith(".safetensors") and not name.startswith(".")),
+        has_metadata="metadata.json" in names,
+    )
+
+
+def _extra_safetensors(folder: str, parsed: _Parsed) -> list[Finding]:
+    """Find what MindFormers would read beside the two files of a single card.
+
+    Source: generate_default_metadata_from_checkpoint (1.7.0 to 2.1.0) reads every file that `glob("*.safetensors")`
+    finds, and raises an error where two hold the same parameter.
+    """
+    prefix = parsed.prefixes.most_common(1)[0][0]
+    start = f"{prefix}-" if prefix else ""
+    own_names = {f"{start}{role}-{0:07d}-{1:07d}.safetensors" for role in _ROLES}
+    return [
+        suspect(
+            Code.EXTRA_SAFETENSORS,
+            "a single card's checkpoint has no metadata.json, so MindFormers reads every *.safetensors here as "
+            "a part of it, this one too, and stops where it finds a parameter twice",
+            path=f"{folder}/{name}",
+            remedy=f"move it out of {folder}/, if it is not a part of this checkpoint",
+        )
+        for name in parsed.safetensors
+        if name not in own_names
+    ]
+
+
+def _shard(storage: Storage, path: str, match: re.Match[str], *, sizes: bool) -> Shard:
+    return Shard(
+        path=path,
+        rank=Rank(int(match["rank"])),
+        role=_ROLES[match["role"]],
+        format=FormatName.SAFETENSORS,
+        stamp=stamp_if_there(storage, path) if sizes else None,
+    )
+
+
+def _tracker(storage: Storage, listing: Listing, names: set[str]) -> tuple[str | None, list[Finding]]:
+    """Read the tracker, which is written last and not atomically: empty or torn is no verdict on the shards."""
+    if not any(entry.name == TRACKER for entry in listing.entries):
+        message = "no tracker file; the iteration folders tell the step instead"
+        return None, [note(Code.TRACKER_DISAGREES, message, path=TRACKER)]
+    try:
+        tracked = iteration_folder(tracked_step(storage))
+    except OSError as error:
+        return None, [_withheld(TRACKER, error)]
+    except ParseError as error:
+        message = f"{error}; MindFormers stops here, the iteration folders still tell"
+        return None, [note(Code.TRACKER_DISAGREES, message, path=TRACKER)]
+    if tracked in names:
+        return tracked, []
+    message = f"the tracker names {tracked}, which is not there; MindFormers stops here and never falls back"
+    return tracked, [note(Code.TRACKER_DISAGREES, message, path=TRACKER)]
+
+
+# What the PyNative trainer saved --------------------------------------------------------------------------------------
+
+
+def _is_pynative(state: TrainState, number: int) -> bool:
+    """Tell whether the PyNative trainer wrote a common.json: there `step_num` is how many steps the run was to make.
+
+    Args:
+        state: What it says.
+        number: In the folder's name.
+
+    Source: `CommonInfo` of MindFormers 1.9.0 to 2.1.0; only that trainer sets `consumed_samples`.
+    """
+    if state.consumed_samples is not None:
+        return True
+    return state.step_num not in {None, number} and state.global_step == number
+
+
+def _scalars(state: TrainState, *, pynative: bool) -> Scalars:
+    if not pynative:
+        return state.scalars
+    scalars = replace(state, step_num=state.global_step).scalars
+    return replace(scalars, rest=(*scalars.rest, (PLANNED_STEPS, state.step_num or 0)))
+
+
+def _of_one_trainer(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
+    """Find a wrong step among saves of the static trainer, which alone would pass for one of the PyNative trainer.
+
+    The last save of a run of that one says its own step, too: as many as the others say were to be made.
+    """
+    own_steps = {save.step for save in checkpoints if save.scalars.step == save.step and not by_pynative(save)}
+    if 2 * len(own_steps) < len(checkpoints):
+        return checkpoints
+    return [_with_wrong_step(save) if _is_wrong_beside(save, own_steps) else save for save in checkpoints]
+
+
+def _is_wrong_beside(save: Checkpoint, own_steps: set[Step | None]) -> bool:
+    planned = dict(save.scalars.rest).get(PLANNED_STEPS)
+    return planned is not None and save.scalars.samples is None and planned not in own_steps
+
+
+def _with_wrong_step(save: Checkpoint) -> Checkpoint:
+    rest = dict(save.scalars.rest)
+    planned = int(rest.pop(PLANNED_STEPS))
+    wrong = _other_step(planned, iteration_step(save.name), f"{save.name}/common.json")
+    scalars = replace(save.scalars, step=planned, rest=tuple(rest.items()))
+    return replace(save, scalars=scalars, findings=(*save.findings, wrong))
+
+
+def _other_step(step: int, number: int, path: str) -> Finding:
+    """Report that a common.json says another step than its folder's name."""
+    return listed_damage(Code.STEP_DISAGREES, f"common.json says step {step}, the folder's name {number}", path)
+
+
+# The records in a save's folder ---------------------------------------------------------------------------------------
+
+
+class CommonRecord(NamedTuple):
+    """Training state that all ranks share."""
+
+    state: TrainState
+    health: Health
+    """`ckpt_status` 0 is healthy, 1 is not; absent or null: the monitor was off, so nothing is known."""
+
+
+_HEALTH = {0: Health.HEALTHY, 1: Health.UNHEALTHY, None: Health.UNKNOWN}
+
+
+def parse_common(data: bytes, *, what: str) -> CommonRecord:
+    """Parse a common.json; fields of other versions are ignored.
+
+    Raises:
+        ParseError: With the file and the key that is wrong.
+    """
+    record = parse_object(data, where=what)
+    health = _HEALTH.get(get_optional_int(record, "ckpt_status", where=what), Health.UNKNOWN)
+    state = TrainState(
+        epoch_num=get_optional_int(record, "epoch_num", where=what),
+        step_num=get_optional_int(record, "step_num", where=what),
+        global_step=get_optional_int(record, "global_step", where=what),
+        loss_scale=get_optional_float(record, "loss_scale", where=what),
+        global_batch_size=get_optional_int(record, "global_batch_size", where=what),
+        consumed_samples=get_optional_int(record, "consumed_samples", where=what),
+    )
+    return CommonRecord(state=state, health=health)
+
+
+def metadata_memory(files: int) -> int:
+    """Return what the values of a metadata.json may take: it tells of every slice of every rank.
+
+    Args:
+        files: In the same folder. Whoever wants us to take much memory has to make as many.
+    """
+    return MOST_MEMORY + files * _MEMORY_A_FILE
+
+
+def parse_metadata(data: bytes, *, what: str, most_memory: int = MOST_MEMORY) -> JsonObject:
+    """Return the `storage_data` of a metadata.json: of each slice of a tensor the places where it lies.
+
+    Args:
+        data: The whole file.
+        what: Names the file in the error.
+        most_memory: As `metadata_memory` gives it.
+
+    Raises:
+        ParseError: With the file and the key that is wrong.
+    """
+    return get_object(parse_object(data, where=what, most_memory=most_memory), "storage_data", where=what)
+
+
+def files_in(slices: JsonObject, what: str) -> frozenset[str]:
+    """Return the names of all files that a metadata.json says belong to its checkpoint.
+
+    Raises:
+        ParseError: With the file and the key that is wrong.
+    """
+    return frozenset(
+        get_str(as_object(place, where=what, key=key), "file_name", where=f"{what}: {key}")
+        for key, places in slices.items()
+        for place in as_list(places, where=what, key=key)
+    )
+
+
+def _read_common(storage: Storage, folder: str, findings: list[Finding]) -> CommonRecord | None:
+    """Read common.json; what is wrong with it is added to the findings."""
+    path = f"{folder}/common.json"
+    try:
+        return parse_common(storage.small_file(path, limit=COMMON_LIMIT), what=path)
+    except FileNotFoundError:
+        message = "no common.json: MindFormers cannot resume without its step and loss scale"
+        findings.append(listed_damage(Code.METADATA_INCOMPLETE, message, path))
+    except OSError as error:
+        findings.append(_withheld(path, error))
+    except ParseError as error:
+        findings.append(listed_damage(Code.META_UNREADABLE, str(error), path))
+    return None
+
+
+def _common_findings(state: TrainState, number: int, path: str, *, pynative: bool) -> list[Finding]:
+    """Compare with the folder's name, and find what MindFormers computes with but is null or not there."""
+    findings = []
+    step = state.global_step if pynative else state.step_num
+    if step not in {None, number}:
+        findings.append(_other_step(step or 0, number, path))
+    needed = ("step_num", "global_step") if pynative else _NEEDED
+    lacking = [name for name in needed if getattr(state, name) is None]
+    if lacking:
+        findings.append(
+            damage(
+                Code.SCALARS_MISSING,
+                f"no {', '.join(lacking)}: MindFormers stops with a TypeError",
+                path=path,
+                remedy="write into it what the run had, or resume from another checkpoint",
+            )
+        )
+    return findings
+
+
+def _from_metadata(storage: Storage, path: str, read: Callable[[JsonObject, str], _T], *, files: int) -> _T:
+    """Read one; large ones one after the other, for many iterations are read at the same time."""
+    try:
+        return read(parse_metadata(storage.small_file(path, limit=_SMALL_METADATA), what=path), path)
+    except OverLimitError:
+        pass
+    most = metadata_memory(files)
+    with _LARGE_METADATA:
+        data = storage.small_file(path, limit=min(most // 2, METADATA_LIMIT))
+        return read(parse_metadata(data, what=path, most_memory=most), path)
+
+
+def slices_in(slices: JsonObject, what: str) -> RecordedSlices:
+    """Return which slice of each tensor a rank holds by a metadata.json.
+
+    Raises:
+        ParseError: With the file and the key that is wrong.
+    """
+    by_tensor: dict[str, dict[Rank, int]] = {}
+    for number, (key, places) in enumerate(slices.items()):
+        match = re.fullmatch(_SLICE, key)
+        if match is None:
+            raise ParseError("is no slice of a tensor", where=what, key=key)
+        by_rank = by_tensor.setdefault(match["name"], {})
+        for place in as_list(places, where=what, key=key):
+            rank = get_int(as_object(place, where=what, key=key), "storage_rank", where=f"{what}: {key}")
+            if by_rank.setdefault(Rank(rank), number) != number:
+                raise ParseError(f"rank {rank} holds two slices", where=what, key=key)
+    shared: dict[tuple[tuple[Rank, int], ...], dict[Rank, int]] = {}
+    return RecordedSlices(source=what, slices={name: _shared(by_rank, shared) for name, by_rank in by_tensor.items()})
+
+
+def _shared(slices: dict[Rank, int], shared: dict[tuple[tuple[Rank, int], ...], dict[Rank, int]]) -> Mapping[Rank, int]:
+    """Return an equal mapping, in memory once, with its slices counted from 0: thousands of tensors lie alike."""
+    numbers: dict[int, int] = {}
+    for rank in sorted(slices):
+        slices[rank] = numbers.setdefault(slices[rank], len(numbers))
+    return shared.setdefault(tuple(sorted(slices.items())), slices)
+
+
+def _read_metadata(
+    storage: Storage, folder: str, world: int | None, findings: list[Finding], *, files: int
+) -> tuple[str, ...] | None:
+    """Return the paths that metadata.json names; None where it names none that may be followed."""
+    path = f"{folder}/metadata.json"
+    try:
+        names = _from_metadata(storage, path, files_in, files=files)
+    except FileNotFoundError:
+        if world is not None and world > 1:
+            message = f"no metadata.json beside the shards of {world} ranks: the save was not finished"
+            findings.append(listed_damage(Code.METADATA_INCOMPLETE, message, path))
+        return None
+    except OSError as error:
+        findings.append(_withheld(path, error))
+        return None
+    except ParseError as error:
+        findings.append(listed_damage(Code.META_UNREADABLE, str(error), path))
+        return None
+    escaping = sorted(name for name in names if re.fullmatch(_SHARD_NAME, name) is None or "/" in name)
+    if escaping:
+        message = f"metadata.json names {escaping[0]!r}, which is no shard of this folder; it is not followed"
+        findings.append(unsafe(Code.UNSAFE_NAME, message, path=path))
+        return None
+    return tuple(f"{folder}/{name}" for name in sorted(names))
+
+
+def _withheld(path: str, error: OSError) -> Finding:
+    """Report a part of a save that the disk withholds."""
+    message = f"cannot be read ({error.strerror or error}): unknown, not missing"
+    remedy = LOST_LINK_REMEDY if isinstance(error, LostLinkError) else None
+    return unknown(Code.UNREADABLE, message, path=path, remedy=remedy)
+
+
+# Which files must be there --------------------------------------------------------------------------------------------
+
+
+def _expectation(checkpoint: Checkpoint, evidence: Evidence, roles: AbstractSet[ShardRole]) -> Expectation:
+    """Expect weights, whatever a record says: without them MindFormers would train on from random ones."""
+    world = checkpoint.topology.world_size
+    files: ExpectedFiles | None = None
+    notes = []
+    if checkpoint.expected is not None:
+        files = FilesByPath(paths=checkpoint.expected, ranks=_ranks_of_paths(checkpoint, checkpoint.expected))
+        if world is not None and all(shard.role is not ShardRole.MODEL for shard in checkpoint.shards):
+            message = "no rank has a model shard of it, and its own record names none or none that is there"
+            notes.append(listed_damage(Code.SHARD_MISSING, message, checkpoint.name, remedy=_RESTORE))
+    elif world is not None:
+        size = WorldSize(world=world, why=f"the files' names say {world}", remedy=_RESTORE)
+        files = FilesByRank(size=size, roles=tuple(roles), absent=partial(_absent, checkpoint.name, size))
+    for known_world in evidence.worlds:
+        if known_world.declared and world is not None and known_world.world_size != world:
+            message = (
+                f"saved by {world} ranks, to be loaded by {known_world.world_size} ({known_world.source}): "
+                "MindFormers re-slices"
+            )
+            notes.append(note(Code.WORLD_SIZE_DIFFERS, message))
+    return Expectation(files=files, topology=checkpoint.topology, notes=tuple(notes))
+
+
+def _absent(name: str, size: WorldSize, rank: Rank, role: ShardRole) -> Finding:
+    return size.missing(f"rank {rank} has no {role.value} shard of it", Code.SHARD_MISSING, name, [rank])
+
+
+def _path_for(template: Shard, rank: Rank) -> str:
+    """Spell the path of one rank's shard, after another's."""
+    return template.path.replace(f"-{template.rank:07}-", f"-{rank:07}-")
+
+
+def _ranks_of_paths(checkpoint: Checkpoint, paths: Collection[str]) -> dict[str, Rank]:
+    """Spell the path of every rank's file after those that are there; nothing where all of these are there."""
+    if {shard.path for shard in checkpoint.shards}.issuperset(paths):
+        return {}
+    models = {shard.role: shard for shard in checkpoint.shards if shard.rank is not None}
+    return {
+        _path_for(shard, Rank(rank)): Rank(rank)
+        for shard in models.values()
+        for rank in range(checkpoint.topology.world_size or 0)
+    }

@@ -14,7 +14,7 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.formats.strict_json import DEFAULT_LIMIT, MOST_MEMORY, Json, memory_of
 from ckpttool.core.storage.base import Entry, Kind, LostLinkError, NotRegularError, Storage
 from ckpttool.trainers.common import TRACKER
-from ckpttool.trainers.mindformers.layouts.iteration_records import metadata_memory
+from ckpttool.trainers.mindformers.layouts.iteration import metadata_memory
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_START, iteration_folder
 from ckpttool.trainers.mindformers.own_names import UnreadError
 
