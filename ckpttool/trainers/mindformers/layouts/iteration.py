@@ -627,7 +627,7 @@ def _expectation(checkpoint: Checkpoint, evidence: Evidence, roles: AbstractSet[
             notes.append(listed_damage(Code.SHARD_MISSING, message, checkpoint.name, remedy=_RESTORE))
     elif world is not None:
         size = WorldSize(world=world, why=f"the files' names say {world}", remedy=_RESTORE)
-        files = FilesByRank(size=size, roles=tuple(roles), absent=partial(_absent, checkpoint.name, size))
+        files = FilesByRank(size=size, roles=tuple(sorted(roles)), absent=partial(_absent, checkpoint.name, size))
     for known_world in evidence.worlds:
         if known_world.declared and world is not None and known_world.world_size != world:
             message = (
