@@ -13,7 +13,7 @@ from ckpttool.core.render.finding_lines import grouped_findings, pointer
 from ckpttool.core.render.json import Document, finding_document
 from ckpttool.core.render.pointer_records import record_lines, records_document
 from ckpttool.core.render.shell import join, quote
-from ckpttool.core.render.text import NARROW, columns, line, stack, unbroken_words
+from ckpttool.core.render.text import NARROW, Table, line, stack
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -147,7 +147,7 @@ class _FateTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         narrow = options.max_width < NARROW
-        table = columns()
+        table = Table()
         table.add_column("", no_wrap=True)
         table.add_column("NAME")
         if not narrow:
@@ -163,7 +163,7 @@ class _FateTable:
             verdict = "–" if fate.word is None else fate.word.value
             middle = () if narrow else (step, size(checkpoint.nbytes), verdict, checkpoint.health.value)
             table.add_row(cell, line(shown(checkpoint.name)), *middle, line(shown(fate.because)))
-        yield unbroken_words(table)
+        yield table
 
 
 def _undo(pruning: Pruning) -> str:

@@ -13,7 +13,7 @@ from ckpttool.core.render.escape import shown, size
 from ckpttool.core.render.finding_lines import grouped_findings, pointer
 from ckpttool.core.render.json import Document, finding_document
 from ckpttool.core.render.shell import quote
-from ckpttool.core.render.text import columns, line, stack, unbroken_words
+from ckpttool.core.render.text import Table, line, stack
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -92,7 +92,7 @@ def _headline(trash: Trash) -> Text:
 def _rows(trash: Trash, listed: tuple[InTrash, ...]) -> RenderableType:
     empties, times = trash.action is TrashAction.EMPTY, trash.action is TrashAction.LIST and bool(trash.older_than)
     named = Counter(save.name for save in trash.content)
-    table = columns()
+    table = Table()
     if empties:
         table.add_column("", no_wrap=True)
     table.add_column("NAME")
@@ -114,7 +114,7 @@ def _rows(trash: Trash, listed: tuple[InTrash, ...]) -> RenderableType:
         table.add_row(
             *first, line(shown(name)), *prefix, step, size(save.nbytes), to_the_minute(_at(save.since)), *until
         )
-    return unbroken_words(table)
+    return table
 
 
 def _advice(trash: Trash) -> list[Text]:

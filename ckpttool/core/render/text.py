@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, Group, OverflowMethod, RenderableType, RenderResult
-    from rich.table import Column, Table
+    from rich.table import Table as RichTable
     from rich.text import Text
 
 NARROW = 60
 """Columns below which a table shows less: the name of a checkpoint must never be what is cut."""
-
-MANY_ROWS = 200
-"""Rows from which rich is not asked: it takes a third of a millisecond for each."""
 
 UNLIMITED = 1 << 20
 """Columns of a line that nobody breaks: where the result is no terminal's."""
@@ -39,13 +36,6 @@ def line(
     from rich.text import Text
 
     return Text(text, style, no_wrap=no_wrap, overflow=overflow)
-
-
-def columns(*, padding: tuple[int, int, int, int] = (0, 1, 0, 1)) -> Table:
-    """Return a table without borders, still without its columns."""
-    from rich.table import Table
-
-    return Table(box=None, pad_edge=False, header_style="dim", padding=padding)
 
 
 def stack(*parts: RenderableType) -> Group:
@@ -145,11 +135,77 @@ def _unbroken(part: RenderableType) -> RenderableType:
     return piece
 
 
-def unbroken_words(table: Table) -> RenderableType:
-    """Let no column of a table, rows and all, become narrower than its longest word."""
-    if table.row_count > MANY_ROWS:
-        return _Rows(table)
-    return _with_unbroken_words(table)
+_GAP = 2
+"""Blanks between two columns."""
+
+_HEADER_STYLE = "dim"
+
+
+class _Column(NamedTuple):
+    header: str
+    justify: Literal["left", "right"]
+    no_wrap: bool
+    cells: list[str | Text]
+
+
+class Table:
+    """A table without borders, as rich draws it, in a twentieth of rich's time; if a cell must wrap, rich draws it.
+
+    No column becomes narrower than its longest word.
+    """
+
+    def __init__(self, *, gap: int = _GAP) -> None:
+        """Take how many blanks stand between two columns."""
+        self._gap = gap
+        self._columns: list[_Column] = []
+
+    def add_column(self, header: str, *, justify: Literal["left", "right"] = "left", no_wrap: bool = False) -> None:
+        """Add a column without cells."""
+        self._columns.append(_Column(header, justify, no_wrap, []))
+
+    def add_row(self, *cells: str | Text) -> None:
+        """Add a cell to each column."""
+        for column, cell in zip(self._columns, cells, strict=True):
+            column.cells.append(cell)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.segment import Segment
+
+        cells = [[column.header, *map(_plain, column.cells)] for column in self._columns]
+        widths = [max(map(_width, column)) for column in cells]
+        if sum(widths) + self._gap * (len(widths) - 1) > options.max_width:
+            yield self.by_rich()
+            return
+        is_right = [column.justify == "right" for column in self._columns]
+        gap = " " * self._gap
+        for number, row in enumerate(zip(*cells, strict=True)):
+            plain = ""
+            for index, cell in enumerate(row):
+                blanks = " " * (widths[index] - _width(cell))
+                plain += f"{gap if index else ''}{blanks if is_right[index] else ''}"
+                if isinstance(cell, str) and number:
+                    plain += cell
+                else:
+                    text = _text(cell)
+                    style = text.style if number else _HEADER_STYLE
+                    yield Segment(plain)
+                    yield from Segment.apply_style(text.render(console), console.get_style(style))
+                    plain = ""
+                plain += "" if is_right[index] else blanks
+            yield Segment(f"{plain}\n")
+
+    def by_rich(self) -> RichTable:
+        """Return the same table for rich to draw."""
+        from rich.table import Table as RichTable
+
+        padding = (0, 1, 0, self._gap - 1)
+        table = RichTable(box=None, pad_edge=False, header_style=_HEADER_STYLE, padding=padding)
+        for column in self._columns:
+            widest = max(_longest(cell, no_wrap=column.no_wrap) for cell in (column.header, *column.cells))
+            table.add_column(column.header, justify=column.justify, no_wrap=column.no_wrap, min_width=widest)
+        for row in zip(*(column.cells for column in self._columns), strict=True):
+            table.add_row(*row)
+        return table
 
 
 class Columns:
@@ -171,14 +227,14 @@ class Columns:
         order = sorted(range(len(widths)), key=lambda at: self._headers[at][1])
         while self._headers[order[-1]][1] and sum(widths[at] + _GAP for at in order) - _GAP > options.max_width:
             order.pop()
-        table = columns()
+        table = Table()
         for at in sorted(order):
             header = self._headers[at][0]
             table.add_column(header.strip(), justify="right" if header.startswith(" ") else "left")
         for row in self._rows:
             table.add_row(*(row[at] for at in sorted(order)))
         # What still does not fit sticks out.
-        yield from console.render(_Rows(table), options.update(width=UNLIMITED))
+        yield from console.render(table, options.update(width=UNLIMITED))
         lost = [header.strip() for at, (header, _) in enumerate(self._headers) if at not in order]
         if lost:
             yield from console.render(no_room(lost))
@@ -189,55 +245,11 @@ def no_room(headers: Sequence[str]) -> Text:
     return line(f"no room for {', '.join(headers)}: a wider terminal or --json has all", style="dim")
 
 
-_GAP = 2
-
-
-def _with_unbroken_words(table: Table) -> Table:
-    for column in table.columns:
-        column.min_width = max(_longest(cell, column) for cell in (column.header, *column.cells))
-    return table
-
-
-class _Rows:
-    """A table without borders as rich draws it, at a twentieth of what rich takes; rich itself where it must wrap."""
-
-    def __init__(self, table: Table) -> None:
-        self._table = table
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.segment import Segment
-
-        cells = [[_plain(cell) for cell in (column.header, *column.cells)] for column in self._table.columns]
-        widths = [max(map(_width, column)) for column in cells]
-        _, right, _, right_padding = self._table.padding
-        if sum(widths) + (right + right_padding) * (len(widths) - 1) > options.max_width:
-            yield _with_unbroken_words(self._table)
-            return
-        is_right = [column.justify == "right" for column in self._table.columns]
-        gap = " " * (right + right_padding)
-        for number, row in enumerate(zip(*cells, strict=True)):
-            plain = ""
-            for index, cell in enumerate(row):
-                blanks = " " * (widths[index] - _width(cell))
-                plain += f"{gap if index else ''}{blanks if is_right[index] else ''}"
-                if isinstance(cell, str) and number:
-                    plain += cell
-                else:
-                    text = _text(cell)
-                    style = text.style if number else self._table.header_style or ""
-                    yield Segment(plain)
-                    yield from Segment.apply_style(text.render(console), console.get_style(style))
-                    plain = ""
-                plain += "" if is_right[index] else blanks
-            yield Segment(f"{plain}\n")
-
-
-def _plain(cell: RenderableType) -> str | Text:
+def _plain(cell: str | Text) -> str | Text:
     """Return a cell without a look as the text that it is: to make a `Text` of it takes longer than to print it."""
     if isinstance(cell, str):
         return cell
-    text = _text(cell)
-    return text if text.style or text.spans else text.plain
+    return cell if cell.style or cell.spans else cell.plain
 
 
 def _width(cell: str | Text) -> int:
@@ -246,15 +258,15 @@ def _width(cell: str | Text) -> int:
     return cell.cell_len
 
 
-def _text(cell: RenderableType) -> Text:
+def _text(cell: str | Text) -> Text:
     from rich.text import Text
 
-    return cell if isinstance(cell, Text) else Text(str(cell))
+    return Text(cell) if isinstance(cell, str) else cell
 
 
-def _longest(cell: RenderableType, column: Column) -> int:
+def _longest(cell: str | Text, *, no_wrap: bool) -> int:
     from rich.cells import cell_len
 
     text = _text(cell)
-    parts = [text.plain] if text.no_wrap or column.no_wrap else text.plain.split()
+    parts = [text.plain] if text.no_wrap or no_wrap else text.plain.split()
     return max(map(cell_len, parts), default=0)

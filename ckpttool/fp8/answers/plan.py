@@ -8,7 +8,7 @@ from ckpttool.core.domain.units import counted
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.json import Document
 from ckpttool.core.render.shell import quote
-from ckpttool.core.render.text import Pairs, columns, line, stack, unbroken_words
+from ckpttool.core.render.text import Pairs, Table, line, stack
 from ckpttool.fp8.files.plan import SCHEMA, plan_document, suspicion_document
 from ckpttool.fp8.model.fp8 import Gemm
 from ckpttool.fp8.model.plan import Evidence, Experiment, Fp8Plan, NoPlan
@@ -49,7 +49,7 @@ def table(answer: Fp8Plan | NoPlan) -> RenderableType:
     refused = [experiment for experiment in latest if experiment.change is None]
     headline = f"Round {answer.round}: {counted(len(possible), 'experiment')} in {answer.output}"
     parts: list[RenderableType] = [line(shown(headline), style="bold"), line(), Pairs(_numbers(answer)), line()]
-    drawn = columns()
+    drawn = Table()
     for heading in ("ID", "FPROP", "DGRAD", "WGRAD", "STEPS"):
         drawn.add_column(heading, no_wrap=True)
     drawn.add_column("WHAT IT IS")
@@ -61,7 +61,7 @@ def table(answer: Fp8Plan | NoPlan) -> RenderableType:
             f"{experiment.first_step} to {experiment.last_step}",
             shown(experiment.trial.title),
         )
-    parts.append(unbroken_words(drawn))
+    parts.append(drawn)
     parts += listed(
         "Not expressible here:", [line(shown(f"{refusal.trial.id}: {_why(refusal)}")) for refusal in refused]
     )

@@ -8,7 +8,7 @@ from ckpttool.core.domain.units import counted
 from ckpttool.core.formats.strict_json import measured
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.json import Document
-from ckpttool.core.render.text import Pairs, columns, line, stack, unbroken_words
+from ckpttool.core.render.text import Pairs, Table, line, stack
 from ckpttool.fp8.answers.experiment import flags
 from ckpttool.fp8.files.plan import change_document
 from ckpttool.fp8.model.plan import Cure, Fp8Verdict, Shown, VerdictKind
@@ -109,12 +109,12 @@ def table(answer: Fp8Verdict) -> RenderableType:
 
 
 def _table(answer: Fp8Verdict) -> RenderableType:
-    drawn = columns()
+    drawn = Table()
     for heading in ("ID", "COUNTS", "GAP", "RESTORED", "ANSWER"):
         drawn.add_column(heading, no_wrap=True, justify="right" if heading in {"GAP", "RESTORED"} else "left")
     for experiment in answer.experiments:
         drawn.add_row(experiment.id, _counts(experiment), _gap(experiment), _share(experiment), _answer(experiment))
-    return unbroken_words(drawn)
+    return drawn
 
 
 def _headline(answer: Fp8Verdict) -> str:

@@ -10,7 +10,7 @@ from ckpttool.core.formats.strict_json import number
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.json import Document
 from ckpttool.core.render.shell import quote
-from ckpttool.core.render.text import Indented, columns, line, stack, unbroken_words
+from ckpttool.core.render.text import Indented, Table, line, stack
 from ckpttool.guard.answers.nan_captures import row_document
 from ckpttool.guard.model.report import CaptureTold, DroppedUpdate, FaultTold, GuardReport, RankReport
 from ckpttool.health.answers.reading import listed, reading_document, reading_parts
@@ -185,7 +185,7 @@ def _by_rank(answer: GuardReport) -> list[RenderableType]:
         rows.setdefault((*(getattr(rank, field) for _, field in _COLUMNS), rank.last_step), []).append(rank.rank)
     # A column of nothing but 0 says nothing; the first three are what was asked.
     used_columns = [place for place, _ in enumerate(_COLUMNS) if place < 3 or any(row[place] for row in rows)]  # noqa: PLR2004
-    drawn = columns()
+    drawn = Table()
     drawn.add_column("RANKS", no_wrap=True)
     for place in used_columns:
         drawn.add_column(_COLUMNS[place][0], justify="right", no_wrap=True)
@@ -193,7 +193,7 @@ def _by_rank(answer: GuardReport) -> list[RenderableType]:
     for row, ranks in list(rows.items())[:_MOST_ROWS]:
         last = "" if row[-1] is None else str(row[-1])
         drawn.add_row(on_ranks(ranks).partition(" ")[2], *(str(row[place]) for place in used_columns), last)
-    parts: list[RenderableType] = [unbroken_words(drawn)]
+    parts: list[RenderableType] = [drawn]
     if len(rows) > _MOST_ROWS:
         parts.append(line(f"and {len(rows) - _MOST_ROWS} more: --format json", style="dim"))
     missing = (answer.world_size or 0) - len(answer.ranks)

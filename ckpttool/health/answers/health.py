@@ -12,7 +12,7 @@ from ckpttool.core.formats.strict_json import number
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.finding_lines import HEALTH_STYLE, grouped_findings
 from ckpttool.core.render.json import Document, finding_document
-from ckpttool.core.render.text import NARROW, Picture, columns, line, stack, unbroken_words
+from ckpttool.core.render.text import NARROW, Picture, Table, line, stack
 from ckpttool.health.answers.reading import reading_document
 from ckpttool.health.model.answers import HealthAnswer, WeightNumbers
 from ckpttool.health.model.events import HealthJudgement
@@ -121,7 +121,7 @@ class _Judgements:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         narrow = options.max_width < NARROW
-        table = columns()
+        table = Table()
         table.add_column("NAME")
         for header in ("STEP", "NORM") if narrow else ("STEP", "NORM", "L2"):
             table.add_column(header, justify="right", no_wrap=True)
@@ -129,7 +129,7 @@ class _Judgements:
             table.add_column(header, no_wrap=True)
         for judgement in self._newest_first:
             table.add_row(line(shown(judgement.name)), *_cells(judgement, narrow=narrow))
-        yield unbroken_words(table)
+        yield table
 
 
 def _cells(judgement: HealthJudgement, *, narrow: bool) -> Iterator[Text]:
@@ -161,7 +161,7 @@ def _notes(answer: HealthAnswer) -> list[RenderableType]:
 
 
 def _weights(weights: tuple[WeightNumbers, ...]) -> list[RenderableType]:
-    table = columns()
+    table = Table()
     table.add_column("NAME")
     for header in ("STEP", "NAN/INF", "EMBEDDING L2", "FIRST MOMENT"):
         table.add_column(header, justify="right", no_wrap=True)
@@ -175,7 +175,7 @@ def _weights(weights: tuple[WeightNumbers, ...]) -> list[RenderableType]:
         "In the shards. FIRST MOMENT: sum of squares of adam_m of the embedding, a stand-in for NORM: a smoothed "
         "gradient, smaller and later, so the threshold does not apply to it."
     )
-    return [line(caption), unbroken_words(table)]
+    return [line(caption), table]
 
 
 def _curve(answer: HealthAnswer) -> list[RenderableType]:

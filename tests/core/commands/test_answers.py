@@ -10,7 +10,7 @@ import pytest
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.finding import Severity
 from ckpttool.core.records import SealPlace
-from ckpttool.core.render import text as layout
+from ckpttool.core.render.text import Table
 from ckpttool.core.render.findings import explained
 from ckpttool.core.storage.disk import LocalDisk, Room
 from ckpttool.trainers.base import Refusal
@@ -113,15 +113,15 @@ def test_a_narrow_terminal_cuts_no_name(situation: str, here: Path, monkeypatch:
 @pytest.mark.parametrize("situation", ["rewound", "missing-shard", "newer-layout"])
 @pytest.mark.parametrize("command", [["scan"], ["verify", "--checkpoint", "all"], ["health"], ["prune"]], ids=" ".join)
 @pytest.mark.parametrize("columns", ["80", "40"])
-def test_a_table_of_many_rows_is_that_of_few(
+def test_a_table_is_shown_as_rich_draws_it(
     situation: str, command: list[str], columns: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     SITUATIONS[situation](here)
     monkeypatch.setenv("COLUMNS", columns)
-    few = ask(*command, "output")
-    monkeypatch.setattr(layout, "MANY_ROWS", 0)
-    many = ask(*command, "output")
-    assert (many.code, many.stdout) == (few.code, few.stdout)
+    ours = ask(*command, "output")
+    monkeypatch.setattr(Table, "__rich_console__", lambda table, *_: iter([table.by_rich()]))
+    by_rich = ask(*command, "output")
+    assert (ours.code, ours.stdout) == (by_rich.code, by_rich.stdout)
 
 
 def test_the_renames_of_a_replaced_node_are_listed(here: Path, golden: Golden) -> None:

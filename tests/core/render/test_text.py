@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import io
-from unittest import mock
 
 import pytest
+import rich.table
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from ckpttool.core.render import text as layout
-from ckpttool.core.render.text import Indented, Pairs, stack, unbroken_words
+from ckpttool.core.render.text import Indented, Pairs, Table, stack
 
 WORDS = st.lists(st.text("ab/模", min_size=1, max_size=30), min_size=1, max_size=12)
 
@@ -57,11 +56,11 @@ def test_a_text_that_must_not_be_broken_keeps_its_blanks(no_wrap: bool) -> None:
 
 
 def test_a_table_breaks_no_name_and_wraps_what_is_prose() -> None:
-    table = Table(box=None, pad_edge=False)
+    table = Table()
     table.add_column("NAME")
     table.add_column("WHY")
     table.add_row("iteration_00000030", Text("kept for another"))
-    assert drawn(unbroken_words(table), 20) == [
+    assert drawn(table, 20) == [
         "NAME                WHY",
         "iteration_00000030  kept for",
         "                    another",
@@ -74,7 +73,7 @@ TABLE_ROWS = st.lists(st.tuples(CELLS, CELLS, st.tuples(CELLS, LOOKS)), min_size
 
 
 def made_of(rows: list[tuple[str, str, tuple[str, str]]], times: int = 1) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    table = Table()
     table.add_column("NAME")
     table.add_column("STEP", justify="right", no_wrap=True)
     table.add_column("WHY")
@@ -84,14 +83,12 @@ def made_of(rows: list[tuple[str, str, tuple[str, str]]], times: int = 1) -> Tab
 
 
 @given(rows=TABLE_ROWS, width=st.integers(min_value=5, max_value=60))
-def test_many_rows_look_as_few_do(rows: list[tuple[str, str, tuple[str, str]]], width: int) -> None:
-    with mock.patch.object(layout, "MANY_ROWS", 0):
-        many = drawn(unbroken_words(made_of(rows)), width)
-    assert many == drawn(unbroken_words(made_of(rows)), width)
+def test_a_table_looks_as_rich_draws_it(rows: list[tuple[str, str, tuple[str, str]]], width: int) -> None:
+    assert drawn(made_of(rows), width) == drawn(made_of(rows).by_rich(), width)
 
 
 @given(rows=TABLE_ROWS)
-def test_many_rows_have_the_colours_that_few_have(rows: list[tuple[str, str, tuple[str, str]]]) -> None:
+def test_a_table_has_the_colours_that_rich_gives_it(rows: list[tuple[str, str, tuple[str, str]]]) -> None:
     console = Console(file=io.StringIO(), width=80, force_terminal=True, markup=False, highlight=False)
 
     def coloured(table: RenderableType) -> list[tuple[str, str]]:
@@ -99,26 +96,15 @@ def test_many_rows_have_the_colours_that_few_have(rows: list[tuple[str, str, tup
             (word, str(segment.style or "none")) for segment in console.render(table) for word in segment.text.split()
         ]
 
-    with mock.patch.object(layout, "MANY_ROWS", 0):
-        many = coloured(unbroken_words(made_of(rows)))
-    assert many == coloured(unbroken_words(made_of(rows)))
+    assert coloured(made_of(rows)) == coloured(made_of(rows).by_rich())
 
 
-@pytest.mark.parametrize(("times", "asked"), [(200, True), (201, False)])
-def test_rich_is_asked_for_few_rows_alone(times: int, asked: bool) -> None:
-    table = unbroken_words(made_of([("15_2", "30", ("kept", "green"))], times))
-    assert isinstance(table, Table) is asked
-    lines = drawn(table, 80)
-    assert lines == ["NAME  STEP  WHY", *["15_2    30  kept"] * times]
-
-
-@pytest.mark.parametrize(("width", "by_rich"), [(16, False), (15, True)])
-def test_rich_is_asked_for_many_rows_where_they_do_not_fit(width: int, by_rich: bool) -> None:
+@pytest.mark.parametrize(("width", "is_by_rich"), [(16, False), (15, True)])
+def test_rich_draws_a_table_if_it_does_not_fit(width: int, is_by_rich: bool) -> None:
     console = Console(width=width)
-    (first, *_) = unbroken_words(made_of([("15_2", "30", ("kept", "green"))], 201)).__rich_console__(  # type: ignore[union-attr]
-        console, console.options
-    )
-    assert isinstance(first, Table) is by_rich
+    table = made_of([("15_2", "30", ("kept", "green"))], 201)
+    (first, *_) = table.__rich_console__(console, console.options)
+    assert isinstance(first, rich.table.Table) is is_by_rich
 
 
 @pytest.mark.parametrize(

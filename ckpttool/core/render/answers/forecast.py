@@ -9,7 +9,7 @@ from ckpttool.core.domain.units import counted
 from ckpttool.core.domain.verdict import Level
 from ckpttool.core.render.escape import shown, size
 from ckpttool.core.render.json import Document
-from ckpttool.core.render.text import columns, line, stack, unbroken_words
+from ckpttool.core.render.text import Table, line, stack
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -48,7 +48,7 @@ def table(answer: Forecast) -> RenderableType:
         f"Would read about {size(sum(checkpoint.nbytes for checkpoint in answer.checkpoints))}{requests_text}: "
         f"{counted(tasks, 'task')}"
     )
-    rows = columns()
+    rows = Table()
     rows.add_column("NAME")
     for header in ("SHARDS", "TASKS", "READ", *([] if requests is None else ["REQUESTS"])):
         rows.add_column(header, justify="right", no_wrap=True)
@@ -56,7 +56,7 @@ def table(answer: Forecast) -> RenderableType:
         cells = [str(checkpoint.shards), str(checkpoint.tasks), size(checkpoint.nbytes)]
         name = line(shown(checkpoint.name) + ("" if checkpoint.asked else "  (to compare with)"))
         rows.add_row(name, *cells, *([] if checkpoint.requests is None else [str(checkpoint.requests)]))
-    return stack(line(headline, style="bold"), line(_LOOKS[answer.level], style="dim"), "", unbroken_words(rows))
+    return stack(line(headline, style="bold"), line(_LOOKS[answer.level], style="dim"), "", rows)
 
 
 _LOOKS = {

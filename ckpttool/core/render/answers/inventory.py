@@ -226,7 +226,7 @@ class _CheckpointTable:
         self._now = answer.now
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from ckpttool.core.render.text import NARROW, columns, line, no_room, unbroken_words
+        from ckpttool.core.render.text import NARROW, Table, line, no_room
 
         gap = 1 if options.max_width < NARROW else 2
         names = [line(_named(checkpoint)) for checkpoint in self._newest_first[: self._limit]]
@@ -236,12 +236,12 @@ class _CheckpointTable:
             if sum(column.width + gap for column in shown_columns) - gap > options.max_width:
                 lost += [column.header for column in shown_columns if column.header == header]
                 shown_columns = [column for column in shown_columns if column.header != header]
-        table = columns(padding=(0, 1, 0, gap - 1))
+        table = Table(gap=gap)
         for column in shown_columns:
             table.add_column(column.header, justify=column.justify, no_wrap=column.header != "NAME")
         for row in zip(*(column.cells for column in shown_columns), strict=True):
             table.add_row(*row)
-        yield unbroken_words(table)
+        yield table
         if lost:
             yield no_room(lost)
 

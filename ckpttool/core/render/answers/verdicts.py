@@ -16,7 +16,7 @@ from ckpttool.core.render.escape import shown, size
 from ckpttool.core.render.finding_lines import grouped_findings, pointer
 from ckpttool.core.render.json import Document, finding_document, parts_document
 from ckpttool.core.render.rank_map import Drawn
-from ckpttool.core.render.text import columns, line, stack, unbroken_words
+from ckpttool.core.render.text import Table, line, stack
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -55,7 +55,7 @@ def table(answer: Verification) -> RenderableType:
     remembered = sum(report.remembered for verdict in verdicts for report in verdict.reports)
     headline = _headline(verdicts, answer.view)
     partial = any(verdict.unseen for verdict in verdicts)
-    rows = columns()
+    rows = Table()
     rows.add_column("NAME")
     rows.add_column("STEP", justify="right", no_wrap=True)
     rows.add_column("VERDICT", no_wrap=True)
@@ -72,7 +72,7 @@ def table(answer: Verification) -> RenderableType:
             size(verdict.bytes_read),
         )
     # On a line of its own: dimmed red cannot be read.
-    parts: list[RenderableType] = [headline, line(_what_was_read(verdicts, answer.level)), line(), unbroken_words(rows)]
+    parts: list[RenderableType] = [headline, line(_what_was_read(verdicts, answer.level)), line(), rows]
     saves = {checkpoint.key: checkpoint for checkpoint in inventory.checkpoints}
     parts.append(Drawn([(saves[verdict.key], verdict.findings) for verdict in verdicts]))
     remaining = len(inventory.checkpoints) - len(verdicts)
