@@ -147,6 +147,7 @@ def test_a_skip_by_numbers_that_are_given_imports_nothing_that_looks_at_a_tree(t
     )
     rooms = {name.split(".")[1] for name in modules if name.startswith("ckpttool.")}
     assert not rooms & {"formats", "records", "storage", "verify"}
+    assert not modules & {"rich", "json"}
     asked = imported("-m", "ckpttool", "scale-skip", "--new-gbs", "768", cwd=tree)
     assert "ckpttool.core.storage.local" in asked
 

@@ -12,7 +12,6 @@ from ckpttool.core.commands import output
 from ckpttool.core.commands.options import Format
 from ckpttool.core.errors import CkptToolError, ExitCode
 from ckpttool.core.render.answers import texts_of
-from ckpttool.core.render.escape import shown
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.answers import Answered
@@ -54,6 +53,7 @@ def show_trees(ask: Callable[[str | None], Answered | None], paths: Iterable[str
         WriteFailedError: The answer could not be written.
     """
     from ckpttool.core.domain.exits import of_trees  # of one tree the answer has its own
+    from ckpttool.core.render.escape import shown
 
     results: list[dict[str, Document]] = []
     codes: list[ExitCode] = []

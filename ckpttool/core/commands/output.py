@@ -19,6 +19,10 @@ _CHUNK = 1 << 20
 """Characters that are encoded at once."""
 
 
+_COLOUR_ANYWHERE = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
+"""Variables by which rich colours what is no terminal's."""
+
+
 class Ending:
     """What a command line has said when it ends: a script that asked for JSON is owed some, whatever happened."""
 
@@ -44,9 +48,15 @@ def result(*pieces: str) -> None:
 
 def table(renderable: RenderableType) -> None:
     """Write a result that is laid out for people; markup in names is text."""
+    from ckpttool.core.render.text import UNLIMITED, Summary
+
+    width = _width()
+    if isinstance(renderable, Summary) and width == UNLIMITED and not _COLOUR_ANYWHERE & os.environ.keys():
+        result(renderable.plain())
+        return
     from rich.console import Console
 
-    console = Console(markup=False, highlight=False, emoji=False, width=_width())
+    console = Console(markup=False, highlight=False, emoji=False, width=width)
     with _failure_told(), console.capture() as captured:
         console.print(renderable, crop=False)
     # rich pads every line of a table to its width; nobody who greps or pastes the result wants that.

@@ -57,6 +57,25 @@ class Indented:
         yield from _with_margin(line(" " * self._by), self._renderable, console, options)
 
 
+class Summary:
+    """A headline and, below it, details; only a terminal needs rich to show it."""
+
+    def __init__(self, headline: str, details: Sequence[str], *, style: str, remark: str = "") -> None:
+        """Take the headline with its style, a paragraph for each detail, and a remark behind the headline."""
+        self._headline = headline
+        self._details = details
+        self._style = style
+        self._remark = remark
+
+    def plain(self) -> str:
+        """Return the text without styles, on lines that nobody breaks."""
+        return "\n".join([self._headline + self._remark, "", *(f"  {detail}" for detail in self._details)])
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        headline = line(self._headline, self._style).append(self._remark, "dim")
+        yield stack(headline, line(), *(Indented(line(detail)) for detail in self._details))
+
+
 class Pairs:
     """Names and their values in two columns; a value that sticks out changes no other's lines."""
 

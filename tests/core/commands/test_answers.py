@@ -10,8 +10,8 @@ import pytest
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.finding import Severity
 from ckpttool.core.records import SealPlace
-from ckpttool.core.render.text import Table
 from ckpttool.core.render.findings import explained
+from ckpttool.core.render.text import Table
 from ckpttool.core.storage.disk import LocalDisk, Room
 from ckpttool.trainers.base import Refusal
 from ckpttool.trainers.mindformers.layouts.rank import MindFormersRank

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.data_position import SkipAnswer
 from ckpttool.core.domain.units import counted
-from ckpttool.core.render.json import Document
-from ckpttool.core.render.text import Indented, line, stack
+from ckpttool.core.render.text import Summary
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from ckpttool.core.render.json import Document
 
 
 def document(answer: SkipAnswer) -> Document:
@@ -32,13 +31,14 @@ def document(answer: SkipAnswer) -> Document:
     }
 
 
-def table(answer: SkipAnswer) -> RenderableType:
+def table(answer: SkipAnswer) -> Summary:
     """Show what `scale-skip` computed."""
     skip, trainers_skip = answer.skip, answer.told
     setting = "batches to skip" if trainers_skip is None else trainers_skip.setting
-    headline = line(f"{setting}: {skip.batches if trainers_skip is None else trainers_skip.value}", style="bold green")
+    headline = f"{setting}: {skip.batches if trainers_skip is None else trainers_skip.value}"
+    remark = ""
     if trainers_skip is not None and trainers_skip.remark is not None:
-        headline.append(f"  ({trainers_skip.remark})", style="dim")
+        remark = f"  ({trainers_skip.remark})"
     old = f" of {answer.old_global_batch} samples" if answer.old_global_batch is not None else " of several sizes"
     new = f" of {skip.global_batch_size} samples" if skip.global_batch_size is not None else ""
     before, after = (counted(number, "batch", "batches") for number in (answer.steps, skip.batches))
@@ -50,4 +50,4 @@ def table(answer: SkipAnswer) -> RenderableType:
         lines.append(f"rounded down to whole sinks of {skip.sink_size} batches{as_who}")
     if answer.exact_sizes:
         lines.append(f"exact with a global batch size of {' or '.join(map(str, answer.exact_sizes))}")
-    return stack(headline, line(), *(Indented(line(item)) for item in lines))
+    return Summary(headline, lines, style="bold green", remark=remark)
