@@ -14,7 +14,7 @@ from ckpttool.core.domain.replicas import Proof, RecordedSlices, TensorDigests, 
 from ckpttool.core.domain.shard import Shard, ShardRole
 from ckpttool.core.domain.units import Rank, counted, on_ranks
 from ckpttool.core.domain.verdict import MIN_COPIES, ShardReport, Verdict
-from ckpttool.replicas.comparing.model import believed
+from ckpttool.replicas.comparing.model import credible_record
 from ckpttool.replicas.model import (
     Donor,
     Healing,
@@ -91,7 +91,7 @@ def find_donors(
     sound = {place: report for place, report in reports.items() if place not in doubtful}
     sealed = {shard.place: shard.sealed for shard in sick if shard.sealed is not None}
     digests_by_role = {role: _digests(sound, role) for role in {shard.role for shard in sick}}
-    recorded = recorded if all(believed(recorded, digests) for digests in digests_by_role.values()) else None
+    recorded = recorded if all(credible_record(recorded, digests) for digests in digests_by_role.values()) else None
     evidence = Evidence(saved_shards, recorded, order.tensor, reports, doubtful, {}, sealed, {})
     return tuple(_healing(shard, sound, evidence, order) for shard in sick)
 

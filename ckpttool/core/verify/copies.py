@@ -1,4 +1,4 @@
-"""What a session asks of whoever compares copies of the same tensors on several ranks, and how it reads for them."""
+"""The interface between a session and the feature that compares copies of a tensor on several ranks."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.manifest import ShardSeal
 
 Place = tuple[Rank | None, ShardRole]
-HeldTensors = tuple[str | None, TensorDigests]
+ShardTensors = tuple[str | None, TensorDigests]
 """Schema hash and digests of a file."""
-Tensors = Mapping[Place, HeldTensors]
-"""What is known of the tensors of a checkpoint, by whose file it is."""
+Tensors = Mapping[Place, ShardTensors]
+"""The known tensors of a checkpoint, by the rank and role of the file."""
 
 
-def tensors_of(reports: Iterable[ShardReport]) -> dict[Place, HeldTensors]:
-    """Return what reports tell of tensors."""
+def tensors_of(reports: Iterable[ShardReport]) -> dict[Place, ShardTensors]:
+    """Return the tensors whose digests reports have."""
     return {
         (report.rank, report.role): (report.schema_hash, report.tensor_digests)
         for report in reports
@@ -36,55 +36,57 @@ def tensors_of(reports: Iterable[ShardReport]) -> dict[Place, HeldTensors]:
 
 
 class Reading(NamedTuple):
-    """How a session reads."""
+    """How a session reads other checkpoints."""
 
     storage: Storage
     read: Callable[[Checkpoint, Collection[Place] | None], Iterator[ShardReport]]
-    """Reads another checkpoint's shards in these places; None: all that it will be asked for in its own turn."""
+    """Reads the shards of another checkpoint in these places; None: all that are read when it is judged itself."""
     slices: Callable[[Checkpoint], RecordedSlices | None]
     requested: Collection[CheckpointKey]
-    """Checkpoints that are read in any case, so that to read them now costs nothing."""
+    """Checkpoints that are read in any case, so that reading them now costs nothing."""
     recorded: Callable[[Checkpoint], Tensors]
-    """What a manifest or the ledger has of another checkpoint, which then need not be read."""
+    """Returns the tensors of another checkpoint by its manifest or the ledger, so that it need not be read."""
     only_asked: bool
-    """Read no other checkpoint but these."""
+    """Whether only these other checkpoints are read."""
     rebuilt: Callable[[Checkpoint], Collection[Place]]
-    """Which shards of a checkpoint were rebuilt from others: that they are equal to these teaches nothing."""
+    """Returns the shards of a checkpoint that were rebuilt from others: their equality proves nothing."""
 
 
 class SeenShards(NamedTuple):
-    """What was seen of the shards of the checkpoint that is judged, and what vouches for them."""
+    """The shards of the checkpoint that is judged, and their seals."""
 
     reports: Sequence[ShardReport]
     seals: Mapping[str, ShardSeal]
-    """What its manifest has of them, by path."""
+    """By path, from its manifest."""
     sealed: Collection[str]
-    """Paths of those that are as the manifest has them, and whose seal proves their content."""
+    """Paths of the shards that match a seal that proves their content."""
     healed: Collection[str]
-    """Paths of those that are as the manifest has them, but were rebuilt from a copy for which no checksum spoke."""
+    """Paths of the shards that match a seal, but were rebuilt from a copy without a checksum."""
 
 
-class FromCopies(NamedTuple):
-    """What copies say of one checkpoint."""
+class CopyComparison(NamedTuple):
+    """What the copies in one checkpoint show."""
 
     findings: tuple[Finding, ...] = ()
     agreed: Mapping[str, int] = {}
-    """By path: how many copies of the file agree in every tensor, its own counted."""
+    """By path: how many copies of the file agree in every tensor, its own counted; 1 if that is not known of all."""
     compared_with: tuple[str, ...] = ()
-    """Other checkpoints that told whose copies they are, by name, nearest first."""
+    """Names of the other checkpoints that it was compared with, nearest first."""
     also_read: tuple[str, ...] = ()
-    """Those that were read for no other reason."""
+    """Those of them that were read for no other reason."""
     compared_paths: Collection[str] = ()
-    """Paths of files whose tensors are known at another checkpoint of the same start, so that digests say all."""
+    """Paths of the files whose tensors are known at another checkpoint of the same start."""
     drifted: Mapping[str, SavedAt | None] = {}
-    """By path, of files that differ here and at every later checkpoint: the first one at which they do; None: this."""
+    """By path, for files that differ here and at every later checkpoint: the first such checkpoint; None: this one."""
+    is_open: bool = False
+    """Whether yet another checkpoint may show more."""
 
 
 class Copies(Protocol):
-    """Compares the checkpoints of one tree, one after the other."""
+    """Compares the copies in the checkpoints of one tree, one checkpoint after the other."""
 
     ahead: dict[CheckpointKey, list[ShardReport]]
-    """Reports of checkpoints whose turn is still to come."""
+    """Reports of checkpoints that were read before they are judged themselves."""
 
     def compare(
         self,
@@ -92,13 +94,13 @@ class Copies(Protocol):
         shards: SeenShards,
         *,
         followed_by: Checkpoint | None,
-    ) -> Generator[ShardReport, None, FromCopies]:
-        """Yield the reports of what else had to be read, and return what is to be said of the checkpoint.
+    ) -> Generator[ShardReport, None, CopyComparison]:
+        """Yield the reports of the other shards that had to be read, and return the result for the checkpoint.
 
         Args:
-            checkpoint: The one that is judged.
-            shards: What was seen of its shards.
-            followed_by: The one that is judged next.
+            checkpoint: The checkpoint that is judged.
+            shards: Its shards.
+            followed_by: The checkpoint that is judged next.
         """
         ...
 
@@ -108,29 +110,29 @@ class Copies(Protocol):
 
 
 CopiesBegun: TypeAlias = "Callable[[Neighbours, Reading], Copies]"
-"""Takes the checkpoints of a tree, and how to read them."""
+"""Takes the checkpoints of a tree, and how they are read."""
 
 
 def copies_of(neighbours: Neighbours, reading: Reading) -> Copies | None:
-    """Return what compares the copies in a tree; None where no feature does."""
+    """Return the comparison of copies in a tree; None if no feature offers one."""
     begun: CopiesBegun | None = first_imported(lambda feature: feature.copies)
     return None if begun is None else begun(neighbours, reading)
 
 
-def with_copies(reports: Iterable[ShardReport], said: FromCopies) -> list[ShardReport]:
-    """Return the reports with how many copies agree; of one without a checksum these tell what it would."""
+def with_copies(reports: Iterable[ShardReport], said: CopyComparison) -> list[ShardReport]:
+    """Add to the reports how many copies agree: they replace a missing checksum."""
     all_reports = list(reports)
     proven = {(report.role, report.tensor_digests) for report in all_reports if report.checksum_matched}
     for index, report in enumerate(all_reports):
         copies = said.agreed.get(report.path, 1)
         if copies > 1:
             is_matched = (report.role, report.tensor_digests) in proven
-            findings = tuple(_said_by_copies(finding, copies) for finding in report.findings)
+            findings = tuple(_without_checksum(finding, copies) for finding in report.findings)
             all_reports[index] = replace(report, copies=copies, copy_matched=is_matched, findings=findings)
     return all_reports
 
 
-def _said_by_copies(finding: Finding, copies: int) -> Finding:
+def _without_checksum(finding: Finding, copies: int) -> Finding:
     if finding.code is not Code.CHECKSUM_MISSING:
         return finding
     message = f"every byte was read; it carries no checksum, but {copies} ranks hold the same in every tensor"

@@ -15,11 +15,11 @@ from ckpttool.core.domain.verdict import CheckTask, Level, ShardReport, Verdict
 from ckpttool.core.records import OWN_FOLDER, SealPlace
 from ckpttool.core.storage.base import Storage, is_there, unreadable
 from ckpttool.core.verify.copies import (
-    FromCopies,
-    HeldTensors,
+    CopyComparison,
     Place,
     Reading,
     SeenShards,
+    ShardTensors,
     Tensors,
     copies_of,
     tensors_of,
@@ -173,7 +173,7 @@ class Session:
             ]
         healed = {path for path in sealed if _is_as_healed_alone(seals_known[path])}
         sealed -= healed
-        said = FromCopies()
+        said = CopyComparison()
         if self._copies is not None:
             witnesses = [
                 replace(sample, checksum_matched=False) if sample.path in healed else sample for sample in witnesses
@@ -277,7 +277,7 @@ class Session:
     def _recorded_tensors(self, checkpoint: Checkpoint) -> Tensors:
         """Return what its manifest, or the ledger, has of the tensors of another checkpoint."""
         seals, memory = self._seals(checkpoint)[0], self._scope.memory
-        tensors: dict[Place, HeldTensors] = {}
+        tensors: dict[Place, ShardTensors] = {}
         for shard in checkpoint.shards:
             seal = seals.get(shard.path)
             if seal is not None and seal.healed is not None:
@@ -289,7 +289,11 @@ class Session:
         return tensors
 
     def _keep_suspicions(
-        self, said: FromCopies, checkpoint: Checkpoint, reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]
+        self,
+        said: CopyComparison,
+        checkpoint: Checkpoint,
+        reports: Iterable[ShardReport],
+        seals: Mapping[str, ShardSeal],
     ) -> None:
         """Keep which shards replicas show to be damaged, and which not any more."""
         wrong = {finding.path: (finding,) for finding in said.findings if finding.severity >= Severity.DAMAGE}
@@ -433,7 +437,7 @@ class Session:
         unread = []
         # Of a part of the shards another one is wanted in its own turn.
         keeps = self._scope.bucket is None and followed_by is not None and followed_by.key == before.key
-        tensors: dict[Place, HeldTensors] = {}
+        tensors: dict[Place, ShardTensors] = {}
         # What is kept is all that is read of it: also the shards which the one at hand lacks.
         for report in self._read_other(before, None if keeps else places):
             tensors |= tensors_of((report,))

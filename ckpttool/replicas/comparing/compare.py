@@ -7,20 +7,20 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ckpttool.core.domain.finding import Code, Finding, Severity, worst
+from ckpttool.core.domain.finding import Code, Severity, worst
 from ckpttool.core.domain.frozen import dataclass, replace
-from ckpttool.core.domain.replicas import RecordedSlices, SavedAt, TensorDigests
+from ckpttool.core.domain.replicas import RecordedSlices, TensorDigests
 from ckpttool.core.domain.scalars import NO_FACTS
 from ckpttool.core.domain.shard import FileStamp, ShardRole
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.domain.verdict import ShardReport
 from ckpttool.core.storage.base import ByteSource, Storage
 from ckpttool.core.storage.stream import BLOCK_BYTES
-from ckpttool.core.verify.copies import Tensors
+from ckpttool.core.verify.copies import CopyComparison, Tensors
 from ckpttool.core.verify.siblings.neighbours import COMPARED
 from ckpttool.replicas.comparing.findings import replica_findings
 from ckpttool.replicas.comparing.judge import judge_replicas
-from ckpttool.replicas.comparing.model import DifferingBytes, Sample, Suspicion, SuspicionKind, believed
+from ckpttool.replicas.comparing.model import DifferingBytes, Sample, Suspicion, SuspicionKind, credible_record
 from ckpttool.replicas.comparing.weight import Evidence, without_cleared
 
 Look = Callable[[ShardReport, ShardReport, str], DifferingBytes | None]
@@ -47,21 +47,6 @@ class SavedTensors:
     shards: Tensors
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """What the replicas of a checkpoint say of each other."""
-
-    findings: tuple[Finding, ...]
-    agreed: Mapping[str, int]
-    """By path: how many copies of the file agree in every tensor, its own counted; 1 where that is not known of all."""
-    is_open: bool
-    """Whether yet another checkpoint may tell more."""
-    drifted: Mapping[str, SavedAt | None]
-    """By path, of files that differ here and at every later checkpoint: the first one at which they do; None: this."""
-    compared_paths: Collection[str]
-    """Paths of files whose tensors are known at another checkpoint of the same start."""
-
-
 class Context(NamedTuple):
     """What is known of the checkpoint that is judged, beside its shards."""
 
@@ -85,7 +70,7 @@ _NOTHING = Context()
 
 def compare_replicas(
     reports: Sequence[ShardReport], saves: Sequence[SavedTensors], context: Context = _NOTHING
-) -> Compared:
+) -> CopyComparison:
     """Find shards that differ from their replicas, and such as lie under another rank's name.
 
     Args:
@@ -93,115 +78,114 @@ def compare_replicas(
         saves: Other checkpoints of the training, nearest first; may be empty.
         context: What else is known.
     """
-    findings: list[Finding] = []
-    agreed: dict[str, int] = {}
-    is_open = False
-    drifted: dict[str, SavedAt | None] = {}
-    reported: set[str] = set()
-    for role, by_rank in _by_role(reports).items():
-        same_file = _same_files(by_rank)
-        by_path = {report.path: rank for rank, report in by_rank.items()}
-        for path, origin in context.rebuilt.items():
-            if path in by_path and origin is not None and origin in by_path:
-                rank = by_path[origin]
-                same_file.setdefault(by_path[path], same_file.get(rank, rank))
-        current = {
-            rank: report.tensor_digests
-            for rank, report in by_rank.items()
-            if report.tensor_digests is not None and rank not in same_file
-        }
-        witnesses = [_sample(save, role, by_rank) for save in saves]
-        recorded = believed(context.recorded, current)
-        judged = judge_replicas(current, witnesses, recorded)
-        is_open |= judged.is_open or any(suspicion.kind is SuspicionKind.COPIED for suspicion in judged.suspicions)
-        agreed |= {by_rank[rank].path: judged.agreed[same_file.get(rank, rank)] for rank in by_rank}
-        sound = {rank for rank, report in by_rank.items() if report.checksum_matched}
-        evidence = Evidence(
-            sound=sound,
-            sealed={rank for rank in sound if by_rank[rank].path in context.sealed},
-            unsound={
-                rank for rank, report in by_rank.items() if any(finding.code in _UNSOUND for finding in report.findings)
-            },
+    of_roles = [_compare_role(role, by_rank, saves, context) for role, by_rank in _by_role(reports).items()]
+    return CopyComparison(
+        findings=tuple(finding for compared in of_roles for finding in compared.findings),
+        agreed={path: copies for compared in of_roles for path, copies in compared.agreed.items()},
+        is_open=any(compared.is_open for compared in of_roles),
+        drifted={path: since for compared in of_roles for path, since in compared.drifted.items()},
+        compared_paths={path for compared in of_roles for path in compared.compared_paths},
+    )
+
+
+def _compare_role(
+    role: ShardRole, by_rank: Mapping[Rank, ShardReport], saves: Sequence[SavedTensors], context: Context
+) -> CopyComparison:
+    same_file = _same_files(by_rank, context.rebuilt)
+    current = {
+        rank: report.tensor_digests
+        for rank, report in by_rank.items()
+        if report.tensor_digests is not None and rank not in same_file
+    }
+    samples = [_sample(save, role, by_rank) for save in saves]
+    recorded = credible_record(context.recorded, current)
+    judged = judge_replicas(current, samples, recorded)
+    sound = {rank for rank, report in by_rank.items() if report.checksum_matched}
+    evidence = Evidence(
+        sound=sound,
+        sealed={rank for rank in sound if by_rank[rank].path in context.sealed},
+        unsound={
+            rank for rank, report in by_rank.items() if any(finding.code in _UNSOUND for finding in report.findings)
+        },
+    )
+    damaged = {rank for rank, report in by_rank.items() if worst(report.findings) >= Severity.DAMAGE}
+    suspicions = [
+        suspicion
+        for suspicion in without_cleared(_of_every_rank(judged.suspicions, same_file), evidence)
+        if suspicion.rank not in damaged and (suspicion.kind is not SuspicionKind.COPIED or role in COMPARED)
+    ]
+    places: dict[tuple[Rank, str], DifferingBytes] = {}
+    if context.compare_bytes is not None:
+        suspicions = list(_located(suspicions, by_rank, context.compare_bytes, places))
+    if suspicions:
+        slices = _Slices(
+            recorded=recorded,
+            saves=[_of_role(save.shards, role) for save in saves if save.step != 0],
+            unsuspected=current.keys() - {suspicion.rank for suspicion in judged.suspicions},
         )
-        # What is damaged by itself is told.
-        broken = {rank for rank, report in by_rank.items() if worst(report.findings) >= Severity.DAMAGE}
-        doubts = tuple(
-            suspicion
-            for suspicion in without_cleared(_of_every_rank(judged.suspicions, same_file), evidence)
-            if suspicion.rank not in broken and (suspicion.kind is not SuspicionKind.COPIED or role in COMPARED)
-        )
-        trained = [sample.tensors for sample in witnesses if sample.same_run and sample.step != 0]
-        reported |= {by_rank[rank].path for rank in current if any(rank in tensors for tensors in trained)}
-        places: dict[tuple[Rank, str], DifferingBytes] = {}
-        if context.compare_bytes is not None:
-            doubts = tuple(_located(doubts, by_rank, context.compare_bytes, places))
-        saved_tensors = [_of_role(save.shards, role) for save in saves if save.step != 0] if doubts else []
-        copies = _Copies(recorded, saved_tensors, current.keys() - {suspicion.rank for suspicion in judged.suspicions})
-        everybody = {*by_rank, *context.ranks}
-        doubts = tuple(
+        rebuilt = {rank for rank, report in by_rank.items() if report.path in context.rebuilt}
+        suspicions = [
             replace(
                 suspicion,
-                unheard=copies.unheard(suspicion, everybody, broken),
-                is_of_rebuilt=any(
-                    by_rank[rank].path in context.rebuilt for rank in (suspicion.rank, *suspicion.replicas)
-                ),
+                unheard=_unheard(suspicion, {*by_rank, *context.ranks}, damaged, slices),
+                is_of_rebuilt=not rebuilt.isdisjoint((suspicion.rank, *suspicion.replicas)),
             )
-            for suspicion in doubts
-        )
-        paths = {rank: report.path for rank, report in by_rank.items()}
-        findings += replica_findings(doubts, paths, places, context.name)
-        drifted |= {
-            by_rank[suspicion.rank].path: suspicion.since
-            for suspicion in doubts
+            for suspicion in suspicions
+        ]
+    trained = [sample.tensors for sample in samples if sample.same_run and sample.step != 0]
+    paths = {rank: report.path for rank, report in by_rank.items()}
+    return CopyComparison(
+        findings=replica_findings(suspicions, paths, places, context.name),
+        agreed={path: judged.agreed[same_file.get(rank, rank)] for rank, path in paths.items()},
+        is_open=judged.is_open or any(suspicion.kind is SuspicionKind.COPIED for suspicion in judged.suspicions),
+        drifted={
+            paths[suspicion.rank]: suspicion.since
+            for suspicion in suspicions
             if suspicion.kind is SuspicionKind.DRIFTED
-        }
-    return Compared(findings=tuple(findings), agreed=agreed, is_open=is_open, drifted=drifted, compared_paths=reported)
+        },
+        compared_paths={paths[rank] for rank in current if any(rank in tensors for tensors in trained)},
+    )
 
 
-class _Copies(NamedTuple):
-    """What tells who holds copies, be their files there or not."""
+class _Slices(NamedTuple):
+    """What tells which ranks hold the same slice of a tensor, even if their files are lost."""
 
     recorded: RecordedSlices | None
-    saved_tensors: Sequence[Mapping[Rank | None, TensorDigests]]
-    """At other checkpoints."""
-    undoubted: Collection[Rank]
-    """Whose files are there and not doubted: what is other in them is another slice."""
+    saves: Sequence[Mapping[Rank | None, TensorDigests]]
+    """The tensors of each rank at other checkpoints."""
+    unsuspected: Collection[Rank]
+    """Ranks with files that are not suspected: a tensor in which these differ is another slice."""
 
-    def unheard(self, suspicion: Suspicion, ranks: Iterable[Rank], broken: Collection[Rank]) -> tuple[Rank, ...]:
-        """Return who does not testify, though it holds a copy, or may.
-
-        Args:
-            suspicion: Of which file.
-            ranks: All that there are.
-            broken: Whose files are damaged by themselves.
-        """
-        if suspicion.kind not in _CONVICTS or len(suspicion.replicas) == 1:
-            return ()
-        ranks_left = {*ranks} - {suspicion.rank, *suspicion.replicas}
-        silent = {
-            rank for rank in ranks_left if any(self._may_hold(rank, name, suspicion) for name in suspicion.tensors)
-        }
-        return tuple(sorted(silent | {rank for rank in suspicion.replicas if rank in broken}))
-
-    def _may_hold(self, rank: Rank, name: str, suspicion: Suspicion) -> bool:
-        """Tell whether a rank holds a tensor's slice that is doubted; also if nothing tells what it holds."""
-        like = suspicion.replicas[0]
+    def may_be_shared(self, name: str, rank: Rank, peer: Rank) -> bool:
+        """Tell whether two ranks hold the same slice of a tensor; also if nothing tells what the first one holds."""
         slices = None if self.recorded is None else self.recorded.slices.get(name)
         if slices is not None:
-            return rank in slices and slices[rank] == slices.get(like)
-        shared_saves = [tensors for tensors in self.saved_tensors if rank in tensors and like in tensors]
-        if not shared_saves:
+            return rank in slices and slices[rank] == slices.get(peer)
+        of_both = [tensors for tensors in self.saves if rank in tensors and peer in tensors]
+        if not of_both:
             return True
-        return rank not in self.undoubted and any(
-            _of(name, tensors[rank]) == _of(name, tensors[like]) for tensors in shared_saves
+        return rank not in self.unsuspected and any(
+            _digest(name, tensors[rank]) == _digest(name, tensors[peer]) for tensors in of_both
         )
+
+
+def _unheard(
+    suspicion: Suspicion, ranks: Collection[Rank], damaged: Collection[Rank], slices: _Slices
+) -> tuple[Rank, ...]:
+    """Return the ranks that hold a copy, or may, and cannot be asked: the files are lost or damaged by themselves."""
+    if suspicion.kind not in _CONVICTS or len(suspicion.replicas) == 1:
+        return ()
+    others = {*ranks} - {suspicion.rank, *suspicion.replicas}
+    peer = suspicion.replicas[0]
+    silent = {rank for rank in others if any(slices.may_be_shared(name, rank, peer) for name in suspicion.tensors)}
+    return tuple(sorted(silent.union(rank for rank in suspicion.replicas if rank in damaged)))
 
 
 def _of_role(shards: Tensors, role: ShardRole) -> dict[Rank | None, TensorDigests]:
     return {rank: tensors for (rank, of), (_, tensors) in shards.items() if of is role}
 
 
-def _of(name: str, digests: TensorDigests) -> bytes | None:
+def _digest(name: str, digests: TensorDigests) -> bytes | None:
     at = bisect_left(digests.names, name)
     return digests.at(at) if digests.names[at : at + 1] == (name,) else None
 
@@ -216,29 +200,33 @@ def _by_role(reports: Iterable[ShardReport]) -> dict[ShardRole, dict[Rank, Shard
     return by_role
 
 
-def _same_files(by_rank: Mapping[Rank, ShardReport]) -> dict[Rank, Rank]:
-    """Return whose file a rank's is, too, by hard or symbolic links: one file is no copy of itself."""
+def _same_files(by_rank: Mapping[Rank, ShardReport], rebuilt: Mapping[str, str | None]) -> dict[Rank, Rank]:
+    """Return the ranks whose file is linked to another rank's, or rebuilt from it: one file is no copy of itself."""
     from ckpttool.core.records.hashed_json import is_on_disk
 
     first: dict[FileStamp, Rank] = {}
     same: dict[Rank, Rank] = {}
     for rank, report in sorted(by_rank.items()):
-        # Objects of equal content have equal stamps in some stores, where no two names are of one object.
+        # In some stores objects of equal content have equal stamps, but no two names are of one object.
         if report.stamp is not None and is_on_disk(report.stamp):
             first_rank = first.setdefault(report.stamp, rank)
             if first_rank != rank:
                 same[rank] = first_rank
+    by_path = {report.path: rank for rank, report in by_rank.items()}
+    for path, origin in rebuilt.items():
+        if path in by_path and origin is not None and origin in by_path:
+            origin_rank = by_path[origin]
+            same.setdefault(by_path[path], same.get(origin_rank, origin_rank))
     return same
 
 
-def _of_every_rank(doubts: Iterable[Suspicion], same_file: Mapping[Rank, Rank]) -> tuple[Suspicion, ...]:
-    """Return what is doubted of a file once for each rank whose file it is."""
-    ranks: dict[Rank, list[Rank]] = defaultdict(list)
-    for rank, first_rank in same_file.items():
-        ranks[first_rank].append(rank)
-    return tuple(
-        replace(suspicion, rank=rank) for suspicion in doubts for rank in (suspicion.rank, *ranks[suspicion.rank])
-    )
+def _of_every_rank(suspicions: Iterable[Suspicion], same_file: Mapping[Rank, Rank]) -> Iterator[Suspicion]:
+    """Yield a suspicion about a file once for each rank whose file it is."""
+    for suspicion in suspicions:
+        yield suspicion
+        for rank, first_rank in same_file.items():
+            if first_rank == suspicion.rank:
+                yield replace(suspicion, rank=rank)
 
 
 def _sample(save: SavedTensors, role: ShardRole, current: Mapping[Rank, ShardReport]) -> Sample:

@@ -1,4 +1,4 @@
-"""What replicas say of checkpoints that are judged one after the other: each is read once, and remembered."""
+"""Compare the replicas in checkpoints that are judged one after the other: each is read once, and remembered."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from ckpttool.core.domain.replicas import TENSOR_DIGEST_BYTES
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.domain.verdict import ShardReport
-from ckpttool.core.verify.copies import FromCopies, HeldTensors, Place, Reading, SeenShards, Tensors, tensors_of
+from ckpttool.core.verify.copies import CopyComparison, Place, Reading, SeenShards, ShardTensors, Tensors, tensors_of
 from ckpttool.core.verify.siblings.neighbours import Neighbours
-from ckpttool.replicas.comparing.compare import Compared, Context, SavedTensors, compare_replicas, looking_in
+from ckpttool.replicas.comparing.compare import Context, SavedTensors, compare_replicas, looking_in
 from ckpttool.replicas.rebuilt import rebuilt_from
 
 MOST_LOOKED_UP = 2
-"""Checkpoints before and after of which records are asked: a manifest of thousands of ranks takes a second to read."""
+"""Checkpoints before and after whose records are read: a manifest of thousands of ranks takes a second."""
 
 MOST_OTHERS = 8
-"""Checkpoints that a comparison takes: of thousands of ranks without any replica each takes some 20 MB."""
+"""Checkpoints in one comparison: with thousands of ranks and no replicas each takes some 20 MB."""
 
 
 class Replicas:
-    """Compares checkpoints of one tree with replicas."""
+    """Compares the replicas in the checkpoints of one tree."""
 
     def __init__(self, neighbours: Neighbours, reading: Reading) -> None:
-        """Take the checkpoints, and how to read them."""
+        """Take the checkpoints, and how they are read."""
         self._neighbours = neighbours
         self._reading = reading
         self._known: dict[CheckpointKey, Tensors] = {}
         self._read: set[CheckpointKey] = set()
         self._looked_up: set[CheckpointKey] = set()
         self.ahead: dict[CheckpointKey, list[ShardReport]] = {}
-        """Reports of checkpoints whose turn is still to come."""
+        """Reports of checkpoints that were read before they are judged themselves."""
 
     def compare(
         self,
@@ -42,68 +42,68 @@ class Replicas:
         shards: SeenShards,
         *,
         followed_by: Checkpoint | None,
-    ) -> Generator[ShardReport, None, FromCopies]:
-        """Yield the reports of what else had to be read, and return what is to be said of the checkpoint.
+    ) -> Generator[ShardReport, None, CopyComparison]:
+        """Yield the reports of the other shards that had to be read, and return the result for the checkpoint.
 
-        One other checkpoint is read where none is known; a second where the first leaves a doubt; more where they are
-        to be read anyway. None is where checksums prove every file, and none of them is odd: a checksum in a file does
-        not know whose it is, as a manifest does.
+        One other checkpoint is read if none is known, a second if the first leaves something suspected, and more only
+        if they are read in any case. None is read if checksums prove every file and nothing is suspected: a checksum
+        inside a file does not prove whose it is, as a manifest does.
 
         Args:
-            checkpoint: The one that is judged.
-            shards: What was seen of its shards.
-            followed_by: The one that is judged next.
+            checkpoint: The checkpoint that is judged.
+            shards: Its shards.
+            followed_by: The checkpoint that is judged next.
         """
         reports, seals, sealed, healed = shards
         checkpoint_tensors = tensors_of(reports)
         self.keep(checkpoint, checkpoint_tensors)
         if not _may_have_replicas(checkpoint_tensors):
-            return FromCopies()
+            return CopyComparison()
         requested = {*self._reading.requested, *(() if followed_by is None else (followed_by.key,))}
         older, later = self._neighbours.in_line(checkpoint)
         self._look_up((*older[:MOST_LOOKED_UP], *later[:MOST_LOOKED_UP]))
-        ranks = {*checkpoint.ranks, *map(Rank, range(checkpoint.topology.world_size or 0))}
-        slices, look = self._reading.slices(checkpoint), looking_in(self._reading.storage)
-        rebuilt = {**dict.fromkeys(healed), **rebuilt_from(reports, seals)}
-        known = Context(slices, look, checkpoint.name, sealed, rebuilt, ranks)
-        also_read: list[str] = []
+        context = Context(
+            recorded=self._reading.slices(checkpoint),
+            compare_bytes=looking_in(self._reading.storage),
+            name=checkpoint.name,
+            sealed=sealed,
+            rebuilt={**dict.fromkeys(healed), **rebuilt_from(reports, seals)},
+            ranks={*checkpoint.ranks, *map(Rank, range(checkpoint.topology.world_size or 0))},
+        )
         has_checksums = all(map(_has_checksum, reports))
         is_sealed = has_checksums and all(not report.checksum_matched or report.path in sealed for report in reports)
+        also_read: list[str] = []
         while True:
-            saved = [*self._saved(checkpoint, older, older=True), *self._saved(checkpoint, later, older=False)]
-            compared = compare_replicas(reports, saved, known)
+            saves = [*self._saves(checkpoint, older, older=True), *self._saves(checkpoint, later, older=False)]
+            compared = compare_replicas(reports, saves, context)
             is_settled = self._reading.only_asked or is_sealed or (has_checksums and not compared.findings)
             unread = [save for save in (*older, *later) if save.key not in self._known.keys() | self._read]
-            following = self._following(unread, compared, len(saved), requested)
+            following = self._following(unread, compared, len(saves), requested)
             if following is None or (is_settled and following.key not in requested):
-                names = tuple(save.name for save in saved)
-                return FromCopies(
-                    findings=compared.findings,
-                    agreed=compared.agreed,
-                    compared_with=names,
-                    also_read=tuple(also_read),
-                    compared_paths=compared.compared_paths,
-                    drifted=compared.drifted,
-                )
-            if following.key not in requested:
-                also_read.append(following.name)
-            tensors: dict[Place, HeldTensors] = {}
-            ahead = self.ahead.setdefault(following.key, []) if following.key in requested else None
-            for report in self._reading.read(following, checkpoint_tensors.keys() if ahead is None else None):
-                tensors |= tensors_of((report,))
-                if ahead is not None:
+                names = tuple(save.name for save in saves)
+                return compared._replace(compared_with=names, also_read=tuple(also_read))
+            tensors: dict[Place, ShardTensors] = {}
+            if following.key in requested:
+                ahead = self.ahead.setdefault(following.key, [])
+                for report in self._reading.read(following, None):
+                    tensors |= tensors_of((report,))
                     ahead.append(report)
-                yield report
+                    yield report
+            else:
+                also_read.append(following.name)
+                for report in self._reading.read(following, checkpoint_tensors.keys()):
+                    tensors |= tensors_of((report,))
+                    yield report
             self.keep(following, tensors)
 
     @staticmethod
     def _following(
-        unread: Sequence[Checkpoint], compared: Compared, known_count: int, requested: Collection[CheckpointKey]
+        unread: Sequence[Checkpoint], compared: CopyComparison, known: int, requested: Collection[CheckpointKey]
     ) -> Checkpoint | None:
-        """Return which other checkpoint is to be read next; None where it would cost more than it may tell."""
-        if known_count >= MOST_OTHERS or not unread:
+        """Return which other checkpoint is to be read next; None if reading would cost more than it may show."""
+        if known >= MOST_OTHERS or not unread:
             return None
-        if not known_count or (known_count == 1 and compared.findings):
+        if known == 0 or (known == 1 and compared.findings):
             return unread[0]
         if not compared.is_open:
             return None
@@ -119,14 +119,14 @@ class Replicas:
             self._known.pop(next(iter(self._known)))
 
     def _look_up(self, checkpoints: Iterable[Checkpoint]) -> None:
-        """Take what records have of the nearest others, each once."""
+        """Read the records of the nearest other checkpoints, each once."""
         for checkpoint in checkpoints:
             if checkpoint.key not in self._looked_up and checkpoint.key not in self._known:
                 self._looked_up.add(checkpoint.key)
                 if tensors := self._reading.recorded(checkpoint):
                     self._known[checkpoint.key] = tensors
 
-    def _saved(
+    def _saves(
         self, checkpoint: Checkpoint, companions: Iterable[Checkpoint], *, older: bool
     ) -> Iterator[SavedTensors]:
         for companion in companions:
@@ -141,7 +141,7 @@ class Replicas:
 
 
 def _may_have_replicas(tensors: Tensors) -> bool:
-    """Tell whether two ranks hold the same of any tensor: where none do, no other checkpoint is worth reading.
+    """Tell whether a tensor is equal on two ranks: if none is, no other checkpoint is worth reading.
 
     One tensor after the other: all digests of thousands of ranks at once would be half a GB of small values.
     """
@@ -161,5 +161,5 @@ def _may_have_replicas(tensors: Tensors) -> bool:
 
 
 def _has_checksum(report: ShardReport) -> bool:
-    """Tell whether a checksum says what a copy would, for the shard or against it."""
+    """Tell whether a checksum proves the shard, or its damage."""
     return report.checksum_matched or any(finding.code is Code.CHECKSUM_MISMATCH for finding in report.findings)

@@ -27,39 +27,47 @@ class Sample:
     """Of the ranks whose tensors had the names, types and shapes that they have at the one that is judged."""
 
 
-def believed(recorded: RecordedSlices | None, digests: Mapping[Rank, TensorDigests]) -> RecordedSlices | None:
-    """Return a record where it may be of a save that holds these tensors; None where they contradict it.
+def credible_record(recorded: RecordedSlices | None, current: Mapping[Rank, TensorDigests]) -> RecordedSlices | None:
+    """Return a record unless the tensors of the save contradict it: then it is of another parallel layout.
 
-    One that was not written with the save may be of another arrangement. Then those who should hold the same differ in
-    many tensors, and not one file from all others; or several differ in one tensor; or most tensors that should be
-    sliced are the same in all slices.
+    Only a record that was not written with the save may be. Three things contradict it: several replicas of one slice
+    differ in a tensor; single replicas differ in more than few tensors, and these are not all one file's; most tensors
+    that should be sliced are equal in two slices.
+
+    Args:
+        recorded: The slices of each rank by the trainer's own record.
+        current: The tensors of each rank at the save.
     """
     if recorded is None or recorded.is_of_save:
         return recorded
     places = {
-        id(tensor_digests.names): {name: at for at, name in enumerate(tensor_digests.names)}
-        for tensor_digests in digests.values()
+        id(digests.names): {name: index for index, name in enumerate(digests.names)} for digests in current.values()
     }
-    compared = pairs = sliced = agreeing = 0
-    outliers = Counter[Rank]()
+    replicated = sliced = equal_slices = differing_pairs = 0
+    outvoted = Counter[Rank]()
     for name, slices in recorded.slices.items():
-        holders: dict[int, dict[bytes, list[Rank]]] = defaultdict(lambda: defaultdict(list))
-        for rank, tensor_digests in digests.items():
-            at = places[id(tensor_digests.names)].get(name)
-            if at is not None and rank in slices:
-                holders[slices[rank]][tensor_digests.at(at)].append(rank)
-        by_size = [sorted(values.values(), key=len) for values in holders.values()]
-        parted = [rank for ranks in by_size for few_ranks in ranks[:-1] for rank in few_ranks]
-        if len(parted) > 1:
+        by_slice: dict[int, dict[bytes, list[Rank]]] = defaultdict(lambda: defaultdict(list))
+        for rank, digests in current.items():
+            index = places[id(digests.names)].get(name)
+            if index is not None and rank in slices:
+                by_slice[slices[rank]][digests.at(index)].append(rank)
+        replicated += any(sum(map(len, by_value.values())) > 1 for by_value in by_slice.values())
+        differing = 0
+        for by_value in by_slice.values():
+            *fewer, most = sorted(by_value.values(), key=len)
+            differing += sum(map(len, fewer))
+            if fewer and len(most) > 1:
+                outvoted.update(fewer[0])
+            elif fewer:
+                differing_pairs += 1
+        if differing > 1:
             return None
-        compared += any(len(ranks) > 1 or len(ranks[-1]) > 1 for ranks in by_size)
-        is_outvoted = bool(parted) and all(len(ranks[-1]) > 1 for ranks in by_size if len(ranks) > 1)
-        outliers.update(parted if is_outvoted else ())
-        pairs += bool(parted) and not is_outvoted
-        sliced += len(holders) > 1
-        agreeing += sum(map(len, holders.values())) > len({value for values in holders.values() for value in values})
-    torn = pairs + outliers.total() - max(outliers.values(), default=0)
-    return recorded if torn <= max(0, few(compared)) and 2 * agreeing <= sliced else None
+        sliced += len(by_slice) > 1
+        values = {value for by_value in by_slice.values() for value in by_value}
+        equal_slices += len(values) < sum(map(len, by_slice.values()))
+    of_other_files = outvoted.total() - max(outvoted.values(), default=0)
+    is_contradicted = differing_pairs + of_other_files > max(0, few(replicated)) or 2 * equal_slices > sliced
+    return None if is_contradicted else recorded
 
 
 FEW = 2

@@ -13,7 +13,7 @@ from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.domain.verdict import Level
 from ckpttool.replicas.comparing.findings import replica_findings
 from ckpttool.replicas.comparing.judge import judge_replicas
-from ckpttool.replicas.comparing.model import Sample, believed
+from ckpttool.replicas.comparing.model import Sample, credible_record
 from tests.replicas.comparing.held import digest
 from tests.support.healthy_trees import alarms
 from tests.support.parallel_trainings import Training, drawn, parallel_tree
@@ -66,7 +66,7 @@ def said(training: Training, recorded: int | None = None) -> Iterator[tuple[int,
             now = {rank: held for rank, (_, held) in ranks.items()}
             # Whoever reads strategy files takes none of another number of ranks.
             told = None if recorded is None or training.meshes[recorded].world != len(now) else record
-            judged = judge_replicas(now, witnesses, believed(told, now))
+            judged = judge_replicas(now, witnesses, credible_record(told, now))
             paths = {rank: f"rank_{rank}" for rank in ranks}
             yield from ((step, known, finding) for finding in replica_findings(judged.suspicions, paths))
 

@@ -156,3 +156,11 @@ def test_a_file_that_two_ranks_share_is_doubted_at_both(tree: Path) -> None:
         ((0,), Severity.SUSPECT),
         ((1,), Severity.SUSPECT),
     ]
+
+
+def test_a_checkpoint_whose_tensors_cannot_be_read_is_read_once(tree: Path) -> None:
+    for path in tree.glob("rank_*/*15_2.ckpt"):
+        path.write_bytes(path.read_bytes()[:-100] + b"\xff" * 100)
+    verdict = judged(tree)
+
+    assert (verdict.also_read, verdict.compared_with) == (("15_2", "10_2"), ("10_2",))

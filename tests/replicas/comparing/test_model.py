@@ -1,4 +1,4 @@
-"""When a record of who holds which slice is believed."""
+"""When a record of who holds which slice is credible_record."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from ckpttool.core.domain.replicas import TENSOR_DIGEST_BYTES, RecordedSlices, TensorDigests
 from ckpttool.core.domain.units import Rank
-from ckpttool.replicas.comparing.model import believed
+from ckpttool.replicas.comparing.model import credible_record
 
 
 @pytest.mark.parametrize(
@@ -31,4 +31,4 @@ def test_who_differs_tells_whether_a_record_of_the_start_is_of_another_arrangeme
         for rank, letters in digests.items()
     }
     record = RecordedSlices(source="strategy", slices=dict.fromkeys(names, dict.fromkeys(ranks, 0)), is_of_save=False)
-    assert (believed(record, held) is record) is is_believed
+    assert (credible_record(record, held) is record) is is_believed
