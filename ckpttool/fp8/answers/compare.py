@@ -8,10 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.units import counted
-from ckpttool.core.formats.strict_json import measured
+from ckpttool.core.formats.strict_json import measured, number
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.json import Document, finding_document
 from ckpttool.core.render.text import Pairs, Picture, line, stack
+from ckpttool.fp8.files.document import as_json, fields_of
 from ckpttool.fp8.model.curves import (
     Comparison,
     CurveClass,
@@ -20,7 +21,6 @@ from ckpttool.fp8.model.curves import (
     Effect,
     Evals,
     FloorFrom,
-    Gap,
     PairedBy,
     Spike,
     TaskChange,
@@ -60,10 +60,30 @@ _ADVICE = {
 }
 
 
+_SENTENCES = {
+    CurveClass.DIVERGED: "The candidate has diverged",
+    CurveClass.EARLY: "The candidate is {worse} from the start",
+    CurveClass.STEP: "The candidate is {worse}{since}, and by as much ever since",
+    CurveClass.DRIFT: "The candidate is {worse}{since}, and more so with each further step",
+    CurveClass.LATE: "The candidate is {worse}{since}; whether that grows cannot be told",
+    CurveClass.TRANSIENT: "The candidate left the baseline for longer than that ever left its own course, "
+    "and came back",
+    CurveClass.INCONCLUSIVE: "Whether the candidate leaves the baseline cannot be told",
+    CurveClass.SPIKES: "The candidate {matches}, but for spikes that pass as quickly as the baseline's",
+    CurveClass.MATCH: "The candidate {matches}",
+}
+_MATCHES = {
+    Downstream.ALL: "matches the baseline in its loss, and in hardly any downstream task",
+    Downstream.SOME: "matches the baseline in its loss, and is worse at some downstream tasks",
+    Downstream.NONE: "matches the baseline",
+    None: "matches the baseline",
+}
+
+
 def document(answer: CurvesAnswer) -> Document:
     """`ckpttool/fp8-compare/1`: how far two trainings are apart, since when, and in which way."""
     comparison = answer.comparison
-    floor, onset = comparison.floor, comparison.onset
+    gap, floor, norm, limit = comparison.gap, comparison.floor, comparison.norm_gap, measured(comparison.limit)
     return {
         "schema": "ckpttool/fp8-compare/1",
         "baseline": reading_document(answer.baseline),
@@ -77,45 +97,38 @@ def document(answer: CurvesAnswer) -> Document:
         "pairing": measured(comparison.pairing),
         "class": comparison.kind.value,
         "case": _case(answer),
-        "shape": None if comparison.shape is None else comparison.shape.value,
+        "shape": as_json(comparison.shape),
         "effect": comparison.effect.value,
         "matters": comparison.matters,
-        "gap": None if comparison.gap is None else measured(comparison.gap.mean),
+        "gap": as_json(gap and gap.mean),
         "relative_gap": measured(comparison.relative_gap),
-        "interval": _interval(comparison.gap),
-        "floor": None if floor is None else measured(floor.value),
-        "floor_from": None if floor is None else floor.source.value,
+        "interval": as_json(gap and (gap.low, gap.high)),
+        "floor": as_json(floor and floor.value),
+        "floor_from": as_json(floor and floor.source),
         "tolerance": measured(comparison.tolerance),
-        "limit": measured(comparison.limit),
-        "smallest_visible": measured(comparison.limit),
-        "onset": None
-        if onset is None
-        else {"step": onset.step, "not_before": onset.not_before, "not_after": onset.not_after},
-        "spikes": [_spike_document(spike) for spike in comparison.spikes],
-        "gradient_norm": None
-        if comparison.norm_gap is None
-        else {"gap_of_log": measured(comparison.norm_gap.mean), "interval": _interval(comparison.norm_gap)},
-        "windows": [
-            {"first": window.first, "last": window.last, "gap": measured(window.gap)} for window in comparison.windows
-        ],
+        "limit": limit,
+        "smallest_visible": limit,
+        "onset": as_json(comparison.onset),
+        "spikes": [_spike(spike) for spike in comparison.spikes],
+        "gradient_norm": as_json(norm and {"gap_of_log": norm.mean, "interval": (norm.low, norm.high)}),
+        "windows": as_json(comparison.windows),
         "evals": None if answer.evals is None else _evals_document(answer.evals),
         "notes": list(comparison.notes),
         "findings": [finding_document(finding) for finding in comparison.findings],
     }
 
 
-def _case(answer: CurvesAnswer) -> str | None:
-    evals = answer.evals
-    if evals is not None and evals.verdict in {Downstream.ALL, Downstream.SOME}:
-        return str(evals.verdict.value)
-    return _CASES.get(answer.comparison.kind)
+def _evals_document(evals: Evals) -> Document:
+    tasks = ({**fields_of(task, number), "error": measured(task.error), "z": measured(task.z)} for task in evals.tasks)
+    return {
+        "verdict": as_json(evals.verdict),
+        "changed": list(evals.changed),
+        "dropped": list(evals.dropped),
+        "tasks": list(tasks),
+    }
 
 
-def _interval(gap: Gap | None) -> Document:
-    return None if gap is None else [measured(gap.low), measured(gap.high)]
-
-
-def _spike_document(spike: Spike) -> Document:
+def _spike(spike: Spike) -> Document:
     return {
         "run": "candidate" if spike.candidate else "baseline",
         "first": spike.first,
@@ -125,23 +138,11 @@ def _spike_document(spike: Spike) -> Document:
     }
 
 
-def _evals_document(evals: Evals) -> Document:
-    return {
-        "verdict": None if evals.verdict is None else evals.verdict.value,
-        "changed": list(evals.changed),
-        "dropped": list(evals.dropped),
-        "tasks": [
-            {
-                "task": task.task,
-                "metric": task.metric,
-                "baseline": task.baseline,
-                "candidate": task.candidate,
-                "error": measured(task.error),
-                "z": measured(task.z),
-            }
-            for task in evals.tasks
-        ],
-    }
+def _case(answer: CurvesAnswer) -> str | None:
+    evals = answer.evals
+    if evals is not None and evals.verdict in {Downstream.ALL, Downstream.SOME}:
+        return str(evals.verdict.value)
+    return _CASES.get(answer.comparison.kind)
 
 
 def table(answer: CurvesAnswer) -> RenderableType:
@@ -172,39 +173,13 @@ def _headline(answer: CurvesAnswer) -> Text:
     return line(f"{_sentence(answer)}{f' (case {case})' if case else ''}", style=style)
 
 
-def _sentence(answer: CurvesAnswer) -> str:  # noqa: PLR0911 (one for each class)
-    comparison = answer.comparison
-    gap, onset = comparison.gap, comparison.onset
-    worse = "better" if gap is not None and gap.mean < 0 else "worse"
-    since = "" if onset is None else f" since step {onset.step}"
-    match comparison.kind:
-        case CurveClass.DIVERGED:
-            return "The candidate has diverged"
-        case CurveClass.EARLY:
-            return f"The candidate is {worse} from the start"
-        case CurveClass.STEP:
-            return f"The candidate is {worse}{since}, and by as much ever since"
-        case CurveClass.DRIFT:
-            return f"The candidate is {worse}{since}, and more so with each further step"
-        case CurveClass.LATE:
-            return f"The candidate is {worse}{since}; whether that grows cannot be told"
-        case CurveClass.TRANSIENT:
-            return "The candidate left the baseline for longer than that ever left its own course, and came back"
-        case CurveClass.INCONCLUSIVE:
-            return "Whether the candidate leaves the baseline cannot be told"
-        case CurveClass.SPIKES:
-            return f"The candidate {_but(answer)}, but for spikes that pass as quickly as the baseline's"
-        case CurveClass.MATCH:
-            return f"The candidate {_but(answer)}"
-
-
-def _but(answer: CurvesAnswer) -> str:
-    verdict = None if answer.evals is None else answer.evals.verdict
-    if verdict is Downstream.ALL:
-        return "matches the baseline in its loss, and in hardly any downstream task"
-    if verdict is Downstream.SOME:
-        return "matches the baseline in its loss, and is worse at some downstream tasks"
-    return "matches the baseline"
+def _sentence(answer: CurvesAnswer) -> str:
+    gap, onset = answer.comparison.gap, answer.comparison.onset
+    return _SENTENCES[answer.comparison.kind].format(
+        worse="better" if gap is not None and gap.mean < 0 else "worse",
+        since="" if onset is None else f" since step {onset.step}",
+        matches=_MATCHES[None if answer.evals is None else answer.evals.verdict],
+    )
 
 
 def _numbers(comparison: Comparison) -> Iterator[tuple[str, str]]:

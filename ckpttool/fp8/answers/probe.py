@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ckpttool.core.domain.units import counted
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.json import Document, finding_document
+from ckpttool.fp8.files.document import as_json, fields_of
 from ckpttool.fp8.model.fp8 import Recipe
 from ckpttool.fp8.model.probe import CastNumbers, Fp8Probe, GatedNumbers, Lines, ProbedTensor, Risk, TensorRole
 from ckpttool.inspect.answers import dims, named
@@ -37,7 +38,7 @@ def document(answer: Fp8Probe) -> Document:
             {"recipe": recipe.value, "format": answer.question.formats[0].value} for recipe in answer.question.judged
         ],
         "tensors": [tensor_document(tensor) for tensor in answer.tensors],
-        "layers": [{"layer": layer.layer, "risk": layer.risk.value, "worst": layer.worst} for layer in answer.layers],
+        "layers": as_json(answer.layers),
         "swiglu": [_gate(pair) for pair in answer.gated],
         "history": list(answer.history),
         "findings": [finding_document(finding) for finding in answer.findings],
@@ -46,40 +47,17 @@ def document(answer: Fp8Probe) -> Document:
 
 def tensor_document(tensor: ProbedTensor) -> Document:
     """Spell one tensor: a row of `--stats`, too."""
-    numbers = tensor.numbers
-    return {
-        "name": numbers.name,
-        "path": numbers.path,
-        "rank": numbers.rank,
-        "layer": tensor.layer,
-        "role": tensor.role.value,
-        "risk": tensor.risk.value,
-        "dtype": numbers.dtype,
-        "shape": list(numbers.shape),
-        "elements": numbers.elements,
-        "sampled": numbers.sampled,
-        "amax": _figure(numbers.amax),
-        "nonfinite": numbers.nonfinite,
-        "amax_over_rms": _figure(numbers.amax_over_rms),
-        "bits": _figure(numbers.bits),
-        "live": _lines(numbers.live),
-        "recipes": [_cast(cast, risk) for cast, risk in zip(numbers.recipes, tensor.risks, strict=True)],
-    }
+    numbers = fields_of(tensor.numbers, _figure)
+    recipes = [_cast(cast, risk) for cast, risk in zip(tensor.numbers.recipes, tensor.risks, strict=True)]
+    place = {name: numbers[name] for name in ("name", "path", "rank")}
+    judged = {"layer": tensor.layer, "role": tensor.role.value, "risk": tensor.risk.value}
+    return {**place, **judged, **numbers, "recipes": recipes}
 
 
 def _cast(cast: CastNumbers, risk: Risk) -> Document:
     return {
-        "recipe": cast.recipe.value,
-        "format": cast.format.value,
-        "scale": _figure(cast.scale),
+        **fields_of(cast, _figure),
         "channel_snr_db": _decibels(cast.channel_snr_db),
-        "gone": _lines(cast.gone),
-        "faint": _lines(cast.faint),
-        "underflow": _figure(cast.underflow),
-        "subnormal": _figure(cast.subnormal),
-        "saturated": _figure(cast.saturated),
-        "lost": _figure(cast.lost),
-        "lost_error": _figure(cast.lost_error),
         "snr_db": _decibels(cast.snr_db),
         "cosine": None if cast.cosine is None else round(cast.cosine, 6),
         "risk": risk.value,
@@ -87,15 +65,9 @@ def _cast(cast: CastNumbers, risk: Risk) -> Document:
 
 
 def _gate(pair: GatedNumbers) -> Document:
-    return {
-        "name": pair.name,
-        "path": pair.path,
-        "rank": pair.rank,
-        "units": pair.units,
-        "gain_over_median": float(f"{pair.gain_over_median:.4g}") if math.isfinite(pair.gain_over_median) else "inf",
-        "unit": pair.unit,
-        "alignment": round(pair.alignment, 4),
-    }
+    gain = pair.gain_over_median
+    shown_gain = float(f"{gain:.4g}") if math.isfinite(gain) else "inf"
+    return {**fields_of(pair), "gain_over_median": shown_gain, "alignment": round(pair.alignment, 4)}
 
 
 def stats_lines(answer: Fp8Probe) -> Iterator[str]:
@@ -104,13 +76,9 @@ def stats_lines(answer: Fp8Probe) -> Iterator[str]:
         yield json.dumps(tensor_document(tensor)) + "\n"
 
 
-def _lines(lines: Lines | None) -> Document | None:
-    return None if lines is None else {"rows": lines.rows, "columns": lines.columns}
-
-
-def _figure(value: float | None) -> float | None:
+def _figure(value: float) -> float:
     """Round to as many digits as sums of F32 are good for, so that every machine says the same."""
-    return None if value is None else float(f"{value:.5g}")
+    return float(f"{value:.5g}")
 
 
 def _decibels(value: float | None) -> float | None:

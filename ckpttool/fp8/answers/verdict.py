@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.units import counted
 from ckpttool.core.formats.strict_json import measured
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.json import Document
 from ckpttool.core.render.text import Pairs, Table, line, stack
 from ckpttool.fp8.answers.experiment import flags
+from ckpttool.fp8.files.document import as_json, fields_of
 from ckpttool.fp8.files.plan import change_document
 from ckpttool.fp8.model.plan import Cure, Fp8Verdict, Shown, VerdictKind
 from ckpttool.health.answers.reading import listed
@@ -29,53 +31,49 @@ _HEADLINES = {
     VerdictKind.INNOCENT: "FP8 is innocent",
 }
 
+_NO_LOG = "it has no log"
+
 
 def document(answer: Fp8Verdict) -> Document:
     """`ckpttool/fp8-verdict/1`: who is guilty, what to change, or which round comes next."""
+    shares = answer.shares
     return {
         "schema": "ckpttool/fp8-verdict/1",
         "round": answer.round,
         "verdict": answer.kind.value,
         "because": answer.because,
-        "culprits": [gemm.value for gemm in answer.culprits],
-        "operands": [operand.value for operand in answer.operands],
+        "culprits": as_json(answer.culprits),
+        "operands": as_json(answer.operands),
         "layers": answer.layers,
         "explains": measured(answer.explains),
         "cure": None if answer.cure is None else _cure_document(answer.cure),
-        "experiments": [_shown_document(experiment) for experiment in answer.experiments],
-        "shares": None if answer.shares is None else {gemm.value: measured(share) for gemm, share in answer.shares},
+        "experiments": [_shown(shown_) for shown_ in answer.experiments],
+        "shares": None if shares is None else {gemm.value: measured(share) for gemm, share in shares},
         "floor": measured(answer.floor),
         "limit": measured(answer.limit),
-        "next": None
-        if answer.next is None
-        else {"round": answer.next.round, "ids": list(answer.next.ids), "steps": answer.next.steps},
+        "next": as_json(answer.next),
         "notes": list(answer.notes),
     }
 
 
 def _cure_document(cure: Cure) -> Document:
-    return {
-        "id": cure.id,
-        "restores": cure.restores,
-        "keeps_fp8": cure.keeps_fp8,
-        "change": None if cure.change is None else {**change_document(cure.change)},
-    }
+    change = None if cure.change is None else change_document(cure.change)
+    return {**fields_of(replace(cure, change=None)), "change": change}
 
 
-def _shown_document(shown_: Shown) -> Document:
+def _shown(result: Shown) -> Document:
+    gap, bounds = result.gap, [measured(result.recovered_low), measured(result.recovered_high)]
     return {
-        "id": shown_.id,
-        "valid": shown_.gate.is_valid,
-        "as_planned": shown_.gate.as_planned.value,
-        "reason": shown_.gate.reason,
-        "gap": None if shown_.gap is None else measured(shown_.gap.mean),
-        "interval": None if shown_.gap is None else [measured(shown_.gap.low), measured(shown_.gap.high)],
-        "recovered": measured(shown_.recovered),
-        "recovered_interval": None
-        if shown_.recovered_low is None or shown_.recovered_high is None
-        else [measured(shown_.recovered_low), measured(shown_.recovered_high)],
-        "answer": None if shown_.outcome is None else shown_.outcome.value,
-        "note": shown_.note,
+        "id": result.id,
+        "valid": result.gate.is_valid,
+        "as_planned": result.gate.as_planned.value,
+        "reason": result.gate.reason,
+        "gap": as_json(gap and gap.mean),
+        "interval": as_json(gap and (gap.low, gap.high)),
+        "recovered": measured(result.recovered),
+        "recovered_interval": None if None in bounds else bounds,
+        "answer": as_json(result.outcome),
+        "note": result.note,
     }
 
 
@@ -92,7 +90,7 @@ def table(answer: Fp8Verdict) -> RenderableType:
     left_out = [
         experiment
         for experiment in answer.experiments
-        if not experiment.gate.is_valid and experiment.gate.reason != "it has no log"
+        if not experiment.gate.is_valid and experiment.gate.reason != _NO_LOG
     ]
     parts += listed("Left out:", [line(shown(f"{row.id}: {row.gate.reason}")) for row in left_out])
     if answer.shares is not None:
@@ -112,8 +110,15 @@ def _table(answer: Fp8Verdict) -> RenderableType:
     drawn = Table()
     for heading in ("ID", "COUNTS", "GAP", "RESTORED", "ANSWER"):
         drawn.add_column(heading, no_wrap=True, justify="right" if heading in {"GAP", "RESTORED"} else "left")
-    for experiment in answer.experiments:
-        drawn.add_row(experiment.id, _counts(experiment), _gap(experiment), _share(experiment), _answer(experiment))
+    for result in answer.experiments:
+        counts = "yes" if result.gate.is_valid else "no"
+        drawn.add_row(
+            result.id,
+            "no log" if result.gate.reason == _NO_LOG else counts,
+            "" if result.gap is None else f"{result.gap.mean:+.4g}",
+            "" if result.recovered is None else f"{result.recovered:.1%}",
+            "" if result.outcome is None else result.outcome.value,
+        )
     return drawn
 
 
@@ -136,21 +141,3 @@ def _cure_lines(cure: Cure) -> list[str]:
         return [f"see the folder {cure.id}, once it is planned"]
     options = list(flags(change))
     return [*options, *(f"file {name} of the folder {cure.id}" for name, _ in change.files)] or list(change.notes)
-
-
-def _counts(each: Shown) -> str:
-    if each.gate.reason == "it has no log":
-        return "no log"
-    return {True: "yes", False: "no"}[each.gate.is_valid]
-
-
-def _gap(each: Shown) -> str:
-    return "" if each.gap is None else f"{each.gap.mean:+.4g}"
-
-
-def _share(each: Shown) -> str:
-    return "" if each.recovered is None else f"{each.recovered:.1%}"
-
-
-def _answer(each: Shown) -> str:
-    return "" if each.outcome is None else each.outcome.value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import TypeVar
 
@@ -25,6 +25,7 @@ from ckpttool.core.formats.strict_json import (
     measured,
     parse_json,
 )
+from ckpttool.fp8.files.document import as_json, fields_of
 from ckpttool.fp8.model.curves import CurveClass, FloorFrom, Onset
 from ckpttool.fp8.model.fp8 import Arithmetic, Gemm, Operand, Recipe
 from ckpttool.fp8.model.plan import (
@@ -54,7 +55,7 @@ def plan_document(plan: Fp8Plan) -> dict[str, Json]:
         "round": plan.round,
         "framework": plan.framework,
         "versions": {"framework": plan.framework_version, "te": plan.engine_version},
-        "recipe": None if plan.recipe is None else plan.recipe.value,
+        "recipe": as_json(plan.recipe),
         "compare": suspicion_document(plan.suspicion),
         "start": {
             "name": start.name,
@@ -81,18 +82,8 @@ def plan_document(plan: Fp8Plan) -> dict[str, Json]:
 
 def suspicion_document(suspicion: Suspicion) -> dict[str, Json]:
     """Spell what the comparison said."""
-    onset = suspicion.onset
-    return {
-        "class": suspicion.kind.value,
-        "gap": measured(suspicion.gap),
-        "relative_gap": measured(suspicion.relative_gap),
-        "limit": measured(suspicion.limit),
-        "tolerance": measured(suspicion.tolerance),
-        "floor_from": None if suspicion.floor_from is None else suspicion.floor_from.value,
-        "onset": None
-        if onset is None
-        else {"step": onset.step, "not_before": onset.not_before, "not_after": onset.not_after},
-    }
+    document = fields_of(suspicion)
+    return {"class": document.pop("kind"), **document}
 
 
 def experiment_document(experiment: Experiment) -> dict[str, Json]:
@@ -102,10 +93,10 @@ def experiment_document(experiment: Experiment) -> dict[str, Json]:
         "id": trial.id,
         "round": trial.round,
         "title": trial.title,
-        "arithmetic": {gemm.value: trial.products.of(gemm).value for gemm in Gemm},
+        "arithmetic": as_json(trial.products),
         "layers": trial.layers or "all",
-        "operand": None if trial.operand is None else trial.operand.value,
-        "recipe": None if trial.recipe is None else trial.recipe.value,
+        "operand": as_json(trial.operand),
+        "recipe": as_json(trial.recipe),
         "regrouped": trial.is_regrouped,
         "drops_history": trial.drops_history,
         "without": [*trial.without],
@@ -124,13 +115,8 @@ def experiment_document(experiment: Experiment) -> dict[str, Json]:
 
 def change_document(change: Change) -> dict[str, Json]:
     """Spell what is changed; of files their names."""
-    return {
-        "remove": [*change.remove],
-        "set": dict(change.set),
-        "env": dict(change.env),
-        "files": [name for name, _ in change.files],
-        "notes": [*change.notes],
-    }
+    names: list[Json] = [name for name, _ in change.files]
+    return {**fields_of(change), "set": dict(change.set), "env": dict(change.env), "files": names}
 
 
 def parse_plan(data: bytes, *, where: str) -> Fp8Plan:
@@ -145,135 +131,159 @@ def parse_plan(data: bytes, *, where: str) -> Fp8Plan:
     """
     try:
         document = as_object(parse_json(data, where=where, limit=LIMIT), where=where)
-        return _plan(document, where)
+        return _plan(_Record(document, where))
     except (ParseError, ValueError) as error:
         raise UnsafeError(f"{error!s:.500}: no plan of ckpttool's") from None
 
 
-def _plan(document: Mapping[str, Json], where: str) -> Fp8Plan:
-    if document.get("schema") != SCHEMA:
-        raise ParseError(f"expected {SCHEMA}", where=where, key="schema")
-    versions, start = get_object(document, "versions", where=where), get_object(document, "start", where=where)
-    layers, window = get_object(document, "layers", where=where), get_list(document, "window", where=where)
+class _Record:
+    """An object of the document; what a key holds is read as what it must be, or is a `ParseError`."""
+
+    def __init__(self, raw: Mapping[str, Json], where: str) -> None:
+        self._raw, self._where = raw, where
+
+    def has(self, key: str) -> bool:
+        return self._raw.get(key) is not None
+
+    def error(self, problem: str, key: str) -> ParseError:
+        return ParseError(problem, where=self._where, key=key)
+
+    def text(self, key: str) -> str:
+        return get_str(self._raw, key, where=self._where)
+
+    def optional_text(self, key: str) -> str | None:
+        return get_optional_str(self._raw, key, where=self._where)
+
+    def whole(self, key: str, minimum: int = 0) -> int:
+        return get_int(self._raw, key, minimum=minimum, where=self._where)
+
+    def step(self, key: str) -> Step:
+        return Step(self.whole(key))
+
+    def number(self, key: str) -> float | None:
+        return get_optional_float(self._raw, key, where=self._where)
+
+    def flag(self, key: str) -> bool:
+        return get_bool(self._raw, key, where=self._where)
+
+    def items(self, key: str) -> Sequence[Json]:
+        return get_list(self._raw, key, where=self._where)
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        items = as_list(self._raw.get(key), where=self._where, key=key)
+        return tuple(as_str(item, where=self._where, key=key) for item in items)
+
+    def pairs(self, key: str) -> tuple[tuple[str, str], ...]:
+        members = get_object(self._raw, key, where=self._where).items()
+        return tuple((name, as_str(value, where=self._where, key=name)) for name, value in members)
+
+    def inside(self, key: str) -> _Record:
+        return _Record(get_object(self._raw, key, where=self._where), self._where)
+
+    def each(self, key: str) -> Iterator[_Record]:
+        return (_Record(as_object(item, where=self._where), self._where) for item in self.items(key))
+
+    def word(self, kind: type[_E], key: str) -> _E:
+        text = self.text(key)
+        try:
+            return kind(text)
+        except ValueError:
+            raise self.error(f"expected a word that ckpttool knows, found {text!a:.80}", key) from None
+
+    def optional_word(self, kind: type[_E], key: str) -> _E | None:
+        return self.word(kind, key) if self.has(key) else None
+
+
+def _plan(record: _Record) -> Fp8Plan:
+    if not record.has("schema") or record.text("schema") != SCHEMA:
+        raise record.error(f"expected {SCHEMA}", "schema")
+    versions, start, layers = (record.inside(key) for key in ("versions", "start", "layers"))
+    window = record.items("window")
     if len(window) != 2:  # noqa: PLR2004  first and last
-        raise ParseError("expected two steps", where=where, key="window")
+        raise record.error("expected two steps", "window")
     first, last = (Step(as_int(step)) for step in window)
-    history = start.get("scale_history")
     return Fp8Plan(
-        round=get_int(document, "round", where=where),
-        framework=get_str(document, "framework", where=where),
-        framework_version=get_optional_str(versions, "framework", where=where),
-        engine_version=get_optional_str(versions, "te", where=where),
-        recipe=_optional(Recipe, document, "recipe", where),
-        suspicion=_suspicion(get_object(document, "compare", where=where), where),
+        round=record.whole("round"),
+        framework=record.text("framework"),
+        framework_version=versions.optional_text("framework"),
+        engine_version=versions.optional_text("te"),
+        recipe=record.optional_word(Recipe, "recipe"),
+        suspicion=_suspicion(record.inside("compare")),
         start=StartPoint(
-            name=get_optional_str(start, "name", where=where),
-            step=Step(get_int(start, "step", where=where)),
-            path=get_optional_str(start, "path", where=where),
-            evidence=_word(Evidence, start, "evidence", where),
-            has_history=None if history is None else get_bool(start, "scale_history", where=where),
+            name=start.optional_text("name"),
+            step=start.step("step"),
+            path=start.optional_text("path"),
+            evidence=start.word(Evidence, "evidence"),
+            has_history=start.flag("scale_history") if start.has("scale_history") else None,
         ),
-        horizon=get_int(document, "horizon", minimum=1, where=where),
+        horizon=record.whole("horizon", minimum=1),
         window=(first, last),
-        limit=get_optional_float(document, "limit", where=where) or 0.0,
-        baseline=_texts(document, "baseline", where),
-        candidate=_texts(document, "candidate", where),
-        columns=get_optional_str(document, "columns", where=where),
-        experiments=tuple(
-            _experiment(as_object(item, where=where), where) for item in get_list(document, "experiments", where=where)
-        ),
-        extras=_texts(document, "extras", where),
-        layers=tuple(as_int(number) for number in get_list(layers, "numbers", where=where)),
-        layers_in=get_str(layers, "in", where=where),
-        output=get_str(document, "output", where=where),
-        notes=_texts(document, "notes", where),
+        limit=record.number("limit") or 0.0,
+        baseline=record.texts("baseline"),
+        candidate=record.texts("candidate"),
+        columns=record.optional_text("columns"),
+        experiments=tuple(map(_experiment, record.each("experiments"))),
+        extras=record.texts("extras"),
+        layers=tuple(as_int(number) for number in layers.items("numbers")),
+        layers_in=layers.text("in"),
+        output=record.text("output"),
+        notes=record.texts("notes"),
     )
 
 
-def _suspicion(record: Mapping[str, Json], where: str) -> Suspicion:
+def _suspicion(record: _Record) -> Suspicion:
     onset = None
-    if record.get("onset") is not None:
-        onset_record = get_object(record, "onset", where=where)
-        step, early, late = (
-            Step(get_int(onset_record, key, where=where)) for key in ("step", "not_before", "not_after")
-        )
-        onset = Onset(step=step, not_before=early, not_after=late)
-    gap, relative, limit, tolerance = (
-        get_optional_float(record, key, where=where) for key in ("gap", "relative_gap", "limit", "tolerance")
-    )
+    if record.has("onset"):
+        steps = record.inside("onset")
+        onset = Onset(step=steps.step("step"), not_before=steps.step("not_before"), not_after=steps.step("not_after"))
     return Suspicion(
-        kind=_word(CurveClass, record, "class", where),
-        gap=gap,
-        relative_gap=relative,
-        limit=limit,
-        tolerance=tolerance,
-        floor_from=_optional(FloorFrom, record, "floor_from", where),
+        kind=record.word(CurveClass, "class"),
+        gap=record.number("gap"),
+        relative_gap=record.number("relative_gap"),
+        limit=record.number("limit"),
+        tolerance=record.number("tolerance"),
+        floor_from=record.optional_word(FloorFrom, "floor_from"),
         onset=onset,
     )
 
 
-def _experiment(record: Mapping[str, Json], where: str) -> Experiment:
-    arithmetic, expect = get_object(record, "arithmetic", where=where), get_object(record, "expect", where=where)
-    fprop, dgrad, wgrad = (_word(Arithmetic, arithmetic, gemm.value, where) for gemm in Gemm)
-    layers, name = get_str(record, "layers", where=where), get_str(record, "id", where=where)
+def _experiment(record: _Record) -> Experiment:
+    arithmetic, expect = record.inside("arithmetic"), record.inside("expect")
+    fprop, dgrad, wgrad = (arithmetic.word(Arithmetic, gemm.value) for gemm in Gemm)
+    layers, name = record.text("layers"), record.text("id")
     if not name or not all(letter.isascii() and (letter.isalnum() or letter == "-") for letter in name):
-        raise ParseError(f"expected the name of an experiment, found {name!a:.80}", where=where, key="id")
+        raise record.error(f"expected the name of an experiment, found {name!a:.80}", "id")
     trial = Trial(
         id=name,
-        round=get_int(record, "round", where=where),
-        title=get_str(record, "title", where=where),
+        round=record.whole("round"),
+        title=record.text("title"),
         products=Products(fprop=fprop, dgrad=dgrad, wgrad=wgrad),
-        if_guilty=get_str(expect, "if_guilty", where=where),
-        if_innocent=get_str(expect, "if_innocent", where=where),
+        if_guilty=expect.text("if_guilty"),
+        if_innocent=expect.text("if_innocent"),
         layers=None if layers == "all" else layers,
-        operand=_optional(Operand, record, "operand", where),
-        recipe=_optional(Recipe, record, "recipe", where),
-        is_regrouped=get_bool(record, "regrouped", where=where),
-        drops_history=get_bool(record, "drops_history", where=where),
-        without=_texts(record, "without", where),
-        from_last=get_bool(record, "from_last", where=where),
+        operand=record.optional_word(Operand, "operand"),
+        recipe=record.optional_word(Recipe, "recipe"),
+        is_regrouped=record.flag("regrouped"),
+        drops_history=record.flag("drops_history"),
+        without=record.texts("without"),
+        from_last=record.flag("from_last"),
     )
+    change = None
+    if record.has("change"):
+        changed = record.inside("change")
+        change = Change(
+            remove=changed.texts("remove"),
+            set=changed.pairs("set"),
+            env=changed.pairs("env"),
+            files=tuple((file, "") for file in changed.texts("files")),
+            notes=changed.texts("notes"),
+        )
     return Experiment(
         trial=trial,
-        change=None if record.get("change") is None else _change(get_object(record, "change", where=where), where),
-        reason=get_optional_str(record, "reason", where=where),
-        first_step=Step(get_int(record, "start_step", where=where)),
-        last_step=Step(get_int(record, "last_step", where=where)),
-        device_hours=get_optional_float(record, "device_hours", where=where),
-        logs=() if record.get("log") is None else _texts(record, "log", where),
+        change=change,
+        reason=record.optional_text("reason"),
+        first_step=record.step("start_step"),
+        last_step=record.step("last_step"),
+        device_hours=record.number("device_hours"),
+        logs=record.texts("log") if record.has("log") else (),
     )
-
-
-def _change(record: Mapping[str, Json], where: str) -> Change:
-    settings, env = get_object(record, "set", where=where), get_object(record, "env", where=where)
-    return Change(
-        remove=_texts(record, "remove", where),
-        set=_pairs(settings, where),
-        env=_pairs(env, where),
-        files=tuple((name, "") for name in _texts(record, "files", where)),
-        notes=_texts(record, "notes", where),
-    )
-
-
-def _pairs(record: Mapping[str, Json], where: str) -> tuple[tuple[str, str], ...]:
-    return tuple((name, as_str(value, where=where, key=name)) for name, value in record.items())
-
-
-def _texts(record: Mapping[str, Json], key: str, where: str) -> tuple[str, ...]:
-    return tuple(_strings(as_list(record.get(key), where=where, key=key), where, key))
-
-
-def _strings(values: Iterable[Json], where: str, key: str) -> Iterable[str]:
-    return (as_str(value, where=where, key=key) for value in values)
-
-
-def _word(kind: type[_E], record: Mapping[str, Json], key: str, where: str) -> _E:
-    text = get_str(record, key, where=where)
-    try:
-        return kind(text)
-    except ValueError:
-        raise ParseError(f"expected a word that ckpttool knows, found {text!a:.80}", where=where, key=key) from None
-
-
-def _optional(kind: type[_E], record: Mapping[str, Json], key: str, where: str) -> _E | None:
-    return None if record.get(key) is None else _word(kind, record, key, where)

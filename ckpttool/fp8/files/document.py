@@ -1,0 +1,36 @@
+"""Values as JSON: each field by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from enum import Enum
+
+from ckpttool.core.formats.strict_json import Json, measured
+
+
+def as_json(value: object, number: Callable[[float], Json] = measured) -> Json:
+    """Return a value as JSON; a dataclass as its fields in their order.
+
+    Args:
+        value: Of dataclasses, dictionaries, tuples, words of an enumeration, and what JSON has itself.
+        number: How floats are rounded.
+    """
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, float):
+        return number(value)
+    if isinstance(value, (tuple, list)):
+        return [as_json(item, number) for item in value]
+    if isinstance(value, dict):
+        return {name: as_json(item, number) for name, item in value.items()}
+    if is_dataclass(value):
+        return fields_of(value, number)
+    if value is None or isinstance(value, (str, int)):
+        return value
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def fields_of(value: object, number: Callable[[float], Json] = measured) -> dict[str, Json]:
+    """Return the fields of a dataclass as JSON, in their order."""
+    return {field.name: as_json(getattr(value, field.name), number) for field in fields(value)}  # type: ignore[arg-type]
