@@ -260,10 +260,45 @@ def _with(
     plan: Fp8Plan, trials: Sequence[Trial], question: PlanQuestion, framework: Framework, candidate: _Candidate
 ) -> Fp8Plan:
     """Add trials, each as its framework expresses it."""
-    last = _last_of(question, plan, candidate.baseline_ends) if any(trial.from_last for trial in trials) else None
-    made = tuple(_experiment(trial, plan, question, (framework, candidate, last)) for trial in trials)
-    more = (last.note,) if isinstance(last, LastStart) and last.note is not None else ()
-    return replace(plan, experiments=(*plan.experiments, *made), notes=(*plan.notes, *more))
+    last = _last_of(question, plan, candidate.baseline_ends) if any(trial.from_last for trial in trials) else ""
+    note = last.note if isinstance(last, LastStart) else None
+    seen, is_scratch = candidate.seen, plan.start.evidence is Evidence.SCRATCH
+    setting = Setting(
+        folder=plan.output,
+        first_step=plan.start.step,
+        last_step=Step(plan.start.step + plan.horizon),
+        load=None if is_scratch else plan.start.path or "<the folder of the candidate's checkpoints>",
+        recipe=plan.recipe,
+        framework_version=_numbers(question.framework_version, "--framework-version"),
+        engine_version=_numbers(question.engine_version, "--te-version"),
+        arguments=_arguments(seen),
+        in_e5m2=seen.argument("fp8") != "e4m3",
+    )
+    hours = None
+    if candidate.seconds is not None and question.devices is not None:
+        hours = round(candidate.seconds * plan.horizon * question.devices / _SECONDS_PER_HOUR, 3)
+    experiments = list(plan.experiments)
+    for trial in trials:
+        own = replace(setting, folder=os.path.join(plan.output, trial.id))
+        if trial.from_last and isinstance(last, LastStart):
+            own = replace(own, first_step=last.step, last_step=Step(last.step + plan.horizon), load=last.path)
+        change = last if trial.from_last and isinstance(last, str) else framework.change(trial, own)
+        if trial.from_last and note is not None and isinstance(change, Change):
+            change = replace(change, notes=(*change.notes, note))
+        experiment = Experiment(
+            trial=trial,
+            change=change if isinstance(change, Change) else None,
+            reason=None if isinstance(change, Change) else f"not expressible here: {change}",
+            first_step=own.first_step,
+            last_step=own.last_step,
+            device_hours=hours,
+        )
+        experiments.append(experiment)
+    return replace(plan, experiments=tuple(experiments), notes=(*plan.notes, *filter(None, (note,))))
+
+
+def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
+    return None if text is None else version(text, option)
 
 
 def _last_of(question: PlanQuestion, plan: Fp8Plan, ends: Step | None) -> LastStart | str:
@@ -280,49 +315,6 @@ def _last_of(question: PlanQuestion, plan: Fp8Plan, ends: Step | None) -> LastSt
         if isinstance(decision, ResumePlan)
     }
     return last_start(plan, ends, good)
-
-
-def _experiment(
-    trial: Trial, plan: Fp8Plan, question: PlanQuestion, context: tuple[Framework, _Candidate, LastStart | str | None]
-) -> Experiment:
-    framework, candidate, last = context
-    start = last if trial.from_last and isinstance(last, LastStart) else None
-    first = plan.start.step if start is None else start.step
-    setting = Setting(
-        folder=os.path.join(plan.output, trial.id),
-        first_step=first,
-        last_step=Step(first + plan.horizon),
-        load=start.path if start is not None else None if plan.start.evidence is Evidence.SCRATCH else _loaded(plan),
-        recipe=plan.recipe,
-        framework_version=_numbers(question.framework_version, "--framework-version"),
-        engine_version=_numbers(question.engine_version, "--te-version"),
-        arguments=_arguments(candidate.seen),
-        in_e5m2=candidate.seen.argument("fp8") != "e4m3",
-    )
-    change = framework.change(trial, setting)
-    if trial.from_last and isinstance(last, str):
-        change = last
-    elif start is not None and start.note is not None and isinstance(change, Change):
-        change = replace(change, notes=(*change.notes, start.note))
-    hours = None
-    if candidate.seconds is not None and question.devices is not None:
-        hours = round(candidate.seconds * plan.horizon * question.devices / _SECONDS_PER_HOUR, 3)
-    return Experiment(
-        trial=trial,
-        change=None if isinstance(change, str) else change,
-        reason=f"not expressible here: {change}" if isinstance(change, str) else None,
-        first_step=first,
-        last_step=setting.last_step,
-        device_hours=hours,
-    )
-
-
-def _loaded(plan: Fp8Plan) -> str:
-    return plan.start.path or "<the folder of the candidate's checkpoints>"
-
-
-def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
-    return None if text is None else version(text, option)
 
 
 def _write(plan: Fp8Plan, old: Fp8Plan | None) -> None:
