@@ -9,7 +9,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,9 +20,11 @@ import ckpttool
 from ckpttool.cli.main import COMMANDS, app
 from ckpttool.core import errors
 from ckpttool.core.commands.headings import by_heading
+from ckpttool.core.findings import COMMAND, Row
 from ckpttool.core.formats.base import ShardFormat
 from ckpttool.core.logs.base import LogFormat, LogPlaces
 from ckpttool.core.render import guide, schemas
+from ckpttool.core.render.answers import explanation
 from ckpttool.core.storage.base import ByteSource, Storage
 from ckpttool.core.verify.observation import Engine
 from ckpttool.health.policies.base import Policy, Watch
@@ -129,28 +131,52 @@ def _fields(_page: Path, _of: str) -> Iterator[str]:
     yield from schema_tables.documents()
 
 
-def groups_of_findings() -> dict[str, dict[str, str]]:
-    """Return the codes under each heading of the page, with their titles."""
-    text = (GUIDE / "findings.md").read_text(encoding="utf-8")
-    groups: dict[str, dict[str, str]] = {}
-    for marks, heading, title in re.findall(r"^(###?) (.*)$(?:\n\n\*\*(.*)\*\*$)?", text, re.MULTILINE):
-        if marks == "##":
-            groups[heading] = {}
-        else:
-            groups[list(groups)[-1]][heading] = title
-    return {heading: codes for heading, codes in groups.items() if codes}
+def groups_of_findings() -> dict[str, list[Row]]:
+    """Return the rows under each heading of the page, in its order."""
+    return {group: list(rows) for group, rows in groupby(explanation.in_groups(), key=lambda row: row.group)}
 
 
 def _findings(_page: Path, _of: str) -> Iterator[str]:
-    for heading, codes in groups_of_findings().items():
-        yield f"- **{heading}:** {', '.join(f'[{code}](#{code})' for code in codes)}."
+    for heading, rows in groups_of_findings().items():
+        yield f"- **{heading}:** {', '.join(f'[{row}](#{row})' for row in rows)}."
 
 
 def _rules(_page: Path, _of: str) -> Iterator[str]:
     yield from ("| rule | what it finds |", "|---|---|")
     for heading in ("Rules about configs", "Settings", "Starts", "Preflight"):
-        for code, title in groups_of_findings()[heading].items():
-            yield f"| [{code}](findings.md#{code}) | {_cell(title)} |"
+        for row in groups_of_findings()[heading]:
+            yield f"| [{row}](findings.md#{row}) | {_cell(row.headline)} |"
+
+
+def _entries(_page: Path, of: str) -> Iterator[str]:
+    """Yield the entry of each row of a group, every paragraph with an empty line behind it."""
+    (rows,) = (rows for heading, rows in groups_of_findings().items() if slug(heading) == of)
+    for row in rows:
+        yield from (f"### {row}", "", f"**{_markdown(row.headline)}**", "")
+        parts = {"What it is": row.meaning, "How we know": row.evidence, **row.trainers}
+        for label, text in (*parts.items(), ("Weight", ", ".join(weight.word for weight in row.weights))):
+            yield from (*_wrapped(f"**{label}:** {_markdown(text)}"), "")
+        yield "**What to do:**"
+        for step, before in zip(row.to_do, ("", *row.to_do), strict=False):
+            is_command = step.startswith(COMMAND)
+            if not (is_command and before.startswith(COMMAND)):
+                yield ""
+            yield from [f"  {step}"] if is_command else _wrapped(f"- {_markdown(step)}", indent="  ")
+        yield ""
+
+
+def slug(heading: str) -> str:
+    """Return a heading as the name of a block."""
+    return heading.lower().replace(" ", "-").replace("'", "")
+
+
+def _wrapped(text: str, *, indent: str = "") -> list[str]:
+    return textwrap.wrap(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _markdown(text: str) -> str:
+    """Return a text so that Markdown shows it as it is; code in backquotes is shown so anyway."""
+    return re.sub(r"(`[^`]*`)|\*|__", lambda found: found[1] or "".join(f"\\{char}" for char in found[0]), text)
 
 
 def _trainers(page: Path, _of: str) -> Iterator[str]:
@@ -185,7 +211,7 @@ def layers() -> list[str]:
 
 def _seam(_page: Path, of: str) -> Iterator[str]:
     yield from (f"| `{SEAMS[of].__name__}` | what it answers |", "|---|---|")
-    parts = _parts_of_value if hasattr(SEAMS[of], "__dataclass_fields__") else _members
+    parts = _parts_of_value if "__slots__" in vars(SEAMS[of]) else _members
     for name, about in parts(SEAMS[of]):
         yield f"| `{name}` | {_cell(about.splitlines()[0])} |"
 
@@ -211,7 +237,7 @@ SEAMS: dict[str, type] = {
     "format": ShardFormat, "log": LogFormat,
     "policy": Policy, "watch": Watch, "storage": Storage, "source": ByteSource, "engine": Engine,
     "config": ConfigReader, "places": LogPlaces, "health": HealthFile, "simulator": Simulator,
-    "words": Phrasing,
+    "words": Phrasing, "row": Row,
 }  # fmt: skip
 
 
@@ -267,6 +293,7 @@ def _cell(text: str) -> str:
 MAKERS: dict[str, Callable[[Path, str], Iterator[str]]] = {
     "action": _action,
     "commands": _commands,
+    "entries": _entries,
     "exits": _exits,
     "fields": _fields,
     "findings": _findings,

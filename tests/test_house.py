@@ -27,7 +27,10 @@ ALLOWED_AT_THE_TOP = {
     "tests",
 }
 
-MAY_NAME_A_TRAINER = re.compile(r"__|cli/|core/commands/|fp8/frameworks/|guard/|guide/|trainers/|[a-z0-9]+/commands")
+MAY_NAME_A_TRAINER = re.compile(
+    r"__|cli/|core/commands/|fp8/frameworks/|guard/|guide/|trainers/|[a-z0-9]+/commands|[a-z0-9]+/findings\.py"
+)
+"""Those of findings hold the texts of the manual's page, which say what each trainer does with damage."""
 TRAINERS_NAMES = re.compile(
     r"mind_?formers|megatron|hugging ?face|transformers|deepspeed|lightning|torchtitan|orbax"
     r"|accelerate\b|\bverl\b|\bnemo\b|msrun",

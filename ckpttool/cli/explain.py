@@ -13,8 +13,9 @@ from ckpttool.core.commands import completing, output
 from ckpttool.core.commands.headings import exits_of
 from ckpttool.core.commands.options import Format, FormatOpt, exits, grouped
 from ckpttool.core.errors import ExitCode, UsageError, unknown_word
+from ckpttool.core.extensions import row_of
+from ckpttool.core.findings import Row
 from ckpttool.core.render.answers import explanation as texts
-from ckpttool.core.render.findings import Explanation, explained
 from ckpttool.core.render.guide import Verdict, verdicts
 from ckpttool.core.render.json import Document, dumps
 from ckpttool.core.render.text import WIDTH
@@ -42,13 +43,13 @@ def explain(code: CodeArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
     """
     width = min(WIDTH, shutil.get_terminal_size().columns)
     text = _of_answers(code or "", width)
-    explanation = None if code is None or text is not None else _find(code)
+    row = None if code is None or text is not None else _find(code)
     if text is not None:
         output.result(dumps(text.document) if fmt is Format.JSON else text.text)
     elif fmt is Format.JSON:
-        output.result(dumps(ckpttool.explain(None if explanation is None else explanation.code).to_dict()))
+        output.result(dumps(ckpttool.explain(row).to_dict()))
     else:
-        output.result(texts.list_text(width=width) if explanation is None else texts.one_text(explanation, width=width))
+        output.result(texts.list_text(width=width) if row is None else texts.one_text(row, width=width))
 
 
 class _Word(NamedTuple):
@@ -69,11 +70,11 @@ def _of_answers(code_text: str, width: int) -> _Word | None:
     return None
 
 
-def _find(code: str) -> Explanation:
-    explanation = explained(code.strip().lower().replace("_", "-"))
-    if explanation is None:
-        raise _no_code(code)
-    return explanation
+def _find(code: str) -> Row:
+    try:
+        return row_of(code.strip().lower().replace("_", "-"))
+    except ValueError:
+        raise _no_code(code) from None
 
 
 def _verdict(code_text: str) -> Verdict | None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.features import FEATURES
+
+if TYPE_CHECKING:
+    from ckpttool.core.findings import Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +20,8 @@ class Feature:
 
     answers: Mapping[str, str] | None = None
     """By an answer's noun, the module of its document and its table."""
+    findings: str | None = None
+    """`"module:name"` of the class of its rows: what only it can find, as `core.findings` has what the core finds."""
     parts_reader: str | None = None
     """`"module:name"` of a `trainers.located.PartsReader`."""
     storages: Mapping[str, str] | None = None
@@ -32,6 +38,31 @@ def features() -> Iterator[Feature]:
     """Yield what the features add, in the order in which they are listed; each is imported when its turn comes."""
     for name in FEATURES:
         yield import_module(f"ckpttool.{name}").FEATURE
+
+
+def rows() -> Iterator[Row]:
+    """Yield all that can be found: what the core finds, then what only trainers or features do."""
+    from ckpttool.core.findings import Code
+
+    yield from Code
+    for reference in import_module("ckpttool.trainers").FINDINGS:
+        yield from imported(reference)
+    for feature in features():
+        if feature.findings is not None:
+            yield from imported(feature.findings)
+
+
+@cache
+def row_of(code: str) -> Row:
+    """Return the row of a code, of whomever it is; no feature is imported for one of the core's.
+
+    Raises:
+        ValueError: There is no such code.
+    """
+    for row in rows():
+        if row == code:
+            return row
+    raise ValueError(f"{code!r} is no finding's code")
 
 
 def imported(reference: str) -> Any:  # noqa: ANN401  whoever asks says which protocol it keeps

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.contents import Contents, Shape, Value
-from ckpttool.core.domain.exits import of_findings, safest
-from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.finding import Finding, of_findings, safest
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.domain.verdict import Level

@@ -7,8 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.checkpoint import Checkpoint
-from ckpttool.core.domain.exits import of_findings
-from ckpttool.core.domain.finding import Code, Finding
+from ckpttool.core.domain.finding import Code, Finding, of_findings
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.plan import may_be_good
 from ckpttool.core.domain.pointer import PointerFix

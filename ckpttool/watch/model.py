@@ -7,8 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
 from ckpttool.core.domain.answers import Answered
-from ckpttool.core.domain.exits import of_findings, safest
-from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.finding import Finding, of_findings, safest
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.question import LogQuestion
 from ckpttool.core.domain.units import ByteCount, Rank, Step

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ckpttool.core.domain.checkpoint import Checkpoint, CommitState
-from ckpttool.core.domain.finding import Code, blocking
+from ckpttool.core.domain.finding import Code, Row, blocking
 from ckpttool.core.domain.health import Health
 from ckpttool.watch.model import SeenSave
 
@@ -39,7 +39,7 @@ def fingerprint(of: object) -> str:
 def seen_save(
     checkpoint: Checkpoint,
     wall: float,
-    codes: Collection[Code] = OF_A_TREE,
+    codes: Collection[Row] = OF_A_TREE,
     reported: Sequence[object] = (),
     extras: str = "",
 ) -> SeenSave:

@@ -10,7 +10,7 @@ import pytest
 from ckpttool.core.decide.resume import choose
 from ckpttool.core.domain.advice import Choice, SpikeAdvice
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.finding import Code, Row, Severity
 from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.metrics import LogProblem, StepMetrics, TrainingLog
 from ckpttool.core.domain.plan import ResumePoint
@@ -61,7 +61,7 @@ def judged(one: HealthJudgement, *, ignore: bool = False, recorded: Health = Hea
     return found
 
 
-def codes(one: Checkpoint) -> list[Code]:
+def codes(one: Checkpoint) -> list[Row]:
     return [finding.code for finding in one.findings]
 
 

@@ -14,7 +14,7 @@ from ckpttool.core.decide.lineage import Lineage
 from ckpttool.core.decide.resume import choose
 from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Inventory, Rename
 from ckpttool.core.domain.expectation import WorldEvidence
-from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.finding import Code, Row, Severity
 from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.plan import NoResumePoint
 from ckpttool.core.domain.question import ResumeQuestion
@@ -408,7 +408,7 @@ class TestEvidence:
         assert not planned(FOUR, verifier=Verifier(damaged=["40_2"], tied=["40_2"])).is_undecided
 
     @pytest.mark.parametrize("code", [Code.UNREADABLE, Code.DUPLICATE_CHECKPOINT, Code.RUN_MIXED])
-    def test_of_saves_of_which_nobody_could_tell_whether_they_are_good_none_is_called_damaged(self, code: Code) -> None:
+    def test_of_saves_of_which_nobody_could_tell_whether_they_are_good_none_is_called_damaged(self, code: Row) -> None:
         unknown = tree(checkpoint("10_2", findings=(finding(code, Severity.UNKNOWN),)))
         plan = planned(unknown)
         assert going(plan) == set()

@@ -10,7 +10,7 @@ from typing import Any
 import ckpttool
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.core.domain.data_position import GoesOn
-from ckpttool.core.domain.finding import Code, Finding
+from ckpttool.core.domain.finding import Code, Finding, Row
 from ckpttool.core.domain.plan import NoResumePoint, ResumePlan, Simulation
 from ckpttool.core.domain.preflight import Check, Preflight, exit_of
 from ckpttool.core.domain.retention import PruneOrder, RetentionPolicy
@@ -85,7 +85,7 @@ def chosen(answer: ResumePlan) -> tuple[str, int | None]:
     return answer.point.checkpoint.name, answer.point.checkpoint.step
 
 
-def why_not(answer: ResumePlan | NoResumePoint) -> list[tuple[str, set[Code]]]:
+def why_not(answer: ResumePlan | NoResumePoint) -> list[tuple[str, set[Row]]]:
     """Every rejected checkpoint, newest first, with the codes that speak against it."""
     rejected = answer.rejected if isinstance(answer, NoResumePoint) else answer.point.rejected
     return [(one.checkpoint.name, {reason.code for reason in one.reasons}) for one in rejected]
@@ -97,17 +97,17 @@ def reasons(answer: ResumePlan | NoResumePoint, name: str) -> tuple[Finding, ...
     return next(one.reasons for one in rejected if one.checkpoint.name == name)
 
 
-def codes(findings: Iterable[Finding]) -> set[Code]:
+def codes(findings: Iterable[Finding]) -> set[Row]:
     """Which codes there are."""
     return {finding.code for finding in findings}
 
 
-def coded(findings: Iterable[Finding], code: Code) -> list[Finding]:
+def coded(findings: Iterable[Finding], code: Row) -> list[Finding]:
     """The findings of one code."""
     return [finding for finding in findings if finding.code is code]
 
 
-def notes(answer: ResumePlan | NoResumePoint) -> set[Code]:
+def notes(answer: ResumePlan | NoResumePoint) -> set[Row]:
     """What is said about the tree and the plan as a whole."""
     return codes((*answer.findings, *(answer.point.findings if isinstance(answer, ResumePlan) else ())))
 

@@ -17,7 +17,7 @@ from ckpttool.core.domain.checkpoint import (
     Tracked,
 )
 from ckpttool.core.domain.expectation import Evidence, WorldEvidence
-from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.finding import Code, Finding, Row, Severity
 from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.core.domain.units import Rank, Step
@@ -29,9 +29,7 @@ from tests.support.faulty_storages import layout_of
 PREFIX = "llama"
 
 
-def finding(
-    code: Code = Code.SHARD_TRUNCATED, severity: Severity = Severity.DAMAGE, path: str | None = None
-) -> Finding:
+def finding(code: Row = Code.SHARD_TRUNCATED, severity: Severity = Severity.DAMAGE, path: str | None = None) -> Finding:
     """Some finding."""
     return Finding(code=code, severity=severity, message="made for a test", path=path)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import ckpttool
-from ckpttool.core.domain.finding import Code, Finding, Severity, blocking
+from ckpttool.core.domain.finding import Finding, Row, Severity, blocking
 from ckpttool.core.domain.manifest import ShardSeal
 from ckpttool.core.domain.shard import FileStamp, FormatName, ShardRole
 from ckpttool.core.domain.units import ByteCount, Rank
@@ -122,12 +122,12 @@ def flip(path: Path, at: int, bits: int = 1) -> None:
     path.write_bytes(data)
 
 
-def found(verdicts: Iterable[Verdict]) -> list[tuple[Code, str | None]]:
+def found(verdicts: Iterable[Verdict]) -> list[tuple[Row, str | None]]:
     """Codes and paths of all that weighs more than a note."""
     return [(one.code, one.path) for verdict in verdicts for one in blocking(verdict.findings)]
 
 
-def codes(findings: Iterable[Finding], *, above: Severity | None = Severity.NOTE) -> list[Code]:
+def codes(findings: Iterable[Finding], *, above: Severity | None = Severity.NOTE) -> list[Row]:
     """The codes of findings, in order; of all where `above` is None."""
     return [finding.code for finding in findings if above is None or finding.severity > above]
 

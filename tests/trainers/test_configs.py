@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.finding import Code, Finding, Row, Severity
 from ckpttool.core.errors import ConfigError, ForeignConfigError
 from ckpttool.core.verbs import configs
 from ckpttool.trainers import registry
@@ -124,7 +124,7 @@ def test_a_healthy_config_is_its_trainer_s_own_and_left_alone(path: str) -> None
 
 
 @pytest.mark.parametrize(("path", "change", "code", "severity", "line"), BREAKS)
-def test_what_breaks_a_rule(path: str, change: tuple[str, str], code: Code, severity: Severity, line: int) -> None:
+def test_what_breaks_a_rule(path: str, change: tuple[str, str], code: Row, severity: Severity, line: int) -> None:
     healthy_text = HEALTHY[path][1]
     broken = healthy_text.replace(*change, 1)
     assert broken != healthy_text
@@ -163,7 +163,7 @@ def test_last_beside_a_metric_is_a_copy_of_the_best_and_no_cure() -> None:
         ("auto_resume_from_checkpoints: false\n", []),
     ],
 )
-def test_axolotls_automatic_resume_names_no_save(text: str, found: list[Code]) -> None:
+def test_axolotls_automatic_resume_names_no_save(text: str, found: list[Row]) -> None:
     config = f"base_model: x\nmicro_batch_size: 2\n{text}"
     assert [finding.code for finding in findings(config, "axolotl.yaml")] == found
 

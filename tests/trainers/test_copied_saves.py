@@ -14,7 +14,7 @@ import pytest
 import ckpttool
 from ckpttool.core.decide.steps import left_by_name, read_name
 from ckpttool.core.domain.checkpoint import Checkpoint
-from ckpttool.core.domain.finding import Code, blocking
+from ckpttool.core.domain.finding import Code, Row, blocking
 from ckpttool.core.domain.question import TreeQuestion
 from ckpttool.core.domain.retention import PruneOrder, RetentionPolicy
 from ckpttool.core.errors import ExitCode
@@ -39,7 +39,7 @@ COPIES = [
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("case", COPIES, ids=lambda case: str(case[0]))
-def test_a_copy_with_a_higher_number(case: tuple[str, str, str, str, tuple[str, int], Code], tmp_path: Path) -> None:
+def test_a_copy_with_a_higher_number(case: tuple[str, str, str, str, tuple[str, int], Row], tmp_path: Path) -> None:
     tree, folder, source, copy, newest, code = case
     root = healthy(tree, tmp_path)
     at = root / folder

@@ -10,7 +10,7 @@ import pytest
 
 import ckpttool
 from ckpttool.core.domain.data_position import DataEffect
-from ckpttool.core.domain.finding import Code, Finding
+from ckpttool.core.domain.finding import Code, Finding, Row
 from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.domain.verdict import Level, Verdict, VerdictWord
 from ckpttool.core.formats import ocdbt
@@ -95,7 +95,7 @@ class TestWhatASaveIs:
         ],
     )
     def test_a_store_that_cannot_be_followed_is_not_believed(
-        self, tree: Path, answer: object, code: Code, monkeypatch: pytest.MonkeyPatch
+        self, tree: Path, answer: object, code: Row, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def read(_: object) -> object:
             if isinstance(answer, Exception):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import ckpttool
-from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.finding import Code, Row, Severity
 from ckpttool.core.domain.plan import ResumePlan
 from ckpttool.core.domain.preflight import Check, Preflight
 from ckpttool.core.domain.preflight import Outcome as Ended
@@ -106,7 +106,7 @@ SAVER = "{{class_path: ModelCheckpoint, init_args: {{dirpath: {}}}}}"
 TITAN = "[checkpoint]\nenable = true\nkeep_latest_k = 0\n"
 
 
-def flown(root: Path, *, allowed: tuple[Code, ...] = ()) -> Preflight:
+def flown(root: Path, *, allowed: tuple[Row, ...] = ()) -> Preflight:
     return ckpttool.preflight(
         ckpttool.PreflightQuestion(config=None, tree=ckpttool.TreeQuestion(path=str(root)), allowed=allowed)
     )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.core.domain.finding import Code, Finding, Severity, damage, note, suspect, unknown, unsafe
+from ckpttool.core.domain.finding import Code, Finding, Row, Severity, damage, note, suspect, unknown, unsafe
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.units import ByteCount, Rank, Step
 from ckpttool.core.domain.verdict import VerdictWord
@@ -173,7 +173,7 @@ def test_a_good_save_that_is_no_longer_what_was_sealed_is_told_as_that() -> None
 
 @pytest.mark.parametrize("code", [Code.HEADER_INVALID, Code.OFFSETS_NOT_CONTIGUOUS])
 def test_a_good_save_whose_header_is_broken_is_told_at_once_and_one_that_is_written_anew_is_waited_for(
-    code: Code,
+    code: Row,
 ) -> None:
     broken = damage(code, "its lengths contradict each other")
     assert good().poll(save(fingerprint="2"), times=3).judge(broken).kinds == ["good", "bad"]

@@ -11,8 +11,6 @@ from typing import NoReturn
 
 import typer
 
-from ckpttool.core.domain.finding import Code
-
 PATIENCE = 1.0
 """Seconds after which nothing is offered: a disk that does not answer must not hold a prompt."""
 
@@ -64,7 +62,9 @@ def checkpoints(ctx: typer.Context) -> Iterable[str]:
 @_offered
 def codes(_: typer.Context) -> Iterable[str]:
     """Offer every finding's code."""
-    return [code.value for code in Code]
+    from ckpttool.core.extensions import rows
+
+    return [row.value for row in rows()]
 
 
 @_offered

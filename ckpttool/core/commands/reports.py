@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from enum import Enum
 from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +17,7 @@ from ckpttool import __version__
 from ckpttool.core.commands import answers, completing, output
 from ckpttool.core.commands.options import Format
 from ckpttool.core.commands.output_files import assert_outside, assert_replaceable, root_of, same_file, whole
-from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.finding import Row
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.preflight import Lint, Preflight
 from ckpttool.core.errors import CkptToolError, ExitCode, UsageError
@@ -60,7 +61,7 @@ class ReportOptions:
     ] = None
     allow: Allow = None
 
-    def allowed(self) -> tuple[Code, ...]:
+    def allowed(self) -> tuple[Row, ...]:
         """Return `codes` of the `--allow` options."""
         return codes(self.allow)
 
@@ -85,7 +86,7 @@ class ReportOptions:
         return tuple(_file(text) for text in self.report or ())
 
 
-def codes(texts: list[str] | None) -> tuple[Code, ...]:
+def codes(texts: list[str] | None) -> tuple[Row, ...]:
     """Parse `--allow CODE`.
 
     Raises:
@@ -94,15 +95,15 @@ def codes(texts: list[str] | None) -> tuple[Code, ...]:
     return tuple(_code(text) for text in texts or ())
 
 
-def _code(text: str) -> Code:
-    from ckpttool.core.decide.preflight import NEVER_ALLOWED
+def _code(text: str) -> Row:
+    from ckpttool.core.extensions import row_of, rows
 
-    valid_codes = [code.value for code in Code if code not in NEVER_ALLOWED]
-    if text in valid_codes:
-        return Code(text)
+    with suppress(ValueError):
+        if row_of(text).may_be_allowed:
+            return row_of(text)
     from difflib import get_close_matches
 
-    close = get_close_matches(text, valid_codes, n=2)
+    close = get_close_matches(text, [row.value for row in rows() if row.may_be_allowed], n=2)
     advice = f"did you mean {' or '.join(close)}?" if close else "`ckpttool explain` lists all codes"
     raise UsageError(f"--allow {text}: no finding that can be allowed has that code; {advice}")
 

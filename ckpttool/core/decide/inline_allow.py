@@ -7,17 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from ckpttool.core.decide.preflight import NEVER_ALLOWED
 from ckpttool.core.domain.finding import Code, Finding, note
 from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.extensions import rows
 
 _COMMENT = re.compile(r"(?:^|(?<=\s))#\s*ckpttool:\s*allow\b(?:\s+(?P<codes>[^\s,#]+(?:\s*,\s*[^\s,#]+)*))?")
 """What stands behind the codes, with a space before it, may say why."""
 
 _OF_A_START = (Code.START_DIFFERS.value, Code.START_UNKNOWN.value)
 """What is found only where a start is judged, so that a comment about it is in place without it."""
-
-_ALLOWABLE = tuple(code.value for code in Code if code not in NEVER_ALLOWED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +65,7 @@ def _places(comments: Iterable[_Word]) -> frozenset[tuple[str, int | None]]:
 
 
 def _silenced(findings: Sequence[Finding], places: frozenset[tuple[str, int | None]]) -> tuple[Finding, ...]:
-    return tuple(finding for finding in findings if _place(finding) in places and finding.code not in NEVER_ALLOWED)
+    return tuple(finding for finding in findings if _place(finding) in places and finding.code.may_be_allowed)
 
 
 def _place(finding: Finding) -> tuple[str, int | None]:
@@ -89,10 +87,11 @@ def _words(text: str) -> Iterator[_Word]:
 
 
 def _unused(comment: _Word, path: str) -> Finding:
-    if comment.code in _ALLOWABLE:
+    allowable = [row.value for row in rows() if row.may_be_allowed]
+    if comment.code in allowable:
         why, remedy = f"line {comment.line} has no finding {comment.code}", "take it out of the comment"
     else:
         why = f"no finding that can be allowed is called {comment.code!r}"
-        close = get_close_matches(comment.code, _ALLOWABLE, n=1)
+        close = get_close_matches(comment.code, allowable, n=1)
         remedy = f"did you mean {close[0]}?" if close else "`ckpttool explain` lists all codes"
     return note(Code.ALLOW_UNUSED, f"the comment allows nothing: {why}", path=path, line=comment.at, remedy=remedy)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from ckpttool.core.domain.finding import Code, Finding, Severity, brief
+from ckpttool.core.domain.finding import Finding, Row, Severity, brief
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.settings import Nested, Setting, Settings, Value, dotted
 
@@ -94,7 +94,7 @@ class Problem:
 class Rule(Generic[_V]):
     """One thing that a config can get wrong."""
 
-    code: Code
+    code: Row
     check: Callable[[_V], Iterator[Problem]]
     needs_all: bool = True
     """Whether a setting that is missing may be held against the config, so that all of it must be known."""

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ckpttool.core.domain.finding import NOT_SEEN, Code, Finding, Severity, damage, summary_of, suspect, unknown, unsafe
+from ckpttool.core.domain.finding import (
+    NOT_SEEN,
+    Code,
+    Finding,
+    Row,
+    Severity,
+    damage,
+    summary_of,
+    suspect,
+    unknown,
+    unsafe,
+)
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.plan import MOST_REJECTED, NoResumePoint, ResumePlan
 from ckpttool.core.domain.preflight import DiskNeed
@@ -13,30 +24,10 @@ from ckpttool.core.domain.units import at_step, counted, in_gib
 from ckpttool.core.domain.view import USUAL, View
 from ckpttool.core.errors import ExitCode
 
-_OF_HEALTH = frozenset({
-    Code.MARKED_UNHEALTHY, Code.HEALTH_UNKNOWN, Code.HEALTH_UNREADABLE, Code.HEALTH_CONTRADICTORY,
-    Code.HEALTH_NAMES_NOTHING, Code.HEALTH_UNHEARD, Code.LOG_UNREADABLE, Code.NORM_ABOVE_THRESHOLD, Code.SAVED_IN_SPIKE,
-    Code.SAVED_AFTER_STRIKE, Code.REWOUND_PAST,
-})  # fmt: skip
-_OF_LAUNCH = frozenset({
-    Code.CONFIG_DISAGREES, Code.PREFIX_DIFFERS, Code.BATCH_SIZE_UNKNOWN, Code.COUNTER_ROUNDED, Code.SINK_SIZE_CHANGED,
-    Code.EPOCH_COUNTER_SHIFTS, Code.STREAM_STATE_MISSING, Code.STREAM_POSITION_FIXED, Code.CKPT_BESIDE_RANKS,
-    Code.PREFIX_HOLDS_RANK, Code.PATH_IS_PATTERN, Code.RANK_FOLDER_ON_ONE_DEVICE, Code.RESLICING_PICKS,
-    Code.RESLICING_STOPS, Code.OPTIMIZER_MISSING, Code.FAULT_TOLERANCE_PICKS, Code.REDUNDANCY_NOT_LOADABLE,
-    Code.TRAINING_COMPLETE, Code.SKIP_BEYOND_DATA, Code.DATA_END_EARLY, Code.ENDS_ELSEWHERE, Code.DEVICES_UNKNOWN,
-    Code.DATA_RESTARTS, Code.DATA_REORDERED, Code.DATA_MISPLACED, Code.WORLD_SIZE_REFUSED,
-    Code.TRACKER_MIXES,
-})  # fmt: skip
-CHECK_OF = {**dict.fromkeys(_OF_HEALTH, "health"), **dict.fromkeys(_OF_LAUNCH, "launch")}
-"""Under which check a finding about a decision is told. Every other one is about the checkpoint."""
 
-NEVER_ALLOWED = frozenset({Code.NOTHING_TO_RESUME, Code.CANNOT_ANSWER, Code.CONFIG_UNUSABLE, Code.DEVICES_UNKNOWN})
-"""Findings that no user can accept: they say that there is nothing to launch, or nobody knows on how many devices."""
-
-
-def allow(findings: Iterable[Finding], allowed: Iterable[Code]) -> tuple[Finding, ...]:
+def allow(findings: Iterable[Finding], allowed: Iterable[Row]) -> tuple[Finding, ...]:
     """Make notes of what the user has seen and accepts."""
-    accepted = frozenset(allowed) - NEVER_ALLOWED
+    accepted = {code for code in allowed if code.may_be_allowed}
     return tuple(
         replace(finding, severity=Severity.NOTE) if finding.code in accepted else finding for finding in findings
     )
@@ -63,7 +54,7 @@ def by_check(
     by_name |= {"health": [], "launch": []}
     for finding in (*decision.findings, *of_devices):
         if config is None or finding not in config.findings:
-            by_name[CHECK_OF.get(finding.code, "checkpoint")].append(finding)
+            by_name[finding.code.check].append(finding)
     return {name: tuple(findings) for name, findings in by_name.items()}
 
 

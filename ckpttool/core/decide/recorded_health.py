@@ -12,17 +12,6 @@ from ckpttool.core.domain.health import Health, HealthBook, worst_health
 IGNORE_HEALTH = "--ignore-health takes it all the same"
 """What to do about a checkpoint that nothing but its health speaks against; whoever says it looks at the rest."""
 
-IGNORED_WITH_HEALTH = frozenset(
-    {
-        Code.MARKED_UNHEALTHY,
-        Code.NORM_ABOVE_THRESHOLD,
-        Code.SAVED_AFTER_STRIKE,
-        Code.SAVED_IN_SPIKE,
-        Code.REPLICA_DRIFTED,
-    }
-)
-"""What it ignores."""
-
 
 def attach_health(inventory: Inventory, book: HealthBook, names: Sequence[str | None]) -> Inventory:
     """Give every checkpoint the health that was recorded for it; unknown where nothing was.
@@ -70,7 +59,7 @@ def against(findings: Iterable[Finding], *, ignore: bool) -> list[Finding]:
         findings: Of the checkpoint, or of its shards.
         ignore: Health is no reason.
     """
-    return [finding for finding in blocking(findings) if not ignore or finding.code not in IGNORED_WITH_HEALTH]
+    return [finding for finding in blocking(findings) if not ignore or finding.code.taken_with != "--ignore-health"]
 
 
 def health_reason(checkpoint: Checkpoint, *, require: bool, ignore: bool) -> Finding | None:

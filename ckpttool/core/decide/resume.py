@@ -11,7 +11,7 @@ from typing import TypeAlias
 from ckpttool.core.decide.lineage import Lineage
 from ckpttool.core.decide.lost import lost_steps, perhaps_lost
 from ckpttool.core.decide.naming import LATEST, named, none_called
-from ckpttool.core.decide.recorded_health import IGNORED_WITH_HEALTH, against, health_reason
+from ckpttool.core.decide.recorded_health import against, health_reason
 from ckpttool.core.decide.steps import (
     doubtful,
     is_left_to_the_user,
@@ -73,10 +73,6 @@ def objected(inventory: Inventory, objections: Callable[[Checkpoint], Sequence[F
     )
 
 
-_TAKEN_WITH = {**dict.fromkeys(IGNORED_WITH_HEALTH, "--ignore-health"), Code.WEIGHTS_ONLY: "--allow-weights-only"}
-"""What stands against a checkpoint until an option says that it shall not, and that option."""
-
-
 def choose(
     inventory: Inventory, question: ResumeQuestion, verdict_of: Callable[[Checkpoint], Verdict]
 ) -> ResumePoint | NoResumePoint:
@@ -135,7 +131,7 @@ def choose(
                         *by_config,
                     ),
                 )
-        elif any(reason.code in _TAKEN_WITH for reason in reasons):
+        elif any(reason.code.taken_with for reason in reasons):
             reasons = _with_true_remedies(checkpoint, question, reasons, verdict_of)
         rejected.append(Rejection(checkpoint=checkpoint, reasons=tuple(reasons)))
     return _nothing(inventory, question, _in_order_of(candidates, rejected), tree_findings, verdict_of)
@@ -269,12 +265,12 @@ def _with_true_remedies(
     if not question.evidence.reads_content:
         unread = ""
         reasons = [*reasons, *_unreported(_reasons_by_content(checkpoint, question, verdict_of(checkpoint)), reasons)]
-    options = sorted({_TAKEN_WITH[reason.code] for reason in reasons if reason.code in _TAKEN_WITH})
-    codes = {reason.code for reason in reasons} - _TAKEN_WITH.keys()
+    options = sorted({reason.code.taken_with for reason in reasons if reason.code.taken_with})
+    codes = {reason.code for reason in reasons if not reason.code.taken_with}
     if codes == {Code.ABANDONED_BRANCH}:
         options = [f"--checkpoint {checkpoint.name}", *options]
     promise = None if codes - {Code.ABANDONED_BRANCH} else f"{' '.join(options)} takes it all the same{unread}"
-    return [replace(reason, remedy=promise) if reason.code in _TAKEN_WITH else reason for reason in reasons]
+    return [replace(reason, remedy=promise) if reason.code.taken_with else reason for reason in reasons]
 
 
 def _unreported(findings: Iterable[Finding], reported: Iterable[Finding]) -> list[Finding]:

@@ -7,8 +7,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from ckpttool.core.domain.answers import Answered
-from ckpttool.core.domain.exits import of_findings
-from ckpttool.core.domain.finding import Finding, blocking
+from ckpttool.core.domain.finding import Finding, blocking, of_findings
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.scalars import NO_RULES, Facts, NameClaim, ScalarRules, Scalars

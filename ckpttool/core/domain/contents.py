@@ -7,8 +7,7 @@ from typing import TypeAlias
 
 from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.checkpoint import Inventory
-from ckpttool.core.domain.exits import of_findings
-from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.finding import Finding, of_findings
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.shard import FormatName, ShardRole, TensorEntry
 from ckpttool.core.domain.units import ByteCount, Rank, Step

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from ckpttool.core.domain.checkpoint import RunSummary, Topology
-from ckpttool.core.domain.finding import Code, Finding, damage, helped
+from ckpttool.core.domain.finding import Code, Finding, Row, damage, helped
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.shard import FileStamp, Shard, ShardRole
 from ckpttool.core.domain.units import Rank
@@ -65,7 +65,7 @@ class WorldSize:
     confirmed: bool = True
     """False where the ranks' own files alone tell it."""
 
-    def missing(self, subject: str, code: Code, path: str, ranks: Sequence[int]) -> Finding:
+    def missing(self, subject: str, code: Row, path: str, ranks: Sequence[int]) -> Finding:
         """Return the finding on files that are not there: what is missing, and why it is missed.
 
         Args:

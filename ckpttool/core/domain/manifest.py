@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.checkpoint import Inventory
-from ckpttool.core.domain.exits import of_findings
-from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.finding import Finding, of_findings
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.replicas import Healed, TensorDigests
 from ckpttool.core.domain.scalars import ScalarValues

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.data_position import DataQuestion
-from ckpttool.core.domain.exits import of_findings
-from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, worst
+from ckpttool.core.domain.finding import Finding, Row, Severity, blocking, of_findings, worst
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.question import ResumeQuestion, TreeQuestion
 from ckpttool.core.domain.settings import SafeFix
@@ -218,7 +217,7 @@ class PreflightQuestion:
     """Devices that will be started in all; None: not known."""
     strict: bool = False
     """Whether a newer checkpoint that was not chosen stops the launch."""
-    allowed: tuple[Code, ...] = ()
+    allowed: tuple[Row, ...] = ()
     """Findings that the user has seen and accepts: they become notes."""
     view: View = USUAL
     """How the report is to be told."""

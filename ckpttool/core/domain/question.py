@@ -16,7 +16,7 @@ from ckpttool.core.domain.view import USUAL, View
 from ckpttool.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from ckpttool.core.domain.finding import Code
+    from ckpttool.core.domain.finding import Row
     from ckpttool.core.domain.settings import RunConfig
 
 
@@ -326,7 +326,7 @@ class LaunchOrder:
     master_addr: str | None = None
     script: str | None = None
     """What the trainer is started by; None: its own entry script."""
-    allowed: tuple[Code, ...] = ()
+    allowed: tuple[Row, ...] = ()
     """Findings that the user has seen and accepts; any other that weighs more than a note stops the launch."""
     view: View = USUAL
     """How what stops the launch is to be told."""

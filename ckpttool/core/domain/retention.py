@@ -6,8 +6,7 @@ from enum import Enum
 
 from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.checkpoint import Checkpoint
-from ckpttool.core.domain.exits import of_findings, safest
-from ckpttool.core.domain.finding import Code, Finding, seen_in_part
+from ckpttool.core.domain.finding import Code, Finding, of_findings, safest, seen_in_part
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.pointer import PointerFix
 from ckpttool.core.domain.shard import FileStamp

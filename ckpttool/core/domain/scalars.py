@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.finding import Row, Severity
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.shard import ShardRole
 
@@ -51,7 +51,7 @@ class AgreedScalar:
     """A scalar that all ranks save alike."""
 
     name: str
-    code: Code
+    code: Row
     """What it is called where one does not."""
     severity: Severity
 

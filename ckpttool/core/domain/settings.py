@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TypeAlias
 
-from ckpttool.core.domain.finding import Code, Finding
+from ckpttool.core.domain.finding import Finding, Row
 from ckpttool.core.domain.frozen import dataclass
 
 KeyPath: TypeAlias = "tuple[str | int, ...]"
@@ -54,7 +54,7 @@ class Settings:
 class SafeFix:
     """A finding that one value mends, and nothing else can be meant."""
 
-    code: Code
+    code: Row
     key: KeyPath
     line: int
     """On which the key stands, from 1."""

@@ -7,8 +7,7 @@ from enum import Enum, IntEnum
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.answers import Answered
-from ckpttool.core.domain.exits import of_findings
-from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.finding import Finding, Severity, of_findings
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.scalars import NO_FACTS, ScalarValues, ShardFacts
 from ckpttool.core.domain.shard import FileStamp, FormatName, ShardRole
@@ -232,14 +231,6 @@ class Verdict:
 _BADNESS = tuple(VerdictWord)
 """Best first, as the words are listed."""
 
-_WORD_OF_CODE = {
-    Code.RANK_MISSING: VerdictWord.MISSING,
-    Code.SHARD_MISSING: VerdictWord.MISSING,
-    Code.SHARD_ELSEWHERE: VerdictWord.MISSING,
-    Code.SHARD_RESPELLED: VerdictWord.MISSING,
-    Code.CHANGED_WHILE_READING: VerdictWord.UNSTABLE,
-    Code.UNSUPPORTED_FORMAT: VerdictWord.UNSUPPORTED,
-}
 _WORD_OF_SEVERITY = {
     Severity.NOTE: VerdictWord.VERIFIED,
     Severity.SUSPECT: VerdictWord.SUSPECT,
@@ -259,7 +250,9 @@ def word_of(finding: Finding) -> VerdictWord:
         return _WORD_OF_SEVERITY[finding.severity]
     if finding.is_tie:  # it was read, and nobody knows what to make of it
         return VerdictWord.SUSPECT
-    return _WORD_OF_CODE.get(finding.code, _WORD_OF_SEVERITY[finding.severity])
+    if finding.code.verdict is not None:
+        return VerdictWord(finding.code.verdict)
+    return _WORD_OF_SEVERITY[finding.severity]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from io import BytesIO
 from typing import NamedTuple, TypeVar
 
-from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.finding import Code, Row
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.formats.crc32c import crc32c
 
@@ -46,7 +46,7 @@ T = TypeVar("T")
 class BrokenStoreError(Exception):
     """A manifest or a node does not hold together."""
 
-    def __init__(self, code: Code, path: str, message: str) -> None:
+    def __init__(self, code: Row, path: str, message: str) -> None:
         """Take what it is called, where it lies, and what is wrong with it."""
         super().__init__(message)
         self.code = code

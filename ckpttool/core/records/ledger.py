@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ckpttool.core.domain.finding import Code, Finding, Severity, note, worst
+from ckpttool.core.domain.finding import Finding, Severity, note, worst
 from ckpttool.core.domain.manifest import ShardSeal
 from ckpttool.core.domain.replicas import TensorDigests
 from ckpttool.core.domain.scalars import encode_scalars
@@ -23,6 +23,7 @@ from ckpttool.core.domain.shard import FileStamp, FormatName, ShardRole
 from ckpttool.core.domain.units import ByteCount
 from ckpttool.core.domain.verdict import CheckTask, Level, ShardReport
 from ckpttool.core.errors import LockedError, NotDurableError, UnsafeError, WriteFailedError
+from ckpttool.core.extensions import row_of
 from ckpttool.core.formats.strict_json import (
     OWN_MEMORY,
     JsonObject,
@@ -268,7 +269,7 @@ def _noted(line: JsonObject) -> Iterator[Finding]:
     for value in as_list(line.get("notes", [])):
         record = as_object(value)
         extras = {name: get_str(record, name) for name in _BESIDE if name in record}
-        yield note(Code(get_str(record, "code")), get_str(record, "message"), **extras)  # type: ignore[arg-type]
+        yield note(row_of(get_str(record, "code")), get_str(record, "message"), **extras)  # type: ignore[arg-type]
 
 
 def _ledger(data: bytes) -> Ledger:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ckpttool.core.domain.finding import Code, Finding, Severity, summary_of
+from ckpttool.core.domain.finding import Code, Finding, Row, Severity, summary_of
 from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.units import counted
 from ckpttool.core.domain.view import USUAL, View
@@ -57,7 +57,7 @@ def kinds_of(findings: Sequence[Finding], view: View = USUAL) -> list[list[Findi
     """Group findings of the same code, gravest first: 500 lost shards are one line, unless each is asked for."""
     if view.everything:
         return [[finding] for finding in sorted(findings, key=lambda finding: -finding.severity)]
-    groups: dict[Code, list[Finding]] = {}
+    groups: dict[Row, list[Finding]] = {}
     for finding in sorted(findings, key=lambda finding: -finding.severity):
         groups.setdefault(finding.code, []).append(finding)
     return list(groups.values())

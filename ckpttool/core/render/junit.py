@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from ckpttool.core.domain.finding import Code, Severity, summary_of
+from ckpttool.core.domain.finding import Row, Severity, summary_of
 from ckpttool.core.domain.preflight import Check, Outcome, Reason
 from ckpttool.core.domain.view import USUAL, View
 from ckpttool.core.render.escape import shown
@@ -46,7 +46,7 @@ def _cases(suite: Element, check: Check, view: View) -> None:
         notes = [_line(reason) for reason in check.reasons]
         SubElement(case, "system-out").text = "\n".join([_text(check.summary), *notes])
         return
-    kinds: dict[Code, list[Reason]] = {}
+    kinds: dict[Row, list[Reason]] = {}
     for reason in check.reasons:
         if reason.blocks:
             kinds.setdefault(reason.finding.code, []).append(reason)

@@ -6,10 +6,9 @@ import hashlib
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.finding import Finding, Row, Severity
 from ckpttool.core.domain.preflight import Check, Reason, exit_of
 from ckpttool.core.render.escape import shown
-from ckpttool.core.render.findings import explanations
 from ckpttool.core.render.json import Document
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -43,15 +42,14 @@ def sarif(checks: Sequence[Check], *, place: str, version: str) -> Document:
     }
 
 
-def _rule(code: Code) -> Document:
-    explanation = next(explanation for explanation in explanations() if explanation.code is code)
-    text = " ".join([explanation.meaning, *(f"{title}: {text}" for title, text in explanation.trainers)])
+def _rule(code: Row) -> Document:
+    text = " ".join([code.meaning, *(f"{title}: {text}" for title, text in code.trainers.items())])
     return {
         "id": code.value,
-        "shortDescription": {"text": explanation.title},
-        "fullDescription": {"text": explanation.meaning},
-        "help": {"text": "\n".join([text, *explanation.remedy])},
-        "defaultConfiguration": {"level": _level(explanation.severities[-1])},
+        "shortDescription": {"text": code.headline},
+        "fullDescription": {"text": code.meaning},
+        "help": {"text": "\n".join([text, *code.steps])},
+        "defaultConfiguration": {"level": _level(code.weights[-1])},
     }
 
 
@@ -87,6 +85,6 @@ def _uri(path: str) -> str:
     return f"file://{quoted}" if path.startswith("/") else quoted.removeprefix("./")
 
 
-def fingerprint(code: Code, place: str, message: str) -> str:
+def fingerprint(code: Row, place: str, message: str) -> str:
     """Stay the same while lines move: what is wrong and in which file, not on which line."""
     return hashlib.sha256("\n".join((code.value, place, shown(message))).encode()).hexdigest()[:32]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ckpttool.core.decide import preflight as judge
 from ckpttool.core.decide.inline_allow import part
-from ckpttool.core.domain.finding import Code, Finding, damage
+from ckpttool.core.domain.finding import Code, Finding, Row, damage
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.preflight import Check, Lint, Reason
 from ckpttool.core.domain.settings import RunConfig
@@ -70,7 +70,7 @@ _OF_LATER_SAVES = frozenset({Code.KEEPS_ONE_CHECKPOINT})
 """What costs a later save, and nothing of a start that resumes."""
 
 
-def read_base(path: str, allowed: tuple[Code, ...], *, devices: int | None = None, starts: bool = True) -> BaseConfig:
+def read_base(path: str, allowed: tuple[Row, ...], *, devices: int | None = None, starts: bool = True) -> BaseConfig:
     """Read the config that a launch starts from, and judge it by every rule about configs.
 
     Args:
@@ -90,7 +90,7 @@ def read_base(path: str, allowed: tuple[Code, ...], *, devices: int | None = Non
 
 
 def read_or_check(
-    path: str, allowed: tuple[Code, ...], *, devices: int | None = None, starts: bool = True
+    path: str, allowed: tuple[Row, ...], *, devices: int | None = None, starts: bool = True
 ) -> BaseConfig | Check:
     """Do the same, and make a check of what keeps it from being used."""
     try:
@@ -114,7 +114,7 @@ def config_check(path: str, config: BaseConfig | Check, *, name: str = "config")
 def lint_config(
     paths: str | os.PathLike[str] | Sequence[str],
     *,
-    allowed: Iterable[Code] = (),
+    allowed: Iterable[Row] = (),
     skip_foreign: bool = False,
     view: View = USUAL,
 ) -> Lint:
@@ -146,7 +146,7 @@ def lint_config(
     return Lint(checks=tuple(checks.values()), foreign=tuple(foreign), view=view)
 
 
-def _in_folder(folder: str, allowed: tuple[Code, ...], foreign: dict[str, None]) -> dict[str, Check]:
+def _in_folder(folder: str, allowed: tuple[Row, ...], foreign: dict[str, None]) -> dict[str, Check]:
     checks_by_name: dict[str, Check] = {}
     foreign_files: dict[str, None] = {}
     for path in _yaml_files(folder, checks_by_name):
@@ -177,7 +177,7 @@ def _trains_nothing(check: Check) -> bool:
     return any(reason.finding.code is Code.NOT_A_TRAINING for reason in check.reasons)
 
 
-def _unless_foreign(path: str, allowed: tuple[Code, ...], foreign: dict[str, None]) -> dict[str, Check]:
+def _unless_foreign(path: str, allowed: tuple[Row, ...], foreign: dict[str, None]) -> dict[str, Check]:
     try:
         # Templates, YAML with tags of its own and long lists of packages cannot be read, and need not be.
         if _may_be_config(read_head(path)):

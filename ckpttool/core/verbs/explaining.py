@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.finding import Row
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.errors import UsageError
+from ckpttool.core.extensions import row_of
 from ckpttool.core.render.answers import explanation as texts
-from ckpttool.core.render.findings import Explanation, explained, explanations
 from ckpttool.core.render.json import as_read
 from ckpttool.trainers.registry import FIRST, trainers
 
@@ -17,9 +17,9 @@ from ckpttool.trainers.registry import FIRST, trainers
 class Explained:
     """What findings mean, how ckpttool knows it, and what to do."""
 
-    code: Code | None
+    code: Row | None
     """The one that was asked for; None: all."""
-    explanations: tuple[Explanation, ...]
+    explanations: tuple[Row, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the command prints with `--format json`."""
@@ -29,7 +29,7 @@ class Explained:
         return cast("dict[str, Any]", as_read(texts.one_document(self.explanations[0], names, first=FIRST)))
 
 
-def explain(code: Code | str | None = None) -> Explained:
+def explain(code: str | None = None) -> Explained:
     """Say what a finding means, and what to do.
 
     Args:
@@ -39,11 +39,12 @@ def explain(code: Code | str | None = None) -> Explained:
         UsageError: There is no such finding.
     """
     if code is None:
-        return Explained(code=None, explanations=tuple(explanations()))
-    explanation = explained(code.value if isinstance(code, Code) else code)
-    if explanation is None:
-        raise UsageError(f"there is no finding {code!r}; ckpttool.Code lists all")
-    return Explained(code=explanation.code, explanations=(explanation,))
+        return Explained(code=None, explanations=texts.in_groups())
+    try:
+        row = row_of(code)
+    except ValueError:
+        raise UsageError(f"there is no finding {code!r}; ckpttool.Code lists all") from None
+    return Explained(code=row, explanations=(row,))
 
 
 def names_by_title() -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.finding import Row
 from ckpttool.core.domain.preflight import FixedConfig, Lint
 from ckpttool.core.domain.settings import KeyPath, Value
 from ckpttool.core.errors import CkptToolError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.settings import RunConfig, SafeFix
 
 
-def fix_config(answer: Lint, *, allowed: Iterable[Code] = (), apply: bool = False) -> tuple[FixedConfig, ...]:
+def fix_config(answer: Lint, *, allowed: Iterable[Row] = (), apply: bool = False) -> tuple[FixedConfig, ...]:
     """Mend what is safe in the configs of an answer: comments, order and every other byte stay.
 
     Args:
@@ -42,7 +42,7 @@ def fix_config(answer: Lint, *, allowed: Iterable[Code] = (), apply: bool = Fals
     return changed
 
 
-def _fixed(path: str, accepted: Collection[Code]) -> FixedConfig:
+def _fixed(path: str, accepted: Collection[Row]) -> FixedConfig:
     base = read_base(path, ())
     silenced = {(finding.code, finding.line) for finding in base.silenced}
     wanted_fixes = {

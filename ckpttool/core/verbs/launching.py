@@ -27,7 +27,7 @@ from ckpttool.core.verbs.scanning import Where, tree_question
 from ckpttool.core.write.files import replace as write
 
 if TYPE_CHECKING:
-    from ckpttool.core.domain.finding import Code, Finding
+    from ckpttool.core.domain.finding import Finding, Row
     from ckpttool.core.domain.node import Node
     from ckpttool.core.domain.settings import RunConfig
 
@@ -131,7 +131,7 @@ def _preflight_of(
     )
 
 
-def _reported(plan: ResumePlan, ready: Preflight, allowed: tuple[Code, ...]) -> tuple[Finding, ...]:
+def _reported(plan: ResumePlan, ready: Preflight, allowed: tuple[Row, ...]) -> tuple[Finding, ...]:
     """Return what is told of the plan, and what the user accepted of the config and the machine."""
     findings = allow(plan.findings, allowed)
     reasons = (reason.finding for check in ready.checks for reason in check.reasons)

@@ -10,7 +10,7 @@ from ckpttool.core.decide import preflight as judge
 from ckpttool.core.decide.inline_allow import allowed_in
 from ckpttool.core.domain.checkpoint import Inventory
 from ckpttool.core.domain.data_position import skip_of
-from ckpttool.core.domain.finding import Code, Finding
+from ckpttool.core.domain.finding import Code, Finding, Row
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
@@ -175,7 +175,7 @@ class _Teller:
 
     config: str
     root: str
-    allowed: tuple[Code, ...]
+    allowed: tuple[Row, ...]
     named: frozenset[str]
     """Logs and a health file, as the user gave them."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from ckpttool.core.decide.lint_engine import Problem, Rule, note, suspect
-from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.finding import Code, Row
 from ckpttool.core.domain.settings import Nested, Value, dotted
 from ckpttool.core.domain.units import counted
 from ckpttool.fp8.frameworks.view import Fp8View, Scope
@@ -26,7 +26,7 @@ _MOST_SAFE_MARGIN = 1
 
 
 def _rule(  # noqa: PLR0913  the columns of the table
-    code: Code,
+    code: Row,
     at: str,
     when: Callable[[Scope], bool],
     says: str,

@@ -6,8 +6,7 @@ from enum import Enum
 
 from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.checkpoint import Inventory
-from ckpttool.core.domain.exits import of_findings, safest
-from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.finding import Finding, of_findings, safest
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.errors import ExitCode

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from ckpttool.core.decide import preflight as judge
 from ckpttool.core.decide.inline_allow import part
-from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.finding import Row
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.preflight import Check, Lint, Reason
 from ckpttool.core.domain.view import USUAL, View
@@ -25,7 +25,7 @@ _NONE = "no FP8 is switched on in it"
 def fp8_lint(
     paths: str | os.PathLike[str] | Sequence[str],
     *,
-    allowed: Iterable[Code] = (),
+    allowed: Iterable[Row] = (),
     te_version: str | None = None,
     layers: str | None = None,
     view: View = USUAL,

@@ -8,8 +8,7 @@ from enum import Enum
 from typing import ClassVar, TypeAlias
 
 from ckpttool.core.domain.answers import Answered
-from ckpttool.core.domain.exits import of_findings
-from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.finding import Finding, of_findings
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.guarding import EventValue
 from ckpttool.core.domain.units import ByteCount, Rank, Step

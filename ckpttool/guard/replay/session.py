@@ -13,7 +13,7 @@ from types import FrameType
 import torch
 from torch import Tensor
 
-from ckpttool.core.domain.finding import Code, Finding, Severity, note, unknown
+from ckpttool.core.domain.finding import Code, Finding, Row, Severity, note, unknown
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.errors import IncompleteError, UsageError
@@ -163,7 +163,7 @@ class _Session:
             return result
         return None
 
-    def _cannot(self, code: Code, captured: RankCapture, why: str, remedy: str) -> None:
+    def _cannot(self, code: Row, captured: RankCapture, why: str, remedy: str) -> None:
         self._findings.append(
             unknown(
                 code, f"rank {captured.rank} cannot be computed again: {why}", ranks=(captured.rank,), remedy=remedy

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ckpttool.core.domain.advice import Calibration, SpikeAdvice, StopAdvice, Threshold, ThresholdSettings
 from ckpttool.core.domain.answers import Answered
-from ckpttool.core.domain.exits import of_findings, safest
-from ckpttool.core.domain.finding import Code, Finding, Severity, suspect
+from ckpttool.core.domain.finding import Code, Finding, Severity, of_findings, safest, suspect
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.units import Step

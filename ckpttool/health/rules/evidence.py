@@ -9,7 +9,7 @@ from ckpttool.core.decide.recorded_health import IGNORE_HEALTH
 from ckpttool.core.decide.resume import Pick
 from ckpttool.core.domain.advice import Choice, SpikeAdvice, StopAdvice
 from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
-from ckpttool.core.domain.finding import Code, Finding, Severity, note, suspect, unknown
+from ckpttool.core.domain.finding import Code, Finding, Row, Severity, note, suspect, unknown
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.metrics import LocalTime, LogAttempt, LogProblem, StepMetrics, TrainingLog, local_time_of
@@ -140,7 +140,7 @@ def _judged(checkpoint: Checkpoint, judgement: HealthJudgement, *, threshold: fl
     )
 
 
-def with_marks(inventory: Inventory, marks: Sequence[CheckpointMark], code: Code) -> Inventory:
+def with_marks(inventory: Inventory, marks: Sequence[CheckpointMark], code: Row) -> Inventory:
     """Hold against each checkpoint that it was saved in a suspect stretch.
 
     Args:

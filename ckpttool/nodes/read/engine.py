@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from ckpttool.core.domain.finding import Code, Severity, damage, unknown, worst
+from ckpttool.core.domain.finding import Code, Row, Severity, damage, unknown, worst
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.manifest import ShardSeal
 from ckpttool.core.domain.verdict import CheckTask, Level, ShardReport
@@ -15,7 +15,7 @@ from ckpttool.core.verify.observation import Observation
 class RecordedEngine:
     """Gives again what was told of each shard."""
 
-    def __init__(self, report_of: Callable[[str], ShardReport | None], *, but: Collection[Code] = ()) -> None:
+    def __init__(self, report_of: Callable[[str], ShardReport | None], *, but: Collection[Row] = ()) -> None:
         """Take what tells of a shard, by its path.
 
         Args:

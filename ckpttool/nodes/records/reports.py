@@ -6,11 +6,12 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.finding import Finding, Severity
 from ckpttool.core.domain.replicas import TENSOR_DIGEST_BYTES, TensorDigests, shared_names
 from ckpttool.core.domain.shard import FormatName, ShardRole
 from ckpttool.core.domain.units import ByteCount, Rank
 from ckpttool.core.domain.verdict import Level, ShardDigest, ShardReport
+from ckpttool.core.extensions import row_of
 from ckpttool.core.formats.strict_json import (
     Json,
     JsonObject,
@@ -181,7 +182,7 @@ def _finding(record: JsonObject, path: str) -> Finding:
     other_path = record.get("path") if "path" in record else path
     texts = {name: text_of(record[name]) for name in _WORDS if name in record}
     return Finding(
-        code=Code(get_str(record, "code")),
+        code=row_of(get_str(record, "code")),
         severity=Severity[get_str(record, "severity").upper()],
         message=text_of(record["message"]),
         path=None if other_path is None else text_of(other_path),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.core.decide.naming import LATEST, named
 from ckpttool.core.domain.checkpoint import Checkpoint
-from ckpttool.core.domain.finding import Code, Finding
+from ckpttool.core.domain.finding import Code, Finding, Row
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.manifest import Sealing
 from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
@@ -233,7 +233,7 @@ def _contents(
 
 def by_itself(report: ShardReport, read: ShardReport) -> ShardReport:
     """Return a report without what copies on this machine told: which there are is told of all machines' together."""
-    bare: dict[Code, Finding] = {
+    bare: dict[Row, Finding] = {
         finding.code: finding for finding in read.findings if finding.code is Code.CHECKSUM_MISSING
     }
     findings = tuple(bare.get(finding.code, finding) for finding in report.findings)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 
 from ckpttool.core.domain.checkpoint import Checkpoint
-from ckpttool.core.domain.finding import Code, Finding, Severity, summary_of
+from ckpttool.core.domain.finding import Finding, Row, Severity, summary_of
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.metrics import NoteKind
@@ -20,7 +20,6 @@ from ckpttool.core.render.answers.plan import beside_settings, intact_at, lost, 
 from ckpttool.core.render.answers.position import data_rows
 from ckpttool.core.render.answers.resume import fragment
 from ckpttool.core.render.escape import shown, size
-from ckpttool.core.render.findings import explained
 from ckpttool.report.model import TreeReport
 
 
@@ -116,7 +115,7 @@ _MOST_PASSED = 4
 
 def _why(rejection: Rejection) -> str:
     """Say in a line what speaks against a checkpoint, what is gravest first: `damaged on ranks 30-31 of 48`."""
-    grave: dict[Code, list[Finding]] = {}
+    grave: dict[Row, list[Finding]] = {}
     for reason in sorted(rejection.reasons, key=lambda reason: -reason.severity):
         if reason.severity > Severity.NOTE:
             grave.setdefault(reason.code, []).append(reason)
@@ -128,8 +127,7 @@ def _in_short(reasons: Sequence[Finding]) -> str:
     ranks = sorted({rank for reason in reasons for rank in reason.ranks})
     if not ranks:
         return summary_of(reasons)
-    explanation = explained(reasons[0].code.value)
-    title = reasons[0].code.value if explanation is None else explanation.title
+    title = reasons[0].code.headline
     return f"{title[:1].lower()}{title[1:]} ({on_ranks(ranks)})"
 
 
@@ -249,7 +247,7 @@ class PlacedFinding:
 class Kind:
     """All findings of one code and weight."""
 
-    code: Code
+    code: Row
     severity: Severity
     title: str
     """What the manual calls it."""
@@ -272,20 +270,19 @@ def kinds(report: TreeReport, most: int) -> list[Kind]:
         report: All that is known.
         most: Findings that are told one by one, over all kinds; of each kind at least one is.
     """
-    groups: dict[tuple[Severity, Code], list[PlacedFinding]] = {}
+    groups: dict[tuple[Severity, Row], list[PlacedFinding]] = {}
     for finding in all_findings(report):
         groups.setdefault((finding.finding.severity, finding.finding.code), []).append(finding)
     room_left = most
     kinds = []
     for (severity, code), those in sorted(groups.items(), key=lambda group: -group[0][0]):
         remedies = Counter(item.finding.remedy for item in those if item.finding.remedy is not None)
-        explanation = explained(code.value)
         room = max(room_left, 1)
         kinds.append(
             Kind(
                 code=code,
                 severity=severity,
-                title=code.value if explanation is None else explanation.title,
+                title=code.headline,
                 fixes=tuple(shown(remedy) for remedy, _ in remedies.most_common(MOST_FIXES)),
                 findings=tuple(those[:room]),
                 total=len(those),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory, RunSummary, Tracked
 from ckpttool.core.domain.expectation import Expectation, Expected, FilesByPath
-from ckpttool.core.domain.finding import Code, Finding, Severity, damage, note
+from ckpttool.core.domain.finding import Code, Finding, Row, Severity, damage, note
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.progress import Progress
 from ckpttool.core.domain.shard import FileStamp, Shard
@@ -216,6 +216,6 @@ def by_rank(shards: Iterable[Shard]) -> tuple[Shard, ...]:
     return tuple(sorted(shards, key=lambda shard: (shard.rank is None, shard.rank or 0, shard.path)))
 
 
-def listed_damage(code: Code, message: str, path: str, *, remedy: str = _FROM_A_COPY) -> Finding:
+def listed_damage(code: Row, message: str, path: str, *, remedy: str = _FROM_A_COPY) -> Finding:
     """Report what the listing alone shows to be damaged."""
     return damage(code, message, path=path, remedy=remedy)

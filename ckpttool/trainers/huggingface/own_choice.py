@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.checkpoint import Checkpoint, Content
-from ckpttool.core.domain.finding import Code, Severity, worst
+from ckpttool.core.domain.finding import Code, Row, Severity, worst
 from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.storage.base import Kind, LostLinkError
 from ckpttool.trainers.common.named_path import elsewhere, inside
@@ -98,7 +98,7 @@ def _outcome(save: Checkpoint, start: OwnStart, taken: str) -> Choice:
     return save.name, Outcome.UNKNOWN if against else Outcome.LOADS, taken
 
 
-def _is_silent(code: Code, path: str) -> bool:
+def _is_silent(code: Row, path: str) -> bool:
     """Tell what it loads without: a part of the training's state that is not there begins anew."""
     file = path.rpartition("/")[2]
     is_state = file.startswith(("optimizer.", "scheduler.", "scaler.", "rng_state"))

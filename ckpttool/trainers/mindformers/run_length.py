@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.core.domain.data_position import GoesOn
-from ckpttool.core.domain.finding import Code, Finding, note, suspect, unknown
+from ckpttool.core.domain.finding import Code, Finding, Row, note, suspect, unknown
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.plan import ResumePlan
 from ckpttool.core.domain.units import counted
@@ -377,6 +377,6 @@ def _stop_at(steps: int | str) -> str:
     return f"give the callback `- {{type: TrainCallBack, stop_step: {steps}}}`, which ends it in good order"
 
 
-def _note(config: TrainConfig | None, code: Code, message: str, remedy: str) -> Finding:
+def _note(config: TrainConfig | None, code: Row, message: str, remedy: str) -> Finding:
     path, line = (None, None) if config is None else (config.path, config.line(_EPOCHS))
     return note(code, message, path=path, remedy=remedy, line=line)

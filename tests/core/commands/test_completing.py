@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from ckpttool.core.commands import completing
-from ckpttool.core.domain.finding import Code
+from ckpttool.core.extensions import rows
 from ckpttool.trainers.registry import LAYOUT_NAMES
 from tests.support.commands import Said, environment
 from tests.support.situations import SITUATIONS
@@ -65,7 +65,7 @@ def test_the_tree_of_the_environment_is_looked_into(here: Path, monkeypatch: pyt
 
 
 def test_every_code_can_follow_explain() -> None:
-    assert offered("explain", "").stdout.split() == [code.value for code in Code]
+    assert offered("explain", "").stdout.split() == [row.value for row in rows()]
 
 
 def test_nothing_is_offered_and_nothing_said_where_there_is_no_tree(here: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ckpttool.core.domain.exits import of_trees
+from ckpttool.core.domain.finding import of_trees
 from ckpttool.core.errors import ExitCode, IncompleteError
 from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.below import trees_below

@@ -19,7 +19,7 @@ from ckpttool.core.domain.expectation import (
     WorldEvidence,
     WorldSize,
 )
-from ckpttool.core.domain.finding import Code, Finding, Severity, note, suspect
+from ckpttool.core.domain.finding import Code, Finding, Row, Severity, note, suspect
 from ckpttool.core.domain.health import HealthBook
 from ckpttool.core.domain.shard import FileStamp, ShardRole
 from ckpttool.core.domain.units import Rank
@@ -121,7 +121,7 @@ class TestUncommitted:
         ],
     )
     def test_a_save_that_was_not_finished_is_damage_whatever_its_files_look_like(
-        self, commit: CommitState, said: list[tuple[Code, Severity]]
+        self, commit: CommitState, said: list[tuple[Row, Severity]]
     ) -> None:
         one = replace(checkpoint(), commit=commit)
         found = compared(one, all_of(one)).findings

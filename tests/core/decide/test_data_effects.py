@@ -22,7 +22,7 @@ from ckpttool.core.decide.data_effects import (
 )
 from ckpttool.core.domain.checkpoint import Inventory
 from ckpttool.core.domain.data_position import BatchSegment, DataEffect, DataQuestion, GoesOn, SampleSource
-from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.finding import Code, Row, Severity
 from ckpttool.core.domain.plan import ResumePlan
 from ckpttool.core.domain.question import AskedSizes
 from ckpttool.core.domain.scalars import Scalars
@@ -182,7 +182,7 @@ class TestAsFindings:
             (DataEffect.REFUSES, Code.WORLD_SIZE_REFUSED, Severity.SUSPECT),
         ],
     )
-    def test_what_a_reader_must_not_miss_is_one(self, effect: DataEffect, code: Code, severity: Severity) -> None:
+    def test_what_a_reader_must_not_miss_is_one(self, effect: DataEffect, code: Row, severity: Severity) -> None:
         (found,) = effect_findings(GoesOn(effect=effect, why="it is so"), title="Toy", remedy="do this")
         assert (found.code, found.severity, found.remedy) == (code, severity, "do this")
         assert "Toy" in found.message

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from ckpttool.core.decide.inline_allow import allowed_in, part
-from ckpttool.core.domain.finding import Code, Finding, suspect
+from ckpttool.core.domain.finding import Code, Finding, Row, suspect
 
 CODE = Code.UNKNOWN_KEY
 
 
-def at(line: int | None, code: Code = CODE) -> Finding:
+def at(line: int | None, code: Row = CODE) -> Finding:
     return suspect(code, "x", line=line)
 
 
@@ -62,7 +62,7 @@ def test_a_comment_that_silences_nothing_is_a_note_at_its_own_line() -> None:
 
 
 @pytest.mark.parametrize("code", [Code.START_DIFFERS, Code.START_UNKNOWN])
-def test_a_comment_about_a_start_is_in_place_where_none_is_judged(code: Code) -> None:
+def test_a_comment_about_a_start_is_in_place_where_none_is_judged(code: Row) -> None:
     text = f"a: 1  # ckpttool: allow {code.value}\nb: 1\n"
     assert part([], text, path="c.yaml").findings == ()
     found = at(1, code), at(2, code), at(None, code), at(1)

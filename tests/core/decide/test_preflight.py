@@ -10,12 +10,13 @@ from dataclasses import replace
 import pytest
 
 from ckpttool.core.decide import preflight as judge
-from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.finding import Code, Finding, Row, Severity
 from ckpttool.core.domain.plan import NoResumePoint, Rejection, ResumePlan
 from ckpttool.core.domain.preflight import DiskNeed
 from ckpttool.core.domain.units import Step
 from ckpttool.core.domain.verdict import Level
 from ckpttool.core.errors import ExitCode
+from ckpttool.core.extensions import rows
 from ckpttool.trainers.mindformers.launch_check import other_devices
 from tests.support.plans import resume_plan
 from tests.trainers.mindformers.test_launch_check import FITS
@@ -29,7 +30,7 @@ UNREAD = Finding(code=Code.UNREADABLE, severity=Severity.UNKNOWN, message="canno
 NOTE = Finding(code=Code.META_BEHIND, severity=Severity.NOTE, message="meta.json is older")
 
 
-def codes(findings: tuple[Finding, ...]) -> list[Code]:
+def codes(findings: tuple[Finding, ...]) -> list[Row]:
     return [finding.code for finding in findings]
 
 
@@ -183,7 +184,7 @@ class TestWhereAFindingBelongs:
         module = importlib.import_module(f"ckpttool.trainers.mindformers.{name}")
         named = set(re.findall(r"Code\.([A-Z_0-9]+)", inspect.getsource(module))) - {"BREAKPOINT_FILE"}
         assert named
-        assert {code: judge.CHECK_OF.get(Code[code]) for code in named} == dict.fromkeys(named, "launch")
+        assert {name: getattr(Code, name).check for name in named} == dict.fromkeys(named, "launch")
 
 
 class TestAllowed:
@@ -192,8 +193,8 @@ class TestAllowed:
         allowed = judge.allow([one, other], [Code.UNKNOWN_KEY])
         assert [finding.severity for finding in allowed] == [Severity.DAMAGE, Severity.NOTE]
 
-    @pytest.mark.parametrize("code", sorted(judge.NEVER_ALLOWED))
-    def test_that_there_is_nothing_to_launch_cannot_be_allowed(self, code: Code) -> None:
+    @pytest.mark.parametrize("code", [row for row in rows() if not row.may_be_allowed])
+    def test_that_there_is_nothing_to_launch_cannot_be_allowed(self, code: Row) -> None:
         finding = replace(MISSING, code=code)
         assert judge.allow([finding], [code]) == (finding,)
 

@@ -9,7 +9,7 @@ import pytest
 from ckpttool.core.decide import recorded_health
 from ckpttool.core.decide.recorded_health import health_reason, record_without_answer
 from ckpttool.core.domain.checkpoint import Inventory
-from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.finding import Code, Row, Severity
 from ckpttool.core.domain.health import Health, HealthBook, HealthRecord
 from tests.support.inventories import checkpoint, finding, tree
 
@@ -108,7 +108,7 @@ class TestReason:
         ],
     )
     def test_unhealthy_forbids_unknown_only_on_demand_and_ignoring_beats_both(
-        self, health: Health, code: Code | None, *, require: bool, ignore: bool
+        self, health: Health, code: Row | None, *, require: bool, ignore: bool
     ) -> None:
         reason = health_reason(checkpoint(health=health), require=require, ignore=ignore)
         assert (reason.code if reason else None) is code

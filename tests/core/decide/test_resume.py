@@ -14,7 +14,7 @@ from ckpttool.core.decide.resume import against_refused, choose, objected
 from ckpttool.core.decide.steps import settle
 from ckpttool.core.domain.checkpoint import Checkpoint, Content, Inventory, Rename, Topology, Tracked
 from ckpttool.core.domain.expectation import WorldEvidence
-from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.finding import Code, Row, Severity
 from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.plan import NoResumePoint, ResumePoint
 from ckpttool.core.domain.question import ResumeQuestion
@@ -47,11 +47,11 @@ def nothing(
     return found
 
 
-def rejected(found: ResumePoint | NoResumePoint) -> list[tuple[str, set[Code]]]:
+def rejected(found: ResumePoint | NoResumePoint) -> list[tuple[str, set[Row]]]:
     return [(one.checkpoint.name, {reason.code for reason in one.reasons}) for one in found.rejected]
 
 
-def remedies(found: ResumePoint | NoResumePoint) -> dict[Code, str | None]:
+def remedies(found: ResumePoint | NoResumePoint) -> dict[Row, str | None]:
     return {reason.code: reason.remedy for one in found.rejected for reason in one.reasons}
 
 

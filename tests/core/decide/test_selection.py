@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import ckpttool
-from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.finding import Code, Row
 from ckpttool.core.domain.health import Health
 from ckpttool.core.errors import ExitCode, UnknownLayoutError, UsageError
 from ckpttool.trainers.mindformers.launch_check import check
@@ -87,7 +87,7 @@ class TestNamesWithoutSubstance:
         [("empty", Code.SHARD_EMPTY), ("zeroed", Code.SHARD_ZEROED), ("cut", Code.SHARD_TRUNCATED)],
     )
     def test_a_shard_that_is_damaged_on_one_rank_sends_all_ranks_one_save_back(
-        self, tmp_path: Path, fixture: str, damage: str, code: Code
+        self, tmp_path: Path, fixture: str, damage: str, code: Row
     ) -> None:
         output = writable_copy(fixture, tmp_path / fixture)
         shard = rank_file(output, 2, "30_2", run=1, suffix=fixture.removeprefix("sink2_"))
@@ -194,7 +194,7 @@ class TestOtherFiles:
             ("llama2_7b_rank_1.ckpt", Code.STRAY_FILE),
         ],
     )
-    def test_one_file_of_another_kind_does_not_stop_the_resume(self, sink2: Path, name: str, code: Code) -> None:
+    def test_one_file_of_another_kind_does_not_stop_the_resume(self, sink2: Path, name: str, code: Row) -> None:
         """All versions stop: "Can't match epoch and step"."""
         shutil.copy(rank_file(sink2, 1, "30_2", run=1), sink2 / "checkpoint/rank_1" / name)
         answer = plan(sink2)
@@ -343,11 +343,11 @@ class TestNames:
     @pytest.mark.parametrize(
         ("prefix", "told"),
         [
-            *((prefix, set[Code]()) for prefix in ("llama-7b", "llama3.1_8b", "a-1_2", "rank_0")),
+            *((prefix, set[Row]()) for prefix in ("llama-7b", "llama3.1_8b", "a-1_2", "rank_0")),
             *((prefix, {Code.PREFIX_HOLDS_RANK}) for prefix in ("my_rank_7_model", "llama_rank_7")),
         ],
     )
-    def test_any_prefix_is_told_from_rank_epoch_and_step(self, tmp_path: Path, prefix: str, told: set[Code]) -> None:
+    def test_any_prefix_is_told_from_rank_epoch_and_step(self, tmp_path: Path, prefix: str, told: set[Row]) -> None:
         """A `-` fails up to 1.3.2. B25: a rank in the prefix fails everywhere. B28: a `.` breaks 1.8 to 2.1."""
         tree = TreeBuilder(tmp_path).legacy(ranks=8, prefix=prefix)
         tree.save(epoch=10, step=2).save(epoch=15, step=2).save(epoch=20, step=2, run=1)

@@ -18,7 +18,7 @@ from ckpttool.core.decide.steps import (
     settle,
 )
 from ckpttool.core.domain.checkpoint import Checkpoint, Content, NamedStep, RunSummary, StepSource
-from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.finding import Code, Row, Severity
 from ckpttool.core.domain.units import Step
 from tests.support.inventories import checkpoint, finding, tree
 
@@ -37,7 +37,7 @@ def steps(*saves: Checkpoint) -> dict[str, int | None]:
     return {name: one.step for name, one in settled(*saves).items()}
 
 
-def told(*saves: Checkpoint) -> dict[str, list[tuple[Code, Severity]]]:
+def told(*saves: Checkpoint) -> dict[str, list[tuple[Row, Severity]]]:
     return {name: [(one.code, one.severity) for one in each.findings] for name, each in settled(*saves).items()}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from ckpttool.core.domain.dtype import DType
-from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.finding import Code, Row, Severity
 from ckpttool.core.domain.shard import FormatName
 from ckpttool.core.formats import read_header
 from ckpttool.core.formats.base import MAX_DIMS, MAX_FINDINGS, Header
@@ -25,7 +25,7 @@ def read(data: bytes, *, size: int | None = None) -> Header:
     return read_header(MemorySource(data, size=size), named=FormatName.MINDSPORE_CKPT, facts=FACTS)
 
 
-def codes(data: bytes) -> list[Code]:
+def codes(data: bytes) -> list[Row]:
     """Return the codes of the findings, all of which must be damage."""
     findings = read(data).findings
     assert all(finding.severity is Severity.DAMAGE for finding in findings)

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ckpttool.core.domain.dtype import DType
-from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.finding import Code, Row, Severity
 from ckpttool.core.domain.shard import FormatName
 from ckpttool.core.formats import read_header
 from ckpttool.core.formats.base import MAX_DIMS, MAX_FINDINGS, Header
@@ -30,7 +30,7 @@ def read(data: bytes, *, size: int | None = None) -> Header:
     return read_header(MemorySource(data, size=size), named=FormatName.SAFETENSORS, facts=FACTS)
 
 
-def codes(data: bytes) -> set[Code]:
+def codes(data: bytes) -> set[Row]:
     """Return the codes of the findings, all of which but notes must be damage."""
     findings = [finding for finding in read(data).findings if finding.severity > Severity.NOTE]
     assert all(finding.severity is Severity.DAMAGE for finding in findings)
@@ -134,7 +134,7 @@ def test_a_long_header_that_is_not_ascii_is_refused_for_the_memory_it_would_take
         assert refusals(safetensors_file(text, bytes(8))) == found
 
 
-def refusals(data: bytes) -> list[Code]:
+def refusals(data: bytes) -> list[Row]:
     return [finding.code for finding in read(data).findings if finding.severity is Severity.UNSAFE]
 
 
@@ -401,7 +401,7 @@ def test_a_checksum_key_in_a_broken_header_changes_nothing() -> None:
 # --- the form in which safetensors writes ----------------------------------------------------------------------------
 
 
-def notes(header: Mapping[str, object] | bytes, size: int, *, pad: bool = True) -> list[Code]:
+def notes(header: Mapping[str, object] | bytes, size: int, *, pad: bool = True) -> list[Row]:
     findings = read(safetensors_file(header, bytes(size), pad=pad)).findings
     assert all(finding.severity is Severity.NOTE for finding in findings)
     return [finding.code for finding in findings]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.package.package_exporter import PackageExporter
 
-from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.finding import Code, Finding, Row, Severity
 from ckpttool.core.formats.base import MAX_FINDINGS
 from ckpttool.core.formats.torch import pickle_scan
 from ckpttool.core.formats.torch.pickle_scan import PickleReader
@@ -186,7 +186,7 @@ class TestMissingPieces:
         ],
     )
     def test_a_file_without_a_piece_is_damaged_and_torch_cannot_load_it(
-        self, change: Change, code: Code, words: str
+        self, change: Change, code: Row, words: str
     ) -> None:
         data = changed(self.DATA, change)
         (found,) = damage(data)

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.finding import Code, Row, Severity
 from ckpttool.core.formats.torch import zip_directory
 from ckpttool.core.formats.torch.zip_directory import ZipDirectory, read_zip_directory
 from tests.support.shard_writers import MemorySource, torch_file
@@ -23,7 +23,7 @@ def directory(data: bytes) -> ZipDirectory:
     return read_zip_directory(MemorySource(data))
 
 
-def codes(data: bytes) -> set[tuple[Code, Severity]]:
+def codes(data: bytes) -> set[tuple[Row, Severity]]:
     return {(finding.code, finding.severity) for finding in directory(data).findings}
 
 
@@ -127,9 +127,7 @@ def test_a_fault_in_the_directory_is_found(saved: bytes, fault: str) -> None:
         (b"data\xffpkl", Code.HEADER_INVALID, Severity.DAMAGE),
     ],
 )
-def test_a_name_that_no_file_has_is_refused_or_damage(
-    saved: bytes, name: bytes, code: Code, severity: Severity
-) -> None:
+def test_a_name_that_no_file_has_is_refused_or_damage(saved: bytes, name: bytes, code: Row, severity: Severity) -> None:
     assert codes(saved.replace(b"data.pkl", name)) == {(code, severity)}
 
 

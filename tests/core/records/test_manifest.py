@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.core.domain.checkpoint import Checkpoint
-from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.finding import Code, Row, Severity
 from ckpttool.core.domain.manifest import CHUNK_BYTES, Manifest
 from ckpttool.core.domain.shard import FormatName
 from ckpttool.core.records import SealPlace
@@ -67,7 +67,7 @@ def read(folder: Path, data: bytes, place: SealPlace = PLACE) -> Manifest | Mani
     return read_manifest(LocalStorage(str(folder)), place)
 
 
-def assert_not_verified(found: Manifest | ManifestProblem | None, code: Code = Code.MANIFEST_UNREADABLE) -> None:
+def assert_not_verified(found: Manifest | ManifestProblem | None, code: Row = Code.MANIFEST_UNREADABLE) -> None:
     assert isinstance(found, ManifestProblem)
     assert (found.finding.code, found.finding.severity) == (code, Severity.UNKNOWN)
     assert "not verified" in found.finding.message

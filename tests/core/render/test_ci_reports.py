@@ -10,10 +10,11 @@ from urllib.parse import unquote
 import pytest
 from markdown_it import MarkdownIt
 
-from ckpttool.core.domain.finding import Code, Finding, Severity, damage
+from ckpttool.core.domain.finding import Code, Finding, Row, Severity, damage
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.preflight import Check, Lint, Reason
 from ckpttool.core.domain.units import Rank
+from ckpttool.core.extensions import rows
 from ckpttool.core.render import markdown
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.github import annotate
@@ -44,7 +45,7 @@ def reason(
     text: str = "rank 3 has no shard",
     file: str | None = "out/rank_3/x.ckpt",
     line: int | None = None,
-    code: Code = Code.SHARD_MISSING,
+    code: Row = Code.SHARD_MISSING,
     remedy: str | None = "restore it",
 ) -> Reason:
     finding = Finding(code=code, severity=severity, message=text, remedy=remedy, line=line)
@@ -255,10 +256,10 @@ class TestSarif:
         assert result["locations"] == [{"physicalLocation": {"artifactLocation": {"uri": "file:///big/out"}}}]
 
     def test_every_finding_can_be_a_rule(self) -> None:
-        text = log(check(*(reason(code=code) for code in Code)))
+        text = log(check(*(reason(code=row) for row in rows())))
         sarif_run(text)
         rules = json.loads(text)["runs"][0]["tool"]["driver"]["rules"]
-        assert {rule["id"] for rule in rules} == {code.value for code in Code}
+        assert {rule["id"] for rule in rules} == {row.value for row in rows()}
 
     def test_a_rule_stands_there_once_however_often_it_was_broken(self) -> None:
         run = sarif_run(log(check(reason(), reason(code=Code.RANK_MISSING), reason())))

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import ckpttool
-from ckpttool.core.domain.finding import Code, Finding
+from ckpttool.core.domain.finding import Code, Finding, Row
 from ckpttool.core.domain.launch import Launch
 from ckpttool.core.domain.preflight import Check, Preflight
 from ckpttool.core.errors import ExitCode, UsageError
@@ -152,7 +152,7 @@ class TestWhatAStartWithTheWrittenConfigLoads:
     """Something that `launch` does not write may overrule what it writes."""
 
     @staticmethod
-    def launch(tmp_path: Path, text: str, *allowed: Code) -> Launch | Preflight:
+    def launch(tmp_path: Path, text: str, *allowed: Row) -> Launch | Preflight:
         (tmp_path / "base.yaml").write_text(text)
         tree = ckpttool.TreeQuestion(path=str(tmp_path / "output"))
         order = ckpttool.LaunchOrder(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.finding import Code, Row, Severity
 from ckpttool.core.domain.scalars import NO_RULES, AgreedScalar, NameClaim, RequestedScalar, ScalarRules, ScalarValues
 from ckpttool.core.domain.shard import FormatName, ShardRole
 from ckpttool.core.domain.verdict import Level, ShardReport, Verdict, VerdictWord
@@ -33,7 +33,7 @@ def judged(*states: TrainState, label: str = "10_2") -> Verdict:
     return collect(one, reports(*states), Level.STRUCTURE)
 
 
-def said(verdict: Verdict) -> list[tuple[Code, Severity, str]]:
+def said(verdict: Verdict) -> list[tuple[Row, Severity, str]]:
     return [(one.code, one.severity, (one.path or "").split("/")[0]) for one in verdict.findings]
 
 
@@ -60,7 +60,7 @@ def test_the_order_of_the_reports_changes_nothing() -> None:
         ("loss_scale", Code.SCHEMA_DIFFERS, Severity.SUSPECT),
     ],
 )
-def test_one_rank_of_another_state_than_the_others_is_named(field: str, code: Code, severity: Severity) -> None:
+def test_one_rank_of_another_state_than_the_others_is_named(field: str, code: Row, severity: Severity) -> None:
     other = replace(STATE, **{field: getattr(STATE, field) + 10})
     verdict = judged(STATE, STATE, other)
     assert (code, severity, "rank_2") in said(verdict)

@@ -14,7 +14,7 @@ import pytest
 
 import ckpttool
 from ckpttool.core.domain.checkpoint import Inventory
-from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.finding import Code, Row, Severity
 from ckpttool.core.domain.shard import FormatName
 from ckpttool.core.domain.verdict import CheckTask, Level, ShardReport, Verdict, VerdictWord
 from ckpttool.core.formats import read_header
@@ -39,7 +39,7 @@ def words(folder: Path, level: Level = Level.STRUCTURE) -> dict[str, VerdictWord
     return {verdict.name: verdict.word for verdict in verdicts(folder, level)}
 
 
-def bad(folder: Path, level: Level = Level.STRUCTURE) -> dict[str, set[Code]]:
+def bad(folder: Path, level: Level = Level.STRUCTURE) -> dict[str, set[Row]]:
     """What is wrong, by checkpoint; only those with something."""
     return {
         verdict.name: codes for verdict in verdicts(folder, level) if (codes := {code for code, _ in found([verdict])})

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 import ckpttool
-from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.finding import Code, Finding, Row, Severity
 from ckpttool.core.errors import ExitCode
 from ckpttool.fp8.model.probe import Fp8Probe, Risk
 from tests.support.commands import ask
@@ -43,7 +43,7 @@ def probe(folder: Path, tensors: Tensors) -> Fp8Probe:
     return ckpttool.fp8_probe(str(folder / "model.safetensors"))
 
 
-def about(found: Fp8Probe) -> list[tuple[Code, Severity]]:
+def about(found: Fp8Probe) -> list[tuple[Row, Severity]]:
     return [(finding.code, finding.severity) for finding in found.findings]
 
 

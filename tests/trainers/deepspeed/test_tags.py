@@ -12,7 +12,7 @@ import pytest
 
 import ckpttool
 from ckpttool.core.domain.checkpoint import Content
-from ckpttool.core.domain.finding import Code, Severity, blocking
+from ckpttool.core.domain.finding import Code, Row, Severity, blocking
 from ckpttool.core.domain.question import AskedSizes
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.trainers.deepspeed import StatesFile, parse
@@ -216,7 +216,7 @@ class TestAStartWithoutZero:
         ('{"data": {"train_batch_size": "auto"}}', [Code.CONFIG_UNUSABLE]),
     ],
 )
-def test_batches_that_the_trainer_fills_in_are_a_note(text: str, found: list[Code], tmp_path: Path) -> None:
+def test_batches_that_the_trainer_fills_in_are_a_note(text: str, found: list[Row], tmp_path: Path) -> None:
     config = tmp_path / "ds.json"
     config.write_text(text)
     (check,) = ckpttool.lint_config(str(config)).checks

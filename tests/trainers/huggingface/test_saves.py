@@ -10,7 +10,7 @@ import pytest
 
 import ckpttool
 from ckpttool.core.domain.checkpoint import CommitState, Content
-from ckpttool.core.domain.finding import Code, blocking
+from ckpttool.core.domain.finding import Code, Row, blocking
 from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.domain.retention import PruneOrder, RetentionPolicy
 from ckpttool.core.errors import ExitCode
@@ -97,9 +97,7 @@ def test_where_the_arguments_cannot_be_read_the_batch_size_is_unknown_and_the_sa
         ("weight_map", None, Code.META_UNREADABLE),
     ],
 )
-def test_an_index_must_fit_the_files(
-    section: str, values: dict[str, object] | None, code: Code, tmp_path: Path
-) -> None:
+def test_an_index_must_fit_the_files(section: str, values: dict[str, object] | None, code: Row, tmp_path: Path) -> None:
     root = healthy("hf_sharded_index", tmp_path)
     index = root / "checkpoint-6/model.safetensors.index.json"
     told = json.loads(index.read_text())

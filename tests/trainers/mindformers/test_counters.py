@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.finding import Code, Row, Severity
 from ckpttool.trainers.mindformers.counters import MindFormersCounters, mindformers_counters
 from ckpttool.trainers.mindformers.scalars import TrainState
 
@@ -33,7 +33,7 @@ def counters(
     return mindformers_counters(scalars=scalars, new_global_batch_size=new, **options)
 
 
-def codes(result: MindFormersCounters) -> list[Code]:
+def codes(result: MindFormersCounters) -> list[Row]:
     return [finding.code for finding in result.findings]
 
 

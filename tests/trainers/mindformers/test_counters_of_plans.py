@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from ckpttool import DataQuestion
-from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.finding import Code, Row
 from ckpttool.trainers.mindformers.load import planned_skip
 from tests.support.answers import cli, notes, plan
 from tests.support.trees import TreeBuilder
@@ -22,7 +22,7 @@ class Case(NamedTuple):
 
     save: dict[str, int]
     asked: DataQuestion
-    code: Code
+    code: Row
     skip: int
     repeated: int
     next_step: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.finding import Code, Finding, Row, Severity
 from ckpttool.core.formats.safe_yaml import parse_document, settings_of
 from ckpttool.trainers.mindformers.lint import BEFORE_A_START, lint
 from tests.conftest import FIXTURES, TESTS
@@ -172,7 +172,7 @@ def findings(text: str) -> list[Finding]:
     return list(lint(settings_of(parse_document(text.encode(), where="base.yaml"), path="base.yaml"), BEFORE_A_START))
 
 
-def codes(text: str) -> set[Code]:
+def codes(text: str) -> set[Row]:
     return {finding.code for finding in findings(text)}
 
 
@@ -182,7 +182,7 @@ def test_a_healthy_config_is_left_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize(("code", "healthy", "change", "line"), BREAKS)
-def test_what_breaks_a_rule_is_found_on_its_line(code: Code, healthy: str, change: tuple[str, str], line: int) -> None:
+def test_what_breaks_a_rule_is_found_on_its_line(code: Row, healthy: str, change: tuple[str, str], line: int) -> None:
     broken = healthy.replace(*change, 1)
     assert broken != healthy
     assert code not in codes(healthy)

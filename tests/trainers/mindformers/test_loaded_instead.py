@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from ckpttool.core.decide.preflight import CHECK_OF
 from ckpttool.core.domain.checkpoint import Rename
 from ckpttool.core.domain.finding import Code, Finding, Severity
 from ckpttool.core.domain.shard import ShardRole
@@ -37,7 +36,7 @@ def start(load: LoadKeys = LEGACY_LOAD, *, layout: str = RANK_LAYOUT) -> Start:
 
 def only(found: Start) -> Finding:
     (finding,) = loaded_instead(found)
-    assert CHECK_OF[finding.code] == "launch"
+    assert finding.code.check == "launch"
     assert finding.severity is Severity.SUSPECT
     assert finding.remedy
     return finding

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import ckpttool
-from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.finding import Code, Row, Severity
 from ckpttool.core.domain.verdict import VerdictWord
 from ckpttool.core.errors import ExitCode
 from tests.support.answers import (
@@ -195,7 +195,7 @@ class TestBehindAGo:
         return str(path)
 
     @staticmethod
-    def asked(tree: TreeBuilder, config: str) -> tuple[ExitCode, list[Code]]:
+    def asked(tree: TreeBuilder, config: str) -> tuple[ExitCode, list[Row]]:
         """Return the exit code and the codes of what stands against a launch."""
         exit_code, against = preflighted(tree.output, config)
         return exit_code, [finding.code for finding in against]

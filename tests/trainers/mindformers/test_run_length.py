@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.finding import Code, Finding, Row, Severity
 from ckpttool.core.domain.plan import ResumePlan
 from ckpttool.core.domain.units import Step
 from ckpttool.trainers.mindformers.run_length import length_findings, run_length
@@ -60,7 +60,7 @@ def told(config: TrainConfig | None, plan: ResumePlan, inventory: Inventory | No
     return list(length_findings(config, plan, inventory or tree(plan.point.checkpoint)))
 
 
-def only(config: TrainConfig | None, plan: ResumePlan, code: Code, inventory: Inventory | None = None) -> Finding:
+def only(config: TrainConfig | None, plan: ResumePlan, code: Row, inventory: Inventory | None = None) -> Finding:
     (finding,) = told(config, plan, inventory)
     assert finding.code is code
     assert finding.severity is (

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import ckpttool
-from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.finding import Code, Row
 from ckpttool.core.domain.launch import Launch
 from ckpttool.core.errors import ExitCode
 from tests.support.answers import FIXTURES, preflighted
@@ -34,7 +34,7 @@ def edited(config: Path, *changes: tuple[str, str]) -> Path:
     return config
 
 
-def stopped_by(tree: Path, config: Path, *, devices: int | None = None, **tree_options: object) -> Code:
+def stopped_by(tree: Path, config: Path, *, devices: int | None = None, **tree_options: object) -> Row:
     code, (finding,) = preflighted(tree, config, devices=devices, **tree_options)
     assert code is ExitCode.DAMAGE
     assert finding.remedy
@@ -135,7 +135,7 @@ class TestATrainingThatIsOver:
     @pytest.mark.parametrize(
         ("samples", "code"), [(240, Code.TRAINING_COMPLETE), (247, Code.TRAINING_COMPLETE), (256, None)]
     )
-    def test_with_sinks_the_sizes_of_the_data_set_tell(self, config: Path, samples: int, code: Code | None) -> None:
+    def test_with_sinks_the_sizes_of_the_data_set_tell(self, config: Path, samples: int, code: Row | None) -> None:
         """Step 60 is the end of two epochs of 30 batches of 8 samples."""
         tree = FIXTURES / "sink2_ckpt" / "output"
         assert preflighted(tree, config) == (ExitCode.OK, [])

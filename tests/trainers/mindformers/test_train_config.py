@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.finding import Code, Finding, Row, Severity
 from ckpttool.core.errors import CkptToolError, UsageError
 from ckpttool.core.formats.safe_yaml import parse_document
 from ckpttool.trainers.mindformers.config import train_config_of
@@ -241,7 +241,7 @@ SLICED = "parallel_config: {{data_parallel: 4}}\nparallel: {{full_batch: False, 
         ),
     ],
 )
-def test_a_setting_that_does_nothing_is_found_alone(text: str, code: Code, severity: Severity, words: str) -> None:
+def test_a_setting_that_does_nothing_is_found_alone(text: str, code: Row, severity: Severity, words: str) -> None:
     finding = only(text)
     assert (finding.code, finding.severity, finding.path) == (code, severity, "base.yaml")
     assert finding.line == 1 or "\n" in text.rstrip()

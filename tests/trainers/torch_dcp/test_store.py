@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ckpttool.core.domain.checkpoint import CommitState
-from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.finding import Code, Row, Severity
 from ckpttool.core.storage import open_storage
 from ckpttool.trainers.torch_dcp import is_store, store
 from ckpttool.trainers.torch_dcp.store import DcpStore, read_store, value_slices, values_of
@@ -32,7 +32,7 @@ def looked(save: Path, *, most: int = store.AT_A_SCAN) -> DcpStore:
     return read_store(open_storage(str(save.parent)), save.name, most=most)
 
 
-def codes(found: DcpStore) -> list[Code]:
+def codes(found: DcpStore) -> list[Row]:
     return [finding.code for finding in found.findings]
 
 
@@ -153,7 +153,7 @@ def _lost_value(said: Any) -> None:  # noqa: ANN401
         (_lost_value, Code.ENTRIES_MISSING),
     ],
 )
-def test_a_record_that_contradicts_itself_is_named(save: Path, spoiled: Change, code: Code) -> None:
+def test_a_record_that_contradicts_itself_is_named(save: Path, spoiled: Change, code: Row) -> None:
     change(save, spoiled)
     found = looked(save)
     assert code in codes(found)

@@ -10,7 +10,7 @@ import pytest
 
 import ckpttool
 from ckpttool.core.domain.checkpoint import Checkpoint, CommitState, Content
-from ckpttool.core.domain.finding import Code, Severity, blocking
+from ckpttool.core.domain.finding import Code, Row, Severity, blocking
 from ckpttool.core.domain.plan import Outcome, ResumePlan
 from tests.support.answers import codes, scanned, simulated
 from tests.support.trainer_trees import healthy
@@ -119,7 +119,7 @@ class TestExported:
             ('{"weight_map": {"a": "../../x.safetensors"}}', Code.UNSAFE_NAME),
         ],
     )
-    def test_an_index_that_is_wrong_is_said_to_be(self, tree: Path, text: str, code: Code) -> None:
+    def test_an_index_that_is_wrong_is_said_to_be(self, tree: Path, text: str, code: Row) -> None:
         export(tree / "checkpoint" / "step-15", "a.safetensors")
         (tree / "checkpoint" / "step-15" / "model.safetensors.index.json").write_text(text)
         save = saves(tree)["step-15"]

@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ckpttool.core.domain.dtype import DType
-from ckpttool.core.domain.finding import Code, Finding, damage, unknown
+from ckpttool.core.domain.finding import Code, Finding, Row, damage, unknown
 from ckpttool.core.domain.shard import TensorEntry
 from ckpttool.core.formats.base import MAX_DIMS, MAX_NAME_CHARS, over_limit, quoted
 from ckpttool.core.formats.protobuf import WireError, varint
@@ -155,7 +155,7 @@ def _tensor_head(buffer: bytes, at: int, end: int) -> tuple[bytes, tuple[int, ..
     return type_, dims, at
 
 
-def bad(code: Code, message: str, *, expected: str | None = None, actual: str | None = None) -> BadRecordError:
+def bad(code: Row, message: str, *, expected: str | None = None, actual: str | None = None) -> BadRecordError:
     """Return what to raise where a record, or what stands in its place, is damaged."""
     return BadRecordError(damage(code, message, expected=expected, actual=actual))
 
@@ -269,7 +269,7 @@ class Tensors:
         shape = () if dtype in _SHAPELESS or (record.dims == (0,) and spans[0][0] < spans[0][1]) else record.dims
         self.entries.append(TensorEntry(name=name, dtype=dtype, shape=shape, spans=spans))
 
-    def _reject(self, record: Record, why: str, *, code: Code = Code.HEADER_INVALID) -> None:
+    def _reject(self, record: Record, why: str, *, code: Row = Code.HEADER_INVALID) -> None:
         name = _text(record.tag)
         self.findings.append(damage(code, f"Tensor {quoted(name)} {why}.", tensor=name))
 

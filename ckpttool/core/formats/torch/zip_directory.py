@@ -21,7 +21,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from ckpttool.core.domain.dtype import DType
-from ckpttool.core.domain.finding import Code, Finding, Severity, damage, suspect, unsafe
+from ckpttool.core.domain.finding import Code, Finding, Row, Severity, damage, suspect, unsafe
 from ckpttool.core.domain.shard import TensorEntry
 from ckpttool.core.formats.base import MAX_FINDINGS
 from ckpttool.core.formats.torch.zip_end import DirectoryPlace, find_directory
@@ -368,9 +368,9 @@ def _gap(begin: int, end: int, before: bytes) -> Finding:
     )
 
 
-def _damaged(code: Code, message: str, *, expected: str | None = None, actual: str | None = None) -> _BadZipError:
+def _damaged(code: Row, message: str, *, expected: str | None = None, actual: str | None = None) -> _BadZipError:
     return _BadZipError(damage(code, message, expected=expected, actual=actual))
 
 
-def _refused(code: Code, message: str) -> _BadZipError:
+def _refused(code: Row, message: str) -> _BadZipError:
     return _BadZipError(unsafe(code, message))

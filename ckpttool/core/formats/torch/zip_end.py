@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Protocol
 
-from ckpttool.core.domain.finding import Code, Finding, damage, suspect
+from ckpttool.core.domain.finding import Code, Finding, Row, damage, suspect
 from ckpttool.core.storage.base import ByteSource
 
 _END = Struct("<4s4H2LH")
@@ -112,7 +112,7 @@ def _after_the_end(size: int, end: int, comment: int) -> tuple[Finding, ...]:
     return (damage(code, message),)
 
 
-def _broken(code: Code, message: str, *, expected: str | None = None, actual: str | None = None) -> DirectoryPlace:
+def _broken(code: Row, message: str, *, expected: str | None = None, actual: str | None = None) -> DirectoryPlace:
     finding = damage(code, message, expected=expected, actual=actual)
     return DirectoryPlace(findings=(finding,))
 

@@ -6,11 +6,13 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from itertools import groupby
+from typing import get_args
 
 from ckpttool.core.domain.finding import Severity
 from ckpttool.core.errors import ExitCode
+from ckpttool.core.extensions import rows
+from ckpttool.core.findings import Group, Row
 from ckpttool.core.render import guide
-from ckpttool.core.render.findings import Explanation, explanations
 from ckpttool.core.render.json import Document
 from ckpttool.core.render.text import WIDTH
 
@@ -27,29 +29,36 @@ _CONSEQUENCE = {
 """What each weight does to `scan` and `verify`; `resolve` passes over such a checkpoint and still exits 0."""
 
 
+def in_groups() -> tuple[Row, ...]:
+    """Return the rows of all findings by their groups, in the order of the manual."""
+    groups = get_args(Group)
+    return tuple(sorted(rows(), key=lambda row: groups.index(row.group)))
+
+
 def codes() -> tuple[str, ...]:
     """Return all codes, in the order in which they are explained."""
-    return tuple(explanation.code.value for explanation in explanations())
+    return tuple(row.value for row in in_groups())
 
 
-def one_text(explanation: Explanation, *, width: int = WIDTH) -> str:
+def one_text(row: Row, *, width: int = WIDTH) -> str:
     """Explain one code in some ten lines."""
-    lines = [*textwrap.wrap(f"{explanation.code.value}: {explanation.title}", width), ""]
-    lines += _labelled("What it is", explanation.meaning, width)
-    lines += _labelled("How we know", explanation.evidence, width)
-    for title, text in explanation.trainers:
+    lines = [*textwrap.wrap(f"{row.value}: {row.headline}", width), ""]
+    lines += _labelled("What it is", row.meaning, width)
+    lines += _labelled("How we know", row.evidence, width)
+    for title, text in row.trainers.items():
         lines += _labelled(title, text, width)
-    lines += _labelled("Weight", _weights(explanation), width)
-    lines += _labelled("What to do", explanation.remedy[0], width)
-    for step in explanation.remedy[1:]:
+    lines += _labelled("Weight", _weights(row), width)
+    first, *rest = row.steps
+    lines += _labelled("What to do", first, width)
+    for step in rest:
         # A command stands whole on its line, however narrow the terminal, so that it can be copied.
         lines += [f"{'':{_LABEL}}{step}"] if step.startswith("ckpttool ") else _labelled("", step, width)
     return "\n".join(lines)
 
 
-def _weights(explanation: Explanation) -> str:
+def _weights(row: Row) -> str:
     by_consequence: dict[str, list[str]] = {}
-    for severity in explanation.severities:
+    for severity in row.weights:
         by_consequence.setdefault(_CONSEQUENCE[severity], []).append(severity.word)
     return "; ".join(f"{' or '.join(meaning)}: {consequence}" for consequence, meaning in by_consequence.items()) + "."
 
@@ -71,9 +80,9 @@ def list_text(*, width: int = WIDTH) -> str:
     """List every code with its title, in groups."""
     indent = max(len(code) for code in codes()) + 4
     lines: list[str] = []
-    for group, those in groupby(explanations(), key=lambda explanation: explanation.group):
+    for group, those in groupby(in_groups(), key=lambda row: row.group):
         lines += ["", f"{group}:"] if lines else [f"{group}:"]
-        lines += [line for explanation in those for line in _entry(explanation, indent, width)]
+        lines += [line for row in those for line in _entry(row, indent, width)]
     verdicts = ", ".join(verdict.word for verdict in guide.verdicts())
     for title, values in (("Verdicts", verdicts), ("Exit codes", ", ".join(str(code.value) for code in ExitCode))):
         lines += ["", f"{title}:"]
@@ -81,45 +90,45 @@ def list_text(*, width: int = WIDTH) -> str:
     return "\n".join(lines)
 
 
-def _entry(explanation: Explanation, indent: int, width: int) -> Iterator[str]:
+def _entry(row: Row, indent: int, width: int) -> Iterator[str]:
     if width < 2 * indent:
-        yield f"  {explanation.code.value}"
-        yield from textwrap.wrap(explanation.title, width, initial_indent="    ", subsequent_indent="    ")
+        yield f"  {row.value}"
+        yield from textwrap.wrap(row.headline, width, initial_indent="    ", subsequent_indent="    ")
         return
-    label = f"  {explanation.code.value:{indent - 2}}"
-    yield from textwrap.wrap(explanation.title, width, initial_indent=label, subsequent_indent=" " * indent)
+    label = f"  {row.value:{indent - 2}}"
+    yield from textwrap.wrap(row.headline, width, initial_indent=label, subsequent_indent=" " * indent)
 
 
-def one_document(explanation: Explanation, names: Mapping[str, str], *, first: str) -> Document:
+def one_document(row: Row, names: Mapping[str, str], *, first: str) -> Document:
     """`ckpttool/explanation/1`: one code.
 
     Args:
-        explanation: Of the code.
+        row: Of the code.
         names: What JSON calls each trainer, by its title.
         first: The trainer that has a field of its own, too: the schema had it before it had all of them.
     """
-    return {"schema": "ckpttool/explanation/1", **_document(explanation, names, first)}
+    return {"schema": "ckpttool/explanation/1", **_document(row, names, first)}
 
 
 def list_document(names: Mapping[str, str], *, first: str) -> Document:
     """`ckpttool/explanations/1`: every code."""
     return {
         "schema": "ckpttool/explanations/1",
-        "explanations": [_document(explanation, names, first) for explanation in explanations()],
+        "explanations": [_document(row, names, first) for row in in_groups()],
     }
 
 
-def _document(explanation: Explanation, names: Mapping[str, str], first: str) -> dict[str, Document]:
-    trainers = {names[title]: text for title, text in explanation.trainers}
+def _document(row: Row, names: Mapping[str, str], first: str) -> dict[str, Document]:
+    trainers = {names[title]: text for title, text in row.trainers.items()}
     return {
-        "code": explanation.code.value,
-        "title": explanation.title,
-        "severities": [severity.word for severity in explanation.severities],
-        "meaning": explanation.meaning,
-        "evidence": explanation.evidence,
+        "code": row.value,
+        "title": row.headline,
+        "severities": [severity.word for severity in row.weights],
+        "meaning": row.meaning,
+        "evidence": row.evidence,
         first: trainers.get(first),
         "trainers": {**trainers},
-        "remedy": list(explanation.remedy),
+        "remedy": list(row.steps),
     }
 
 

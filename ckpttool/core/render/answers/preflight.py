@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from difflib import unified_diff
 from typing import TYPE_CHECKING
 
-from ckpttool.core.domain.finding import Code, Severity, summary_of
+from ckpttool.core.domain.finding import Row, Severity, summary_of
 from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.core.domain.preflight import Check, FixedConfig, Lint, Outcome, Preflight, Reason
 from ckpttool.core.domain.settings import dotted
@@ -203,7 +203,7 @@ def blocking_reasons(checks: Sequence[Check]) -> list[Reason]:
 
 def kinds(reasons: Sequence[Reason]) -> list[list[Reason]]:
     """Group reasons of the same code in the same file, gravest first: 500 lost shards are one line."""
-    groups: dict[tuple[Code, str | None], list[Reason]] = {}
+    groups: dict[tuple[Row, str | None], list[Reason]] = {}
     for reason in _gravest_first(reasons):
         where = reason.file if reason.finding.line is not None else None
         groups.setdefault((reason.finding.code, where), []).append(reason)

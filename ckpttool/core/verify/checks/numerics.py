@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import overload
 
-from ckpttool.core.domain.finding import Code, Finding, note, suspect
+from ckpttool.core.domain.finding import Code, Finding, Row, note, suspect
 from ckpttool.core.domain.verdict import TensorStat
 from ckpttool.core.formats.base import quoted
 from ckpttool.core.verify.checks.structure import capped
@@ -209,7 +209,7 @@ def _pairs(
     return ((stat, by_name[stat.name]) for stat in stats if stat.name in by_name)
 
 
-def _suspect(code: Code, path: str, tensor: str, message: str) -> Finding:
+def _suspect(code: Row, path: str, tensor: str, message: str) -> Finding:
     return suspect(
         code,
         message,

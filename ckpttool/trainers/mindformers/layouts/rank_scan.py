@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from ckpttool.core.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, Rename, RunSummary, Topology
-from ckpttool.core.domain.finding import Code, Finding, Severity, in_order, note
+from ckpttool.core.domain.finding import Code, Finding, Row, Severity, in_order, note
 from ckpttool.core.domain.frozen import many
 from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.core.domain.units import MAX_RANKS, Rank, on_ranks
@@ -240,7 +240,7 @@ def _summaries(checkpoints: Iterable[Checkpoint], unfinished: Mapping[tuple[str,
     return tuple(summaries)
 
 
-_KINDS: dict[FileKind, tuple[Code, str]] = {
+_KINDS: dict[FileKind, tuple[Row, str]] = {
     FileKind.BREAKPOINT: (
         Code.BREAKPOINT_FILE,
         "a file saved while an exception unwound is no checkpoint: it stores the step within the epoch",
@@ -287,7 +287,7 @@ def meta_findings(
     alignments: Sequence[Mapping[str, Mapping[int, int]]],
 ) -> list[Finding]:
     """Compare every meta.json with the shards beside it. All of these are notes: the shards are the truth."""
-    folders_by_finding: dict[tuple[Code, Severity, str], list[RankFolder]] = defaultdict(list)
+    folders_by_finding: dict[tuple[Row, Severity, str], list[RankFolder]] = defaultdict(list)
     saved: dict[EpochStep, list[RankFolder]] = defaultdict(list)
     names: dict[EpochStep, str] = {}
     for cohort, sampled, alignment in zip(cohorts, samples, alignments, strict=True):
@@ -345,7 +345,7 @@ def _judge_meta(
     folder: RankFolder,
     newest: tuple[str, FileName] | None,
     alignment: Mapping[str, Mapping[int, int]],
-) -> tuple[MetaRecord | None, tuple[Code, Severity, str] | None]:
+) -> tuple[MetaRecord | None, tuple[Row, Severity, str] | None]:
     if newest is None:
         return None, None
     if meta is None:
@@ -370,7 +370,7 @@ def _compare(
     folder: RankFolder,
     newest: tuple[str, FileName],
     alignment: Mapping[str, Mapping[int, int]],
-) -> tuple[Code, Severity, str] | None:
+) -> tuple[Row, Severity, str] | None:
     newest_shape, newest_name = newest
     named = parse_shape(shape)
     if named.kind is not FileKind.CHECKPOINT or named.position != record.position:
@@ -401,7 +401,7 @@ def _stray_in_root(name: str) -> Finding:
     return note(Code.STRAY_FILE, message, path=name)
 
 
-def _meta_finding(code: Code, severity: Severity, message: str, folders: list[RankFolder]) -> Finding:
+def _meta_finding(code: Row, severity: Severity, message: str, folders: list[RankFolder]) -> Finding:
     folders.sort(key=lambda folder: folder.rank)
     return Finding(
         code=code,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import re
 from functools import cache
@@ -12,13 +13,13 @@ import pytest
 
 import ckpttool
 from ckpttool.cli.main import COMMANDS
-from ckpttool.core.domain import exits
-from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.finding import Code, Finding, Severity, of_findings
 from ckpttool.core.domain.verdict import VerdictWord
 from ckpttool.core.errors import ExitCode
+from ckpttool.core.extensions import rows
+from ckpttool.core.findings import Row
 from ckpttool.core.render import guide
 from ckpttool.core.render.answers import explanation as explain
-from ckpttool.core.render.findings import Explanation, explained, explanations
 from ckpttool.core.render.json import dumps
 from ckpttool.core.render.text import WIDTH
 from ckpttool.core.verbs.explaining import names_by_title
@@ -29,8 +30,14 @@ from tests.support.json_schemas import problems_of
 PACKAGE = Path(ckpttool.__file__).parent
 
 
-def texts(one: Explanation) -> str:
-    return " ".join([one.title, one.meaning, one.evidence, *(text for _, text in one.trainers), *one.remedy])
+def texts(one: Row) -> str:
+    return " ".join([one.headline, one.meaning, one.evidence, *one.trainers.values(), *one.to_do])
+
+
+def replaced(row: Row, **columns: object) -> Row:
+    """Return the row with other content in some columns."""
+    names = inspect.signature(Row).parameters.keys() - {"code"}
+    return Row(row.value, **{name: getattr(row, name) for name in names} | columns)
 
 
 @cache
@@ -39,23 +46,23 @@ def options_of(command: str) -> set[str]:
 
 
 def test_every_code_is_explained_once() -> None:
-    assert sorted(explain.codes()) == sorted(code.value for code in Code)
+    assert sorted(explain.codes()) == sorted(row.value for row in rows())
 
 
 def test_an_explanation_says_everything_in_a_screen() -> None:
-    for one in explanations():
-        assert 5 <= len(one.title.split()) <= 14, one.code
-        assert [text.endswith(".") for text in (one.title, one.meaning, one.evidence)] == [False, True, True], one.code
-        assert one.remedy, one.code
-        assert list(one.severities) == sorted(set(one.severities)), one.code
+    for one in rows():
+        assert 5 <= len(one.headline.split()) <= 14, one
+        assert [text.endswith(".") for text in (one.headline, one.meaning, one.evidence)] == [False, True, True], one
+        assert one.to_do, one
+        assert list(one.weights) == sorted(set(one.weights)), one
         lines = explain.one_text(one).splitlines()
-        assert 8 <= len(lines) <= 24, one.code
-        assert max(map(len, lines)) <= WIDTH, one.code
+        assert 8 <= len(lines) <= 24, one
+        assert max(map(len, lines)) <= WIDTH, one
 
 
 def test_an_explanation_names_only_commands_and_options_that_exist() -> None:
     called = r"\bckpttool ([a-z0-9-]+)((?: (?:DIR|--[a-z-]+|[A-Z][A-Za-z.]*))*)"
-    for command, rest in (found for one in explanations() for found in re.findall(called, texts(one))):
+    for command, rest in (found for one in rows() for found in re.findall(called, texts(one))):
         if command not in COMMANDS:
             assert rest == ""  # prose, such as `ckpttool reads headers itself`
             continue
@@ -64,11 +71,19 @@ def test_an_explanation_names_only_commands_and_options_that_exist() -> None:
 
 @pytest.mark.parametrize("severity", Severity)
 def test_the_exit_code_that_is_told_is_the_one_that_comes(severity: Severity) -> None:
-    one = next(each for each in explanations() if severity in each.severities)
-    text = explain.one_text(one._replace(severities=(severity,)), width=200)
+    one = next(each for each in rows() if severity in each.weights)
+    text = explain.one_text(replaced(one, weights=(severity,)), width=200)
     told = re.search(r"exit ([0-9]+)", text)
-    code = exits.of_findings([Finding(code=one.code, severity=severity, message="")])
+    code = of_findings([Finding(code=one, severity=severity, message="")])
     assert code == (int(told[1]) if told else ExitCode.OK)
+
+
+@pytest.mark.parametrize("severity", Severity)
+def test_the_page_says_of_a_weight_what_explain_says(severity: Severity) -> None:
+    one = replaced(Code.RANK_MISSING, weights=(severity,))
+    told = re.search(r"^Weight +(.*): (.*)\.$", explain.one_text(one, width=200), re.MULTILINE)
+    assert told is not None
+    assert f"\n| {told[1]} | {told[2]} |\n" in (PACKAGE / "guide" / "findings.md").read_text(encoding="utf-8")
 
 
 def test_what_no_module_reports_is_not_said_to_be_looked_for() -> None:
@@ -76,10 +91,10 @@ def test_what_no_module_reports_is_not_said_to_be_looked_for() -> None:
         name
         for path in PACKAGE.rglob("*.py")
         if "render" not in path.parts and path != PACKAGE / "core" / "domain" / "finding.py"
-        for name in re.findall(r"\bCode\.(\w+)\b", path.read_text())
+        for name in re.findall(r"Code\.(\w+)\b", path.read_text())
     }
-    reported = {code for code in Code if code.name in named}
-    claimed = {one.code for one in explanations() if not one.evidence.startswith("Not looked for yet")}
+    reported = {row for row in rows() if row.name in named}
+    claimed = {one for one in rows() if not one.evidence.startswith("Not looked for yet")}
     assert claimed == reported
 
 
@@ -103,7 +118,7 @@ def reported_weights() -> set[tuple[str, str]]:
     return {
         (code[1], severity[1])
         for code_text, severity_text in spelled
-        if (code := re.fullmatch(r"Code\.(\w+)", code_text))
+        if (code := re.fullmatch(r"\w*Code\.(\w+)", code_text))
         and (severity := re.fullmatch(r"Severity\.(\w+)", severity_text))
     }
 
@@ -111,8 +126,7 @@ def reported_weights() -> set[tuple[str, str]]:
 def test_every_weight_that_a_module_gives_is_explained() -> None:
     weights = reported_weights()
     assert len(weights) > 80
-    explained = {(one.code.name, severity.name) for one in explanations() for severity in one.severities}
-    assert weights - explained == set()
+    assert weights - {(row.name, severity.name) for row in rows() for severity in row.weights} == set()
 
 
 def test_the_list_has_one_line_a_code_where_there_is_room() -> None:
@@ -138,21 +152,19 @@ def test_the_list_fits_a_narrow_terminal() -> None:
 @pytest.mark.parametrize(
     ("texts", "first", "trainers"),
     [
-        ((), None, {}),
-        ((("Megatron-LM", "Stops."),), None, {"megatron": "Stops."}),
+        ({}, None, {}),
+        ({"Megatron-LM": "Stops."}, None, {"megatron": "Stops."}),
         (
-            (("MindFormers", "Loads it."), ("Megatron-LM", "Stops.")),
+            {"MindFormers": "Loads it.", "Megatron-LM": "Stops."},
             "Loads it.",
             {"mindformers": "Loads it.", "megatron": "Stops."},
         ),
     ],
 )
 def test_each_trainer_of_which_something_is_known_stands_under_its_name(
-    texts: tuple[tuple[str, str], ...], first: str | None, trainers: dict[str, str]
+    texts: dict[str, str], first: str | None, trainers: dict[str, str]
 ) -> None:
-    one = explained("shard-missing")
-    assert one is not None
-    document = explain.one_document(one._replace(trainers=texts), names_by_title(), first=FIRST)
+    document = explain.one_document(replaced(Code.SHARD_MISSING, trainers=texts), names_by_title(), first=FIRST)
     assert isinstance(document, dict)
     assert (document["mindformers"], document["trainers"]) == (first, trainers)
     assert problems_of(document) == []

@@ -13,7 +13,7 @@ from ckpttool.core.domain.checkpoint import Checkpoint, Inventory, Listing, Rena
 from ckpttool.core.domain.data_position import (
     SkipBatches,
 )
-from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.finding import Code, Finding, Row, Severity
 from ckpttool.core.domain.plan import MOST_REJECTED, NoResumePoint, Outcome, Rejection, Simulation
 from ckpttool.core.domain.shard import FileStamp
 from ckpttool.core.domain.units import ByteCount, Rank, Step
@@ -55,7 +55,7 @@ def listing(*checkpoints: Checkpoint, findings: tuple[Finding, ...] = (), limit:
     return Listing(inventory=inventory(*checkpoints, findings=findings), now=NOW, limit=limit)
 
 
-def finding(code: Code = Code.SHARD_MISSING, severity: Severity = Severity.DAMAGE, path: str = "rank_1/x") -> Finding:
+def finding(code: Row = Code.SHARD_MISSING, severity: Severity = Severity.DAMAGE, path: str = "rank_1/x") -> Finding:
     return Finding(code=code, severity=severity, message="it is gone", path=path, remedy="put it back")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.finding import Code, Row, Severity
 from ckpttool.core.domain.verdict import Level, ShardReport, TensorStat, VerdictWord
 from ckpttool.core.verify.check import check
 from ckpttool.core.verify.checks.numerics import JUMP, compare_numbers, judge_numbers
@@ -81,7 +81,7 @@ class TestOneFile:
 
 
 class TestBesideTheCheckpointBefore:
-    def compared(self, now: TensorStat, then: TensorStat, *, jump: float = JUMP) -> list[Code]:
+    def compared(self, now: TensorStat, then: TensorStat, *, jump: float = JUMP) -> list[Row]:
         return [one.code for one in compare_numbers("a", [now], [then], jump=jump)]
 
     @pytest.mark.parametrize(

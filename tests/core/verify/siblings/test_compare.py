@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.core.domain.checkpoint import Checkpoint, Topology
-from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.finding import Code, Finding, Row, Severity
 from ckpttool.core.domain.replicas import TensorDigests
 from ckpttool.core.domain.shard import FormatName, ShardRole
 from ckpttool.core.domain.units import Rank
@@ -33,7 +33,7 @@ def before(*reports: ShardReport, same_run: bool = True, older: bool = True) -> 
     )
 
 
-def said(findings: Sequence[Finding]) -> list[tuple[Code, Severity, str | None]]:
+def said(findings: Sequence[Finding]) -> list[tuple[Row, Severity, str | None]]:
     return [(one.code, one.severity, one.path) for one in findings]
 
 

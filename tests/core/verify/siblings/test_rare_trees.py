@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.finding import Code, Row
 from ckpttool.core.domain.verdict import Level
 from tests.support.healthy_trees import PAGE_OF_FLOATS, alarms
 from tests.support.trees import Tensor, TreeBuilder, floats, training_scalars
@@ -42,7 +42,7 @@ def hash_of(content: object) -> int:
     return sum(repr(content).encode())
 
 
-def doubts(tree: TreeBuilder, level: Level) -> set[Code]:
+def doubts(tree: TreeBuilder, level: Level) -> set[Row]:
     """What weighs more than a note; that a training went on with fewer ranks is another question."""
     return {finding.code for finding in alarms(tree.output, level)} - {Code.WORLD_SIZE_DIFFERS}
 
@@ -69,7 +69,7 @@ def test_tensors_that_never_change_and_equal_scalars_raise_no_doubt(tmp_path: Pa
 
 @pytest.mark.parametrize(("level", "said"), [(Level.STRUCTURE, {Code.SCHEMA_DIFFERS}), (Level.CHECKSUM, set())])
 def test_what_ranks_count_for_themselves_and_is_equal_for_once_is_doubted_by_last_pages_and_not_by_tensors(
-    tmp_path: Path, level: Level, said: set[Code]
+    tmp_path: Path, level: Level, said: set[Row]
 ) -> None:
     tree = saved(tmp_path, THREE, replicas, lambda rank, step: 1 if step == 20 else step + rank)
     assert doubts(tree, level) == said
@@ -77,7 +77,7 @@ def test_what_ranks_count_for_themselves_and_is_equal_for_once_is_doubted_by_las
 
 @pytest.mark.parametrize(("level", "said"), [(Level.STRUCTURE, {Code.SCHEMA_DIFFERS}), (Level.CHECKSUM, set())])
 def test_ranks_that_train_alone_and_average_now_and_then_are_doubted_by_last_pages_and_not_by_tensors(
-    tmp_path: Path, level: Level, said: set[Code]
+    tmp_path: Path, level: Level, said: set[Row]
 ) -> None:
     def averaged(name: str, rank: int, step: int) -> object:
         return name, step, 0 if step % 20 == 0 else rank
@@ -116,7 +116,7 @@ def test_a_last_page_that_becomes_zero_on_all_ranks_is_doubted_at_both_levels(tm
 @pytest.mark.parametrize(("level", "said"), [(Level.STRUCTURE, set()), (Level.CHECKSUM, {Code.SCHEMA_DIFFERS})])
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_another_rank_s_slices_under_the_same_last_page_are_seen_by_tensors_alone(
-    tmp_path: Path, level: Level, said: set[Code], ranks: int
+    tmp_path: Path, level: Level, said: set[Row], ranks: int
 ) -> None:
     tree = saved(tmp_path, dict.fromkeys(THREE, ranks), slices, lambda rank, step: 7)  # noqa: ARG005
     assert doubts(tree, level) == set()

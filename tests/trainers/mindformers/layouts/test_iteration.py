@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ckpttool.core.domain.checkpoint import CommitState, Inventory
-from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.finding import Code, Finding, Row, Severity
 from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.scalars import Scalars
 from ckpttool.core.domain.shard import ShardRole
@@ -145,7 +145,7 @@ class TestRecords:
             ('{"step_num": 30}', Code.SCALARS_MISSING),
         ],
     )
-    def test_an_unusable_common_record_is_damage(self, tree: TreeBuilder, content: str | None, code: Code) -> None:
+    def test_an_unusable_common_record_is_damage(self, tree: TreeBuilder, content: str | None, code: Row) -> None:
         path = f"checkpoint/{NEWEST}/common.json"
         tree.remove(path) if content is None else tree.file(path, content)
         (found,) = about_newest(tree)
@@ -174,7 +174,7 @@ class TestRecords:
             ('{"storage_data": {"x": [{"file_name": 1}]}}', Code.META_UNREADABLE),
         ],
     )
-    def test_metadata_that_tells_no_files_is_damage(self, tree: TreeBuilder, content: str | None, code: Code) -> None:
+    def test_metadata_that_tells_no_files_is_damage(self, tree: TreeBuilder, content: str | None, code: Row) -> None:
         path = f"checkpoint/{NEWEST}/metadata.json"
         tree.remove(path) if content is None else tree.file(path, content)
         (found,) = about_newest(tree)

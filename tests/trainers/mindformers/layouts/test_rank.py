@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from ckpttool.core.domain.checkpoint import Inventory
-from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.finding import Code, Row, Severity
 from ckpttool.core.domain.shard import FormatName
 from ckpttool.core.storage.base import LOST_LINK_REMEDY, Entry, Kind
 from ckpttool.core.storage.local import LocalStorage
@@ -85,7 +85,7 @@ class TestOtherFiles:
             ("old-llama_rank_2-20_2.ckpt.bak", Code.STRAY_FILE, True),
         ],
     )
-    def test_each_is_noted_under_its_own_code(self, tree: TreeBuilder, name: str, code: Code, *, stray: bool) -> None:
+    def test_each_is_noted_under_its_own_code(self, tree: TreeBuilder, name: str, code: Row, *, stray: bool) -> None:
         before = local(tree)
         tree.file(f"checkpoint/rank_2/{name}", b"x")
         inventory = local(tree)
@@ -188,7 +188,7 @@ class TestMeta:
             ('{"last_epoch": 9, "last_step": 2, "last_ckpt_file": "llama2_7b_rank_1-15_2.ckpt"}', Code.META_DISAGREES),
         ],
     )
-    def test_a_record_that_cannot_be_believed_is_a_note(self, tree: TreeBuilder, content: str, code: Code) -> None:
+    def test_a_record_that_cannot_be_believed_is_a_note(self, tree: TreeBuilder, content: str, code: Row) -> None:
         before = local(tree).checkpoints
         tree.file("checkpoint/rank_1/meta.json", content)
         inventory = local(tree)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ckpttool.core.domain.checkpoint import CommitState, Inventory
-from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.finding import Code, Finding, Row, Severity
 from ckpttool.core.domain.scalars import Scalars
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.storage.local import LocalStorage
@@ -75,7 +75,7 @@ def test_a_part_that_the_map_names_and_is_gone_is_missed(folder: Path) -> None:
         ('{"dense.bias": "/etc/passwd"}', Code.UNSAFE_NAME, Severity.UNSAFE),
     ],
 )
-def test_a_map_that_cannot_be_followed(folder: Path, content: str | None, code: Code, severity: Severity) -> None:
+def test_a_map_that_cannot_be_followed(folder: Path, content: str | None, code: Row, severity: Severity) -> None:
     if content is None:
         (folder / MAP).unlink()
     else:
