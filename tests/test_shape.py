@@ -97,7 +97,7 @@ def test_a_command_is_followed_to_its_end(tmp_path: Path) -> None:
 TREE = str(shape.TREE)
 MOST_MODULES = {
     "--version": 9,
-    "scale-skip --old-gbs 512 --new-gbs 768 --steps 100": 36,
+    "scale-skip --old-gbs 512 --new-gbs 768 --steps 100": 34,
     f"scan {TREE}": 96,
     f"resolve {TREE}": 130,
 }

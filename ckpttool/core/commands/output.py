@@ -48,12 +48,14 @@ def result(*pieces: str) -> None:
 
 def table(renderable: RenderableType) -> None:
     """Write a result that is laid out for people; markup in names is text."""
-    from ckpttool.core.render.text import UNLIMITED, Summary
+    from ckpttool.core.render.text import Summary
 
     width = _width()
-    if isinstance(renderable, Summary) and width == UNLIMITED and not _COLOUR_ANYWHERE & os.environ.keys():
-        result(renderable.plain())
-        return
+    if isinstance(renderable, Summary) and width is not None and not _is_coloured():
+        text = renderable.plain()
+        if all(len(line) <= width for line in text.split("\n")):
+            result(text)
+            return
     from rich.console import Console
 
     console = Console(markup=False, highlight=False, emoji=False, width=width)
@@ -65,7 +67,7 @@ def table(renderable: RenderableType) -> None:
 
 def page(markdown: str) -> None:
     """Write a page of the manual: laid out for people on a terminal, elsewhere as it was written."""
-    if sys.stdout is None or not sys.stdout.isatty():
+    if not _is_terminal():
         result(markdown.rstrip("\n"))
         return
     from ckpttool.core.render.laid_out import laid_out
@@ -83,7 +85,17 @@ def _width() -> int | None:
     columns = os.environ.get("COLUMNS", "")
     if columns.isdigit() and int(columns):
         return int(columns)
-    return None if sys.stdout is not None and sys.stdout.isatty() else UNLIMITED
+    return None if _is_terminal() else UNLIMITED
+
+
+def _is_terminal() -> bool:
+    """Tell whether stdout is a terminal."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def _is_coloured() -> bool:
+    """Tell whether rich may colour the result."""
+    return _is_terminal() or not _COLOUR_ANYWHERE.isdisjoint(os.environ)
 
 
 @contextmanager

@@ -68,7 +68,7 @@ class Summary:
         self._remark = remark
 
     def plain(self) -> str:
-        """Return the text without styles, on lines that nobody breaks."""
+        """Return the text without styles, on lines that are not broken."""
         return "\n".join([self._headline + self._remark, "", *(f"  {detail}" for detail in self._details)])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
