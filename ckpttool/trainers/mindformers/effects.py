@@ -78,7 +78,7 @@ def _logged_epoch(storage: Storage, checkpoint: Checkpoint, config: TrainConfig)
     state = state_of(checkpoint.scalars)
     if config.dataset_samples is not None or not state.step_num:
         return None
-    from ckpttool.trainers.mindformers.logs.epochs import logged_epoch
+    from ckpttool.trainers.mindformers.logs.places import logged_epoch
 
     return logged_epoch(storage.root, step=state.step_num, epoch=state.epoch_num)
 

@@ -1,14 +1,18 @@
-"""MindSpore's strategy files: how the parameters of a pipeline stage lie over its ranks.
+"""MindSpore's strategy files, and which slice of each tensor a rank holds by them.
 
-One a rank, all of a stage the same, written as a training is compiled: before its first save, not with each.
+They say how the parameters of a pipeline stage lie over its ranks. There is one a rank, all of a stage the same,
+written as a training is compiled: before its first save, not with each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import NamedTuple, TypeVar
 
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.replicas import RecordedSlices
+from ckpttool.core.domain.units import Rank
 from ckpttool.core.formats.protobuf import WireError, fields, signed, varints
 from ckpttool.core.formats.strict_json import (
     JsonObject,
@@ -20,11 +24,23 @@ from ckpttool.core.formats.strict_json import (
     get_object,
     parse_object,
 )
+from ckpttool.core.storage import above, open_storage
+from ckpttool.core.storage.base import Storage
+from ckpttool.trainers.mindformers.strategy import STRATEGY_FOLDER, strategy_files
 
 _T = TypeVar("_T")
 
 MOST_PARAMETERS = 100_000
 """Of a stage. The largest models have some ten thousand, optimizer states counted."""
+
+STRATEGY_LIMIT = 8 << 20
+"""Bytes. A real one has some 60 for each parameter and optimizer state."""
+
+MOST_ARRANGEMENTS = 64
+"""Ways in which the tensors of a stage lie; a model has some ten."""
+
+MOST_LOST = 4
+"""Ranks of a stage for each that has a shard, so that a number in a file makes nobody count for long."""
 
 _MOST_RANKS, _MOST_SIDES = 1 << 20, 32
 """Of a grid, far beyond any."""
@@ -84,6 +100,11 @@ class StageStrategy(NamedTuple):
     """Of the stage."""
     layouts: Mapping[str, SavedLayout]
     """By parameter; what lies in a way that nothing here knows of is left out."""
+
+    @property
+    def own_ranks(self) -> range:
+        """The ranks of the stage, as the whole training counts them."""
+        return range(self.stage * self.ranks, (self.stage + 1) * self.ranks)
 
 
 def parse_strategy(data: bytes, *, where: str) -> StageStrategy:
@@ -214,3 +235,97 @@ def _saved_layout(grid: Sequence[int], sides: Sequence[int], field: int, step: i
         return None
     layout = SavedLayout(tuple(grid), tuple(side for side in sides if side >= 0), step, sharers)
     return None if layout.slice_of is None else layout
+
+
+# What the files beside a tree say of a save --------------------------------------------------------------------------
+
+
+def strategy_slices(storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
+    """Return what the strategy files say of a checkpoint; None where they say nothing that may be believed.
+
+    MindSpore writes all ranks of a stage the same: of each stage two are read, and they have to agree. The next start
+    of a training writes over them: one that is newer than the checkpoint is of another start, which may have had
+    another arrangement.
+
+    Args:
+        storage: The tree, beside which the folder of the strategy files lies.
+        checkpoint: Of one file a rank.
+
+    Raises:
+        OSError: The disk did not answer.
+    """
+    output = open_storage(above(storage.root))
+    paths = strategy_files(output)
+    ranks = checkpoint.ranks
+    if not _are_of_one_world(ranks, paths):
+        return None
+    stages = list(_stages(output, {rank: paths[rank] for rank in ranks if rank in paths}, storage, checkpoint))
+    every = {rank for stage in stages for rank in stage.own_ranks}
+    # A grid with a side that is none of ranks, as where operators are interleaved, has more than there are.
+    if not set(ranks) <= every or max(every) > max(paths):
+        return None
+    return RecordedSlices(source=f"../{STRATEGY_FOLDER}", slices=_slices(stages), is_of_save=False)
+
+
+def _are_of_one_world(saved: Collection[Rank], ranks: Collection[Rank]) -> bool:
+    """Tell whether so many ranks may have saved what so many ranks trained: a few shards may be lost."""
+    world = max(ranks, default=-1) + 1
+    return max(saved, default=world) < world and (2 * len(saved) > world or world - len(saved) == 1)
+
+
+def _stages(
+    output: Storage, paths: Mapping[Rank, str], storage: Storage, checkpoint: Checkpoint
+) -> Iterator[StageStrategy]:
+    remaining = sorted(paths)
+    while remaining:
+        first = _read(output, paths[remaining[0]])
+        if first is None or remaining[0] // first.ranks != first.stage or first.ranks > MOST_LOST * len(paths):
+            remaining = remaining[1:]
+            continue
+        stage_ranks = [rank for rank in remaining if rank in first.own_ranks]
+        remaining = remaining[len(stage_ranks) :]
+        is_agreed = len(stage_ranks) > 1 and _read(output, paths[stage_ranks[-1]]) == first
+        if is_agreed and all(
+            _is_of(output, paths[rank], storage, checkpoint, rank) for rank in (stage_ranks[0], stage_ranks[-1])
+        ):
+            yield first
+
+
+def _read(output: Storage, path: str) -> StageStrategy | None:
+    try:
+        return parse_strategy(output.small_file(path, limit=STRATEGY_LIMIT), where=path)
+    except (OSError, ParseError):  # what cannot be read tells nothing
+        return None
+
+
+def _is_of(output: Storage, path: str, storage: Storage, checkpoint: Checkpoint, rank: Rank) -> bool:
+    """Tell whether a rank's file is not newer than its shards."""
+    written = output.stamp(path).modified_ns
+    for shard in checkpoint.shards:
+        if shard.rank == rank:
+            saved = (shard.stamp or storage.stamp(shard.path)).modified_ns
+            if written is None or saved is None or written > saved:
+                return False
+    return True
+
+
+def _slices(stages: Iterable[StageStrategy]) -> dict[str, Mapping[Rank, int]]:
+    """Return each tensor's slices by rank, each numbered by the first rank that holds it, so that stages differ."""
+    slices: dict[str, Mapping[Rank, int]] = {}
+    for stage in stages:
+        by_layout: dict[SavedLayout, Mapping[Rank, int]] = {}
+        for name, layout in stage.layouts.items():
+            if layout not in by_layout and len(by_layout) < MOST_ARRANGEMENTS:
+                by_layout[layout] = _numbered(stage, layout)
+            if layout in by_layout:
+                slices_before = slices.get(name)
+                slices[name] = by_layout[layout] if slices_before is None else {**slices_before, **by_layout[layout]}
+    return slices
+
+
+def _numbered(stage: StageStrategy, layout: SavedLayout) -> dict[Rank, int]:
+    slice_of, ranks = layout.slice_of, stage.own_ranks
+    if slice_of is None:
+        return {}
+    first: dict[tuple[int, ...], int] = {}
+    return {Rank(rank): first.setdefault(slice_of(rank - ranks[0]), rank) for rank in ranks}

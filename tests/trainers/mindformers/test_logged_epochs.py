@@ -8,8 +8,8 @@ import pytest
 
 import ckpttool
 from ckpttool.core.domain.finding import Code, Finding, Severity
-from ckpttool.trainers.mindformers.logs import epochs
-from ckpttool.trainers.mindformers.logs.epochs import logged_epoch
+from ckpttool.trainers.mindformers.logs import places
+from ckpttool.trainers.mindformers.logs.places import logged_epoch
 from tests.support.answers import FIXTURES, coded, plan
 from tests.support.trees import TreeBuilder
 
@@ -96,7 +96,7 @@ class TestTheLogsLine:
     def test_of_no_sense_or_too_far_back_tells_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = log(tmp_path, first=1, last=40, size=20)
         root = str(tmp_path / "checkpoint")
-        monkeypatch.setattr(epochs, "TAIL_BYTES", 1000)
+        monkeypatch.setattr(places, "TAIL_BYTES", 1000)
         assert [logged_epoch(root, step=step, epoch=None) for step in (40, 1)] == [20, None]
         path.write_text("Epoch:[  1/  2], step:[    0/    0], loss\n")
         assert logged_epoch(root, step=1, epoch=1) is None

@@ -14,7 +14,7 @@ import ckpttool
 from ckpttool.core.domain.finding import Code, Finding, Severity, blocking
 from ckpttool.core.domain.replicas import Proof
 from ckpttool.core.domain.verdict import Level, Verdict
-from ckpttool.trainers.mindformers import recorded_slices
+from ckpttool.trainers.mindformers import strategy_file
 from tests.support.commands import ask
 from tests.support.parallel_trainings import Mesh, Training, parallel_tree
 from tests.support.strategy_files import Lies, strategy, write_strategies
@@ -140,7 +140,7 @@ def test_files_that_may_be_wrong_tell_nothing(tmp_path: Path, how: str, monkeypa
             for rank in range(5):
                 (output / "strategy" / f"ckpt_strategy_rank_{rank}.ckpt").unlink()
         case "huge":
-            monkeypatch.setattr(recorded_slices, "STRATEGY_LIMIT", 100)
+            monkeypatch.setattr(strategy_file, "STRATEGY_LIMIT", 100)
         case _:
             write_strategies(output, [strategy(lies(saved, 0), stage=1)], ranks=6)
     if how != "newer":
@@ -163,7 +163,7 @@ def test_files_of_another_arrangement_raise_no_alarm(tmp_path: Path, saved: Trai
 
 def test_no_more_arrangements_are_kept_than_a_model_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = with_strategies(tmp_path, training(data=3, tensor=2))
-    monkeypatch.setattr(recorded_slices, "MOST_ARRANGEMENTS", 1)
+    monkeypatch.setattr(strategy_file, "MOST_ARRANGEMENTS", 1)
     tree = ckpttool.scan(ckpttool.TreeQuestion(path=str(output)))
     (checkpoint,) = tree.inventory.checkpoints
     told = tree.slices(checkpoint)

@@ -113,7 +113,7 @@ class MindFormersRank:
 
     def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
         """Read them from the strategy files beside the tree, which the training wrote as it began."""
-        from ckpttool.trainers.mindformers.recorded_slices import strategy_slices
+        from ckpttool.trainers.mindformers.strategy_file import strategy_slices
 
         return strategy_slices(storage, checkpoint)
 

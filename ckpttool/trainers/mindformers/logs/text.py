@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import compress, repeat
 from operator import add, attrgetter, itemgetter, lt
@@ -12,7 +13,6 @@ from operator import add, attrgetter, itemgetter, lt
 from ckpttool.core.domain.metrics import LogItem, LogNote, LogProblem, NoteKind, StepMetrics
 from ckpttool.core.domain.units import Step
 from ckpttool.core.logs.base import Block, LogSource, UnreadableError, blocks, number, problem
-from ckpttool.trainers.mindformers.logs.fast_rows import fill_embedding_norm, fill_skip, step_rows
 
 _Match = re.Match[bytes]
 
@@ -50,6 +50,29 @@ _NORM_STOP = re.compile(
 )
 _EMBEDDING = re.compile(rb"embedding_local_norm: (?:(\d+\.\d+)\s|[ \t]*(\[[^\]\n]*\]|\S+))")
 _NAN = re.compile(rb"There is nan in \w+ with value [^\n]*, terminate training")
+
+
+_SETTERS = {field: getattr(StepMetrics, field).__set__ for field in StepMetrics.__annotations__}
+"""What fills in a field of StepMetrics that their reader has not handed out yet."""
+
+
+def _step_rows(count: int, columns: Mapping[str, Iterable[object]]) -> list[StepMetrics]:
+    """Return the same values as StepMetrics(...) for each step, field after field, in a third of the time.
+
+    A gigabyte of log holds millions of them: no line of Python runs for each.
+    """
+    made: list[StepMetrics] = list(map(object.__new__, repeat(StepMetrics, count)))
+    for field, put in _SETTERS.items():
+        deque(map(put, made, columns.get(field, repeat(None))), maxlen=0)
+    return made
+
+
+def _fill_embedding_norm(metrics: StepMetrics, norm: float | None) -> None:
+    _SETTERS["embedding_local_norm"](metrics, norm)
+
+
+def _fill_skip(metrics: StepMetrics, *, skipped: bool) -> None:
+    _SETTERS["skipped"](metrics, skipped)
 
 
 class MindFormers:
@@ -133,7 +156,7 @@ class _Reader:
             owner = bisect_right(starts, match.start(), owner)
             metrics = owners[owner]
             if metrics is not None and metrics.embedding_local_norm is None:
-                fill_embedding_norm(metrics, float(match[1]))
+                _fill_embedding_norm(metrics, float(match[1]))
         return True
 
     def _mixed(
@@ -176,16 +199,16 @@ class _Reader:
         offsets: Iterable[int] = repeat(begins[epochs[0], sizes[0]] or 0)
         if len(begins) > 1:
             offsets = [begins[pair] or 0 for pair in zip(epochs, sizes, strict=True)]
-        return [
-            *step_rows(
-                list(map(add, map(int, steps), offsets)),
-                losses=[loss or None for loss in map(float, losses)],  # a stage that has no loss prints 0
-                global_norms=map(float, norms),
-                overflows=map(b"True".__eq__, overflows),
-                times=self._times(data, [match.start() for match in matches]),
-                learning_rates=[_rate(match[0]) for match in matches] if self._source.curves else None,
-            )
-        ]
+        columns: dict[str, Iterable[object]] = {
+            "step": map(add, map(int, steps), offsets),
+            "loss": [loss or None for loss in map(float, losses)],  # a stage that has no loss prints 0
+            "global_norm": map(float, norms),
+            "overflow": map(b"True".__eq__, overflows),
+            "time": self._times(data, [match.start() for match in matches]),
+        }
+        if self._source.curves:
+            columns["learning_rate"] = [_rate(match[0]) for match in matches]
+        return [*_step_rows(len(matches), columns)]
 
     @staticmethod
     def _begin(epoch: bytes | None, epoch_steps: bytes) -> int | None:
@@ -258,7 +281,7 @@ class _Reader:
         if pending is not None and pending.step == metrics.step and pending.global_norm == metrics.global_norm:
             self._pending = pending  # the same line once more: another rank writes into the same log
             if pending.embedding_local_norm is None:
-                fill_embedding_norm(pending, metrics.embedding_local_norm)
+                _fill_embedding_norm(pending, metrics.embedding_local_norm)
             return []
         self._odd = is_irregular
         items: list[LogItem] = [] if pending is None else [pending]
@@ -270,7 +293,7 @@ class _Reader:
     def _settle_skip(self) -> None:
         """Give the open step what a line without a step said: no later line told another one."""
         if self._skip is not None and self._pending is not None:
-            fill_skip(self._pending, skipped=self._skip)
+            _fill_skip(self._pending, skipped=self._skip)
         self._skip = None
 
     def skip_line(self, block: Block, match: _Match) -> list[LogItem]:
@@ -290,7 +313,7 @@ class _Reader:
             time = self._time(block.data, match.start())
             metrics = StepMetrics(step=step, global_norm=norm, time=time)
             items += self._open(metrics, block, match.start())
-        fill_skip(metrics, skipped=True)
+        _fill_skip(metrics, skipped=True)
         if match[4]:
             items.append(self._note(NoteKind.COUNT_STOP, block, match.start(), step, value=norm, count=int(match[3])))
         return items
@@ -308,10 +331,10 @@ class _Reader:
         if self._pending is None or self._pending.embedding_local_norm is not None:
             return ()
         if match[1]:  # the usual form: every step has such a line
-            fill_embedding_norm(self._pending, float(match[1]))
+            _fill_embedding_norm(self._pending, float(match[1]))
             return ()
         norm, items = self._norm(block, match, 2)
-        fill_embedding_norm(self._pending, norm)
+        _fill_embedding_norm(self._pending, norm)
         return items
 
     def _norm(self, block: Block, match: _Match, group: int = 1) -> tuple[float | None, list[LogItem]]:
