@@ -10,7 +10,7 @@ from ckpttool.core.domain.finding import Code, Finding, note, suspect
 from ckpttool.core.domain.plan import ResumePlan
 from ckpttool.core.domain.settings import RunConfig, dotted
 from ckpttool.trainers.mindformers.counters import mindformers_counters
-from ckpttool.trainers.mindformers.load import load_keys, planned_skip
+from ckpttool.trainers.mindformers.load import LoadKeys, load_keys, planned_skip
 from ckpttool.trainers.mindformers.train_config import TrainConfig
 
 
@@ -28,11 +28,12 @@ def check(config: TrainConfig, plan: ResumePlan, run: Sequence[Checkpoint] = ())
     Returns:
         Findings in the order in which MindFormers would meet them.
     """
+    keys = load_keys(plan.load)
     return (
-        *_layout(config, plan),
-        *_format(config, plan),
+        *_layout(config, keys),
+        *_format(config, keys),
         *_prefix(config, plan),
-        *_world(config, plan),
+        *_world(config, plan.point.checkpoint, keys),
         *_batch(config, plan),
         *_recorded_by_1_3(config, plan.point.checkpoint),
         *_sink(config, plan),
@@ -59,8 +60,8 @@ def _note(config: RunConfig, key: str, message: str, remedy: str) -> Finding:
     return note(Code.CONFIG_DISAGREES, message, path=config.path, remedy=remedy, line=config.line(key))
 
 
-def _layout(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
-    legacy = load_keys(plan.load).use_legacy_format
+def _layout(config: TrainConfig, keys: LoadKeys) -> Iterator[Finding]:
+    legacy = keys.use_legacy_format
     if legacy and config.has_checkpoint_section:
         yield _suspect(
             config,
@@ -102,31 +103,29 @@ def _newer_layout(config: TrainConfig) -> Iterator[Finding]:
         )
 
 
-def _format(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
-    want = load_keys(plan.load).load_ckpt_format
-    if config.load_ckpt_format != want:
+def _format(config: TrainConfig, keys: LoadKeys) -> Iterator[Finding]:
+    wanted, fmt = keys.load_ckpt_format, config.load_ckpt_format
+    if fmt != wanted:
         yield _note(
             config,
             "load_ckpt_format",
-            f"`load_ckpt_format` is {config.load_ckpt_format}, but the files are {want}: MindFormers would find none",
-            f"the launch config says `load_ckpt_format: {want}`",
+            f"`load_ckpt_format` is {fmt}, but the files are {wanted}: MindFormers would find none",
+            f"the launch config says `load_ckpt_format: {wanted}`",
         )
-    rename = f"rename the files of this checkpoint so that they end in .{want}"
-    for say, name, fmt, remedy in (
-        (
-            _note,
-            config.resume_training,
-            config.load_ckpt_format,
-            "the launch config names the file and its format together",
-        ),
-        (_suspect, load_keys(plan.load).resume_training, want, rename),
-    ):
-        other_format = ".ckpt" if fmt == "safetensors" else ".safetensors"
-        if isinstance(name, str) and name.endswith(other_format):
-            message = (
-                f"`resume_training: {name}` with `load_ckpt_format: {fmt}` makes MindFormers look for {name}.{fmt}"
-            )
-            yield say(config, "resume_training", message, remedy)
+    message = _two_formats(config.resume_training, fmt)
+    if message:
+        yield _note(config, "resume_training", message, "the launch config names the file and its format together")
+    message = _two_formats(keys.resume_training, wanted)
+    if message:
+        remedy = f"rename the files of this checkpoint so that they end in .{wanted}"
+        yield _suspect(config, "resume_training", message, remedy)
+
+
+def _two_formats(name: object, fmt: str) -> str:
+    """Say what MindFormers makes of a file's name that ends in the other format; empty: it does not."""
+    if not isinstance(name, str) or not name.endswith(".ckpt" if fmt == "safetensors" else ".safetensors"):
+        return ""
+    return f"`resume_training: {name}` with `load_ckpt_format: {fmt}` makes MindFormers look for {name}.{fmt}"
 
 
 def _prefix(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
@@ -148,29 +147,21 @@ def _prefix(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
     )
 
 
-def _world(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
-    checkpoint, config_world = plan.point.checkpoint, config.world_size
+def _world(config: TrainConfig, checkpoint: Checkpoint, keys: LoadKeys) -> Iterator[Finding]:
     # It was chosen, so it is whole: where no record tells, the ranks that it has are the ranks that wrote it.
     saved_world = checkpoint.topology.world_size or len(checkpoint.ranks)
-    one_file_a_rank = load_keys(plan.load).use_legacy_format and isinstance(load_keys(plan.load).resume_training, str)
-    reslices = config.auto_trans_ckpt or not one_file_a_rank
-    if (
-        saved_world
-        and config_world is not None
-        and config_world < saved_world
-        and config.data_parallel
-        and not reslices
-    ):
-        yield _fewer_devices(config, saved_world, config_world)
-    elif saved_world and config_world is not None and saved_world != config_world:
-        yield (_note if reslices else _suspect)(
-            config,
-            "auto_trans_ckpt",
-            f"the checkpoint was written by {saved_world} ranks, the config starts {config_world}",
-            "MindFormers re-slices it while loading"
-            if reslices
-            else "set `auto_trans_ckpt: True` and `src_strategy_path_or_dir`, or start as many ranks as wrote it",
-        )
+    world = config.world_size
+    if not saved_world or world is None or world == saved_world:
+        return
+    one_file_a_rank = keys.use_legacy_format and isinstance(keys.resume_training, str)
+    message = f"the checkpoint was written by {saved_world} ranks, the config starts {world}"
+    if config.auto_trans_ckpt or not one_file_a_rank:
+        yield _note(config, "auto_trans_ckpt", message, "MindFormers re-slices it while loading")
+    elif config.data_parallel and world < saved_world:
+        yield _fewer_devices(config, saved_world, world)
+    else:
+        remedy = "set `auto_trans_ckpt: True` and `src_strategy_path_or_dir`, or start as many ranks as wrote it"
+        yield _suspect(config, "auto_trans_ckpt", message, remedy)
 
 
 def _fewer_devices(config: TrainConfig, saved_world: int, config_world: int) -> Finding:
@@ -210,11 +201,8 @@ def _batch(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
 
 
 def _recorded_by_1_3(config: TrainConfig, checkpoint: Checkpoint) -> Iterator[Finding]:
-    recorded, old_way, real = (
-        checkpoint.scalars.global_batch_size,
-        config.global_batch_size_1_3,
-        config.global_batch_size,
-    )
+    recorded = checkpoint.scalars.global_batch_size
+    old_way, real = config.global_batch_size_1_3, config.global_batch_size
     if old_way is None or recorded != old_way or real is None:
         return
     yield _suspect(

@@ -15,6 +15,7 @@ from ckpttool.core.domain.finding import Code, Finding, Row, note, suspect, unkn
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.plan import ResumePlan
 from ckpttool.core.domain.units import counted
+from ckpttool.trainers.mindformers.counters import mindformers_counters, saved_sinks, sinks_as_epochs
 from ckpttool.trainers.mindformers.load import is_moved, load_keys, planned_skip
 from ckpttool.trainers.mindformers.scalars import epoch_step, same_run, state_of
 
@@ -63,22 +64,25 @@ def length_findings(
     """
     if isinstance(plan.data, GoesOn):
         return
-    length = None if config is None else run_length(config, plan, inventory, logged)
-    switched = None
-    if config is not None:
-        switched = _had_sinks(config, plan, inventory) or _into_an_epoch(config, plan, inventory, logged)
+    if config is None:
+        if is_moved(plan):
+            yield from _moved(None, plan)
+        return
+    length = run_length(config, plan, inventory, logged)
+    switched = _had_sinks(config, plan, inventory) or _into_an_epoch(config, plan, inventory, logged)
     if switched is not None:
         yield switched
-    elif config is not None and _is_complete(config, plan, length):
+    elif _is_complete(config, plan, length):
         yield _complete(config, plan, length)
-    elif config is not None and length is not None and length.left <= 0:
+    elif length is None:
+        yield from _moved(config, plan) if is_moved(plan) else _of_unknown_length(config, plan)
+    elif length.left <= 0:
         yield _beyond(config, plan, length)
-    elif is_moved(plan):
-        yield from _moved(config, plan, length)
-    elif config is not None and length is None:
-        yield from _of_unknown_length(config, plan)
-    elif config is not None and length is not None and not config.sink_mode:
-        yield from _without_sinks(config, length)
+    elif is_moved(plan) or (not config.sink_mode and length.planned != length.due):
+        yield from _parted(config, length)
+    elif not config.sink_mode and config.dataset_samples is None and length.start > length.per_epoch:
+        ends = f"the run ends at step {length.total} if an epoch still has {length.per_epoch} batches"
+        yield _if_unchanged(config, f"{ends} ({length.source})")
 
 
 def run_length(
@@ -96,7 +100,7 @@ def run_length(
         return None
     per_epoch, source = epoch_steps
     epochs_done = _begun(config, plan, per_epoch)
-    skipped, total = _skipped(plan), config.epochs * per_epoch
+    skipped, total = planned_skip(plan).batches, config.epochs * per_epoch
     if config.sink_mode and config.sink_size is not None:
         unit, ends = config.sink_size, int(per_epoch / config.sink_size * config.epochs)
     else:
@@ -114,9 +118,6 @@ def run_length(
 
 def _begun(config: TrainConfig, plan: ResumePlan, per_epoch: int) -> int:
     """Return the epochs (or sinks) that MindFormers takes for done."""
-    # Every `resolve` asks here, few with a config.
-    from ckpttool.trainers.mindformers.counters import mindformers_counters
-
     counters = mindformers_counters(
         scalars=plan.point.checkpoint.scalars,
         new_global_batch_size=planned_skip(plan).global_batch_size,
@@ -125,10 +126,6 @@ def _begun(config: TrainConfig, plan: ResumePlan, per_epoch: int) -> int:
         dataset_size=per_epoch,
     )
     return counters.initial_epoch or 0
-
-
-def _skipped(plan: ResumePlan) -> int:
-    return planned_skip(plan).batches
 
 
 def _per_epoch(
@@ -142,7 +139,7 @@ def _per_epoch(
     if config.dataset_samples is not None and batch is not None:
         batches = config.dataset_samples // batch
         return (batches, f"`sizes` has {config.dataset_samples} samples") if batches else None
-    if is_moved(plan) and _skipped(plan) < plan.next_step - 1:
+    if is_moved(plan) and planned_skip(plan).batches < plan.next_step - 1:
         return None  # log and names are of other data
     if logged is not None:
         batches = _converted(logged, plan.point.checkpoint.scalars.global_batch_size, batch)
@@ -185,8 +182,6 @@ def _had_sinks(config: TrainConfig, plan: ResumePlan, inventory: Inventory) -> F
     Saves that were all made at the ends of epochs count alike. They are told by the data set's size, else by a number
     that no run of so many epochs reaches.
     """
-    from ckpttool.trainers.mindformers.counters import saved_sinks, sinks_as_epochs
-
     checkpoint = plan.point.checkpoint
     epoch, batch = state_of(checkpoint.scalars).epoch_num, checkpoint.scalars.global_batch_size
     saved = None if config.sink_mode else saved_sinks(checkpoint.scalars, same_run(checkpoint, inventory))
@@ -204,8 +199,6 @@ def _into_an_epoch(config: TrainConfig, plan: ResumePlan, inventory: Inventory, 
 
     Source: runs of MindFormers 2.1.0 with `sink_size: -1`, from saves that were made without sinks.
     """
-    from ckpttool.trainers.mindformers.counters import saved_sinks
-
     checkpoint = plan.point.checkpoint
     step, epoch = plan.next_step - 1, state_of(checkpoint.scalars).epoch_num or 1
     saved = saved_sinks(checkpoint.scalars, same_run(checkpoint, inventory)) if config.sinks_all else None
@@ -276,20 +269,12 @@ def _of_unknown_length(config: TrainConfig, plan: ResumePlan) -> Iterator[Findin
         yield _if_unchanged(config, f"{unknown}: the run ends with its epochs if it has as many as before")
 
 
-def _without_sinks(config: TrainConfig, length: RunLength) -> Iterator[Finding]:
-    """Say where a run ends that has no sinks, or for which data its end is right.
+def _if_unchanged(config: TrainConfig, ends: str) -> Finding:
+    """Say for which data the end of a run without sinks is right.
 
     MindFormers keeps the number of epochs done, and finds the place in the epoch that was begun from the step and the
     data set as it is now: after the first epoch another size moves the end.
     """
-    if length.planned != length.due:
-        yield from _parted(config, length)
-    elif config.dataset_samples is None and length.start > length.per_epoch:
-        ends = f"the run ends at step {length.total} if an epoch still has {length.per_epoch} batches"
-        yield _if_unchanged(config, f"{ends} ({length.source})")
-
-
-def _if_unchanged(config: TrainConfig, ends: str) -> Finding:
     return _note(
         config,
         Code.ENDS_ELSEWHERE,
@@ -299,7 +284,7 @@ def _if_unchanged(config: TrainConfig, ends: str) -> Finding:
 
 
 def _beyond(config: TrainConfig, plan: ResumePlan, length: RunLength) -> Finding:
-    skipped = _skipped(plan)
+    skipped = planned_skip(plan).batches
     return suspect(
         Code.SKIP_BEYOND_DATA,
         f"{skipped} batches are skipped, but {config.epochs} epochs of {length.per_epoch} ({length.source}) "
@@ -310,67 +295,61 @@ def _beyond(config: TrainConfig, plan: ResumePlan, length: RunLength) -> Finding
     )
 
 
-def _moved(config: TrainConfig | None, plan: ResumePlan, length: RunLength | None) -> Iterator[Finding]:
-    """Say where a run ends whose data go on elsewhere than its steps."""
-    ahead = _skipped(plan) - (plan.next_step - 1)
-    if length is None:
-        epochs_done = state_of(plan.point.checkpoint.scalars).epoch_num
-        if ahead > 0:
-            yield _note(
-                config,
-                Code.DATA_END_EARLY,
-                f"the data go on {ahead} batches ahead of the steps, by which MindFormers plans: where the data end it "
-                "ends in an exception, exit 1, without a last save, whatever epochs say, unless a TrainCallBack ends "
-                "it before",
-                "give the callback `- {type: TrainCallBack, stop_step: N}`, N at most the batches that are left then",
-            )
-        elif config is not None and not config.sink_mode and epochs_done is not None and config.epochs is not None:
-            epochs_left = config.epochs - epochs_done
-            yield _note(
-                config,
-                Code.ENDS_ELSEWHERE,
-                f"without sinks MindFormers trains on to the end of epoch {config.epochs}: {epochs_left} or "
-                f"{epochs_left + 1} "
-                "epochs of these data, and not the steps that are left",
-                "give the callback `- {type: TrainCallBack, stop_step: N}`, N the steps that are left, or set "
-                "runner_config.epochs anew",
-            )
-    else:
-        yield from _parted(config, length)
+def _moved(config: TrainConfig | None, plan: ResumePlan) -> Iterator[Finding]:
+    """Say where a run ends whose data go on elsewhere than its steps, if nothing tells the length of an epoch."""
+    ahead = planned_skip(plan).batches - (plan.next_step - 1)
+    epochs_done = state_of(plan.point.checkpoint.scalars).epoch_num
+    if ahead > 0:
+        yield _note(
+            config,
+            Code.DATA_END_EARLY,
+            f"the data go on {ahead} batches ahead of the steps, by which MindFormers plans: where the data end it "
+            "ends in an exception, exit 1, without a last save, whatever epochs say, unless a TrainCallBack ends "
+            "it before",
+            "give the callback `- {type: TrainCallBack, stop_step: N}`, N at most the batches that are left then",
+        )
+    elif config is not None and not config.sink_mode and epochs_done is not None and config.epochs is not None:
+        epochs_left = config.epochs - epochs_done
+        yield _note(
+            config,
+            Code.ENDS_ELSEWHERE,
+            f"without sinks MindFormers trains on to the end of epoch {config.epochs}: {epochs_left} or "
+            f"{epochs_left + 1} epochs of these data, and not the steps that are left",
+            "give the callback `- {type: TrainCallBack, stop_step: N}`, N the steps that are left, or set "
+            "runner_config.epochs anew",
+        )
 
 
-def _parted(config: TrainConfig | None, length: RunLength) -> Iterator[Finding]:
+def _parted(config: TrainConfig, length: RunLength) -> Iterator[Finding]:
     """Say where a run ends whose steps, data and epochs do not end together."""
     if length.planned > length.left:
-        yield _ends_early(config, length)
+        more = -((length.left - length.due) // length.per_epoch)
+        remedy = _stop_at(length.left)
+        if more > 0:
+            remedy += f"; with runner_config.epochs raised by {more} it can be {length.due}, "
+            remedy += f"which ends at step {length.total}"
+        yield _note(
+            config,
+            Code.DATA_END_EARLY,
+            f"MindFormers plans {length.planned} more steps, but the data give {length.left}: at step "
+            f"{length.start + length.left} it ends in an exception, exit 1, without a last save, whatever epochs say, "
+            f"unless a TrainCallBack with `stop_step: {length.left}` ends it before",
+            remedy,
+        )
     elif length.planned != length.due:
-        yield _ends_elsewhere(config, length)
-
-
-def _ends_elsewhere(config: TrainConfig | None, length: RunLength) -> Finding:
-    epochs = -((length.planned - length.due) // length.per_epoch)
-    stop = f"a TrainCallBack with `stop_step: {length.due}` ends it there"
-    mends = f"raising runner_config.epochs by {epochs} and {stop}" if epochs > 0 else stop
-    return _note(
-        config,
-        Code.ENDS_ELSEWHERE,
-        f"MindFormers trains {length.planned} more steps and ends at step {length.start + length.planned}, not at "
-        f"{length.total}, for it counts whole epochs of {length.per_epoch} batches ({length.source}); {mends}",
-        (f"raise runner_config.epochs by {epochs}, and " if epochs > 0 else "") + _stop_at(length.due),
-    )
-
-
-def _ends_early(config: TrainConfig | None, length: RunLength) -> Finding:
-    more = -((length.left - length.due) // length.per_epoch)
-    longer = f"; with runner_config.epochs raised by {more} it can be {length.due}, which ends at step {length.total}"
-    return _note(
-        config,
-        Code.DATA_END_EARLY,
-        f"MindFormers plans {length.planned} more steps, but the data give {length.left}: at step "
-        f"{length.start + length.left} it ends in an exception, exit 1, without a last save, whatever epochs say, "
-        f"unless a TrainCallBack with `stop_step: {length.left}` ends it before",
-        _stop_at(length.left) + (longer if more > 0 else ""),
-    )
+        epochs = -((length.planned - length.due) // length.per_epoch)
+        mends = f"a TrainCallBack with `stop_step: {length.due}` ends it there"
+        remedy = _stop_at(length.due)
+        if epochs > 0:
+            mends = f"raising runner_config.epochs by {epochs} and {mends}"
+            remedy = f"raise runner_config.epochs by {epochs}, and {remedy}"
+        yield _note(
+            config,
+            Code.ENDS_ELSEWHERE,
+            f"MindFormers trains {length.planned} more steps and ends at step {length.start + length.planned}, not at "
+            f"{length.total}, for it counts whole epochs of {length.per_epoch} batches ({length.source}); {mends}",
+            remedy,
+        )
 
 
 def _stop_at(steps: int | str) -> str:
