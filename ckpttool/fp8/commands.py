@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -23,8 +22,9 @@ from ckpttool.core.domain.units import Step
 from ckpttool.core.domain.view import View
 from ckpttool.core.errors import UsageError
 from ckpttool.fp8.frameworks.frameworks import framework_names
-from ckpttool.fp8.model.curves import CurveMetric, PairedBy, Tolerance
-from ckpttool.fp8.model.fp8 import Fp8Format, Recipe
+from ckpttool.fp8.model.curves import RUN, SWITCH_STEP, TOLERANCE, WITHIN_CHANCE, CurvesQuestion, Tolerance
+from ckpttool.fp8.model.fp8 import Recipe
+from ckpttool.fp8.model.probe import ProbeQuestion
 from ckpttool.fp8.rules.horizon import LONGEST, SHORTEST
 
 if TYPE_CHECKING:
@@ -60,54 +60,6 @@ def fp8() -> None:
 
 # --- probe -----------------------------------------------------------------------------------------------------------
 
-_RECIPES = f"Judge by: {', '.join(recipe.value for recipe in Recipe)}; repeat it.  [default: tensorwise]"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeOptions:
-    """What is asked of every tensor."""
-
-    recipe: Annotated[list[Recipe] | None, _option(metavar="R", help=_RECIPES)] = None
-    format_of: Annotated[
-        str, _option(metavar="weight=F,…", help="Formats of weights: e4m3, e5m2. The first one decides.")
-    ] = "weight=e4m3"
-    exact: Annotated[bool, _option("--exact", help="Cast every element, not a sample.")] = False
-    optimizer: Annotated[bool, _option("--optimizer", help="Look at the states of the optimizer, too.")] = False
-    swiglu: Annotated[
-        bool, _option("--swiglu/--no-swiglu", show_default="yes", help="Compare gate and up weights where found.")
-    ] = True
-    history: Annotated[
-        int | None, _option(min=1, metavar="STEPS", help="So far back a delayed scale looks at checkpoints.")
-    ] = None
-    as_stored: Annotated[bool, _option("--as-stored", help="Do not round numbers of 32 bits to BF16 first.")] = False
-
-    def question(self) -> ckpttool.ProbeQuestion:
-        """Ask the library.
-
-        Raises:
-            UsageError: Two options contradict each other, or one cannot be meant.
-        """
-        if self.history is not None and Recipe.DELAYED not in (self.recipe or ()):
-            raise UsageError("--history is what a delayed scale looks back on: add --recipe delayed")
-        return ckpttool.ProbeQuestion(
-            recipes=tuple(dict.fromkeys(self.recipe or ())),
-            formats=_formats(self.format_of),
-            exact=self.exact,
-            optimizer=self.optimizer,
-            swiglu=self.swiglu,
-            history=self.history,
-            as_stored=self.as_stored,
-        )
-
-
-def _formats(text: str) -> tuple[Fp8Format, ...]:
-    operand, _, fields = text.partition("=")
-    formats = {format_.value: format_ for format_ in Fp8Format}
-    named = fields.split(",")
-    if operand != "weight" or not set(named) <= set(formats) or len(set(named)) < len(named):
-        raise UsageError(f"--format-of takes weight=e4m3, weight=e5m2 or weight=e4m3,e5m2, not {text!r}")
-    return tuple(formats[word] for word in named)
-
 
 @app.command(cls=Command)
 @exits(
@@ -124,7 +76,7 @@ def probe(
     *,
     what: What = None,
     checkpoint: OneName = None,
-    options: ProbeOptions,
+    question: ProbeQuestion,
     stats: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write each tensor's numbers there, a line of JSON each.")
     ] = None,
@@ -142,7 +94,7 @@ def probe(
     if stats is not None:
         _assert_numbers_replaceable(stats, what)
     with progress.watched(quiet=quiet):
-        answer = ckpttool.fp8_probe(what, options.question(), checkpoint=one_name(checkpoint), layout=layout)
+        answer = ckpttool.fp8_probe(what, question, checkpoint=one_name(checkpoint), layout=layout)
     if stats is not None:
         from ckpttool.core.write import files
         from ckpttool.fp8.answers.probe import stats_lines
@@ -173,62 +125,6 @@ def _holds_probe(source: ByteSource) -> bool:
 
 # --- compare ---------------------------------------------------------------------------------------------------------
 
-Run = "Its log: a file, a folder of logs, a glob, or - for stdin."
-Tolerated = Annotated[str, _option(metavar="X|X%", help="What counts as the same: of the loss, or in its units.")]
-SwitchStep = Annotated[
-    int | None, _option(min=0, metavar="STEP", help="Where the candidate begins with FP8, if not at its start.")
-]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompareOptions:
-    """How two runs are held against each other."""
-
-    repeat: Annotated[
-        list[str] | None,
-        _option(metavar="LOG", help="Another run of the baseline, to tell how far apart two are; repeat it."),
-    ] = None
-    metric: Annotated[CurveMetric, _option(help="Losses of the training, or of its validations.")] = CurveMetric.LOSS
-    by: Annotated[
-        PairedBy | None, _option(help="What belongs together.  [default: step; samples where batches differ in size]")
-    ] = None
-    tolerance: Tolerated = "0.25%"
-    switch_step: SwitchStep = None
-    evals: Annotated[
-        tuple[str, str] | None,
-        _option(metavar="BASE CAND", help="Results of lm-evaluation-harness for both, as JSON files."),
-    ] = None
-    columns: Annotated[str | None, COLUMNS] = None
-
-    def question(self, baseline: str, candidate: str) -> ckpttool.CurvesQuestion:
-        """Ask the library.
-
-        Raises:
-            UsageError: The tolerance cannot be meant.
-        """
-        return ckpttool.CurvesQuestion(
-            baseline=baseline,
-            candidate=candidate,
-            repeats=tuple(self.repeat or ()),
-            columns=self.columns,
-            by=self.by,
-            metric=self.metric,
-            tolerance=_tolerance(self.tolerance),
-            switch_step=None if self.switch_step is None else Step(self.switch_step),
-            evals=self.evals,
-        )
-
-
-_TOLERANCE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(?:e-?\d{1,2})?(%?)")
-
-
-def _tolerance(text: str) -> Tolerance:
-    match = _TOLERANCE.fullmatch(text.strip())
-    if match is None:
-        raise UsageError(f"--tolerance takes a share as 0.25% or a loss as 0.01, not {text!r}")
-    number = float(text.strip().removesuffix("%"))
-    return Tolerance(value=number / 100 if match[2] else number, relative=bool(match[2]))
-
 
 @app.command(cls=Command)
 @exits(
@@ -241,13 +137,7 @@ def _tolerance(text: str) -> Tolerance:
 @grouped
 def compare(
     *,
-    baseline: Annotated[
-        str, typer.Argument(metavar="BASELINE", help=f"The run that is trusted. {Run}", rich_help_panel="Arguments")
-    ],
-    candidate: Annotated[
-        str, typer.Argument(metavar="CANDIDATE", help=f"The run in FP8. {Run}", rich_help_panel="Arguments")
-    ],
-    options: CompareOptions,
+    question: CurvesQuestion,
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
@@ -258,7 +148,7 @@ def compare(
     Example: ckpttool fp8 compare bf16.log fp8.log --repeat bf16-again.log
     """
     with progress.busy("reading the logs", quiet=quiet):
-        answer = ckpttool.fp8_compare(options.question(baseline, candidate))
+        answer = ckpttool.fp8_compare(question)
     raise typer.Exit(show(answer, fmt))
 
 
@@ -319,19 +209,19 @@ class RunsOptions:
     """The runs in question."""
 
     baseline: Annotated[
-        str | None, _option(metavar="LOG", help=f"The run that is trusted. {Run} Round 1 needs it.")
+        str | None, _option(metavar="LOG", help=f"The run that is trusted. {RUN} Round 1 needs it.")
     ] = None
-    candidate: Annotated[str | None, _option(metavar="LOG", help=f"The run in FP8. {Run}")] = None
+    candidate: Annotated[str | None, _option(metavar="LOG", help=f"The run in FP8. {RUN}")] = None
     repeat: Annotated[list[str] | None, _option(metavar="LOG", help="Another run of the baseline; repeat it.")] = None
-    tolerance: Tolerated = "0.25%"
-    switch_step: SwitchStep = None
+    tolerance: Annotated[Tolerance, TOLERANCE] = WITHIN_CHANCE
+    switch_step: Annotated[Step | None, SWITCH_STEP] = None
     columns: Annotated[str | None, COLUMNS] = None
 
     def curves(self) -> ckpttool.CurvesQuestion | None:
         """Ask how they differ; None where no run is given.
 
         Raises:
-            UsageError: One is given without the other, or the tolerance cannot be meant.
+            UsageError: One is given without the other.
         """
         if self.baseline is None or self.candidate is None:
             if self.baseline is self.candidate:
@@ -342,8 +232,8 @@ class RunsOptions:
             candidate=self.candidate,
             repeats=tuple(self.repeat or ()),
             columns=self.columns,
-            tolerance=_tolerance(self.tolerance),
-            switch_step=None if self.switch_step is None else Step(self.switch_step),
+            tolerance=self.tolerance,
+            switch_step=self.switch_step,
         )
 
 

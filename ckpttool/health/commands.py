@@ -9,54 +9,15 @@ import typer
 import ckpttool
 from ckpttool.core.commands import progress
 from ckpttool.core.commands.answers import show_each
-from ckpttool.core.commands.options import OF_A_TREE, Format, FormatOpt, Quiet, Verbose, exits, finite, grouped
+from ckpttool.core.commands.options import OF_A_TREE, Format, FormatOpt, Quiet, Verbose, exits, grouped
 from ckpttool.core.commands.tree_options import ConfigPath, MoreDirs, from_here, say_tree
-from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.question import COLUMNS, LOG, TreeQuestion
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.option import Option
+from ckpttool.core.domain.question import TreeQuestion
 from ckpttool.core.domain.verdict import Level, Verdict
 from ckpttool.core.errors import UsageError
 from ckpttool.health.model.answers import HealthAnswer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgeOptions:
-    """How to judge."""
-
-    threshold: Annotated[
-        float | None,
-        typer.Option(
-            callback=finite,
-            min=0,
-            help="Embedding local norm (sum of squares) from which one is unhealthy.",
-            rich_help_panel="Evidence",
-        ),
-    ] = None
-    log: Annotated[tuple[str, ...], LOG] = ()
-    columns: Annotated[str | None, COLUMNS] = None
-    from_weights: Annotated[
-        bool,
-        typer.Option(
-            "--from-weights",
-            help="Read every shard: NaN, infinity, norms of the embedding.",
-            rich_help_panel="Evidence",
-        ),
-    ] = False
-    write: Annotated[
-        bool,
-        typer.Option(
-            "--write", help="Bring health_ckpts.json in line with the log; a .bak stays.", rich_help_panel="What stays"
-        ),
-    ] = False
-
-    def question(self, tree: ckpttool.TreeQuestion) -> ckpttool.HealthQuestion:
-        """Ask the library."""
-        return ckpttool.HealthQuestion(
-            threshold=self.threshold,
-            logs=ckpttool.LogQuestion(patterns=self.log, columns=self.columns),
-            health_file=tree.health_file,
-            pipeline_stages=tree.config.pipeline_stages if tree.config is not None else None,
-            write=self.write,
-        )
+from ckpttool.health.model.questions import HealthQuestion
 
 
 @exits(
@@ -73,7 +34,11 @@ def health(
     *,
     tree: TreeQuestion,
     more: MoreDirs = None,
-    judge: JudgeOptions,
+    judge: HealthQuestion,
+    from_weights: Annotated[
+        bool,
+        Option("--from-weights", "Read every shard: NaN, infinity, norms of the embedding.", "Evidence"),
+    ] = False,
     config: ConfigPath = None,
     fmt: FormatOpt = Format.TABLE,
     verbose: Verbose = False,
@@ -85,16 +50,19 @@ def health(
 
     Example: ckpttool health ./output --threshold 270
     """
-    if more and (judge.log or tree.health_file is not None):
+    if more and (judge.logs.patterns or tree.health_file is not None):
         raise UsageError("--log and --health-file tell of one training: give one DIR")
 
     def ask(path: str | None) -> HealthAnswer:
-        question = from_here(tree, config=config, sizes=judge.from_weights, path=path)
+        question = from_here(tree, config=config, sizes=from_weights, path=path)
         scanned = ckpttool.scan(question)
         say_tree(scanned, quiet=quiet, verbose=verbose)
-        verdicts = weighed(scanned, quiet=quiet) if judge.from_weights else ()
+        stages = None if question.config is None else question.config.pipeline_stages
+        verdicts = weighed(scanned, quiet=quiet) if from_weights else ()
         with progress.busy("reading the logs", quiet=quiet):
-            return ckpttool.health(scanned, judge.question(question), verdicts)
+            return ckpttool.health(
+                scanned, replace(judge, health_file=tree.health_file, pipeline_stages=stages), verdicts
+            )
 
     raise typer.Exit(show_each(ask, (tree.path, *(more or ())), fmt))
 

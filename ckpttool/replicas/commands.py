@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 import ckpttool
 from ckpttool.core.commands import output, progress
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.options import OF_A_TREE, OF_WRITING, Format, FormatOpt, Quiet, exits, grouped
-from ckpttool.core.commands.tree_options import Grace, OneName, from_here, one_name
+from ckpttool.core.commands.tree_options import from_here
 from ckpttool.core.domain.question import TreeQuestion
-from ckpttool.core.domain.units import Rank
-
-From = Annotated[
-    int | None,
-    typer.Option(
-        "--from",
-        min=0,
-        metavar="RANK",
-        help="Rebuild from this rank's; default: what most speaks for.",
-        rich_help_panel="Which checkpoint",
-    ),
-]
-One = Annotated[
-    str | None,
-    typer.Option(
-        "--tensor",
-        metavar="NAME",
-        help="Replace this tensor alone, where the rest is whole.",
-        rich_help_panel="Which checkpoint",
-    ),
-]
-Apply = Annotated[
-    bool, typer.Option("--apply", help="Do it; without it nothing is changed.", rich_help_panel="What stays")
-]
+from ckpttool.replicas.model import HealOrder
 
 
 @exits(
@@ -52,11 +27,7 @@ Apply = Annotated[
 def heal(
     *,
     tree: TreeQuestion,
-    checkpoint: OneName = None,
-    donor: From = None,
-    tensor: One = None,
-    apply: Apply = False,
-    grace: Grace = 300.0,
+    order: HealOrder,
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
@@ -68,13 +39,6 @@ def heal(
 
     Example: ckpttool heal ./output/checkpoint --checkpoint 20_2
     """
-    order = ckpttool.HealOrder(
-        checkpoint=one_name(checkpoint),
-        donor=None if donor is None else Rank(donor),
-        tensor=tensor,
-        apply=apply,
-        grace=grace,
-    )
     with progress.watched(quiet=quiet):
         healing = ckpttool.heal(from_here(tree), order)
     output.looking_at(healing.resolved_from, quiet=quiet)

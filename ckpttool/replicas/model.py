@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.finding import Code, Finding, of_findings
 from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.option import Option
 from ckpttool.core.domain.plan import may_be_good
 from ckpttool.core.domain.pointer import PointerFix
+from ckpttool.core.domain.question import GRACE, ONE_NAME
 from ckpttool.core.domain.replicas import Proof, TensorDigests, Trust
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.domain.units import Rank, Step
@@ -98,15 +100,27 @@ class ShardHealing:
 class HealOrder:
     """What to heal, and how."""
 
-    checkpoint: str | None = None
+    checkpoint: Annotated[str | None, ONE_NAME] = None
     """Its name; None: the newest."""
-    donor: Rank | None = None
+    donor: Annotated[
+        Rank | None,
+        Option(
+            "--from",
+            "Rebuild from this rank's; default: what most speaks for.",
+            "Which checkpoint",
+            metavar="RANK",
+            least=0,
+        ),
+    ] = None
     """The rank to rebuild from; None: the one that most speaks for."""
-    tensor: str | None = None
+    tensor: Annotated[
+        str | None,
+        Option("--tensor", "Replace this tensor alone, where the rest is whole.", "Which checkpoint", metavar="NAME"),
+    ] = None
     """Replace this tensor alone; None: whole files."""
-    grace: float = 300.0
+    apply: Annotated[bool, Option("--apply", "Do it; without it nothing is changed.", "What stays")] = False
+    grace: Annotated[float, GRACE] = 300.0
     """Seconds: while a shard is younger, somebody is saving here."""
-    apply: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

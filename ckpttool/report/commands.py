@@ -11,11 +11,10 @@ import ckpttool
 from ckpttool.core.commands import output
 from ckpttool.core.commands.options import OF_A_TREE, OF_WRITING, Quiet, exits, grouped
 from ckpttool.core.commands.output_files import assert_outside, assert_replaceable, root_of, whole
-from ckpttool.core.commands.resolve import SimulateOptions, Strict
+from ckpttool.core.commands.resolve import SimulateOptions
 from ckpttool.core.commands.tree_options import ConfigPath, EngineOptions, from_here
-from ckpttool.core.domain.data_position import DataQuestion
 from ckpttool.core.domain.frozen import dataclass, replace
-from ckpttool.core.domain.question import ResumeQuestion, TreeQuestion
+from ckpttool.core.domain.question import TreeQuestion
 from ckpttool.core.errors import UsageError
 from ckpttool.core.render.escape import shown
 from ckpttool.report.model import PageForm, ReportQuestion
@@ -30,12 +29,6 @@ Output = Annotated[
 Form = Annotated[
     PageForm | None, typer.Option("--format", help="For a browser or a comment. Default: by FILE's name, else html.")
 ]
-KeepLast = Annotated[
-    int | None,
-    typer.Option(
-        min=1, metavar="N", help="Also say what `prune --keep-last N` would do.", rich_help_panel="What stays"
-    ),
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +37,6 @@ class PageOptions:
 
     output: Output
     form: Form = None
-    keep_last: KeepLast = None
-    strict: Strict = False
     json: Annotated[bool, typer.Option("--json", help="Print the answer as `resolve --json` does.")] = False
 
     @property
@@ -53,18 +44,6 @@ class PageOptions:
         """How the page is written: as asked, else by the file's name."""
         is_markdown = self.output.lower().endswith((".md", ".markdown"))
         return self.form or (PageForm.MARKDOWN if is_markdown else PageForm.HTML)
-
-    def question(
-        self, tree: ckpttool.TreeQuestion, choice: ckpttool.ResumeQuestion, data: ckpttool.DataQuestion
-    ) -> ReportQuestion:
-        """Ask the library."""
-        return ReportQuestion(
-            tree=tree,
-            choice=choice,
-            data=data,
-            keep_last=self.keep_last,
-            strict=self.strict,
-        )
 
 
 @exits(
@@ -79,9 +58,7 @@ class PageOptions:
 @grouped
 def report(
     *,
-    tree: TreeQuestion,
-    choice: ResumeQuestion,
-    data: DataQuestion,
+    question: ReportQuestion,
     page: PageOptions,
     engine: EngineOptions,
     config: ConfigPath = None,
@@ -95,8 +72,9 @@ def report(
 
     Example: ckpttool report ./output --output report.html
     """
-    question = page.question(from_here(tree, config=config), choice, replace(data, sink_size=tree.steps_per_epoch))
-    _assert_page_replaceable(page.output, page.page_form, tree=question.tree, as_json=page.json)
+    tree = from_here(question.tree, config=config)
+    question = replace(question, tree=tree, data=replace(question.data, sink_size=tree.steps_per_epoch))
+    _assert_page_replaceable(page.output, page.page_form, tree=tree, as_json=page.json)
     with engine.reading(quiet=quiet):
         answer = ckpttool.survey(question, own=own.simulation)
     output.looking_at(answer.resolved_from, quiet=quiet)

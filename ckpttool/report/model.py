@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Annotated
 
 from ckpttool.core.domain.data_position import DataQuestion
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.metrics import LogNote
+from ckpttool.core.domain.option import QUESTION, Option
 from ckpttool.core.domain.plan import Resolution
 from ckpttool.core.domain.question import ResumeQuestion, TreeQuestion
 from ckpttool.core.domain.retention import Pruning
@@ -27,13 +29,18 @@ class PageForm(str, Enum):
 class ReportQuestion:
     """What a report is about."""
 
-    tree: TreeQuestion = TreeQuestion()
-    choice: ResumeQuestion = ResumeQuestion()
+    tree: Annotated[TreeQuestion, QUESTION] = TreeQuestion()
+    choice: Annotated[ResumeQuestion, QUESTION] = ResumeQuestion()
     """Which checkpoints may be chosen, and how hard all of them are looked at. What it asks of logs is drawn, too."""
-    data: DataQuestion = DataQuestion()
-    keep_last: int | None = None
+    data: Annotated[DataQuestion, QUESTION] = DataQuestion()
+    keep_last: Annotated[
+        int | None,
+        Option("--keep-last", "Also say what `prune --keep-last N` would do.", "What stays", metavar="N", least=1),
+    ] = None
     """Newest good checkpoints that a prune would keep; None: nobody asks what it would do."""
-    strict: bool = False
+    strict: Annotated[
+        bool, Option("--strict", "Exit 10 where a newer checkpoint was rejected.", "Which checkpoint")
+    ] = False
     """Whether a newer checkpoint that was rejected is an exit of its own."""
 
 

@@ -294,9 +294,9 @@ def _field(name: str, annotation: Any, default: Any) -> _Field | _Question:  # n
         default, parse = False, not_
     else:
         kind, default, parse = _as_typed(kind, default)
-    word = first.partition("/")[0].strip("-").replace("-", "_") if first.startswith("-") else name
+    word = first.partition("/")[0].strip("-").replace("-", "_").lower()
     parameter = inspect.Parameter(
-        f"{word}_" if iskeyword(word) else word,
+        name if iskeyword(word) or not word.isidentifier() else word,  # `--from` is no name, nor is `[DIR]`
         inspect.Parameter.KEYWORD_ONLY,
         default=default,
         annotation=Annotated[kind, _info(option, kind)],

@@ -38,6 +38,32 @@ LAYOUT: Final = Option(
 PREFIX: Final = Option(
     "--prefix", "Only file names that begin so, where trainings share DIR.", "Which checkpoint", metavar="TEXT"
 )
+GRACE: Final = Option(
+    "--grace",
+    "Refuse while a file is younger (5m, or seconds): somebody is saving.",
+    "What stays",
+    metavar="TIME",
+    unit="s",
+    shown="5m",
+)
+MAX_AGE: Final = Option(
+    "--max-age",
+    "Trust an earlier check of an unchanged file for so long (7d, or hours).",
+    "Evidence",
+    metavar="TIME",
+    unit="h",
+    into="s",
+    default=86400.0,
+    shown="24h",
+)
+ONE_NAME: Final = Option(
+    "--checkpoint",
+    "A checkpoint of DIR; default: the newest.",
+    "Which checkpoint",
+    metavar="NAME",
+    completes="checkpoints",
+    once=True,
+)
 LOG: Final = Option("--log", "Training log; repeat it. Else found above DIR.", "Evidence", metavar="GLOB")
 COLUMNS: Final = Option(
     "--columns",

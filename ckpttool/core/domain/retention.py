@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Annotated
 
 from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.finding import Code, Finding, of_findings, safest, seen_in_part
 from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.option import Option
 from ckpttool.core.domain.pointer import PointerFix
+from ckpttool.core.domain.question import GRACE, MAX_AGE, PREFIX
 from ckpttool.core.domain.shard import FileStamp
 from ckpttool.core.domain.units import ByteCount, Step
 from ckpttool.core.domain.verdict import Level, VerdictWord
@@ -19,17 +22,27 @@ from ckpttool.core.errors import ExitCode
 class RetentionPolicy:
     """What a user wants to keep. Whatever the policy, nothing goes before `keep_last` newer good ones are proven."""
 
-    keep_last: int
+    keep_last: Annotated[
+        int,
+        Option("--keep-last", "Keep the N newest good ones; nothing goes before.", "What stays", metavar="N", least=1),
+    ]
     """Newest good checkpoints that stay; at least 1."""
-    keep_every: int | None = None
+    keep_every: Annotated[
+        int | None,
+        Option("--keep-every", "Also the first at or after each multiple.", "What stays", metavar="STEPS", least=1),
+    ] = None
     """Steps: the first good checkpoint at or after each multiple of it stays."""
-    keep_healthy: int = 0
+    keep_healthy: Annotated[
+        int, Option("--keep-healthy", "Also the N newest recorded as healthy.", "What stays", metavar="N", least=0)
+    ] = 0
     """Newest good checkpoints recorded as healthy that stay."""
-    keep: tuple[str, ...] = ()
+    keep: Annotated[tuple[str, ...], Option("--keep", "Also this one; repeat it.", "What stays", metavar="NAME")] = ()
     """Names of checkpoints that stay whatever they are."""
-    drop_abandoned: bool = False
+    drop_abandoned: Annotated[
+        bool, Option("--drop-abandoned", "Branches that the training left may go as well.", "What stays")
+    ] = False
     """Whether branches that the training left may go as well."""
-    prefix: str | None = None
+    prefix: Annotated[str | None, PREFIX] = None
     """Only checkpoints whose file names begin so; all others stay."""
 
 
@@ -37,18 +50,46 @@ class RetentionPolicy:
 class PruneOrder:
     """How to look, and what to do."""
 
-    apply: bool = False
+    apply: Annotated[bool, Option("--apply", "Do it; without it nothing is changed.", "What stays")] = False
     """Do it; otherwise only say what would be done."""
-    level: Level | None = None
+    level: Annotated[
+        Level | None,
+        Option(
+            "--level",
+            "How hard to look at what stays; default: compare every checksum there is, else headers.",
+            "Evidence",
+        ),
+    ] = None
     """How hard to look at those that justify that others go. None: at every byte where there is a checksum to compare
     with, else at headers."""
-    grace: float = 300.0
+    grace: Annotated[float, GRACE] = 300.0
     """Seconds: while a shard is younger, somebody is writing here."""
-    wait: float = 0.0
+    wait: Annotated[
+        float,
+        Option(
+            "--wait",
+            "Wait so long for a save that is under way (10m, or minutes).",
+            "What stays",
+            metavar="TIME",
+            unit="m",
+            into="s",
+            shown="",
+        ),
+    ] = 0.0
     """Seconds to wait for a save that is under way, or for another ckpttool that changes the tree."""
-    trash_days: float = 0.0
+    trash_days: Annotated[
+        float,
+        Option(
+            "--trash-days",
+            "Keep what went in DIR/.ckpttool/trash for so long (7d, or days).",
+            "What stays",
+            metavar="TIME",
+            unit="d",
+            shown="",
+        ),
+    ] = 0.0
     """Days that what went stays in the trash."""
-    max_age: float | None = None
+    max_age: Annotated[float | None, MAX_AGE] = None
     """Seconds for which an earlier check of an unchanged file is trusted; None: read everything."""
 
 

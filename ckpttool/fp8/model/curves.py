@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
+from typing import Annotated, Final
 
 from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.finding import Finding
 from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.option import Option
+from ckpttool.core.domain.question import COLUMNS
 from ckpttool.core.domain.units import Step
-from ckpttool.core.errors import ExitCode
+from ckpttool.core.errors import ExitCode, UsageError
 from ckpttool.health.model.reading import LogReading
 
 SEED = 1
@@ -111,24 +115,75 @@ class Terms:
     seed: int = SEED
 
 
+_TOLERANCE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(?:e-?\d{1,2})?(%?)")
+
+
+def tolerance(text: str) -> Tolerance:
+    """Parse `0.25%` as a share and `0.01` as a loss.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    match = _TOLERANCE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"--tolerance takes a share as 0.25% or a loss as 0.01, not {text!r}")
+    number = float(text.strip().removesuffix("%"))
+    return Tolerance(value=number / 100 if match[2] else number, relative=bool(match[2]))
+
+
+RUN = "Its log: a file, a folder of logs, a glob, or - for stdin."
+TOLERANCE: Final = Option(
+    "--tolerance",
+    "What counts as the same: of the loss, or in its units.",
+    "FP8",
+    metavar="X|X%",
+    parse=tolerance,
+    typed=str,
+    default="0.25%",
+)
+SWITCH_STEP: Final = Option(
+    "--switch-step",
+    "Where the candidate begins with FP8, if not at its start.",
+    "FP8",
+    metavar="STEP",
+    least=0,
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvesQuestion:
     """Which runs to hold against each other, and how."""
 
-    baseline: str
+    baseline: Annotated[str, Option("BASELINE", f"The run that is trusted. {RUN}", "Arguments")]
     """A file, a folder, a glob, or `-`."""
-    candidate: str
-    repeats: tuple[str, ...] = ()
+    candidate: Annotated[str, Option("CANDIDATE", f"The run in FP8. {RUN}", "Arguments")]
+    repeats: Annotated[
+        tuple[str, ...],
+        Option(
+            "--repeat",
+            "Another run of the baseline, to tell how far apart two are; repeat it.",
+            "FP8",
+            metavar="LOG",
+        ),
+    ] = ()
     """Further runs of the baseline."""
-    columns: str | None = None
-    """`step=iter,loss=train/loss`: what the fields are called in logs with named columns."""
-    by: PairedBy | None = None
+    metric: Annotated[CurveMetric, Option("--metric", "Losses of the training, or of its validations.", "FP8")] = (
+        CurveMetric.LOSS
+    )
+    by: Annotated[
+        PairedBy | None,
+        Option("--by", "What belongs together.  [default: step; samples where batches differ in size]", "FP8"),
+    ] = None
     """None: by step, or by samples where both logs count them and the batches are of different sizes."""
-    metric: CurveMetric = CurveMetric.LOSS
-    tolerance: Tolerance = WITHIN_CHANCE
-    switch_step: Step | None = None
-    evals: tuple[str, str] | None = None
+    tolerance: Annotated[Tolerance, TOLERANCE] = WITHIN_CHANCE
+    switch_step: Annotated[Step | None, SWITCH_STEP] = None
+    evals: Annotated[
+        tuple[str, str] | None,
+        Option("--evals", "Results of lm-evaluation-harness for both, as JSON files.", "FP8", metavar="BASE CAND"),
+    ] = None
     """Results of downstream tasks, of the baseline and of the candidate: JSON files."""
+    columns: Annotated[str | None, COLUMNS] = None
+    """`step=iter,loss=train/loss`: what the fields are called in logs with named columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Annotated
 
 from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.checkpoint import Inventory
 from ckpttool.core.domain.finding import Finding, of_findings, safest
 from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.option import Option
 from ckpttool.core.domain.units import Rank, Step
-from ckpttool.core.errors import ExitCode
+from ckpttool.core.errors import ExitCode, UsageError
 from ckpttool.fp8.model.fp8 import Fp8Format, Recipe
 
 USUAL_RECIPES = (Recipe.TENSORWISE, Recipe.ROWWISE, Recipe.BLOCKWISE, Recipe.MXFP8)
@@ -39,24 +41,73 @@ class TensorRole(str, Enum):
     OTHER = "other"
 
 
+def formats(text: str) -> tuple[Fp8Format, ...]:
+    """Parse `weight=e4m3,e5m2`.
+
+    Raises:
+        UsageError: It names something else, or a format twice.
+    """
+    operand, _, fields = text.partition("=")
+    formats = {format_.value: format_ for format_ in Fp8Format}
+    named = fields.split(",")
+    if operand != "weight" or not set(named) <= set(formats) or len(set(named)) < len(named):
+        raise UsageError(f"--format-of takes weight=e4m3, weight=e5m2 or weight=e4m3,e5m2, not {text!r}")
+    return tuple(formats[word] for word in named)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeQuestion:
     """What is asked of every tensor. A picklable value."""
 
-    recipes: tuple[Recipe, ...] = ()
+    recipes: Annotated[
+        tuple[Recipe, ...],
+        Option(
+            "--recipe",
+            f"Judge by: {', '.join(recipe.value for recipe in Recipe)}; repeat it.  [default: tensorwise]",
+            "FP8",
+            metavar="R",
+            parse=lambda recipes: tuple(dict.fromkeys(recipes)),
+            typed=list[Recipe] | None,
+        ),
+    ] = ()
     """Those that decide; none: the usual ones are shown, and the first of them decides."""
-    formats: tuple[Fp8Format, ...] = (Fp8Format.E4M3,)
+    formats: Annotated[
+        tuple[Fp8Format, ...],
+        Option(
+            "--format-of",
+            "Formats of weights: e4m3, e5m2. The first one decides.",
+            "FP8",
+            metavar="weight=F,…",
+            parse=formats,
+            typed=str,
+            default="weight=e4m3",
+        ),
+    ] = (Fp8Format.E4M3,)
     """Of weights; the first one decides."""
-    exact: bool = False
+    exact: Annotated[bool, Option("--exact", "Cast every element, not a sample.", "FP8")] = False
     """Whether every element is cast, or those of a sample."""
-    optimizer: bool = False
+    optimizer: Annotated[bool, Option("--optimizer", "Look at the states of the optimizer, too.", "FP8")] = False
     """Whether the states of an optimizer are looked at, too."""
-    swiglu: bool = True
+    swiglu: Annotated[
+        bool, Option("--swiglu/--no-swiglu", "Compare gate and up weights where found.", "FP8", shown="yes")
+    ] = True
     """Whether gate and up weights are compared where they are found."""
-    history: int | None = None
+    history: Annotated[
+        int | None,
+        Option("--history", "So far back a delayed scale looks at checkpoints.", "FP8", metavar="STEPS", least=1),
+    ] = None
     """Steps that a delayed scale looks back on; None: this checkpoint alone."""
-    as_stored: bool = False
+    as_stored: Annotated[bool, Option("--as-stored", "Do not round numbers of 32 bits to BF16 first.", "FP8")] = False
     """Whether tensors of 32 bits are cast as they are; else rounded to BF16 first, as a trainer's copy of them is."""
+
+    def assert_meant(self) -> None:
+        """Refuse an option without the one that it belongs to.
+
+        Raises:
+            UsageError: There is one.
+        """
+        if self.history is not None and Recipe.DELAYED not in self.recipes:
+            raise UsageError("--history is what a delayed scale looks back on: add --recipe delayed")
 
     @property
     def shown(self) -> tuple[Recipe, ...]:

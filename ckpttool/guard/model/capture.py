@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from enum import Enum
-from typing import ClassVar, TypeAlias
+from typing import Annotated, ClassVar, Final, TypeAlias
 
 from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.finding import Finding, of_findings
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.guarding import EventValue
+from ckpttool.core.domain.option import Option
 from ckpttool.core.domain.units import ByteCount, Rank, Step
 from ckpttool.core.errors import ExitCode
 
@@ -261,25 +262,46 @@ class Captures(Answered):
         return of_findings(finding for capture in self.captures for finding in capture.findings)
 
 
+FOLDER: Final = Option("FOLDER", "A capture, a folder of captures, or a training's output folder.", "Arguments")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NanQuestion:
     """Which captured step to compute again, and how."""
 
-    path: str
+    path: Annotated[str, FOLDER]
     """The capture's folder."""
-    entry: str
+    entry: Annotated[
+        str,
+        Option(
+            "--entry",
+            "Your own function that builds the model, from your own path.",
+            "Replay",
+            metavar="MODULE:FUNCTION",
+        ),
+    ]
     """`module:function` of the user's own code."""
-    ranks: tuple[int, ...] = ()
+    ranks: Annotated[
+        tuple[int, ...], Option("--rank", "Only this rank; repeat it.  [default: all]", "Replay", metavar="R", least=0)
+    ] = ()
     """Only these; none: all."""
-    device: str | None = None
+    device: Annotated[
+        str | None, Option("--device", "cpu or cuda:N.  [default: as it was captured]", "Replay", metavar="DEVICE")
+    ] = None
     """`cpu`, `cuda:0`; None: as it was captured, where there is one."""
-    exact: bool = False
+    exact: Annotated[bool, Option("--exact", "Demand every gradient to be equal in every bit.", "Replay")] = False
     """Whether every gradient has to be equal in every bit."""
-    locate: bool = True
+    locate: Annotated[bool, Option("--no-locate", "Do not look for where it began.", "Replay")] = True
     """Whether to look for the origin, in a second run."""
-    weights: str | None = None
+    weights: Annotated[
+        str | None,
+        Option("--weights", "Weights for a capture that holds none (safetensors).", "Replay", metavar="FILE"),
+    ] = None
     """A file of weights, for a capture that holds none."""
-    timeout: float | None = None
+    timeout: Annotated[
+        float | None,
+        Option("--timeout", "Give up after so many seconds (exit 14).", "Replay", metavar="S", least=0.001),
+    ] = None
     """Seconds that it may take; None: as long as it needs."""
 
 

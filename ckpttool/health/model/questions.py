@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.option import QUESTION, Option
 from ckpttool.core.domain.question import LogQuestion, SpikeQuestion
 
 
@@ -10,14 +13,24 @@ from ckpttool.core.domain.question import LogQuestion, SpikeQuestion
 class HealthQuestion:
     """How to judge the health of checkpoints."""
 
-    threshold: float | None = None
+    threshold: Annotated[
+        float | None,
+        Option(
+            "--threshold",
+            "Embedding local norm (sum of squares) from which one is unhealthy.",
+            "Evidence",
+            least=0,
+        ),
+    ] = None
     """Embedding local norm (sum of squares) from which a checkpoint is unhealthy; None: go by the record."""
-    logs: LogQuestion = LogQuestion()
+    logs: Annotated[LogQuestion, QUESTION] = LogQuestion()
     """Without patterns: what lies in the output folder."""
     health_file: str | None = None
     pipeline_stages: int | None = None
     """Of the run. With one stage nothing is measured."""
-    write: bool = False
+    write: Annotated[
+        bool, Option("--write", "Bring health_ckpts.json in line with the log; a .bak stays.", "What stays")
+    ] = False
     """Bring the health file in line with the judgement."""
 
 
