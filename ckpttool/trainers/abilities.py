@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.preflight import NextSaves
     from ckpttool.core.domain.settings import RunConfig, SafeFix
     from ckpttool.core.domain.verdict import Verdict
+    from ckpttool.core.formats.config_text import ConfigFile
     from ckpttool.core.storage.base import Storage
 
 PolicyWords: TypeAlias = "tuple[tuple[str, str | float], ...]"
@@ -52,14 +53,13 @@ class ConfigReader(Protocol):
         """Tell without parsing a file; False only where `read` could never say that it is this trainer's."""
         ...
 
-    def read(self, content: bytes, *, path: str, devices: int | None = None) -> RunConfig | None:
+    def read(self, file: ConfigFile, *, devices: int | None = None) -> RunConfig | None:
         """Return what a config says about resuming, parallelism and data; None where it is none of this trainer's.
 
         Whose it is, its words tell: what another trainer may have, too, tells nothing.
 
         Args:
-            content: The whole file.
-            path: As the user gave it.
+            file: The whole file.
             devices: Ranks that will be started, for configs in which that does not stand.
 
         Raises:

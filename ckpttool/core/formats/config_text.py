@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from importlib import import_module
 
 from ckpttool.core.domain.settings import KeyPath
@@ -20,28 +21,43 @@ _TABLE = re.compile(rf"\s*\[\[?\s*({_BARE})\s*\]\]?\s*(?:#.*)?")
 _PAIR = re.compile(rf"\s*({_BARE})\s*=")
 
 
-def parse_config(content: bytes, *, path: str) -> Document:
-    """Return what a config says: as TOML where its name says so, as JSON where it is that, else as YAML.
+class ConfigFile:
+    """A config that several readers look at in turn, parsed once, by the first who asks."""
 
-    YAML takes most JSON too, but reads `1e-8` in it as text.
+    def __init__(self, content: bytes, *, path: str) -> None:
+        """Take the whole file, and its path as the user gave it."""
+        self.content = content
+        self.path = path
 
-    Args:
-        content: The whole file.
-        path: Names it, also in errors.
+    @cached_property
+    def yaml(self) -> Document:
+        """What it says as YAML.
 
-    Raises:
-        ConfigError: It is none of these.
-        UnsafeError: Larger or deeper than a config can be.
-    """
-    if path.endswith(TOML):
-        return _toml(content, path)
-    if content.lstrip()[:1] != b"{" or len(content) > MAX_BYTES:
-        return parse_document(content, where=path)
-    try:
-        data = parse_object(content, where=path)
-    except ParseError:
-        return parse_document(content, where=path)
-    return Document(text=content.decode("utf-8"), data=dict(data), lines=_json_lines(content, path), spelt={})
+        Raises:
+            ConfigError, UnsafeError: As `parse_document`.
+        """
+        return parse_document(self.content, where=self.path)
+
+    @cached_property
+    def document(self) -> Document:
+        """What it says as TOML where its name says so, as JSON where it is that, else as YAML.
+
+        YAML takes most JSON too, but reads `1e-8` in it as text.
+
+        Raises:
+            ConfigError: It is none of these.
+            UnsafeError: Larger or deeper than a config can be.
+        """
+        if self.path.endswith(TOML):
+            return _toml(self.content, self.path)
+        if self.content.lstrip()[:1] != b"{" or len(self.content) > MAX_BYTES:
+            return self.yaml
+        try:
+            data = parse_object(self.content, where=self.path)
+        except ParseError:
+            return self.yaml
+        lines = _json_lines(self.content, self.path)
+        return Document(text=self.content.decode("utf-8"), data=dict(data), lines=lines, spelt={})
 
 
 def _json_lines(content: bytes, path: str) -> dict[KeyPath, int]:

@@ -14,6 +14,7 @@ from ckpttool.core.domain.settings import RunConfig
 from ckpttool.core.domain.units import counted
 from ckpttool.core.domain.view import USUAL, View
 from ckpttool.core.errors import CkptToolError, ConfigError, ExitCode, ForeignConfigError, UsageError
+from ckpttool.core.formats.config_text import ConfigFile
 from ckpttool.core.formats.safe_yaml import read_bytes, read_head
 from ckpttool.core.render.answers import preflight_summaries as summaries
 from ckpttool.trainers.registry import trainer_named, trainers
@@ -32,10 +33,10 @@ def parse_config(content: bytes, *, path: str, devices: int | None = None) -> Ru
     Raises:
         CkptToolError: It cannot be used, or none or several take it.
     """
-    configs, unread = [], None
+    file, configs, unread = ConfigFile(content, path=path), [], None
     for reader in filter(None, (trainer.configs for trainer in trainers())):
         try:
-            configs.append(reader.read(content, path=path, devices=devices))
+            configs.append(reader.read(file, devices=devices))
         except CkptToolError as error:  # another reader may know what this one cannot even parse
             unread = unread or error
     readable = [config for config in configs if config is not None]

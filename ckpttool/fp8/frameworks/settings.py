@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from ckpttool.core.domain.metrics import LogProblem
 from ckpttool.core.domain.settings import Setting, Settings
 from ckpttool.core.errors import CkptToolError, ConfigError, ForeignConfigError
-from ckpttool.core.formats.config_text import TOML, parse_config
+from ckpttool.core.formats.config_text import TOML, ConfigFile
 from ckpttool.core.formats.safe_yaml import MAX_BYTES, Document, read_head, settings_of
 from ckpttool.core.logs.base import lines_with
 from ckpttool.core.logs.reading import blocks_of
@@ -141,10 +141,10 @@ def _parsed(content: bytes, path: str) -> Document:
         and _TOML_LINE.search(content.decode("utf-8", "replace"))
     ):
         try:
-            return parse_config(content, path=f"{path}{TOML}")
+            return ConfigFile(content, path=f"{path}{TOML}").document
         except CkptToolError:
             pass
-    return parse_config(content, path=path)
+    return ConfigFile(content, path=path).document
 
 
 def _kind(document: Document, settings: Settings) -> Fp8Input | None:

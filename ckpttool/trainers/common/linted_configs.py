@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ckpttool.core.decide.lint_engine import Rule, View, findings, problems
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.settings import RunConfig
-from ckpttool.core.formats.config_text import parse_config
+from ckpttool.core.formats.config_text import ConfigFile
 from ckpttool.core.formats.safe_yaml import settings_of
 
 if TYPE_CHECKING:
@@ -38,20 +38,19 @@ class LintedConfigs:
         """Look for the trainer's own words."""
         return any(key.encode() in content for key in self.words)
 
-    def read(self, content: bytes, *, path: str, devices: int | None = None) -> RunConfig | None:
+    def read(self, file: ConfigFile, *, devices: int | None = None) -> RunConfig | None:
         """Return what it says; None where not one of the trainer's own words stands where it belongs."""
         del devices
-        if not self.may_be_own(content):
+        if not self.may_be_own(file.content):
             return None
-        document = parse_config(content, path=path)
-        settings = settings_of(document, path=path)
+        settings = settings_of(file.document, path=file.path)
         view = View(settings)
         if not self.is_own(view):
             return None
         return RunConfig(
             trainer=self.trainer,
-            path=path,
-            text=document.text,
+            path=file.path,
+            text=file.document.text,
             settings=settings,
             world_size=None,
             global_batch_size=None,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from ckpttool.core.decide.lint_engine import as_the_file_has_them
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.errors import ConfigError
-from ckpttool.core.formats.config_text import TOML
-from ckpttool.core.formats.safe_yaml import Document, parse_document, settings_of
+from ckpttool.core.formats.config_text import TOML, ConfigFile
+from ckpttool.core.formats.safe_yaml import Document, settings_of
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT
 from ckpttool.trainers.mindformers.lint import BEFORE_A_START, WHEN_READ, lint, safe_fixes
 from ckpttool.trainers.mindformers.train_config import (
@@ -61,16 +61,17 @@ class TrainConfigs:
         sections = (name for name, keys in _OWN_SECTIONS.items() if all(has((name,))) and any(has(keys.split())))
         return any(has(_OWN_WORDS)) or all(has(_COMMON)) or any(sections)
 
-    def read(self, content: bytes, *, path: str, devices: int | None = None) -> TrainConfig | None:
+    def read(self, file: ConfigFile, *, devices: int | None = None) -> TrainConfig | None:
         """Return what it says; None where not one of its words stands in it: MindFormers itself demands no key."""
-        if path.endswith(TOML):
+        if file.path.endswith(TOML):
             return None
         try:
-            content.decode("utf-8")
+            file.content.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise ConfigError(f"{path!r} is not UTF-8 (byte {error.start}); YAML for MindFormers must be") from error
-        document = parse_document(content, where=path)
-        return train_config_of(document, path=path, devices=devices) if _is_own(document.data) else None
+            raise ConfigError(
+                f"{file.path!r} is not UTF-8 (byte {error.start}); YAML for MindFormers must be"
+            ) from error
+        return train_config_of(file.yaml, path=file.path, devices=devices) if _is_own(file.yaml.data) else None
 
     def saves_in(self, config: RunConfig) -> str | None:
         """Go by the switch between the two layouts."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ckpttool.core.errors import ConfigError, ForeignConfigError, UnsafeError
-from ckpttool.core.formats.config_text import parse_config
-from ckpttool.core.formats.safe_yaml import MAX_BYTES, MAX_DEPTH
+from ckpttool.core.formats import config_text
+from ckpttool.core.formats.config_text import ConfigFile
+from ckpttool.core.formats.safe_yaml import MAX_BYTES, MAX_DEPTH, Document, parse_document
+from ckpttool.core.verbs import configs
+from tests.support.trees import FIXTURES
 
 TOML = b"""\
 top = 1  # first
@@ -18,6 +21,10 @@ e . f = 4
 [[list]]
 x = true
 """
+
+
+def parse_config(content: bytes, *, path: str) -> Document:
+    return ConfigFile(content, path=path).document
 
 
 def test_tables_and_bare_keys_of_toml_have_their_lines() -> None:
@@ -65,3 +72,16 @@ def test_json_is_bounded_as_yaml_is() -> None:
         parse_config(b'{"a": "' + b"x" * MAX_BYTES + b'"}', path="x.json")
     with pytest.raises(ForeignConfigError):
         parse_config(b"[1, 2]", path="x.json")
+
+
+def test_a_config_is_parsed_once_however_many_readers_look_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+
+    def parse(content: bytes, *, where: str) -> Document:
+        parsed.append(where)
+        return parse_document(content, where=where)
+
+    monkeypatch.setattr(config_text, "parse_document", parse)
+    content = (FIXTURES / "configs" / "lightning_cli.yaml").read_bytes()
+    assert configs.parse_config(content, path="c.yaml").trainer == "lightning"
+    assert parsed == ["c.yaml"]
