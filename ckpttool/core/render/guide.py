@@ -13,7 +13,7 @@ from ckpttool.core.render.json import Document
 _FOLDER = files("ckpttool") / "guide"
 _CONTENTS = "README"
 _ENTRY = re.compile(r"^- \[(?P<name>[a-z0-9-]+)\]\((?P=name)\.md\): (?P<what>.*)$", re.MULTILINE)
-_VERDICTS = re.compile(r"^\| verdict \| means \| what to do \|\n.*\n(?P<rows>(?:\|.*\n)+)", re.MULTILINE)
+_VERDICTS = re.compile(r"^\| verdict \| meaning \| what to do \|\n.*\n(?P<rows>(?:\|.*\n)+)", re.MULTILINE)
 
 
 class Verdict(NamedTuple):
