@@ -7,9 +7,14 @@ import os
 import subprocess
 import tempfile
 from html import escape
+from io import StringIO
 from pathlib import Path
 from random import Random
 from unittest import mock
+
+from rich.console import Console
+from rich.terminal_theme import MONOKAI
+from rich.text import Text
 
 import ckpttool
 from ckpttool.core.domain.verdict import Level
@@ -100,6 +105,24 @@ def watched(folder: Path) -> Path:
     return file
 
 
+def answered(folder: Path) -> Path:
+    """Write what `ckpttool resolve` shows on a terminal for the tree of `ckpttool demo`, as a page."""
+    environment = os.environ | {"COLUMNS": "100", "TERM": "xterm-256color", "XDG_CACHE_HOME": str(folder / "cache")}
+    environment.pop("NO_COLOR", None)
+    subprocess.run(["ckpttool", "demo", "night"], cwd=folder, env=environment, check=True, capture_output=True)
+    # `script` gives the command a terminal, for which it uses colours.
+    shown = subprocess.run(
+        ["script", "-qec", "ckpttool resolve", "/dev/null"],
+        cwd=folder / "night", env=environment, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    console = Console(record=True, width=100, file=StringIO(), force_terminal=True, color_system="truecolor")
+    console.print(Text.from_ansi(f"$ cd night && ckpttool resolve\n{shown.stdout}"), highlight=False)
+    inner = console.export_html(theme=MONOKAI, code_format="<pre>{code}</pre>", inline_styles=True)
+    file = folder / "resolve.html"
+    file.write_text(f"<style>{TERMINAL}</style>{inner}", encoding="utf-8")
+    return file
+
+
 TERMINAL = """
 body { margin: 0; background: #14181d; }
 pre { margin: 14px 16px; font: 13px/1.55 "DejaVu Sans Mono", monospace; color: #d5dbe1; white-space: pre-wrap; }
@@ -131,6 +154,8 @@ def main() -> None:
         shoot(file, GUIDE / "report" / "phone.png", (360, 900))
     with tempfile.TemporaryDirectory() as name:
         shoot(watched(Path(name)), GUIDE / "watch" / "night.png", (1000, 215), dark=True)
+    with tempfile.TemporaryDirectory() as name:
+        shoot(answered(Path(name)), GUIDE / "resolve.png", (840, 580), dark=True)
 
 
 if __name__ == "__main__":
