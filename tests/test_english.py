@@ -1,0 +1,67 @@
+"""README, changelog and manual are written in plain English: phrases that nobody else writes are named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.pages import PAGES, ROOT
+
+PHRASES = {
+    "where for if": (r"(?:^|[.;:(,] )[Ww]here (?:it|that|they|one|nothing|none|no|there|each|some)\b", "Where it is"),
+    "of what": (r"\b(?:[Oo]f|[Ii]n|[Ff]rom|[Ww]ith|[Bb]y|[Ff]or|[Oo]n|[Aa]t|[Bb]eside) what\b", "of what is read"),
+    "lies": (r"\b(?:lies|lay)\b", "lies beside it"),
+    "goes on": (r"\b(?:goes|go|went|going) on\b", "the data go on"),
+    "nobody": (r"\b(?:[Nn]obody|[Ss]omebody)\b", "nobody knows"),
+    "is told": (r"\b(?:is|are|was|were|be) told\b", "it is told"),
+    "tells": (r"\btells\b", "nothing tells"),
+    "stands": (r"(?<!as.it.)\bstands\b", "what stands there"),
+    "by itself": (r"\bby (?:itself|themselves)\b", "by itself"),
+    "anew": (r"\banew\b", "begins anew"),
+    "meant": (r"\bmeant\b", "what is meant"),
+    "is none": (r"\b(?:is|are) none\b", "that is none"),
+    "a for per": (r"\b(?:samples|batches|one|file|row|page) an? (?:batch|sink|shard|rank|step|epoch)\b", "one a rank"),
+    "but for": (r"\bbut (?:for what|for the|what|in|of|by)\b", "but for the rest"),
+    "mend": (r"\bmend(?:s|ed|ing)?\b", "mend it"),
+    "spell": (r"\bspel(?:ls|led|t)\b", "is spelled"),
+}  # fmt: skip
+"""By its name: the phrase, and an example of it. Say "if", "per", a noun, the field's words."""
+
+WRITTEN = [
+    page for page in (*PAGES, ROOT / "CHANGELOG.md") if page.name not in {"findings.md", "json.md", "architecture.md"}
+]
+
+_GENERATED = re.compile(r"<!-- (?P<name>[a-z0-9-]+):begin -->.*?<!-- (?P=name):end -->", re.DOTALL)
+_FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+
+
+def prose(text: str) -> str:
+    """Return a page without what is generated and without code, each line at its place."""
+    for part in (_GENERATED, _FENCED):
+        text = part.sub(lambda found: "\n" * found[0].count("\n"), text)
+    return re.sub(r"`[^`\n]*`", "``", text)
+
+
+def phrases(text: str) -> Iterator[str]:
+    """Name every phrase in a text, with its line."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for name, (pattern, _example) in PHRASES.items():
+            if found := re.search(pattern, line):
+                yield f"{number}: {name}: {found[0]!r}"
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_has_no_phrase_that_nobody_else_writes(page: Path) -> None:
+    assert list(phrases(prose(page.read_text(encoding="utf-8")))) == []
+
+
+@pytest.mark.parametrize("name", PHRASES)
+def test_each_phrase_is_found_in_its_example_and_not_in_code(name: str) -> None:
+    example = PHRASES[name][1]
+    assert [found.split(": ")[1] for found in phrases(prose(f"# A page\n\n{example}\n"))] == [name]
+    assert (
+        list(phrases(prose(f"`{example}`\n```sh\n{example}\n```\n<!-- a:begin -->\n{example}\n<!-- a:end -->\n"))) == []
+    )
