@@ -34,7 +34,7 @@ CodeArgument = Annotated[
 @exits({0: "Shown."})
 @grouped
 def explain(code: CodeArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
-    """Say what a finding means, and what to do.
+    """Explain a finding, a verdict or an exit code.
 
     Says how ckpttool knows it, too; of a verdict (struct-ok) what it means, and of an exit code (14) in which command.
     Without CODE: every finding that there is, in a line.

@@ -52,7 +52,7 @@ app = typer.Typer(
     }
 )
 def fp8() -> None:
-    """Training in FP8: does it hurt, where, and what to do.
+    """Check whether FP8 hurts a training, why, and what fixes it.
 
     Example: ckpttool fp8 probe output/checkpoint
     """

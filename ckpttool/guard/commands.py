@@ -44,7 +44,7 @@ Prometheus = Annotated[
     }
 )
 def guard() -> None:
-    """Tell what happened in a training that was guarded.
+    """Show what happened in a guarded training.
 
     Example: ckpttool guard report output
     """

@@ -35,7 +35,7 @@ app = typer.Typer(
     }
 )
 def nan() -> None:
-    """Look at steps that were not finite, and compute one again.
+    """Show captured steps with NaN, and compute one again.
 
     The guard in a training keeps what is needed for it: weights, batches, chance.
 

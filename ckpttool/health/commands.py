@@ -44,7 +44,7 @@ def health(
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Tell which checkpoints are healthy, by norms that a log shows.
+    """Show which checkpoints are healthy, by the norms in the log.
 
     Judges by the embedding norm at each save. Finds logs and health_ckpts.json by itself.
 

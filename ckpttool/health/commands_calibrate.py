@@ -35,7 +35,7 @@ def calibrate(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Recommend thresholds that fit this run, from its own log.
+    """Compute thresholds that fit this run, from its own log.
 
     The log shall show a normal stretch, with at least 200 steps after the warm-up.
 

@@ -121,7 +121,7 @@ def replay(
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Tell what a skip or health policy would have done over a log.
+    """Show what a skip or health policy would have done over a log.
 
     Also says to which checkpoints. Reads logs of MindFormers, Megatron-LM and Hugging Face, CSV, JSON lines and
     TensorBoard files, gzipped or not.

@@ -49,7 +49,7 @@ def inspect(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Show what a shard or a checkpoint holds: tensors, scalars.
+    """Show the tensors and scalars of a shard or a checkpoint.
 
     And who wrote it, and which checksums there are; whether they agree is what verify says. Needs neither the trainer
     nor torch, and runs nothing that a file holds. A damaged file is shown as far as it can be read.

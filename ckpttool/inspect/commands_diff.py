@@ -65,7 +65,7 @@ def diff(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Tell how two shards or checkpoints differ, and how far.
+    """Compare two shards or checkpoints, down to their values.
 
     Which tensors were added, are gone, or changed type or shape; which scalars say something else. With --level
     numerics how far values moved: relative L2, the largest element, the angle; the oddest first.

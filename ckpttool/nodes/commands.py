@@ -132,7 +132,7 @@ def part(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Write down what this machine sees of a tree: one part of many.
+    """Record what this machine sees of a tree, as one part of many.
 
     Run it on every machine (srun --ntasks-per-node=1 ckpttool part …), then give all parts to any command that reads a
     tree. Looks at the headers of all checkpoints, and at the content of those that --checkpoint names (latest: each

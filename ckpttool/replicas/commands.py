@@ -31,7 +31,7 @@ def heal(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Rebuild a lost or damaged shard from a proven copy, with --apply.
+    """Rebuild lost or damaged shards from proven copies.
 
     Data-parallel ranks save the same. A shard is a copy where the trainer's record of the layout says so, where it
     holds what was sealed of the lost one, or where two other checkpoints of the run show both ranks equal in every

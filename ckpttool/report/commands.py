@@ -65,7 +65,7 @@ def report(
     own: SimulateOptions,
     quiet: Quiet = False,
 ) -> None:
-    """Write one page of all that is known, to look at and to send.
+    """Write one page with everything known about a tree.
 
     The answer of `resolve` first, then every rank of every checkpoint, the norms of the training log, what was found
     and what to do, the disk. Asks for nothing: no script, no font, no network. Looks at all checkpoints.

@@ -36,7 +36,7 @@ def prune(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Let replaced checkpoints go; a dry run unless --apply.
+    """Delete superseded checkpoints (dry run unless --apply).
 
     What newer good ones replace goes, on all ranks or none. What is damaged, incomplete or unknown never goes, and
     counts for nothing. Ranks, names and meta.json stay in step.

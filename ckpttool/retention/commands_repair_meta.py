@@ -49,7 +49,7 @@ def repair_meta(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Let all records name the newest whole one, with --apply.
+    """Point meta.json or the tracker at the newest intact save.
 
     The records are meta.json, or the tracker. One that is missing, torn or stale is written from the shards, which are
     the truth.

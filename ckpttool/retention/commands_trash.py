@@ -80,7 +80,7 @@ Apply = Annotated[
     }
 )
 def trash() -> None:
-    """List what prunes moved away, restore it, or delete it.
+    """List, restore or delete what prune moved to the trash.
 
     Example: ckpttool trash list ./output/checkpoint
     """

@@ -226,7 +226,7 @@ def watch(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """See each checkpoint as it lands: verify, seal, tell.
+    """Verify, seal and report each checkpoint as it is saved.
 
     It waits until a save has come to rest, reads it, says in a line what it is, and looks on until it is ended. A rank
     that hangs in a save, saves that stay away, and files that change later are told as well. Nothing is changed but

@@ -19,7 +19,7 @@ Folder = Annotated[
 @exits({0: "Written."})
 @grouped
 def demo(folder: Folder = "ckpttool-demo", fmt: FormatOpt = Format.TABLE) -> None:
-    """Make a small damaged tree to try things on.
+    """Write a small damaged tree to try things on.
 
     A real run of 4 ranks whose newest save is cut short on two, with its config, and what to try there. Nothing is
     written over.

@@ -28,7 +28,7 @@ TopicArgument = Annotated[
 @exits({0: "Shown."})
 @grouped
 def guide(topic: TopicArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
-    """Show a page of the manual, which needs no network.
+    """Show a page of the manual, without a network.
 
     Laid out on a terminal, as Markdown elsewhere. Without TOPIC: every page that there is, in a line.
 

@@ -109,7 +109,7 @@ def launch(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Write the config, and print the command, that resume there.
+    """Write the config that resumes, and print its start command.
 
     Comments are kept; where to resume is what `resolve` says. Nothing is written where `preflight` says no-go. The
     batch size is the one that BASE.yaml makes. Without --config: what to tell a trainer whose configs are not edited.

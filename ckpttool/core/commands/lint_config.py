@@ -38,7 +38,7 @@ def lint_config(
     skip_foreign: SkipForeign = False,
     verbose: Verbose = False,
 ) -> None:
-    """Say what in training configs is found wrong late or never.
+    """Check training configs for mistakes reported late, or never.
 
     Looks at no checkpoint. Made for a pre-commit hook; `ckpttool preflight` does the same and looks at the
     checkpoints as well. A comment in the config, `# ckpttool: allow CODE`, on the line or above it, silences a finding.

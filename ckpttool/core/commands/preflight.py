@@ -49,7 +49,7 @@ def preflight(
     strict: Strict = False,
     quiet: Quiet = False,
 ) -> None:
-    """Say go or no-go before a launch. Changes nothing.
+    """Answer go or no-go before a launch. Changes nothing.
 
     Checks checkpoint, health, config, launch, start and disk. Exit 0 only if this start, with its config as it is,
     resumes where it says; --allow start-differs asks for what `launch` would write instead.

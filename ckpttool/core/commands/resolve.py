@@ -108,7 +108,7 @@ def resolve(
     own: SimulateOptions,
     quiet: Quiet = False,
 ) -> None:
-    """Choose the newest checkpoint that is whole on every rank.
+    """Choose the newest checkpoint that is intact on every rank.
 
     Says for every newer one why not, and how many data steps to skip. Reads headers, newest first, and stops at the
     first good one; of a small newer one that lacks shards also every byte, to say whether heal would mend it.

@@ -60,7 +60,7 @@ def scale_skip(
     sink_size: Sink = None,
     fmt: FormatOpt = Format.TABLE,
 ) -> None:
-    """Compute data_skip_steps after the global batch size changed.
+    """Compute data_skip_steps for a new global batch size.
 
     Example: ckpttool scale-skip --old-gbs 512 --new-gbs 768 --steps 1000
     """

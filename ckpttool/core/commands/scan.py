@@ -44,7 +44,7 @@ def scan(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """List the checkpoints: on which ranks, at which true step.
+    """List the checkpoints of a tree: ranks, true step, size, health.
 
     Opens one header for each save, no further. Newest first in the table, oldest first in JSON.
 

@@ -35,7 +35,7 @@ _OF_COMMAND = {
 @exits({0: "Shown."})
 @grouped
 def schema(name: NameArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
-    """Print the JSON Schema of what a command prints.
+    """Print the JSON Schema of a command's output.
 
     That is what --format json gives. Without NAME: every document that there is, in a line; with --json as a list.
 

@@ -45,7 +45,7 @@ def seal(
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Record a checksum of every shard: later damage is seen.
+    """Record the checksums of a checkpoint, to detect later damage.
 
     Only a checkpoint that is whole is sealed. What was sealed before is kept where it differs, and reported.
 

@@ -187,7 +187,7 @@ def verify(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Tell whether every shard is whole: headers, bytes, elements.
+    """Check every shard: headers, every byte, or every element.
 
     Without a checksum (ckpttool seal writes them), and without copies on other ranks, changed tensor data is not seen
     at any level, nor is a zeroed page in the middle, another rank's shard of the same shape, or an older shard that was
