@@ -142,6 +142,10 @@ class _Group(Group):
         """Say what holds for all of them."""
         formatter.write_paragraph()
         formatter.write_text(_MORE)
+        # As gettext chooses a language: the first of these that is set.
+        locale = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
+        if locale.startswith("zh"):
+            formatter.write_text("中文快速上手: ckpttool guide zh")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  as above
         """Take `help COMMAND` for `COMMAND --help`, and `version` for `--version`."""

@@ -162,6 +162,26 @@ def test_the_list_of_commands_is_one_screen_and_says_each_in_a_line() -> None:
     assert places == sorted(places)  # in the order of need
 
 
+@pytest.mark.parametrize(
+    ("variables", "named"),
+    [
+        ({"LANG": "zh_CN.UTF-8"}, True),
+        ({"LC_ALL": "", "LC_MESSAGES": "zh_TW", "LANG": "C"}, True),
+        ({"LC_ALL": "C", "LANG": "zh_CN.UTF-8"}, False),
+        ({"LANG": "en_US.UTF-8"}, False),
+        ({}, False),
+    ],
+)
+def test_help_names_the_chinese_page_under_a_chinese_locale(
+    variables: dict[str, str], named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert ("ckpttool guide zh" in ask("--help").stdout) is named
+
+
 @pytest.mark.parametrize("line", ["--version --json", "-V --format json", "version --format=json", "--json --version"])
 def test_the_version_is_said_to_people_and_to_scripts(line: str) -> None:
     told = run("-V") if line.startswith("-V") else ask("version")
