@@ -30,7 +30,6 @@ from ckpttool.core.verify.observation import Engine
 from ckpttool.health.policies.base import Policy, Watch
 from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, Phrasing, Simulator
 from ckpttool.trainers.base import Layout, LayoutSigns, Trainer
-from ckpttool.trainers.locate import loose_file
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS, Quirk, quirks_of, series_of
 from ckpttool.trainers.registry import trainers
 from tests.reliability import figures
@@ -68,7 +67,7 @@ def _folder(page: Path) -> str:
 
 
 def _commands(page: Path, _of: str) -> Iterator[str]:
-    yield from ("| command | what it is for |", "|---|---|")
+    yield from ("| command | purpose |", "|---|---|")
     for name, place in COMMANDS.items():
         there = guide.page_of(name)
         heading = "" if there == name else f"#options-of-ckpttool-{name}"
@@ -81,7 +80,7 @@ def _options(_page: Path, command: str) -> Iterator[str]:
     for word, single in getattr(found, "commands", {"": found}).items():
         if word:
             yield from (f"`ckpttool {command} {word}`:", "")
-        yield from ("| option | what it does |", "|---|---|")
+        yield from ("| option | effect |", "|---|---|")
         for heading, rows in by_heading(
             single, command, typer.Context(single, help_option_names=["-h", "--help"])
         ).items():
@@ -108,21 +107,21 @@ def meanings(of: type) -> Iterator[tuple[str, str]]:
 
 
 def _versions(_page: Path, _of: str) -> Iterator[str]:
-    yield from (f"| MindFormers by itself | {' | '.join(KNOWN_VERSIONS)} |", f"|---{'|---' * len(KNOWN_VERSIONS)}|")
+    yield from (f"| MindFormers on its own | {' | '.join(KNOWN_VERSIONS)} |", f"|---{'|---' * len(KNOWN_VERSIONS)}|")
     quirks = [quirks_of(series_of(version)) for version in KNOWN_VERSIONS]
     for quirk in Quirk:
         yield f"| {_cell(quirk.effect)} | {' | '.join('yes' if quirk in those else '–' for those in quirks)} |"
 
 
 def _action(_page: Path, _of: str) -> Iterator[str]:
-    yield from ("| input | what it is |", "|---|---|")
+    yield from ("| input | meaning |", "|---|---|")
     for name, about in yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))["inputs"].items():
         default = f" [default: {about['default']}]" if about.get("default") else ""
         yield f"| `{name}` | {_cell(about['description'])}{default} |"
 
 
 def _schemas(_page: Path, _of: str) -> Iterator[str]:
-    yield from ("| document | what it tells |", "|---|---|")
+    yield from ("| document | content |", "|---|---|")
     for name in schemas.names():
         yield f"| [`ckpttool/{name}/1`](#ckpttool{name}1) | {_cell(str(schemas.schema(name)['description']))} |"
 
@@ -142,7 +141,7 @@ def _findings(_page: Path, _of: str) -> Iterator[str]:
 
 
 def _rules(_page: Path, _of: str) -> Iterator[str]:
-    yield from ("| rule | what it finds |", "|---|---|")
+    yield from ("| rule | problem |", "|---|---|")
     for heading in ("Rules about configs", "Settings", "Starts", "Preflight"):
         for row in groups_of_findings()[heading]:
             yield f"| [{row}](findings.md#{row}) | {_cell(row.headline)} |"
@@ -180,7 +179,7 @@ def _markdown(text: str) -> str:
 
 
 def _trainers(page: Path, _of: str) -> Iterator[str]:
-    yield "| trainer | its tree is told by | what it takes by itself | config by `launch` | `lint-config` | its logs |"
+    yield "| trainer | recognized by | own choice simulated | config by `launch` | `lint-config` | logs |"
     yield "|---|---|---|---|---|---|"
     for trainer in trainers():
         answers = (trainer.simulator, trainer.launch, trainer.configs, trainer.log_formats or None)
@@ -188,11 +187,11 @@ def _trainers(page: Path, _of: str) -> Iterator[str]:
         title = f"[{trainer.title}]({_folder(page)}{trainer.name}.md)"
         yield f"| {title} | {signs} | {' | '.join('–' if each is None else 'yes' for each in answers)} |"
     commands = "`verify`, `seal`, `inspect`, `diff`"
-    yield f"| {loose_file().signs.sign}, torch's too: {commands} | – | – | – | – | CSV, JSON lines, TensorBoard |"
+    yield f"| a single file, also of torch: {commands} | – | – | – | – | CSV, JSON lines, TensorBoard |"
 
 
 def _rooms(_page: Path, _of: str) -> Iterator[str]:
-    yield from ("| room | what happens there |", "|---|---|")
+    yield from ("| room | purpose |", "|---|---|")
     for layer in layers():
         for room in re.split(r" [|:] ", layer):
             about = inspect.getdoc(import_module(f"ckpttool.{room.replace('/', '.')}")) or ""
@@ -210,7 +209,7 @@ def layers() -> list[str]:
 
 
 def _seam(_page: Path, of: str) -> Iterator[str]:
-    yield from (f"| `{SEAMS[of].__name__}` | what it answers |", "|---|---|")
+    yield from (f"| `{SEAMS[of].__name__}` | meaning |", "|---|---|")
     parts = _parts_of_value if "__slots__" in vars(SEAMS[of]) else _members
     for name, about in parts(SEAMS[of]):
         yield f"| `{name}` | {_cell(about.splitlines()[0])} |"
@@ -255,7 +254,7 @@ def first_sentence(page: Path) -> str:
 
 
 def _verbs(_page: Path, _of: str) -> Iterator[str]:
-    yield from ("| function | what it does |", "|---|---|")
+    yield from ("| function | purpose |", "|---|---|")
     for name, thing in sorted(vars_of_the_library().items()):
         if inspect.isfunction(thing):
             arguments = ", ".join(inspect.signature(thing).parameters)
@@ -263,7 +262,7 @@ def _verbs(_page: Path, _of: str) -> Iterator[str]:
 
 
 def _nouns(_page: Path, _of: str) -> Iterator[str]:
-    yield from ("| name | what it is |", "|---|---|")
+    yield from ("| name | meaning |", "|---|---|")
     for name, thing in sorted(vars_of_the_library().items()):
         if not inspect.isfunction(thing):
             yield f"| `{name}` | {_cell(_about(thing))} |"

@@ -29,7 +29,7 @@ def _table(schema: Schema) -> Iterator[str]:
         kinds, abouts = rows.setdefault(path, ([], []))
         kinds.append(kind)
         abouts.append(about)
-    yield from ("| field | what it holds | meaning |", "|---|---|---|")
+    yield from ("| field | type | meaning |", "|---|---|---|")
     for path, (kinds, abouts) in rows.items():
         cells = (f"`{path}`", " or ".join(dict.fromkeys(kinds)), "; ".join(dict.fromkeys(filter(None, abouts))))
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
