@@ -1,3 +1,4 @@
+from ckpttool.codes import Code as Code
 from ckpttool.core.domain.checkpoint import Checkpoint as Checkpoint
 from ckpttool.core.domain.checkpoint import Inventory as Inventory
 from ckpttool.core.domain.checkpoint import Rename as Rename
@@ -15,7 +16,6 @@ from ckpttool.core.domain.data_position import SkipAnswer as SkipAnswer
 from ckpttool.core.domain.data_position import SkipBatches as SkipBatches
 from ckpttool.core.domain.data_position import Unknown as Unknown
 from ckpttool.core.domain.demo import Demo as Demo
-from ckpttool.core.domain.finding import Code as Code
 from ckpttool.core.domain.finding import Finding as Finding
 from ckpttool.core.domain.finding import Severity as Severity
 from ckpttool.core.domain.forecast import CheckpointForecast as CheckpointForecast

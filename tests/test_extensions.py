@@ -18,6 +18,7 @@ from ckpttool.core.storage import STORAGES
 from ckpttool.core.verbs.resolving import PassedOver, ReadsLogs
 from ckpttool.core.verify.copies import CopiesBegun
 from ckpttool.features import FEATURES
+from ckpttool.health.findings import HealthCode
 from ckpttool.health.verbs.evidence import gather
 from ckpttool.replicas.comparing.in_turn import Replicas
 from tests.conftest import FIXTURES
@@ -83,7 +84,7 @@ def test_logs_have_a_say_by_the_feature_that_reads_them_and_are_never_left_out_i
     choice = ResumeQuestion(logs=EvidenceQuestion(threshold=1e-9, logs=LogQuestion(patterns=(log,))))
     decision = ckpttool.resolve(tree, choice).decision
     assert isinstance(decision, NoResumePoint)
-    assert all(Code.NORM_ABOVE_THRESHOLD in {why.code for why in each.reasons} for each in decision.rejected)
+    assert all(HealthCode.NORM_ABOVE_THRESHOLD in {why.code for why in each.reasons} for each in decision.rejected)
     monkeypatch.setattr("ckpttool.core.extensions.FEATURES", ())
     assert isinstance(ckpttool.resolve(tree).decision, ResumePlan)
     with pytest.raises(UsageError, match="no feature"):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import pickle
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from markdown_it import MarkdownIt
@@ -84,3 +85,19 @@ def test_every_code_is_an_anchor_of_its_own() -> None:
     headings = [line.lstrip("# ").lower().replace(" ", "-") for line in PAGE.splitlines() if line.startswith("#")]
     assert len(set(headings)) == len(headings)
     assert set(explain.codes()) < set(headings)
+
+
+def test_the_library_has_every_code_by_its_name() -> None:
+    assert list(ckpttool.Code) == list(rows())
+    assert all(getattr(ckpttool.Code, row.name) is row for row in rows())
+    code: Any = ckpttool.Code
+    assert code("fp8-margin") is ckpttool.Code.FP8_MARGIN
+    with pytest.raises(AttributeError, match="no finding has the code SHARD_MISING"):
+        _ = code.SHARD_MISING
+
+
+def test_type_checkers_know_every_class_of_rows() -> None:
+    code = (Path(ckpttool.__file__).parent / "codes.py").read_text(encoding="utf-8")
+    typed = next(node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ClassDef))
+    names = {ast.unparse(base).removeprefix("core.") for base in typed.bases}
+    assert names == {row.rows.__name__ for row in rows()}

@@ -8,10 +8,11 @@ from __future__ import annotations
 from ckpttool.core.extensions import Feature
 
 FEATURE = Feature(
+    findings="ckpttool.fp8.findings:Fp8Code",
     answers={
         "fp8-compare": "ckpttool.fp8.answers.compare",
         "fp8-plan": "ckpttool.fp8.answers.plan",
         "fp8-probe": "ckpttool.fp8.answers.probe",
         "fp8-verdict": "ckpttool.fp8.answers.verdict",
-    }
+    },
 )

@@ -12,12 +12,13 @@ from ckpttool import _imported, _modules_by_name
 from ckpttool.core.extensions import Feature
 
 FEATURE = Feature(
+    findings="ckpttool.guard.findings:GuardCode",
     answers={
         "guard-report": "ckpttool.guard.answers.report",
         "nan-capture": "ckpttool.guard.answers.nan_capture",
         "nan-captures": "ckpttool.guard.answers.nan_captures",
         "nan-replay": "ckpttool.guard.answers.nan_replay",
-    }
+    },
 )
 
 _MODULES = _modules_by_name(f"{__file__}i")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from ckpttool.core.extensions import Feature
 
 FEATURE = Feature(
+    findings="ckpttool.health.findings:HealthCode",
     answers={
         "health": "ckpttool.health.answers.health",
         "replay": "ckpttool.health.answers.replay",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from ckpttool.core.extensions import Feature
 
 FEATURE = Feature(
+    findings="ckpttool.nodes.findings:NodesCode",
     answers={
         "part": "ckpttool.nodes.answers",
     },

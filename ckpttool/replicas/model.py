@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple, TypeAlias
 
 from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.checkpoint import Checkpoint
-from ckpttool.core.domain.finding import Code, Finding, of_findings
+from ckpttool.core.domain.finding import Finding, of_findings
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.option import Option
 from ckpttool.core.domain.plan import may_be_good
@@ -18,6 +18,7 @@ from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.domain.verdict import ShardReport
 from ckpttool.core.errors import ExitCode
+from ckpttool.replicas.findings import ReplicasCode
 
 Place: TypeAlias = "tuple[Rank, ShardRole]"
 """Whose file of a save, and what it is for."""
@@ -168,7 +169,7 @@ class Healing(Answered):
     def is_refused(self) -> bool:
         """Whether a shard stays as it is, for nothing proves a donor."""
         codes = {finding.code for finding in self.refusals}
-        return Code.NO_DONOR in codes or any(shard.donor is None for shard in self.shards)
+        return ReplicasCode.NO_DONOR in codes or any(shard.donor is None for shard in self.shards)
 
     @property
     def is_mended(self) -> bool:

@@ -15,6 +15,7 @@ from ckpttool.core.domain.shard import Shard, ShardRole
 from ckpttool.core.domain.units import Rank, counted, on_ranks
 from ckpttool.core.domain.verdict import MIN_COPIES, ShardReport, Verdict
 from ckpttool.replicas.comparing.model import credible_record
+from ckpttool.replicas.findings import ReplicasCode
 from ckpttool.replicas.model import (
     Donor,
     Healing,
@@ -221,7 +222,9 @@ def contradicted(shard: ShardHealing, tensor: str) -> ShardHealing:
 
 
 def _refused(sick: Sick, why: str, remedy: str) -> ShardHealing:
-    refusal = unknown(Code.NO_DONOR, f"no donor is proven: {why}", path=sick.path, remedy=remedy, ranks=(sick.rank,))
+    refusal = unknown(
+        ReplicasCode.NO_DONOR, f"no donor is proven: {why}", path=sick.path, remedy=remedy, ranks=(sick.rank,)
+    )
     return ShardHealing(sick=sick, donor=None, refusal=refusal)
 
 

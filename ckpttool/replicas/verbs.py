@@ -11,7 +11,7 @@ from ckpttool.core.decide.changes import repairs
 from ckpttool.core.decide.resume import choose
 from ckpttool.core.decide.steps import not_acted_on
 from ckpttool.core.domain.checkpoint import Checkpoint
-from ckpttool.core.domain.finding import Code, Finding, blocking, unknown
+from ckpttool.core.domain.finding import Finding, blocking, unknown
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.manifest import Manifest, ShardSeal
 from ckpttool.core.domain.pointer import PointerFix
@@ -38,6 +38,7 @@ from ckpttool.core.verbs.scanning import Tree, Where, looking_at, tree_question
 from ckpttool.core.verbs.verifying import chosen, content_engine, session_for
 from ckpttool.core.verify.plan import plan_checks
 from ckpttool.core.verify.session import reports_of
+from ckpttool.replicas.findings import ReplicasCode
 from ckpttool.replicas.model import Healing, HealOrder, Place, SavedShards, Sealed, ShardHealing, Sick
 from ckpttool.replicas.rebuilt import rebuilt_from
 from ckpttool.replicas.rules import (
@@ -126,7 +127,7 @@ def what_can_be_rebuilt(
     if not isinstance(refusal, Refusal):
         sick = _with_seals(tree, checkpoint, sick_shards(checkpoint, verdict, partial(_path_of, tree, checkpoint)))
     elif blocking(verdict.findings):
-        against = [unknown(Code.NO_DONOR, f"{tree.inventory.root} {refusal.why}", path=checkpoint.name)]
+        against = [unknown(ReplicasCode.NO_DONOR, f"{tree.inventory.root} {refusal.why}", path=checkpoint.name)]
     healing = Healing(
         root=tree.inventory.root,
         layout=tree.inventory.layout,

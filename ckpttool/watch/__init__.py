@@ -9,7 +9,8 @@ from __future__ import annotations
 from ckpttool.core.extensions import Feature
 
 FEATURE = Feature(
+    findings="ckpttool.watch.findings:WatchCode",
     answers={
         "event": "ckpttool.watch.answers",
-    }
+    },
 )

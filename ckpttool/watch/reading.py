@@ -21,7 +21,9 @@ from ckpttool.core.verbs.sealing import TO_SEAL, seal_read
 from ckpttool.core.verbs.verifying import session_for, watched
 from ckpttool.core.verify.meter import Pace
 from ckpttool.core.verify.session import Session
+from ckpttool.health.findings import HealthCode
 from ckpttool.health.verbs.evidence import gather
+from ckpttool.nodes.findings import NodesCode
 from ckpttool.nodes.write.node_views import by_itself
 from ckpttool.watch.model import Judge, Judgement, WatchQuestion
 from ckpttool.watch.seeing import on_hosts
@@ -141,7 +143,7 @@ class Reading:
         findings = [
             finding
             for finding in verdict.findings
-            if finding.code is not Code.NOT_LOOKED_AT or finding.path not in damaged
+            if finding.code is not NodesCode.NOT_LOOKED_AT or finding.path not in damaged
         ]
         return on_hosts(findings, self._tree)
 
@@ -189,7 +191,7 @@ class Reading:
         judged = timeline.inventory.checkpoints[at]
         judgement = None if timeline.report is None else timeline.report.judgements[at]
         norm = None if judgement is None else judgement.embedding_local_norm
-        above = next((finding for finding in judged.findings if finding.code is Code.NORM_ABOVE_THRESHOLD), None)
+        above = next((finding for finding in judged.findings if finding.code is HealthCode.NORM_ABOVE_THRESHOLD), None)
         if above is not None:
             return above, norm
         if judged.health is Health.UNKNOWN:

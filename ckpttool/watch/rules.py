@@ -15,6 +15,8 @@ from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, susp
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.units import in_gib, lasting, on_ranks
 from ckpttool.core.domain.verdict import VerdictWord
+from ckpttool.health.findings import HealthCode
+from ckpttool.watch.findings import WatchCode
 from ckpttool.watch.model import (
     Action,
     EventKind,
@@ -44,7 +46,7 @@ TIMES_USUAL = 3
 
 _OF_CONTENT = frozenset({
     Code.NONFINITE_VALUES, Code.ALL_ZERO_TENSOR, Code.NORM_JUMP, Code.REPLICA_DIFFERS, Code.REPLICA_STALE,
-    Code.REPLICA_DRIFTED, Code.MARKED_UNHEALTHY, Code.NORM_ABOVE_THRESHOLD,
+    Code.REPLICA_DRIFTED, Code.MARKED_UNHEALTHY, HealthCode.NORM_ABOVE_THRESHOLD,
 })  # fmt: skip
 """What no save under way shows: it is told at once."""
 
@@ -280,7 +282,7 @@ def _incomplete(save: KnownSave, seen_save: SeenSave, since: float) -> Finding:
     where = f" on {on_ranks(seen_save.ranks)}" if seen_save.ranks else ""
     why = "" if seen_save.ranks else f": {seen_save.incomplete[0].message}"
     return unknown(
-        Code.SAVE_INCOMPLETE,
+        WatchCode.SAVE_INCOMPLETE,
         f"{save.name} is not whole{where} {lasting(since)} after it was seen first, and nothing of it changes any more"
         + why,
         remedy="look for a rank that hangs: its log ends first",
@@ -302,7 +304,7 @@ def _overdue(watched: Watched) -> tuple[Watched, tuple[WatchEvent, ...]]:
         return watched, ()
     last = next((save for save in watched.saves if save.key == watched.newest), watched.saves[0])
     finding = suspect(
-        Code.SAVE_OVERDUE,
+        WatchCode.SAVE_OVERDUE,
         f"no checkpoint for {lasting(passed)} since {last.name}; usually one comes every {lasting(usual)}",
         remedy="see whether the training still makes steps",
     )

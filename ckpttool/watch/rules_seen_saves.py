@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from ckpttool.core.domain.checkpoint import Checkpoint, CommitState
 from ckpttool.core.domain.finding import Code, Row, blocking
 from ckpttool.core.domain.health import Health
+from ckpttool.nodes.findings import NodesCode
 from ckpttool.watch.model import SeenSave
 
 OF_FILES = frozenset({Code.SHARD_EMPTY, Code.SHARD_TRUNCATED, Code.UNREADABLE})
@@ -17,7 +18,12 @@ OF_A_TREE = OF_FILES | {
 }  # fmt: skip
 """What a listing shows of a save that is under way."""
 
-OF_PARTS = OF_A_TREE | {Code.PART_MISSING, Code.PART_STALE, Code.NOT_LOOKED_AT, Code.CHANGED_WHILE_READING}
+OF_PARTS = OF_A_TREE | {
+    NodesCode.PART_MISSING,
+    NodesCode.PART_STALE,
+    NodesCode.NOT_LOOKED_AT,
+    Code.CHANGED_WHILE_READING,
+}
 """What parts show of it that come at different times."""
 
 _OF_RECORDS = frozenset({Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE, Code.META_UNREADABLE, Code.HEADER_INVALID})

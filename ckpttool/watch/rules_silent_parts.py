@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ckpttool.core.domain.finding import Code, unknown
+from ckpttool.core.domain.finding import unknown
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.units import lasting
+from ckpttool.nodes.findings import NodesCode
 from ckpttool.watch.model import EventKind, KnownNode, Sighting, Watched, WatchEvent
 
 
@@ -26,9 +27,9 @@ def silent_parts(watched: Watched, sighting: Sighting, patience: float) -> tuple
 def _of_node(node: KnownNode, now: float) -> WatchEvent:
     passed = lasting(now - node.since)
     if node.mark:
-        kind, code, message = EventKind.PART_STALE, Code.PART_STALE, f"was written {passed} ago, and not since"
+        kind, code, message = EventKind.PART_STALE, NodesCode.PART_STALE, f"was written {passed} ago, and not since"
     else:
-        kind, code, message = EventKind.PART_MISSING, Code.PART_MISSING, f"is not here for {passed}"
+        kind, code, message = EventKind.PART_MISSING, NodesCode.PART_MISSING, f"is not here for {passed}"
     finding = unknown(
         code,
         f"{node.name} {message}: what that machine has now, nobody knows",

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from ckpttool.core.domain.finding import Code, Finding, blocking, unknown
+from ckpttool.core.domain.finding import Finding, blocking, unknown
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.progress import newest_first
 from ckpttool.core.errors import UsageError
@@ -16,6 +16,7 @@ from ckpttool.core.storage import forget_listings, open_storage, shortest
 from ckpttool.core.storage.base import Kind
 from ckpttool.core.verbs.scanning import Tree, looking_at, scanned
 from ckpttool.core.write.files import is_own_temporary
+from ckpttool.nodes.findings import NodesCode
 from ckpttool.nodes.read.machines import MachinesOfParts
 from ckpttool.trainers.base import Refusal
 from ckpttool.trainers.listing import list_root
@@ -247,7 +248,7 @@ def _reported(
     message = f"{len(unlooked)} of {len(checkpoint.shards)} shards are not read yet by the machine on which they lie"
     remedy = f"see whether ckpttool watch --part-out --level {level.word} runs there"
     ranks = tuple(sorted({shard.rank for shard in unlooked if shard.rank is not None}))
-    return reported, (unknown(Code.NOT_LOOKED_AT, message, path=first.path, ranks=ranks, remedy=remedy),)
+    return reported, (unknown(NodesCode.NOT_LOOKED_AT, message, path=first.path, ranks=ranks, remedy=remedy),)
 
 
 def on_hosts(findings: Sequence[Finding], tree: Tree) -> tuple[Finding, ...]:

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 import ckpttool
-from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.guarding import GuardEventKind
 from ckpttool.core.domain.units import ByteCount, Step
 from ckpttool.guard import CaptureBudget, CaptureSettings, Guard, randomness
@@ -22,6 +21,7 @@ from ckpttool.guard.capture import shard
 from ckpttool.guard.capture import store as store_module
 from ckpttool.guard.capture.memory import Remembered, StepMemory
 from ckpttool.guard.capture.store import CaptureStore, StepFacts
+from ckpttool.guard.findings import GuardCode
 from ckpttool.guard.model.capture import Capture, CaptureLevel, NanQuestion
 from tests.guard.capturing import HardNet, batches, loss_of, place, train
 from tests.guard.loop import Told
@@ -234,7 +234,7 @@ def test_the_batches_of_an_accumulated_step_stay_within_their_budget_and_the_cap
     assert "float32 6×1000 xxh3-64 " in left_out[2].reason
     found = ckpttool.inspect_nan(place(tmp_path, 1))
     assert isinstance(found, Capture)
-    (noted,) = [finding for finding in found.findings if finding.code is Code.CAPTURE_INCOMPLETE]
+    (noted,) = [finding for finding in found.findings if finding.code is GuardCode.CAPTURE_INCOMPLETE]
     assert noted.remedy is not None
     assert "host_batches" in noted.remedy
 

@@ -16,6 +16,7 @@ from ckpttool.core.domain.metrics import LogProblem, StepMetrics, TrainingLog
 from ckpttool.core.domain.plan import ResumePoint
 from ckpttool.core.domain.question import EvidenceQuestion, ResumeQuestion, SpikeQuestion
 from ckpttool.core.domain.units import Step
+from ckpttool.health.findings import HealthCode
 from ckpttool.health.model.events import (
     CheckpointMark,
     HealthJudgement,
@@ -67,7 +68,7 @@ def codes(one: Checkpoint) -> list[Row]:
 
 def test_what_the_log_shows_to_be_unhealthy_has_a_reason_against_it() -> None:
     found = judged(judgement(Health.UNHEALTHY, "log", 300.0))
-    assert codes(found) == [Code.NORM_ABOVE_THRESHOLD]
+    assert codes(found) == [HealthCode.NORM_ABOVE_THRESHOLD]
     assert "300" in found.findings[0].message
 
 
@@ -93,8 +94,8 @@ def test_only_what_is_suspect_on_the_timeline_has_a_reason_against_it() -> None:
         CheckpointMark(name=name, step=None, state=state, reason="because")
         for name, state in zip(names, states, strict=True)
     ]
-    found = with_marks(tree(*map(checkpoint, names)), marks, Code.SAVED_IN_SPIKE).checkpoints
-    assert [codes(one) for one in found] == [[], [Code.SAVED_IN_SPIKE], []]
+    found = with_marks(tree(*map(checkpoint, names)), marks, HealthCode.SAVED_IN_SPIKE).checkpoints
+    assert [codes(one) for one in found] == [[], [HealthCode.SAVED_IN_SPIKE], []]
 
 
 def test_what_lies_beyond_the_step_to_go_back_to_has_a_reason_against_it() -> None:
@@ -154,8 +155,8 @@ def test_after_a_stop_a_spike_is_held_against_nobody_and_a_strike_still_is() -> 
         for one, state in ((calm, MarkState.CLEAR), (spiky, MarkState.SUSPECT), (struck, MarkState.CLEAR))
     ]
     strikes = [*marks[:1], *(replace(mark, state=MarkState.SUSPECT) for mark in marks[1:])]
-    against = with_marks(tree(calm, spiky, struck), strikes, Code.SAVED_AFTER_STRIKE)
-    both = with_marks(against, marks, Code.SAVED_IN_SPIKE)
+    against = with_marks(tree(calm, spiky, struck), strikes, HealthCode.SAVED_AFTER_STRIKE)
+    both = with_marks(against, marks, HealthCode.SAVED_IN_SPIKE)
     assert both != against
     assert without_spikes(both) == against
 

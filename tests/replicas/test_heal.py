@@ -29,6 +29,7 @@ from ckpttool.core.verbs.changes import assert_unchanged
 from ckpttool.core.verbs.scanning import Tree
 from ckpttool.core.write.puts import lay_ready
 from ckpttool.replicas import write
+from ckpttool.replicas.findings import ReplicasCode
 from ckpttool.replicas.model import Donor, Healing, HealOrder
 from tests.conftest import FIXTURES
 from tests.support.answers import writable_copy
@@ -192,7 +193,7 @@ def test_a_trainer_that_saves_each_slice_once_has_no_copy_and_it_is_said(fixture
     assert healing.shards == ()
     assert healing.lost
     assert [(finding.code, "saves each slice once" in finding.message) for finding in healing.refusals] == [
-        (Code.NO_DONOR, True)
+        (ReplicasCode.NO_DONOR, True)
     ]
     assert healing.exit_code is ExitCode.NOTHING_TO_RESUME
 

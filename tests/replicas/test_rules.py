@@ -15,6 +15,7 @@ from ckpttool.core.domain.scalars import Scalars
 from ckpttool.core.domain.shard import FileStamp, FormatName, Shard, ShardRole
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.domain.verdict import Level, ShardReport, VerdictWord
+from ckpttool.replicas.findings import ReplicasCode
 from ckpttool.replicas.model import Donor, Healing, HealOrder, Place, SavedShards, Sealed, ShardHealing, Sick
 from ckpttool.replicas.rules import (
     contradicted,
@@ -69,7 +70,7 @@ def answered(
         assert found.refusal is None
         return found.donor
     assert found.refusal is not None
-    assert (found.refusal.code, found.refusal.ranks) == (Code.NO_DONOR, (3,))
+    assert (found.refusal.code, found.refusal.ranks) == (ReplicasCode.NO_DONOR, (3,))
     return found.refusal.message.removeprefix("no donor is proven: ")
 
 
@@ -577,7 +578,7 @@ def test_a_donor_whose_data_differ_from_what_lies_behind_a_broken_header_is_refu
     (found,) = find_donors([GONE], shards(r0="ab"), EQUAL, None, HealOrder())
     refused = contradicted(found, "x").refusal
     assert refused is not None
-    assert (refused.code, refused.ranks) == (Code.NO_DONOR, (3,))
+    assert (refused.code, refused.ranks) == (ReplicasCode.NO_DONOR, (3,))
     assert "rank 0's differ in x" in refused.message
 
 

@@ -15,6 +15,7 @@ from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.node import Mount, Reach
 from ckpttool.core.domain.retention import PruneOrder, Pruning, RetentionPolicy
 from ckpttool.core.storage.disk import LocalDisk
+from ckpttool.nodes.findings import NodesCode
 from ckpttool.nodes.read.machines import MachinesOfParts
 from tests.support.machines import Fleet
 from tests.support.prunable_trees import legacy, newer
@@ -61,7 +62,7 @@ def halves(fleet: Fleet) -> list[str | None]:
     """Look anew, and return what is said to be half gone; nothing of that is listed."""
     fleet.look()
     inventory = ckpttool.scan(fleet.question).inventory
-    found = [finding.path for finding in inventory.findings if finding.code is Code.HALF_GONE]
+    found = [finding.path for finding in inventory.findings if finding.code is NodesCode.HALF_GONE]
     assert not {*found} & {save.name for save in inventory.checkpoints if save.prefix == "llama2_7b"}
     return found
 

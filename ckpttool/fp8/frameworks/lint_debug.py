@@ -13,9 +13,9 @@ from functools import cache
 from itertools import combinations, islice
 
 from ckpttool.core.decide.lint_engine import Problem, Rule, View, note, suspect
-from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.settings import Nested
+from ckpttool.fp8.findings import Fp8Code
 from ckpttool.fp8.frameworks.lint_layers import ends_in_number, too_many
 from ckpttool.fp8.frameworks.settings import NAMESPACE, SELECTORS
 from ckpttool.fp8.frameworks.view import Fp8View, Version
@@ -466,18 +466,18 @@ def _substring(view: Fp8View) -> Iterator[Problem]:
 
 
 DEBUG: tuple[Rule[Fp8View], ...] = (
-    Rule(code=Code.FP8_SUBSTRING, check=_substring),
-    Rule(code=Code.TE_DEBUG_NOT_WIRED, check=_not_wired),
-    Rule(code=Code.TE_DEBUG_OVERLAP, check=_overlap),
-    Rule(code=Code.TE_DEBUG_TWO_MODIFIERS, check=_two_modifiers),
-    Rule(code=Code.TE_DEBUG_EXACT_NAMES, check=_exact_names),
-    Rule(code=Code.TE_DEBUG_FAKEQUANT_MX, check=_block_format),
-    Rule(code=Code.TE_DEBUG_NEEDS_DELAYED, check=_needs_delayed),
-    Rule(code=Code.TE_DEBUG_UNKNOWN, check=_unknown_sections),
-    Rule(code=Code.TE_DEBUG_UNKNOWN, check=_unknown_layers),
-    Rule(code=Code.TE_DEBUG_UNKNOWN, check=_unknown_features),
-    Rule(code=Code.TE_DEBUG_UNKNOWN, check=_unknown_settings),
-    Rule(code=Code.TE_DEBUG_UNKNOWN, check=_unknown_products),
-    Rule(code=Code.TE_DEBUG_EMPTY, check=_empty),
-    Rule(code=Code.TE_DEBUG_DEPRECATED, check=_deprecated),
+    Rule(code=Fp8Code.FP8_SUBSTRING, check=_substring),
+    Rule(code=Fp8Code.TE_DEBUG_NOT_WIRED, check=_not_wired),
+    Rule(code=Fp8Code.TE_DEBUG_OVERLAP, check=_overlap),
+    Rule(code=Fp8Code.TE_DEBUG_TWO_MODIFIERS, check=_two_modifiers),
+    Rule(code=Fp8Code.TE_DEBUG_EXACT_NAMES, check=_exact_names),
+    Rule(code=Fp8Code.TE_DEBUG_FAKEQUANT_MX, check=_block_format),
+    Rule(code=Fp8Code.TE_DEBUG_NEEDS_DELAYED, check=_needs_delayed),
+    Rule(code=Fp8Code.TE_DEBUG_UNKNOWN, check=_unknown_sections),
+    Rule(code=Fp8Code.TE_DEBUG_UNKNOWN, check=_unknown_layers),
+    Rule(code=Fp8Code.TE_DEBUG_UNKNOWN, check=_unknown_features),
+    Rule(code=Fp8Code.TE_DEBUG_UNKNOWN, check=_unknown_settings),
+    Rule(code=Fp8Code.TE_DEBUG_UNKNOWN, check=_unknown_products),
+    Rule(code=Fp8Code.TE_DEBUG_EMPTY, check=_empty),
+    Rule(code=Fp8Code.TE_DEBUG_DEPRECATED, check=_deprecated),
 )

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 
 from ckpttool.core.decide.lint_engine import Problem, Rule, note, suspect
-from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.settings import Nested, Setting, dotted
+from ckpttool.fp8.findings import Fp8Code
 from ckpttool.fp8.frameworks.arguments import UNKNOWN
 from ckpttool.fp8.frameworks.view import Fp8View
 
@@ -136,9 +136,9 @@ def _fast(view: Fp8View) -> Iterator[Problem]:
 
 
 LAYERS: tuple[Rule[Fp8View], ...] = (
-    Rule(code=Code.FP8_OUTPUT_LAYER, check=_output_layer),
-    Rule(code=Code.FP8_SUBSTRING, check=_substring),
-    Rule(code=Code.FP8_EMULATE_DROPS_RECIPE, check=_emulated),
-    Rule(code=Code.FP8_MX_FLOOR, check=_floor),
-    Rule(code=Code.FP8_FAST_ACCUMULATION, check=_fast),
+    Rule(code=Fp8Code.FP8_OUTPUT_LAYER, check=_output_layer),
+    Rule(code=Fp8Code.FP8_SUBSTRING, check=_substring),
+    Rule(code=Fp8Code.FP8_EMULATE_DROPS_RECIPE, check=_emulated),
+    Rule(code=Fp8Code.FP8_MX_FLOOR, check=_floor),
+    Rule(code=Fp8Code.FP8_FAST_ACCUMULATION, check=_fast),
 )

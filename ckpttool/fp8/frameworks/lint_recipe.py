@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from ckpttool.core.decide.lint_engine import Problem, Rule, note, suspect
-from ckpttool.core.domain.finding import Code, Row
+from ckpttool.core.domain.finding import Row
 from ckpttool.core.domain.settings import Nested, Value, dotted
 from ckpttool.core.domain.units import counted
+from ckpttool.fp8.findings import Fp8Code
 from ckpttool.fp8.frameworks.view import Fp8View, Scope
 from ckpttool.fp8.model.fp8 import Recipe
 
@@ -189,7 +190,7 @@ _FULL_HISTORY = (
 
 RECIPE: tuple[Rule[Fp8View], ...] = (
     _rule(
-        Code.FP8_HISTORY_SHORT,
+        Fp8Code.FP8_HISTORY_SHORT,
         at="history algorithm",
         when=lambda scope: _is_delayed(scope) and scope.number("history") == 1,
         says="delayed scaling by a history of 1 step: after one step with small values the next one overflows",
@@ -198,7 +199,7 @@ RECIPE: tuple[Rule[Fp8View], ...] = (
         actual="{scope.history}",
     ),
     _rule(
-        Code.FP8_HISTORY_SHORT,
+        Fp8Code.FP8_HISTORY_SHORT,
         at="algorithm history",
         when=lambda scope: (
             _is_delayed(scope) and scope.number("history") != 1 and scope.word("algorithm") == "most_recent"
@@ -208,12 +209,12 @@ RECIPE: tuple[Rule[Fp8View], ...] = (
         expected="1024, max",
         actual="{scope.history}",
     ),
-    Rule(code=Code.FP8_WGRAD_IGNORED, check=_wgrad),
-    Rule(code=Code.FP8_SETTING_IGNORED, check=_interval),
-    Rule(code=Code.FP8_SETTING_IGNORED, check=_not_taken),
+    Rule(code=Fp8Code.FP8_WGRAD_IGNORED, check=_wgrad),
+    Rule(code=Fp8Code.FP8_SETTING_IGNORED, check=_interval),
+    Rule(code=Fp8Code.FP8_SETTING_IGNORED, check=_not_taken),
     *(
         _rule(
-            Code.FP8_SETTING_IGNORED,
+            Fp8Code.FP8_SETTING_IGNORED,
             at=name,
             when=partial(_is_not_asked_for, name=name, default=default),
             says=f"`{{name[{name}]}}: {{value[{name}]}}` is ignored: the recipe {{scope.recipe.value}} has no delayed "
@@ -223,14 +224,14 @@ RECIPE: tuple[Rule[Fp8View], ...] = (
         for name, default in (("margin", 0), ("history", 1), ("algorithm", "most_recent"))
     ),
     _rule(
-        Code.FP8_BF16_LAYERS_REFUSED,
+        Fp8Code.FP8_BF16_LAYERS_REFUSED,
         at="bf16_layers",
         when=lambda scope: _is_delayed(scope) and scope.get("bf16_layers") is True,
         says="no layers can be left in BF16 with delayed scaling: Megatron stops with a ValueError",
         fix="take another recipe, or set `first_last_layers_bf16` to False",
     ),
     _rule(
-        Code.FP8_BF16_LAYERS_NONE,
+        Fp8Code.FP8_BF16_LAYERS_NONE,
         at="bf16_layers",
         when=lambda scope: (
             scope.get("bf16_layers") is True and scope.number("bf16_at_start") == scope.number("bf16_at_end") == 0
@@ -239,7 +240,7 @@ RECIPE: tuple[Rule[Fp8View], ...] = (
         fix="set `num_layers_at_start_in_bf16` and `num_layers_at_end_in_bf16`",
     ),
     _rule(
-        Code.FP8_E4M3_GRADIENTS,
+        Fp8Code.FP8_E4M3_GRADIENTS,
         at="format",
         when=lambda scope: scope.word("format") == "e4m3" and scope.recipe in {Recipe.DELAYED, Recipe.TENSORWISE},
         says=(
@@ -251,7 +252,7 @@ RECIPE: tuple[Rule[Fp8View], ...] = (
         actual="e4m3",
     ),
     _rule(
-        Code.FP8_HYBRID_BLOCKS,
+        Fp8Code.FP8_HYBRID_BLOCKS,
         problem=note,
         at="format",
         when=lambda scope: scope.word("format") == "hybrid" and scope.recipe in {Recipe.BLOCKWISE, Recipe.MXFP8},
@@ -264,7 +265,7 @@ RECIPE: tuple[Rule[Fp8View], ...] = (
         actual="hybrid",
     ),
     _rule(
-        Code.FP8_MARGIN,
+        Fp8Code.FP8_MARGIN,
         at="margin",
         when=lambda scope: _margin(scope) < 0,
         says=(
@@ -274,7 +275,7 @@ RECIPE: tuple[Rule[Fp8View], ...] = (
         fix="set it to 0",
     ),
     _rule(
-        Code.FP8_MARGIN,
+        Fp8Code.FP8_MARGIN,
         problem=note,
         at="margin",
         when=lambda scope: _margin(scope) > _MOST_SAFE_MARGIN,
@@ -284,10 +285,10 @@ RECIPE: tuple[Rule[Fp8View], ...] = (
         ),
         fix="set it to 0, unless overflows were seen",
     ),
-    Rule(code=Code.FP8_INF_FREEZES_SCALE, check=_infinity),
+    Rule(code=Fp8Code.FP8_INF_FREEZES_SCALE, check=_infinity),
     *(
         _rule(
-            Code.FP8_AMAX_PER_GROUP,
+            Fp8Code.FP8_AMAX_PER_GROUP,
             problem=note,
             at=name,
             when=when,
@@ -297,7 +298,7 @@ RECIPE: tuple[Rule[Fp8View], ...] = (
         for name, when in (("tp_only", _is_per_group), ("reduce_amax", _is_per_rank))
     ),
     _rule(
-        Code.FP8_FAST_ACCUMULATION,
+        Fp8Code.FP8_FAST_ACCUMULATION,
         problem=note,
         at="recipe",
         when=lambda scope: scope.recipe is Recipe.TENSORWISE and scope.word("recipe") is not None,
@@ -309,7 +310,7 @@ RECIPE: tuple[Rule[Fp8View], ...] = (
     ),
     *(
         _rule(
-            Code.FP8_ATTENTION,
+            Fp8Code.FP8_ATTENTION,
             problem=note,
             at=name,
             when=partial(_is_on, name=name),
@@ -320,12 +321,12 @@ RECIPE: tuple[Rule[Fp8View], ...] = (
         for name in ("dot_product_attention", "multi_head_attention")
     ),
     _rule(
-        Code.FP8_OUTPUT_LAYER,
+        Fp8Code.FP8_OUTPUT_LAYER,
         problem=note,
         at="output_layer",
         when=lambda scope: scope.get("output_layer") is True,
         says="the output layer is computed in FP8: published recipes keep it in higher precision",
         fix="set `{name[output_layer]}` to False",
     ),
-    Rule(code=Code.FP8_OPTIMIZER_STATE, check=_optimizer),
+    Rule(code=Fp8Code.FP8_OPTIMIZER_STATE, check=_optimizer),
 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckpttool.core.domain.contents import elements_in
 from ckpttool.core.domain.dtype import DType
-from ckpttool.core.domain.finding import Code, Finding, damage, note
+from ckpttool.core.domain.finding import Finding, damage, note
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.shard import TensorEntry
 from ckpttool.core.domain.units import counted
@@ -26,6 +26,7 @@ from ckpttool.core.storage.stream import BLOCK_BYTES
 from ckpttool.core.verify.kernels.elements import NUMBERS, doubles, pieces
 from ckpttool.core.verify.kernels.floats import FLOATS
 from ckpttool.core.verify.kernels.fold import numpy
+from ckpttool.fp8.findings import Fp8Code
 from ckpttool.fp8.model.probe import TensorNumbers
 from ckpttool.fp8.read.kernel_codes import Codes, largest_codes
 from ckpttool.fp8.read.kernel_sample import matrix_of
@@ -200,7 +201,7 @@ def _without(path: str, entry: TensorEntry, *, any_there: bool) -> tuple[Finding
     base = entry.name.rpartition(".")[2]
     names = " or ".join(f"{base}{suffix}" for suffix in SCALE_WORDS)
     message = f"{quoted(entry.name)} lies in FP8 and has no scale ({names}); {reason}"
-    return (severity(Code.FP8_SCALE_MISSING, message, path=path, tensor=entry.name),)
+    return (severity(Fp8Code.FP8_SCALE_MISSING, message, path=path, tensor=entry.name),)
 
 
 def _unfit(path: str, entry: TensorEntry, shape: tuple[int, ...], block: tuple[int, int]) -> tuple[Finding, ...]:
@@ -213,7 +214,7 @@ def _unfit(path: str, entry: TensorEntry, shape: tuple[int, ...], block: tuple[i
     expected = " or ".join(map(_shape_text, shapes))
     return (
         damage(
-            Code.FP8_SCALE_SHAPE, message, path=path, tensor=entry.name, expected=expected, actual=_shape_text(shape)
+            Fp8Code.FP8_SCALE_SHAPE, message, path=path, tensor=entry.name, expected=expected, actual=_shape_text(shape)
         ),
     )
 
@@ -224,7 +225,7 @@ def _invalid(path: str, entry: TensorEntry, values: Array) -> tuple[Finding, ...
     if not bad:
         return ()
     message = f"{bad} of {counted(len(values), 'scale')} of {quoted(entry.name)}: zero, negative or not finite"
-    return (damage(Code.FP8_SCALE_INVALID, message, path=path, tensor=entry.name, expected="0", actual=str(bad)),)
+    return (damage(Fp8Code.FP8_SCALE_INVALID, message, path=path, tensor=entry.name, expected="0", actual=str(bad)),)
 
 
 def _range(path: str, entry: TensorEntry, codes: Codes) -> tuple[Finding, ...]:
@@ -241,7 +242,7 @@ def _range(path: str, entry: TensorEntry, codes: Codes) -> tuple[Finding, ...]:
         f"in {low} of {counted(int(np.count_nonzero(nonzero)), 'block')} of {quoted(entry.name)} the largest number is "
         "below a quarter of what the format holds: two binades are wasted, and the scale may be stale"
     )
-    return (note(Code.FP8_RANGE_UNUSED, message, path=path, tensor=entry.name),)
+    return (note(Fp8Code.FP8_RANGE_UNUSED, message, path=path, tensor=entry.name),)
 
 
 def _shape_text(shape: tuple[int, ...]) -> str:

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from operator import mul
 
-from ckpttool.core.domain.finding import Code, Finding, unknown
+from ckpttool.core.domain.finding import Finding, unknown
 from ckpttool.core.domain.metrics import StepMetrics
 from ckpttool.core.domain.units import Step, counted
+from ckpttool.fp8.findings import Fp8Code
 from ckpttool.fp8.model.curves import Curve, CurveMetric, PairedBy, Pairs, Terms
 
 SAME_DATA = 0.8
@@ -147,7 +148,7 @@ def objections(baseline: Curve, candidate: Curve, terms: Terms) -> tuple[Finding
         message = (
             f"the learning rate is another one at {rates[0]} of {counted(rates[1], 'pair')}: that alone moves a loss"
         )
-        problems.append(unknown(Code.FP8_LR_DIFFERS, message))
+        problems.append(unknown(Fp8Code.FP8_LR_DIFFERS, message))
     first, second = (interval(curve.steps) for curve in (baseline, candidate))
     by_place = interval(baseline.places) == interval(candidate.places)
     if (
@@ -161,7 +162,7 @@ def objections(baseline: Curve, candidate: Curve, terms: Terms) -> tuple[Finding
             f"the baseline logs every {counted(first, 'step')}, the candidate every {counted(second, 'step')}: "
             "a line may be the mean since the last one"
         )
-        problems.append(unknown(Code.FP8_INTERVAL_DIFFERS, message))
+        problems.append(unknown(Fp8Code.FP8_INTERVAL_DIFFERS, message))
     return tuple(problems)
 
 

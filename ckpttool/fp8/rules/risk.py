@@ -9,6 +9,7 @@ from ckpttool.core.domain.contents import elements_in
 from ckpttool.core.domain.finding import Code, Finding, note, unknown
 from ckpttool.core.domain.shard import TensorEntry
 from ckpttool.core.domain.units import counted
+from ckpttool.fp8.findings import Fp8Code
 from ckpttool.fp8.model.fp8 import Fp8Format
 from ckpttool.fp8.model.probe import (
     CastNumbers,
@@ -202,7 +203,7 @@ def aligned(gated: Iterable[GatedNumbers]) -> tuple[Finding, ...]:
     """
     return tuple(
         note(
-            Code.SWIGLU_ALIGNED,
+            Fp8Code.SWIGLU_ALIGNED,
             f"unit {pair.unit} of {pair.units} of '{pair.name}' amplifies {pair.gain_over_median:.1f} times as much as "
             f"most, and gate and up rows align up to {pair.alignment:.2f}: FP8 behind it may overflow",
             path=pair.path,

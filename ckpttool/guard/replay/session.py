@@ -13,13 +13,14 @@ from types import FrameType
 import torch
 from torch import Tensor
 
-from ckpttool.core.domain.finding import Code, Finding, Row, Severity, note, unknown
+from ckpttool.core.domain.finding import Finding, Row, Severity, note, unknown
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.errors import IncompleteError, UsageError
 from ckpttool.guard.capture.compute import facts_of
 from ckpttool.guard.capture.shard import Content
 from ckpttool.guard.environment import COMPILED, differences, environment, take_over
+from ckpttool.guard.findings import GuardCode
 from ckpttool.guard.model.capture import (
     Capture,
     CaptureLevel,
@@ -135,7 +136,7 @@ class _Session:
         remedy = None if reproduced or not foreign else "replay where these are as they were; each changes last bits"
         if COMPILED in foreign:
             remedy = "compiled code has other last bits: let a ReplayTask's loss call the model as the training did"
-        return note(Code.ENVIRONMENT_DIFFERS, "; ".join(parts), remedy=remedy)
+        return note(GuardCode.ENVIRONMENT_DIFFERS, "; ".join(parts), remedy=remedy)
 
     def _computed(self, captured: RankCapture) -> _Computed | None:
         """Compute one rank; None where that cannot be done, which is a finding."""
@@ -153,12 +154,12 @@ class _Session:
             if self._question.locate and self._origin is None and is_bad:
                 self._origin = run.locate()
         except EntryDoesNotFit as error:
-            self._cannot(Code.ENTRY_DOES_NOT_FIT, captured, str(error), error.remedy)
+            self._cannot(GuardCode.ENTRY_DOES_NOT_FIT, captured, str(error), error.remedy)
         except (UnreadableState, OSError) as error:
-            self._cannot(Code.CAPTURE_DAMAGED, captured, str(error), "copy the capture once more")
+            self._cannot(GuardCode.CAPTURE_DAMAGED, captured, str(error), "copy the capture once more")
         except (Exception, SystemExit) as error:  # noqa: BLE001  the user's own code may raise anything
             text = f"the entry's own code raised {type(error).__name__}: {' '.join(str(error).split())[:500]}"
-            self._cannot(Code.ENTRY_DOES_NOT_FIT, captured, text, "let the entry build what was trained")
+            self._cannot(GuardCode.ENTRY_DOES_NOT_FIT, captured, text, "let the entry build what was trained")
         else:
             return result
         return None
@@ -212,7 +213,7 @@ class _Session:
         around = {dtype for micro in captured.micro_batches for _, dtype in micro.outer_autocast}
         self._findings.append(
             note(
-                Code.CAPTURE_INCOMPLETE,
+                GuardCode.CAPTURE_INCOMPLETE,
                 f"rank {captured.rank}: nobody saw with which autocast the model was called; it is computed with "
                 f"{', '.join(sorted(around)) or 'none'}",
                 ranks=(captured.rank,),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from ckpttool.core.domain.finding import Code, Finding, note, unknown
+from ckpttool.core.domain.finding import Finding, note, unknown
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.units import MAX_RANKS, Rank, Step, counted, on_ranks
 from ckpttool.core.errors import IncompleteError, UnknownLayoutError, UsageError
@@ -24,6 +24,7 @@ from ckpttool.guard.files.capture import (
     record_name,
     shard_name,
 )
+from ckpttool.guard.findings import GuardCode
 from ckpttool.guard.model.capture import Capture, Captures, NanQuestion, NanReplay, RankCapture
 from ckpttool.guard.rules.nan_diagnosis import culprits, in_a_row
 from ckpttool.guard.verbs.reports import guard_report
@@ -192,7 +193,7 @@ def _missing(ranks: Sequence[RankCapture], world_size: int) -> list[Finding]:
         return []
     return [
         unknown(
-            Code.CAPTURE_INCOMPLETE,
+            GuardCode.CAPTURE_INCOMPLETE,
             f"of {counted(world_size, 'rank')}, {on_ranks(missing)} left nothing here that can be read",
             ranks=tuple(map(Rank, missing)),
             remedy="copy their files from the disks of their machines; each rank wrote its own",
@@ -208,7 +209,7 @@ def _shard_findings(storage: Storage, prefix: str, rank: RankCapture, *, shards:
     except OSError as error:
         return [
             unknown(
-                Code.CAPTURE_INCOMPLETE,
+                GuardCode.CAPTURE_INCOMPLETE,
                 f"rank {rank.rank}'s tensors cannot be read ({error.strerror or error})",
                 path=path,
                 ranks=(rank.rank,),
@@ -219,7 +220,7 @@ def _shard_findings(storage: Storage, prefix: str, rank: RankCapture, *, shards:
         return []
     return [
         unknown(
-            Code.CAPTURE_DAMAGED,
+            GuardCode.CAPTURE_DAMAGED,
             f"rank {rank.rank}'s tensors are not what was written",
             path=path,
             expected=f"{rank.shard.size} bytes, {rank.shard.xxh3_128}",
@@ -246,7 +247,7 @@ def _notes(rank: RankCapture) -> list[Finding]:
     if any(batch.changed for batch in rank.micro_batches):
         notes.append(
             note(
-                Code.INPUTS_MUTATED,
+                GuardCode.INPUTS_MUTATED,
                 f"rank {rank.rank}'s batch was changed in place during the step: kept is not what its forward got",
                 ranks=(rank.rank,),
                 remedy="the next capture of this run has a copy: the guard keeps copies from the next step on",
@@ -256,7 +257,7 @@ def _notes(rank: RankCapture) -> list[Finding]:
     if left_out is not None:
         notes.append(
             note(
-                Code.CAPTURE_INCOMPLETE,
+                GuardCode.CAPTURE_INCOMPLETE,
                 f"rank {rank.rank}'s batch could not be kept: {left_out.path or 'it'} is {left_out.reason}",
                 ranks=(rank.rank,),
                 remedy=left_out.remedy,
@@ -267,7 +268,7 @@ def _notes(rank: RankCapture) -> list[Finding]:
 
 def _damaged(path: str, error: Exception, rank: Rank | None = None) -> Finding:
     return unknown(
-        Code.CAPTURE_DAMAGED,
+        GuardCode.CAPTURE_DAMAGED,
         f"cannot be believed: {error}",
         path=path,
         ranks=() if rank is None else (rank,),

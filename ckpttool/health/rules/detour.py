@@ -13,6 +13,7 @@ from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.metrics import LogNote, NoteKind, StepMetrics
 from ckpttool.core.domain.units import Step, counted
 from ckpttool.core.errors import IncompleteError, UsageError
+from ckpttool.health.findings import HealthCode
 from ckpttool.health.model.events import HealthTimeline, SuspectKind
 from ckpttool.health.model.reading import LogReading
 from ckpttool.health.policies.robust_z import MAD_TO_SIGMA
@@ -360,7 +361,7 @@ def without_spikes(inventory: Inventory) -> Inventory:
     """Hold no spike against any checkpoint: after a stop the skipped steps have changed no weight."""
 
     def cleared(checkpoint: Checkpoint) -> Checkpoint:
-        retained = tuple(finding for finding in checkpoint.findings if finding.code is not Code.SAVED_IN_SPIKE)
+        retained = tuple(finding for finding in checkpoint.findings if finding.code is not HealthCode.SAVED_IN_SPIKE)
         return checkpoint if len(retained) == len(checkpoint.findings) else replace(checkpoint, findings=retained)
 
     return replace(inventory, checkpoints=tuple(map(cleared, inventory.checkpoints)))

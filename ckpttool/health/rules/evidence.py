@@ -17,6 +17,7 @@ from ckpttool.core.domain.plan import NoResumePoint, ResumePoint
 from ckpttool.core.domain.question import EvidenceQuestion
 from ckpttool.core.domain.units import Step
 from ckpttool.health.asd.features import FeaturePolicy
+from ckpttool.health.findings import HealthCode
 from ckpttool.health.model.asd import AsdConfig, AsdEvent
 from ckpttool.health.model.events import (
     CheckpointMark,
@@ -131,7 +132,7 @@ def _judged(checkpoint: Checkpoint, judgement: HealthJudgement, *, threshold: fl
     return _against(
         checkpoint,
         suspect(
-            Code.NORM_ABOVE_THRESHOLD,
+            HealthCode.NORM_ABOVE_THRESHOLD,
             f"the log shows the embedding local norm {norm:g} at its save, and the threshold is {threshold:g}",
             expected=f"below {threshold:g}",
             actual=f"{norm:g}",
@@ -198,7 +199,7 @@ def trained_since(save: SavedCheckpoint, home: Home, attempts: Sequence[LogAttem
     if save.step is None or home.known != len(attempts) - 1 or attempts[-1].last <= save.step:
         return None
     return note(
-        Code.LOG_GOES_ON,
+        HealthCode.LOG_GOES_ON,
         f"{save.name} is of step {save.step}, and the log goes on to step {attempts[-1].last}: what was "
         "trained between is to be done again",
     )
@@ -360,9 +361,9 @@ def weigh(
     if not ignore:
         saves, places = saves_of(inventory, logs.attempts, logs.written)
         strikes = courses.marks(saves, places, {*SuspectKind} - {SuspectKind.SPIKE})
-        judged = with_marks(judged, strikes, Code.SAVED_AFTER_STRIKE)
+        judged = with_marks(judged, strikes, HealthCode.SAVED_AFTER_STRIKE)
         marks = courses.marks(saves, places, {SuspectKind.SPIKE})
-        judged = with_marks(judged, marks, Code.SAVED_IN_SPIKE)
+        judged = with_marks(judged, marks, HealthCode.SAVED_IN_SPIKE)
     return Evidence(
         question=question,
         inventory=judged,

@@ -10,6 +10,7 @@ from ckpttool.core.domain.manifest import ShardSeal
 from ckpttool.core.domain.verdict import CheckTask, Level, ShardReport
 from ckpttool.core.verify.check import refused
 from ckpttool.core.verify.observation import Observation
+from ckpttool.nodes.findings import NodesCode
 
 
 class RecordedEngine:
@@ -41,7 +42,7 @@ class RecordedEngine:
                 "run ckpttool part again on its machine; where its save's own records lie on another one, nothing "
                 "there tells that it belongs to a save: put them on one disk"
             )
-            return refused(task, unknown(Code.NOT_LOOKED_AT, message, path=task.path, remedy=remedy))
+            return refused(task, unknown(NodesCode.NOT_LOOKED_AT, message, path=task.path, remedy=remedy))
         report = replace(report, rank=task.rank, role=task.role)
         if self._but:
             findings = tuple(finding for finding in report.findings if finding.code not in self._but)
@@ -50,7 +51,7 @@ class RecordedEngine:
             report = replace(report, bytes_read=type(report.bytes_read)(0))
         if report.level < task.level:
             finding = unknown(
-                Code.NOT_LOOKED_AT,
+                NodesCode.NOT_LOOKED_AT,
                 f"was looked at where it lies by its {report.level.word} alone: unknown, not damaged",
                 path=task.path,
                 expected=task.level.word,
@@ -63,7 +64,7 @@ class RecordedEngine:
         if report.level >= task.level and _is_uncompared(task, report):
             message = "was read where no record of its checksum lies, and the record where it does not: not compared"
             remedy = "put the record on its machine, too, and run ckpttool part there again"
-            finding = unknown(Code.NOT_LOOKED_AT, message, path=task.path, remedy=remedy)
+            finding = unknown(NodesCode.NOT_LOOKED_AT, message, path=task.path, remedy=remedy)
             report = replace(report, findings=(*report.findings, finding))
         return Observation(task=task, report=report)
 

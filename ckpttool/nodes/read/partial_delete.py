@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.core.domain.finding import Code, Finding, in_order, note
+from ckpttool.core.domain.finding import Finding, in_order, note
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.records.journal import TRASH, trash_folder, trashed_name
 from ckpttool.core.storage import open_storage
+from ckpttool.nodes.findings import NodesCode
 from ckpttool.nodes.read.merging import MergedViews
 from ckpttool.trainers.base import Refusal, ScanOptions
 from ckpttool.trainers.listing import list_root
@@ -79,7 +80,7 @@ def _half_gone(views: MergedViews, save: Checkpoint, folders: list[str]) -> Find
     hosts_without = {seats[at].host for folder in folders for at in views.listing(f"{TRASH}/{folder}")}
     hosts_with = {seats[at].host for shard in save.shards for at in views.merge.holders.get(shard.path, ())}
     return note(
-        Code.HALF_GONE,
+        NodesCode.HALF_GONE,
         f"{_named(hosts_without)} moved its files to the trash, and {_named(hosts_with)} did not: what is "
         "left counts for nothing",
         path=save.name,

@@ -7,6 +7,7 @@ from itertools import combinations
 
 from ckpttool.core.domain.finding import Code, Finding, note, suspect, unknown
 from ckpttool.core.domain.verdict import ShardReport
+from ckpttool.nodes.findings import NodesCode
 from ckpttool.nodes.model import Copy
 
 _MOST_NAMED = 8
@@ -60,7 +61,7 @@ def _of_one_disk(path: str, copies: Sequence[Copy]) -> Iterator[Finding]:
     for first, second in combinations([copy for copy in copies if copy.report is not None], 2):
         if not _may_be_same(first.report, second.report):
             yield suspect(
-                Code.NODES_DISAGREE,
+                NodesCode.NODES_DISAGREE,
                 f"{first.seat.host} and {second.seat.host} read different things in one unchanged file of one disk",
                 path=path,
                 expected=first.seat.host,
@@ -92,9 +93,11 @@ def _on_several(path: str, copies: Sequence[Copy]) -> Finding:
     first = copies[0]
     ranks = () if first.report is None or first.report.rank is None else (first.report.rank,)
     if all(copy.stamp.size == first.stamp.size and _may_be_same(first.report, copy.report) for copy in copies[1:]):
-        return note(Code.RANK_ON_SEVERAL_NODES, f"lies on {where}, as far as was looked alike", path=path, ranks=ranks)
+        return note(
+            NodesCode.RANK_ON_SEVERAL_NODES, f"lies on {where}, as far as was looked alike", path=path, ranks=ranks
+        )
     return suspect(
-        Code.RANK_ON_SEVERAL_NODES,
+        NodesCode.RANK_ON_SEVERAL_NODES,
         f"lies on {where}, and they differ: nobody knows which of them the training would load",
         path=path,
         ranks=ranks,

@@ -11,6 +11,7 @@ from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, in_o
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.plan import NoResumePoint
 from ckpttool.core.domain.units import counted
+from ckpttool.nodes.findings import NodesCode
 from ckpttool.nodes.model import BREAK_NS, Merge, Seat
 from ckpttool.nodes.rules.copies import differing
 
@@ -53,7 +54,7 @@ def with_warning(decision: NoResumePoint, merge: Merge) -> NoResumePoint:
     if doubtful is None:
         return decision
     finding = unknown(
-        Code.NODES_DISAGREE,
+        NodesCode.NODES_DISAGREE,
         f"{doubtful.checkpoint.name} may be whole: against it stands no more than that machines saw different things",
         path=doubtful.checkpoint.name,
         remedy="run ckpttool part again on all machines while nothing is saved, and remove what a former rank left",
@@ -72,7 +73,7 @@ def _is_doubtful(reasons: Sequence[Finding], merge: Merge) -> bool:
     )
 
 
-_OF_LOOKS = frozenset({Code.CHANGED_WHILE_READING, Code.NODES_DISAGREE, Code.RANK_ON_SEVERAL_NODES})
+_OF_LOOKS = frozenset({Code.CHANGED_WHILE_READING, NodesCode.NODES_DISAGREE, NodesCode.RANK_ON_SEVERAL_NODES})
 
 
 class _Judge:
@@ -179,11 +180,11 @@ class _Judge:
         for name, why in merge.unread:
             message = f"is no part that can be read ({why}): what it held is not in the answer"
             remedy = "run ckpttool part again on its machine, or remove it if it is of another look"
-            findings.append(unknown(Code.PART_MISSING, message, path=name, remedy=remedy))
+            findings.append(unknown(NodesCode.PART_MISSING, message, path=name, remedy=remedy))
         findings.extend(_long_before(merge.seats))
         for seat in merge.left_out:
             message = f"{seat.name} is of an older look or another run than the newest, and was left out"
-            findings.append(note(Code.PART_STALE, message, remedy="remove it from what is given"))
+            findings.append(note(NodesCode.PART_STALE, message, remedy="remove it from what is given"))
         return findings
 
 
@@ -203,7 +204,7 @@ def _long_before(seats: Sequence[Seat]) -> Iterator[Finding]:
             "what became of the files there since is not known"
         )
         yield note(
-            Code.PART_STALE, message, remedy="run ckpttool part there again, and give each look a name of its own"
+            NodesCode.PART_STALE, message, remedy="run ckpttool part there again, and give each look a name of its own"
         )
 
 
@@ -235,7 +236,7 @@ def _open(finding: Finding) -> Finding:
 
 def _part_missing(path: str | None, merge: Merge, unseen: Sequence[int]) -> Finding:
     return unknown(
-        Code.PART_MISSING,
+        NodesCode.PART_MISSING,
         f"{merge.lacking}: nobody knows what {'its machine has' if len(unseen) == 1 else 'their machines have'}",
         path=path,
         expected=str(merge.of),
@@ -260,7 +261,7 @@ def _of_share(path: str | None, seats: Sequence[Seat]) -> Finding:
     names = ", ".join(seat.name for seat in seats[:_MOST_NAMED])
     message = f"{names} looked at a share of a disk, and nobody at the rest of it: what lies there is not known"
     remedy = "run ckpttool part --split none again on all machines"
-    return unknown(Code.NOT_LOOKED_AT, message, path=path, remedy=remedy)
+    return unknown(NodesCode.NOT_LOOKED_AT, message, path=path, remedy=remedy)
 
 
 def _differing_listings(merge: Merge) -> dict[str, tuple[Seat, ...]]:
@@ -297,18 +298,18 @@ def _listing_finding(path: str | None, seats: Sequence[Seat]) -> Finding:
         "nobody may have looked at"
     )
     remedy = "run ckpttool part --split none again on all machines; or again when nothing is being saved"
-    return unknown(Code.NOT_LOOKED_AT, message, path=path, remedy=remedy)
+    return unknown(NodesCode.NOT_LOOKED_AT, message, path=path, remedy=remedy)
 
 
 def _part_empty(checkpoint: Checkpoint, empty: Sequence[Seat]) -> Finding:
     names = ", ".join(seat.name for seat in empty[:_MOST_NAMED])
     message = f"{names} saw no shard of any save: whether the last ranks belong there is not known"
     remedy = "run ckpttool part there on the right folder; where no rank belongs there, say --world-size"
-    return unknown(Code.PART_MISSING, message, path=checkpoint.name, remedy=remedy)
+    return unknown(NodesCode.PART_MISSING, message, path=checkpoint.name, remedy=remedy)
 
 
 def _part_stale(checkpoint: Checkpoint, late: Sequence[Seat]) -> Finding:
     names = ", ".join(seat.name for seat in late[:_MOST_NAMED])
     message = f"{names} looked before the last file of this save was written: what is missing may be there by now"
     remedy = "run ckpttool part again on all machines; where their clocks differ by more, say --skew"
-    return unknown(Code.PART_STALE, message, path=checkpoint.name, remedy=remedy)
+    return unknown(NodesCode.PART_STALE, message, path=checkpoint.name, remedy=remedy)

@@ -13,6 +13,7 @@ from ckpttool.core.domain.placement import Placed, ReadByAll
 from ckpttool.core.domain.plan import ResumePlan
 from ckpttool.core.domain.shard import Shard
 from ckpttool.core.domain.units import Rank, counted, on_ranks
+from ckpttool.nodes.findings import NodesCode
 from ckpttool.nodes.model import Home, Merge, Seat
 
 _MOST_NAMED = 3
@@ -61,7 +62,7 @@ def not_everywhere(read: ReadByAll, merge: Merge) -> tuple[Finding, ...]:
     if unseen and not any(disk.shared for disk in disks):
         message = f"{merge.lacking}: whether {surely[0]}, which every machine reads, is there, too, nobody knows"
         remedy = f"run on that machine: ckpttool part --part {unseen[0]}/{merge.of}, and give its file, too"
-        findings.append(unknown(Code.PART_MISSING, message, path=surely[0], remedy=remedy))
+        findings.append(unknown(NodesCode.PART_MISSING, message, path=surely[0], remedy=remedy))
     return tuple(findings)
 
 

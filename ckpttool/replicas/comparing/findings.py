@@ -9,6 +9,7 @@ from ckpttool.core.domain.replicas import SavedAt
 from ckpttool.core.domain.units import Rank, at_step, counted, on_ranks
 from ckpttool.replicas.comparing.model import DifferingBytes, Suspicion, SuspicionKind
 from ckpttool.replicas.comparing.weight import is_outvoted, severity
+from ckpttool.replicas.findings import ReplicasCode
 
 _OF_KIND = {
     SuspicionKind.OUTLIER: Code.REPLICA_DIFFERS,
@@ -49,7 +50,9 @@ def replica_findings(
             f"{on_ranks(ranks)} held the same of {counted(len(tensors), 'tensor')} at other checkpoints, and each "
             "another now: the parallel layout changed, or nobody keeps them equal any more"
         )
-        findings.append(note(Code.REPLICAS_PARTED, message, path=paths[ranks[0]], tensor=min(tensors), ranks=ranks))
+        findings.append(
+            note(ReplicasCode.REPLICAS_PARTED, message, path=paths[ranks[0]], tensor=min(tensors), ranks=ranks)
+        )
     return tuple(findings)
 
 

@@ -17,6 +17,7 @@ from ckpttool.core.domain.units import Step
 from ckpttool.core.domain.verdict import Level
 from ckpttool.core.errors import ExitCode
 from ckpttool.core.extensions import rows
+from ckpttool.health.findings import HealthCode
 from ckpttool.trainers.mindformers.launch_check import other_devices
 from tests.support.plans import resume_plan
 from tests.trainers.mindformers.test_launch_check import FITS
@@ -160,7 +161,7 @@ class TestWhereAFindingBelongs:
         [
             (NOTE, "checkpoint"),
             (replace(NOTE, code=Code.HEALTH_UNREADABLE), "health"),
-            (replace(NOTE, code=Code.SAVED_IN_SPIKE), "health"),
+            (replace(NOTE, code=HealthCode.SAVED_IN_SPIKE), "health"),
             (replace(NOTE, code=Code.SINK_SIZE_CHANGED), "launch"),
             (replace(NOTE, code=Code.CONFIG_DISAGREES, path="base.yaml"), "launch"),
         ],
@@ -184,7 +185,7 @@ class TestWhereAFindingBelongs:
         module = importlib.import_module(f"ckpttool.trainers.mindformers.{name}")
         named = set(re.findall(r"Code\.([A-Z_0-9]+)", inspect.getsource(module))) - {"BREAKPOINT_FILE"}
         assert named
-        assert {name: getattr(Code, name).check for name in named} == dict.fromkeys(named, "launch")
+        assert {row.name: row.check for row in rows() if row.name in named} == dict.fromkeys(named, "launch")
 
 
 class TestAllowed:

@@ -11,6 +11,7 @@ from ckpttool.core.domain.checkpoint import Topology
 from ckpttool.core.domain.finding import Code, Finding, Severity
 from ckpttool.core.domain.plan import Rejection
 from ckpttool.core.domain.units import Rank
+from ckpttool.nodes.findings import NodesCode
 from tests.support.inventories import checkpoint
 
 
@@ -82,7 +83,7 @@ def test_a_note_on_another_rank_does_not_count() -> None:
 
 def test_what_nobody_looked_at_is_not_to_be_brought_back() -> None:
     """It may be whole."""
-    unseen = replace(lost(1, severity=Severity.UNKNOWN), code=Code.NOT_LOOKED_AT)
+    unseen = replace(lost(1, severity=Severity.UNKNOWN), code=NodesCode.NOT_LOOKED_AT)
     assert said(against("20_2", unseen, lost(2))) == []
     assert said(against("20_2", replace(unseen, severity=Severity.NOTE), lost(2))) != []
 

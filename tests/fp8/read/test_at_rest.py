@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 import ckpttool
 from ckpttool.core.domain.finding import Code, Finding, Row, Severity
 from ckpttool.core.errors import ExitCode
+from ckpttool.fp8.findings import Fp8Code
 from ckpttool.fp8.model.probe import Fp8Probe, Risk
 from tests.support.commands import ask
 
@@ -93,7 +94,7 @@ def test_scales_of_eight_bits_are_powers_of_two_and_the_last_of_their_codes_is_n
     assert found.findings == ()
     assert found.tensors[0].numbers.amax == 448 * 2.0**-7
     scale[1, 1] = 255
-    assert one(probe(tmp_path, tensors)).code is Code.FP8_SCALE_INVALID
+    assert one(probe(tmp_path, tensors)).code is Fp8Code.FP8_SCALE_INVALID
 
 
 def test_the_scales_of_a_stack_of_experts_are_those_of_its_matrices(tmp_path: Path) -> None:
@@ -103,27 +104,27 @@ def test_the_scales_of_a_stack_of_experts_are_those_of_its_matrices(tmp_path: Pa
     for fits in (torch.ones(3, 1, 1), torch.ones(3), torch.ones(3, 256, 1)):
         assert about(probe(tmp_path, tensors | {"experts.weight_scale_inv": fits})) in (
             [],
-            [(Code.FP8_RANGE_UNUSED, Severity.NOTE)],
+            [(Fp8Code.FP8_RANGE_UNUSED, Severity.NOTE)],
         )
-    assert one(probe(tmp_path, tensors | {"experts.weight_scale_inv": scale})).code is Code.FP8_SCALE_SHAPE
+    assert one(probe(tmp_path, tensors | {"experts.weight_scale_inv": scale})).code is Fp8Code.FP8_SCALE_SHAPE
 
 
 def test_a_scale_that_is_lost_is_damage_where_others_have_one(tmp_path: Path) -> None:
     tensors = whole() | {"c.weight": blocks()[0]}
     found = probe(tmp_path, tensors)
-    assert about(found) == [(Code.FP8_SCALE_MISSING, Severity.DAMAGE)]
+    assert about(found) == [(Fp8Code.FP8_SCALE_MISSING, Severity.DAMAGE)]
     assert one(found).tensor == "c.weight"
 
 
 def test_weights_that_were_cast_without_any_scale_are_only_noted(tmp_path: Path) -> None:
     found = probe(tmp_path, {"c.weight": blocks()[0], "d.weight": blocks()[0].clone()})
-    assert set(about(found)) == {(Code.FP8_SCALE_MISSING, Severity.NOTE)}
+    assert set(about(found)) == {(Fp8Code.FP8_SCALE_MISSING, Severity.NOTE)}
 
 
 @pytest.mark.parametrize("shape", [(2, 2), (320,), (2, 3, 1)])
 def test_a_scale_of_another_shape_is_of_another_weight(shape: tuple[int, ...], tmp_path: Path) -> None:
     found = probe(tmp_path, whole() | {"a.weight_scale_inv": torch.ones(shape)})
-    assert about(found) == [(Code.FP8_SCALE_SHAPE, Severity.DAMAGE)]
+    assert about(found) == [(Fp8Code.FP8_SCALE_SHAPE, Severity.DAMAGE)]
     assert one(found).expected == "1 or 256 or 2×3"
 
 
@@ -133,7 +134,7 @@ def test_a_scale_that_is_no_positive_number_is_damage(value: float, tmp_path: Pa
     tensors = whole()
     tensors["a.weight_scale_inv"][1, 2] = value
     found = probe(tmp_path, tensors)
-    assert about(found) == [(Code.FP8_SCALE_INVALID, Severity.DAMAGE)]
+    assert about(found) == [(Fp8Code.FP8_SCALE_INVALID, Severity.DAMAGE)]
     assert (one(found).actual, one(found).path) == ("1", "model.safetensors")
 
 
@@ -165,7 +166,7 @@ def test_a_stale_scale_is_noted_by_the_range_that_its_codes_leave_unused(tmp_pat
     values[:128, :128] /= 8
     scale[0, 0] *= 8
     found = probe(tmp_path, {"a.weight": values.to(torch.float8_e4m3fn), "a.weight_scale_inv": scale})
-    assert about(found) == [(Code.FP8_RANGE_UNUSED, Severity.NOTE)]
+    assert about(found) == [(Fp8Code.FP8_RANGE_UNUSED, Severity.NOTE)]
     assert "1 of 6 blocks" in one(found).message
 
 
@@ -187,7 +188,7 @@ def test_scales_in_another_file_of_the_save_and_the_models_own_block_size_are_fo
     assert [finding for finding in found.findings if finding.code.value.startswith("fp8")] == []
     config = {"quantization_config": {"weight_block_size": [64, -1]}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert Code.FP8_SCALE_SHAPE in {finding.code for finding in ckpttool.fp8_probe(str(tmp_path)).findings}
+    assert Fp8Code.FP8_SCALE_SHAPE in {finding.code for finding in ckpttool.fp8_probe(str(tmp_path)).findings}
 
 
 def test_damage_ends_with_10_and_a_whole_checkpoint_with_0(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.units import Step
+from ckpttool.fp8.findings import Fp8Code
 from ckpttool.fp8.model.curves import (
     Comparison,
     CurveClass,
@@ -202,14 +202,14 @@ class TestWhatCannotBeTold:
         one, two = runs.run(), runs.run()
         answer = compare(curve(one, rate=1e-3), curve(two, rate=1.02e-3), terms=Terms())
         assert (answer.kind, answer.matters) == (CurveClass.INCONCLUSIVE, None)
-        assert [finding.code for finding in answer.findings] == [Code.FP8_LR_DIFFERS]
+        assert [finding.code for finding in answer.findings] == [Fp8Code.FP8_LR_DIFFERS]
         assert compare(curve(one, rate=1e-3), curve(two, rate=1.005e-3), terms=Terms()).findings == ()
 
     def test_another_logging_interval_is_no_comparison_but_for_validations(self) -> None:
         runs = Runs(8)
         one, two = curve(runs.run()), curve(runs.run()[::5], every=5)
         (finding,) = compare(one, two, terms=Terms()).findings
-        assert finding.code is Code.FP8_INTERVAL_DIFFERS
+        assert finding.code is Fp8Code.FP8_INTERVAL_DIFFERS
         assert compare(one, two, terms=Terms(metric=CurveMetric.VALIDATION)).findings == ()
 
 

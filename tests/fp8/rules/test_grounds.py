@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ckpttool.core.domain.finding import Code, unknown
+from ckpttool.core.domain.finding import unknown
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.units import Step
+from ckpttool.fp8.findings import Fp8Code
 from ckpttool.fp8.model.curves import Comparison, CurveClass, Onset, PairedBy, Terms
 from ckpttool.fp8.rules.compare import compare
 from ckpttool.fp8.rules.grounds import (
@@ -40,7 +41,7 @@ def test_a_gap_that_began_somewhere_can_be_explained() -> None:
     [
         (replace(WORSE, kind=CurveClass.MATCH), "nothing to explain"),
         (replace(WORSE, kind=CurveClass.TRANSIENT), "came back by itself"),
-        (replace(WORSE, findings=(unknown(Code.FP8_LR_DIFFERS, "other rates"),)), "cannot be compared: other rates"),
+        (replace(WORSE, findings=(unknown(Fp8Code.FP8_LR_DIFFERS, "other rates"),)), "cannot be compared: other rates"),
         (SHORT, "9 pairs of values are too few"),
         (replace(WORSE, by=PairedBy.SAMPLES), "different batch sizes"),
         (replace(WORSE, onset=None), "since when"),

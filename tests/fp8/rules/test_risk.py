@@ -8,6 +8,7 @@ from ckpttool.core.domain.dtype import DType
 from ckpttool.core.domain.finding import Code, Severity
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.shard import TensorEntry
+from ckpttool.fp8.findings import Fp8Code
 from ckpttool.fp8.model.fp8 import Fp8Format, Recipe
 from ckpttool.fp8.model.probe import (
     CastNumbers,
@@ -231,8 +232,8 @@ def test_a_gate_that_amplifies_one_unit_four_times_as_much_as_most_is_noted_and_
     assert [gate.name for gate in gates] == ["a", "b", "c", "d"]
     found = aligned(gates)
     assert [(finding.code, finding.severity, finding.tensor) for finding in found] == [
-        (Code.SWIGLU_ALIGNED, Severity.NOTE, "a"),
-        (Code.SWIGLU_ALIGNED, Severity.NOTE, "b"),
+        (Fp8Code.SWIGLU_ALIGNED, Severity.NOTE, "a"),
+        (Fp8Code.SWIGLU_ALIGNED, Severity.NOTE, "b"),
     ]
 
 

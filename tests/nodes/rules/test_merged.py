@@ -14,6 +14,7 @@ from ckpttool.core.domain.shard import FileStamp, FormatName, ShardRole
 from ckpttool.core.domain.units import ByteCount, Rank
 from ckpttool.core.domain.verdict import Level, ShardDigest, ShardReport
 from ckpttool.core.errors import ExitCode
+from ckpttool.nodes.findings import NodesCode
 from ckpttool.nodes.model import Copy, Merge, Seat
 from ckpttool.nodes.rules.merged import with_merge, with_warning
 from tests.support.inventories import checkpoint, tree
@@ -233,7 +234,7 @@ def test_parts_that_a_look_of_the_same_name_left_long_before_are_noted(
     seats = [seat(number, of=4, began=LATER + int(at * 3600 * SECOND)) for number, at in enumerate(starts, 1)]
     found = judged(one, merged(*seats, held=held(one, 0, 1, 2, 3))).findings
     assert [each.message.partition(" of the same name")[0] for each in found] == ([said] if said else [])
-    assert all(each.severity is Severity.NOTE and each.code is Code.PART_STALE for each in found)
+    assert all(each.severity is Severity.NOTE and each.code is NodesCode.PART_STALE for each in found)
     many = [seat(number, of=30, began=LATER) for number in range(1, 30)]
     (old,) = judged(saved(0), merged(*many, seat(30, began=2 * LATER), held=held(saved(0), 29))).findings[:1]
     assert " and 21 more looked" in old.message
@@ -408,11 +409,13 @@ def test_a_save_that_is_whole_by_a_word_for_it_lacks_nothing_that_was_shared_out
     assert told(judged(saved(0, 1, 2), merge)) == {"not-looked-at": "unknown"}
     assert told(judged(saved(0, 1, 2), merge, declared=(3,))) == {"not-looked-at": "note"}
     elsewhere = replace(merge, seats=tuple(replace(each, disk=f"own {each.number}") for each in merge.seats))
-    assert Code.NOT_LOOKED_AT not in {each.code for each in judged(saved(0, 1, 2), elsewhere, declared=(3,)).findings}
+    assert NodesCode.NOT_LOOKED_AT not in {
+        each.code for each in judged(saved(0, 1, 2), elsewhere, declared=(3,)).findings
+    }
 
 
 CHANGED = Finding(code=Code.CHANGED_WHILE_READING, severity=Severity.UNKNOWN, message="was another file", path="x")
-TWICE = Finding(code=Code.RANK_ON_SEVERAL_NODES, severity=Severity.SUSPECT, message="lies on a and b", path="x")
+TWICE = Finding(code=NodesCode.RANK_ON_SEVERAL_NODES, severity=Severity.SUSPECT, message="lies on a and b", path="x")
 RECORD = Finding(code=Code.UNREADABLE, severity=Severity.UNKNOWN, message="cannot be read", path="10_2/common.json")
 
 

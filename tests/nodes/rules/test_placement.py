@@ -16,6 +16,7 @@ from ckpttool.core.domain.units import Rank
 from ckpttool.core.domain.verdict import Level
 from ckpttool.core.errors import ExitCode
 from ckpttool.core.render.answers.plan import plan_document
+from ckpttool.nodes.findings import NodesCode
 from ckpttool.nodes.model import Home, Merge, Seat
 from ckpttool.nodes.rules.placement import Placement, not_everywhere, placement_of, stale_copies, with_placement
 from tests.support.inventories import checkpoint
@@ -247,7 +248,7 @@ class TestWhatEveryMachineReads:
             self.seen("m01", blind={2: "EACCES"}),
         ):
             (found,) = not_everywhere(self.READ, told)
-            assert (found.severity, found.code) == (Severity.UNKNOWN, Code.PART_MISSING)
+            assert (found.severity, found.code) == (Severity.UNKNOWN, NodesCode.PART_MISSING)
 
     def test_no_command_brings_what_nobody_has(self) -> None:
         damaged = not_everywhere(self.READ, self.seen("m0", ""))[-1]

@@ -1,0 +1,43 @@
+"""Every code by its name, for the library. Rows of trainers and features are imported if one of them is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ckpttool.core import findings as core
+
+if TYPE_CHECKING:
+    from ckpttool.fp8.findings import Fp8Code
+    from ckpttool.guard.findings import GuardCode
+    from ckpttool.health.findings import HealthCode
+    from ckpttool.nodes.findings import NodesCode
+    from ckpttool.replicas.findings import ReplicasCode
+    from ckpttool.watch.findings import WatchCode
+
+    class Code(core.Code, HealthCode, ReplicasCode, NodesCode, GuardCode, Fp8Code, WatchCode):
+        """Every kind of finding. A promise to scripts: codes are added, never renamed."""
+
+else:
+
+    class _All(core.Rows):
+        """What `Code` is as a class: it lists its rows and finds them by name or code, as an enum does."""
+
+        def __iter__(self) -> Iterator[core.Row]:
+            from ckpttool.core.extensions import rows
+
+            return rows()
+
+        def __call__(self, code: str) -> core.Row:
+            from ckpttool.core.extensions import row_of
+
+            return row_of(code)
+
+        def __getattr__(self, name: str) -> core.Row:
+            for row in self:
+                if row.name == name:
+                    return row
+            raise AttributeError(f"no finding has the code {name}")
+
+    class Code(core.Code, metaclass=_All):
+        """Every kind of finding. A promise to scripts: codes are added, never renamed."""
