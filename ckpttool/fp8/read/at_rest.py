@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ckpttool.core.domain.contents import elements_in
 from ckpttool.core.domain.dtype import DType
@@ -28,8 +28,7 @@ from ckpttool.core.verify.kernels.floats import FLOATS
 from ckpttool.core.verify.kernels.fold import numpy
 from ckpttool.fp8.findings import Fp8Code
 from ckpttool.fp8.model.probe import TensorNumbers
-from ckpttool.fp8.read.kernel_codes import Codes, largest_codes
-from ckpttool.fp8.read.kernel_sample import matrix_of
+from ckpttool.fp8.read.kernel_sample import data_of, matrix_of, parts_of, zero_nonfinite
 from ckpttool.inspect.read_contents import opened_shard
 
 if TYPE_CHECKING:
@@ -135,7 +134,7 @@ def at_rest(
     shared = None if scale is None else _shared_by(entry, scale[0].shape, scales.block)
     buffer = memoryview(bytearray(BLOCK_BYTES))
     size = shared or (max(matrix.rows, 1), max(matrix.columns, 1))
-    codes = largest_codes(source, entry, block=size, buffer=buffer, passed=passed)
+    codes = _largest_codes(source, entry, block=size, buffer=buffer, passed=passed)
     if scale is None:
         findings = _without(task.path, entry, any_there=scales.any_there)
     elif shared is None:
@@ -162,17 +161,78 @@ def at_rest(
         live=None,
         recipes=(),
     )
-    stat = TensorStat(
-        name=entry.name,
-        dtype=entry.dtype.value,
-        elements=elements,
-        nans=codes.nans,
-        infinities=codes.infinities,
+    return numbers, stat_of(numbers, codes.nans), findings
+
+
+def stat_of(numbers: TensorNumbers, nans: int) -> TensorStat:
+    """Return how many of a tensor's numbers are not finite, as findings about that are made of it."""
+    return TensorStat(
+        name=numbers.name,
+        dtype=numbers.dtype,
+        elements=numbers.elements,
+        nans=nans,
+        infinities=numbers.nonfinite - nans,
         absmax=numbers.amax or 0.0,
         norm=0.0,
         denormal_only=False,
     )
-    return numbers, stat, findings
+
+
+class _Codes(NamedTuple):
+    """What a pass over codes saw."""
+
+    largest: Array
+    """Of each block, without its sign, by its row and column of blocks; NaN and infinity count as zero."""
+    nans: int
+    infinities: int
+
+
+def _largest_codes(
+    source: ByteSource,
+    entry: TensorEntry,
+    *,
+    block: tuple[int, int],
+    buffer: memoryview,
+    passed: Callable[[int], None] | None = None,
+) -> _Codes:
+    """Read a tensor of eight bits once.
+
+    Args:
+        source: The open file.
+        entry: Which; its type is in `FLOATS`.
+        block: Rows and columns that share a scale; those at the edges may be smaller.
+        buffer: Memory to reuse, of at least `BLOCK_BYTES`.
+        passed: Told after each piece how many bytes it had.
+
+    Raises:
+        OSError: The disk did not answer, or the file was cut meanwhile.
+    """
+    np: Any = numpy()
+    matrix, layout = matrix_of(entry.name, entry.shape), FLOATS[entry.dtype]
+    height, width = block
+    largest = np.zeros((-(-matrix.rows // height), -(-matrix.columns // width)), np.uint8)
+    nans = infinities = begin = 0
+    for data in data_of(source, entry, matrix.columns, buffer):
+        codes = np.bitwise_and(np.frombuffer(data, np.uint8), np.uint8(layout.magnitude_mask))
+        more_nans, more_infinities = zero_nonfinite(codes, layout)
+        nans, infinities = nans + more_nans, infinities + more_infinities
+        for row, column, part in parts_of(codes, begin, matrix.columns):
+            down, across = _starts(row, len(part), height), _starts(column, part.shape[1], width)
+            blocks = part if height == 1 else np.maximum.reduceat(part, down, axis=0)
+            blocks = (
+                blocks.max(axis=1, keepdims=True) if len(across) == 1 else np.maximum.reduceat(blocks, across, axis=1)
+            )
+            region = largest[row // height :, column // width :][: blocks.shape[0], : blocks.shape[1]]
+            np.maximum(region, blocks, out=region)
+        begin += len(codes)
+        if passed is not None:
+            passed(len(data))
+    return _Codes(largest, nans, infinities)
+
+
+def _starts(begin: int, length: int, size: int) -> list[int]:
+    """Return where blocks begin in a stretch, counted from its own beginning."""
+    return [0, *range(size - begin % size, length, size)]
 
 
 def _shared_by(entry: TensorEntry, shape: tuple[int, ...], block: tuple[int, int]) -> tuple[int, int] | None:
@@ -228,7 +288,7 @@ def _invalid(path: str, entry: TensorEntry, values: Array) -> tuple[Finding, ...
     return (damage(Fp8Code.FP8_SCALE_INVALID, message, path=path, tensor=entry.name, expected="0", actual=str(bad)),)
 
 
-def _range(path: str, entry: TensorEntry, codes: Codes) -> tuple[Finding, ...]:
+def _range(path: str, entry: TensorEntry, codes: _Codes) -> tuple[Finding, ...]:
     """Note that blocks leave the upper part of the format's range unused."""
     np: Any = numpy()
     layout = FLOATS[entry.dtype]

@@ -1,20 +1,68 @@
-"""Scores of downstream tasks, as lm-evaluation-harness writes them."""
+"""Downstream tasks of two models whose losses match: their scores, and whether export, recipe, or nothing moved them.
+
+Source:
+    Scores are those of lm-evaluation-harness, as it writes them.
+"""
 
 from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ckpttool.core.domain.units import ByteCount
 from ckpttool.core.errors import UsageError
 from ckpttool.core.formats.strict_json import Json, ParseError, get_object, parse_object
 from ckpttool.core.logs.reading import open_log
-from ckpttool.fp8.model.curves import TaskScore
+from ckpttool.fp8.model.curves import CurveClass, Downstream, Evals, TaskChange, TaskScore
 
 _LIMIT = ByteCount(64 << 20)
 _METRICS = ("acc_norm", "acc", "exact_match", "em", "f1", "mc2")
 """From 0 to 1, more is better; the first that a task has counts."""
+
+_POINT = 0.01
+_ERRORS = 2
+_NEARLY_ALL = 0.8
+_LEAST_TASKS = 3
+"""Of one or two nobody can say that they are all."""
+_DROP = 0.03
+
+
+def compare_tasks(baseline: Sequence[TaskScore], candidate: Sequence[TaskScore], kind: CurveClass) -> Evals:
+    """Hold the scores of two models against each other, task by task.
+
+    Args:
+        baseline: Of the model that is trusted.
+        candidate: Of the one that is judged.
+        kind: What their losses say; only where they match do tasks tell more.
+    """
+    by_task = {(score.task, score.metric): score for score in candidate}
+    tasks = tuple(
+        TaskChange(
+            task=score.task,
+            metric=score.metric,
+            baseline=score.value,
+            candidate=counterpart.value,
+            error=_error_of(score, counterpart),
+        )
+        for score in sorted(baseline, key=lambda score: score.task)
+        if (counterpart := by_task.get((score.task, score.metric))) is not None
+    )
+    changed = tuple(task.task for task in tasks if abs(task.change) > max(_POINT, _ERRORS * (task.error or 0.0)))
+    dropped = tuple(task.task for task in tasks if task.change <= -_DROP and task.z is not None and task.z <= -_ERRORS)
+    verdict = None
+    if kind in {CurveClass.MATCH, CurveClass.SPIKES}:
+        verdict = Downstream.SOME if dropped else Downstream.NONE
+        if len(tasks) >= _LEAST_TASKS and len(changed) >= _NEARLY_ALL * len(tasks):
+            verdict = Downstream.ALL
+    return Evals(tasks=tasks, changed=changed, dropped=dropped, verdict=verdict)
+
+
+def _error_of(score: TaskScore, counterpart: TaskScore) -> float | None:
+    """Return the standard error of the difference; None if either is not known."""
+    if score.error is None or counterpart.error is None:
+        return None
+    return math.hypot(score.error, counterpart.error)
 
 
 def read_evals(path: str) -> tuple[TaskScore, ...]:
@@ -36,9 +84,8 @@ def read_evals(path: str) -> tuple[TaskScore, ...]:
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"--evals: {path} cannot be read: {why}") from None
     inside = {*_members(document.get("group_subtasks"))}
-    scores = [
-        score for task, scores in sorted(results.items()) if task not in inside and (score := _score(task, scores))
-    ]
+    scored = (_score(task, scores) for task, scores in sorted(results.items()) if task not in inside)
+    scores = [score for score in scored if score is not None]
     if not scores:
         raise UsageError(f"--evals: {path} has no task with a score that ckpttool knows ({', '.join(_METRICS)})")
     return tuple(scores)

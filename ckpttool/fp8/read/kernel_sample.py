@@ -14,7 +14,7 @@ from ckpttool.core.domain.shard import TensorEntry
 from ckpttool.core.storage.base import ByteSource
 from ckpttool.core.storage.stream import BLOCK_BYTES, read_blocks
 from ckpttool.core.verify.kernels.elements import pieces
-from ckpttool.core.verify.kernels.floats import FLOATS
+from ckpttool.core.verify.kernels.floats import FLOATS, FloatLayout
 from ckpttool.core.verify.kernels.fold import numpy
 
 if TYPE_CHECKING:
@@ -140,11 +140,8 @@ def take(
         for row, column, part in parts_of(patterns, begin, matrix.columns):
             across, down = part.max(axis=1), part.max(axis=0)
             if down.max() > layout.largest_finite:
-                bad = part > layout.largest_finite
-                endless = int(np.count_nonzero(part == layout.infinity)) if layout.infinity is not None else 0
-                infinities += endless
-                nans += int(np.count_nonzero(bad)) - endless
-                part[bad] = 0
+                more_nans, more_infinities = zero_nonfinite(part, layout)
+                nans, infinities = nans + more_nans, infinities + more_infinities
                 across, down = part.max(axis=1), part.max(axis=0)
             np.maximum(row_max[row : row + len(part)], across, out=row_max[row : row + len(part)])
             np.maximum(column_max[column : column + len(down)], down, out=column_max[column : column + len(down)])
@@ -153,6 +150,16 @@ def take(
         if passed is not None:
             passed(len(data))
     return Sample(matrix, row_max, column_max, places, tiles, nans, infinities)
+
+
+def zero_nonfinite(magnitudes: Array, layout: FloatLayout) -> tuple[int, int]:
+    """Count NaN and infinities among patterns without a sign, and make them zero."""
+    np: Any = numpy()
+    bad = magnitudes > layout.largest_finite
+    infinities = 0 if layout.infinity is None else int(np.count_nonzero(magnitudes == layout.infinity))
+    nans = int(np.count_nonzero(bad)) - infinities
+    magnitudes[bad] = 0
+    return nans, infinities
 
 
 def every_tile(

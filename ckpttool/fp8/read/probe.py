@@ -21,7 +21,15 @@ from ckpttool.core.verify.kernels.fold import numpy
 from ckpttool.core.verify.observation import Observation
 from ckpttool.fp8.model.fp8 import Recipe
 from ckpttool.fp8.model.probe import CastNumbers, GatedNumbers, Lines, ProbeQuestion, TensorNumbers
-from ckpttool.fp8.read.at_rest import AT_REST, NOTHING_BESIDE, SCALE_WORDS, OtherFiles, ScalesAtRest, at_rest
+from ckpttool.fp8.read.at_rest import (
+    AT_REST,
+    NOTHING_BESIDE,
+    SCALE_WORDS,
+    OtherFiles,
+    ScalesAtRest,
+    at_rest,
+    stat_of,
+)
 from ckpttool.fp8.read.kernel_cast import scales
 from ckpttool.fp8.read.kernel_numbers import ONE_SCALE, WIDE_BITS, CastSums, Scales, Tile, lines
 from ckpttool.fp8.read.kernel_sample import FLOATING, SIDE, Sample, every_tile, magnitudes, take
@@ -184,11 +192,15 @@ class _Prober:
         Raises:
             OSError: The disk did not answer, or the file was cut meanwhile.
         """
+        np: Any = numpy()
         sample = take(self._source, entry, buffer=self._buffer, passed=self._passed)
         rows, columns = (self._values(maxima, entry) for maxima in (sample.row_max, sample.column_max))
         elements = elements_in(entry.shape)
         amax = float(rows.max()) if elements else None
         results = self._cast(entry, sample, amax or 0.0, (rows, columns))
+        live = None
+        if sample.matrix.is_matrix:
+            live = Lines(rows=int(np.count_nonzero(rows)), columns=int(np.count_nonzero(columns)))
         numbers = TensorNumbers(
             name=entry.name,
             path=task.path,
@@ -201,20 +213,10 @@ class _Prober:
             nonfinite=sample.nans + sample.infinities,
             amax_over_rms=None if not results.rms or amax is None else amax / results.rms,
             bits=None if not results.least or not amax else math.log2(amax / results.least),
-            live=_live(rows, columns) if sample.matrix.is_matrix else None,
+            live=live,
             recipes=results.casts,
         )
-        stat = TensorStat(
-            name=entry.name,
-            dtype=entry.dtype.value,
-            elements=elements,
-            nans=sample.nans,
-            infinities=sample.infinities,
-            absmax=amax or 0.0,
-            norm=0.0,
-            denormal_only=False,
-        )
-        return numbers, stat
+        return numbers, stat_of(numbers, sample.nans)
 
     def _values(self, patterns: Array, entry: TensorEntry) -> Array:
         return magnitudes(patterns, entry.dtype, as_stored=self._question.as_stored)
@@ -284,11 +286,6 @@ def _least(values: Array) -> float:
     np: Any = numpy()
     least = int((values.view(np.uint32) - np.uint32(1)).min()) + 1  # zero wraps, and is the largest
     return float(np.uint32(least).view(np.float32)) if least <= _LARGEST else math.inf
-
-
-def _live(rows: Array, columns: Array) -> Lines:
-    np: Any = numpy()
-    return Lines(rows=int(np.count_nonzero(rows)), columns=int(np.count_nonzero(columns)))
 
 
 def _cast_numbers(sums: CastSums, amax: float, largest: tuple[Array, Array] | None, *, is_exact: bool) -> CastNumbers:

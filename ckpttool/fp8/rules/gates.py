@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
 
 from ckpttool.core.domain.units import Step
 from ckpttool.fp8.model.curves import Curve
@@ -141,7 +140,9 @@ def operands_as_planned(trial: Trial, arithmetic: RunArithmetic, *, needs_config
             AsPlanned.NO,
             f"its debug config {arithmetic.config_missing} was not found, so it ran as the candidate does",
         )
-    layers = by_layer(arithmetic.operands)
+    layers: dict[str, list[OperandSeen]] = {}
+    for operand in arithmetic.operands:
+        layers.setdefault(operand.layer, []).append(operand)
     in_fp8 = [layer for layer, of in layers.items() if any(operand.computed != (Computed.HIGH,) for operand in of)]
     if not layers:
         return AsPlanned.UNKNOWN, "its logs do not say what each operand did"
@@ -169,11 +170,3 @@ def _expected(trial: Trial, gemm: Gemm, operand: Operand) -> frozenset[Computed]
     if trial.operand in {None, operand} or gemm not in trial.products.changed:
         return _ALLOWED[arithmetic]
     return _ALLOWED[Arithmetic.BF16 if arithmetic is Arithmetic.FAKE else Arithmetic.FP8]
-
-
-def by_layer(operands: Iterable[OperandSeen]) -> Mapping[str, Sequence[OperandSeen]]:
-    """Return what is told of each layer."""
-    layers: dict[str, list[OperandSeen]] = {}
-    for operand in operands:
-        layers.setdefault(operand.layer, []).append(operand)
-    return layers

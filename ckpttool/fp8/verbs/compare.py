@@ -10,7 +10,6 @@ from ckpttool.core.errors import UsageError
 from ckpttool.fp8.model.curves import Curve, CurvesAnswer, CurvesQuestion, PairedBy, Terms
 from ckpttool.fp8.rules.align import batch_size, curve_of
 from ckpttool.fp8.rules.compare import compare
-from ckpttool.fp8.rules.evals import compare_tasks
 from ckpttool.health.model.reading import LogReading
 from ckpttool.trainers.registry import log_reader
 
@@ -62,7 +61,7 @@ def fp8_compare(question: CurvesQuestion) -> CurvesAnswer:
     readings = [LogReading.of(log) for log in runs.logs]
     evals = None
     if question.evals is not None:
-        from ckpttool.fp8.read.evals import read_evals
+        from ckpttool.fp8.read.evals import compare_tasks, read_evals
 
         baseline_evals, candidate_evals = map(read_evals, question.evals)
         evals = compare_tasks(baseline_evals, candidate_evals, comparison.kind)

@@ -22,8 +22,8 @@ from ckpttool.fp8.model.curves import (
     Terms,
     Tolerance,
 )
+from ckpttool.fp8.read.evals import compare_tasks
 from ckpttool.fp8.rules.compare import compare
-from ckpttool.fp8.rules.evals import compare_tasks
 from tests.fp8.rules.curves import Runs, curve
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ckpttool.fp8.model.curves import CurveClass, Downstream, TaskScore
-from ckpttool.fp8.rules.evals import compare_tasks
+from ckpttool.fp8.read.evals import compare_tasks
 
 NAMES = ("arc", "boolq", "hellaswag", "mmlu", "piqa")
 
