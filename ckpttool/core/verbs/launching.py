@@ -20,7 +20,6 @@ from ckpttool.core.verbs.preflighting import (
     assert_startable,
     assert_told_by_its_user,
     judged,
-    judged_with_start,
 )
 from ckpttool.core.verbs.resolving import resolve
 from ckpttool.core.verbs.scanning import Where, tree_question
@@ -71,7 +70,7 @@ def launch(  # noqa: PLR0913  # the last two are what the machine says, where it
         return _refused(judged(preflight_question, base, answer, disk).answer)
     job = _job(base.run, decision, order)
     commands, devices = (None, None) if job is None else (target.commands(job), job.nodes * job.devices_per_node)
-    ready = judged_with_start(replace(preflight_question, devices=devices), base, answer, disk)
+    ready = judged(replace(preflight_question, devices=devices), base, answer, disk)
     edited = ready.launch_config()
     if ready.plan is None or edited is None or commands is None:
         return _refused(ready.answer)

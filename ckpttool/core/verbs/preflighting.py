@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ckpttool.core.decide import preflight as judge
 from ckpttool.core.decide.inline_allow import allowed_in
-from ckpttool.core.domain.checkpoint import Inventory
 from ckpttool.core.domain.data_position import skip_of
-from ckpttool.core.domain.finding import Code, Finding, Row
+from ckpttool.core.domain.finding import Code, Finding
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
@@ -57,78 +56,29 @@ def preflight(
     """
     if not isinstance(question, PreflightQuestion):
         question = PreflightQuestion(config=os.fspath(question), tree=tree_question(tree))
-    disk = disk or LocalDisk()
-    if question.config is None:
-        return _without_config(question, disk, node)
-    config = read_or_check(question.config, question.allowed, devices=question.devices)
-    first = config_check(question.config, config)
-    if isinstance(config, Check):
-        return _cut_short(question, [first], _AFTER_CONFIG)
+    config: BaseConfig | None = None
+    before: tuple[Check, ...] = ()
+    if question.config is not None:
+        read = read_or_check(question.config, question.allowed, devices=question.devices)
+        before = (config_check(question.config, read),)
+        if isinstance(read, Check):
+            return _cut_short(question, before, _AFTER_CONFIG)
+        config = read
+    asked = question.tree if config is None else replace(question.tree, config=config.run)
     try:
-        answer = resolve(replace(question.tree, config=config.run), question.choice, question.data, node=node)
-        trainer = answer.tree.trainer
-        if trainer is not None and (trainer.launch is None or not is_local(answer.tree.inventory.root)):
-            return _told_by_hand(question, answer, disk, config=config.run, before=(first,))
-        ready = judged(question, config, answer, disk).answer
-        *before, of_disk = ready.checks
-        start = _start_check(_teller(question, answer), answer, judged_start(answer))
-        return replace(ready, checks=(*before, start, of_disk))
+        answer = resolve(asked, question.choice, question.data, node=node)
+        if config is None or _is_told_by_its_user(answer.tree):
+            context = _by_hand(question, config, answer, disk or LocalDisk())
+        else:
+            context = _by_config(question, config, answer, disk or LocalDisk())
+        return _answered(context._replace(start=judged_start(answer)), CHECKS)
     except CkptToolError as error:
-        return _cut_short(question, [first, _stopped("checkpoint", error)], _AFTER_CONFIG[1:])
+        return _cut_short(question, (*before, _stopped("checkpoint", error)), _AFTER_CONFIG[1:])
 
 
-def _without_config(question: PreflightQuestion, disk: Disk, node: Node | None) -> Preflight:
-    """Judge a start where there is no config to look at."""
-    try:
-        answer = resolve(question.tree, question.choice, question.data, node=node)
-        return _told_by_hand(question, answer, disk)
-    except CkptToolError as error:
-        return _cut_short(question, [_stopped("checkpoint", error)], _AFTER_CONFIG[1:])
-
-
-def _told_by_hand(
-    question: PreflightQuestion,
-    answer: Answer,
-    disk: Disk,
-    *,
-    config: RunConfig | None = None,
-    before: tuple[Check, ...] = (),
-) -> Preflight:
-    """Judge a start for which `launch` writes no config: its user tells the trainer what to load."""
-    decision, inventory, teller = answer.decision, answer.tree.inventory, _teller(question, answer)
-    plan = decision if isinstance(decision, ResumePlan) else None
-    checks_by_name = judge.by_check(decision, config, strict=question.strict, view=question.view)
-    launch = _launch_by_hand(teller, answer, plan, checks_by_name["launch"])
-    coming = NextSaves(folder=inventory.root, inside=(), count=1, stays=None)
-    is_readable = answer.tree.is_in_folder
-    need = _disk_needs(coming, answer.tree, plan, disk) if is_readable else None
-    checks = (
-        *before,
-        teller.check(
-            "checkpoint", summaries.checkpoint_summary(decision), checks_by_name["checkpoint"], _nothing(decision)
-        ),
-        _health_check(teller, inventory, plan, checks_by_name["health"]),
-        launch,
-        _start_check(teller, answer, judged_start(answer)),
-        _disk_check(teller, need) if is_readable or plan is None else _NO_DISK,
-    )
-    return _answered(question, answer, checks, need)
-
-
-_NO_DISK = Check(name="disk", summary="not judged: the tree is not on a disk of this machine", unsure=True)
-
-
-def _launch_by_hand(teller: _Teller, answer: Answer, plan: ResumePlan | None, findings: Iterable[Finding]) -> Check:
-    trainer = answer.tree.trainer
-    if plan is None:
-        return _skipped(teller.check("launch", "nothing was chosen", findings))
-    if trainer is not None and trainer.launch is not None:
-        why = "no --config"
-        if answer.question.config is not None:
-            why = "a training loads from a folder: copy the tree to one, and `launch --load-checkpoint` that"
-        return replace(teller.check("launch", f"not judged: {why}", findings), unsure=True)
-    title = "nobody" if trainer is None else trainer.title
-    return teller.check("launch", summaries.told_summary(plan, trainer=title), findings)
+def _is_told_by_its_user(tree: Tree) -> bool:
+    """Tell whether `launch` writes no config for a tree; of a lone file nobody knows how a training starts from it."""
+    return tree.trainer is not None and (tree.trainer.launch is None or not is_local(tree.inventory.root))
 
 
 def assert_told_by_its_user(tree: Tree) -> None:
@@ -142,24 +92,7 @@ def assert_told_by_its_user(tree: Tree) -> None:
         raise UsageError(f"{tree.trainer.title} is started with a config: {advice}")
 
 
-def _nothing(decision: ResumePlan | NoResumePoint) -> ExitCode | None:
-    is_nothing = isinstance(decision, NoResumePoint) and decision.is_sure
-    return ExitCode.NOTHING_TO_RESUME if is_nothing else None
-
-
-def _answered(question: PreflightQuestion, answer: Answer, checks: tuple[Check, ...], needs: _Needs) -> Preflight:
-    return Preflight(
-        config=question.config,
-        root=answer.tree.inventory.root,
-        checks=checks,
-        decision=answer.decision,
-        disk=needs[0] if isinstance(needs, tuple) else None,
-        resolved_from=answer.tree.resolved_from,
-        view=question.view,
-    )
-
-
-def _cut_short(question: PreflightQuestion, checks: list[Check], remaining: Sequence[str]) -> Preflight:
+def _cut_short(question: PreflightQuestion, checks: tuple[Check, ...], remaining: Sequence[str]) -> Preflight:
     skipped = [Check(name=name, summary="not looked at", skipped=True) for name in remaining]
     return Preflight(config=question.config, root=None, checks=(*checks, *skipped), view=question.view)
 
@@ -169,35 +102,185 @@ def _stopped(name: str, error: CkptToolError) -> Check:
     return Check(name=name, summary="no answer", reasons=(Reason(finding=finding),), stopped=error.exit_code)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Teller:
-    """Makes reasons of findings: what was accepted becomes a note, and paths become such as can be opened."""
+_Needs: TypeAlias = "tuple[DiskNeed, ...] | Finding | None"
+"""Of each disk, that with the least room first; or why it is not known; None where there is no save to go by."""
 
-    config: str
-    root: str
-    allowed: tuple[Row, ...]
-    named: frozenset[str]
-    """Logs and a health file, as the user gave them."""
+
+class Context(NamedTuple):
+    """What is known of a launch: of this each check says its own."""
+
+    question: PreflightQuestion
+    answer: Answer
+    config: BaseConfig | None
+    """None: there is none."""
+    plan: ResumePlan | None
+    """With the path that the trainer loads; None: nothing was chosen."""
+    edited: LaunchConfig | CkptToolError | None
+    """The launch config, or why there is none; None where nothing was chosen, or its user tells the trainer."""
+    findings: Mapping[str, tuple[Finding, ...]]
+    """What is known of the decision, by the name of the check that says it."""
+    needs: _Needs
+    start: JudgedStart | None = None
+    """What the start would load; None: nothing was chosen."""
 
     def check(self, name: str, summary: str, findings: Iterable[Finding], stopped: ExitCode | None = None) -> Check:
-        reasons = tuple(
-            Reason(finding=finding, file=self._file(finding.path)) for finding in judge.allow(findings, self.allowed)
-        )
+        """Make a check of findings: what was accepted becomes a note, and paths become such as can be opened."""
+        given = self._given()
+        allowed = judge.allow(findings, self.question.allowed)
+        reasons = tuple(Reason(finding=finding, file=self._file(finding.path, given)) for finding in allowed)
         return Check(name=name, summary=summary, reasons=reasons, stopped=stopped)
 
-    def _file(self, path: str | None) -> str | None:
-        """Findings name configs, logs and folders as the user gave them, and everything else relative to the root."""
-        if path is None or path in {self.config, *self.named} or os.path.isabs(path) or path.startswith(self.root):
+    def _file(self, path: str | None, given: Collection[str | None]) -> str | None:
+        """Return the path of a finding as it can be opened: it is as given, or relative to the root."""
+        root = self.answer.tree.inventory.root
+        if path is None or path in given or os.path.isabs(path) or path.startswith(root):
             return path
-        inside = os.path.join(self.root, path)
-        full_path = os.path.join(os.path.dirname(self.root), path)  # health_ckpts.json
+        inside = os.path.join(root, path)
+        full_path = os.path.join(os.path.dirname(root), path)  # health_ckpts.json
         return full_path if not os.path.lexists(inside) and os.path.lexists(full_path) else inside
 
+    def _given(self) -> set[str | None]:
+        """Return a config, logs and a health file as the user gave them."""
+        findings = self.answer.decision.findings
+        logs = {finding.path for finding in findings if finding.code is Code.LOG_UNREADABLE}
+        return {self.question.config or "", self.question.tree.health_file, self.answer.tree.book.path, *logs}
 
-def _teller(question: PreflightQuestion, answer: Answer) -> _Teller:
-    logs = [finding.path for finding in answer.decision.findings if finding.code is Code.LOG_UNREADABLE]
-    named = frozenset(path for path in (question.tree.health_file, answer.tree.book.path, *logs) if path is not None)
-    return _Teller(config=question.config or "", root=answer.tree.inventory.root, allowed=question.allowed, named=named)
+
+def _config(context: Context) -> Iterator[Check]:
+    """What is wrong with the config alone."""
+    if context.config is not None:
+        yield config_check(context.config.run.path, context.config)
+
+
+def _checkpoint(context: Context) -> Iterator[Check]:
+    """What was chosen, and why no newer one; or why nothing was."""
+    decision = context.answer.decision
+    is_nothing = isinstance(decision, NoResumePoint) and decision.is_sure
+    stopped = ExitCode.NOTHING_TO_RESUME if is_nothing else None
+    yield context.check("checkpoint", summaries.checkpoint_summary(decision), context.findings["checkpoint"], stopped)
+
+
+def _health(context: Context) -> Iterator[Check]:
+    """Whether the training was well when it was saved."""
+    findings = context.findings["health"]
+    if context.plan is None:
+        yield _skipped(context.check("health", "nothing was chosen", findings))
+        return
+    chosen = context.plan.point.checkpoint
+    recorded = context.answer.tree.inventory.checkpoints
+    same = next((checkpoint for checkpoint in recorded if checkpoint.key == chosen.key), chosen)
+    torn = any(finding.code is Code.HEALTH_UNREADABLE for finding in findings)
+    check = context.check("health", summaries.health_summary(chosen, same.health, torn=torn), findings)
+    yield replace(check, unsure=chosen.health is Health.UNKNOWN)
+
+
+def _launch(context: Context) -> Iterator[Check]:
+    """What the trainer does with it, and whether a launch config can be made."""
+    findings, plan, trainer = context.findings["launch"], context.plan, context.answer.tree.trainer
+    if plan is None:
+        yield _skipped(context.check("launch", "nothing was chosen", findings))
+    elif context.edited is None and trainer is not None and trainer.launch is not None:
+        why = "no --config"
+        if context.config is not None:
+            why = "a training loads from a folder: copy the tree to one, and `launch --load-checkpoint` that"
+        yield replace(context.check("launch", f"not judged: {why}", findings), unsure=True)
+    elif context.edited is None or context.config is None:
+        title = "nobody" if trainer is None else trainer.title
+        yield context.check("launch", summaries.told_summary(plan, trainer=title), findings)
+    elif isinstance(context.edited, CkptToolError):
+        problem = judge.not_editable(str(context.edited), context.question.config or "")
+        yield context.check("launch", "the base config cannot be edited", (*findings, problem))
+    else:
+        yield context.check("launch", _launch_summary(plan, context.config.run, context.edited), findings)
+
+
+def _start(context: Context) -> Iterator[Check]:
+    """What a start loads instead of what was chosen."""
+    start, plan = context.start, context.answer.decision
+    if start is None or not isinstance(plan, ResumePlan):
+        yield Check(name="start", summary="nothing was chosen", skipped=True)
+        return
+    findings, config = against_start(start, context.answer, plan), context.answer.question.config
+    silenced = () if config is None else allowed_in(config.text, findings)
+    remaining = [finding for finding in findings if finding not in silenced]
+    if start.lead == LAUNCHED:  # its lines are of a file that is not there
+        remaining = [replace(finding, line=None) for finding in remaining]
+    check = context.check("start", summaries.start_summary(start, plan), remaining)
+    allowed = tuple(Reason(finding=finding, file=finding.path) for finding in silenced)
+    yield replace(check, allowed=allowed, unsure=not start.is_known)
+
+
+def _disk(context: Context) -> Iterator[Check]:
+    """What the next saves lack."""
+    needs = context.needs
+    if context.plan is None:
+        yield Check(name="disk", summary="nothing was chosen", skipped=True)
+    elif needs is None:
+        yield Check(name="disk", summary="not judged: the tree is not on a disk of this machine", unsure=True)
+    elif isinstance(needs, Finding):
+        yield context.check("disk", "room unknown", [needs])
+    else:
+        findings = [finding for need in needs for finding in judge.disk_findings(need)]
+        yield context.check("disk", summaries.disk_summary(needs[0]), findings)
+
+
+Rule: TypeAlias = Callable[[Context], Iterator[Check]]
+
+CHECKS: tuple[Rule, ...] = (_config, _checkpoint, _health, _launch, _start, _disk)
+WITHOUT_START: tuple[Rule, ...] = (_config, _checkpoint, _health, _launch, _disk)
+"""Each makes its own check, once; none takes back what another said."""
+
+
+def _answered(context: Context, rules: tuple[Rule, ...]) -> Preflight:
+    return Preflight(
+        config=context.question.config,
+        root=context.answer.tree.inventory.root,
+        checks=tuple(check for rule in rules for check in rule(context)),
+        decision=context.answer.decision,
+        disk=context.needs[0] if isinstance(context.needs, tuple) else None,
+        resolved_from=context.answer.tree.resolved_from,
+        view=context.question.view,
+    )
+
+
+def _by_hand(question: PreflightQuestion, config: BaseConfig | None, answer: Answer, disk: Disk) -> Context:
+    """Gather what is known of a start for which `launch` writes no config: its user tells the trainer what to load."""
+    decision = answer.decision
+    plan = decision if isinstance(decision, ResumePlan) else None
+    run = None if config is None else config.run
+    coming = NextSaves(folder=answer.tree.inventory.root, inside=(), count=1, stays=None)
+    return Context(
+        question=question,
+        answer=answer,
+        config=config,
+        plan=plan,
+        edited=None,
+        findings=judge.by_check(decision, run, strict=question.strict, view=question.view),
+        needs=_disk_needs(coming, answer.tree, plan, disk) if answer.tree.is_in_folder else None,
+    )
+
+
+def _by_config(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk: Disk) -> Context:
+    """Gather what is known of a start with the config that `launch` would write."""
+    decision, target = answer.decision, assert_startable(answer.tree, question.load_checkpoint)
+    plan, edited = None, None
+    of_devices = judge.devices_unknown(decision, config.run) if question.devices is None else ()
+    if isinstance(decision, ResumePlan):
+        plan = replace(decision, load=decision.load.at(_on_disk(decision, answer.tree, question.load_checkpoint)))
+        edited = _edited(target, config, plan)
+        if question.devices is not None:
+            of_devices = target.other_devices(config.run, question.devices)
+    return Context(
+        question=question,
+        answer=answer,
+        config=config,
+        plan=plan,
+        edited=edited,
+        findings=judge.by_check(
+            decision, config.run, strict=question.strict, of_devices=of_devices, view=question.view
+        ),
+        needs=_disk_needs(target.next_saves(config.run, answer.tree.inventory), answer.tree, plan, disk),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,51 +307,27 @@ class Judged:
 
 
 def judged(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk: Disk) -> Judged:
-    """Say what stands against a launch of what was decided: for `preflight`, and for `launch` before it writes."""
-    decision, target, teller = (
-        answer.decision,
-        assert_startable(answer.tree, question.load_checkpoint),
-        _teller(question, answer),
-    )
-    plan, edited = None, None
-    of_devices = judge.devices_unknown(decision, config.run) if question.devices is None else ()
-    if isinstance(decision, ResumePlan):
-        plan = replace(decision, load=decision.load.at(_on_disk(decision, answer.tree, question.load_checkpoint)))
-        edited = _edited(target, config, plan)
-        if question.devices is not None:
-            of_devices = target.other_devices(config.run, question.devices)
-    checks_by_name = judge.by_check(
-        decision, config.run, strict=question.strict, of_devices=of_devices, view=question.view
-    )
-    need = _disk_needs(target.next_saves(config.run, answer.tree.inventory), answer.tree, plan, disk)
-    checks = (
-        config_check(config.run.path, config),
-        teller.check(
-            "checkpoint", summaries.checkpoint_summary(decision), checks_by_name["checkpoint"], _nothing(decision)
-        ),
-        _health_check(teller, answer.tree.inventory, plan, checks_by_name["health"]),
-        _launch_check(teller, config, plan, edited, checks_by_name["launch"]),
-        _disk_check(teller, need),
-    )
-    return Judged(answer=_answered(question, answer, checks, need), plan=plan, edited=edited)
+    """Say what stands against a launch before it writes, and what a start with the config that it would write loads.
 
-
-def judged_with_start(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk: Disk) -> Judged:
-    """Judge a launch, and what a start with the config that it would write loads: something may overrule that."""
-    ready, plan = judged(question, config, answer, disk), answer.decision
-    if not isinstance(plan, ResumePlan) or ready.edited is None or isinstance(ready.edited, CkptToolError):
-        return ready
-    if plan.point.checkpoint.renames:
-        return ready  # `needs-renames` stands against the launch, or somebody said that they come before the start
-    text = ready.edited.text
-    if question.load_checkpoint is not None or not answer.tree.machines.is_here:
+    Something may overrule that config. Without one there is no such start.
+    """
+    context = _by_config(question, config, answer, disk)
+    edited = context.edited
+    if context.plan is None or edited is None or isinstance(edited, CkptToolError):
+        return Judged(answer=_answered(context, WITHOUT_START), plan=context.plan, edited=edited)
+    if context.plan.point.checkpoint.renames:
+        # `needs-renames` stands against the launch, or somebody said that they come before the start.
+        return Judged(answer=_answered(context, WITHOUT_START), plan=context.plan, edited=edited)
+    text = edited.text
+    if isinstance(answer.decision, ResumePlan) and (
+        question.load_checkpoint is not None or not answer.tree.machines.is_here
+    ):
         # It names the tree where it lies for the training; what is judged is the same, as it lies for us.
-        text = assert_startable(answer.tree, question.load_checkpoint).config(config.run, plan).text
+        text = assert_startable(answer.tree, question.load_checkpoint).config(config.run, answer.decision).text
     written = parse_config(text.encode("utf-8"), path=config.run.path, devices=question.devices)
-    answer, start = judged_launch(answer, written)
-    *before, of_disk = ready.answer.checks
-    checks = (*before, _start_check(_teller(question, answer), answer, start), of_disk)
-    return replace(ready, answer=replace(ready.answer, checks=checks))
+    launched, start = judged_launch(answer, written)
+    with_start = context._replace(answer=launched, start=start)
+    return Judged(answer=_answered(with_start, CHECKS), plan=context.plan, edited=edited)
 
 
 def assert_startable(tree: Tree, copied_to: str | None) -> LaunchTarget:
@@ -327,59 +386,17 @@ def _edited(target: LaunchTarget, config: BaseConfig, plan: ResumePlan) -> Launc
         return error
 
 
-def _health_check(teller: _Teller, recorded: Inventory, plan: ResumePlan | None, findings: Iterable[Finding]) -> Check:
-    if plan is None:
-        return _skipped(teller.check("health", "nothing was chosen", findings))
-    chosen = plan.point.checkpoint
-    same = next((checkpoint for checkpoint in recorded.checkpoints if checkpoint.key == chosen.key), chosen)
-    findings = tuple(findings)
-    torn = any(finding.code is Code.HEALTH_UNREADABLE for finding in findings)
-    check = teller.check("health", summaries.health_summary(chosen, same.health, torn=torn), findings)
-    return replace(check, unsure=chosen.health is Health.UNKNOWN)
-
-
-def _launch_check(
-    teller: _Teller,
-    config: BaseConfig,
-    plan: ResumePlan | None,
-    edited: LaunchConfig | CkptToolError | None,
-    findings: Iterable[Finding],
-) -> Check:
-    if plan is None or edited is None:
-        return _skipped(teller.check("launch", "nothing was chosen", findings))
-    if isinstance(edited, CkptToolError):
-        problem = judge.not_editable(str(edited), teller.config)
-        return teller.check("launch", "the base config cannot be edited", (*findings, problem))
-    trainer, skip = trainer_named(config.run.trainer), skip_of(plan.data)
+def _launch_summary(plan: ResumePlan, config: RunConfig, edited: LaunchConfig) -> str:
+    trainer, skip = trainer_named(config.trainer), skip_of(plan.data)
     trainers_skip = None if skip is None else skip_setting(skip, trainer)
-    summary = summaries.launch_summary(
-        plan, config.run, len(edited.changes), trainer=trainer.title, trainers_skip=trainers_skip
+    return summaries.launch_summary(
+        plan, config, len(edited.changes), trainer=trainer.title, trainers_skip=trainers_skip
     )
-    return teller.check("launch", summary, findings)
-
-
-def _start_check(teller: _Teller, answer: Answer, start: JudgedStart | None) -> Check:
-    """Compare what a start loads with what was chosen."""
-    plan = answer.decision
-    if start is None or not isinstance(plan, ResumePlan):
-        return Check(name="start", summary="nothing was chosen", skipped=True)
-    findings, config = against_start(start, answer, plan), answer.question.config
-    silenced = () if config is None else allowed_in(config.text, findings)
-    remaining = [finding for finding in findings if finding not in silenced]
-    if start.lead == LAUNCHED:  # its lines are of a file that is not there
-        remaining = [replace(finding, line=None) for finding in remaining]
-    check = teller.check("start", summaries.start_summary(start, plan), remaining)
-    allowed = tuple(Reason(finding=finding, file=finding.path) for finding in silenced)
-    return replace(check, allowed=allowed, unsure=not start.is_known)
 
 
 def _skipped(check: Check) -> Check:
     """Skip what needs a plan, unless something is known against it all the same."""
     return check if check.reasons else replace(check, skipped=True)
-
-
-_Needs: TypeAlias = "tuple[DiskNeed, ...] | Finding | None"
-"""Of each disk, that with the least room first; or why it is not known; None where there is no save to go by."""
 
 
 def _disk_needs(coming: NextSaves, tree: Tree, plan: ResumePlan | None, disk: Disk) -> _Needs:
@@ -388,12 +405,3 @@ def _disk_needs(coming: NextSaves, tree: Tree, plan: ResumePlan | None, disk: Di
         return None
     paths = tuple(shard.path for shard in plan.point.checkpoint.shards)
     return tree.machines.disk_needs(coming, tree.storage, paths, disk)
-
-
-def _disk_check(teller: _Teller, needs: _Needs) -> Check:
-    if needs is None:
-        return Check(name="disk", summary="nothing was chosen", skipped=True)
-    if isinstance(needs, Finding):
-        return teller.check("disk", "room unknown", [needs])
-    findings = [finding for need in needs for finding in judge.disk_findings(need)]
-    return teller.check("disk", summaries.disk_summary(needs[0]), findings)
