@@ -13,6 +13,7 @@ from ckpttool.core.domain.finding import Finding
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.settings import RunConfig, SafeFix, Settings
 from ckpttool.core.errors import ConfigError, ExitCode, IncompleteError, UnknownLayoutError, UsageError
+from ckpttool.core.formats.config_text import ConfigFile
 from ckpttool.core.verbs import configs
 from ckpttool.trainers import registry
 from ckpttool.trainers.base import Part, Refusal
@@ -86,8 +87,8 @@ class TwinConfigs:
     def may_be_own(self, content: bytes) -> bool:
         return b"twin" in content
 
-    def read(self, content: bytes, *, path: str, devices: int | None = None) -> RunConfig | None:  # noqa: ARG002
-        return config_of("twin", content.decode()) if b"twin = 1" in content else None
+    def read(self, file: ConfigFile, *, devices: int | None = None) -> RunConfig | None:  # noqa: ARG002
+        return config_of("twin", file.content.decode()) if b"twin = 1" in file.content else None
 
     def saves_in(self, config: RunConfig) -> str | None:
         return config.text or None

@@ -9,6 +9,7 @@ import pytest
 from ckpttool.core.domain.finding import Finding
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.settings import RunConfig, SafeFix, Settings
+from ckpttool.core.formats.config_text import ConfigFile
 from ckpttool.trainers import registry
 from ckpttool.trainers.base import Trainer
 from tests.support.commands import ask
@@ -25,15 +26,15 @@ class ToyConfigs:
         del content
         return True
 
-    def read(self, content: bytes, *, path: str, devices: int | None = None) -> RunConfig | None:
+    def read(self, file: ConfigFile, *, devices: int | None = None) -> RunConfig | None:
         """Return nothing but whose it is."""
-        if content != OF_A_TOY:
+        if file.content != OF_A_TOY:
             return None
         return RunConfig(
             trainer="toy",
-            path=path,
-            text=content.decode(),
-            settings=Settings(path=path, entries=()),
+            path=file.path,
+            text=file.content.decode(),
+            settings=Settings(path=file.path, entries=()),
             world_size=devices,
             global_batch_size=None,
             sink_size=None,
