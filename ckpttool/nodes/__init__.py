@@ -1,8 +1,8 @@
 """Parts: what each of many machines sees of a tree, written down there, and judged together somewhere else.
 
 For who has disks of one machine each: `ckpttool part` writes one (`verbs.py`), and every command that reads a tree
-takes a folder of them instead (`read/tree.py`). What the core asks of the machines that wrote them is answered in
-`read/machines.py`.
+takes a folder of them instead (`tree.py`). What the core asks of the machines that wrote them is answered in
+`machines.py`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ FEATURE = Feature(
     answers={
         "part": "ckpttool.nodes.answers",
     },
-    parts_reader="ckpttool.nodes.read.tree:locate_parts",
+    parts_reader="ckpttool.nodes.tree:locate_parts",
     storages={
-        "parts": "ckpttool.nodes.storage.recorded:opened",
-        "noted": "ckpttool.nodes.storage.recorded:opened",
+        "parts": "ckpttool.nodes.storage:opened",
+        "noted": "ckpttool.nodes.storage:opened",
     },
 )

@@ -14,6 +14,7 @@ from ckpttool.core.render.json import Document
 from ckpttool.core.render.shell import quote
 from ckpttool.core.render.text import line, stack
 from ckpttool.nodes.model import PartWritten
+from ckpttool.nodes.part_file import seat_fields
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,35 +22,18 @@ if TYPE_CHECKING:
 
 def document(answer: PartWritten) -> Document:
     """`ckpttool/part/1`, as the first line of the part."""
-    seat = answer.seat
-    room = seat.room
-    return {
+    record: dict[str, Document] = {
         "schema": "ckpttool/part/1",
-        "run": seat.run,
-        "part": seat.number,
-        "of": seat.of,
-        "host": seat.host,
-        "disk": {
-            "id": seat.disk,
-            "shared": seat.shared,
-            **({} if room is None else {"free_bytes": room.free_bytes, "free_files": room.free_files}),
-            **({} if seat.inode is None else {"inode": seat.inode}),
-            "unwritable": list(seat.unwritable),
-        },
-        "root": seat.root,
-        **({} if seat.absolute is None else {"absolute": seat.absolute}),
-        "began_ns": seat.began_ns,
-        "ended_ns": seat.ended_ns,
-        "level": seat.level.word,
-        "share": seat.share,
-        "claims": None if seat.claims is None else list(seat.claims),
+        **seat_fields(answer.seat, str),
         "version": answer.version,
         "path": answer.path,
         "bytes": answer.nbytes,
         "found": answer.found,
         "shards": {verdict_word.value: count for verdict_word, count in answer.words},
-        **({} if answer.sealings is None else {"seals": [*map(of_one, reversed(answer.sealings))]}),
     }
+    if answer.sealings is not None:
+        record["seals"] = [*map(of_one, reversed(answer.sealings))]
+    return record
 
 
 def table(answer: PartWritten) -> RenderableType:

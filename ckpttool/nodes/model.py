@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -154,7 +155,7 @@ class Home:
     """Whether other machines see its disk."""
     claims: Collection[Rank] | None
     """Ranks that will start there; None where nobody said so."""
-    files: Collection[str]
+    files: AbstractSet[str]
     """What it has, by paths relative to the tree's folder."""
 
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool import __version__
 from ckpttool.core.domain.expectation import RankFiles
-from ckpttool.core.domain.frozen import dataclass, replace
-from ckpttool.core.domain.manifest import Sealing
+from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.node import Process, Reach, Room
 from ckpttool.core.domain.question import DEFAULT_DIR
 from ckpttool.core.domain.units import ByteCount, Rank
@@ -26,15 +25,14 @@ from ckpttool.core.storage.disk import LocalDisk
 from ckpttool.core.storage.mounts import disk_id, mount_of, mount_table
 from ckpttool.core.verbs.verifying import joined
 from ckpttool.nodes.model import MOST_PART_BYTES, PartQuestion, PartWritten, Seat, Split
-from ckpttool.nodes.records.part import PartView, spelled_part
-from ckpttool.nodes.storage.recorded import Answers
-from ckpttool.nodes.storage.shared_out import Mine, by_file, by_folder
-from ckpttool.nodes.write.names import assert_own, name_of, place_of, process_of_part, run_of
+from ckpttool.nodes.names import assert_own, place_of, process_of_part, run_of
+from ckpttool.nodes.part_file import PartView, encode_part
+from ckpttool.nodes.storage import Answers, Mine, by_file, by_folder
 from ckpttool.trainers.locate import locate
 from ckpttool.trainers.parts import places_below
 
 if TYPE_CHECKING:
-    from ckpttool.nodes.write.node_views import NodeView
+    from ckpttool.nodes.looking import NodeView
     from ckpttool.trainers.located import Located
 
 
@@ -56,13 +54,10 @@ def part(question: PartQuestion, *, read: Mapping[str, ShardReport] | None = Non
     process = process_of_part(question.part)
     if process is None:
         return None
-    located, root = _located(question)
-    place = place_of(
-        question.out, name_of(run_of(question, process), process.index + 1, process.count), root, of=process.count
-    )
-    made = _made(question, process, located, root, read)
+    located, root, place = _destination(question, process)
+    made, data = _made(question, process, located, root, read)
     assert_own(place, made.seat, keeps=read is not None)
-    return _written(made, place)
+    return _written(made, data, place)
 
 
 def told_before(question: PartQuestion) -> dict[str, ShardReport]:
@@ -71,21 +66,29 @@ def told_before(question: PartQuestion) -> dict[str, ShardReport]:
     Raises:
         UsageError: Which part it is is not known, or it cannot be written there.
     """
-    from ckpttool.nodes.read.tree import read_views
+    from ckpttool.nodes.tree import read_views
 
     process = process_of_part(question.part)
     if process is None:
         return {}
-    _, root = _located(question)
-    place = place_of(
-        question.out, name_of(run_of(question, process), process.index + 1, process.count), root, of=process.count
-    )
+    _, _, place = _destination(question, process)
     reports: dict[str, ShardReport] = {}
     if place.endswith(PART_SUFFIX) and os.path.isfile(place):
-        views = [view for _, view in read_views(place) if isinstance(view, PartView)]
-        reported = ((path, view.report_of(path)) for view in views for path in view.answers.stamps)
-        reports = {path: report for path, report in reported if report is not None}
+        for _, view in read_views(place):
+            if isinstance(view, PartView):
+                found = {path: view.report_of(path) for path in view.answers.stamps}
+                reports |= {path: report for path, report in found.items() if report is not None}
     return reports
+
+
+def _destination(question: PartQuestion, process: Process) -> tuple[Located | None, str, str]:
+    """Return the tree that is seen from here, if any, its root, and the file that its part goes to.
+
+    Raises:
+        UsageError, UnsafeError, WriteFailedError: As of `_located` and `place_of`.
+    """
+    located, root = _located(question)
+    return located, root, place_of(question.out, root, run_of(question, process), process.index + 1, process.count)
 
 
 def parts_of_nodes(question: PartQuestion) -> Iterator[PartWritten | IncompleteError]:
@@ -115,10 +118,10 @@ def parts_of_nodes(question: PartQuestion) -> Iterator[PartWritten | IncompleteE
     run = run_of(question, None)
     nodes, dead, requested = cluster.nodes, cluster.dead, replace(question, tree=tree, run=run)
     of = len(nodes) + len(dead)
-    places = [place_of(question.out, name_of(run, at + 1, of), tree.path or "", of=of) for at in range(of)]
+    places = [place_of(question.out, tree.path or "", run, number, of) for number in range(1, of + 1)]
     if len(set(places)) < of:
         raise UsageError(f"--out {question.out}: each of {of} nodes has a part: name a folder, and end it with /")
-    calls = [(node, (__version__, requested, at + 1, of)) for at, (node, _) in enumerate(nodes)]
+    calls = [(node, (__version__, requested, number, of)) for number, (node, _) in enumerate(nodes, 1)]
     answers = zip(cluster.on_nodes(part_on_node, calls), (host for _, host in nodes), strict=True)
     for at, (answer, host) in enumerate(chain(answers, (("it is dead", host) for host in dead))):
         if isinstance(answer, str):
@@ -130,11 +133,14 @@ def parts_of_nodes(question: PartQuestion) -> Iterator[PartWritten | IncompleteE
         assert_same(own_version, version)
         if isinstance(made, str):
             raise UsageError(f"{own_version}: {made}")
-        assert_own(places[at], made.seat)
-        yield _written(made, places[at])
+        written, data = made
+        assert_own(places[at], written.seat)
+        yield _written(written, data, places[at])
 
 
-def part_on_node(version: str, question: PartQuestion, number: int, of: int) -> tuple[str, str, Made | str]:
+def part_on_node(
+    version: str, question: PartQuestion, number: int, of: int
+) -> tuple[str, str, tuple[PartWritten, bytes] | str]:
     """Look at what is seen from here for somebody elsewhere; return this host, our version, and the part or why not."""
     host = socket.gethostname()
     process = process_of_part(f"{number}/{of}")
@@ -146,26 +152,16 @@ def part_on_node(version: str, question: PartQuestion, number: int, of: int) -> 
         return host, __version__, str(error)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
-    """A part that is not written yet."""
-
-    seat: Seat
-    data: bytes
-    resolved_from: str | None
-    found: bool
-    words: tuple[tuple[VerdictWord, int], ...]
-    sealings: tuple[Sealing, ...] | None
-
-
 def _made(
     question: PartQuestion,
     process: Process,
     located: Located | None,
     root: str,
     read: Mapping[str, ShardReport] | None = None,
-) -> Made:
-    """Look at what is seen from here; what `read` tells of files that are still the same is not looked at again.
+) -> tuple[PartWritten, bytes]:
+    """Look at what is seen from here; return the part, of which only its path is open, and its content.
+
+    What `read` reports of files that are still the same counts more than their headers.
 
     Raises:
         UsageError: It is to be divided, and nobody says among how many; or no disk can be looked at so.
@@ -175,7 +171,7 @@ def _made(
     run = run_of(question, process)
     mount = mount_of(root, mount_table())
     divided = _divided(question.split, process, shared=mount.reach is Reach.SHARED)
-    from ckpttool.nodes.write.node_views import view_of
+    from ckpttool.nodes.looking import view_of
 
     check, share = question.check, None
     if question.seal:
@@ -183,7 +179,7 @@ def _made(
     view = view_of(located, root, check, mine=_mine(located, divided), share=share)
     if read:
         view = replace(view, reports=_with_read(view, read))
-    room, unwritable = _room(root, view)
+    folders = _folders(root, view)
     seat = Seat(
         number=process.index + 1,
         of=process.count,
@@ -197,36 +193,39 @@ def _made(
         level=check.level,
         share=None if divided is None else f"{divided[0] + 1}/{divided[1]}",
         claims=_claims(question, process),
-        room=room,
+        room=_room(folders[0]),
         absolute=os.path.abspath(root),
-        unwritable=unwritable,
+        unwritable=tuple(folder for folder in folders if not LocalDisk().is_writable(folder)),
         inode=_inode(root),
     )
     if located is None and not view.reports:  # nothing of a tree: what else lies here is nobody's business
         view = replace(view, answers=Answers(failures=view.answers.failures))
-    return Made(
+    data = _encoded(seat, view)
+    counts = Counter(report.word for report in view.reports.values())
+    written = PartWritten(
         seat=seat,
-        data=_encode_part(seat, view),
+        version=__version__,
+        path="",
+        nbytes=ByteCount(len(data)),
         resolved_from=None if located is None else located.resolved_from,
         found=located is not None,
-        words=_words(view),
+        words=tuple((word, counts[word]) for word in VerdictWord if word in counts),
         sealings=view.sealings if question.seal else None,
     )
+    return written, data
 
 
 def _with_read(view: NodeView, read: Mapping[str, ShardReport]) -> dict[str, ShardReport]:
     """Return what is known of each shard: of a file that is still the one that was read, what that showed."""
-    stamps = view.answers.stamps
-    return {
-        path: known_report
-        if known_report is not None and known_report.stamp is not None and known_report.stamp == stamps.get(path)
-        else report
-        for path, report in view.reports.items()
-        for known_report in (read.get(path),)
-    }
+    reports = dict(view.reports)
+    for path in reports.keys() & read.keys():
+        stamp = read[path].stamp
+        if stamp is not None and stamp == view.answers.stamps.get(path):
+            reports[path] = read[path]
+    return reports
 
 
-def _written(made: Made, place: str) -> PartWritten:
+def _written(made: PartWritten, data: bytes, place: str) -> PartWritten:
     """Write a part.
 
     Raises:
@@ -235,18 +234,8 @@ def _written(made: Made, place: str) -> PartWritten:
     from ckpttool.core.write.files import replace as write
 
     # What lies there now is our own; what comes there meanwhile is not.
-    is_there = os.path.lexists(place)
-    write(place, made.data, overwrite=is_there, backup=False)
-    return PartWritten(
-        seat=made.seat,
-        version=__version__,
-        path=place,
-        nbytes=ByteCount(len(made.data)),
-        resolved_from=made.resolved_from,
-        found=made.found,
-        words=made.words,
-        sealings=made.sealings,
-    )
+    write(place, data, overwrite=os.path.lexists(place), backup=False)
+    return replace(made, path=place)
 
 
 def _located(question: PartQuestion) -> tuple[Located | None, str]:
@@ -279,31 +268,33 @@ def _divided(split: Split, process: Process, *, shared: bool) -> tuple[int, int]
     Raises:
         UsageError: They are to be divided on this machine, and nobody says among how many.
     """
-    process_seat = (
-        None
-        if process.local_index is None or process.local_count is None
-        else (process.local_index, process.local_count)
-    )
-    if split is Split.NODE and process_seat is None:
-        raise UsageError("--split node: nothing tells how many processes of this machine look; say all or none")
     if split is Split.ALL or (split is Split.AUTO and shared):
-        process_seat = process.index, process.count
+        index, count = process.index, process.count
     elif split is Split.NONE:
-        process_seat = None
-    return None if process_seat is None or process_seat[1] == 1 else process_seat
+        return None
+    elif process.local_index is not None and process.local_count is not None:
+        index, count = process.local_index, process.local_count
+    elif split is Split.NODE:
+        raise UsageError("--split node: nothing tells how many processes of this machine look; say all or none")
+    else:
+        return None
+    return None if count == 1 else (index, count)
 
 
-def _room(root: str, view: NodeView) -> tuple[Room | None, tuple[str, ...]]:
-    """Return what is left on the disk of a tree, and to which of the folders that were looked at nobody may write."""
-    disk = LocalDisk()
-    folder = disk.nearest(root)
-    inside = [f"{root}/{name}" for name in view.answers.entries if name and "/" not in name and name != os.pardir]
-    folders = [folder, *sorted(inside)] if folder == root else [folder]
-    unwritable = tuple(folder for folder in folders if not disk.is_writable(folder))
+def _folders(root: str, view: NodeView) -> list[str]:
+    """Return the tree's folder with those in it that were looked at; if it does not exist, the nearest one above it."""
+    folder = LocalDisk().nearest(root)
+    if folder != root:
+        return [folder]
+    inside = [name for name in view.answers.entries if name not in {"", os.pardir} and "/" not in name]
+    return [root, *(f"{root}/{name}" for name in sorted(inside))]
+
+
+def _room(folder: str) -> Room | None:
     try:
-        return disk.room(folder), unwritable
+        return LocalDisk().room(folder)
     except OSError:
-        return None, unwritable
+        return None
 
 
 def _inode(root: str) -> int | None:
@@ -339,18 +330,13 @@ def _claims(question: PartQuestion, process: Process) -> tuple[Rank, ...] | None
     return tuple(Rank(rank) for rank in range(first, first + question.devices_per_node))
 
 
-def _encode_part(seat: Seat, view: NodeView) -> bytes:
+def _encoded(seat: Seat, view: NodeView) -> bytes:
     saves = defaultdict(list)
     for path, report in sorted(view.reports.items()):
         saves[view.saves.get(path, "")].append(report)
-    data = spelled_part(seat, view.answers, sorted(saves.items()), version=__version__, damaged=view.damaged)
+    data = encode_part(seat, view.answers, sorted(saves.items()), version=__version__, damaged=view.damaged)
     if len(data) > MOST_PART_BYTES:
         raise UnsafeError(
             f"the part has {len(data)} bytes, and {MOST_PART_BYTES} are the most: let more processes share it"
         )
     return data
-
-
-def _words(view: NodeView) -> tuple[tuple[VerdictWord, int], ...]:
-    counts = Counter(report.word for report in view.reports.values())
-    return tuple((verdict_word, counts[verdict_word]) for verdict_word in VerdictWord if counts[verdict_word])

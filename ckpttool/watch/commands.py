@@ -22,7 +22,7 @@ from ckpttool.core.domain.question import COLUMNS, LOG, TreeQuestion
 from ckpttool.core.errors import ExitCode, UsageError
 from ckpttool.nodes.commands import PartNumber
 from ckpttool.nodes.model import PartQuestion, Split
-from ckpttool.nodes.write.names import process_of_part
+from ckpttool.nodes.names import process_of_part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.verdict import Level
 from ckpttool.core.errors import CkptToolError, UsageError
+from ckpttool.nodes.names import process_of_part
 from ckpttool.nodes.verbs import part, told_before
-from ckpttool.nodes.write.names import process_of_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable

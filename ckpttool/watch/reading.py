@@ -24,7 +24,7 @@ from ckpttool.core.verify.session import Session
 from ckpttool.health.findings import HealthCode
 from ckpttool.health.verbs.evidence import gather
 from ckpttool.nodes.findings import NodesCode
-from ckpttool.nodes.write.node_views import by_itself
+from ckpttool.nodes.looking import by_itself
 from ckpttool.watch.model import Judge, Judgement, WatchQuestion
 from ckpttool.watch.seeing import on_hosts
 

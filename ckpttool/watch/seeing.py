@@ -17,7 +17,7 @@ from ckpttool.core.storage.base import Kind
 from ckpttool.core.verbs.scanning import Tree, looking_at, scanned
 from ckpttool.core.write.files import is_own_temporary
 from ckpttool.nodes.findings import NodesCode
-from ckpttool.nodes.read.machines import MachinesOfParts
+from ckpttool.nodes.machines import MachinesOfParts
 from ckpttool.trainers.base import Refusal
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.locate import locate

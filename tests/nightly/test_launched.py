@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ckpttool.core.domain.node import Process
-from ckpttool.nodes.records.part import PartView, read_parts
+from ckpttool.nodes.part_file import PartView, read_parts
 from ckpttool.trainers.common.processes import process_of
 from tests.conftest import FIXTURES
 from tests.nightly.clusters import Slurm, needs, on_nodes, plain_environment, slurm

@@ -12,7 +12,7 @@ import pytest
 
 from ckpttool.core.domain.verdict import Level
 from ckpttool.core.render import schemas
-from ckpttool.nodes.records.part import PartView, read_parts
+from ckpttool.nodes.part_file import PartView, read_parts
 from tests.support.answers import writable_copy
 from tests.support.commands import ask
 

@@ -16,8 +16,8 @@ import ckpttool
 from ckpttool.core.domain.question import CheckQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.core.domain.verdict import Level
 from ckpttool.core.errors import CkptToolError
-from ckpttool.nodes.read import tree as merged
-from ckpttool.nodes.records.part import PartView
+from ckpttool.nodes import tree as merged
+from ckpttool.nodes.part_file import PartView
 from ckpttool.trainers.locate import locate
 from tests.support.commands import ask
 from tests.support.split_trees import aged, damaged, look_at, looks_at, seat

@@ -11,8 +11,8 @@ import pytest
 
 import ckpttool
 from ckpttool.core.errors import IncompleteError
-from ckpttool.nodes.read import tree as merged
-from ckpttool.nodes.records.part import PartView, read_parts
+from ckpttool.nodes import tree as merged
+from ckpttool.nodes.part_file import PartView, read_parts
 from tests.support.answers import writable_copy
 from tests.support.commands import ask
 from tests.support.split_trees import aged

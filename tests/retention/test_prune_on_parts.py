@@ -16,7 +16,7 @@ from ckpttool.core.domain.node import Mount, Reach
 from ckpttool.core.domain.retention import PruneOrder, Pruning, RetentionPolicy
 from ckpttool.core.storage.disk import LocalDisk
 from ckpttool.nodes.findings import NodesCode
-from ckpttool.nodes.read.machines import MachinesOfParts
+from ckpttool.nodes.machines import MachinesOfParts
 from tests.support.machines import Fleet
 from tests.support.prunable_trees import legacy, newer
 from tests.support.trees import TreeBuilder

@@ -14,9 +14,9 @@ from ckpttool.core.domain.node import Room
 from ckpttool.core.domain.question import CheckQuestion
 from ckpttool.core.domain.verdict import Level, ShardReport
 from ckpttool.core.errors import CkptToolError
+from ckpttool.nodes import looking
 from ckpttool.nodes.model import Seat
-from ckpttool.nodes.records.part import PartView, read_parts, spelled_part
-from ckpttool.nodes.write import node_views as looking
+from ckpttool.nodes.part_file import PartView, encode_part, read_parts
 from ckpttool.trainers.locate import locate
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ def written(seat: Seat) -> bytes:
     saves: dict[str, list[ShardReport]] = {}
     for path, report in sorted(seen.reports.items()):
         saves.setdefault(seen.saves.get(path, ""), []).append(report)
-    return spelled_part(seat, seen.answers, saves.items(), version="0")
+    return encode_part(seat, seen.answers, saves.items(), version="0")
 
 
 def seat(number: int, of: int, root: Path, level: Level = Level.STRUCTURE) -> Seat:

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import combinations
 
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory, PartsGiven
-from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, in_order, is_of_absent, note, unknown
+from ckpttool.core.domain.finding import (
+    Code,
+    Finding,
+    Severity,
+    blocking,
+    in_order,
+    is_of_absent,
+    note,
+    suspect,
+    unknown,
+)
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.plan import NoResumePoint
 from ckpttool.core.domain.units import counted
+from ckpttool.core.domain.verdict import ShardReport
 from ckpttool.nodes.findings import NodesCode
-from ckpttool.nodes.model import BREAK_NS, Merge, Seat
-from ckpttool.nodes.rules.copies import differing
+from ckpttool.nodes.model import BREAK_NS, Copy, Merge, Seat
 
 SKEW_SECONDS = 60.0
 """By how much the clocks of machines may differ."""
@@ -64,13 +75,13 @@ def with_warning(decision: NoResumePoint, merge: Merge) -> NoResumePoint:
 
 def _is_doubtful(reasons: Sequence[Finding], merge: Merge) -> bool:
     """Tell whether a save was rejected for what looks disagree about, and for nothing that is known."""
-    against = blocking(reasons)
-    differing_findings = [
-        finding for finding in against if finding.code in _OF_LOOKS or finding.path in merge.different
-    ]
-    return bool(differing_findings) and all(
-        finding in differing_findings or finding.severity is Severity.UNKNOWN for finding in against
-    )
+    is_differing = False
+    for finding in blocking(reasons):
+        if finding.code in _OF_LOOKS or finding.path in merge.different:
+            is_differing = True
+        elif finding.severity is not Severity.UNKNOWN:
+            return False
+    return is_differing
 
 
 _OF_LOOKS = frozenset({Code.CHANGED_WHILE_READING, NodesCode.NODES_DISAGREE, NodesCode.RANK_ON_SEVERAL_NODES})
@@ -92,39 +103,39 @@ class _Judge:
                     self._homes.setdefault(rank, set()).add(at)
         self._divided = () if self._unseen else tuple(_divided(merge.seats))
         self._apart = {} if self._unseen else _differing_listings(merge)
-        seats_holding = {
-            at
-            for checkpoint in inventory.checkpoints
-            for shard in checkpoint.shards
-            for at in merge.holders.get(shard.path, ())
-        }
-        self._empty = tuple(_empty(merge.seats, seats_holding))
+        holding = set[int]().union(*(_holders(checkpoint, merge) for checkpoint in inventory.checkpoints))
+        self._empty = tuple(_empty(merge.seats, holding))
 
     def judged(self, checkpoint: Checkpoint) -> Checkpoint:
         """Return a save with what is to be said of the looks at it."""
         copies = self._merge.copies
-        several = (shard.path for shard in checkpoint.shards if shard.path in copies)
-        path_findings = [finding for path in several for finding in differing(path, copies[path])]
-        is_open = not self._is_complete(checkpoint)
-        late = self._late(checkpoint) if is_open else ()
+        added: list[Finding] = []
+        for shard in checkpoint.shards:
+            if shard.path in copies:
+                added.extend(differing(shard.path, copies[shard.path]))
+        gaps = [] if self._is_complete(checkpoint) else self._gaps(checkpoint)
+        findings = checkpoint.findings
+        if gaps:
+            findings = tuple(_open(finding) if is_of_absent(finding) else finding for finding in findings)
+        return replace(checkpoint, findings=(*findings, *added, *gaps)) if added or gaps else checkpoint
+
+    def _gaps(self, checkpoint: Checkpoint) -> list[Finding]:
+        """Say why a save may have files that nobody saw: what is missing may be there all the same."""
+        gaps = []
+        late = self._late(checkpoint)
         if late:
             self.stale |= {seat.number for seat in late}
-            path_findings.append(_part_stale(checkpoint, late))
-        if is_open and self._unseen:
-            path_findings.append(_part_missing(checkpoint.name, self._merge, self._unseen))
-        if is_open and self._empty and checkpoint.ranks and not any(map(is_of_absent, checkpoint.findings)):
-            path_findings.append(_part_empty(checkpoint, self._empty))
-        if is_open and self._divided:
-            path_findings.append(_of_share(checkpoint.name, self._divided))
-        seats = self._differing_seats(checkpoint) if is_open else ()
+            gaps.append(_part_stale(checkpoint, late))
+        if self._unseen:
+            gaps.append(_part_missing(checkpoint.name, self._merge, self._unseen))
+        if self._empty and checkpoint.ranks and not any(map(is_of_absent, checkpoint.findings)):
+            gaps.append(_part_empty(checkpoint, self._empty))
+        if self._divided:
+            gaps.append(_of_share(checkpoint.name, self._divided))
+        seats = self._differing_seats(checkpoint)
         if seats:
-            path_findings.append(_listing_finding(checkpoint.name, seats))
-        if not path_findings:
-            return checkpoint
-        findings = checkpoint.findings
-        if is_open and (late or self._unseen or self._divided or seats):
-            findings = tuple(_open(finding) if is_of_absent(finding) else finding for finding in findings)
-        return replace(checkpoint, findings=(*findings, *path_findings))
+            gaps.append(_listing_finding(checkpoint.name, seats))
+        return gaps
 
     def _is_complete(self, checkpoint: Checkpoint) -> bool:
         """Tell whether no other machine can have more of a save: all that must be there is there, by a word for it."""
@@ -143,7 +154,7 @@ class _Judge:
         if saved is None:
             return ()
         seats = self._merge.seats
-        has = {at for shard in checkpoint.shards for at in self._merge.holders.get(shard.path, ())}
+        has = _holders(checkpoint, self._merge)
         absent = {rank for finding in checkpoint.findings if is_of_absent(finding) for rank in finding.ranks}
         homes = {at for rank in absent for at in self._homes.get(rank, ())}
         may_lack = {at for at in range(len(seats)) if at not in has} | homes | self._started_saving(checkpoint)
@@ -157,26 +168,25 @@ class _Judge:
 
     def _ranks_of(self, checkpoint: Checkpoint) -> dict[int, frozenset[int]]:
         """Return the ranks of which a seat has files of a save, for each that has any."""
-        ranks_of_path: dict[int, set[int]] = {}
+        ranks_of_seat: defaultdict[int, set[int]] = defaultdict(set)
         for shard in checkpoint.shards:
             if shard.rank is not None:
                 for at in self._merge.holders.get(shard.path, ()):
-                    ranks_of_path.setdefault(at, set()).add(shard.rank)
-        return {at: frozenset(ranks) for at, ranks in ranks_of_path.items()}
+                    ranks_of_seat[at].add(shard.rank)
+        return {at: frozenset(ranks) for at, ranks in ranks_of_seat.items()}
 
     def of_tree(self, checkpoints: Sequence[Checkpoint]) -> list[Finding]:
         """Return what is to be said of the whole."""
         merge, findings = self._merge, []
+        is_known = bool(checkpoints) and all(map(self._is_complete, checkpoints))
+        severity = Severity.NOTE if is_known else Severity.UNKNOWN
         if self._unseen:
-            lacking = _part_missing(None, merge, self._unseen)
-            is_known = bool(checkpoints) and all(map(self._is_complete, checkpoints))
-            findings.append(replace(lacking, severity=Severity.NOTE) if is_known else lacking)
-        if self._divided and not (checkpoints and all(map(self._is_complete, checkpoints))):
+            findings.append(replace(_part_missing(None, merge, self._unseen), severity=severity))
+        if self._divided and not is_known:
             findings.append(_of_share(None, self._divided))
         if self._apart:
             different = _listing_finding(None, next(iter(self._apart.values())))
-            is_known = bool(checkpoints) and all(map(self._is_complete, checkpoints))
-            findings.append(replace(different, severity=Severity.NOTE) if is_known else different)
+            findings.append(replace(different, severity=severity))
         for name, why in merge.unread:
             message = f"is no part that can be read ({why}): what it held is not in the answer"
             remedy = "run ckpttool part again on its machine, or remove it if it is of another look"
@@ -186,6 +196,11 @@ class _Judge:
             message = f"{seat.name} is of an older look or another run than the newest, and was left out"
             findings.append(note(NodesCode.PART_STALE, message, remedy="remove it from what is given"))
         return findings
+
+
+def _holders(checkpoint: Checkpoint, merge: Merge) -> set[int]:
+    """Return who has files of a save, by their places in the merge's seats."""
+    return {at for shard in checkpoint.shards for at in merge.holders.get(shard.path, ())}
 
 
 def _long_before(seats: Sequence[Seat]) -> Iterator[Finding]:
@@ -252,8 +267,10 @@ def _divided(seats: Sequence[Seat]) -> Iterator[Seat]:
         disks.setdefault(None if seat.shared else seat.disk, []).append(seat)
     for group in disks.values():
         shares = {seat.share for seat in group}
-        of = Counter(share.partition("/")[2] for share in shares if share is not None)
-        if None not in shares and not any(str(times) == count for count, times in of.items()):
+        if None in shares:
+            continue  # who looked at all of it needs no others
+        of = Counter(str(share).partition("/")[2] for share in shares)
+        if all(str(times) != count for count, times in of.items()):
             yield from group
 
 
@@ -313,3 +330,92 @@ def _part_stale(checkpoint: Checkpoint, late: Sequence[Seat]) -> Finding:
     message = f"{names} looked before the last file of this save was written: what is missing may be there by now"
     remedy = "run ckpttool part again on all machines; where their clocks differ by more, say --skew"
     return unknown(NodesCode.PART_STALE, message, path=checkpoint.name, remedy=remedy)
+
+
+# Several machines have a file of one path.
+
+
+def differing(path: str, copies: Iterable[Copy]) -> Iterator[Finding]:
+    """Say where looks at a path disagree, and where machines have copies of their own.
+
+    Args:
+        path: Of the file.
+        copies: Looks at it, of which there are several.
+    """
+    different: dict[str, list[Copy]] = {}
+    for copy in copies:
+        different.setdefault(copy.seat.disk, []).append(copy)
+    exports = _one_export(different.values())
+    for same in exports:
+        yield from _of_one_disk(path, same)
+    if len(exports) > 1:
+        yield _on_several(path, [export[0] for export in exports])
+
+
+def _one_export(groups: Iterable[Sequence[Copy]]) -> list[list[Copy]]:
+    """Put together what two addresses show of one shared disk: files of the same size, time and inode."""
+    exports: dict[object, list[Copy]] = {}
+    for group in groups:
+        seat = group[0].seat
+        key = frozenset(copy.stamp for copy in group) if seat.shared else seat.disk
+        exports.setdefault(key, []).extend(group)
+    return list(exports.values())
+
+
+def _of_one_disk(path: str, copies: Sequence[Copy]) -> Iterator[Finding]:
+    if len({copy.stamp for copy in copies}) > 1:
+        names = _hosts(copies)
+        if len(names) == 1:
+            names = [copy.seat.name for copy in copies]
+        message = f"was another file when {names[0]} looked than when {names[-1]} did: somebody writes it"
+        yield unknown(Code.CHANGED_WHILE_READING, message, path=path, remedy="run again when nothing writes here")
+        return
+    for first, second in combinations([copy for copy in copies if copy.report is not None], 2):
+        if not _may_be_same(first.report, second.report):
+            yield suspect(
+                NodesCode.NODES_DISAGREE,
+                f"{first.seat.host} and {second.seat.host} read different things in one unchanged file of one disk",
+                path=path,
+                expected=first.seat.host,
+                actual=second.seat.host,
+                remedy="a cache, a link or a controller of one of them is bad: read it on a third machine",
+            )
+            return
+
+
+def _may_be_same(first: ShardReport | None, second: ShardReport | None) -> bool:
+    """Tell whether two looks can be at the same bytes: as far as both went, they saw the same."""
+    if first is None or second is None:
+        return first is second
+    names = ["format", "scalars", "schema_hash", "tensors", "tail_hash", "metadata_hash"]
+    if first.level is second.level:
+        names.append("findings")
+    if first.digest is not None and second.digest is not None:
+        names.append("digest")
+    if first.tensor_digests is not None and second.tensor_digests is not None:
+        names.append("tensor_digests")
+    return all(getattr(first, name) == getattr(second, name) for name in names)
+
+
+def _on_several(path: str, copies: Sequence[Copy]) -> Finding:
+    """Say that machines have files of their own under one path: which counts, nobody knows where they differ."""
+    hosts = _hosts(copies)
+    named = hosts if len(hosts) <= _MOST_NAMED else [*hosts[:_MOST_NAMED], f"{len(hosts) - _MOST_NAMED} more"]
+    where = f"{', '.join(named[:-1])} and {named[-1]}" if len(named) > 1 else f"two disks of {named[0]}"
+    first = copies[0]
+    ranks = () if first.report is None or first.report.rank is None else (first.report.rank,)
+    if all(copy.stamp.size == first.stamp.size and _may_be_same(first.report, copy.report) for copy in copies[1:]):
+        return note(
+            NodesCode.RANK_ON_SEVERAL_NODES, f"lies on {where}, as far as was looked alike", path=path, ranks=ranks
+        )
+    return suspect(
+        NodesCode.RANK_ON_SEVERAL_NODES,
+        f"lies on {where}, and they differ: nobody knows which of them the training would load",
+        path=path,
+        ranks=ranks,
+        remedy="remove what a former rank left there, on the machine where this rank will not start",
+    )
+
+
+def _hosts(copies: Sequence[Copy]) -> list[str]:
+    return sorted({copy.seat.host for copy in copies})

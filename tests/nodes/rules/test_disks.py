@@ -18,7 +18,7 @@ from ckpttool.core.errors import ExitCode
 from ckpttool.core.render.answers.plan import plan_document
 from ckpttool.nodes.findings import NodesCode
 from ckpttool.nodes.model import Home, Merge, Seat
-from ckpttool.nodes.rules.placement import Placement, not_everywhere, placement_of, stale_copies, with_placement
+from ckpttool.nodes.rules.disks import Placement, not_everywhere, placement_of, stale_copies, with_placement
 from tests.support.inventories import checkpoint
 from tests.support.plans import resume_plan
 

@@ -10,7 +10,7 @@ from ckpttool.core.domain.node import Process
 from ckpttool.core.errors import UsageError
 from ckpttool.core.records import PART_SUFFIX, STREAM
 from ckpttool.nodes.model import BREAK_NS
-from ckpttool.nodes.records.part import MOST_PARTS, is_part, seat_in
+from ckpttool.nodes.part_file import MOST_PARTS, is_part, seat_in
 
 if TYPE_CHECKING:
     from ckpttool.nodes.model import PartQuestion, Seat
@@ -28,7 +28,7 @@ def process_of_part(text: str) -> Process | None:
         UsageError: That is not known.
     """
     match = re.fullmatch(r"(auto)|auto/([1-9][0-9]{0,5})|([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text)
-    if match is None or (match[3] is not None and int(match[3]) > int(match[4])):
+    if match is None or int(match[3] or 0) > int(match[4] or 0):
         raise UsageError(f"--part takes auto, auto/N, or I/N from 1/N to N/N, such as 3/16, not {text!r}")
     if match[3] is None:
         from ckpttool.trainers.common.processes import process_of
@@ -65,19 +65,15 @@ def run_of(question: PartQuestion, process: Process | None) -> str:
     return f"{process.run[:56]}.{process.attempt}" if process.attempt else process.run
 
 
-def name_of(run: str, number: int, of: int) -> str:
-    """Return what the file of a part is called in its folder."""
-    return f"{run or NO_RUN}.{number:05}-of-{of:05}{PART_SUFFIX}"
-
-
-def place_of(out: str, name: str, root: str, *, of: int) -> str:
+def place_of(out: str, root: str, run: str, number: int, of: int) -> str:
     """Return the file that is to be written.
 
     Args:
-        out: As the user names it. What is not there is a folder where there are several parts, unless it is called as a
-            part is: each machine would write the same file.
-        name: Of the file in a folder.
+        out: As the user names it. If it does not exist and there are several parts, it is a folder, unless it is named
+            as a part is: each machine would write the same file.
         root: The tree.
+        run: What all parts of this look have in common; empty if nobody says.
+        number: Of the part, from 1.
         of: Parts that there are.
 
     Raises:
@@ -90,7 +86,9 @@ def place_of(out: str, name: str, root: str, *, of: int) -> str:
         )
     is_meant_for_all = of > 1 and not os.path.lexists(out) and not out.endswith(PART_SUFFIX)
     is_named_folder = out.endswith("/") or os.path.isdir(out) or is_meant_for_all
-    place = os.path.join(out, name) if is_named_folder else out
+    place = out
+    if is_named_folder:
+        place = os.path.join(out, f"{run or NO_RUN}.{number:05}-of-{of:05}{PART_SUFFIX}")
     real, tree = os.path.realpath(place), os.path.realpath(root)
     if os.path.isdir(tree) and real.startswith(f"{tree.rstrip('/')}/"):
         raise UsageError(f"--out {out} lies in the checkpoint tree, in which nothing is changed")

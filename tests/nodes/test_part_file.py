@@ -17,8 +17,8 @@ from ckpttool.core.domain.verdict import Level, ShardDigest, ShardReport
 from ckpttool.core.records.damaged import FoundDamaged
 from ckpttool.core.storage.base import Entry, Kind
 from ckpttool.nodes.model import Seat
-from ckpttool.nodes.records.part import PartView, read_parts, spelled_part
-from ckpttool.nodes.storage.recorded import Answers
+from ckpttool.nodes.part_file import PartView, encode_part, read_parts
+from ckpttool.nodes.storage import Answers
 
 SEAT = Seat(
     number=3, of=16, run="4711.0", host="node03", disk="boot 64769", shared=False, root="./output/checkpoint",
@@ -72,7 +72,7 @@ REPORTS = (report("rank_8/a-1_2.ckpt"), report("rank_8/b-1_2.ckpt", 9))
 
 
 def part(*reports: ShardReport, seen: Answers | None = None, seat: Seat = SEAT) -> bytes:
-    return spelled_part(seat, seen or answers(), [("1_2", reports or REPORTS)], version="0.1.0")
+    return encode_part(seat, seen or answers(), [("1_2", reports or REPORTS)], version="0.1.0")
 
 
 def test_a_part_comes_back_as_it_was_written() -> None:
@@ -131,7 +131,7 @@ def test_a_part_of_an_earlier_version_is_read_and_would_be_written_the_same_toda
         FoundDamaged(path="b", stamp=stamp(5), found_at=1_600_000_000, seal=None, message="bytes differ"),
     ]
     earlier = (Path(__file__).parent / "version_1.ckptpart").read_bytes()
-    assert spelled_part(SEAT, answers(), saves, version="0.1.0", damaged=damaged) == earlier
+    assert encode_part(SEAT, answers(), saves, version="0.1.0", damaged=damaged) == earlier
     view = read(earlier)
     assert (view.seat, view.answers, [*view.damaged]) == (SEAT, answers(), damaged)
     for _, written in saves:

@@ -1,16 +1,19 @@
-"""Does each rank's file lie where that rank will start, and what all machines read on each of them?"""
+"""The disks of several machines: are the files of a start on each, and is there room for the next saves?"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from posixpath import normpath
 from shlex import quote
 
+from ckpttool.core.decide.preflight import disk_unknown
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.finding import Code, Finding, damage, note, suspect, unknown
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.placement import Placed, ReadByAll
 from ckpttool.core.domain.plan import ResumePlan
+from ckpttool.core.domain.preflight import DiskNeed, NextSaves
 from ckpttool.core.domain.shard import Shard
 from ckpttool.core.domain.units import Rank, counted, on_ranks
 from ckpttool.nodes.findings import NodesCode
@@ -34,15 +37,7 @@ def with_placement(
         read: What a machine must have whichever ranks start there.
         checkpoints: All saves of the tree.
     """
-    files: list[set[str]] = [set() for _ in merge.seats]
-    for path, seats in merge.holders.items():
-        for at in seats:
-            files[at].add(path)
-    homes = [
-        Home(host=seat.host, root=seat.absolute or seat.root, shared=seat.shared, claims=seat.claims, files=seat_files)
-        for seat, seat_files in zip(merge.seats, files, strict=True)
-    ]
-    placement = placement_of(plan.point.checkpoint, homes)
+    placement = placement_of(plan.point.checkpoint, _homes(merge))
     lacking = not_everywhere(read, merge) or stale_copies(plan.point.checkpoint, checkpoints, merge)
     return replace(plan, placement=placement.placed, findings=(*lacking, *placement.findings, *plan.findings))
 
@@ -53,11 +48,13 @@ def not_everywhere(read: ReadByAll, merge: Merge) -> tuple[Finding, ...]:
     surely = [path for path in read.surely if path in merge.holders]
     if not surely:
         return ()
-    by_lack: defaultdict[tuple[tuple[str, ...], tuple[str, ...]], list[_Disk]] = defaultdict(list)
+    by_lack: defaultdict[tuple[tuple[str, ...], tuple[str, ...]], list[Home]] = defaultdict(list)
     for disk in disks:
-        lacks = [tuple(path for path in paths if not disk.has(path, merge)) for paths in (surely, read.perhaps)]
-        by_lack[lacks[0], lacks[1]].append(disk)
-    findings = [_lacking(*lack, lack_disks, disks, merge) for lack, lack_disks in by_lack.items() if any(lack)]
+        lacks = tuple(path for path in surely if path not in disk.files)
+        may_lack = tuple(path for path in read.perhaps if path not in disk.files)
+        if lacks or may_lack:
+            by_lack[lacks, may_lack].append(disk)
+    findings = [_lacking(*lack, lack_disks, disks) for lack, lack_disks in by_lack.items()]
     unseen = sorted({*merge.missing, *(number for number, why in merge.blind.items() if why != "ENOENT")})
     if unseen and not any(disk.shared for disk in disks):
         message = f"{merge.lacking}: whether {surely[0]}, which every machine reads, is there, too, nobody knows"
@@ -78,92 +75,85 @@ def stale_copies(chosen: Checkpoint, checkpoints: Sequence[Checkpoint], merge: M
     older = [
         shard.path for save in checkpoints if save.key != chosen.key for shard in save.shards if shard.rank is not None
     ]
-    stale = [disk for disk in disks if not disk.has_any(paths, merge) and disk.has_any(older, merge)]
+    stale = [disk for disk in disks if disk.files.isdisjoint(paths) and not disk.files.isdisjoint(older)]
     if not paths or not stale:
         return ()
-    hosts = ", ".join(disk.host for disk in stale[:_MOST_NAMED])
-    more = f" and {counted(len(stale) - _MOST_NAMED, 'more machine')}" if len(stale) > _MOST_NAMED else ""
     verb = "has" if len(stale) == 1 else "have"
-    message = f"{hosts}{more} {verb} files of other saves, and none of {chosen.name}: a rank that starts there has none"
+    message = (
+        f"{_named(stale)} {verb} files of other saves, and none of {chosen.name}: a rank that starts there has none"
+    )
     remedy = f"say --ranks A-B to ckpttool part on every machine; or bring what they read: on {quote(stale[0].host)}: "
-    copies = _copies(paths, stale[0], disks, merge)
+    copies = _copies(paths, stale[0], disks)
     return (unknown(Code.SHARD_ELSEWHERE, message, path=paths[0], actual=stale[0].host, remedy=f"{remedy}{copies}"),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Disk:
-    """One machine's own disk, or one that all see."""
-
-    host: str
-    root: str
-    shared: bool
-    seats: frozenset[int]
-    """Who looked at it, by their place in the merge's."""
-
-    def has(self, path: str, merge: Merge) -> bool:
-        return not self.seats.isdisjoint(merge.holders.get(path, ()))
-
-    def has_any(self, paths: Iterable[str], merge: Merge) -> bool:
-        return any(self.has(path, merge) for path in paths)
+def _homes(merge: Merge) -> list[Home]:
+    """Return what each machine has and which ranks it claims, in the order of the merge's seats."""
+    files: list[set[str]] = [set() for _ in merge.seats]
+    for path, seats in merge.holders.items():
+        for at in seats:
+            files[at].add(path)
+    return [_home(seat, seat_files) for seat, seat_files in zip(merge.seats, files, strict=True)]
 
 
-def _disks(merge: Merge) -> list[_Disk]:
-    """Return the disks that a start reads from: that of a machine on which no rank starts is none of them."""
-    seats: defaultdict[tuple[object, ...] | None, list[tuple[int | None, Seat]]] = defaultdict(list)
+def _home(seat: Seat, files: set[str]) -> Home:
+    return Home(
+        host=seat.host, root=seat.absolute or seat.root, shared=seat.shared, claims=seat.claims, files=frozenset(files)
+    )
+
+
+def _disks(merge: Merge) -> list[Home]:
+    """Return the disks that a start reads from, without those of machines on which no rank starts.
+
+    A folder is told from others on its machine's disk by its inode, or else by its path; what all see is one disk.
+    """
     absent = [seat for seat in merge.seats_read if merge.blind.get(seat.number) == "ENOENT"]
-    for at, seat in [*enumerate(merge.seats), *((None, seat) for seat in absent)]:
+    groups: defaultdict[tuple[object, ...] | None, list[Home]] = defaultdict(list)
+    for seat, home in [*zip(merge.seats, _homes(merge), strict=True), *((seat, _home(seat, set())) for seat in absent)]:
         if seat.claims != ():
-            folder = seat.absolute or seat.root if seat.inode is None else seat.inode
-            seats[None if seat.shared else (seat.disk, folder)].append((at, seat))
-    return [
-        _Disk(
-            host=disk_seats[0][1].host,
-            root=disk_seats[0][1].absolute or disk_seats[0][1].root,
-            shared=key is None,
-            seats=frozenset(at for at, _ in disk_seats if at is not None),
-        )
-        for key, disk_seats in seats.items()
-    ]
+            folder = home.root if seat.inode is None else seat.inode
+            groups[None if seat.shared else (seat.disk, folder)].append(home)
+    return [replace(homes[0], files=frozenset().union(*(home.files for home in homes))) for homes in groups.values()]
 
 
 def _lacking(
-    surely: Sequence[str], perhaps: Sequence[str], lacking_disks: Sequence[_Disk], disks: Sequence[_Disk], merge: Merge
+    surely: Sequence[str], perhaps: Sequence[str], lacking_disks: Sequence[Home], disks: Sequence[Home]
 ) -> Finding:
     """Say what some machines lack, and how the first of them gets it."""
-    lack = (surely or perhaps)[:_MOST_NAMED]
-    more = len(surely or perhaps) - len(lack)
-    files = ", ".join(lack) + (f" and {counted(more, 'more file')}" if more else "")
-    hosts = ", ".join(disk.host for disk in lacking_disks[:_MOST_NAMED])
-    rest = (
-        f" and {counted(len(lacking_disks) - _MOST_NAMED, 'more machine')}" if len(lacking_disks) > _MOST_NAMED else ""
-    )
-    commands = _copies([*surely, *perhaps], lacking_disks[0], disks, merge)
-    remedy = f"on {quote(lacking_disks[0].host)}: {commands}" + (
-        "; and so on the others" if len(lacking_disks) > 1 else ""
-    )
+    lack, first = surely or perhaps, lacking_disks[0]
+    files = ", ".join(lack[:_MOST_NAMED])
+    if len(lack) > _MOST_NAMED:
+        files += f" and {counted(len(lack) - _MOST_NAMED, 'more file')}"
+    remedy = f"on {quote(first.host)}: {_copies([*surely, *perhaps], first, disks)}"
+    if len(lacking_disks) > 1:
+        remedy += "; and so on the others"
     verb = "lacks" if len(lacking_disks) == 1 else "lack"
+    message = f"{_named(lacking_disks)} {verb} {files}: "
     if surely:
-        message = f"{hosts}{rest} {verb} {files}: every machine reads that at the start, and stops or begins anew"
-        return damage(Code.SHARD_ELSEWHERE, message, path=surely[0], actual=lacking_disks[0].host, remedy=remedy)
-    message = f"{hosts}{rest} {verb} {files}: whether the ranks that start there read it no record tells"
-    return unknown(Code.SHARD_ELSEWHERE, message, path=perhaps[0], actual=lacking_disks[0].host, remedy=remedy)
+        message += "every machine reads that at the start, and stops or begins anew"
+        return damage(Code.SHARD_ELSEWHERE, message, path=lack[0], actual=first.host, remedy=remedy)
+    message += "whether the ranks that start there read it no record tells"
+    return unknown(Code.SHARD_ELSEWHERE, message, path=lack[0], actual=first.host, remedy=remedy)
 
 
-def _copies(paths: Sequence[str], target: _Disk, disks: Sequence[_Disk], merge: Merge) -> str:
-    """Spell the commands that bring files from where they lie, whatever their names hold."""
+def _named(disks: Sequence[Home]) -> str:
+    hosts = ", ".join(disk.host for disk in disks[:_MOST_NAMED])
+    more = len(disks) - _MOST_NAMED
+    return f"{hosts} and {counted(more, 'more machine')}" if more > 0 else hosts
+
+
+def _copies(paths: Sequence[str], target: Home, disks: Sequence[Home]) -> str:
+    """Return the commands that bring files from the first disk that has each, whatever their names hold."""
     sources: defaultdict[int, list[str]] = defaultdict(list)
     for path in paths:
-        at = next((at for at, disk in enumerate(disks) if disk.has(path, merge)), None)
+        at = next((at for at, disk in enumerate(disks) if path in disk.files), None)
         if at is not None:
             sources[at].append(path)
-    return " && ".join(
-        _rsync(
-            disks[at],
-            target,
-            host_paths if len(host_paths) <= _MOST_COPIED else sorted({path.partition("/")[0] for path in host_paths}),
-        )
-        for at, host_paths in sources.items()
-    )
+    commands = []
+    for at, files in sources.items():
+        folders = sorted({path.partition("/")[0] for path in files})
+        commands.append(_rsync(disks[at], target, files if len(files) <= _MOST_COPIED else folders))
+    return " && ".join(commands)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,12 +179,8 @@ def placement_of(checkpoint: Checkpoint, homes: Sequence[Home]) -> Placement:
     for shard in checkpoint.shards:
         if shard.rank is not None:
             shards[shard.rank].append(shard)
-    starts = {rank: [home for home in homes if _claims(home, rank)] for rank in sorted(shards)}
+    starts = {rank: [home for home in homes if rank in (home.claims or ())] for rank in sorted(shards)}
     return Placement(placed=_placed(starts), findings=(*_claimed_badly(starts), *_elsewhere(shards, starts, homes)))
-
-
-def _claims(home: Home, rank: Rank) -> bool:
-    return home.claims is not None and rank in home.claims
 
 
 def _placed(starts: Mapping[Rank, Sequence[Home]]) -> tuple[Placed, ...]:
@@ -259,7 +245,7 @@ def _elsewhere(
     return moves
 
 
-def _rsync(source: Home | _Disk, target: Home | _Disk, paths: Sequence[str]) -> str:
+def _rsync(source: Home, target: Home, paths: Sequence[str]) -> str:
     """Spell the command that brings files to the same places below another folder, whatever their names hold."""
     hosts = [source.host, *[""] * (len(paths) - 1)]  # that of the first source is that of all
     arguments = [f"{host}:{source.root}/./{path}" for host, path in zip(hosts, paths, strict=True)]
@@ -268,3 +254,57 @@ def _rsync(source: Home | _Disk, target: Home | _Disk, paths: Sequence[str]) -> 
 
 def _hosts(homes: Sequence[Home]) -> tuple[str, ...]:
     return tuple(sorted({home.host for home in homes}))
+
+
+def needs_of(coming: NextSaves, merge: Merge, sizes: Mapping[str, int]) -> tuple[DiskNeed, ...] | Finding:
+    """Compare for each disk what the next saves put there with what its machine found free.
+
+    Args:
+        coming: Where they go, and how many must fit.
+        merge: Who looked.
+        sizes: Bytes of each file of the save that is resumed from, by its path: the next ones are taken to be alike,
+            and each file to go where it lies now.
+
+    Returns:
+        One for each disk that has files of that save, the one with the least room first; or why nobody knows.
+    """
+    if normpath(coming.folder) != normpath(merge.root):
+        return disk_unknown(coming.folder, f"the machines that looked told what is free in {merge.root}")
+    disks: defaultdict[str | None, dict[str, int]] = defaultdict(dict)
+    seats: defaultdict[str | None, list[Seat]] = defaultdict(list)
+    for seat in merge.seats:
+        seats[_shared_or_own(seat)].append(seat)
+    for path, size in sizes.items():
+        for at in merge.holders.get(path, ()):
+            disks[_shared_or_own(merge.seats[at])][path] = size
+    needs = []
+    for disk, files in disks.items():
+        rooms = [seat.room for seat in seats[disk] if seat.room is not None]
+        first = seats[disk][0]
+        if not rooms:
+            return disk_unknown(coming.folder, f"{first.name} does not say what was free there")
+        inodes = [room.free_files for room in rooms if room.free_files is not None]
+        unwritable = {folder for seat in seats[disk] for folder in seat.unwritable}
+        needs.append(
+            DiskNeed(
+                folder=coming.folder,
+                saves=coming.count,
+                save_bytes=sum(files.values()),
+                save_files=len(files),
+                free_bytes=min(room.free_bytes for room in rooms),
+                free_files=min(inodes, default=None),
+                unwritable=tuple(sorted(unwritable)),
+                stays=coming.stays,
+                host=None if first.shared else first.host,
+            )
+        )
+    return tuple(sorted(needs, key=_space_left))
+
+
+def _shared_or_own(seat: Seat) -> str | None:
+    """Tell disks apart; what all machines see counts as one."""
+    return None if seat.shared else seat.disk
+
+
+def _space_left(need: DiskNeed) -> tuple[float, str]:
+    return need.free_bytes / max(1, need.save_bytes), need.host or ""

@@ -12,7 +12,6 @@ from ckpttool.core.domain.frozen import replace as with_fields
 from ckpttool.core.domain.manifest import Sealing
 from ckpttool.core.domain.units import moment
 from ckpttool.core.domain.verdict import Verdict
-from ckpttool.core.errors import CkptToolError
 from ckpttool.core.records import OWN_FOLDER
 from ckpttool.core.records.birth import with_births
 from ckpttool.core.records.manifest import ManifestProblem, manifest_bytes, read_alone, read_manifest
@@ -75,8 +74,3 @@ def seal_share(tree: Tree, checkpoint: Checkpoint, verdict: Verdict, share: tupl
             replace(target, manifest_bytes(with_more(mine, new)), overwrite=True, backup=False)
     sealed = with_more(mine, new)
     return Sealing(checkpoint=checkpoint.name, path=path, manifest=sealed, written=bool(remaining), findings=against)
-
-
-def not_sealed_for(checkpoint: Checkpoint, error: CkptToolError) -> Sealing:
-    """Return what became of an order to seal where it failed: what was seen is worth telling all the same."""
-    return not_sealed(checkpoint, None, (unknown(Code.CANNOT_ANSWER, f"{checkpoint.name} was not sealed: {error}"),))

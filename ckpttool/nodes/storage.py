@@ -1,14 +1,15 @@
-"""What a machine's storage answered, written down there and given again here: a tree that nobody can reach."""
+"""The storage of one of several machines: recorded there, shared out among its processes, and answering again here."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from posixpath import basename, normpath, relpath
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from ckpttool.core.domain.shard import FileStamp
@@ -21,6 +22,7 @@ from ckpttool.core.storage.base import (
     LostLinkError,
     NotRegularError,
     OverLimitError,
+    PassedOn,
     Storage,
 )
 
@@ -111,10 +113,7 @@ class RecordedStorage:
         self._kinds: dict[str, dict[str, Kind]] = {}
 
     def _path(self, path: str) -> str:
-        if not self._inner:
-            return path
-        joined = normpath(f"{self._inner}/{path}")
-        return "" if joined == "." else joined
+        return _inside(self._inner, path) if self._inner else path  # every file of a large tree passes here
 
     def _fail(self, request: str, path: str) -> None:
         failure = self._answers.failures.get((request, path))
@@ -203,18 +202,22 @@ class RecordedStorage:
         if kind is not Kind.FILE:
             raise NotRegularError(errno.EINVAL, _WORDS[NotRegularError.__name__], path)
 
-    def open(self, path: str) -> AbstractContextManager[ByteSource]:
-        """Open a file for reading ranges."""
-        return self._opened(self._path(path))
-
     @contextmanager
-    def _opened(self, path: str) -> Iterator[ByteSource]:
+    def open(self, path: str) -> Iterator[ByteSource]:
+        """Open a file for reading ranges."""
+        path = self._path(path)
         self._fail(OPEN, path)
         self._assert_file(path)
         answers = self._answers
         content = answers.files.get(path)
         pieces = answers.pieces.get(path, {}) if content is None else {0: content}
         yield RecordedSource(path, self.stamp(path), pieces, self._shown(path))
+
+
+def _inside(folder: str, path: str) -> str:
+    """Return a path in a folder of the tree relative to the tree's root; empty for the root itself."""
+    joined = normpath(f"{folder or '.'}/{path}")
+    return "" if joined == "." else joined
 
 
 def not_recorded(path: str) -> OSError:
@@ -312,3 +315,184 @@ def _placed(path: str) -> str:
 
 _ABOVE = ("-", "-", "-")
 """Folders above a tree of whose path as many are not told: its own, that of its output, and the one above that."""
+
+
+class NotingStorage:
+    """A storage that records what another one answers."""
+
+    def __init__(self, root: str, storage: Storage, answers: Answers, inner: str) -> None:
+        """Take the storage, and where its answers go.
+
+        Args:
+            root: As it is spelled here.
+            storage: Answers.
+            answers: All answers so far.
+            inner: Its root by the path relative to the tree's; empty for that itself.
+        """
+        self.root = root
+        self._storage = storage
+        self._answers = answers
+        self._inner = inner
+
+    @contextmanager
+    def _noting(self, request: str, path: str) -> Iterator[None]:
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError):
+            raise  # what is not there shows in the listing of its folder
+        except OSError as error:
+            self._answers.failures[request, path] = failure_of(error)
+            raise
+
+    def entries(self, folder: str) -> list[Entry]:
+        """List a folder."""
+        path = _inside(self._inner, folder)
+        with self._noting(ENTRIES, path):
+            entries = self._storage.entries(folder)
+        self._answers.entries[path] = tuple(sorted(entries, key=lambda entry: entry.name))
+        return entries
+
+    def kind(self, path: str) -> Kind:
+        """Tell what lies at a path."""
+        inner = _inside(self._inner, path)
+        with self._noting(KIND, inner):
+            kind = self._storage.kind(path)
+        if inner.startswith("..") and kind is Kind.FILE:  # of what lies above nobody lists all
+            self.stamp(path)
+        return kind
+
+    def stamp(self, path: str) -> FileStamp:
+        """Return a file's stamp."""
+        inner = _inside(self._inner, path)
+        with self._noting(STAMP, inner):
+            stamp = self._answers.stamps[inner] = self._storage.stamp(path)
+        return stamp
+
+    def small_file(self, path: str, *, limit: int) -> bytes:
+        """Read a whole record file."""
+        inner = _inside(self._inner, path)
+        with self._noting(FILE, inner):
+            content = self._answers.files[inner] = self._storage.small_file(path, limit=limit)
+        return content
+
+    @contextmanager
+    def open(self, path: str) -> Iterator[ByteSource]:
+        """Open a file for reading ranges."""
+        inner = _inside(self._inner, path)
+        with ExitStack() as opened_file:
+            with self._noting(OPEN, inner):
+                source = opened_file.enter_context(self._storage.open(path))
+            self._answers.stamps.setdefault(inner, source.stamp)
+            yield _NotingSource(source, self._answers.pieces.setdefault(inner, {}))
+
+
+class _NotingSource:
+    """An open file that records what is read of it."""
+
+    __slots__ = ("_pieces", "_source", "stamp")
+
+    def __init__(self, source: ByteSource, pieces: dict[int, bytes]) -> None:
+        self._source, self._pieces, self.stamp = source, pieces, source.stamp
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return the bytes from `offset`; fewer than `length` only where the file ends."""
+        data = self._source.read(offset, length)
+        if len(data) > len(self._pieces.get(offset, b"")):
+            self._pieces[offset] = data
+        return data
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """Fill `buffer` from `offset` and return how many bytes there were."""
+        length = self._source.read_into(offset, buffer)
+        if length > len(self._pieces.get(offset, b"")):
+            self._pieces[offset] = bytes(buffer[:length])
+        return length
+
+
+class Divided(NamedTuple):
+    """What lies in a folder, as one of several processes takes it."""
+
+    mine: list[Entry]
+    """What this one is to look at: its share, and all that is not shared out."""
+    names: list[str] | None
+    """All that is shared out, sorted; None where nothing is. Who sees other names here sees another disk."""
+
+
+Mine: TypeAlias = "Callable[[str, list[Entry]], Divided]"
+"""Takes a folder's path, relative to the tree's root, and what lies there."""
+
+
+def by_folder(sign: str, index: int, count: int) -> Mine:
+    """Divide a tree in which each rank has a folder: folder k is looked at by process k mod count.
+
+    Args:
+        sign: What such a folder is called, `rank_N/`, with `N` for its number.
+        index: Of this process, from 0.
+        count: Processes.
+    """
+    begin, _, end = sign.rstrip("/").partition("N")
+    pattern = re.compile(re.escape(begin) + "([0-9]{1,18})" + re.escape(end))
+
+    def mine(folder: str, entries: list[Entry]) -> Divided:
+        if folder:
+            return Divided(entries, None)
+        own_entries, names = [], []
+        for entry in entries:
+            match = pattern.fullmatch(entry.name)
+            if match is not None:
+                names.append(entry.name)
+            if match is None or int(match[1]) % count == index:
+                own_entries.append(entry)
+        return Divided(own_entries, sorted(names))
+
+    return mine
+
+
+def by_file(suffixes: frozenset[str], index: int, count: int) -> Mine:
+    """Divide a tree in which ranks share folders: of the shards in each, by name, the k-th is of process k mod count.
+
+    Args:
+        suffixes: Of shards' names; all else, records that is, every process looks at.
+        index: Of this process, from 0.
+        count: Processes.
+    """
+
+    def mine(folder: str, entries: list[Entry]) -> Divided:
+        del folder
+        files = (entry.name for entry in entries if entry.kind is Kind.FILE)
+        shards = sorted(name for name in files if name.rpartition(".")[2] in suffixes)
+        others = {*shards} - {*shards[index::count]}
+        return Divided([entry for entry in entries if entry.name not in others], shards or None)
+
+    return mine
+
+
+class SharedOut(PassedOn):
+    """A storage that lists only the entries that one process is to look at; all processes see the same disk."""
+
+    def __init__(self, storage: Storage, mine: Mine, inner: str, divided: dict[str, str]) -> None:
+        """Take all of it.
+
+        Args:
+            storage: As it is.
+            mine: Keeps what is to be looked at.
+            inner: Its root by the path relative to the tree's.
+            divided: Where a hash of the names that are shared out goes, by their folder.
+        """
+        super().__init__(storage)
+        self._mine = mine
+        self._inner = inner
+        self._divided = divided
+
+    def entries(self, folder: str) -> list[Entry]:
+        """List a folder, without what others look at."""
+        entries = self._storage.entries(folder)
+        inner = _inside(self._inner, folder)
+        if inner == ".." or inner.startswith("../"):
+            return entries
+        divided = self._mine(inner, entries)
+        if divided.names is not None:
+            from xxhash import xxh3_64_hexdigest
+
+            self._divided[inner] = xxh3_64_hexdigest("\0".join(divided.names).encode("utf-8", "surrogateescape"))
+        return divided.mine

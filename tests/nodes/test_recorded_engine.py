@@ -8,7 +8,7 @@ import pytest
 
 from ckpttool.core.domain.finding import Code, Finding, Severity
 from ckpttool.core.domain.verdict import CheckTask, Level
-from ckpttool.nodes.read.engine import OF_CONTENT, OF_THE_SAVE_BEFORE, RecordedEngine
+from ckpttool.nodes.machines import OF_CONTENT, OF_THE_SAVE_BEFORE, RecordedEngine
 from tests.support.verifying import report, task_for
 
 PATH = "rank_0/x.ckpt"

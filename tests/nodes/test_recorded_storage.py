@@ -9,7 +9,7 @@ import pytest
 from ckpttool.core.domain.scalars import RequestedScalar, ShardFacts
 from ckpttool.core.domain.shard import FileStamp, FormatName
 from ckpttool.core.formats import read_header
-from ckpttool.nodes.storage.recorded import RecordedSource
+from ckpttool.nodes.storage import RecordedSource
 from tests.support.verifying import report
 
 STAMP = FileStamp.on_disk(size=9, mtime_ns=1, inode=1)

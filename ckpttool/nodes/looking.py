@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ckpttool.core.decide.naming import LATEST, named
 from ckpttool.core.domain.checkpoint import Checkpoint
-from ckpttool.core.domain.finding import Code, Finding, Row
+from ckpttool.core.domain.finding import Code, unknown
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.manifest import Sealing
 from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
@@ -28,16 +28,15 @@ from ckpttool.core.storage.base import Kind, Storage
 from ckpttool.core.storage.local import LocalStorage
 from ckpttool.core.verbs.saved_results import found_damaged, with_found_damaged
 from ckpttool.core.verbs.scanning import Tree, scanned
+from ckpttool.core.verbs.sealing import not_sealed
 from ckpttool.core.verbs.verifying import content_engine, verify
 from ckpttool.core.verify.engines.waiting import WaitingEngine
 from ckpttool.core.verify.plan import plan_checks
 from ckpttool.core.verify.session import reports_of
-from ckpttool.nodes.storage.noting import NotingStorage
-from ckpttool.nodes.storage.recorded import Answers, inner_of, lend, root_of_key, take_back
-from ckpttool.nodes.storage.shared_out import Mine, SharedOut
-from ckpttool.nodes.write.sealing import not_sealed_for, seal_share
+from ckpttool.nodes.sealing import seal_share
+from ckpttool.nodes.storage import Answers, Mine, NotingStorage, SharedOut, inner_of, lend, root_of_key, take_back
 from ckpttool.trainers.common.loose_file import SHARD_SUFFIXES
-from ckpttool.trainers.listing import list_root
+from ckpttool.trainers.listing import HEAD_BYTES, list_root
 from ckpttool.trainers.located import Located
 from ckpttool.trainers.registry import trainer_of, trainers
 
@@ -53,6 +52,12 @@ MOST_OF_A_RECORD = 1 << 20
 
 MOST_OF_ALL = 32 << 20
 """Bytes of all these together."""
+
+MOST_OF_A_VALUE = 32 << 10
+"""Bytes of an archive that may be a counter or the state of a loader, and no tensor worth the name."""
+
+MOST_VALUES = 64
+"""Archives of one file that are read as such."""
 
 MOST_PIECES = 128 << 10
 """Bytes that are kept of what was read of one file in pieces; of more, none are."""
@@ -114,30 +119,29 @@ def view_of(
                 tree, answered = _ask(replace(located, storage=storage, listing=list_root(storage)))
                 saves = {shard.path: item.name for item in answered for shard in item.shards}
                 if answered and question.level.reads_content:
-                    own_storage = _unnoted(tree, shared_out(located.storage, ""), root)
-                    reports |= _contents(own_storage, question, share, sealings)
-                reports |= _headers(root, answered, question, but=reports)
-        reports |= {report.path: report for report in _strays(root, sorted(remaining - reports.keys()), question)}
-        if not by_scalars and remaining:
-            from ckpttool.nodes.write.reading_for_others import read_for_others
-
-            read_for_others(storage, LocalStorage(root), sorted(remaining))
+                    here = _unnoted(tree, shared_out(located.storage, ""), root)
+                    reports |= _contents(here, question, share, sealings)
+                tasks = [task for save in answered for task in plan_checks(root, save, Level.STRUCTURE)]
+                others = [task for task in tasks if task.path not in reports]  # whose headers tell what is usual
+                reports |= _by_path(reports_of(others, WaitingEngine(timeout=question.timeout)))
+        reports |= _by_path(_strays(root, sorted(remaining - reports.keys()), question))
+        if remaining and not by_scalars:
+            _read_for_others(storage, LocalStorage(root), sorted(remaining))
         if any(sealing.written for sealing in sealings):
             _note_seals(storage)
     finally:
         take_back("noted", root)
     _forget_foreign(answers, root)
     _forget_much(answers, reports, by_scalars=by_scalars)
-    damaged = _found_damaged(root, answers)
+    remembered = found_damaged(root)  # what was written since is forgotten
+    damaged = tuple(
+        remembered[path] for path in sorted(remembered) if answers.stamps.get(path) == remembered[path].stamp
+    )
     return NodeView(answers=answers, reports=reports, saves=saves, sealings=tuple(sealings), damaged=damaged)
 
 
-def _found_damaged(root: str, answers: Answers) -> tuple[FoundDamaged, ...]:
-    """Return what is remembered of the files that lie here; of those that were written since, nothing."""
-    known_damaged = found_damaged(root)
-    return tuple(
-        known_damaged[path] for path in sorted(known_damaged) if answers.stamps.get(path) == known_damaged[path].stamp
-    )
+def _by_path(reports: Iterable[ShardReport]) -> dict[str, ShardReport]:
+    return {report.path: report for report in reports}
 
 
 def _walk(storage: Storage, root: str) -> set[str]:
@@ -160,12 +164,11 @@ def _walk(storage: Storage, root: str) -> set[str]:
         except OSError:
             continue
     output = open_storage(f"{storage.root}/{os.pardir}")
-    for name in _health_files():
-        try:
-            output.kind(name)
-            output.small_file(name, limit=MOST_OF_A_RECORD)
-        except OSError:
-            continue
+    for trainer in trainers():
+        if trainer.health_file is not None:
+            with suppress(OSError):
+                output.kind(trainer.health_file.name)
+                output.small_file(trainer.health_file.name, limit=MOST_OF_A_RECORD)
     return shards
 
 
@@ -214,29 +217,35 @@ def _contents(
     """Look at the saves that were asked for as hard as was asked for, and seal what was read where that was, too."""
     reports: dict[str, ShardReport] = {}
     read: dict[str, ShardReport] = {}
-    for name in _names_here(tree, question):
+    saves = tree.inventory.checkpoints
+    names = [name for name in _names(question) if name in {LATEST, "all"} or named(saves, name)]
+    for name in names:
         for event in verify(tree, replace(question, name=name, replicas=False, digests=share is not None)):
-            if isinstance(event, Verdict) and share is not None:
-                save = tree.with_own_records(
-                    next(checkpoint for checkpoint in tree.inventory.checkpoints if checkpoint.key == event.key)
-                )
-                try:
-                    sealings.append(seal_share(tree, save, event, share, now=time.time()))
-                except CkptToolError as error:
-                    sealings.append(not_sealed_for(save, error))
-            if isinstance(event, Verdict):  # in which numbers are compared with those of the save before
-                reports |= {report.path: by_itself(report, read.get(report.path, report)) for report in event.reports}
-            else:
+            if not isinstance(event, Verdict):
                 read[event.path] = event
+                continue
+            if share is not None:
+                save = next(checkpoint for checkpoint in saves if checkpoint.key == event.key)
+                sealings.append(_sealed(tree, tree.with_own_records(save), event, share))
+            for report in event.reports:  # in which numbers are compared with those of the save before
+                reports[report.path] = by_itself(report, read.get(report.path, report))
     return reports
+
+
+def _sealed(tree: Tree, save: Checkpoint, verdict: Verdict, share: tuple[int, int]) -> Sealing:
+    """Seal what is here of a save; if that fails, the part is worth writing all the same."""
+    try:
+        return seal_share(tree, save, verdict, share, now=time.time())
+    except CkptToolError as error:
+        return not_sealed(save, None, (unknown(Code.CANNOT_ANSWER, f"{save.name} was not sealed: {error}"),))
 
 
 def by_itself(report: ShardReport, read: ShardReport) -> ShardReport:
     """Return a report without what copies on this machine told: which there are is told of all machines' together."""
-    bare: dict[Row, Finding] = {
-        finding.code: finding for finding in read.findings if finding.code is Code.CHECKSUM_MISSING
-    }
-    findings = tuple(bare.get(finding.code, finding) for finding in report.findings)
+    bare = next((finding for finding in read.findings if finding.code is Code.CHECKSUM_MISSING), None)
+    findings = report.findings
+    if bare is not None:
+        findings = tuple(bare if finding.code is bare.code else finding for finding in findings)
     digest = None if report.digest is None else replace(report.digest, chunks=())  # the manifest has them
     return replace(report, copies=1, copy_matched=False, findings=findings, digest=digest)
 
@@ -253,22 +262,9 @@ def _note_seals(storage: Storage) -> None:
                 storage.small_file(path, limit=MANIFEST_LIMIT)
 
 
-def _headers(
-    root: str, saves: Iterable[Checkpoint], question: CheckQuestion, *, but: Collection[str]
-) -> dict[str, ShardReport]:
-    """Look at the headers of all other saves: they tell what is usual."""
-    tasks = [task for save in saves for task in plan_checks(root, save, Level.STRUCTURE) if task.path not in but]
-    return {report.path: report for report in reports_of(tasks, WaitingEngine(timeout=question.timeout))}
-
-
 def _names(question: CheckQuestion) -> tuple[str, ...]:
     names = question.name if isinstance(question.name, tuple) else (question.name or LATEST,)
     return names or (LATEST,)
-
-
-def _names_here(tree: Tree, question: CheckQuestion) -> tuple[str, ...]:
-    saves = tree.inventory.checkpoints
-    return tuple(name for name in _names(question) if name in {LATEST, "all"} or named(saves, name))
 
 
 _IN_A_STORE = re.compile(r"(?:.*/)?(?:d/[0-9a-f]{32}|manifest\.ocdbt)")
@@ -285,22 +281,23 @@ def _strays(root: str, paths: list[str], question: CheckQuestion) -> Iterator[Sh
 
     At the headers alone, unless all saves are to be read: which it is of, nobody knows.
     """
-    facts = _asked_of_any()
+    facts = _facts_of_any()
     level = question.level if "all" in _names(question) else Level.STRUCTURE
-    tasks = [
-        CheckTask(
-            root=root,
-            path=path,
-            rank=None,
-            role=ShardRole.FULL,
-            named_format=named_format,
-            level=level,
-            cost=ByteCount(0),
-            facts=facts,
-        )
-        for path in paths
-        if (named_format := _named_format(path)) is not None
-    ]
+    tasks = []
+    for path in paths:
+        named_format = _named_format(path)
+        if named_format is not None:
+            task = CheckTask(
+                root=root,
+                path=path,
+                rank=None,
+                role=ShardRole.FULL,
+                named_format=named_format,
+                level=level,
+                cost=ByteCount(0),
+                facts=facts,
+            )
+            tasks.append(task)
     engine: Engine = content_engine(question, None) if level.reads_content else WaitingEngine()
     return reports_of(tasks, engine)
 
@@ -331,19 +328,68 @@ def _forget_much(answers: Answers, reports: Mapping[str, ShardReport], *, by_sca
 _TOLD_BY_SCALARS = {FormatName.SAFETENSORS, FormatName.MINDSPORE_CKPT}
 
 
-def _health_files() -> tuple[str, ...]:
-    """Return how all trainers call the file in which they record the health of saves."""
-    return tuple(trainer.health_file.name for trainer in trainers() if trainer.health_file is not None)
-
-
 def _records_of_any() -> re.Pattern[str]:
     """Return what tells by its name a small file that some trainer reads beside its shards."""
     own = (trainer.records for trainer in trainers() if trainer.records)
     return re.compile("|".join(f"(?:{pattern})" for pattern in own), re.DOTALL)
 
 
-def _asked_of_any() -> ShardFacts:
+def _facts_of_any() -> ShardFacts:
     """Ask a file for the scalars of every trainer: whose it is, nobody knows."""
     own = (trainer.scalars for trainer in trainers() if trainer.scalars is not None)
     asked = {scalar.name: scalar for scalars in own for scalar in scalars.rules.requested}
     return ShardFacts(scalars=tuple(asked.values()))
+
+
+_READ_FOR_OTHERS = {
+    FormatName.SAFETENSORS,
+    FormatName.MINDSPORE_CKPT,
+    FormatName.TORCH_ZIP,
+    FormatName.TORCH_ZIPS,
+}
+
+
+def _read_for_others(noted: Storage, storage: Storage, paths: Iterable[str]) -> None:
+    """Read headers and plain values that the records of another machine may send a reader to.
+
+    What lies here does not tell that it will.
+
+    Args:
+        noted: The storage that records what it answers.
+        storage: The same without it.
+        paths: Of files that look like shards.
+    """
+    from ckpttool.core.formats import read_header
+    from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError
+    from ckpttool.core.formats.torch.plain import plain_values
+
+    for path in paths:
+        # What is wrong with them is found by the check of every file.
+        with suppress(OSError, BrokenPickleError):
+            named = SHARD_SUFFIXES.get(path.rpartition(".")[2])
+            if named not in _READ_FOR_OTHERS:
+                continue
+            spans = [*_value_spans(storage, path)] if named is FormatName.TORCH_ZIPS else []
+            with noted.open(path) as source:
+                if named is FormatName.SAFETENSORS:
+                    read_header(source, named=named)
+                elif named is FormatName.MINDSPORE_CKPT:  # a `.ckpt`, of which the first bytes tell whose it is
+                    source.read(0, HEAD_BYTES)
+                elif named is FormatName.TORCH_ZIP:
+                    plain_values(source)
+                for begin, end in spans:
+                    plain_values(source, begin, end)
+
+
+def _value_spans(storage: Storage, path: str) -> Iterator[tuple[int, int]]:
+    """Yield where the archives of a file lie that hold something else than a tensor."""
+    from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError, Tensor
+    from ckpttool.core.formats.torch.plain import plain_values
+    from ckpttool.core.formats.torch.zips import archives_of
+
+    with storage.open(path) as source:
+        small = [(begin, end) for begin, end in archives_of(source) if end - begin <= MOST_OF_A_VALUE]
+        for begin, end in small[:MOST_VALUES]:
+            with suppress(BrokenPickleError):
+                if not isinstance(plain_values(source, begin, end), Tensor):
+                    yield begin, end

@@ -13,11 +13,11 @@ from ckpttool.core.errors import IncompleteError, UnknownLayoutError, UnsafeErro
 from ckpttool.core.records import PART_SUFFIX, STREAM
 from ckpttool.core.storage import is_folder, open_storage
 from ckpttool.core.storage.base import Kind, OverLimitError, Storage
+from ckpttool.nodes.machines import MachinesOfParts
+from ckpttool.nodes.merging import merge
 from ckpttool.nodes.model import MOST_PARTS_BYTES
-from ckpttool.nodes.read.machines import MachinesOfParts
-from ckpttool.nodes.read.merging import MergedViews, merge
-from ckpttool.nodes.records.part import MOST_PARTS, PartView, read_parts
-from ckpttool.nodes.storage.recorded import RecordedStorage, inner_of, lend, root_of_key
+from ckpttool.nodes.part_file import MOST_PARTS, PartView, read_parts
+from ckpttool.nodes.storage import RecordedStorage, inner_of, lend, root_of_key
 from ckpttool.trainers.listing import Listing, list_root
 from ckpttool.trainers.locate import intended
 from ckpttool.trainers.located import Located
@@ -77,42 +77,6 @@ def _standard_input() -> bytes:
     return data
 
 
-def tree_of_parts(path: str, root: str | None) -> tuple[MergedViews, Storage]:
-    """Read parts, and return what they tell with the tree that it is about.
-
-    Args:
-        path: As it was given.
-        root: What the tree is called where the parts call it differently.
-
-    Raises:
-        UsageError: They are of different trees.
-        IncompleteError: None of them can be read.
-    """
-    views: list[PartView] = []
-    unread: list[tuple[str, str]] = []
-    for name, view in read_views(path):
-        if isinstance(view, PartView):
-            views.append(view)
-        else:
-            unread.append((name, view))
-    if not views:
-        named = "; ".join(f"{name}: {why}" for name, why in unread[:3])
-        raise IncompleteError(f"{path} holds no part that can be read ({named or 'it is empty'})")
-    merged = merge(views, source=path, unread=unread, root=root)
-    return merged, storage_of(merged)
-
-
-def storage_of(merged: MergedViews) -> Storage:
-    """Return the storage of a merged tree, and let `open_storage` find it, and what lies above it."""
-    tree, key = merged.merge.root, merged.merge.source
-
-    def open_inner(root: str, path: str) -> Storage:
-        return RecordedStorage(root, merged.answers, inner_of(path, tree), merged.report_of)
-
-    lend("parts", key, open_inner)
-    return open_storage(root_of_key("parts", key, tree))
-
-
 def locate_parts(path: str, *, layout: str | None, config: RunConfig | None, root: str | None) -> Located:
     """Return the tree that several machines looked at.
 
@@ -127,8 +91,9 @@ def locate_parts(path: str, *, layout: str | None, config: RunConfig | None, roo
         UsageError: They saw several, and nobody says which is meant.
         IncompleteError: Not all of them were asked.
     """
-    views, storage = tree_of_parts(path, root)
-    merge = views.merge
+    machines = _machines_of(path, root)
+    merged = machines.merge
+    storage = _opened(machines)
     listing, layouts = Listing(entries=()), []
     try:
         listing = list_root(storage)
@@ -136,19 +101,43 @@ def locate_parts(path: str, *, layout: str | None, config: RunConfig | None, roo
     except (FileNotFoundError, NotADirectoryError):
         pass
     except OSError as error:
-        raise IncompleteError(f"{merge.root} cannot be read there: {error.strerror or error}") from None
+        raise IncompleteError(f"{merged.root} cannot be read there: {error.strerror or error}") from None
     if not layouts:
-        message = f"{path}: no machine that looked has checkpoints that ckpttool knows in {merge.root}"
-        if merge.missing or merge.blind:
-            raise IncompleteError(f"{message}; but not all have answered: {merge.lacking}")
+        message = f"{path}: no machine that looked has checkpoints that ckpttool knows in {merged.root}"
+        if merged.missing or merged.blind:
+            raise IncompleteError(f"{message}; but not all have answered: {merged.lacking}")
         raise UnknownLayoutError(message)
-    took = f"{merge.root}, as {counted(len(merge.seats), 'machine')} saw it"
-    meant_one = intended(layouts, merge.root, config)
     return Located(
         storage=storage,
         listing=listing,
-        layout=meant_one,
+        layout=intended(layouts, merged.root, config),
         focus=None,
-        resolved_from=took,
-        machines=MachinesOfParts(views),
+        resolved_from=f"{merged.root}, as {counted(len(merged.seats), 'machine')} saw it",
+        machines=machines,
     )
+
+
+def _machines_of(path: str, root: str | None) -> MachinesOfParts:
+    """Read all parts, and put them together."""
+    views: list[PartView] = []
+    unread: list[tuple[str, str]] = []
+    for name, view in read_views(path):
+        if isinstance(view, PartView):
+            views.append(view)
+        else:
+            unread.append((name, view))
+    if not views:
+        named = "; ".join(f"{name}: {why}" for name, why in unread[:3])
+        raise IncompleteError(f"{path} holds no part that can be read ({named or 'it is empty'})")
+    return merge(views, source=path, unread=unread, root=root)
+
+
+def _opened(machines: MachinesOfParts) -> Storage:
+    """Let `open_storage` find what the machines recorded, also above the tree, and return the tree's storage."""
+    tree, key = machines.merge.root, machines.merge.source
+
+    def open_inner(root: str, path: str) -> Storage:
+        return RecordedStorage(root, machines.answers, inner_of(path, tree), machines.report)
+
+    lend("parts", key, open_inner)
+    return open_storage(root_of_key("parts", key, tree))

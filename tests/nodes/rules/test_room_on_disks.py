@@ -11,7 +11,7 @@ from ckpttool.core.domain.node import Room
 from ckpttool.core.domain.preflight import DiskNeed, NextSaves
 from ckpttool.core.domain.verdict import Level
 from ckpttool.nodes.model import Merge, Seat
-from ckpttool.nodes.rules.room import needs_of
+from ckpttool.nodes.rules.disks import needs_of
 
 COMING = NextSaves(folder="/data/output/", inside=(), count=2, stays=None)
 SIZES = {"rank_0/x": 100, "rank_1/x": 100, "rank_2/x": 100}

@@ -1,0 +1,345 @@
+"""The machines whose parts make up a tree: what the core asks of them is answered from the parts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.core.domain.finding import Code, Finding, Row, Severity, damage, in_order, note, unknown, worst
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.manifest import ShardSeal
+from ckpttool.core.domain.node import Node
+from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
+from ckpttool.core.domain.preflight import DiskNeed, NextSaves
+from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
+from ckpttool.core.domain.shard import FileStamp
+from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.domain.verdict import CheckTask, Level, ShardReport
+from ckpttool.core.errors import UsageError
+from ckpttool.core.records.damaged import FoundDamaged
+from ckpttool.core.records.journal import TRASH, trash_folder, trashed_name
+from ckpttool.core.storage import open_storage
+from ckpttool.core.storage.base import Storage
+from ckpttool.core.storage.disk import Disk
+from ckpttool.core.verify.check import refused
+from ckpttool.core.verify.observation import Engines, Observation
+from ckpttool.nodes.findings import NodesCode
+from ckpttool.nodes.model import Copy, Merge, Seat
+from ckpttool.nodes.part_file import PartView
+from ckpttool.nodes.rules.disks import needs_of, with_placement
+from ckpttool.nodes.rules.merged import SKEW_SECONDS, with_merge, with_warning
+from ckpttool.nodes.storage import Answers
+from ckpttool.trainers.base import Layout, Refusal, ScanOptions
+from ckpttool.trainers.listing import list_root
+from ckpttool.trainers.located import DiskKey, Located
+
+
+class MachinesOfParts:
+    """Machines whose parts were put together."""
+
+    is_here = False
+
+    def __init__(self, merge: Merge, answers: Answers, views: Sequence[PartView]) -> None:
+        """Take the parts.
+
+        Args:
+            merge: Who looked, and when.
+            answers: What a storage with all files would answer.
+            views: By machine, in the order of the merge's seats.
+        """
+        self.merge = merge
+        self.answers = answers
+        self._views = views
+
+    def folder(self, root: str) -> str:
+        """Return the absolute path of the tree's folder on them: their working directory is not ours.
+
+        Raises:
+            UsageError: They have it at several places, or do not say where.
+        """
+        if len(self.merge.places) == 1:
+            return self.merge.places[0]
+        where = " and ".join(self.merge.places[:2]) or f"{root}, wherever they stood"
+        raise UsageError(f"the machines have the tree at {where}: one config names one folder, so give --root /PATH")
+
+    def report(self, path: str) -> ShardReport | None:
+        """Return what was seen of a shard; of several looks the hardest, and of equal ones the worst."""
+        copies = self.merge.copies.get(path)
+        if copies is not None:
+            return chosen_copy(copies).report
+        holders = self.merge.holders.get(path)
+        return None if holders is None else self._views[holders[0]].report_of(path)
+
+    def engines(self, question: CheckQuestion) -> Engines:
+        """Return engines that replay what was seen: there is nothing to read."""
+        tasks = RecordedEngine(self.report, but=OF_THE_SAVE_BEFORE if question.jump == 0 else ())
+        if not question.level.reads_content or question.bucket is not None:
+            return Engines(tasks=tasks, headers=tasks)
+        return Engines(tasks=tasks, headers=RecordedEngine(self.report, but=OF_CONTENT))
+
+    def found_damaged(self, storage: Storage) -> tuple[Mapping[str, FoundDamaged], Callable[[str], FileStamp]]:
+        """Return what earlier checks on the machines found, and the stamps that the files have there.
+
+        Of several copies one that was found damaged counts, whichever is shown here.
+        """
+        del storage
+        damaged: dict[str, FoundDamaged] = {}
+        stamps: dict[str, FileStamp] = {}
+        for view in self._views:
+            for found in view.damaged:
+                if found.path in view.answers.stamps:
+                    damaged[found.path], stamps[found.path] = found, view.answers.stamps[found.path]
+        return damaged, stamps.__getitem__
+
+    def assessed(self, inventory: Inventory, question: TreeQuestion) -> Inventory:
+        """Say which parts are missing or early, and where machines see other files."""
+        declared = {question.world_size, None if question.config is None else question.config.world_size}
+        skew = SKEW_SECONDS if question.skew is None else question.skew
+        return with_merge(inventory, self.merge, declared=declared - {None}, skew=skew)
+
+    def placed(
+        self,
+        decision: ResumePlan | NoResumePoint,
+        layout: Layout,
+        inventory: Inventory,
+        question: TreeQuestion,
+        node: Node | None,
+    ) -> ResumePlan | NoResumePoint:
+        """Say which ranks start where and what a machine lacks; of no decision, where machines merely disagree."""
+        del question, node
+        decision = replace(decision, parts=inventory.parts)
+        if isinstance(decision, NoResumePoint):
+            return with_warning(decision, self.merge)
+        read = layout.read_by_all(decision.point.checkpoint)
+        return with_placement(decision, self.merge, read, inventory.checkpoints)
+
+    def disk_needs(
+        self, coming: NextSaves, storage: Storage, paths: tuple[str, ...], disk: Disk
+    ) -> tuple[DiskNeed, ...] | Finding:
+        """Compare what the next saves put on each disk with what its machine found free."""
+        del disk
+        return needs_of(coming, self.merge, {path: storage.stamp(path).size for path in paths})
+
+    def sizes(self, path: str, size: ByteCount) -> Mapping[DiskKey, ByteCount]:
+        """Return the bytes of a file on each disk that has it."""
+        copies = self.merge.copies.get(path)
+        if copies is None:
+            return {_disk_of(self.merge.seats[at]): size for at in self.merge.holders.get(path, ())}
+        return {_disk_of(copy.seat): copy.stamp.size for copy in reversed(copies)}
+
+    def hosts(self) -> Mapping[DiskKey, str]:
+        """Return a machine for each disk, one that can change what lies there if any can."""
+        seats: dict[DiskKey, list[Seat]] = defaultdict(list)
+        for seat in self.merge.seats_read:
+            seats[_disk_of(seat)].append(seat)
+        used = {*self.merge.seats}
+        return {
+            disk: min(own, key=lambda seat: (seat not in used, bool(seat.unwritable), seat.host)).host
+            for disk, own in seats.items()
+        }
+
+    def without_half_gone(
+        self, located: Located, inventory: Inventory, options: ScanOptions
+    ) -> tuple[Located, Inventory]:
+        """Return a tree without the saves that one machine moved to its trash and another still has.
+
+        What is left of one may look whole on fewer ranks, and is not. It is taken out of the answers, too.
+        """
+        trashed = self._trashed()
+        folders_of: defaultdict[str, list[str]] = defaultdict(list)
+        for folder in trashed:
+            folders_of[trashed_name(folder)].append(folder)
+        halves = []
+        for save in inventory.checkpoints:
+            candidates = folders_of.get(save.name, ())
+            folders = [folder for folder in candidates if self._is_of(located, save, folder, trashed[folder])]
+            if folders:
+                halves.append((save, folders))
+        if not halves:
+            return located, inventory
+        for save, _ in halves:
+            self._forget(_paths(located, save))
+        storage = open_storage(located.storage.root)
+        located = replace(located, storage=storage, listing=list_root(storage))
+        remaining = located.layout.scan(storage, located.listing, options)
+        findings = (self._half_gone(save, folders) for save, folders in halves)
+        return located, replace(remaining, findings=in_order((*remaining.findings, *findings)))
+
+    def _trashed(self) -> dict[str, list[str]]:
+        """Return what is in a machine's trash and nowhere in its place: where it was, by its folder in the trash."""
+        by_folder: defaultdict[str, list[str]] = defaultdict(list)
+        for path in self.merge.holders:
+            if path.startswith(f"{TRASH}/"):
+                folder, _, place = path.removeprefix(f"{TRASH}/").partition("/")
+                if place not in self.merge.holders:
+                    by_folder[folder].append(place)
+        return by_folder
+
+    def _is_of(self, located: Located, save: Checkpoint, folder: str, trashed: Collection[str]) -> bool:
+        """Tell whether a folder of a trash holds files of a save: other trainings, or formats, may share its name.
+
+        What was saved again under the name of one that went is another one, and younger than its trash.
+        """
+        place, stamps = trash_folder(folder), self.answers.stamps
+        shard_stamps = [stamps[shard.path] for shard in save.shards if shard.path in stamps]
+        saved_ns = max((stamp.modified_ns or 0 for stamp in shard_stamps), default=0)
+        if place is None or saved_ns > place.since * 1e9:
+            return False
+        inside = tuple(f"{path}/" for path in _paths(located, save))
+        if any(path.startswith(inside) for path in trashed):
+            return True
+        storage = open_storage(f"{located.storage.root}/{TRASH}/{folder}")
+        with suppress(OSError):  # what cannot be read there is told by no name
+            inventory = located.layout.scan(storage, list_root(storage), ScanOptions())
+            return save.key in {checkpoint.key for checkpoint in inventory.checkpoints}
+        return False
+
+    def _half_gone(self, save: Checkpoint, folders: Iterable[str]) -> Finding:
+        seats = self.merge.seats
+        hosts_without = {
+            seat.host
+            for seat, view in zip(seats, self._views, strict=True)
+            if any(f"{TRASH}/{folder}" in view.answers.entries for folder in folders)
+        }
+        hosts_with = {seats[at].host for shard in save.shards for at in self.merge.holders.get(shard.path, ())}
+        return note(
+            NodesCode.HALF_GONE,
+            f"{_named(hosts_without)} moved its files to the trash, and {_named(hosts_with)} did not: what is "
+            "left counts for nothing",
+            path=save.name,
+            remedy=f"ckpttool trash restore {save.name} where it went; or remove what is left",
+        )
+
+    def _forget(self, paths: Iterable[str]) -> None:
+        """Answer from now on as if nobody had seen some files or folders; who has what is still known."""
+        entries, removed = self.answers.entries, set(paths)
+        folders = tuple(f"{path}/" for path in removed if path in entries)
+        for inner in [entry for entry in entries if entry in removed or entry.startswith(folders)]:
+            del entries[inner]
+        for above in {path.rpartition("/")[0] for path in removed} & entries.keys():
+            start = f"{above}/" if above else ""
+            entries[above] = tuple(entry for entry in entries[above] if f"{start}{entry.name}" not in removed)
+        for path in removed:
+            self.answers.stamps.pop(path, None)
+
+
+def chosen_copy(copies: Sequence[Copy]) -> Copy:
+    """Return the copy that is shown: by what was found, never by when or in which order it was given."""
+
+    def rank(copy: Copy) -> tuple[int, int, int, str, str, str]:
+        of_report = (-1, -1) if copy.report is None else (int(worst(copy.report.findings)), int(copy.report.level))
+        return *of_report, copy.stamp.size, copy.seat.host, copy.seat.disk, str(copy.stamp.token)
+
+    return max(copies, key=rank)
+
+
+def _disk_of(seat: Seat) -> DiskKey:
+    """Tell disks apart; of a machine's own disk also two folders, which are two machines' in a trial."""
+    return (seat.disk,) if seat.shared else (seat.disk, seat.absolute or seat.root)
+
+
+def _paths(located: Located, save: Checkpoint) -> tuple[str, ...]:
+    members = located.layout.members(save)
+    return tuple(shard.path for shard in save.shards) if isinstance(members, Refusal) else members.paths
+
+
+def _named(hosts: set[str]) -> str:
+    first, *more = sorted(hosts)
+    return f"{first} and {len(more)} more" if more else first
+
+
+OF_THE_SAVE_BEFORE = frozenset({Code.NORM_JUMP, Code.ALL_ZERO_TENSOR})
+"""What is found by the numbers of the save before alone."""
+
+OF_CONTENT = OF_THE_SAVE_BEFORE | {Code.CHECKSUM_MISMATCH, Code.CHECKSUM_MISSING, Code.NONFINITE_VALUES}
+"""What no header shows: whoever compares a save with the headers of others does not hear it of these."""
+
+
+class RecordedEngine:
+    """An engine that reads nothing: it replays the reports of the machines that have the files."""
+
+    def __init__(self, report_of: Callable[[str], ShardReport | None], *, but: Collection[Row] = ()) -> None:
+        """Take the reports.
+
+        Args:
+            report_of: Returns the report on a shard, by its path; None if nobody looked at it.
+            but: Findings that are left out: nobody asked how far the numbers are from those of the save before.
+        """
+        self._report_of = report_of
+        self._but = but
+
+    def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
+        """Yield one observation per task, in their order; of tasks that share a file, the first counts its bytes."""
+        visited = set()
+        for task in tasks:
+            report = self._report_of(task.path)
+            if report is None:
+                yield refused(task, _unseen(task.path))
+                continue
+            findings = tuple(finding for finding in report.findings if finding.code not in self._but)
+            bytes_read = ByteCount(0) if task.path in visited else report.bytes_read
+            visited.add(task.path)
+            report = replace(report, rank=task.rank, role=task.role, findings=findings, bytes_read=bytes_read)
+            yield Observation(task=task, report=_compared(task, report))
+
+
+def _unseen(path: str) -> Finding:
+    return unknown(
+        NodesCode.NOT_LOOKED_AT,
+        "is listed, and nobody looked at it where it lies: unknown, not damaged",
+        path=path,
+        remedy="run ckpttool part again on its machine; where its save's own records lie on another one, nothing "
+        "there tells that it belongs to a save: put them on one disk",
+    )
+
+
+def _compared(task: CheckTask, report: ShardReport) -> ShardReport:
+    """Add to a report what its machine could not tell: that a check lacks, or a record of another machine differs."""
+    if report.level < task.level:
+        finding = unknown(
+            NodesCode.NOT_LOOKED_AT,
+            f"was looked at where it lies by its {report.level.word} alone: unknown, not damaged",
+            path=task.path,
+            expected=task.level.word,
+            actual=report.level.word,
+            remedy=f"run ckpttool part --level {task.level.word} on its machine",
+        )
+        return replace(report, findings=(*report.findings, finding))
+    if not _is_uncompared(task, report):
+        return report
+    if task.seal is not None and report.digest is not None:
+        report = _compared_with(task.seal, report, report.digest.xxh3_128)
+        if not _is_uncompared(task, report):
+            return report
+    finding = unknown(
+        NodesCode.NOT_LOOKED_AT,
+        "was read where no record of its checksum lies, and the record where it does not: not compared",
+        path=task.path,
+        remedy="put the record on its machine, too, and run ckpttool part there again",
+    )
+    return replace(report, findings=(*report.findings, finding))
+
+
+def _is_uncompared(task: CheckTask, report: ShardReport) -> bool:
+    """Tell whether a record of one machine says what a file of another one must be, and nobody compared them."""
+    has_record = task.seal is not None or task.sha256 is not None
+    is_requested = task.level >= Level.CHECKSUM and not report.checksum_matched
+    return has_record and is_requested and worst(report.findings) < Severity.UNKNOWN
+
+
+def _compared_with(seal: ShardSeal, report: ShardReport, digest: str) -> ShardReport:
+    """Compare the recorded hash of a file with the one that was computed on its machine."""
+    if digest == seal.xxh3_128:
+        findings = tuple(finding for finding in report.findings if finding.code is not Code.CHECKSUM_MISSING)
+        return replace(report, checksum_matched=True, findings=findings)
+    finding = damage(
+        Code.CHECKSUM_MISMATCH,
+        f"its bytes are not what another machine's manifest recorded on {seal.first_seen}",
+        path=report.path,
+        expected=seal.xxh3_128,
+        actual=digest,
+        remedy="resume from another checkpoint, or copy this shard again from where it was whole",
+    )
+    return replace(report, findings=(*report.findings, finding))
