@@ -104,13 +104,6 @@ def table(answer: Fp8Probe) -> RenderableType:
     return stack(*parts, *pointer(answer.findings))
 
 
-def _judged(tensor: ProbedTensor, answer: Fp8Probe) -> Iterator[CastNumbers]:
-    question = answer.question
-    for cast in tensor.numbers.recipes:
-        if cast.recipe in question.judged and cast.format is question.formats[0]:
-            yield cast
-
-
 def _headline(answer: Fp8Probe, weights: Sequence[ProbedTensor]) -> Text:
     from ckpttool.core.render.text import line
 
@@ -168,7 +161,7 @@ def _weights(answer: Fp8Probe, weights: Sequence[ProbedTensor]) -> Iterator[Rend
     common, cells = _common(rows), []
     for row in rows[: answer.most_rows]:
         tensor, numbers = row.worst, row.worst.numbers
-        first = next(_judged(tensor, answer))
+        first = next(cast for cast in numbers.recipes if answer.question.decides(cast))
         row_cells: list[str | Text] = [
             named(row.name[len(common) :]),
             line(tensor.risk.value, style=_STYLE[tensor.risk]),

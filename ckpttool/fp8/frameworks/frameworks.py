@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Protocol, cast
+from typing import cast
 
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.units import Step
@@ -56,7 +57,7 @@ class Setting:
         return None if self.arguments is None else self.arguments.get(name)
 
 
-class Framework(Protocol):
+class Framework(ABC):
     """What is one framework's own about experiments."""
 
     title: str
@@ -64,18 +65,22 @@ class Framework(Protocol):
     """Those that a whole run can be switched to."""
     first_layer: int
     """The number of the first layer in the names that its configs are matched with."""
+    all_extras: tuple[str, ...]
+    """What may be switched on beside plain FP8, in its own words."""
 
     def extras(self, arguments: Mapping[str, str] | None) -> tuple[str, ...]:
-        """Return what is switched on beside plain FP8; without arguments all that might be."""
-        ...
+        """Return what is switched on beside plain FP8; if its log does not print that, all that might be."""
+        del arguments
+        return self.all_extras
 
+    @abstractmethod
     def change(self, trial: Trial, setting: Setting) -> Change | str:
         """Return what makes the experiment of the candidate's start, or why that cannot be expressed."""
-        ...
 
     def as_planned(self, experiment: Experiment, arithmetic: RunArithmetic) -> tuple[AsPlanned, str | None]:
-        """Tell by what the framework itself logs whether an experiment ran as planned."""
-        ...
+        """Tell by what the framework itself logs whether an experiment ran as planned; many log nothing of it."""
+        del experiment, arithmetic
+        return AsPlanned.UNKNOWN, None
 
 
 def framework_names() -> tuple[str, ...]:

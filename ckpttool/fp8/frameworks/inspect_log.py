@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from ckpttool.core.domain.metrics import LogProblem
 from ckpttool.core.logs.base import lines_with
@@ -92,16 +91,10 @@ class OperandsSeen:
         )
 
 
-class _Measured(NamedTuple):
-    layer: str
-    tensor: str
-    name: str
-    recipe: str
-    columnwise: bool
-
-
 @dataclass(slots=True)
 class _Sum:
+    """What was measured of one tensor, put together."""
+
     first: int
     last: int
     count: int = 0
@@ -125,7 +118,7 @@ def read_statistics(paths: Iterable[str]) -> tuple[tuple[TensorStatistic, ...], 
     Args:
         paths: Statistics logs, of all ranks or of some; those of several ranks that measured one tensor count alike.
     """
-    sums: dict[_Measured, _Sum] = {}
+    sums: dict[tuple[str, str, str, str, bool], _Sum] = {}
     problems = []
     for path in paths:
         for block in blocks_of(path):
@@ -134,37 +127,30 @@ def read_statistics(paths: Iterable[str]) -> tuple[tuple[TensorStatistic, ...], 
                 continue
             for _, line in lines_with(block, _ITERATION):
                 if match := _STATISTIC.fullmatch(line):
-                    step = int(match["step"])
-                    sums.setdefault(_measured(match), _Sum(step, step)).add(step, float(match["value"]))
-    return tuple(_statistic(measured, sums[measured]) for measured in sorted(sums)), tuple(problems)
-
-
-def _measured(match: re.Match[bytes]) -> _Measured:
-    name = match["name"].decode()
-    recipe = _RECIPE.fullmatch(name)
-    return _Measured(
-        layer=match["layer"].decode("utf-8", "replace"),
-        tensor=match["tensor"].decode(),
-        name=recipe[2] if recipe else name,
-        recipe=recipe[1] if recipe else "",
-        columnwise=match["columnwise"] is not None,
-    )
-
-
-def _statistic(measured: _Measured, total: _Sum) -> TensorStatistic:
-    return TensorStatistic(
-        layer=measured.layer,
-        tensor=measured.tensor,
-        name=measured.name,
-        recipe=measured.recipe or None,
-        columnwise=measured.columnwise,
-        count=total.count,
-        mean=total.total / total.count if total.count else math.nan,
-        largest=total.largest if total.count else math.nan,
-        nonfinite=total.nonfinite,
-        first_step=total.first,
-        last_step=total.last,
-    )
+                    layer, name, step = match["layer"].decode("utf-8", "replace"), match["name"].decode(), match["step"]
+                    named = _RECIPE.fullmatch(name)
+                    recipe, name = named.groups() if named else ("", name)
+                    key = (layer, match["tensor"].decode(), name, recipe, match["columnwise"] is not None)
+                    sums.setdefault(key, _Sum(int(step), int(step))).add(int(step), float(match["value"]))
+    statistics = []
+    for layer, tensor, name, recipe, columnwise in sorted(sums):
+        total = sums[layer, tensor, name, recipe, columnwise]
+        statistics.append(
+            TensorStatistic(
+                layer=layer,
+                tensor=tensor,
+                name=name,
+                recipe=recipe or None,
+                columnwise=columnwise,
+                count=total.count,
+                mean=total.total / total.count if total.count else math.nan,
+                largest=total.largest if total.count else math.nan,
+                nonfinite=total.nonfinite,
+                first_step=total.first,
+                last_step=total.last,
+            )
+        )
+    return tuple(statistics), tuple(problems)
 
 
 _NUMBERED = re.compile(r"(?:^|\.)(?P<inside>[A-Za-z_]+)\.(?P<number>[0-9]{1,6})\.")

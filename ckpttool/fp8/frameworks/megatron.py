@@ -13,6 +13,7 @@ from ckpttool.fp8.frameworks import transformer_engine as te
 from ckpttool.fp8.frameworks.frameworks import (
     KEEP_OPTIMIZER,
     SAME_BATCH,
+    Framework,
     Setting,
     in_bf16,
     no_delayed,
@@ -75,17 +76,18 @@ _CHECKED = frozenset({"--fp8-recipe", "--micro-batch-size", "--te-precision-conf
 _BACKWARD = frozenset({Gemm.DGRAD, Gemm.WGRAD})
 
 
-class Megatron:
+class Megatron(Framework):
     """Flags, and a file of precisions by module."""
 
     title = "Megatron-LM"
     recipes = (Recipe.TENSORWISE, Recipe.BLOCKWISE, Recipe.MXFP8)
     first_layer = 0
+    all_extras = tuple(_EXTRAS)
 
     def extras(self, arguments: Mapping[str, str] | None) -> tuple[str, ...]:
         """Return the flags that are given, but for those that the model cannot be without."""
         if arguments is None:
-            return tuple(_EXTRAS)
+            return self.all_extras
         # experts that are cut by tensor parallelism are refused without sequence parallelism
         needed = {"--sequence-parallel"} if arguments.get("num_experts", "None") not in _OFF else set()
         given = (flag for flag, name in _EXTRAS.items() if arguments.get(name, "False") not in _OFF)
@@ -108,7 +110,7 @@ class Megatron:
         elif trial.recipe is not None:
             return _recipe(trial.recipe, setting, tuple(settings), tuple(notes))
         elif trial.without or trial.id.startswith("E1"):
-            flags = trial.without or tuple(_EXTRAS)
+            flags = trial.without or self.all_extras
             remove = tuple(dict.fromkeys(name for flag in flags for name in (flag, *_GO_WITH.get(flag, ()))))
         elif trial.products.changed:
             return _products(trial, setting, tuple(settings), tuple(notes))

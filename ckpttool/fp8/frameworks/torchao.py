@@ -6,12 +6,9 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from ckpttool.fp8.frameworks.frameworks import Setting, in_a_script, in_bf16
+from ckpttool.fp8.frameworks.frameworks import Framework, Setting, in_a_script, in_bf16
 from ckpttool.fp8.model.fp8 import Arithmetic, Gemm, Recipe
-from ckpttool.fp8.model.plan import AsPlanned, Change, Experiment, Trial
-from ckpttool.fp8.model.settings import RunArithmetic
+from ckpttool.fp8.model.plan import Change, Trial
 
 CONFIG = "float8_config.py"
 
@@ -25,17 +22,13 @@ _CASTS = {
 EXTRAS = ("FP8 all-gather (enable_fsdp_float8_all_gather)", "compile", "recompute")
 
 
-class Torchao:
+class Torchao(Framework):
     """A script of one's own."""
 
     title = "torchao"
     recipes = (Recipe.TENSORWISE, Recipe.ROWWISE)
     first_layer = 0
-
-    def extras(self, arguments: Mapping[str, str] | None) -> tuple[str, ...]:
-        """Nobody but the script knows what is switched on."""
-        del arguments
-        return EXTRAS
+    all_extras = EXTRAS
 
     def change(self, trial: Trial, setting: Setting) -> Change | str:
         """Return what to change in the script, and the conversion of the model."""
@@ -57,13 +50,8 @@ class Torchao:
                 notes=(*notes, f"call convert(model) of {CONFIG} instead of convert_to_float8_training"),
             )
         if trial.without or trial.id.startswith("E1"):
-            notes.append(f"switch off: {', '.join(trial.without or EXTRAS)}")
+            notes.append(f"switch off: {', '.join(trial.without or self.all_extras)}")
         return Change(notes=tuple(notes))
-
-    def as_planned(self, experiment: Experiment, arithmetic: RunArithmetic) -> tuple[AsPlanned, str | None]:
-        """It logs nothing of the kind."""
-        del experiment, arithmetic
-        return AsPlanned.UNKNOWN, None
 
 
 def _refused(trial: Trial) -> str | None:

@@ -7,9 +7,7 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from ckpttool.fp8.frameworks.frameworks import SAME_BATCH, Setting, in_bf16, regrouped
+from ckpttool.fp8.frameworks.frameworks import SAME_BATCH, Framework, Setting, in_bf16, regrouped
 from ckpttool.fp8.model.fp8 import Arithmetic, Gemm, Recipe
 from ckpttool.fp8.model.plan import AsPlanned, Change, Experiment, Trial
 from ckpttool.fp8.model.settings import RunArithmetic
@@ -29,17 +27,13 @@ _EXTRAS = {
 }
 
 
-class Torchtitan:
+class Torchtitan(Framework):
     """Keys of its TOML."""
 
     title = "torchtitan"
     recipes = (Recipe.TENSORWISE, Recipe.ROWWISE)
     first_layer = 0
-
-    def extras(self, arguments: Mapping[str, str] | None) -> tuple[str, ...]:
-        """Return all: its log prints no arguments."""
-        del arguments
-        return tuple(_EXTRAS)
+    all_extras = tuple(_EXTRAS)
 
     def change(self, trial: Trial, setting: Setting) -> Change | str:
         """Return the keys."""
@@ -57,7 +51,7 @@ class Torchtitan:
                 return f"torchtitan's Float8 has no recipe {trial.recipe.value}"
             settings += _recipe(trial.recipe.value)
         elif trial.without or trial.id.startswith("E1"):
-            off = (extra for name in trial.without or tuple(_EXTRAS) for extra in _EXTRAS[name])
+            off = (extra for name in trial.without or self.all_extras for extra in _EXTRAS[name])
             settings += list(dict.fromkeys(off))
         elif trial.drops_history:
             return "there is no delayed scaling in torchtitan, and so no history"

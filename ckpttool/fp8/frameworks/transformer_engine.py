@@ -7,10 +7,9 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from ckpttool.fp8.frameworks.frameworks import (
     KEEP_OPTIMIZER,
+    Framework,
     Setting,
     in_a_script,
     in_bf16,
@@ -18,8 +17,7 @@ from ckpttool.fp8.frameworks.frameworks import (
 )
 from ckpttool.fp8.frameworks.view import Version
 from ckpttool.fp8.model.fp8 import OPERANDS, Arithmetic, Gemm, Operand, Recipe
-from ckpttool.fp8.model.plan import AsPlanned, Change, Experiment, Trial
-from ckpttool.fp8.model.settings import RunArithmetic
+from ckpttool.fp8.model.plan import Change, Trial
 
 CONFIG = "inspect.yaml"
 LOGS = "inspect"
@@ -121,17 +119,13 @@ def _shown(version: Version) -> str:
     return ".".join(map(str, version))
 
 
-class TransformerEngine:
+class TransformerEngine(Framework):
     """A script of one's own."""
 
     title = "Transformer Engine"
     recipes = tuple(_CLASSES)
     first_layer = 1
-
-    def extras(self, arguments: Mapping[str, str] | None) -> tuple[str, ...]:
-        """Nobody but the script knows what is switched on."""
-        del arguments
-        return EXTRAS
+    all_extras = EXTRAS
 
     def change(self, trial: Trial, setting: Setting) -> Change | str:
         """Return what to change in the script, and the config of debug features."""
@@ -151,7 +145,7 @@ class TransformerEngine:
         if trial.drops_history:
             notes.append("leave out what ends in `_extra_state` when the state dict is loaded (strict=False)")
         if trial.without or trial.id.startswith("E1"):
-            notes.append(f"switch off: {', '.join(trial.without or EXTRAS)}")
+            notes.append(f"switch off: {', '.join(trial.without or self.all_extras)}")
         if not needs_debug(trial):
             return Change(notes=tuple(notes))
         notes += [_BEFORE, _AFTER]
@@ -164,11 +158,6 @@ class TransformerEngine:
             files=((CONFIG, debug_config(trial, setting)),),
             notes=tuple(notes),
         )
-
-    def as_planned(self, experiment: Experiment, arithmetic: RunArithmetic) -> tuple[AsPlanned, str | None]:
-        """The debug features' log alone tells, and that is read for all frameworks."""
-        del experiment, arithmetic
-        return AsPlanned.UNKNOWN, None
 
 
 FRAMEWORK = TransformerEngine()

@@ -119,6 +119,10 @@ class ProbeQuestion:
         """The recipes by which the exit code goes."""
         return self.recipes or USUAL_RECIPES[:1]
 
+    def decides(self, cast: CastNumbers) -> bool:
+        """Tell whether a tensor is judged by these numbers, and not only shown with them."""
+        return cast.recipe in self.judged and cast.format is self.formats[0]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:

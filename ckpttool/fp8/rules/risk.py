@@ -102,7 +102,9 @@ def risk_of(cast: CastNumbers, tensor: TensorNumbers, role: TensorRole) -> Risk:
     if cast.channel_snr_db is None or cast.lost is None:
         return Risk.FINE  # nothing there, or all of it zero
     if role in _STATES:
-        return Risk.LOST if cast.lost >= LOST_STATE else Risk.WEAK if cast.lost >= WEAK_STATE else Risk.FINE
+        if cast.lost >= LOST_STATE:
+            return Risk.LOST
+        return Risk.WEAK if cast.lost >= WEAK_STATE else Risk.FINE
     shortfall = GAUSSIAN_DB[cast.format] - cast.channel_snr_db
     lost, faint = (_shares(lines, tensor) for lines in (cast.gone, cast.faint))
     if shortfall >= LOST_DB or lost >= LOST_LINES:
@@ -125,11 +127,7 @@ def judged(tensor: TensorNumbers, question: ProbeQuestion) -> ProbedTensor:
     """Say of a tensor what its numbers mean."""
     role = role_of(tensor.name, tensor.shape)
     risks = tuple(risk_of(cast, tensor, role) for cast in tensor.recipes)
-    decides = (
-        risk
-        for cast, risk in zip(tensor.recipes, risks, strict=True)
-        if cast.recipe in question.judged and cast.format is question.formats[0]
-    )
+    decides = (risk for cast, risk in zip(tensor.recipes, risks, strict=True) if question.decides(cast))
     return ProbedTensor(
         numbers=tensor,
         whole_name=whole_name(tensor.name),
@@ -142,18 +140,14 @@ def judged(tensor: TensorNumbers, question: ProbeQuestion) -> ProbedTensor:
 
 def ranked(tensors: Iterable[TensorNumbers], question: ProbeQuestion) -> tuple[ProbedTensor, ...]:
     """Judge tensors, and put the worst first: by risk, then by what their channels keep, then by name."""
-    tensors_judged = [judged(tensor, question) for tensor in tensors]
-    return tuple(sorted(tensors_judged, key=lambda tensor: (-_GRAVITY[tensor.risk], *_order(tensor, question))))
 
+    def order(tensor: ProbedTensor) -> tuple[object, ...]:
+        numbers = tensor.numbers
+        ratios = [cast.channel_snr_db for cast in numbers.recipes if question.decides(cast)]
+        least = min((ratio for ratio in ratios if ratio is not None), default=float("inf"))
+        return -_GRAVITY[tensor.risk], least, as_counted(numbers.name), as_counted(numbers.path)
 
-def _order(tensor: ProbedTensor, question: ProbeQuestion) -> tuple[object, ...]:
-    numbers = tensor.numbers
-    ratios = [
-        cast.channel_snr_db
-        for cast in numbers.recipes
-        if cast.recipe in question.judged and cast.format is question.formats[0] and cast.channel_snr_db is not None
-    ]
-    return min(ratios, default=float("inf")), as_counted(numbers.name), as_counted(numbers.path)
+    return tuple(sorted((judged(tensor, question) for tensor in tensors), key=order))
 
 
 def layers_of(tensors: Sequence[ProbedTensor]) -> tuple[LayerRisk, ...]:
