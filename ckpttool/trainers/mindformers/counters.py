@@ -170,9 +170,8 @@ def _rounded(case: _Case) -> Iterator[Finding]:
 def _exact_batch(case: _Case, *, sink_size: int | None = None) -> int | None:
     """Return the batch size nearest to the new one that leaves no sample over and that floating point gets right."""
     samples = case.step * case.old_batch
-    for batch in sorted(
-        exact_batches_near(samples, case.new_batch, sink_size=sink_size), key=lambda size: abs(size - case.new_batch)
-    ):
+    batches = exact_batches_near(samples, case.new_batch, sink_size=sink_size)
+    for batch in sorted(batches, key=lambda size: abs(size - case.new_batch)):
         if case.scaled(case.step, batch) == samples // batch:
             return batch
     return None
@@ -190,7 +189,10 @@ def _sinks(case: _Case) -> Iterator[Finding]:
     difference = abs(sinks * size - case.initial_step)
     if not difference:
         return
-    if saved is not None and saved.size is None and difference > _most_apart(case, size):
+    # Each earlier change of the batch size rounded both counters down, the sinks to whole ones, and this one scales
+    # what they differ by.
+    most_apart = size * (1 + max(1, -(-case.old_batch // case.new_batch)))
+    if saved is not None and saved.size is None and difference > most_apart:
         yield _sink_changed(case, saved, size)
         return
     exact = None if case.old_batch == case.new_batch else _exact_batch(case, sink_size=size)
@@ -204,14 +206,6 @@ def _sinks(case: _Case) -> Iterator[Finding]:
         remedy=f"expect step numbers to be off by {difference}"
         + (f", or choose a global batch size of {exact}, at which both agree" if is_near else ""),
     )
-
-
-def _most_apart(case: _Case, size: int) -> int:
-    """Return by how many steps both counters of a run with sinks can differ that changed its batch size before.
-
-    Each change rounds both down, the sinks to whole ones, and the next one scales what they differ by.
-    """
-    return size * (1 + max(1, -(-case.old_batch // case.new_batch)))
 
 
 def _of_sinks(number: int, size: int) -> str:
@@ -228,19 +222,14 @@ def _sink_changed(case: _Case, saved: SavedSinks, new: int) -> Finding:
     if short > 0:
         effect = f"trains {counted(short, 'batch', 'batches')} too few"
     else:
-        effect = (
-            f"plans {counted(-short, 'batch', 'batches')} too many: at the end of the data it stops with an exception, "
-            "exit 1, without a last save"
-        )
+        effect = f"plans {counted(-short, 'batch', 'batches')} too many: at the end of the data it stops with an "
+        effect += "exception, exit 1, without a last save"
     taken = f"but sink_size is {new} now: MindFormers takes them for sinks of the new size, and {effect}"
     if saved.size is None:
-        counts = (
-            f"the checkpoint counts {counted(epoch, 'epoch')} at step {case.step}, which are no sinks of one size, "
-        )
-        expected, remedy = (
-            "no sinks",
-            "keep runner_config.sink_mode: False, as it was without sinks when this was saved",
-        )
+        counts = f"the checkpoint counts {counted(epoch, 'epoch')} at step {case.step}, "
+        counts += "which are no sinks of one size, "
+        expected = "no sinks"
+        remedy = "keep runner_config.sink_mode: False, as it was without sinks when this was saved"
     elif saved.is_sure:
         counts = f"the checkpoint counts {_of_sinks(epoch, saved.size)}, "
         expected, remedy = f"sink_size {saved.size}", f"keep runner_config.sink_size: {saved.size}"

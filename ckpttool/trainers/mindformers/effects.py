@@ -52,13 +52,16 @@ def effects(resume: Resume) -> Effects:
 
         findings = (*state_findings(plan, config, config.streaming, resume.data), *findings)
         folder = state_folder(config.streaming, plan)
-        position = position if folder is None else _from_states(folder, planned_skip(plan))
+        if folder is not None:
+            position = GoesOn(
+                effect=DataEffect.EXACT,
+                why="from the state files of the streaming data, whatever the settings say",
+                where=folder,
+                repeated=0,
+                lost=0,
+                unchanged=planned_skip(plan),
+            )
     return Effects(position=position, settings=settings, next_step=step, findings=findings)
-
-
-def _from_states(folder: str, without: SkipBatches) -> GoesOn:
-    why = "from the state files of the streaming data, whatever the settings say"
-    return GoesOn(effect=DataEffect.EXACT, why=why, where=folder, repeated=0, lost=0, unchanged=without)
 
 
 def _position(resume: Resume, skip: SkipBatches) -> DataPosition:

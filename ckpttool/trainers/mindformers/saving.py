@@ -21,7 +21,7 @@ from ckpttool.trainers.mindformers.layouts.names import (
 )
 from ckpttool.trainers.mindformers.layouts.pointers import meta_bytes
 from ckpttool.trainers.mindformers.layouts.rank import seal_place
-from ckpttool.trainers.mindformers.scalars import EpochStep, TrainState
+from ckpttool.trainers.mindformers.scalars import EpochStep
 
 _SUFFIX = "safetensors"
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]{0,63}")
@@ -110,17 +110,14 @@ class RankSaves:
 
     def progress(self, scalars: dict[str, int | float]) -> SaveProgress | None:
         """Read them; the step in the epoch is in the name alone."""
-        numbers = {name: int(scalars[name]) for name in ("epoch_num", "step_num", "global_step") if name in scalars}
-        state = TrainState(
-            epoch_num=numbers.get("epoch_num"), step_num=numbers.get("step_num"), global_step=numbers.get("global_step")
-        )
-        if state.epoch_num is None or state.step_num is None or state.global_step is None:
+        epoch, step, applied = (scalars.get(name) for name in ("epoch_num", "step_num", "global_step"))
+        if epoch is None or step is None or applied is None:
             return None
         batch = scalars.get("global_batch_size")
         return SaveProgress(
-            step=Step(state.step_num),
-            applied=state.global_step,
-            epoch=state.epoch_num,
+            step=Step(int(step)),
+            applied=int(applied),
+            epoch=int(epoch),
             step_in_epoch=0,
             loss_scale=scalars.get("loss_scale", 1.0),
             global_batch_size=None if batch is None else int(batch),

@@ -31,7 +31,7 @@ from ckpttool.core.domain.progress import Progress
 from ckpttool.core.domain.replicas import RecordedSlices
 from ckpttool.core.domain.scalars import Scalars
 from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
-from ckpttool.core.domain.units import MAX_RANKS, Rank, Step
+from ckpttool.core.domain.units import MAX_RANKS, Rank
 from ckpttool.core.formats.strict_json import (
     MOST_MEMORY,
     JsonObject,
@@ -414,20 +414,17 @@ def _of_one_trainer(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
     own_steps = {save.step for save in checkpoints if save.scalars.step == save.step and not by_pynative(save)}
     if 2 * len(own_steps) < len(checkpoints):
         return checkpoints
-    return [_with_wrong_step(save) if _is_wrong_beside(save, own_steps) else save for save in checkpoints]
-
-
-def _is_wrong_beside(save: Checkpoint, own_steps: set[Step | None]) -> bool:
-    planned = dict(save.scalars.rest).get(PLANNED_STEPS)
-    return planned is not None and save.scalars.samples is None and planned not in own_steps
-
-
-def _with_wrong_step(save: Checkpoint) -> Checkpoint:
-    rest = dict(save.scalars.rest)
-    planned = int(rest.pop(PLANNED_STEPS))
-    wrong = _other_step(planned, iteration_step(save.name), f"{save.name}/common.json")
-    scalars = replace(save.scalars, step=planned, rest=tuple(rest.items()))
-    return replace(save, scalars=scalars, findings=(*save.findings, wrong))
+    of_one = []
+    for save in checkpoints:
+        rest = dict(save.scalars.rest)
+        planned = rest.pop(PLANNED_STEPS, None)
+        if planned is None or save.scalars.samples is not None or planned in own_steps:
+            of_one.append(save)
+        else:
+            wrong = _other_step(int(planned), iteration_step(save.name), f"{save.name}/common.json")
+            scalars = replace(save.scalars, step=int(planned), rest=tuple(rest.items()))
+            of_one.append(replace(save, scalars=scalars, findings=(*save.findings, wrong)))
+    return of_one
 
 
 def _other_step(step: int, number: int, path: str) -> Finding:

@@ -129,11 +129,11 @@ def align_runs(runs_of: RunsOf, reference: RunsOf) -> dict[int, int]:
     """
     by_saves = _align_by_saves(runs_of, reference)
     by_number = {run: run for run in runs_of}
-    return max(by_number, by_saves, key=lambda aligned: _explained(aligned, runs_of, reference))
 
+    def explained(aligned: Mapping[int, int]) -> int:
+        return sum(_shared(runs_of[run], reference.get(number, {})) for run, number in aligned.items())
 
-def _explained(aligned: Mapping[int, int], runs_of: RunsOf, reference: RunsOf) -> int:
-    return sum(_shared(runs_of[run], reference.get(number, {})) for run, number in aligned.items())
+    return max(by_number, by_saves, key=explained)
 
 
 def _align_by_saves(runs_of: RunsOf, reference: RunsOf) -> dict[int, int]:
@@ -186,17 +186,14 @@ def sample_cohort(storage: Storage, cohort: Cohort, options: ScanOptions) -> dic
         state = states[shape]
         if state.step_num is not None and (shape in out_of_order or not _fits(state, name.position)):
             state = _checked_again(storage, cohort.folders, shape, name, state)
-        samples[shape] = _sample(state, name.position, options)
+        step, source = None, StepSource.UNKNOWN
+        if state.step_num is not None:
+            step, source = Step(state.step_num), StepSource.CONTENT
+        elif options.steps_per_epoch is not None:
+            step = name.position.global_step(steps_per_epoch=options.steps_per_epoch)
+            source = StepSource.NAME
+        samples[shape] = Sample(state=state, step=step, source=source)
     return samples
-
-
-def _sample(state: TrainState, position: EpochStep, options: ScanOptions) -> Sample:
-    if state.step_num is not None:
-        return Sample(state=state, step=Step(state.step_num), source=StepSource.CONTENT)
-    if options.steps_per_epoch is not None:
-        step = position.global_step(steps_per_epoch=options.steps_per_epoch)
-        return Sample(state=state, step=step, source=StepSource.NAME)
-    return Sample(state=state, step=None, source=StepSource.UNKNOWN)
 
 
 def _first_told(storage: Storage, cohort: Cohort, shape: str, name: FileName) -> TrainState:

@@ -74,7 +74,16 @@ class MindFormersUnified:
             rules=RULES,
             step=step,
             step_source=StepSource.UNKNOWN if step is None else StepSource.CONTENT,
-            shards=tuple(_shard(storage, name, options) for name in [*parts, SCALARS_FILE]),
+            shards=tuple(
+                Shard(
+                    path=name,
+                    rank=None,
+                    role=ShardRole.SCALARS if name == SCALARS_FILE else ShardRole.UNIFIED,
+                    format=FormatName.SAFETENSORS,
+                    stamp=stamp_if_there(storage, name) if options.sizes else None,
+                )
+                for name in [*parts, SCALARS_FILE]
+            ),
             topology=Topology(shared=True),
             format=FormatName.SAFETENSORS,
             expected=expected,
@@ -170,12 +179,6 @@ def _expected(storage: Storage, present: set[str], findings: list[Finding]) -> t
         findings.append(unsafe(Code.UNSAFE_NAME, message, path=MAP_FILE))
         return None
     return tuple(sorted({*names, SCALARS_FILE}))
-
-
-def _shard(storage: Storage, name: str, options: ScanOptions) -> Shard:
-    stamp = stamp_if_there(storage, name) if options.sizes else None
-    role = ShardRole.SCALARS if name == SCALARS_FILE else ShardRole.UNIFIED
-    return Shard(path=name, rank=None, role=role, format=FormatName.SAFETENSORS, stamp=stamp)
 
 
 def parse_name_map(data: bytes, *, where: str) -> frozenset[str]:

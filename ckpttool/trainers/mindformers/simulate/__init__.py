@@ -15,12 +15,10 @@ from ckpttool.core.storage import above, open_storage
 from ckpttool.trainers.mindformers.own_names import Pick, StopsError, UnreadError
 
 if TYPE_CHECKING:
-    from ckpttool.core.domain.checkpoint import Checkpoint
     from ckpttool.core.domain.plan import JudgedStart, ResumePlan
     from ckpttool.core.storage.base import Storage
     from ckpttool.trainers.abilities import OwnStart
     from ckpttool.trainers.mindformers.simulate.view import MindFormersView
-    from ckpttool.trainers.mindformers.train_config import TrainConfig
 
 __all__ = ["MindFormersSimulator", "simulate", "view_of"]
 
@@ -52,29 +50,25 @@ def view_of(start: OwnStart, folder: Storage) -> MindFormersView:
     from ckpttool.trainers.mindformers.simulate.view import MindFormersSettings, view_for_mindformers
     from ckpttool.trainers.mindformers.train_config import ConfigView, with_trainer_defaults
 
-    mine = None if start.config is None else with_trainer_defaults(start.config)
     newest = next(iter(newest_first(start.inventory.checkpoints)), None)
-    if mine is None:
+    world = start.world_size
+    if start.config is None:
         load_format = LOAD_FORMAT[newest.format if newest else FormatName.MINDSPORE_CKPT]
         settings = MindFormersSettings(load_ckpt_format=load_format)
     else:
+        mine = with_trainer_defaults(start.config)
+        monitors = mine.use_checkpoint_health_monitor if mine.use_legacy_format else mine.health_check_picks
         settings = MindFormersSettings(
             load_ckpt_format=mine.load_ckpt_format,
-            use_checkpoint_health_monitor=mine.use_checkpoint_health_monitor
-            if mine.use_legacy_format
-            else mine.health_check_picks,
+            use_checkpoint_health_monitor=monitors,
             resume_by_last_timestamp_ckpt=ConfigView(mine.settings).is_on("resume_by_last_timestamp_ckpt"),
             use_legacy_format=mine.use_legacy_format,
         )
-    settings = replace(settings, world_size=_world_of(newest, start.world_size, mine))
+        world = world or mine.world_size
+    if newest is not None:  # else only the folders tell, of which none holds a checkpoint
+        world = newest.topology.world_size or 1
+    settings = replace(settings, world_size=world or None)
     return view_for_mindformers(folder, settings, output=open_storage(above(start.storage.root)))
-
-
-def _world_of(newest: Checkpoint | None, world_size: int | None, config: TrainConfig | None) -> int | None:
-    """Return how many ranks would start; None where only the folders tell, of which none holds a checkpoint."""
-    if newest is not None:
-        return newest.topology.world_size or 1
-    return world_size or (None if config is None else config.world_size)
 
 
 def simulate(view: MindFormersView, version: str) -> Simulation:

@@ -57,7 +57,12 @@ def choose(view: MindFormersView, series: str) -> Pick:
         return Pick(name=None, because=because, outcome=Outcome.SCRATCH)
     if Quirk.HAS_ITERATIONS in quirks and _is_newer(view):
         return _of_iterations(view, quirks, common_fields(series))
-    return _of_ranks(_Tree(view, quirks))
+    tree = _Tree(view, quirks)
+    pick = _of_ranks(tree)
+    stray = min((name for name in tree.entries if name.endswith(".ckpt")), default=None)
+    if pick.name is None or stray is None or tree.fmt != "ckpt":
+        return pick
+    return replace(pick, because=f"{pick.because}; its weights come from {stray} beside the rank folders, on all ranks")
 
 
 def _is_newer(view: MindFormersView) -> bool:
@@ -123,14 +128,6 @@ class _Tree:
 
 
 def _of_ranks(tree: _Tree) -> Pick:
-    pick = _selected(tree)
-    stray = min((name for name in tree.entries if name.endswith(".ckpt")), default=None)
-    if pick.name is None or stray is None or tree.fmt != "ckpt":
-        return pick
-    return replace(pick, because=f"{pick.because}; its weights come from {stray} beside the rank folders, on all ranks")
-
-
-def _selected(tree: _Tree) -> Pick:
     is_unified = tree.fmt == "safetensors" and "hyper_param.safetensors" in tree.entries
     if is_unified and Quirk.TAKES_UNIFIED in tree.quirks:
         return Pick(name=None, because="hyper_param.safetensors ends its selection: it loads the unified weights there")

@@ -252,10 +252,6 @@ def _hugging_face(storage: Storage, relative: str) -> str | None:
     return next((name for name in names if name == _HF_WEIGHTS or name.endswith(_HF_INDEX)), None)
 
 
-def _holder(start: OwnStart, path: str) -> Checkpoint | None:
-    return next((save for save in start.inventory.checkpoints if path in {shard.path for shard in save.shards}), None)
-
-
 def _named(start: OwnStart, config: TrainConfig, name: str, relative: str) -> Simulation:
     """Load the file of that name, each rank its own; whether it is there, is looked at by that rank alone.
 
@@ -267,7 +263,8 @@ def _named(start: OwnStart, config: TrainConfig, name: str, relative: str) -> Si
     folder = f"{relative}/" if relative else ""
     ranks = start.inventory.folder_ranks
     first = f"{folder}rank_0/{with_rank(file, 0)}"
-    save = _holder(start, first)
+    holders = (save for save in start.inventory.checkpoints if first in {shard.path for shard in save.shards})
+    save = next(holders, None)
     of_save = None if save is None else save.topology.world_size
     # Ranks beyond those that wrote it take what is re-sliced for them.
     world = (None if config.auto_trans_ckpt else config.world_size) or of_save or len(ranks)
