@@ -24,7 +24,7 @@ from ckpttool.core.domain.expectation import (
     RankFiles,
     WorldSize,
 )
-from ckpttool.core.domain.finding import Code, Finding, Severity, damage, in_order, note, suspect, unknown, unsafe
+from ckpttool.core.domain.finding import Code, Finding, damage, in_order, note, suspect, unknown, unsafe
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.progress import Progress
@@ -46,17 +46,17 @@ from ckpttool.core.formats.strict_json import (
     parse_object,
 )
 from ckpttool.core.records import MANIFEST_NAME, OWN_FOLDER, SealPlace
-from ckpttool.core.storage.base import LOST_LINK_REMEDY, Entry, Kind, LostLinkError, OverLimitError, Storage
+from ckpttool.core.storage.base import LOST_LINK_REMEDY, Entry, LostLinkError, OverLimitError, Storage
 from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.base import Members, Refusal, ScanOptions
 from ckpttool.trainers.common import TRACKER
 from ckpttool.trainers.common.listed import (
+    by_rank,
     holds_its_mark,
     in_order_of_progress,
     listed_damage,
-    lost_link,
+    listed_shard,
     one_run,
-    stamp_if_there,
     stamped,
     stray,
     tracked_in,
@@ -219,18 +219,6 @@ class MindFormersIteration:
 # The scan -------------------------------------------------------------------------------------------------------------
 
 
-class _Parsed(NamedTuple):
-    """The listing of one iteration's folder."""
-
-    shards: tuple[Shard, ...]
-    worlds: Counter[int]
-    prefixes: Counter[str]
-    findings: tuple[Finding, ...]
-    safetensors: tuple[str, ...] = ()
-    """Whatever is named `*.safetensors`, shard or not, sorted: what MindFormers reads where there is no metadata."""
-    has_metadata: bool = False
-
-
 def _with_times(storage: Storage, checkpoints: list[Checkpoint], tracked: str | None) -> list[Checkpoint]:
     """Take the times of the iterations that the tracker may not cover: they tell whether it was written after them."""
     if tracked is None:
@@ -253,42 +241,45 @@ def _same_prefix(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
 
 def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkpoint:
     findings: list[Finding] = []
+    entries: list[Entry] = []
     is_lost = False
     try:
-        parsed = _parse_entries(storage, name, storage.entries(name), options)
+        entries = sorted(storage.entries(name), key=lambda entry: entry.name)
     except OSError as error:
         is_lost = isinstance(error, LostLinkError)
-        parsed = _Parsed(shards=(), worlds=Counter(), prefixes=Counter(), findings=())
         findings.append(_withheld(name, error))
-    findings += parsed.findings
-    world = parsed.worlds.most_common(1)[0][0] if parsed.worlds else None
+    shards, worlds, prefix = _shards_in(storage, name, entries, findings, sizes=options.sizes)
+    world = worlds.most_common(1)[0][0] if worlds else None
     common = None if is_lost else _read_common(storage, name, findings)
-    expected = None if is_lost else _read_metadata(storage, name, world, findings, files=len(parsed.shards))
-    if world == 1 and not parsed.has_metadata:
-        extra = _extra_safetensors(name, parsed)
+    expected = None if is_lost else _read_metadata(storage, name, world, findings, files=len(shards))
+    names = [entry.name for entry in entries]
+    if world == 1 and "metadata.json" not in names:
+        extra = _extra_safetensors(name, prefix, names)
         strays = {stray(finding.path) for finding in extra if finding.path is not None}
         findings = [*(finding for finding in findings if finding not in strays), *extra]
     step, state = iteration_step(name), common.state if common else TrainState()
-    recorded = common is not None and (expected is not None or world == 1)
-    records = {name, f"{name}/common.json", f"{name}/metadata.json"}
-    is_withheld = any(finding.code is Code.UNREADABLE and finding.path in records for finding in findings)
-    unrecorded = CommitState.UNKNOWN if is_withheld else CommitState.UNCOMMITTED
     pynative = _is_pynative(state, step)
     if common is not None:
         findings += _common_findings(state, step, f"{name}/common.json", pynative=pynative)
-    if world is None and not any(finding.code is Code.UNREADABLE for finding in findings):
+    unread = {finding.path for finding in findings if finding.code is Code.UNREADABLE}
+    if world is None and not unread:
         findings.append(listed_damage(Code.SHARD_MISSING, "no shard at all in this folder", name))
+    commit = CommitState.UNCOMMITTED
+    if common is not None and (expected is not None or world == 1):
+        commit = CommitState.COMMITTED
+    elif not unread.isdisjoint({name, f"{name}/common.json", f"{name}/metadata.json"}):
+        commit = CommitState.UNKNOWN
     return Checkpoint(
         name=name,
-        prefix=parsed.prefixes.most_common(1)[0][0] if parsed.prefixes else "",
+        prefix=prefix,
         scalars=_scalars(state, pynative=pynative),
         step=step,
         step_source=StepSource.CONTENT if state.step_num is not None else StepSource.NAME,
-        shards=parsed.shards,
+        shards=shards,
         topology=Topology(world_size=world),
         format=FormatName.SAFETENSORS,
         expected=expected,
-        commit=CommitState.COMMITTED if recorded else unrecorded,
+        commit=commit,
         content=Content.FULL,
         health=common.health if common else Health.UNKNOWN,
         facts=state.facts,
@@ -297,50 +288,42 @@ def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkp
     )
 
 
-def _parse_entries(storage: Storage, folder: str, entries: list[Entry], options: ScanOptions) -> _Parsed:
-    shards, findings = [], []
+def _shards_in(
+    storage: Storage, folder: str, entries: Iterable[Entry], findings: list[Finding], *, sizes: bool
+) -> tuple[tuple[Shard, ...], Counter[int], str]:
+    """Return a folder's shards, the world sizes in their names, and the prefix of most; what is wrong is added."""
+    shards: list[Shard] = []
     worlds: Counter[int] = Counter()
     prefixes: Counter[str] = Counter()
-    for entry in sorted(entries, key=lambda entry: entry.name):
+    for entry in entries:
         path = f"{folder}/{entry.name}"
         match = re.fullmatch(_SHARD_NAME, entry.name)
         if match is None or max(int(match["rank"]), int(match["world"])) > MAX_RANKS:
             if entry.name not in _RECORDS:
                 findings.append(stray(path))
-        elif entry.kind not in {Kind.FILE, Kind.LOST}:
-            severity = Severity.DAMAGE if entry.kind is Kind.FOLDER else Severity.UNSAFE
-            message = "expected a file, but this is a folder, FIFO or device"
-            findings.append(Finding(code=Code.NOT_A_REGULAR_FILE, severity=severity, message=message, path=path))
-        else:
+            continue
+        role, rank = _ROLES[match["role"]], Rank(int(match["rank"]))
+        shard = Shard(path=path, rank=rank, role=role, format=FormatName.SAFETENSORS)
+        if listed := listed_shard(storage, shard, entry.kind, findings, sizes=sizes):
+            shards += listed
             worlds[int(match["world"])] += 1
             prefixes[match["prefix"] or ""] += 1
-            shards.append(_shard(storage, path, match, sizes=options.sizes))
-            findings += lost_link(storage, path, Rank(int(match["rank"]))) if entry.kind is Kind.LOST else []
     if len(worlds) > 1:
         message = f"shards of several world sizes in one folder: {', '.join(map(str, sorted(worlds)))}"
         remedy = "move away those that another number of ranks saved, or resume from another checkpoint"
         findings.append(listed_damage(Code.WORLD_SIZE_DIFFERS, message, folder, remedy=remedy))
-    shards.sort(key=lambda shard: (shard.rank or 0, shard.path))
-    names = sorted(entry.name for entry in entries)
-    return _Parsed(
-        shards=tuple(shards),
-        worlds=worlds,
-        prefixes=prefixes,
-        findings=tuple(findings),
-        safetensors=tuple(name for name in names if name.endswith(".safetensors") and not name.startswith(".")),
-        has_metadata="metadata.json" in names,
-    )
+    return by_rank(shards), worlds, prefixes.most_common(1)[0][0] if prefixes else ""
 
 
-def _extra_safetensors(folder: str, parsed: _Parsed) -> list[Finding]:
+def _extra_safetensors(folder: str, prefix: str, names: Iterable[str]) -> list[Finding]:
     """Find what MindFormers would read beside the two files of a single card.
 
     Source: generate_default_metadata_from_checkpoint (1.7.0 to 2.1.0) reads every file that `glob("*.safetensors")`
     finds, and raises an error where two hold the same parameter.
     """
-    prefix = parsed.prefixes.most_common(1)[0][0]
     start = f"{prefix}-" if prefix else ""
     own_names = {f"{start}{role}-{0:07d}-{1:07d}.safetensors" for role in _ROLES}
+    read = [name for name in names if name.endswith(".safetensors") and not name.startswith(".")]
     return [
         suspect(
             Code.EXTRA_SAFETENSORS,
@@ -349,19 +332,9 @@ def _extra_safetensors(folder: str, parsed: _Parsed) -> list[Finding]:
             path=f"{folder}/{name}",
             remedy=f"move it out of {folder}/, if it is not a part of this checkpoint",
         )
-        for name in parsed.safetensors
+        for name in read
         if name not in own_names
     ]
-
-
-def _shard(storage: Storage, path: str, match: re.Match[str], *, sizes: bool) -> Shard:
-    return Shard(
-        path=path,
-        rank=Rank(int(match["rank"])),
-        role=_ROLES[match["role"]],
-        format=FormatName.SAFETENSORS,
-        stamp=stamp_if_there(storage, path) if sizes else None,
-    )
 
 
 def _tracker(storage: Storage, listing: Listing, names: set[str]) -> tuple[str | None, list[Finding]]:

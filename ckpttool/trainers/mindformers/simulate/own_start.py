@@ -174,29 +174,29 @@ def _judged(start: OwnStart, plan: ResumePlan, config: TrainConfig, settings: _L
     """
     if settings.key == _RESUME:
         raise StopsError(settings.why_not)
-    picks_healthy = not config.use_legacy_format and config.health_check_picks and settings.resumes is True
-    if settings.path in {None, ""}:
-        if isinstance(settings.resumes, str) and settings.resumes:
-            raise StopsError(f"`{_RESUME}` names a file, and `{settings.key}` no folder to look for it")
-        if not picks_healthy:
-            return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, f"`{settings.key}` is empty: {_SCRATCH}"))
-    elif not isinstance(settings.path, str):
+    root, path = start.inventory.root, settings.path
+    if path is not None and not isinstance(path, str):
         raise StopsError(f"`{settings.key}` is no text")
-    elif not settings.resumes:
-        because = f"{settings.why_not}: of `{settings.key}: {settings.path}` it {_WEIGHTS}"
-        scratch = _simulation(None, Outcome.SCRATCH, because)
-        return JudgedStart(simulation=scratch, line=ConfigView(config.settings).line(settings.switch))
-    relative = inside(start.inventory.root, str(settings.path)) if not picks_healthy else ""
-    if settings.path and not picks_healthy and is_gone(start.inventory.root, str(settings.path)):
-        tilde = ": MindFormers does not expand `~`" if str(settings.path).startswith("~") else ""
-        raise StopsError(f"`{settings.key}: {settings.path}` does not exist{tilde}")
-    if relative is None and not is_local(start.inventory.root):
-        return JudgedStart(
-            simulation=None, why=f"`{settings.key}: {settings.path}` is a folder, and the tree is in no folder"
-        )
+    relative: str | None = ""
+    picks_healthy = not config.use_legacy_format and config.health_check_picks and settings.resumes is True
+    if not picks_healthy:
+        if not path:
+            if isinstance(settings.resumes, str) and settings.resumes:
+                raise StopsError(f"`{_RESUME}` names a file, and `{settings.key}` no folder to look for it")
+            return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, f"`{settings.key}` is empty: {_SCRATCH}"))
+        if not settings.resumes:
+            because = f"{settings.why_not}: of `{settings.key}: {path}` it {_WEIGHTS}"
+            scratch = _simulation(None, Outcome.SCRATCH, because)
+            return JudgedStart(simulation=scratch, line=ConfigView(config.settings).line(settings.switch))
+        if is_gone(root, path):
+            tilde = ": MindFormers does not expand `~`" if path.startswith("~") else ""
+            raise StopsError(f"`{settings.key}: {path}` does not exist{tilde}")
+        relative = inside(root, path)
+    if relative is None and not is_local(root):
+        return JudgedStart(simulation=None, why=f"`{settings.key}: {path}` is a folder, and the tree is in no folder")
     if relative is None:
-        because = f"`{settings.key}: {settings.path}` is another folder than {start.inventory.root}"
-        return JudgedStart(simulation=_simulation(str(settings.path), Outcome.UNKNOWN, because))
+        because = f"`{settings.key}: {path}` is another folder than {root}"
+        return JudgedStart(simulation=_simulation(path, Outcome.UNKNOWN, because))
     simulation = _from_tree(start, config, settings, relative)
     data, decides = _data(config, plan, simulation)
     return JudgedStart(
@@ -204,7 +204,7 @@ def _judged(start: OwnStart, plan: ResumePlan, config: TrainConfig, settings: _L
         by_records=settings.resumes is True and not relative,
         data=data,
         line=ConfigView(config.settings).line(decides),
-        only_in=None if picks_healthy else started_in(start.inventory.root, str(settings.path)),
+        only_in=None if picks_healthy else started_in(root, str(path)),
     )
 
 
