@@ -15,5 +15,5 @@ FEATURE = Feature(
         "heal": "ckpttool.replicas.answers",
     },
     copies="ckpttool.replicas.comparing.in_turn:Replicas",
-    on_passed_over="ckpttool.replicas.verbs_advice:advice_on",
+    on_passed_over="ckpttool.replicas.advice:advice_on",
 )

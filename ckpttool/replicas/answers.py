@@ -41,12 +41,12 @@ def document(healing: Healing) -> Document:
 
 
 def _shard(shard: ShardHealing) -> Document:
-    sick, donor = shard.sick, shard.donor
+    target, donor = shard.target, shard.donor
     return {
-        "path": sick.path,
-        "rank": sick.rank,
-        "role": sick.role.value,
-        "missing": sick.is_missing,
+        "path": target.path,
+        "rank": target.rank,
+        "role": target.role.value,
+        "missing": target.is_missing,
         "tensor": shard.tensor,
         "donor": None
         if donor is None
@@ -60,7 +60,7 @@ def _shard(shard: ShardHealing) -> Document:
             "trust": donor.trust.value,
             "agrees": donor.agrees,
         },
-        "findings": [finding_document(finding) for finding in (*sick.findings, *filter(None, (shard.refusal,)))],
+        "findings": [finding_document(finding) for finding in (*target.findings, *filter(None, (shard.refusal,)))],
     }
 
 
@@ -88,13 +88,15 @@ def _headline(healing: Healing) -> Text:
         if may_be_good(healing.lost):
             return line(f"{name}: whether it is whole is not known, and no copy tells", style="bold red")
         return line(f"{name}: it is not whole, and no copy can mend it", style="bold red")
-    sick = counted(len(healing.shards), "shard")
+    target = counted(len(healing.shards), "shard")
     if not able:
-        return line(f"{name}: {sick} missing or damaged, and no copy is proven", style="bold red")
+        return line(f"{name}: {target} missing or damaged, and no copy is proven", style="bold red")
     if healing.refusals:
-        return line(f"Refused: {name} has a proven copy of {able} of {sick}, and nothing was changed", style="bold red")
+        return line(
+            f"Refused: {name} has a proven copy of {able} of {target}, and nothing was changed", style="bold red"
+        )
     verb = ("is" if able == 1 else "are") + " rebuilt" if healing.applied else "can be rebuilt"
-    of = sick if able == len(healing.shards) else f"{able} of {sick}"
+    of = target if able == len(healing.shards) else f"{able} of {target}"
     style = "bold green" if able == len(healing.shards) else "bold yellow"
     return line(f"{name}: {of} {verb} from a copy", style=style)
 
@@ -107,8 +109,8 @@ def _outcome(healing: Healing) -> Iterator[Text]:
 
 
 def _shard_lines(shard: ShardHealing, *, done: bool) -> Iterator[Text]:
-    wrong = "missing" if shard.sick.is_missing else "damaged"
-    yield line(f"{shown(shard.sick.path)}: {wrong}")
+    wrong = "missing" if shard.target.is_missing else "damaged"
+    yield line(f"{shown(shard.target.path)}: {wrong}")
     if shard.donor is None:
         return
     verb = "rebuilt" if done else "can be rebuilt"

@@ -46,7 +46,7 @@ class Sealed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sick:
+class Target:
     """A shard that is missing or damaged."""
 
     rank: Rank
@@ -87,7 +87,7 @@ class Donor:
 class ShardHealing:
     """What can be done about one shard."""
 
-    sick: Sick
+    target: Target
     tensor: str | None = None
     """The one tensor that is replaced; None: all of the file."""
     donor: Donor | None

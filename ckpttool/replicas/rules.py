@@ -1,16 +1,20 @@
-"""Which shard another one may be rebuilt from: proven to be a copy of it, and itself beyond doubt."""
+"""Which shard another one may be rebuilt from: one that is proven to be a copy of it, and that nothing speaks against.
+
+A copy is proven by the manifest, by the trainer's record of the parallel layout, or by other checkpoints of the run at
+which both ranks were equal in every tensor and changed together. The table in `comparing/weight` shows who is a donor.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from shlex import quote
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from ckpttool.core.domain.checkpoint import Checkpoint
-from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, note, unknown
+from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, unknown, worst
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.plan import NoResumePoint, Rejection, ResumePoint
-from ckpttool.core.domain.replicas import Proof, RecordedSlices, TensorDigests, Trust
+from ckpttool.core.domain.plan import NoResumePoint, ResumePoint
+from ckpttool.core.domain.replicas import Proof, RecordedSlices, Trust
 from ckpttool.core.domain.shard import Shard, ShardRole
 from ckpttool.core.domain.units import Rank, counted, on_ranks
 from ckpttool.core.domain.verdict import MIN_COPIES, ShardReport, Verdict
@@ -23,36 +27,52 @@ from ckpttool.replicas.model import (
     Place,
     SavedShards,
     ShardHealing,
-    Sick,
+    Target,
 )
-from ckpttool.replicas.rules_proof import CopyProof, Evidence, are_two_files, is_sound
 
-_MISSING = frozenset({Code.RANK_MISSING, Code.SHARD_MISSING})
+MISSING = frozenset({Code.RANK_MISSING, Code.SHARD_MISSING})
 
 _TO_PROVE = (
     "two other whole checkpoints on which all tensors of both ranks are equal, at least one of them of the same run, "
     "or a record of the layout beside the checkpoints, would prove it"
 )
 
+_MIN_SAMPLES = 2
+"""Other checkpoints that must show two ranks equal: at one alone, they may be equal by chance, as at the start."""
 
-def sick_shards(checkpoint: Checkpoint, verdict: Verdict, path_of: Callable[[Place], str | None]) -> tuple[Sick, ...]:
-    """Find the shards that are missing or damaged, by rank and path.
+_BEGINNING = 0
+"""The step at which slices may be equal that are no copies: nothing was trained yet."""
+
+_BY_COPIES = frozenset({Code.REPLICA_DIFFERS, Code.REPLICA_STALE, Code.REPLICA_DRIFTED})
+"""Findings about a shard that only say that its copies differ."""
+
+_OF_NUMBERS = frozenset({Code.NONFINITE_VALUES, Code.NORM_JUMP, Code.ALL_ZERO_TENSOR})
+"""Findings that speak against one of two differing copies, however light they are by themselves."""
+
+_MOST_REASONS = 3
+"""Reasons that a refusal spells out."""
+
+
+def find_targets(
+    checkpoint: Checkpoint, verdict: Verdict, path_of: Callable[[Place], str | None]
+) -> tuple[Target, ...]:
+    """Return the shards that are missing or damaged, by rank and path.
 
     Args:
         checkpoint: With its expected ranks.
         verdict: On all of its shards.
-        path_of: Says where a rank's shard would lie; None where nobody knows.
+        path_of: Returns the path of a rank's shard; None if it is unknown.
     """
-    wrong: dict[str | None, list[Finding]] = defaultdict(list)
+    damage: dict[str | None, list[Finding]] = defaultdict(list)
     for finding in verdict.findings:
         if finding.severity is Severity.DAMAGE:
-            wrong[finding.path].append(finding)
-    sick = [
-        Sick(rank=shard.rank, role=shard.role, path=shard.path, is_missing=False, findings=tuple(wrong[shard.path]))
+            damage[finding.path].append(finding)
+    targets = [
+        Target(rank=shard.rank, role=shard.role, path=shard.path, is_missing=False, findings=tuple(damage[shard.path]))
         for shard in checkpoint.shards
-        if shard.rank is not None and wrong[shard.path]
+        if shard.rank is not None and damage[shard.path]
     ]
-    missing = [finding for finding in verdict.findings if finding.code in _MISSING]
+    missing = [finding for finding in verdict.findings if finding.code in MISSING]
     present = {(shard.rank, shard.role) for shard in checkpoint.shards}
     roles = sorted({shard.role for shard in checkpoint.shards if shard.rank is not None})
     named = {rank for finding in missing for rank in finding.ranks}
@@ -62,95 +82,93 @@ def sick_shards(checkpoint: Checkpoint, verdict: Verdict, path_of: Callable[[Pla
             if path is not None:
                 findings = tuple(finding for finding in missing if finding.path == path)
                 findings = findings or tuple(finding for finding in missing if rank in finding.ranks)
-                sick.append(Sick(rank=rank, role=role, path=path, is_missing=True, findings=findings or tuple(missing)))
-    return tuple(sorted(sick, key=lambda shard: (shard.rank, shard.path)))
+                targets.append(
+                    Target(rank=rank, role=role, path=path, is_missing=True, findings=findings or tuple(missing))
+                )
+    return tuple(sorted(targets, key=lambda shard: (shard.rank, shard.path)))
 
 
-def stays_lost(verdict: Verdict, sick: Sequence[Sick]) -> tuple[Finding, ...]:
-    """Return what is wrong with a checkpoint beside its sick shards."""
-    findings = {finding for shard in sick for finding in shard.findings}
+def stays_lost(verdict: Verdict, targets: Sequence[Target]) -> tuple[Finding, ...]:
+    """Return what is wrong with a checkpoint apart from the shards that are to be rebuilt."""
+    findings = {finding for shard in targets for finding in shard.findings}
     return tuple(finding for finding in blocking(verdict.findings) if finding not in findings)
 
 
 def find_donors(
-    sick: Sequence[Sick],
+    targets: Sequence[Target],
     reports: Mapping[Place, ShardReport],
-    saved_shards: Sequence[SavedShards],
+    saves: Sequence[SavedShards],
     recorded: RecordedSlices | None,
     order: HealOrder,
 ) -> tuple[ShardHealing, ...]:
-    """Say for each shard which other one it may be rebuilt from, or why there is none.
+    """Find for each missing or damaged shard the one that it may be rebuilt from, or say why there is none.
 
     Args:
-        sick: The shards.
-        reports: All that could be read of the checkpoint, every element, with what was found about each.
-        saved_shards: Other checkpoints, those of the same run first, nearest first.
-        recorded: What the training's own record says of the ranks' slices; None: there is none.
-        order: What was asked for.
+        targets: The shards.
+        reports: All that could be read of the checkpoint, every element, each with its findings.
+        saves: Other checkpoints, those of the same run first, nearest first.
+        recorded: The slices of each rank by the training's own record; None: there is none.
+        order: The user's choice of donor and tensor.
     """
-    doubtful = {shard.place for shard in sick}
-    sound = {place: report for place, report in reports.items() if place not in doubtful}
-    sealed = {shard.place: shard.sealed for shard in sick if shard.sealed is not None}
-    digests_by_role = {role: _digests(sound, role) for role in {shard.role for shard in sick}}
-    recorded = recorded if all(credible_record(recorded, digests) for digests in digests_by_role.values()) else None
-    evidence = Evidence(saved_shards, recorded, order.tensor, reports, doubtful, {}, sealed, {})
-    return tuple(_healing(shard, sound, evidence, order) for shard in sick)
+    evidence = Evidence(reports, targets, saves, recorded, order.tensor)
+    return tuple(_healing(target, evidence, order) for target in targets)
 
 
-def _digests(reports: Mapping[Place, ShardReport], role: ShardRole) -> dict[Rank, TensorDigests]:
-    return {
-        place[0]: report.tensor_digests
-        for place, report in reports.items()
-        if place[1] is role and report.tensor_digests is not None
-    }
-
-
-def _healing(sick: Sick, reports: Mapping[Place, ShardReport], evidence: Evidence, order: HealOrder) -> ShardHealing:
+def _healing(target: Target, evidence: Evidence, order: HealOrder) -> ShardHealing:
     candidates = {
-        place: report for place, report in sorted(reports.items()) if place[1] is sick.role and place[0] != sick.rank
+        place: report
+        for place, report in sorted(evidence.undamaged.items())
+        if place[1] is target.role and place[0] != target.rank
     }
-    if order.donor is not None and order.donor not in {rank for rank, _ in candidates}:
-        has = (
-            f"leave --from out, or take one that has: {on_ranks([rank for rank, _ in candidates])}"
-            if candidates
-            else _TO_PROVE
-        )
-        return _refused(sick, f"rank {order.donor} has no such shard", has)
+    ranks = [rank for rank, _ in candidates]
+    if order.donor is not None and order.donor not in ranks:
+        remedy = f"leave --from out, or take one that has: {on_ranks(ranks)}" if ranks else _TO_PROVE
+        return _refused(target, f"rank {order.donor} has no such shard", remedy)
     proofs: dict[Place, CopyProof] = {}
-    against: list[str] = []
+    reasons: dict[Rank, str] = {}
     for place, report in candidates.items():
-        if not is_sound(report):
-            why = max(report.findings, key=lambda finding: finding.severity).message
-            against.append(f"rank {place[0]} is doubted itself: {why}")
-        elif evidence.digests_of(report) is None:
-            reason = "its tensors could not all be read" if order.tensor is None else f"it has no tensor {order.tensor}"
-            against.append(f"rank {place[0]} tells nothing: {reason}")
-        elif isinstance(proof := evidence.of(sick.place, place, report), str):
-            against.append(proof)
+        proof = _proof_of_candidate(target, place, report, evidence)
+        if isinstance(proof, str):
+            reasons[place[0]] = proof
         else:
             proofs[place] = proof
-    if order.donor is not None and proofs and not any(rank == order.donor for rank, _ in proofs):
-        reasons = [why for why in against if why.startswith(f"rank {order.donor} ")]
-        ranks = on_ranks(sorted(rank for rank, _ in proofs))
-        remedy = f"leave --from out, or name one that is proven: {ranks}"
-        return _refused(sick, "; ".join(reasons), remedy)
     if not proofs:
-        return _refused(sick, _in_short(against), _TO_PROVE)
-    copies = {place: candidates[place] for place in proofs}
-    believed = _believed(sick, copies, evidence)
-    if isinstance(believed, str):
-        return _refused(sick, believed, "a checksum of one of them from before, or more copies, would tell")
-    donors = [place for place in believed if order.donor in {None, place[0]}]
+        return _refused(target, _in_short([*reasons.values()]), _TO_PROVE)
+    if order.donor in reasons:
+        remedy = f"leave --from out, or name one that is proven: {on_ranks([rank for rank, _ in proofs])}"
+        return _refused(target, reasons[order.donor], remedy)
+    return _healing_by_copies(target, proofs, evidence, order)
+
+
+def _healing_by_copies(
+    target: Target, proofs: Mapping[Place, CopyProof], evidence: Evidence, order: HealOrder
+) -> ShardHealing:
+    copies = {place: evidence.undamaged[place] for place in proofs}
+    intact = _intact_copies(target, copies, evidence)
+    if isinstance(intact, str):
+        return _refused(target, intact, "a checksum of one of them from before, or more copies, would tell")
+    donors = [place for place in intact if order.donor in {None, place[0]}]
     if not donors:
-        return _refused(sick, f"rank {order.donor} differs from the other copies", "take another donor, or none")
-    chosen = min(donors, key=lambda place: (not candidates[place].checksum_matched, place))
-    agrees = next((place[0] for place in believed if are_two_files(candidates[place], candidates[chosen])), None)
-    donor = _donor(chosen[0], candidates[chosen], proofs[chosen], agrees)
-    return ShardHealing(sick=sick, donor=donor, tensor=order.tensor)
+        return _refused(target, f"rank {order.donor} differs from the other copies", "take another donor, or none")
+    chosen = min(donors, key=lambda place: (not copies[place].checksum_matched, place))
+    agrees = next((place[0] for place in intact if are_two_files(copies[place], copies[chosen])), None)
+    donor = _donor(chosen[0], copies[chosen], proofs[chosen], agrees)
+    return ShardHealing(target=target, donor=donor, tensor=order.tensor)
+
+
+def _proof_of_candidate(target: Target, place: Place, report: ShardReport, evidence: Evidence) -> CopyProof | str:
+    """Return the proof that another rank's shard is a copy of the target, or say why there is none."""
+    if not is_sound(report):
+        return f"rank {place[0]} is doubted itself: {max(report.findings, key=lambda each: each.severity).message}"
+    if evidence.digests_of(report) is not None:
+        return evidence.proof(target.place, place, report)
+    if evidence.tensor is not None:
+        return f"rank {place[0]} tells nothing: it has no tensor {evidence.tensor}"
+    return f"rank {place[0]} tells nothing: its tensors could not all be read"
 
 
 def _donor(rank: Rank, report: ShardReport, proof: CopyProof, agrees: Rank | None) -> Donor:
-    """Say what speaks for a donor; at the least that its numbers were looked at, and none was odd."""
+    """Return the donor with the best reason to trust it; at the least all of its numbers were checked."""
     trust = Trust.NUMERICS if agrees is None else Trust.COPY
     if report.checksum_matched or proof.proof is Proof.SEALED:
         trust, agrees = Trust.CHECKSUM, None
@@ -166,77 +184,85 @@ def _donor(rank: Rank, report: ShardReport, proof: CopyProof, agrees: Rank | Non
     )
 
 
-def _believed(sick: Sick, copies: Mapping[Place, ShardReport], evidence: Evidence) -> tuple[Place, ...] | str:
-    """Return those of several copies that are to be believed, or say why none is.
+def _intact_copies(target: Target, copies: Mapping[Place, ShardReport], evidence: Evidence) -> tuple[Place, ...] | str:
+    """Return the intact ones of several proven copies, or say why nothing shows which they are.
 
-    Where copies differ, those that are blamed for it counted, a checksum decides. Without one, so many must agree as
-    are proof elsewhere, and they must be most of all that there ever were: two that were damaged alike, as by copying
-    one over the other, would outvote the last that is whole. Two are enough if there never were more than three.
+    If copies differ, a checksum decides. Without one, three must agree, and they must be most of all copies that ever
+    were: two that were damaged alike, as by copying one over the other, would outvote the last intact one. Two are
+    enough if there never were more than three. Copies that were found damaged by nothing but this vote count, too.
     """
-    blamed, lost = evidence.blamed(sick.place, copies)
+    suspected, silent = evidence.suspected_copies(target.place, copies)
+    every = {**copies, **suspected}
     by_content: dict[tuple[str | None, tuple[tuple[str, bytes], ...]], list[Place]] = defaultdict(list)
-    heard = {**copies, **blamed}
-    for place, report in heard.items():
-        by_content[report.schema_hash, tuple(sorted((evidence.digests_of(report) or {}).items()))].append(place)
+    for place, report in every.items():
+        digests = evidence.digests_of(report) or {}
+        by_content[report.schema_hash, tuple(sorted(digests.items()))].append(place)
     groups = sorted(by_content.values(), key=len, reverse=True)
-    verified = [group for group in groups if any(evidence.is_as_sealed(sick.place, heard[place]) for place in group)]
-    verified = verified or [group for group in groups if any(heard[place].checksum_matched for place in group)]
-    if len(groups) == 1 or len(verified) == 1:
-        return tuple(place for place in (verified or groups)[0] if place in copies)
-    ranks = sorted(place[0] for place in heard)
-    files = [_files(heard[place] for place in group) for group in groups]
-    believed = tuple(place for place in groups[0] if place in copies)
-    every = sum(files) + lost
-    enough = MIN_COPIES - 1 if every == MIN_COPIES else MIN_COPIES
-    if verified or files[0] < enough or 2 * files[0] <= every or not believed:
+    verified = [group for group in groups if any(evidence.matches_seal(target.place, every[place]) for place in group)]
+    if not verified:
+        verified = [group for group in groups if any(every[place].checksum_matched for place in group)]
+    if len(verified) == 1:
+        intact = tuple(place for place in verified[0] if place in copies)
+        ranks = sorted(rank for rank, _ in every)
+        return intact or f"{on_ranks(ranks)} differ, and a checksum matches only where the file is suspected itself"
+    largest, *others = groups
+    intact = tuple(place for place in largest if place in copies)
+    if not others:
+        return intact
+    files = [_files(every[place] for place in group) for group in groups]
+    ever = sum(files) + silent
+    enough = MIN_COPIES - 1 if ever == MIN_COPIES else MIN_COPIES
+    if verified or files[0] < enough or 2 * files[0] <= ever or not intact:
+        ranks = sorted(rank for rank, _ in every)
         return f"{on_ranks(ranks)} hold the same slices and differ: which of them is right, nothing tells"
-    if any(evidence.is_older_than(believed[0], heard[group[0]]) for group in groups[1:]):
-        return f"{on_ranks([place[0] for place in believed])} agree, but hold an older step's tensors"
-    return believed
+    if any(evidence.is_older_than(intact[0], every[group[0]]) for group in others):
+        return f"{on_ranks([rank for rank, _ in intact])} agree, but hold an older step's tensors"
+    return intact
 
 
 def _files(reports: Iterable[ShardReport]) -> int:
-    """Count files, each once whatever its names."""
+    """Count the files: several names of one file count once."""
     stamps = [report.stamp for report in reports]
     return len({stamp for stamp in stamps if stamp is not None}) + stamps.count(None)
 
 
-def _in_short(against: Sequence[str]) -> str:
-    most = 3
-    if not against:
+def _in_short(reasons: Sequence[str]) -> str:
+    if not reasons:
         return "no other rank has a shard of this kind"
-    more = f"; and {counted(len(against) - most, 'other rank')}" if len(against) > most else ""
-    return "; ".join(against[:most]) + more
+    text = "; ".join(reasons[:_MOST_REASONS])
+    if len(reasons) > _MOST_REASONS:
+        text += f"; and {counted(len(reasons) - _MOST_REASONS, 'other rank')}"
+    return text
 
 
 def contradicted(shard: ShardHealing, tensor: str) -> ShardHealing:
-    """Refuse a donor that nobody vouches for, whose data are not those of a file of which the header alone is broken.
+    """Refuse a donor without further proof whose data differ from a target of which only the header is damaged.
 
     Args:
-        shard: With the donor.
-        tensor: One in which they differ.
+        shard: The target and its donor.
+        tensor: A tensor in which they differ.
     """
     rank = None if shard.donor is None else shard.donor.rank
     why = f"the data of this file and of rank {rank}'s differ in {tensor}: which of them is right, nothing tells"
-    return _refused(shard.sick, why, "a checksum of one of them from before, or a third copy, would tell")
+    return _refused(shard.target, why, "a checksum of one of them from before, or a third copy, would tell")
 
 
-def _refused(sick: Sick, why: str, remedy: str) -> ShardHealing:
+def _refused(target: Target, why: str, remedy: str) -> ShardHealing:
     refusal = unknown(
-        ReplicasCode.NO_DONOR, f"no donor is proven: {why}", path=sick.path, remedy=remedy, ranks=(sick.rank,)
+        ReplicasCode.NO_DONOR, f"no donor is proven: {why}", path=target.path, remedy=remedy, ranks=(target.rank,)
     )
-    return ShardHealing(sick=sick, donor=None, refusal=refusal)
+    return ShardHealing(target=target, donor=None, refusal=refusal)
 
 
 def metadata_of(
     donor: Sequence[tuple[str, str]], own_then: Sequence[tuple[str, str]], donor_then: Sequence[tuple[str, str]]
 ) -> tuple[tuple[str, str], ...]:
-    """Return a header's text pairs: what the donor says now, but what each rank says of itself.
+    """Return the text pairs of a rebuilt header: the donor's, except where the two ranks differ elsewhere.
 
     Args:
-        donor: What the donor says now.
-        own_then: What the rank itself said at another checkpoint, whose order is kept.
-        donor_then: What the donor said there.
+        donor: The donor's pairs.
+        own_then: The target rank's pairs at another checkpoint, in the order that is kept.
+        donor_then: The donor's pairs there.
     """
     donor_now, donor_past = dict(donor), dict(donor_then)
     mine = dict(own_then)
@@ -250,99 +276,372 @@ def metadata_of(
 
 
 def with_shards(healing: Healing) -> Checkpoint:
-    """Return a checkpoint as it is when all that can be rebuilt is."""
+    """Return a checkpoint with the missing shards that can be rebuilt."""
     checkpoint = healing.checkpoint
     added = tuple(
-        Shard(path=shard.sick.path, rank=shard.sick.rank, role=shard.sick.role, format=checkpoint.format)
+        Shard(path=shard.target.path, rank=shard.target.rank, role=shard.target.role, format=checkpoint.format)
         for shard in healing.healable
-        if shard.sick.is_missing
+        if shard.target.is_missing
     )
     return replace(checkpoint, shards=(*checkpoint.shards, *added))
 
 
 def is_held_back_by(healing: Healing, point: ResumePoint | NoResumePoint) -> bool:
-    """Tell whether a checkpoint that can be mended is the newest whole one then.
+    """Tell whether a checkpoint would be the newest intact one once it is healed.
 
     Args:
-        healing: All that is wrong with it can be mended.
-        point: What would be chosen as things are.
+        healing: Mends all that is wrong with it.
+        point: The choice as things are.
     """
     key = healing.checkpoint.key
     if isinstance(point, ResumePoint) and point.checkpoint.key == key:
         return True
-    paths = {shard.sick.path for shard in healing.shards}
-    codes = {finding.code for shard in healing.shards for finding in shard.sick.findings}
+    paths = {shard.target.path for shard in healing.shards}
+    codes = {finding.code for shard in healing.shards for finding in shard.target.findings}
     reasons = next((rejection.reasons for rejection in point.rejected if rejection.checkpoint.key == key), None)
     return reasons is not None and all(reason.path in paths or reason.code in codes for reason in reasons)
 
 
-def is_about_shards(checkpoint: Checkpoint, reasons: Sequence[Finding]) -> bool:
-    """Tell whether all that is against a checkpoint is that ranks' shards are missing or damaged."""
-    paths = {shard.path for shard in checkpoint.shards if shard.rank is not None}
-    return bool(paths and reasons) and all(
-        reason.severity is Severity.DAMAGE
-        and (reason.path in paths or (reason.code in _MISSING and bool(reason.ranks)))
-        for reason in reasons
+def samples_for(checkpoint: Checkpoint, checkpoints: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
+    """Yield the other checkpoints of the same run, then those of its other starts: each nearest first."""
+    alike = [save for save in checkpoints if _kind(save) == _kind(checkpoint)]
+    at = next((index for index, save in enumerate(alike) if save.key == checkpoint.key), len(alike))
+    order = sorted(
+        range(len(alike)), key=lambda index: (alike[index].run != checkpoint.run, abs(index - at), index > at)
     )
-
-
-def heal_advice(
-    point: ResumePoint | NoResumePoint, checkpoint: Checkpoint, *, root: str, is_proven: bool
-) -> Finding | None:
-    """Say what healing a checkpoint would save; None where it saves nothing.
-
-    Args:
-        point: What was chosen without it.
-        checkpoint: One that was passed over.
-        root: Of the tree.
-        is_proven: Whether all of it was looked at and has proven copies; else some rank's files were like the others'.
-    """
-    command = f"ckpttool heal {quote(root)} --checkpoint {quote(checkpoint.name)}"
-    gain = f"make {checkpoint.name} whole"
-    if isinstance(point, ResumePoint):
-        saved = None if checkpoint.step is None else checkpoint.step - point.step
-        if saved is not None and saved <= 0:
-            return None
-        gain = "save what was done since" if saved is None else f"save {counted(saved, 'step')}"
-    if is_proven:
-        message = f"{command} would {gain}: other ranks hold proven copies of all that is missing or damaged"
-    else:
-        message = f"what is missing or damaged may lie on other ranks as well, and to heal it would {gain}"
-    remedy = f"{command} --apply" if is_proven else f"run {command} to see"
-    return note(Code.CAN_BE_HEALED, message, path=checkpoint.name, remedy=remedy)
-
-
-def with_healing(rejected: Iterable[Rejection], advice: Finding) -> tuple[Rejection, ...]:
-    """Name healing as the remedy of what is against a checkpoint, if that is what would mend it.
-
-    Args:
-        rejected: What was not chosen.
-        advice: What healing one of them would save, by `heal_advice`.
-    """
-    return tuple(
-        replace(rejection, reasons=tuple(_healed_by(advice, reason) for reason in rejection.reasons))
-        if rejection.checkpoint.name == advice.path
-        else rejection
-        for rejection in rejected
-    )
-
-
-def _healed_by(advice: Finding, reason: Finding) -> Finding:
-    if reason.severity is Severity.NOTE:
-        return reason
-    command, would = str(advice.remedy), advice.message
-    is_proven = would.startswith(command.removesuffix(" --apply"))
-    remedy = would.replace(command.removesuffix(" --apply"), command, 1) if is_proven else f"{command}: {would}"
-    return replace(reason, remedy=remedy)
-
-
-def witnesses_for(checkpoint: Checkpoint, checkpoints: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
-    """Yield the other checkpoints of the same run, then those of other starts of it: each nearest first."""
-    kin = [save for save in checkpoints if _kind(save) == _kind(checkpoint)]
-    at = next((index for index, save in enumerate(kin) if save.key == checkpoint.key), len(kin))
-    nearest = sorted(range(len(kin)), key=lambda index: (kin[index].run != checkpoint.run, abs(index - at), index > at))
-    return (kin[index] for index in nearest if index != at)
+    return (alike[index] for index in order if index != at)
 
 
 def _kind(checkpoint: Checkpoint) -> tuple[object, ...]:
     return checkpoint.prefix, checkpoint.format, checkpoint.topology.world_size
+
+
+class CopyProof(NamedTuple):
+    """Why a shard is known to be a copy of another."""
+
+    proof: Proof
+    record: str | None = None
+    witnesses: tuple[str, ...] = ()
+    rest_agrees: bool = False
+
+
+class _Past(NamedTuple):
+    """The contents of a shard at another checkpoint."""
+
+    schema: str | None
+    digests: Mapping[str, bytes]
+
+
+class _RecordCheck(NamedTuple):
+    """How far the undamaged shards of a checkpoint bear out the trainer's record."""
+
+    is_confirmed: bool
+    """Whether some shards are copies by the record, and all such are equal."""
+    shared: frozenset[str]
+    """Tensors that are equal in all of these shards, so that they are in any other, too."""
+
+
+class Evidence:
+    """All that shows which shards are copies of each other, in the tensors that are to be rebuilt."""
+
+    def __init__(
+        self,
+        reports: Mapping[Place, ShardReport],
+        targets: Sequence[Target],
+        saves: Sequence[SavedShards],
+        recorded: RecordedSlices | None,
+        tensor: str | None,
+    ) -> None:
+        """Take the evidence of one checkpoint.
+
+        Args:
+            reports: All shards of the checkpoint that could be read.
+            targets: Those that are missing or damaged.
+            saves: Other checkpoints.
+            recorded: The trainer's record, which is ignored if the shards contradict it.
+            tensor: The one tensor that is to be replaced; None: all must be equal.
+        """
+        self._reports = reports
+        self._saves = saves
+        self.tensor = tensor
+        self._damaged = {target.place for target in targets}
+        self._sealed = {target.place: target.sealed for target in targets if target.sealed is not None}
+        self.undamaged = {place: report for place, report in reports.items() if place not in self._damaged}
+        for role in {target.role for target in targets}:
+            current = {
+                place[0]: report.tensor_digests
+                for place, report in self.undamaged.items()
+                if place[1] is role and report.tensor_digests is not None
+            }
+            recorded = credible_record(recorded, current)
+        self._recorded = recorded
+        # Thousands of donors ask the same of all shards.
+        self._steady: dict[tuple[str, ShardRole, str | None], bool] = {}
+        self._record_checks: dict[tuple[ShardRole, str | None], _RecordCheck] = {}
+
+    def digests_of(self, report: ShardReport) -> dict[str, bytes] | None:
+        """Return the digests of the tensors that are to be rebuilt; None if one of them is unknown."""
+        if self.tensor is None:
+            return _all_digests(report)
+        by_name = {} if report.tensor_digests is None else report.tensor_digests.by_name
+        return {self.tensor: by_name[self.tensor]} if self.tensor in by_name else None
+
+    def proof(self, target: Place, donor: Place, report: ShardReport) -> CopyProof | str:
+        """Return the proof that a shard is a copy of the target, or say why there is none."""
+        if self.matches_seal(target, report):
+            return CopyProof(Proof.SEALED, record=self._sealed[target].record)
+        current = self.digests_of(report) or {}
+        recorded = self._proof_by_record(target, donor, report.schema_hash, current)
+        return self._proof_by_saves(target, donor, report, current) if recorded is None else recorded
+
+    def matches_seal(self, target: Place, report: ShardReport) -> bool:
+        """Tell whether a shard holds what the manifest has of the target."""
+        sealed, current = self._sealed.get(target), self.digests_of(report)
+        if sealed is None or current is None:
+            return False
+        if self.tensor is not None:
+            return sealed.tensors.by_name.get(self.tensor) == current[self.tensor]
+        return (sealed.schema_hash, sealed.tensors.by_name) == (report.schema_hash, current)
+
+    def suspected_copies(
+        self, target: Place, copies: Mapping[Place, ShardReport]
+    ) -> tuple[dict[Place, ShardReport], int]:
+        """Return the possible copies against which only other copies speak, and count those that cannot be compared.
+
+        Args:
+            target: The shard to rebuild, which may be among them.
+            copies: The proven and unsuspected copies.
+        """
+        like = next(iter(copies.values()))
+        suspected: dict[Place, ShardReport] = {}
+        silent = 0
+        for place in {*self._reports, *self._damaged} - copies.keys():
+            if place[1] is not target[1] or not self._may_be_copy(target, place):
+                continue
+            report = self._reports.get(place)
+            if report is None or not _is_only_outvoted(report) or self.digests_of(report) is None:
+                silent += 1
+            elif report.schema_hash == like.schema_hash and not self.is_older_than(place, like):
+                suspected[place] = report
+        return suspected, silent
+
+    def _may_be_copy(self, target: Place, other: Place) -> bool:
+        """Tell whether neither the record nor another checkpoint of the run shows that two shards are no copies."""
+        slices = {} if self._recorded is None else self._recorded.slices
+        if any(target[0] in ranks and ranks[target[0]] != ranks.get(other[0]) for ranks in slices.values()):
+            return False
+        for saved in self._saves:
+            ours, theirs = self._past(saved, target), self._past(saved, other)
+            if saved.same_run and ours is not None and theirs is not None and ours != theirs:
+                return False
+        return True
+
+    def is_older_than(self, place: Place, later: ShardReport) -> bool:
+        """Tell whether most tensors of a shard differ from another's, and most of these are its own of another save."""
+        ours, theirs = self.digests_of(self._reports[place]) or {}, self.digests_of(later) or {}
+        differing = [name for name in ours if ours[name] != theirs.get(name)]
+        if 2 * len(differing) <= len(ours):
+            return False
+        for saved in self._saves:
+            past = self._past(saved, place) if saved.same_run else None
+            if past is not None:
+                unchanged = sum(past.digests.get(name) == ours[name] for name in differing)
+                if 2 * unchanged > len(differing):
+                    return True
+        return False
+
+    def _proof_by_record(
+        self, target: Place, donor: Place, schema: str | None, tensors: Collection[str]
+    ) -> CopyProof | str | None:
+        """Return the proof by the trainer's record, or what it says against one; None if it does not cover all tensors.
+
+        A record that was not written with the save proves nothing alone: another checkpoint of the run, or other copies
+        in this one, must confirm it. A tensor that it does not cover is the same slice if all undamaged shards agree.
+        """
+        if self._recorded is None:
+            return None
+        slices = self._recorded.slices
+        for name in sorted(slices) if self.tensor is None else tensors:
+            numbers = slices.get(name, {})
+            if numbers.get(target[0]) != numbers.get(donor[0]):
+                return f"rank {donor[0]} holds another slice of {name} by {self._recorded.source}"
+        uncovered = {name for name in tensors if not {target[0], donor[0]} <= slices.get(name, {}).keys()}
+        if not self._recorded.is_of_save:
+            check = self._record_check(donor[1], schema, slices)
+            uncovered -= check.shared
+            if not check.is_confirmed and not any(self._were_equal(target, donor, saved) for saved in self._saves):
+                return None
+        return None if uncovered else CopyProof(Proof.RECORDED, record=self._recorded.source)
+
+    def _were_equal(self, target: Place, donor: Place, saved: SavedShards) -> bool:
+        ours = self._past(saved, target)
+        return saved.same_run and ours is not None and ours == self._past(saved, donor)
+
+    def _record_check(
+        self, role: ShardRole, schema: str | None, slices: Mapping[str, Mapping[Rank, int]]
+    ) -> _RecordCheck:
+        """Compare the undamaged shards of a role and schema with the record."""
+        key = role, schema
+        if key in self._record_checks:
+            return self._record_checks[key]
+        firsts: dict[tuple[int | None, ...], tuple[ShardReport, Mapping[str, bytes]]] = {}
+        every: list[set[tuple[str, bytes]]] = []
+        has_copies = False
+        are_equal = True
+        for place, report, digests in self._comparable(role, schema):
+            numbers = tuple(ranks.get(place[0]) for ranks in slices.values())
+            first, first_digests = firsts.setdefault(numbers, (report, digests))
+            has_copies |= are_two_files(report, first)
+            are_equal &= digests == first_digests
+            every.append(set(digests.items()))
+        shared = {name for name, _ in set.intersection(*every)} if len(every) > 1 else set()
+        is_confirmed = has_copies and are_equal and self._has_recorded_tensors(role, slices)
+        self._record_checks[key] = _RecordCheck(is_confirmed, frozenset(shared))
+        return self._record_checks[key]
+
+    def _comparable(self, role: ShardRole, schema: str | None) -> Iterator[tuple[Place, ShardReport, dict[str, bytes]]]:
+        """Yield the undamaged shards of a role and schema with their digests."""
+        for place, report in self.undamaged.items():
+            if place[1] is role and report.schema_hash == schema and is_sound(report):
+                digests = self.digests_of(report)
+                if digests is not None:
+                    yield place, report, digests
+
+    def _has_recorded_tensors(self, role: ShardRole, slices: Mapping[str, Mapping[Rank, int]]) -> bool:
+        """Tell whether every undamaged shard has the tensors that the record lists for its rank.
+
+        Not the states of another tensor: accumulators are never saved, and moments not always.
+        """
+        states = {name for name in slices if any(name[at + 1 :] in slices for at in _dots(name))}
+        by_ranks: dict[int, tuple[Mapping[Rank, int], list[str]]] = {}
+        for name in slices.keys() - states:
+            by_ranks.setdefault(id(slices[name]), (slices[name], []))[1].append(name)
+        for place, report in self.undamaged.items():
+            digests = _all_digests(report) if place[1] is role and is_sound(report) else None
+            if digests is not None:
+                expected = {name for ranks, names in by_ranks.values() if place[0] in ranks for name in names}
+                if not expected <= digests.keys():
+                    return False
+        return True
+
+    def _proof_by_saves(
+        self, target: Place, donor: Place, report: ShardReport, current: Mapping[str, bytes]
+    ) -> CopyProof | str:
+        """Return the proof by other checkpoints at which the two shards were equal, or say why there is none."""
+        in_run: list[tuple[SavedShards, _Past]] = []
+        elsewhere: list[tuple[SavedShards, _Past]] = []
+        for saved in self._saves:
+            ours, theirs = self._past(saved, target), self._past(saved, donor)
+            if ours is None or theirs is None:
+                continue
+            has_same_schema = theirs.schema == report.schema_hash
+            if ours != theirs and (saved.same_run or has_same_schema):
+                return f"rank {donor[0]} {_difference(ours, theirs)} at {saved.name}"
+            if ours == theirs and has_same_schema:
+                (in_run if saved.same_run else elsewhere).append((saved, ours))
+        samples = in_run
+        if len(in_run) < _MIN_SAMPLES:
+            samples = [
+                (saved, past)
+                for saved, past in (*in_run, *elsewhere)
+                if self._is_steady(saved, donor[1], report.schema_hash)
+            ]
+            is_steady = bool(in_run) and in_run[0] in samples
+            if is_steady and self._rest_agrees(target, report, in_run[0][0].shards[donor]):
+                return CopyProof(Proof.LEARNED, witnesses=(in_run[0][0].name,), rest_agrees=True)
+            if not is_steady or len(samples) < _MIN_SAMPLES:
+                return f"rank {donor[0]} was equal at {counted(len(in_run), 'other checkpoint')} of the run"
+        for name, digest in current.items():
+            values = {past.digests[name] for _, past in samples}
+            if len(values) == 1 and digest not in values:  # that it was equal proves nothing
+                return f"{name} did not change where rank {donor[0]} was equal, and has changed since"
+        return CopyProof(Proof.LEARNED, witnesses=tuple(saved.name for saved, _ in samples))
+
+    def _past(self, saved: SavedShards, place: Place) -> _Past | None:
+        """Return the contents of a shard at another checkpoint; None if they are unknown or suspected."""
+        report = saved.shards.get(place)
+        if report is None or not is_sound(report):
+            return None
+        digests = self.digests_of(report)
+        return None if digests is None else _Past(report.schema_hash, digests)
+
+    def _is_steady(self, saved: SavedShards, role: ShardRole, schema: str | None) -> bool:
+        """Tell whether the ranks that were equal in a tensor at another checkpoint, and no others, are equal now.
+
+        Between two starts of a training ranks may change places, and untrained tensors are equal by chance: both show
+        in the ranks that can still be compared.
+        """
+        key = saved.name, role, schema
+        if key not in self._steady:
+            pairs = []
+            for place, _, digests in self._comparable(role, schema):
+                past = self._past(saved, place)
+                if past is not None and past.schema == schema:
+                    pairs.append((digests, past.digests))
+            names = pairs[0][0] if pairs else ()
+            columns = ({(digests[name], past[name]) for digests, past in pairs} for name in names)
+            self._steady[key] = saved.step != _BEGINNING and all(
+                len(both) == len({now for now, _ in both}) == len({then for _, then in both}) for both in columns
+            )
+        return self._steady[key]
+
+    def _rest_agrees(self, target: Place, donor: ShardReport, donor_past: ShardReport) -> bool:
+        """Tell whether the readable tensors of a damaged file changed as the donor's since another save of the run.
+
+        Only if most ranks are undamaged: ranks with another slice are then among them, and would show.
+        """
+        report = self._reports.get(target)
+        damaged = sum(place[1] is target[1] for place in self._damaged)
+        comparable = sum(
+            place[1] is target[1] and other.schema_hash == donor.schema_hash for place, other in self.undamaged.items()
+        )
+        if report is None or report.schema_hash != donor.schema_hash or damaged >= comparable:
+            return False
+        ours, theirs, before = map(_all_digests, (report, donor, donor_past))
+        if ours is None or theirs is None or before is None:
+            return False
+        differing = sum(ours[name] != theirs[name] for name in theirs)
+        changed = sum(ours[name] == theirs[name] != before[name] for name in theirs)
+        return changed > differing
+
+
+def _difference(ours: _Past, theirs: _Past) -> str:
+    if ours.digests.keys() != theirs.digests.keys():
+        return "held other tensors"
+    for name, digest in ours.digests.items():
+        if digest != theirs.digests[name]:
+            return f"differed in {name}"
+    return "held tensors of other shapes"
+
+
+def _dots(name: str) -> Iterator[int]:
+    at = name.find(".")
+    while at >= 0:
+        yield at
+        at = name.find(".", at + 1)
+
+
+def _all_digests(report: ShardReport) -> dict[str, bytes] | None:
+    """Return the digests of all tensors; None where one of them is not known."""
+    digests = report.tensor_digests
+    return None if digests is None or len(digests) != report.tensors else digests.by_name
+
+
+def _is_only_outvoted(report: ShardReport) -> bool:
+    """Tell whether nothing speaks against a shard but that its copies differ."""
+    against = {
+        finding.code
+        for finding in report.findings
+        if finding.severity >= Severity.SUSPECT or finding.code in _OF_NUMBERS
+    }
+    return bool(against) and against <= _BY_COPIES
+
+
+def are_two_files(report: ShardReport, peer: ShardReport) -> bool:
+    """Tell whether two reports are of two files: one file under two names is no copy of itself."""
+    return report is not peer and (report.stamp is None or report.stamp != peer.stamp)
+
+
+def is_sound(report: ShardReport) -> bool:
+    """Tell whether nothing speaks against a shard."""
+    return worst(report.findings) < Severity.SUSPECT

@@ -39,16 +39,16 @@ from ckpttool.core.verbs.verifying import chosen, content_engine, session_for
 from ckpttool.core.verify.plan import plan_checks
 from ckpttool.core.verify.session import reports_of
 from ckpttool.replicas.findings import ReplicasCode
-from ckpttool.replicas.model import Healing, HealOrder, Place, SavedShards, Sealed, ShardHealing, Sick
+from ckpttool.replicas.model import Healing, HealOrder, Place, SavedShards, Sealed, ShardHealing, Target
 from ckpttool.replicas.rebuilt import rebuilt_from
 from ckpttool.replicas.rules import (
     contradicted,
     find_donors,
+    find_targets,
     is_held_back_by,
-    sick_shards,
+    samples_for,
     stays_lost,
     with_shards,
-    witnesses_for,
 )
 from ckpttool.replicas.write import Rebuilding, differing_tensor, own_metadata
 from ckpttool.trainers.base import Refusal
@@ -122,18 +122,18 @@ def what_can_be_rebuilt(
     refusal = tree.layout.peer_path(
         checkpoint, Rank(0), checkpoint.shards[0].role if checkpoint.shards else ShardRole.FULL
     )
-    sick: tuple[Sick, ...] = ()
+    target: tuple[Target, ...] = ()
     against: list[Finding] = []
     if not isinstance(refusal, Refusal):
-        sick = _with_seals(tree, checkpoint, sick_shards(checkpoint, verdict, partial(_path_of, tree, checkpoint)))
+        target = _with_seals(tree, checkpoint, find_targets(checkpoint, verdict, partial(_path_of, tree, checkpoint)))
     elif blocking(verdict.findings):
         against = [unknown(ReplicasCode.NO_DONOR, f"{tree.inventory.root} {refusal.why}", path=checkpoint.name)]
     healing = Healing(
         root=tree.inventory.root,
         layout=tree.inventory.layout,
         checkpoint=checkpoint,
-        shards=_donors(tree, checkpoint, verdict, sick, order) if sick else (),
-        lost=stays_lost(verdict, sick),
+        shards=_donors(tree, checkpoint, verdict, target, order) if target else (),
+        lost=stays_lost(verdict, target),
         refusals=tuple(against),
         apply=order.apply,
         resolved_from=tree.resolved_from,
@@ -148,7 +148,7 @@ def _against(tree: Tree, question: TreeQuestion, healing: Healing, order: HealOr
     yield from not_acted_on(healing.checkpoint)
     yield from seen_in_part(tree, question, healing.checkpoint)
     yield from signs_of_writing(tree, grace=order.grace)
-    places = [shard.sick.path for shard in healing.healable]
+    places = [shard.target.path for shard in healing.healable]
     yield from obstacles(tree, [*places, *(fix.path for fix in healing.fixes)])
 
 
@@ -158,7 +158,7 @@ def _path_of(tree: Tree, checkpoint: Checkpoint, place: Place) -> str | None:
 
 
 def _donors(
-    tree: Tree, checkpoint: Checkpoint, verdict: Verdict, sick: Sequence[Sick], order: HealOrder
+    tree: Tree, checkpoint: Checkpoint, verdict: Verdict, target: Sequence[Target], order: HealOrder
 ) -> tuple[ShardHealing, ...]:
     """Read of other checkpoints no more than it takes to find donors."""
     with looking_at(tree.inventory.root):
@@ -174,16 +174,16 @@ def _donors(
         replace(report, findings=tuple(findings[report.path]), stamp=stamps[report.path]) for report in verdict.reports
     )
     companions: list[SavedShards] = []
-    answer = find_donors(sick, current, companions, recorded, order)
-    for companion in witnesses_for(checkpoint, tree.inventory.checkpoints):
+    answer = find_donors(target, current, companions, recorded, order)
+    for companion in samples_for(checkpoint, tree.inventory.checkpoints):
         if all(item.donor is not None for item in answer) or len(companions) == MOST_WITNESSES:
             break
         if not blocking(companion.findings):
-            roles = {report.role for report in sick}
+            roles = {report.role for report in target}
             is_same = companion.run == checkpoint.run
             shards = _read(tree, companion, roles)
             companions.append(SavedShards(name=companion.name, step=companion.step, same_run=is_same, shards=shards))
-            answer = find_donors(sick, current, companions, recorded, order)
+            answer = find_donors(target, current, companions, recorded, order)
     told_by_header = {report.path: report.schema_hash for report in verdict.reports}
     answer = tuple(_with_trust_of_donor(item, seals) for item in answer)
     answer = tuple(_unless_contradicted(tree, item, told_by_header) for item in answer)
@@ -195,7 +195,7 @@ def _with_trust_of_donor(shard: ShardHealing, seals: Mapping[str, ShardSeal]) ->
     donor = shard.donor
     if donor is None or donor.trust is not Trust.CHECKSUM:
         return shard
-    seal = seals.get(shard.sick.path if donor.proof is Proof.SEALED else donor.path)
+    seal = seals.get(shard.target.path if donor.proof is Proof.SEALED else donor.path)
     if seal is None or seal.healed is None:
         return shard
     return replace(shard, donor=replace(donor, trust=seal.healed.trust))
@@ -204,11 +204,11 @@ def _with_trust_of_donor(shard: ShardHealing, seals: Mapping[str, ShardSeal]) ->
 def _unless_contradicted(tree: Tree, shard: ShardHealing, schemas: Mapping[str, str | None]) -> ShardHealing:
     """Compare the data where the header alone is broken and nobody vouches for the donor: its bits may have flipped."""
     donor = shard.donor
-    if donor is None or shard.sick.is_missing or shard.tensor is not None or donor.trust is not Trust.NUMERICS:
+    if donor is None or shard.target.is_missing or shard.tensor is not None or donor.trust is not Trust.NUMERICS:
         return shard
-    if schemas.get(shard.sick.path) == schemas[donor.path]:
+    if schemas.get(shard.target.path) == schemas[donor.path]:
         return shard
-    tensor = differing_tensor(tree.storage, shard.sick.path, donor.path)
+    tensor = differing_tensor(tree.storage, shard.target.path, donor.path)
     return shard if tensor is None else contradicted(shard, tensor)
 
 
@@ -218,17 +218,17 @@ def _seals(tree: Tree, checkpoint: Checkpoint) -> Mapping[str, ShardSeal]:
     return manifest.by_path if isinstance(manifest, Manifest) else {}
 
 
-def _with_seals(tree: Tree, checkpoint: Checkpoint, sick: Sequence[Sick]) -> tuple[Sick, ...]:
+def _with_seals(tree: Tree, checkpoint: Checkpoint, target: Sequence[Target]) -> tuple[Target, ...]:
     """Add what the checkpoint's manifest has of the shards that are missing or damaged now."""
     place = tree.seal_place(checkpoint)
     seals = _seals(tree, checkpoint)
     if place is None:
-        return tuple(sick)
+        return tuple(target)
     return tuple(
         report
         if (seal := seals.get(report.path)) is None or seal.tensors is None
         else replace(report, sealed=Sealed(place.path, seal.schema_hash, seal.tensors))
-        for report in sick
+        for report in target
     )
 
 
@@ -252,14 +252,14 @@ def _with_metadata(tree: Tree, checkpoint: Checkpoint, shard: ShardHealing) -> S
     """Add what the header of the rebuilt file says beside the tensors."""
     if shard.donor is None or shard.tensor is not None:
         return shard
-    kin = witnesses_for(checkpoint, tree.inventory.checkpoints)
+    kin = samples_for(checkpoint, tree.inventory.checkpoints)
     with looking_at(tree.inventory.root):
-        return replace(shard, metadata=own_metadata(tree.storage, shard.sick, shard.donor, kin))
+        return replace(shard, metadata=own_metadata(tree.storage, shard.target, shard.donor, kin))
 
 
 def _trash(tree: Tree, healing: Healing) -> str | None:
     """Return where what is replaced will be kept; None where all of it is missing."""
-    if all(shard.sick.is_missing for shard in healing.healable):
+    if all(shard.target.is_missing for shard in healing.healable):
         return None
     taken = {folder.name for folder in in_trash(tree)}
     name = f"{time.strftime(TIME_FORMAT, time.gmtime())}-{healing.checkpoint.name}"

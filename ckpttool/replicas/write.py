@@ -34,7 +34,7 @@ from ckpttool.core.verify.report import check_and_judge
 from ckpttool.core.write.files import ensure_folder, remove, sweep
 from ckpttool.core.write.files import replace as write
 from ckpttool.core.write.puts import Ready, is_untouched, lay_ready, put_all, take_back
-from ckpttool.replicas.model import Donor, Healing, ShardHealing, Sick
+from ckpttool.replicas.model import Donor, Healing, ShardHealing, Target
 from ckpttool.replicas.rules import metadata_of
 
 
@@ -90,10 +90,10 @@ class Rebuilding:
     def _lay_all_ready(self) -> None:
         shards = [(shard, shard.donor) for shard in self._healing.healable if shard.donor is not None]
         for shard, donor in shards:
-            folder, like = (path.rpartition("/")[0] for path in (shard.sick.path, donor.path))
+            folder, like = (path.rpartition("/")[0] for path in (shard.target.path, donor.path))
             if not os.path.isdir(f"{self._root}/{folder}"):
                 ensure_folder(f"{self._root}/{folder}", mode=os.stat(f"{self._root}/{like}").st_mode & 0o777)
-        places = (*(shard.sick.path for shard, _ in shards), *(fix.path for fix in self._healing.fixes))
+        places = (*(shard.target.path for shard, _ in shards), *(fix.path for fix in self._healing.fixes))
         for folder in sorted({path.rpartition("/")[0] for path in places} - {""}):
             sweep(f"{self._root}/{folder}")
         self._lay_manifest([self._lay_shard(shard, donor) for shard, donor in shards])
@@ -102,10 +102,10 @@ class Rebuilding:
 
     def _lay_shard(self, shard: ShardHealing, donor: Donor) -> ShardSeal:
         """Lay a shard ready, read it back, and return its seal."""
-        storage, path = self._tree.storage, shard.sick.path
+        storage, path = self._tree.storage, shard.target.path
         given = self._reports[donor.path]
         pieces = _content(storage, shard, donor)
-        like = os.stat(f"{self._root}/{donor.path if shard.sick.is_missing else path}")
+        like = os.stat(f"{self._root}/{donor.path if shard.target.is_missing else path}")
         ready = lay_ready(
             self._root,
             path,
@@ -136,7 +136,7 @@ class Rebuilding:
     def _add(self, path: str, ready: Ready, shard: ShardHealing | None = None) -> None:
         """Note that a file lies ready."""
         put = Put(path=path, temporary=ready.temporary, stamp=ready.stamp)
-        if shard is not None and not shard.sick.is_missing:
+        if shard is not None and not shard.target.is_missing:
             retained = f"{self._healing.trash}/{path}"
             put = replace(put, replaces=self._tree.storage.stamp(path), retained=retained)
         self._puts.append(put)
@@ -150,8 +150,8 @@ class Rebuilding:
         task = CheckTask(
             root=self._root,
             path=ready.temporary,
-            rank=shard.sick.rank,
-            role=shard.sick.role,
+            rank=shard.target.rank,
+            role=shard.target.role,
             named_format=given.format or FormatName.SAFETENSORS,
             level=Level.CHECKSUM,
             cost=ready.streamed.size,
@@ -159,7 +159,7 @@ class Rebuilding:
         )
         report = check_and_judge(task).report
         if worst(report.findings) >= Severity.SUSPECT:
-            raise IncompleteError(f"{shard.sick.path} as rebuilt: {report.findings[0].message}; nothing was changed")
+            raise IncompleteError(f"{shard.target.path} as rebuilt: {report.findings[0].message}; nothing was changed")
         ours, theirs = report.tensor_digests, given.tensor_digests
         same = ours is not None and theirs is not None
         if same and ours is not None and theirs is not None:
@@ -167,7 +167,7 @@ class Rebuilding:
             same = all(ours.by_name[name] == theirs.by_name.get(name) for name in names)
             same = same and report.schema_hash == given.schema_hash
         if not same:
-            raise IncompleteError(f"{shard.sick.path} as rebuilt is not what the donor holds; nothing was changed")
+            raise IncompleteError(f"{shard.target.path} as rebuilt is not what the donor holds; nothing was changed")
         return report
 
     def _lay_manifest(self, seals: Iterable[ShardSeal]) -> None:
@@ -213,28 +213,28 @@ def _content(storage: Storage, shard: ShardHealing, donor: Donor) -> list[Piece]
         if header.format is not FormatName.SAFETENSORS:
             return [Extent(donor.path, 0, size)]
         text, begin = _head(source)
-    sick_header = _own_header(storage, shard.sick, header.entries, begin, shard.metadata)
-    return [sick_header or with_metadata(text, shard.metadata), Extent(donor.path, begin, size)]
+    target_header = _own_header(storage, shard.target, header.entries, begin, shard.metadata)
+    return [target_header or with_metadata(text, shard.metadata), Extent(donor.path, begin, size)]
 
 
 def _one_tensor(storage: Storage, shard: ShardHealing, donor: Donor, entries: tuple[TensorEntry, ...]) -> list[Piece]:
     """Take one tensor from the donor, and all else from the file itself."""
-    with storage.open(shard.sick.path) as source:
+    with storage.open(shard.target.path) as source:
         size = source.stamp.size
-        sick_entries = {entry.name: entry for entry in read_header(source, named=FormatName.SAFETENSORS).entries}
+        target_entries = {entry.name: entry for entry in read_header(source, named=FormatName.SAFETENSORS).entries}
     name = shard.tensor or ""
     theirs = next((entry for entry in entries if entry.name == name), None)
-    ours = sick_entries.get(name)
+    ours = target_entries.get(name)
     if ours is None or theirs is None or (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
-        raise IncompleteError(f"{shard.sick.path} has no such tensor {name!r} as the donor has; nothing was changed")
+        raise IncompleteError(f"{shard.target.path} has no such tensor {name!r} as the donor has; nothing was changed")
     if [end - begin for begin, end in ours.spans] != [end - begin for begin, end in theirs.spans]:
         raise IncompleteError(f"{name!r} lies in other pieces in {donor.path}; replace the whole file")
     pieces: list[Piece] = []
     at = 0
     for (begin, end), (first, last) in zip(ours.spans, theirs.spans, strict=True):
-        pieces += [Extent(shard.sick.path, at, begin), Extent(donor.path, first, last)]
+        pieces += [Extent(shard.target.path, at, begin), Extent(donor.path, first, last)]
         at = end
-    return [*pieces, Extent(shard.sick.path, at, size)]
+    return [*pieces, Extent(shard.target.path, at, size)]
 
 
 def _head(source: ByteSource) -> tuple[str, int]:
@@ -245,15 +245,15 @@ def _head(source: ByteSource) -> tuple[str, int]:
 
 def _own_header(
     storage: Storage,
-    sick: Sick,
+    target: Target,
     entries: tuple[TensorEntry, ...],
     data_begin: int,
     metadata: tuple[tuple[str, str], ...] | None,
 ) -> bytes | None:
     """Return the header of the damaged file, where that is what it should be; None where it is not."""
-    if sick.is_missing:
+    if target.is_missing:
         return None
-    with storage.open(sick.path) as source:
+    with storage.open(target.path) as source:
         header = read_header(source, named=FormatName.SAFETENSORS)
         if header.format is not FormatName.SAFETENSORS or header.schema_hash is None:
             return None
@@ -316,13 +316,13 @@ def _differs(ours: ByteSource, theirs: ByteSource, entry: TensorEntry) -> bool:
 
 
 def own_metadata(
-    storage: Storage, sick: Sick, donor: Donor, kin: Iterable[Checkpoint]
+    storage: Storage, target: Target, donor: Donor, kin: Iterable[Checkpoint]
 ) -> tuple[tuple[str, str], ...] | None:
     """Return what a header says beside the tensors: the donor's text, and the rank's own where both differ elsewhere.
 
     Args:
         storage: The tree.
-        sick: Whose header.
+        target: Whose header.
         donor: The shard that it is rebuilt from.
         kin: Other checkpoints of the run, nearest first.
 
@@ -331,9 +331,9 @@ def own_metadata(
     """
     current = _metadata(storage, donor.path)
     for peer in kin:
-        paths = {shard.rank: shard.path for shard in peer.shards if shard.role is sick.role}
-        if sick.rank in paths and donor.rank in paths:
-            ours, theirs = _metadata(storage, paths[sick.rank]), _metadata(storage, paths[donor.rank])
+        paths = {shard.rank: shard.path for shard in peer.shards if shard.role is target.role}
+        if target.rank in paths and donor.rank in paths:
+            ours, theirs = _metadata(storage, paths[target.rank]), _metadata(storage, paths[donor.rank])
             if ours is not None and theirs is not None:
                 return metadata_of(current or (), ours, theirs)
     return current

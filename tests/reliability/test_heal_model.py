@@ -137,7 +137,7 @@ class Healed(RuleBasedStateMachine):
         healing = self.healed(epoch, donor, apply=apply)
         if healing is not None and healing.applied:
             for shard in healing.healable:
-                assert files(self.tree)[shard.sick.path] == self.right[shard.sick.path]
+                assert files(self.tree)[shard.target.path] == self.right[shard.target.path]
         elif not ends_another:  # one that was interrupted is ended, whatever becomes of this one
             assert {path: files(self.tree).get(path) for path in before} == before
         self.nothing_went(before, files(self.tree))

@@ -80,8 +80,8 @@ def test_a_lost_shard_is_found_on_a_rank_that_was_equal_at_two_other_steps(
     (lost,) = (tree / f"rank_{rank}").glob(f"*_rank_{rank}-20_2.*")
     lost.unlink()
     (found,) = asked(tree, "20_2").shards
-    assert found.sick.is_missing
-    assert str(tree / found.sick.path) == str(lost)
+    assert found.target.is_missing
+    assert str(tree / found.target.path) == str(lost)
     assert found.donor is not None
     assert found.donor.rank == (0 if rank else 1)
     assert (found.donor.proof, found.donor.witnesses) == (Proof.LEARNED, ("15_2", "10_2"))
@@ -103,7 +103,7 @@ def test_what_was_sealed_of_a_lost_shard_proves_its_copy_without_any_other_check
     flip(shards[1], 1000)
     flip(shards[2], 1000)
     healing = asked(tree, "20_2", apply=True)
-    assert [found.sick.rank for found in healing.shards] == [1, 2, 3]
+    assert [found.target.rank for found in healing.shards] == [1, 2, 3]
     for chosen in donors(healing):
         assert (chosen.rank, chosen.proof, chosen.trust) == (0, Proof.SEALED, Trust.CHECKSUM)
     assert {shard.read_bytes() for shard in shards} == {right}
@@ -150,7 +150,7 @@ def test_the_newer_layout_s_record_tells_tensor_parallel_neighbours_from_copies(
     for lost in tree.glob(f"iteration_00000030/*-{rank:07}-0000004.safetensors"):
         lost.unlink()
     healing = asked(tree)
-    assert [(found.sick.rank, found.sick.role.value) for found in healing.shards] == [
+    assert [(found.target.rank, found.target.role.value) for found in healing.shards] == [
         (rank, "model"),
         (rank, "optimizer"),
     ]
@@ -383,7 +383,7 @@ def without_metadata(head: bytes) -> dict[str, object]:
 def test_of_a_large_save_only_headers_are_asked_and_it_may_be_healed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ckpttool.replicas.verbs_advice.CHEAP_BYTES", 0)
+    monkeypatch.setattr("ckpttool.replicas.advice.CHEAP_BYTES", 0)
     tree = copied("sink2_ckpt", tmp_path)
     (tree / "rank_3/llama2_7b_rank_3_1-30_2.ckpt").unlink()
     told = [finding for finding in ckpttool.resolve(str(tree)).decision.findings if finding.code is Code.CAN_BE_HEALED]
@@ -394,7 +394,7 @@ def test_of_a_large_save_only_headers_are_asked_and_it_may_be_healed(
 def test_every_lost_shard_of_a_large_save_must_have_a_copy_on_a_rank_that_is_whole(
     lost: tuple[int, ...], is_promised: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ckpttool.replicas.verbs_advice.CHEAP_BYTES", 0)
+    monkeypatch.setattr("ckpttool.replicas.advice.CHEAP_BYTES", 0)
     tree = copied("sink2_ckpt", tmp_path)
     for rank in lost:
         (tree / f"rank_{rank}/llama2_7b_rank_{rank}_1-30_2.ckpt").write_bytes(b"")
@@ -405,7 +405,7 @@ def test_every_lost_shard_of_a_large_save_must_have_a_copy_on_a_rank_that_is_who
 def test_of_two_slices_that_lack_their_shard_the_one_without_a_copy_promises_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ckpttool.replicas.verbs_advice.CHEAP_BYTES", 0)
+    monkeypatch.setattr("ckpttool.replicas.advice.CHEAP_BYTES", 0)
     tree = TreeBuilder(tmp_path).legacy(ranks=3)
     for epoch in (10, 15, 20):
         tree.save(epoch=epoch, step=2)
@@ -432,16 +432,16 @@ def test_what_is_cut_short_hides_from_resolve_no_cost_of_reading_the_rest(
         return [finding.remedy for finding in found if finding.code is Code.CAN_BE_HEALED]
 
     proven = remedies()
-    monkeypatch.setattr("ckpttool.replicas.verbs_advice.CHEAP_BYTES", 5_000)  # of files of 1,768 bytes
+    monkeypatch.setattr("ckpttool.replicas.advice.CHEAP_BYTES", 5_000)  # of files of 1,768 bytes
     assert remedies() == [f"run ckpttool heal {tree} --checkpoint _1-30_2 to see"]
-    monkeypatch.setattr("ckpttool.replicas.verbs_advice.CHEAP_BYTES", 50_000)
+    monkeypatch.setattr("ckpttool.replicas.advice.CHEAP_BYTES", 50_000)
     assert remedies() == proven
 
 
 def test_of_tensor_parallel_neighbours_alone_nothing_is_promised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ckpttool.replicas.verbs_advice.CHEAP_BYTES", 0)
+    monkeypatch.setattr("ckpttool.replicas.advice.CHEAP_BYTES", 0)
     tree = TreeBuilder(tmp_path).legacy(ranks=2)
     for epoch in (10, 15, 20):
         tree.save(epoch=epoch, step=2)
@@ -516,7 +516,7 @@ def test_a_damaged_file_of_two_names_becomes_two_files_and_nothing_is_written_in
     with first.open("r+b") as file:  # in place, as a disk does
         file.write(content)
     healing = asked(tree, "15_2", apply=True)
-    assert [(each.sick.rank, each.donor and each.donor.rank) for each in healing.shards] == [(0, 2), (1, 2)]
+    assert [(each.target.rank, each.donor and each.donor.rank) for each in healing.shards] == [(0, 2), (1, 2)]
     assert healing.applied is not symbolic
     if symbolic:
         assert [finding.message for finding in healing.refusals] == [
@@ -588,37 +588,37 @@ def test_data_that_are_right_are_not_replaced_by_a_copy_that_differs_when_the_he
     fixture: str, tmp_path: Path
 ) -> None:
     tree = of_ranks(tmp_path, 0, 1, fixture=fixture)
-    donor, sick = (next(tree.glob(f"rank_{rank}/*-20_2.*")) for rank in (0, 1))
-    right = sick.read_bytes()
-    flip_header(sick)
+    donor, target = (next(tree.glob(f"rank_{rank}/*-20_2.*")) for rank in (0, 1))
+    right = target.read_bytes()
+    flip_header(target)
     chosen = only_donor(asked(tree, "20_2"))
     assert chosen.trust is Trust.NUMERICS
     flip_weight(donor)
     healing = asked(tree, "20_2", apply=True)
     assert "the data of this file and of rank 0's differ in model.tok_embeddings" in refusal(healing)
     assert healing.exit_code is ExitCode.NOTHING_TO_RESUME
-    assert len([1 for before, now in zip(right, sick.read_bytes(), strict=True) if before != now]) == 1
+    assert len([1 for before, now in zip(right, target.read_bytes(), strict=True) if before != now]) == 1
 
 
 def test_a_page_that_was_lost_with_the_header_contradicts_no_copy(tmp_path: Path) -> None:
     tree = of_ranks(tmp_path, 0, 1)
-    sick = next(tree.glob("rank_1/*-20_2.*"))
-    right = sick.read_bytes()
-    sick.write_bytes(b"\0" * 4096 + right[4096:])
+    target = next(tree.glob("rank_1/*-20_2.*"))
+    right = target.read_bytes()
+    target.write_bytes(b"\0" * 4096 + right[4096:])
     asked(tree, "20_2", apply=True)
-    assert sick.read_bytes()[4096:] == right[4096:]
+    assert target.read_bytes()[4096:] == right[4096:]
     assert asked(tree, "20_2").shards == ()
 
 
 def test_a_third_copy_decides_where_the_data_of_two_differ(tmp_path: Path) -> None:
     tree = of_ranks(tmp_path, 0, 1, 2)
-    sick = next(tree.glob("rank_1/*-20_2.*"))
-    right = sick.read_bytes()
-    flip_weight(sick)
-    flip_header(sick)
+    target = next(tree.glob("rank_1/*-20_2.*"))
+    right = target.read_bytes()
+    flip_weight(target)
+    flip_header(target)
     assert asked(tree, "20_2", apply=True).applied
     begin = 8 + int.from_bytes(right[:8], "little")
-    assert sick.read_bytes()[begin:] == right[begin:]
+    assert target.read_bytes()[begin:] == right[begin:]
 
 
 def test_a_file_and_the_one_that_it_was_rebuilt_from_never_count_as_two(tmp_path: Path) -> None:
@@ -700,7 +700,7 @@ def test_the_last_sound_copy_is_called_no_damage_if_two_others_are_damaged_alike
         flip_weight(shard)
     shards[3].unlink()
     healing = asked(tree, "20_2", apply=True)
-    assert [(shard.sick.path, shard.sick.is_missing) for shard in healing.shards] == [
+    assert [(shard.target.path, shard.target.is_missing) for shard in healing.shards] == [
         (str(shards[3].relative_to(tree)), True)
     ]
     assert healing.healable == ()
@@ -713,15 +713,15 @@ def test_the_last_sound_copy_is_called_no_damage_if_two_others_are_damaged_alike
 @pytest.mark.parametrize("ranks", [3, 4])
 def test_one_flipped_copy_of_all_three_or_four_is_damaged_and_healed(tmp_path: Path, ranks: int) -> None:
     tree = of_ranks(tmp_path, *range(ranks))
-    sick = next(tree.glob("rank_2/*-20_2.*"))
-    right = sick.read_bytes()
-    flip_weight(sick)
+    target = next(tree.glob("rank_2/*-20_2.*"))
+    right = target.read_bytes()
+    flip_weight(target)
     (verdict,) = ckpttool.verify(str(tree), ckpttool.CheckQuestion(level=Level.CHECKSUM, name="20_2")).answer().verdicts
     assert [(finding.path, finding.severity) for finding in blocking(verdict.findings)] == [
-        (str(sick.relative_to(tree)), Severity.DAMAGE)
+        (str(target.relative_to(tree)), Severity.DAMAGE)
     ]
     assert asked(tree, "20_2", apply=True).applied
-    assert same_tensors(sick.read_bytes(), right)
+    assert same_tensors(target.read_bytes(), right)
 
 
 @pytest.mark.parametrize("harm", ["lost", "cut short", "damaged by itself"])
@@ -762,8 +762,8 @@ def test_heal_names_a_rank_that_holds_the_same_or_says_that_a_heal_wrote_the_don
     for rank in healed:
         (root / f"rank_{rank}/llama2_7b_rank_{rank}_1-30_2.ckpt").unlink()
     assert ask("heal", str(root), "--apply", "--grace", "0").code == ExitCode.OK
-    sick = root / "rank_0/llama2_7b_rank_0_1-30_2.ckpt"
-    flip(sick, 1000)
+    target = root / "rank_0/llama2_7b_rank_0_1-30_2.ckpt"
+    flip(target, 1000)
     said = ask("heal", str(root), "--grace", "0").stdout
     assert "rank None" not in said
     assert ("as a heal left it" in said) == bool(healed)

@@ -15,21 +15,19 @@ from ckpttool.core.domain.scalars import Scalars
 from ckpttool.core.domain.shard import FileStamp, FormatName, Shard, ShardRole
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.domain.verdict import Level, ShardReport, VerdictWord
+from ckpttool.replicas.advice import heal_advice, is_about_shards, with_healing
 from ckpttool.replicas.findings import ReplicasCode
-from ckpttool.replicas.model import Donor, Healing, HealOrder, Place, SavedShards, Sealed, ShardHealing, Sick
+from ckpttool.replicas.model import Donor, Healing, HealOrder, Place, SavedShards, Sealed, ShardHealing, Target
 from ckpttool.replicas.rules import (
     contradicted,
     find_donors,
-    heal_advice,
-    is_about_shards,
     is_held_back_by,
     metadata_of,
-    with_healing,
     with_shards,
 )
 from tests.support.verifying import report
 
-GONE = Sick(rank=Rank(3), role=ShardRole.FULL, path="3", is_missing=True, findings=())
+GONE = Target(rank=Rank(3), role=ShardRole.FULL, path="3", is_missing=True, findings=())
 
 
 def held(rank: int, text: str = "ab", *, verified: bool = False, findings: tuple[Finding, ...] = ()) -> ShardReport:
@@ -155,20 +153,20 @@ def test_from_before_the_first_step_a_checkpoint_is_no_witness_beside_another_st
 def test_what_is_whole_of_a_damaged_file_proves_a_copy_where_it_changed_as_the_donor_s(
     own: str, others: Sequence[str], order: HealOrder, is_proven: bool
 ) -> None:
-    sick = replace(GONE, is_missing=False)
+    target = replace(GONE, is_missing=False)
     now = shards(r3=own, **{f"r{rank}": text for rank, text in enumerate(others)})
     then = at("15_2", **dict.fromkeys(("r0", "r1", "r3"), "def"))
-    (found,) = find_donors([sick], now, [then], None, order)
+    (found,) = find_donors([target], now, [then], None, order)
     assert (found.donor is not None) is is_proven
     if found.donor is not None:
         assert (found.donor.rank, found.donor.witnesses, found.donor.rest_agrees) == (0, ("15_2",), True)
 
 
 def test_of_a_damaged_file_that_could_not_all_be_read_nothing_is_taken_for_proof() -> None:
-    sick = replace(GONE, is_missing=False)
+    target = replace(GONE, is_missing=False)
     part = replace(held(3, "ab"), tensors=3)
     now = {**shards(r0="ab", r1="ab"), (Rank(3), ShardRole.FULL): part}
-    (found,) = find_donors([sick], now, EQUAL[:1], None, HealOrder())
+    (found,) = find_donors([target], now, EQUAL[:1], None, HealOrder())
     assert found.donor is None
 
 
@@ -249,20 +247,20 @@ def test_of_copies_that_differ_most_are_believed_and_of_two_none() -> None:
 
 def test_two_that_agree_are_believed_if_the_third_copy_is_the_only_other_one() -> None:
     odd = suspect(Code.REPLICA_DIFFERS, "differs")
-    sick = Sick(rank=Rank(0), role=ShardRole.FULL, path="0", is_missing=False, findings=(odd,))
-    now = {**shards(r1="ab", r2="ab"), sick.place: held(0, "aX", findings=(odd,))}
+    target = Target(rank=Rank(0), role=ShardRole.FULL, path="0", is_missing=False, findings=(odd,))
+    now = {**shards(r1="ab", r2="ab"), target.place: held(0, "aX", findings=(odd,))}
     three, five = (
         tuple(at(name, **dict.fromkeys(ranks, text)) for name, text in (("15_2", "cd"), ("10_2", "ef")))
         for ranks in (("r0", "r1", "r2"), ("r0", "r1", "r2", "r3", "r4"))
     )
-    (found,) = find_donors([sick], now, three, None, HealOrder())
+    (found,) = find_donors([target], now, three, None, HealOrder())
     assert found.donor is not None
     assert (found.donor.rank, found.donor.agrees) == (1, 2)
     for others in (five, three):  # the lost one was a copy, or may have been
-        (found, _) = find_donors([sick, GONE], now, others, None, HealOrder())
+        (found, _) = find_donors([target, GONE], now, others, None, HealOrder())
         assert found.refusal is not None
         assert found.refusal.message.endswith("which of them is right, nothing tells")
-    (found, _) = find_donors([sick, GONE], now, three, recorded("w", "x", slices=[0, 0, 0, 1]), HealOrder())
+    (found, _) = find_donors([target, GONE], now, three, recorded("w", "x", slices=[0, 0, 0, 1]), HealOrder())
     assert found.donor is not None
 
 
@@ -284,7 +282,7 @@ def test_a_named_donor_must_be_proven_all_the_same() -> None:
     assert answered(four, WITNESSES_OF_FIVE, order=HealOrder(donor=Rank(0))) == ("rank 0 differs from the other copies")
 
 
-def sealed(text: str) -> Sick:
+def sealed(text: str) -> Target:
     """The lost shard, of which a manifest has what it held."""
     then = held(3, text)
     assert then.tensor_digests is not None
@@ -438,13 +436,13 @@ LOST = damage(Code.SHARD_MISSING, "is gone", path="3", ranks=(Rank(3),))
 
 
 def healing(checkpoint: Checkpoint) -> Healing:
-    sick = Sick(rank=Rank(3), role=ShardRole.FULL, path="3", is_missing=True, findings=(LOST,))
+    target = Target(rank=Rank(3), role=ShardRole.FULL, path="3", is_missing=True, findings=(LOST,))
     donor = Donor(rank=Rank(0), path="0", proof=Proof.LEARNED, trust=Trust.COPY)
     return Healing(
         root="tree",
         layout="mindformers-rank",
         checkpoint=checkpoint,
-        shards=(ShardHealing(sick=sick, donor=donor),),
+        shards=(ShardHealing(target=target, donor=donor),),
         lost=(),
         refusals=(),
         apply=False,
@@ -453,13 +451,13 @@ def healing(checkpoint: Checkpoint) -> Healing:
 
 
 def test_records_follow_only_where_the_healed_save_will_be_the_newest_whole_one() -> None:
-    sick, older = healing(save()), save("15_2", 30, missing=False)
-    assert is_held_back_by(sick, chosen(sick.checkpoint))
-    assert is_held_back_by(sick, chosen(older, Rejection(checkpoint=sick.checkpoint, reasons=(LOST,))))
+    target, older = healing(save()), save("15_2", 30, missing=False)
+    assert is_held_back_by(target, chosen(target.checkpoint))
+    assert is_held_back_by(target, chosen(older, Rejection(checkpoint=target.checkpoint, reasons=(LOST,))))
     odd = suspect(Code.MARKED_UNHEALTHY, "is not well", path="20_2")
-    assert not is_held_back_by(sick, chosen(older, Rejection(checkpoint=sick.checkpoint, reasons=(LOST, odd))))
-    assert not is_held_back_by(sick, chosen(save("25_2", 50, missing=False)))
-    assert [shard.path for shard in with_shards(sick).shards] == ["0", "1", "2", "3"]
+    assert not is_held_back_by(target, chosen(older, Rejection(checkpoint=target.checkpoint, reasons=(LOST, odd))))
+    assert not is_held_back_by(target, chosen(save("25_2", 50, missing=False)))
+    assert [shard.path for shard in with_shards(target).shards] == ["0", "1", "2", "3"]
 
 
 def test_advice_counts_what_healing_saves_and_says_how_sure_it_is() -> None:
@@ -588,3 +586,38 @@ def test_states_that_the_start_s_record_names_and_no_shard_holds_are_not_missed(
     for more, is_proven in (("adam_m.w", True), ("head.bias", False)):
         record = replace(told, slices={**told.slices, more: told.slices["w"]})
         assert isinstance(answered(now, (), record), Donor) is is_proven
+
+
+def test_if_only_a_suspected_copy_has_a_checksum_the_refusal_says_so() -> None:
+    outvoted = held(2, "aX", verified=True, findings=(suspect(Code.REPLICA_DIFFERS, "differs"),))
+    reason = answered({**shards(r0="ab"), (Rank(2), ShardRole.FULL): outvoted})
+    assert reason == "ranks 0, 2 differ, and a checksum matches only where the file is suspected itself"
+
+
+def test_the_refusal_of_the_requested_donor_says_what_speaks_against_it() -> None:
+    constant = (at("15_2", r0="ck", r1="ck", r3="ck"), at("10_2", r0="ek", r1="ek", r3="ek"))
+    now = shards(r0="aX", r1="ak")
+    assert isinstance(answered(now, constant), Donor)
+    reason = answered(now, constant, order=HealOrder(donor=Rank(0)))
+    assert reason == "x did not change where rank 0 was equal, and has changed since"
+
+
+def test_a_suspected_copy_that_no_other_checkpoint_has_is_not_taken_for_an_older_step() -> None:
+    suspected = held(2, "XY", findings=(suspect(Code.REPLICA_DIFFERS, "differs"),))
+    reason = answered({**shards(r0="ab", r1="ab"), (Rank(2), ShardRole.FULL): suspected}, (*EQUAL, EARLIER))
+    assert reason == "ranks 0-2 hold the same slices and differ: which of them is right, nothing tells"
+
+
+def test_a_shard_whose_tensors_are_unknown_neither_confirms_a_record_nor_contradicts_it() -> None:
+    unknown = replace(held(2), tensor_digests=None)
+    slices = {name: {Rank(rank): 0 for rank in (0, 1, 2, 3)} for name in "wx"}
+    record = RecordedSlices(source="record", slices=slices, is_of_save=False)
+    donor = answered({**shards(r0="ab", r1="ab"), (Rank(2), ShardRole.FULL): unknown}, (), record)
+    assert isinstance(donor, Donor)
+    assert (donor.rank, donor.proof) == (0, Proof.RECORDED)
+
+
+def test_a_rank_that_the_other_checkpoints_do_not_have_says_nothing_about_them() -> None:
+    donor = answered(shards(r0="ab", r1="ab", r2="gh"), (EQUAL[0], EARLIER))
+    assert isinstance(donor, Donor)
+    assert (donor.rank, donor.witnesses) == (0, ("15_2", "7_2"))

@@ -15,7 +15,7 @@ from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.domain.verdict import ShardReport
 from ckpttool.replicas.comparing.findings import replica_findings
 from ckpttool.replicas.comparing.judge import judge_replicas
-from ckpttool.replicas.model import HealOrder, Place, SavedShards, ShardHealing, Sick
+from ckpttool.replicas.model import HealOrder, Place, SavedShards, ShardHealing, Target
 from ckpttool.replicas.rules import find_donors
 from tests.replicas.comparing.held import NAMES, changed, held, others
 from tests.support.verifying import report
@@ -46,8 +46,8 @@ def healed(saves: Saved, world: int, known: int) -> tuple[ShardHealing, ...]:
     doubts = judge_replicas(now, others(NOW, saves, most=known)).suspicions
     told = blocking(replica_findings(doubts, {rank: str(rank) for rank in now}))
     damaged = {finding.path for finding in told if finding.severity is Severity.DAMAGE}
-    sick = [
-        Sick(rank=Rank(rank), role=ShardRole.FULL, path=str(rank), is_missing=rank not in now, findings=())
+    target = [
+        Target(rank=Rank(rank), role=ShardRole.FULL, path=str(rank), is_missing=rank not in now, findings=())
         for rank in range(world)
         if rank not in now or str(rank) in damaged
     ]
@@ -55,7 +55,7 @@ def healed(saves: Saved, world: int, known: int) -> tuple[ShardHealing, ...]:
         SavedShards(name=str(step), step=Step(10 * step + 10), same_run=True, shards=read(saves[step]))
         for step in (2, 1, 0)[:known]
     ]
-    return find_donors(sick, read(now, told), witnesses, None, HealOrder())
+    return find_donors(target, read(now, told), witnesses, None, HealOrder())
 
 
 def drawn(chance: Random) -> tuple[Saved, int, str]:

@@ -13,7 +13,7 @@ from ckpttool.core.domain.replicas import TENSOR_DIGEST_BYTES
 from ckpttool.core.domain.shard import FormatName, ShardRole
 from ckpttool.core.domain.units import ByteCount, Rank, Step
 from ckpttool.core.domain.verdict import Level, ShardReport
-from ckpttool.replicas.model import HealOrder, Place, SavedShards, ShardHealing, Sick
+from ckpttool.replicas.model import HealOrder, Place, SavedShards, ShardHealing, Target
 from ckpttool.replicas.rules import find_donors
 from tests.replicas.comparing.test_healthy import saved
 from tests.support.parallel_trainings import Mesh, Training, drawn
@@ -47,7 +47,7 @@ def saves_of(training: Training) -> list[Save]:
     ]  # fmt: skip
 
 
-def healed(saves: list[Save], at: int, sick: Collection[Rank], now: dict[Place, ShardReport]) -> list[ShardHealing]:
+def healed(saves: list[Save], at: int, target: Collection[Rank], now: dict[Place, ShardReport]) -> list[ShardHealing]:
     """Ask for donors, with each number of other checkpoints that may be known."""
     start, step, _ = saves[at]
     others = [
@@ -57,7 +57,7 @@ def healed(saves: list[Save], at: int, sick: Collection[Rank], now: dict[Place, 
             key=lambda other: (other[0] != start, abs(other[1] - step), other[1]),
         )
     ]
-    orders = [Sick(rank=rank, role=ShardRole.FULL, path=str(rank), is_missing=True, findings=()) for rank in sick]
+    orders = [Target(rank=rank, role=ShardRole.FULL, path=str(rank), is_missing=True, findings=()) for rank in target]
     return [
         shard
         for known in range(len(others) + 1)
@@ -84,14 +84,14 @@ def donors(training: Training, *, is_lost: bool) -> Iterator[tuple[int, ShardHea
     for at, (_, step, ranks) in enumerate(saves):
         world = [rank for rank, _ in ranks]
         for most in (1, 1, len(world) // 2):
-            sick = sorted(chance.sample(world, max(1, most)))
-            now = {place: report for place, report in ranks.items() if place[0] not in sick}
+            target = sorted(chance.sample(world, max(1, most)))
+            now = {place: report for place, report in ranks.items() if place[0] not in target}
             if not is_lost:
                 place = chance.randrange(100)
-                now |= {(rank, ShardRole.FULL): damaged(ranks[rank, ShardRole.FULL], place) for rank in sick}
-            for shard in healed(saves, at, sick, now):
+                now |= {(rank, ShardRole.FULL): damaged(ranks[rank, ShardRole.FULL], place) for rank in target}
+            for shard in healed(saves, at, target, now):
                 if shard.donor is not None:
-                    given, own = (ranks[rank, ShardRole.FULL] for rank in (shard.donor.rank, shard.sick.rank))
+                    given, own = (ranks[rank, ShardRole.FULL] for rank in (shard.donor.rank, shard.target.rank))
                     same = (given.schema_hash, given.tensor_digests) == (own.schema_hash, own.tensor_digests)
                     yield step, shard, same
 
@@ -143,6 +143,6 @@ def test_equal_by_chance_after_such_a_restart_is_no_copy() -> None:
     begun = restarted(TP2DP2, saves=(1,))
     (untrained,) = saves_of(replaced(begun, skipped=frozenset({10})))
     saves = [first, (1, 20, untrained[2]), second]
-    for sick in ([0], [1], [0, 2], [0, 3], [1, 3]):
-        now = {place: report for place, report in second[2].items() if place[0] not in sick}
-        assert all(shard.donor is None for shard in healed(saves, 2, [Rank(rank) for rank in sick], now))
+    for target in ([0], [1], [0, 2], [0, 3], [1, 3]):
+        now = {place: report for place, report in second[2].items() if place[0] not in target}
+        assert all(shard.donor is None for shard in healed(saves, 2, [Rank(rank) for rank in target], now))

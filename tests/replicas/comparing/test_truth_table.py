@@ -16,7 +16,7 @@ from ckpttool.core.domain.verdict import ShardReport
 from ckpttool.core.verify.copies import tensors_of
 from ckpttool.replicas.comparing import weight
 from ckpttool.replicas.comparing.compare import Context, SavedTensors, compare_replicas
-from ckpttool.replicas.model import HealOrder, SavedShards, Sick
+from ckpttool.replicas.model import HealOrder, SavedShards, Target
 from ckpttool.replicas.rules import find_donors
 from tests.replicas.comparing.held import NAMES, changed, held
 from tests.support.verifying import report
@@ -129,7 +129,7 @@ class Save:
             if report.rank is not None
         }
         damaged = [
-            Sick(rank=rank, role=ShardRole.FULL, path=path_of(rank), is_missing=place not in reports, findings=())
+            Target(rank=rank, role=ShardRole.FULL, path=path_of(rank), is_missing=place not in reports, findings=())
             for rank in self.ranks
             for place in [(rank, ShardRole.FULL)]
             if place not in reports or any(one.severity is Severity.DAMAGE for one in reports[place].findings)

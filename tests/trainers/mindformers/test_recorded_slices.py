@@ -195,7 +195,7 @@ def test_files_of_a_start_without_pipeline_stages_give_no_donor_across_them(tmp_
     for rank in lost:
         shard(output, rank).unlink()
     healing = ckpttool.heal(str(output), ckpttool.HealOrder(grace=0))
-    assert [(each.sick.rank, each.donor) for each in healing.shards] == [(rank, None) for rank in lost]
+    assert [(each.target.rank, each.donor) for each in healing.shards] == [(rank, None) for rank in lost]
 
 
 def test_a_lost_shard_of_the_only_checkpoint_can_be_healed(tmp_path: Path) -> None:

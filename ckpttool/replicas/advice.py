@@ -1,17 +1,18 @@
-"""What healing a checkpoint that was passed over would save, as far as that is known without reading it."""
+"""Advise `heal` for a checkpoint that `resolve` passed over, as far as that is known without reading all of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
+from shlex import quote
 
 from ckpttool.core.domain.checkpoint import Checkpoint
-from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.finding import Code, Finding, Severity, note
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.plan import NoResumePoint, Rejection, ResumePoint
 from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
-from ckpttool.core.domain.units import Rank
+from ckpttool.core.domain.units import Rank, counted
 from ckpttool.core.domain.verdict import Level, Verdict
 from ckpttool.core.storage import is_local
 from ckpttool.core.verbs.resolving import PassedOver
@@ -19,8 +20,8 @@ from ckpttool.core.verbs.scanning import Tree, scan
 from ckpttool.core.verbs.verifying import content_engine
 from ckpttool.core.verify.plan import plan_checks
 from ckpttool.core.verify.session import reports_of
-from ckpttool.replicas.model import HealOrder, Sick
-from ckpttool.replicas.rules import heal_advice, is_about_shards, sick_shards, with_healing, witnesses_for
+from ckpttool.replicas.model import HealOrder, Target
+from ckpttool.replicas.rules import MISSING, find_targets, samples_for
 from ckpttool.replicas.verbs import MOST_WITNESSES, what_can_be_rebuilt
 from ckpttool.trainers.base import Refusal
 
@@ -79,10 +80,10 @@ def _advice(
         reports=(),
         findings=rejection.reasons,
     )
-    sick = sick_shards(checkpoint, verdict, lambda place: str(tree.layout.peer_path(checkpoint, *place)))
-    companions = witnesses_for(checkpoint, tree.inventory.checkpoints)
+    target = find_targets(checkpoint, verdict, lambda place: str(tree.layout.peer_path(checkpoint, *place)))
+    companions = samples_for(checkpoint, tree.inventory.checkpoints)
     kin = [companion for companion in companions if companion.run == checkpoint.run and not companion.findings]
-    may_be = bool(sick) and bool(kin) and _may_all_have_copies(tree, kin[0], sick)
+    may_be = bool(target) and bool(kin) and _may_all_have_copies(tree, kin[0], target)
     return heal_advice(point, checkpoint, root=root, is_proven=False) if may_be else None
 
 
@@ -92,7 +93,7 @@ def _cost(tree: Tree, checkpoint: Checkpoint) -> int:
     Of every file, and of all of these: what was cut short is small, and what it is compared with is not.
     """
     cost = 0
-    for read in (checkpoint, *islice(witnesses_for(checkpoint, tree.inventory.checkpoints), MOST_WITNESSES)):
+    for read in (checkpoint, *islice(samples_for(checkpoint, tree.inventory.checkpoints), MOST_WITNESSES)):
         for shard in read.shards:
             with suppress(OSError):
                 cost += tree.storage.stamp(shard.path).size
@@ -101,7 +102,7 @@ def _cost(tree: Tree, checkpoint: Checkpoint) -> int:
     return cost
 
 
-def _may_all_have_copies(tree: Tree, companion: Checkpoint, sick: Sequence[Sick]) -> bool:
+def _may_all_have_copies(tree: Tree, companion: Checkpoint, target: Sequence[Target]) -> bool:
     """Tell whether at another checkpoint whole ranks' files were like each of these, as far as headers and ends tell.
 
     Of many ranks only those a power of two away are asked: there the copies are, in most layouts.
@@ -111,7 +112,7 @@ def _may_all_have_copies(tree: Tree, companion: Checkpoint, sick: Sequence[Sick]
         report.place: world.difference({report.rank})
         if len(world) <= _ALL_ASKED
         else {Rank(report.rank + sign * 2**power) for power in range(13) for sign in (-1, 1)}
-        for report in sick[:_MOST_ASKED]
+        for report in target[:_MOST_ASKED]
     }
     places = {(rank, role) for (own_rank, role), ranks in near.items() for rank in (own_rank, *ranks)}
     shards = tuple(shard for shard in companion.shards if (shard.rank, shard.role) in places)
@@ -121,9 +122,68 @@ def _may_all_have_copies(tree: Tree, companion: Checkpoint, sick: Sequence[Sick]
         for report in reports_of(tasks, content_engine(CheckQuestion(), None))
         if report.tail_hash is not None
     }
-    sick_places = {report.place for report in sick}
-    sound = {(rank, role): like for (rank, role), like in reports.items() if (rank, role) not in sick_places}
+    target_places = {report.place for report in target}
+    sound = {(rank, role): like for (rank, role), like in reports.items() if (rank, role) not in target_places}
     return all(
         own_rank in reports and any(sound.get((rank, own_rank[1])) == reports[own_rank] for rank in ranks)
         for own_rank, ranks in near.items()
     )
+
+
+def is_about_shards(checkpoint: Checkpoint, reasons: Sequence[Finding]) -> bool:
+    """Tell whether all that is against a checkpoint is that ranks' shards are missing or damaged."""
+    paths = {shard.path for shard in checkpoint.shards if shard.rank is not None}
+    return bool(paths and reasons) and all(
+        reason.severity is Severity.DAMAGE and (reason.path in paths or (reason.code in MISSING and bool(reason.ranks)))
+        for reason in reasons
+    )
+
+
+def heal_advice(
+    point: ResumePoint | NoResumePoint, checkpoint: Checkpoint, *, root: str, is_proven: bool
+) -> Finding | None:
+    """Say what healing a checkpoint would save; None where it saves nothing.
+
+    Args:
+        point: What was chosen without it.
+        checkpoint: One that was passed over.
+        root: Of the tree.
+        is_proven: Whether all of it was looked at and has proven copies; else some rank's files were like the others'.
+    """
+    command = f"ckpttool heal {quote(root)} --checkpoint {quote(checkpoint.name)}"
+    gain = f"make {checkpoint.name} whole"
+    if isinstance(point, ResumePoint):
+        saved = None if checkpoint.step is None else checkpoint.step - point.step
+        if saved is not None and saved <= 0:
+            return None
+        gain = "save what was done since" if saved is None else f"save {counted(saved, 'step')}"
+    if is_proven:
+        message = f"{command} would {gain}: other ranks hold proven copies of all that is missing or damaged"
+    else:
+        message = f"what is missing or damaged may lie on other ranks as well, and to heal it would {gain}"
+    remedy = f"{command} --apply" if is_proven else f"run {command} to see"
+    return note(Code.CAN_BE_HEALED, message, path=checkpoint.name, remedy=remedy)
+
+
+def with_healing(rejected: Iterable[Rejection], advice: Finding) -> tuple[Rejection, ...]:
+    """Name healing as the remedy of what is against a checkpoint, if that is what would mend it.
+
+    Args:
+        rejected: What was not chosen.
+        advice: What healing one of them would save, by `heal_advice`.
+    """
+    return tuple(
+        replace(rejection, reasons=tuple(_healed_by(advice, reason) for reason in rejection.reasons))
+        if rejection.checkpoint.name == advice.path
+        else rejection
+        for rejection in rejected
+    )
+
+
+def _healed_by(advice: Finding, reason: Finding) -> Finding:
+    if reason.severity is Severity.NOTE:
+        return reason
+    command, would = str(advice.remedy), advice.message
+    is_proven = would.startswith(command.removesuffix(" --apply"))
+    remedy = would.replace(command.removesuffix(" --apply"), command, 1) if is_proven else f"{command}: {would}"
+    return replace(reason, remedy=remedy)
