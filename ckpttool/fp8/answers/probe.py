@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ckpttool.core.domain.units import counted
 from ckpttool.core.render.escape import shown
+from ckpttool.core.render.finding_lines import grouped_findings, pointer
 from ckpttool.core.render.json import Document, finding_document
+from ckpttool.core.render.text import Columns, line, stack
 from ckpttool.fp8.files.document import as_json, fields_of
 from ckpttool.fp8.model.fp8 import Recipe
 from ckpttool.fp8.model.probe import CastNumbers, Fp8Probe, GatedNumbers, Lines, ProbedTensor, Risk, TensorRole
@@ -87,9 +89,6 @@ def _decibels(value: float | None) -> float | None:
 
 def table(answer: Fp8Probe) -> RenderableType:
     """Show the weights that lose most, what no recipe puts into FP8, and the states of an optimizer."""
-    from ckpttool.core.render.finding_lines import grouped_findings, pointer
-    from ckpttool.core.render.text import line, stack
-
     cast = [tensor for tensor in answer.tensors if tensor.numbers.recipes]
     weights = [tensor for tensor in cast if tensor.role is TensorRole.LINEAR]
     states = [tensor for tensor in cast if tensor.role in _STATES]
@@ -105,8 +104,6 @@ def table(answer: Fp8Probe) -> RenderableType:
 
 
 def _headline(answer: Fp8Probe, weights: Sequence[ProbedTensor]) -> Text:
-    from ckpttool.core.render.text import line
-
     by = " or ".join(recipe.value for recipe in answer.question.judged)
     count = Counter(row.worst.risk for row in _by_name(weights))
     worst = Risk.LOST if count[Risk.LOST] else Risk.WEAK if count[Risk.WEAK] else Risk.FINE
@@ -151,8 +148,6 @@ def _common(rows: Sequence[_Row]) -> str:
 
 
 def _weights(answer: Fp8Probe, weights: Sequence[ProbedTensor]) -> Iterator[RenderableType]:
-    from ckpttool.core.render.text import Columns, line
-
     rows = _by_name(weights)
     several = any(row.places > 1 for row in rows)
     headers = [("TENSOR", 0), ("RISK", 0), *_recipes(answer)]
@@ -177,8 +172,6 @@ def _weights(answer: Fp8Probe, weights: Sequence[ProbedTensor]) -> Iterator[Rend
 
 
 def _left_out(answer: Fp8Probe, rows: Sequence[_Row], common: str) -> Iterator[RenderableType]:
-    from ckpttool.core.render.text import line
-
     if answer.most_rows is not None and len(rows) > answer.most_rows:
         yield line(f"… and {counted(len(rows) - answer.most_rows, 'more row')}: --top N shows the first N", style="dim")
     if common:
@@ -187,8 +180,6 @@ def _left_out(answer: Fp8Probe, rows: Sequence[_Row], common: str) -> Iterator[R
 
 def _by_recipe(answer: Fp8Probe, rows: Sequence[_Row]) -> Iterator[RenderableType]:
     """Count what each recipe loses, where any loses something: which of them would help."""
-    from ckpttool.core.render.text import line
-
     counts = [Counter(risks) for risks in zip(*(row.worst.risks for row in rows), strict=True)]
     titles = [title.strip().lower() for title, _ in _recipes(answer)]
     if any(count[Risk.LOST] or count[Risk.WEAK] for count in counts):
@@ -211,8 +202,6 @@ _MARK = {Risk.FINE: "", Risk.WEAK: "!", Risk.LOST: "!!"}
 
 
 def _ratio_cell(cast: CastNumbers, risk: Risk) -> Text:
-    from ckpttool.core.render.text import line
-
     ratio = _decibels(cast.channel_snr_db)
     return line(_MARK[risk] + ("–" if ratio is None else f"{ratio:.1f}"), style=_STYLE[risk])
 
@@ -226,8 +215,6 @@ def _gone(lost: Lines | None) -> str:
 
 
 def _states(answer: Fp8Probe, states: Sequence[ProbedTensor]) -> Iterator[RenderableType]:
-    from ckpttool.core.render.text import Columns, line
-
     rows = _by_name(states)
     common = _common(rows)
     cells: list[list[str | Text]] = [

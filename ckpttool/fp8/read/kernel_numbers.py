@@ -195,10 +195,20 @@ class CastSums:
         self._product += float(product) * factor
         self._cast += float(cast) * factor
 
-    def numbers(
-        self, *, scale: float | None, is_exact: bool, lines_lost: Lines | None, faint: Lines | None
-    ) -> CastNumbers:
-        """Return what came together."""
+    def numbers(self, *, amax: float, lines: tuple[Array, Array] | None, is_exact: bool) -> CastNumbers:
+        """Return what came together.
+
+        Args:
+            amax: The largest magnitude that one scale of the tensor goes by.
+            lines: The largest magnitudes of all rows, and of all columns; None of what is no matrix.
+            is_exact: Whether every element was cast.
+        """
+        np: Any = numpy()
+        scale = gone = faint = None
+        if self.recipe in ONE_SCALE:
+            scale = float(scales(np.float32(amax), self.format, self.recipe))
+            if lines is not None:
+                gone, faint = _below(*lines, scale, self.format)
         nonzero, lost = sum(self._nonzero), sum(self._lost)
         runs = [
             percentile for runs in (self._row_runs, self._column_runs) if (percentile := runs.percentile()) is not None
@@ -209,7 +219,7 @@ class CastSums:
             format=self.format,
             scale=scale,
             channel_snr_db=min(runs, default=None),
-            gone=lines_lost,
+            gone=gone,
             faint=faint,
             underflow=self._underflow / nonzero if nonzero else None,
             subnormal=self._subnormal / nonzero if nonzero else None,
@@ -244,7 +254,7 @@ def _ratios(signal: Array, error: Array, factor: float, runs: slice) -> Array:
     return ratios
 
 
-def lines(row_max: Array, column_max: Array, scale: float, format_: Fp8Format) -> tuple[Lines, Lines]:
+def _below(row_max: Array, column_max: Array, scale: float, format_: Fp8Format) -> tuple[Lines, Lines]:
     """Count the rows and columns that are gone, and those that are faint, under one scale.
 
     Args:

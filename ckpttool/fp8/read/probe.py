@@ -20,7 +20,7 @@ from ckpttool.core.verify.checks.structure import capped
 from ckpttool.core.verify.kernels.fold import numpy
 from ckpttool.core.verify.observation import Observation
 from ckpttool.fp8.model.fp8 import Recipe
-from ckpttool.fp8.model.probe import CastNumbers, GatedNumbers, Lines, ProbeQuestion, TensorNumbers
+from ckpttool.fp8.model.probe import GatedNumbers, Lines, ProbeQuestion, TensorNumbers
 from ckpttool.fp8.read.at_rest import (
     AT_REST,
     NOTHING_BESIDE,
@@ -30,8 +30,7 @@ from ckpttool.fp8.read.at_rest import (
     at_rest,
     stat_of,
 )
-from ckpttool.fp8.read.kernel_cast import scales
-from ckpttool.fp8.read.kernel_numbers import ONE_SCALE, WIDE_BITS, CastSums, Scales, Tile, lines
+from ckpttool.fp8.read.kernel_numbers import WIDE_BITS, CastSums, Scales, Tile
 from ckpttool.fp8.read.kernel_sample import FLOATING, SIDE, Sample, every_tile, magnitudes, take
 from ckpttool.fp8.read.kernel_swiglu import gains, pairs
 from ckpttool.inspect.read_contents import opened_shard
@@ -193,14 +192,34 @@ class _Prober:
             OSError: The disk did not answer, or the file was cut meanwhile.
         """
         np: Any = numpy()
-        sample = take(self._source, entry, buffer=self._buffer, passed=self._passed)
+        question, sample = self._question, take(self._source, entry, buffer=self._buffer, passed=self._passed)
+        matrix, elements = sample.matrix, elements_in(entry.shape)
         rows, columns = (self._values(maxima, entry) for maxima in (sample.row_max, sample.column_max))
-        elements = elements_in(entry.shape)
-        amax = float(rows.max()) if elements else None
-        results = self._cast(entry, sample, amax or 0.0, (rows, columns))
-        live = None
-        if sample.matrix.is_matrix:
-            live = Lines(rows=int(np.count_nonzero(rows)), columns=int(np.count_nonzero(columns)))
+        amax = float(rows.max()) if elements else 0.0
+        earlier = self._earlier.get(entry.name, amax)
+        power = np.ldexp(np.float32(1), min(-math.frexp(amax)[1], 127)) if amax else np.float32(1)
+        sums = []
+        for recipe in question.shown:
+            largest = earlier if recipe is Recipe.DELAYED else amax
+            for format_ in question.formats:
+                scale = Scales(recipe, format_, largest * power, rows * power)
+                sums.append((CastSums(recipe, format_, matrix), scale, largest))
+        wide = question.exact
+        if not wide and len(sample.tiles):
+            wide = amax > 2.0**WIDE_BITS * _least(self._values(sample.tiles, entry))
+        sampled, squares, least = 0, 0.0, math.inf
+        for place, patterns in self._tiles(entry, sample):
+            tile = Tile(self._values(patterns, entry) * power, place, matrix, wide=wide)
+            sampled += tile.elements
+            squares += tile.total / float(power) ** 2
+            if tile.nonzero:
+                least = min(least, _least(tile.values) / float(power))
+                for cast_sums, scale, _ in sums:
+                    cast_sums.add(tile, scale.of(tile), self._work)
+        rms = math.sqrt(squares / sampled) if sampled else 0.0
+        is_exact = question.exact or len(sample.places) == math.prod(matrix.tiles)
+        lines = (rows, columns) if matrix.is_matrix else None
+        live = Lines(rows=int(np.count_nonzero(rows)), columns=int(np.count_nonzero(columns)))
         numbers = TensorNumbers(
             name=entry.name,
             path=task.path,
@@ -208,49 +227,20 @@ class _Prober:
             dtype=entry.dtype.value,
             shape=entry.shape,
             elements=elements,
-            sampled=min(results.elements, elements),
-            amax=amax,
+            sampled=min(sampled, elements),
+            amax=amax if elements else None,
             nonfinite=sample.nans + sample.infinities,
-            amax_over_rms=None if not results.rms or amax is None else amax / results.rms,
-            bits=None if not results.least or not amax else math.log2(amax / results.least),
-            live=live,
-            recipes=results.casts,
+            amax_over_rms=amax / rms if rms else None,
+            bits=math.log2(amax / least) if amax and math.isfinite(least) else None,
+            live=live if matrix.is_matrix else None,
+            recipes=tuple(
+                cast_sums.numbers(amax=largest, lines=lines, is_exact=is_exact) for cast_sums, _, largest in sums
+            ),
         )
         return numbers, stat_of(numbers, sample.nans)
 
     def _values(self, patterns: Array, entry: TensorEntry) -> Array:
         return magnitudes(patterns, entry.dtype, as_stored=self._question.as_stored)
-
-    def _cast(self, entry: TensorEntry, sample: Sample, amax: float, largest: tuple[Array, Array]) -> _Seen:
-        """Cast a tensor's tiles by every recipe."""
-        np: Any = numpy()
-        question, matrix, earlier = self._question, sample.matrix, self._earlier.get(entry.name, amax)
-        is_exact = question.exact or len(sample.places) == math.prod(matrix.tiles)
-        power = np.ldexp(np.float32(1), min(-math.frexp(amax)[1], 127)) if amax else np.float32(1)
-        of = {Recipe.DELAYED: earlier}
-        combinations = [(recipe, format_) for recipe in question.shown for format_ in question.formats]
-        sums = [
-            (
-                CastSums(recipe, format_, matrix),
-                Scales(recipe, format_, of.get(recipe, amax) * power, largest[0] * power),
-            )
-            for recipe, format_ in combinations
-        ]
-        results = _Seen()
-        wide = question.exact
-        if not wide and len(sample.tiles):
-            wide = amax > 2.0**WIDE_BITS * _least(self._values(sample.tiles, entry))
-        for place, patterns in self._tiles(entry, sample):
-            tile = Tile(self._values(patterns, entry) * power, place, matrix, wide=wide)
-            results.add(tile, float(power))
-            if tile.nonzero:
-                for cast_sums, scale in sums:
-                    cast_sums.add(tile, scale.of(tile), self._work)
-        results.casts = tuple(
-            _cast_numbers(each, of.get(each.recipe, amax), largest if matrix.is_matrix else None, is_exact=is_exact)
-            for each, _ in sums
-        )
-        return results
 
     def _tiles(self, entry: TensorEntry, sample: Sample) -> Iterator[tuple[tuple[int, int], Array]]:
         if self._question.exact and len(sample.places) < math.prod(sample.matrix.tiles):
@@ -258,42 +248,8 @@ class _Prober:
         return zip(sample.places, sample.tiles, strict=True)
 
 
-class _Seen:
-    """What was seen of a tensor on the way."""
-
-    def __init__(self) -> None:
-        self.casts: tuple[CastNumbers, ...] = ()
-        self.elements = 0
-        self.least = 0.0
-        self._squares = 0.0
-
-    def add(self, tile: Tile, power: float) -> None:
-        """Take one more tile, whose numbers were multiplied by a power of two."""
-        self.elements += tile.elements
-        self._squares += tile.total / power**2
-        if tile.nonzero:
-            least = _least(tile.values) / power
-            self.least = min(self.least, least) if self.least else least
-
-    @property
-    def rms(self) -> float:
-        """The root of the mean square."""
-        return math.sqrt(self._squares / self.elements) if self.elements else 0.0
-
-
 def _least(values: Array) -> float:
     """Return the smallest of non-negative numbers that is not zero; infinity where all are."""
     np: Any = numpy()
     least = int((values.view(np.uint32) - np.uint32(1)).min()) + 1  # zero wraps, and is the largest
     return float(np.uint32(least).view(np.float32)) if least <= _LARGEST else math.inf
-
-
-def _cast_numbers(sums: CastSums, amax: float, largest: tuple[Array, Array] | None, *, is_exact: bool) -> CastNumbers:
-    """Return a recipe's numbers, with what the largest magnitudes of all rows and columns tell where one scale is."""
-    np: Any = numpy()
-    scale = lines_lost = faint = None
-    if sums.recipe in ONE_SCALE:
-        scale = float(scales(np.float32(amax), sums.format, sums.recipe))
-        if largest is not None:
-            lines_lost, faint = lines(*largest, scale, sums.format)
-    return sums.numbers(scale=scale, is_exact=is_exact, lines_lost=lines_lost, faint=faint)
