@@ -13,9 +13,17 @@ if TYPE_CHECKING:
     from ckpttool.health.findings import HealthCode
     from ckpttool.nodes.findings import NodesCode
     from ckpttool.replicas.findings import ReplicasCode
+    from ckpttool.trainers.deepspeed.findings import DeepSpeedCode
+    from ckpttool.trainers.findings import TrainersCode
+    from ckpttool.trainers.huggingface.findings import HuggingFaceCode
+    from ckpttool.trainers.megatron.findings import MegatronCode
+    from ckpttool.trainers.mindformers.findings import MindFormersCode
     from ckpttool.watch.findings import WatchCode
 
-    class Code(core.Code, HealthCode, ReplicasCode, NodesCode, GuardCode, Fp8Code, WatchCode):
+    class Code(
+        core.Code, TrainersCode, MindFormersCode, MegatronCode, DeepSpeedCode, HuggingFaceCode,
+        HealthCode, ReplicasCode, NodesCode, GuardCode, Fp8Code, WatchCode,
+    ):  # fmt: skip
         """Every kind of finding. A promise to scripts: codes are added, never renamed."""
 
 else:

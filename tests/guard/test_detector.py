@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.core.domain.asd import MINDSPORE, TORCH_NPU
-from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.guarding import GuardEvent, GuardEventKind
 from ckpttool.core.domain.metrics import LocalTime
@@ -21,6 +20,7 @@ from ckpttool.core.formats.strict_json import ParseError
 from ckpttool.guard.rules.detector import FeatureValueDetector
 from ckpttool.health.model.asd import AsdEvent, AsdKind, FeatureValue
 from ckpttool.health.model.events import EventKind, HealthEvent
+from ckpttool.trainers.findings import TrainersCode
 from ckpttool.trainers.mindformers.silent_errors import MONITOR
 from tests.support.log_rows import INF, NAN
 
@@ -206,7 +206,9 @@ def test_settings_that_stop_the_real_parser_are_an_error_and_odd_ones_are_told()
     with pytest.raises(UsageError, match="enable must be exactly true or false"):
         FeatureValueDetector.of("enable: true")
     odd = FeatureValueDetector.of("enable:true,colour:red")
-    assert [finding.code for finding in odd.findings if "colour" in finding.message] == [Code.CONFIG_KEY_IGNORED]
+    assert [finding.code for finding in odd.findings if "colour" in finding.message] == [
+        TrainersCode.CONFIG_KEY_IGNORED
+    ]
     assert FeatureValueDetector.of("enable:true,colour:red", MINDSPORE).sample_interval == 10
     assert FeatureValueDetector.of().sample_interval == 3
 

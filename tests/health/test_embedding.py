@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.finding import Severity
 from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.metrics import LogAttempt, StepMetrics
 from ckpttool.core.domain.units import Step
 from ckpttool.health.model.events import HealthReport, SavedCheckpoint
 from ckpttool.health.rules.embedding import judge_health
+from ckpttool.trainers.findings import TrainersCode
 from tests.support.log_rows import INF, NAN
 
 HEALTHY, UNHEALTHY, UNKNOWN = Health.HEALTHY, Health.UNHEALTHY, Health.UNKNOWN
@@ -61,7 +62,7 @@ def test_the_l2_norm_is_the_root_of_what_the_log_shows() -> None:
 )
 def test_where_log_and_record_disagree_it_is_told(norm: float, recorded: Health, severity: Severity) -> None:
     (finding,) = judged(norm, recorded).findings
-    assert (finding.code, finding.severity) == (Code.HEALTH_CONTRADICTORY, severity)
+    assert (finding.code, finding.severity) == (TrainersCode.HEALTH_CONTRADICTORY, severity)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from ckpttool.replicas.rules import (
     metadata_of,
     with_shards,
 )
+from ckpttool.trainers.mindformers.findings import MindFormersCode
 from tests.support.verifying import report
 
 GONE = Target(rank=Rank(3), role=ShardRole.FULL, path="3", is_missing=True, findings=())
@@ -549,7 +550,7 @@ def test_what_bears_a_record_of_the_start_out_is_the_same_for_all_that_it_calls_
 
 def test_healing_is_named_as_the_remedy_of_what_it_mends_alone_and_of_no_note() -> None:
     """As it would be typed where it is proven; else as what to look at first."""
-    gone, aside = damage(Code.SHARD_MISSING, "it is gone"), note(Code.META_MISSING, "it is gone")
+    gone, aside = damage(Code.SHARD_MISSING, "it is gone"), note(MindFormersCode.META_MISSING, "it is gone")
     rejected = (
         Rejection(checkpoint=save("20_2"), reasons=(gone, aside)),
         Rejection(checkpoint=save("15_2"), reasons=(gone,)),

@@ -11,6 +11,8 @@ from ckpttool.core.domain.finding import Code, Finding, Row, Severity
 from ckpttool.core.errors import ConfigError, ForeignConfigError
 from ckpttool.core.verbs import configs
 from ckpttool.trainers import registry
+from ckpttool.trainers.deepspeed.findings import DeepSpeedCode
+from ckpttool.trainers.findings import TrainersCode
 from tests.support.commands import ask
 from tests.support.trainer_trees import healthy
 
@@ -84,28 +86,28 @@ HEALTHY = {
 NOTE, SUSPECT = Severity.NOTE, Severity.SUSPECT
 BREAKS = [
     ("args.yaml", ("limit: 2", "limit: 1"), Code.KEEPS_ONE_CHECKPOINT, NOTE, 4),
-    ("args.yaml", ("only_model: false", "only_model: true"), Code.ONLY_MODEL_SAVED, SUSPECT, 5),
-    ("args.yaml", ("checkpoint: outputs/checkpoint-8", "checkpoint: true"), Code.RESUME_TRUE, NOTE, 6),
+    ("args.yaml", ("only_model: false", "only_model: true"), TrainersCode.ONLY_MODEL_SAVED, SUSPECT, 5),
+    ("args.yaml", ("checkpoint: outputs/checkpoint-8", "checkpoint: true"), TrainersCode.RESUME_TRUE, NOTE, 6),
     ("args.yaml", ("skip: false", "skip: true"), Code.DATA_RESTARTS, NOTE, 7),
-    ("args.yaml", ("strategy: steps", "strategy: 'no'"), Code.SAVES_NOTHING, SUSPECT, 3),
-    ("args.yaml", ("strategy: steps", "strategy: no"), Code.SAVES_NOTHING, SUSPECT, 3),
-    ("args.yaml", ("strategy: steps", "strategy: best"), Code.KEEPS_BEST_ALONE, NOTE, 3),
+    ("args.yaml", ("strategy: steps", "strategy: 'no'"), TrainersCode.SAVES_NOTHING, SUSPECT, 3),
+    ("args.yaml", ("strategy: steps", "strategy: no"), TrainersCode.SAVES_NOTHING, SUSPECT, 3),
+    ("args.yaml", ("strategy: steps", "strategy: best"), TrainersCode.KEEPS_BEST_ALONE, NOTE, 3),
     ("train.toml", ("latest_k = 2", "latest_k = 1"), Code.KEEPS_ONE_CHECKPOINT, SUSPECT, 7),
-    ("train.toml", ("enable = true", "enable = false"), Code.SAVES_NOTHING, NOTE, 6),
-    ("train.toml", ("enable = true\n", ""), Code.SAVES_NOTHING, NOTE, 5),
-    ("train.toml", ("model_only = false", "model_only = true"), Code.ONLY_MODEL_SAVED, NOTE, 8),
-    ("train.toml", ("last_save_model_only = false\n", ""), Code.ONLY_MODEL_SAVED, NOTE, 5),
+    ("train.toml", ("enable = true", "enable = false"), TrainersCode.SAVES_NOTHING, NOTE, 6),
+    ("train.toml", ("enable = true\n", ""), TrainersCode.SAVES_NOTHING, NOTE, 5),
+    ("train.toml", ("model_only = false", "model_only = true"), TrainersCode.ONLY_MODEL_SAVED, NOTE, 8),
+    ("train.toml", ("last_save_model_only = false\n", ""), TrainersCode.ONLY_MODEL_SAVED, NOTE, 5),
     ("train.toml", ("loading = []", 'loading = ["optimizer", "dataloader"]'), Code.DATA_RESTARTS, NOTE, 9),
     ("train.toml", ("loading = []", 'loading = "lr_scheduler,dataloader"'), Code.DATA_RESTARTS, NOTE, 9),
-    ("old.toml", ("weights_only = false", "weights_only = true"), Code.ONLY_MODEL_SAVED, NOTE, 3),
-    ("fit.yaml", ("weights_only: false", "weights_only: true"), Code.ONLY_MODEL_SAVED, SUSPECT, 11),
-    ("fit.yaml", ("every_n_epochs: 1", "monitor: val_loss"), Code.KEEPS_BEST_ALONE, NOTE, 8),
-    ("fit.yaml", ("pointing: true", "pointing: false"), Code.SAVES_NOTHING, SUSPECT, 3),
-    ("fit.yaml", ("checkpoints/epoch=1.ckpt", "last"), Code.RESUME_TRUE, NOTE, 12),
-    ("several.yaml", ("{save_last: link}", "{save_top_k: 0}"), Code.SAVES_NOTHING, SUSPECT, 6),
-    ("several.yaml", ("{save_last: link}", "{save_weights_only: true}"), Code.ONLY_MODEL_SAVED, SUSPECT, 6),
-    ("several.yaml", ("ckpt_path: null", "ckpt_path: last"), Code.RESUME_TRUE, NOTE, 2),
-    ("ds.json", ('universal": false', 'universal": true'), Code.UNIVERSAL_STAYS, NOTE, 7),
+    ("old.toml", ("weights_only = false", "weights_only = true"), TrainersCode.ONLY_MODEL_SAVED, NOTE, 3),
+    ("fit.yaml", ("weights_only: false", "weights_only: true"), TrainersCode.ONLY_MODEL_SAVED, SUSPECT, 11),
+    ("fit.yaml", ("every_n_epochs: 1", "monitor: val_loss"), TrainersCode.KEEPS_BEST_ALONE, NOTE, 8),
+    ("fit.yaml", ("pointing: true", "pointing: false"), TrainersCode.SAVES_NOTHING, SUSPECT, 3),
+    ("fit.yaml", ("checkpoints/epoch=1.ckpt", "last"), TrainersCode.RESUME_TRUE, NOTE, 12),
+    ("several.yaml", ("{save_last: link}", "{save_top_k: 0}"), TrainersCode.SAVES_NOTHING, SUSPECT, 6),
+    ("several.yaml", ("{save_last: link}", "{save_weights_only: true}"), TrainersCode.ONLY_MODEL_SAVED, SUSPECT, 6),
+    ("several.yaml", ("ckpt_path: null", "ckpt_path: last"), TrainersCode.RESUME_TRUE, NOTE, 2),
+    ("ds.json", ('universal": false', 'universal": true'), DeepSpeedCode.UNIVERSAL_STAYS, NOTE, 7),
 ]  # fmt: skip
 
 
@@ -136,7 +138,7 @@ def test_what_breaks_a_rule(path: str, change: tuple[str, str], code: Row, sever
 def test_a_last_that_nothing_writes_weighs_more_than_one_that_may_be_stale() -> None:
     text = OF_SEVERAL.replace("ckpt_path: null", "ckpt_path: last").replace("save_last: link", "save_top_k: -1")
     (found,) = findings(text, "fit.yaml")
-    assert (found.code, found.severity) == (Code.RESUME_TRUE, Severity.SUSPECT)
+    assert (found.code, found.severity) == (TrainersCode.RESUME_TRUE, Severity.SUSPECT)
     without_callback = "seed_everything: 1\nckpt_path: last\ntrainer: {max_epochs: 1}\n"  # Python may set one
     assert [found.severity for found in findings(without_callback, "fit.yaml")] == [Severity.NOTE]
 
@@ -150,7 +152,7 @@ def test_last_beside_a_metric_is_a_copy_of_the_best_and_no_cure() -> None:
         best.replace("save_last: true", "mode: min"),
     ):
         (found,) = findings(text, "fit.yaml")
-        assert found.code is Code.KEEPS_BEST_ALONE
+        assert found.code is TrainersCode.KEEPS_BEST_ALONE
         assert "add a ModelCheckpoint without `monitor`" in (found.remedy or "")
     assert findings(best.replace("save_top_k: 1", "save_top_k: -1"), "fit.yaml") == ()
 
@@ -158,7 +160,7 @@ def test_last_beside_a_metric_is_a_copy_of_the_best_and_no_cure() -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("auto_resume_from_checkpoints: true\n", [Code.RESUME_TRUE]),
+        ("auto_resume_from_checkpoints: true\n", [TrainersCode.RESUME_TRUE]),
         ("auto_resume_from_checkpoints: true\nresume_from_checkpoint: out/checkpoint-8\n", []),
         ("auto_resume_from_checkpoints: false\n", []),
     ],
@@ -172,8 +174,8 @@ def test_the_same_arguments_are_judged_alike_in_json_and_in_yaml() -> None:
     arguments = {"per_device_train_batch_size": 2, "save_only_model": True, "learning_rate": 1e-05}
     text = json.dumps(arguments, indent="\t")
     in_json, in_yaml = findings(text, "a.json"), findings(text.replace("\t", " "), "a.yaml")
-    assert [(found.code, found.line) for found in in_json] == [(Code.ONLY_MODEL_SAVED, 3)]
-    assert [(found.code, found.line) for found in in_yaml] == [(Code.ONLY_MODEL_SAVED, 3)]
+    assert [(found.code, found.line) for found in in_json] == [(TrainersCode.ONLY_MODEL_SAVED, 3)]
+    assert [(found.code, found.line) for found in in_yaml] == [(TrainersCode.ONLY_MODEL_SAVED, 3)]
 
 
 @pytest.mark.parametrize(

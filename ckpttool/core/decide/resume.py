@@ -8,7 +8,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import TypeAlias
 
-from ckpttool.core.decide.lineage import Lineage
+from ckpttool.core.decide.lineage import CLEARLY_NS, Lineage
 from ckpttool.core.decide.lost import lost_steps, perhaps_lost
 from ckpttool.core.decide.naming import LATEST, named, none_called
 from ckpttool.core.decide.recorded_health import against, health_reason
@@ -20,7 +20,6 @@ from ckpttool.core.decide.steps import (
     leaves_newest_open,
     untold,
 )
-from ckpttool.core.decide.tracker import CLEARLY_NS
 from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Content, Inventory
 from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, note, seen_in_part, suspect, unknown
 from ckpttool.core.domain.frozen import replace

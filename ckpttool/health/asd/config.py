@@ -10,6 +10,7 @@ from ckpttool.core.domain.asd import AsdDialect
 from ckpttool.core.domain.finding import Code, Finding, note, suspect
 from ckpttool.core.errors import UsageError
 from ckpttool.health.model.asd import AsdCheck, AsdConfig
+from ckpttool.trainers.findings import TrainersCode
 
 _FLAGS = ("enable", "with_checksum")
 _COUNTS = {
@@ -113,7 +114,7 @@ class _Reading:
     def read(self, text: str) -> AsdConfig:
         if self.dialect.is_strict and text:
             message = "NPU_ASD_ENABLE is ignored as soon as NPU_ASD_CONFIG is set, even to enable:false"
-            self.findings.append(note(Code.CONFIG_KEY_IGNORED, message))
+            self.findings.append(note(TrainersCode.CONFIG_KEY_IGNORED, message))
         for key, value in sorted(self._items(text).items(), key=lambda item: _KEYS.index(item[0])):
             if key in _FLAGS:
                 self._flag(key, value)
@@ -139,7 +140,7 @@ class _Reading:
             items[key] = value
         if self.ignored > _SHOWN_ITEMS:
             more = f"{self.ignored - _SHOWN_ITEMS} more items are dropped, ignored or set twice"
-            self.findings.append(suspect(Code.CONFIG_KEY_IGNORED, more))
+            self.findings.append(suspect(TrainersCode.CONFIG_KEY_IGNORED, more))
         return items
 
     def _flag(self, key: str, value: str) -> None:
@@ -171,7 +172,7 @@ class _Reading:
     def _wrong(self, key: str, value: str, expected: str) -> None:
         self.findings.append(
             suspect(
-                Code.CONFIG_WRONG_TYPE,
+                TrainersCode.CONFIG_WRONG_TYPE,
                 f"{key}: expected {expected}, found {value!r}",
                 expected=expected,
                 actual=value,
@@ -183,7 +184,7 @@ class _Reading:
         self.ignored += 1
         if self.ignored > _SHOWN_ITEMS:
             return
-        self.findings.append(suspect(Code.CONFIG_KEY_IGNORED, message, actual=raw))
+        self.findings.append(suspect(TrainersCode.CONFIG_KEY_IGNORED, message, actual=raw))
 
 
 _MISFITS: tuple[tuple[Callable[[AsdConfig], bool], str], ...] = (

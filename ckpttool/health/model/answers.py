@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ckpttool.core.domain.advice import Calibration, SpikeAdvice, StopAdvice, Threshold, ThresholdSettings
 from ckpttool.core.domain.answers import Answered
-from ckpttool.core.domain.finding import Code, Finding, Severity, of_findings, safest, suspect
+from ckpttool.core.domain.finding import Finding, Severity, of_findings, safest, suspect
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.units import Step
@@ -18,6 +18,7 @@ from ckpttool.health.model.events import (
     ReplayResult,
 )
 from ckpttool.health.model.reading import LogReading
+from ckpttool.trainers.findings import TrainersCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,5 +150,5 @@ class AsdAnswer(Answered):
         error = self.check.error
         if error is None:
             return self.check.findings
-        stopped = suspect(Code.CONFIG_WRONG_TYPE, error)
+        stopped = suspect(TrainersCode.CONFIG_WRONG_TYPE, error)
         return (stopped, *(finding for finding in self.check.findings if finding.severity is Severity.NOTE))

@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterator, Sequence
 
 from ckpttool.core.domain.checkpoint import Inventory
-from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.finding import Finding, Severity
 from ckpttool.core.domain.health import Health, worst_health
 from ckpttool.core.domain.metrics import LogAttempt, TrainingLog
 from ckpttool.health.model.events import HealthJudgement, HealthReport, SavedCheckpoint
 from ckpttool.health.rules.evidence import saved
 from ckpttool.health.rules.runs import LoggedStep, homes, logged_step
+from ckpttool.trainers.findings import TrainersCode
 
 
 def judge_checkpoints(
@@ -103,7 +104,7 @@ def _disagreement(save: SavedCheckpoint, judgement: HealthJudgement, threshold: 
         return
     worse = judgement.health is Health.UNHEALTHY
     yield Finding(
-        code=Code.HEALTH_CONTRADICTORY,
+        code=TrainersCode.HEALTH_CONTRADICTORY,
         severity=Severity.SUSPECT if worse else Severity.NOTE,
         message=f"{save.name} is recorded {judgement.recorded.value}, but its embedding norm "
         f"{judgement.embedding_local_norm:g} is {judgement.health.value} at the threshold {threshold:g}",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.core.domain.finding import Code, Finding, suspect
+from ckpttool.core.domain.finding import Finding, suspect
+from ckpttool.trainers.findings import TrainersCode
 
 if TYPE_CHECKING:
     from ckpttool.core.decide.lint_engine import View
@@ -22,7 +23,7 @@ def complete(resume: Resume, view: View, key: str, *, ends: str) -> Finding:
     """
     point, config, name = resume.plan.point, resume.config, key.rpartition(".")[2]
     return suspect(
-        Code.TRAINING_COMPLETE,
+        TrainersCode.TRAINING_COMPLETE,
         f"{point.checkpoint.name}, step {point.step}: `{name}: {view.get(key)}` is reached, and {ends}",
         path=None if config is None else config.path,
         line=view.line(key),

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpttool.core.decide.lint_engine import Problem, Rule, View, note
-from ckpttool.core.domain.finding import Code
 from ckpttool.trainers.common.linted_configs import LintedConfigs
 from ckpttool.trainers.deepspeed import TRAINER
+from ckpttool.trainers.deepspeed.findings import DeepSpeedCode
+from ckpttool.trainers.findings import TrainersCode
 
 _BATCH, _AUTO = "train_batch_size", "auto"
 _OWN = ("zero_optimization", "train_micro_batch_size_per_gpu", "zero_allow_untested_optimizer", "steps_per_print")
@@ -62,8 +63,8 @@ CONFIGS = LintedConfigs(
     words=(*_OWN, _BATCH),
     is_own=_is_own,
     rules=(
-        Rule(code=Code.UNIVERSAL_STAYS, check=_universal),
-        Rule(code=Code.BATCH_SIZE_UNKNOWN, check=_filled_in),
+        Rule(code=DeepSpeedCode.UNIVERSAL_STAYS, check=_universal),
+        Rule(code=TrainersCode.BATCH_SIZE_UNKNOWN, check=_filled_in),
     ),
     replicas=_replicas,
 )

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from ckpttool.core.decide.lint_engine import Problem, Rule, View, note, suspect
 from ckpttool.core.domain.finding import Code
 from ckpttool.trainers.common.linted_configs import LintedConfigs
+from ckpttool.trainers.findings import TrainersCode
 from ckpttool.trainers.huggingface import AUTOMATIC, RESUME, TRAINER
 
 _OWN = (
@@ -94,10 +95,10 @@ CONFIGS = LintedConfigs(
     is_own=lambda view: any(view.setting(key) is not None for key in _OWN),
     rules=(
         Rule(code=Code.KEEPS_ONE_CHECKPOINT, check=_keeps_one),
-        Rule(code=Code.ONLY_MODEL_SAVED, check=_model_alone),
-        Rule(code=Code.RESUME_TRUE, check=_takes_its_own_choice),
+        Rule(code=TrainersCode.ONLY_MODEL_SAVED, check=_model_alone),
+        Rule(code=TrainersCode.RESUME_TRUE, check=_takes_its_own_choice),
         Rule(code=Code.DATA_RESTARTS, check=_begins_anew),
-        Rule(code=Code.SAVES_NOTHING, check=_saves_nothing),
-        Rule(code=Code.KEEPS_BEST_ALONE, check=_best_alone),
+        Rule(code=TrainersCode.SAVES_NOTHING, check=_saves_nothing),
+        Rule(code=TrainersCode.KEEPS_BEST_ALONE, check=_best_alone),
     ),
 )

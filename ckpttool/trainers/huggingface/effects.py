@@ -27,6 +27,7 @@ from ckpttool.trainers.common.complete import complete
 from ckpttool.trainers.common.saved_values import first_told
 from ckpttool.trainers.huggingface import ARGUMENTS, MODEL_CONFIG, STATE, TRAINER
 from ckpttool.trainers.huggingface.config import BEGINS_ANEW, KEEP_TWO, KEEPS_ONE, REMOVE_IT
+from ckpttool.trainers.huggingface.findings import HuggingFaceCode
 from ckpttool.trainers.huggingface.record import Arguments, ArgumentsReader, Epochs, State, read_state
 
 _SIZES = "per_device_train_batch_size x gradient_accumulation_steps x ranks"
@@ -317,7 +318,7 @@ def _notes(resume: Resume, arguments: Arguments) -> Iterator[Finding]:
         yield note(Code.STEP_DISAGREES, message, path=path, expected=str(checkpoint.step), actual=str(updates))
     if any(shard.path.endswith(("/adapter_model.safetensors", "/adapter_model.bin")) for shard in checkpoint.shards):
         message = "an adapter: the model that it was trained on lies elsewhere, and is not looked at"
-        yield note(Code.BASE_ELSEWHERE, message, path=checkpoint.name)
+        yield note(HuggingFaceCode.BASE_ELSEWHERE, message, path=checkpoint.name)
     if arguments.most_saves == 1:
         yield note(Code.KEEPS_ONE_CHECKPOINT, KEEPS_ONE, path=f"{checkpoint.name}/{ARGUMENTS}", remedy=KEEP_TWO)
 

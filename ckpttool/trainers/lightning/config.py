@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpttool.core.decide.lint_engine import Problem, Rule, View, note, suspect
-from ckpttool.core.domain.finding import Code
 from ckpttool.trainers.common.linted_configs import LintedConfigs
+from ckpttool.trainers.findings import TrainersCode
 from ckpttool.trainers.lightning import TRAINER
 from ckpttool.trainers.lightning.callbacks import fit_prefix, items_of, saving_callbacks
 
@@ -106,9 +106,9 @@ CONFIGS = LintedConfigs(
     words=("seed_everything", "class_path", _PATH),
     is_own=_is_own,
     rules=(
-        Rule(code=Code.ONLY_MODEL_SAVED, check=_model_alone),
-        Rule(code=Code.KEEPS_BEST_ALONE, check=_best_alone),
-        Rule(code=Code.SAVES_NOTHING, check=_saves_nothing),
-        Rule(code=Code.RESUME_TRUE, check=_takes_its_own_choice),
+        Rule(code=TrainersCode.ONLY_MODEL_SAVED, check=_model_alone),
+        Rule(code=TrainersCode.KEEPS_BEST_ALONE, check=_best_alone),
+        Rule(code=TrainersCode.SAVES_NOTHING, check=_saves_nothing),
+        Rule(code=TrainersCode.RESUME_TRUE, check=_takes_its_own_choice),
     ),
 )

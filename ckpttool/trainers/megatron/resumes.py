@@ -36,6 +36,7 @@ from ckpttool.trainers.megatron import (
     TRAINER,
     iteration_folder,
 )
+from ckpttool.trainers.megatron.findings import MegatronCode
 from ckpttool.trainers.megatron.integrity import with_digests
 from ckpttool.trainers.megatron.load import by_bridge, mixes_saves
 
@@ -136,11 +137,11 @@ def _tracked(resume: Resume) -> Iterator[Finding]:
     if pointer.unknown:
         message = f"the tracker {says}: what Megatron-LM makes of it, which goes before --ckpt-step, is not known"
         yield unknown(
-            Code.TRACKER_MIXES, message, path=TRACKER, remedy="make it a file that can be read, and ask again"
+            MegatronCode.TRACKER_MIXES, message, path=TRACKER, remedy="make it a file that can be read, and ask again"
         )
     elif mixes_saves(checkpoint) and pointer.name != checkpoint.name:
         yield suspect(
-            Code.TRACKER_MIXES,
+            MegatronCode.TRACKER_MIXES,
             f"the tracker {says}, and from there Megatron-LM takes the state of the distributed optimizer, whatever "
             f"--ckpt-step says: moments of one iteration on weights of another, without an error",
             path=TRACKER,
@@ -150,10 +151,10 @@ def _tracked(resume: Resume) -> Iterator[Finding]:
         )
     elif pointer.name == RELEASE != checkpoint.name:
         message = f"the tracker says {RELEASE}, which goes before --ckpt-step: those weights are loaded, at iteration 0"
-        yield suspect(Code.TRACKER_MIXES, message, path=TRACKER, remedy=remedy)
+        yield suspect(MegatronCode.TRACKER_MIXES, message, path=TRACKER, remedy=remedy)
     elif pointer.trouble not in {None, "is missing"}:
         message = f"the tracker {says}: Megatron-LM leaves with exit code 0 before it looks at --ckpt-step"
-        yield suspect(Code.TRACKER_MIXES, message, path=TRACKER, remedy=remedy)
+        yield suspect(MegatronCode.TRACKER_MIXES, message, path=TRACKER, remedy=remedy)
     if is_there(resume.storage, NON_PERSISTENT):
         message = "a save in there that is as far as --ckpt-step, or further, is loaded instead: Megatron-LM prefers it"
         yield note(Code.STRAY_TAKES_OVER, message, path=NON_PERSISTENT, remedy="move it away before the start")

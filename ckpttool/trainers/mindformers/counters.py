@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from ckpttool.core.decide.data_position import exact_batches_near
 from ckpttool.core.domain.checkpoint import Checkpoint
-from ckpttool.core.domain.finding import Code, Finding, note, suspect
+from ckpttool.core.domain.finding import Finding, note, suspect
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.scalars import Scalars
 from ckpttool.core.domain.units import counted
+from ckpttool.trainers.mindformers.findings import MindFormersCode
 from ckpttool.trainers.mindformers.scalars import epoch_step, state_of
 
 
@@ -157,7 +158,7 @@ def _rounded(case: _Case) -> Iterator[Finding]:
         return
     exact = _exact_batch(case)
     yield note(
-        Code.COUNTER_ROUNDED,
+        MindFormersCode.COUNTER_ROUNDED,
         f"MindFormers scales step {case.step} from batches of {case.old_batch} to {case.new_batch} samples in "
         f"floating point and goes on from step {case.initial_step}; exact is {case.exact_step}",
         expected=str(case.exact_step),
@@ -198,7 +199,7 @@ def _sinks(case: _Case) -> Iterator[Finding]:
     exact = None if case.old_batch == case.new_batch else _exact_batch(case, sink_size=size)
     is_near = exact is not None and case.new_batch <= 2 * exact
     yield note(
-        Code.EPOCH_COUNTER_SHIFTS,
+        MindFormersCode.EPOCH_COUNTER_SHIFTS,
         f"MindFormers goes on from step {case.initial_step} but from {_of_sinks(sinks, size)}, which is "
         f"step {sinks * size}: the two counters do not agree",
         expected=f"{case.initial_step} steps",
@@ -238,7 +239,11 @@ def _sink_changed(case: _Case, saved: SavedSinks, new: int) -> Finding:
         expected = f"sink_size {saved.size}, or no sinks"
         remedy = "keep runner_config.sink_mode and sink_size as they were when it was saved"
     return suspect(
-        Code.SINK_SIZE_CHANGED, f"{counts}{taken}", expected=expected, actual=f"sink_size {new}", remedy=remedy
+        MindFormersCode.SINK_SIZE_CHANGED,
+        f"{counts}{taken}",
+        expected=expected,
+        actual=f"sink_size {new}",
+        remedy=remedy,
     )
 
 
@@ -246,7 +251,7 @@ def sinks_as_epochs(saved: SavedSinks, epoch: int) -> Finding:
     """Say that a run that goes on without sinks takes those that its save counts for epochs."""
     size = saved.size or 0
     return suspect(
-        Code.SINK_SIZE_CHANGED,
+        MindFormersCode.SINK_SIZE_CHANGED,
         f"the checkpoint counts {_of_sinks(epoch, size)}, but the config has no sinks now: MindFormers takes them for "
         f"{counted(epoch, 'epoch')}",
         expected=f"sink_size {size}",
@@ -265,7 +270,7 @@ def _epochs(case: _Case) -> Iterator[Finding]:
     if not ends or whole_epochs:
         return
     yield suspect(
-        Code.EPOCH_COUNTER_SHIFTS,
+        MindFormersCode.EPOCH_COUNTER_SHIFTS,
         f"MindFormers takes step {case.initial_step} for the end of epoch {case.epoch} and skips what is left of it",
         expected=f"epoch {case.epoch - 1} finished",
         actual=f"epoch {case.epoch} finished",
@@ -280,7 +285,7 @@ def _unscaled_updates(case: _Case, updates: int | None) -> Iterator[Finding]:
         return
     exact = updates * case.old_batch // case.new_batch
     yield suspect(
-        Code.COUNTER_ROUNDED,
+        MindFormersCode.COUNTER_ROUNDED,
         f"the optimizer goes on from update {updates}, which MindFormers does not scale in this layout; in "
         f"batches of {case.new_batch} samples it would be {exact}, so the learning rate is not where it was",
         expected=str(exact),

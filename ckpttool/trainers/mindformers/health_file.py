@@ -22,6 +22,7 @@ from ckpttool.core.formats.strict_json import (
     parse_json,
 )
 from ckpttool.core.storage.base import OverLimitError, Storage
+from ckpttool.trainers.findings import TrainersCode
 
 HEALTH_FILE_LIMIT = ByteCount(64 << 20)
 """More than a hundred thousand saves fit; the file is never pruned, but no training saves that often."""
@@ -146,7 +147,7 @@ def _book(path: str, entries: Iterable[Json]) -> HealthBook:
         findings.append(_unreadable(path, more))
     findings += [
         suspect(
-            Code.HEALTH_CONTRADICTORY,
+            TrainersCode.HEALTH_CONTRADICTORY,
             f"{path}: {name!a} is recorded both healthy and unhealthy; the unhealthy entry is believed",
             path=path,
             expected="one state a checkpoint",

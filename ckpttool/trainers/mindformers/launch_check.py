@@ -9,7 +9,9 @@ from ckpttool.core.domain.data_position import GoesOn
 from ckpttool.core.domain.finding import Code, Finding, note, suspect
 from ckpttool.core.domain.plan import ResumePlan
 from ckpttool.core.domain.settings import RunConfig, dotted
+from ckpttool.trainers.findings import TrainersCode
 from ckpttool.trainers.mindformers.counters import mindformers_counters
+from ckpttool.trainers.mindformers.findings import MindFormersCode
 from ckpttool.trainers.mindformers.load import LoadKeys, load_keys, planned_skip
 from ckpttool.trainers.mindformers.train_config import TrainConfig
 
@@ -136,13 +138,13 @@ def _prefix(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
     lines = {dotted(entry.key): entry.line for entry in config.settings.entries if entry.line is not None}
     keys = ("checkpoint.prefix", *(key for key in lines if key.startswith("callbacks.") and key.endswith(".prefix")))
     yield suspect(
-        Code.PREFIX_DIFFERS,
+        MindFormersCode.PREFIX_DIFFERS,
         f"the config saves as {config.prefix}, the checkpoint is of {saved_prefix}: the next save begins a second "
         "training beside it, by its names",
         path=config.path,
         expected=saved_prefix,
         actual=config.prefix,
-        remedy=f"write `prefix: {saved_prefix}`; --allow {Code.PREFIX_DIFFERS.value} where the change is meant",
+        remedy=f"write `prefix: {saved_prefix}`; --allow prefix-differs where the change is meant",
         line=next((lines[key] for key in keys if key in lines), None),
     )
 
@@ -183,7 +185,7 @@ def _batch(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
     planned = skip.global_batch_size
     if isinstance(plan.data, GoesOn):
         yield note(
-            Code.BATCH_SIZE_UNKNOWN,
+            TrainersCode.BATCH_SIZE_UNKNOWN,
             f"the config does not tell how large the coming batches are: MindFormers counts the data itself, "
             f"{skip.batches} steps if they stay at {planned} samples, and a number of ours would overrule it",
             path=config.path,

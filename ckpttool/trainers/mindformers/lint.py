@@ -13,6 +13,8 @@ from ckpttool.core.decide.lint_engine import Problem, Rule, findings, note, prob
 from ckpttool.core.domain.finding import Code, Finding, Severity
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.settings import Nested, SafeFix, Settings, Value, dotted
+from ckpttool.trainers.findings import TrainersCode
+from ckpttool.trainers.mindformers.findings import MindFormersCode
 from ckpttool.trainers.mindformers.train_config import (
     KEPT_CHECKPOINTS,
     KNOWN_KEYS,
@@ -699,13 +701,13 @@ def _health_model_size(view: ConfigView) -> Iterator[Problem]:
 # The table -----------------------------------------------------------------------------------------------------------
 
 WHEN_READ: tuple[Rule[ConfigView], ...] = (
-    Rule(code=Code.CONFIG_WRONG_TYPE, check=_number_as_text, needs_all=False),
-    Rule(code=Code.CONFIG_WRONG_TYPE, check=_bools, needs_all=False),
-    Rule(code=Code.CONFIG_WRONG_TYPE, check=_counts, needs_all=False),
-    Rule(code=Code.CONFIG_WRONG_TYPE, check=_words, needs_all=False),
-    Rule(code=Code.CONFIG_KEY_IGNORED, check=_no_effect, needs_all=False),
-    Rule(code=Code.CONFIG_KEY_IGNORED, check=_misplaced, needs_all=False),
-    Rule(code=Code.TRAINER_KEY_REFUSED, check=_refused, needs_all=False),
+    Rule(code=TrainersCode.CONFIG_WRONG_TYPE, check=_number_as_text, needs_all=False),
+    Rule(code=TrainersCode.CONFIG_WRONG_TYPE, check=_bools, needs_all=False),
+    Rule(code=TrainersCode.CONFIG_WRONG_TYPE, check=_counts, needs_all=False),
+    Rule(code=TrainersCode.CONFIG_WRONG_TYPE, check=_words, needs_all=False),
+    Rule(code=TrainersCode.CONFIG_KEY_IGNORED, check=_no_effect, needs_all=False),
+    Rule(code=TrainersCode.CONFIG_KEY_IGNORED, check=_misplaced, needs_all=False),
+    Rule(code=MindFormersCode.TRAINER_KEY_REFUSED, check=_refused, needs_all=False),
     Rule(code=Code.CONFIG_DISAGREES, check=_sinks_all, needs_all=False),
     Rule(code=Code.CONFIG_DISAGREES, check=_data_slices, needs_all=False),
     Rule(code=Code.CONFIG_DISAGREES, check=_two_layouts, needs_all=False),
@@ -714,31 +716,31 @@ WHEN_READ: tuple[Rule[ConfigView], ...] = (
 """Every command that takes a config asks these: they change what a resume makes of it."""
 
 BEFORE_A_START: tuple[Rule[ConfigView], ...] = (
-    Rule(code=Code.ONLY_SAVES_STRATEGY, check=_only_strategy, needs_all=False),
+    Rule(code=MindFormersCode.ONLY_SAVES_STRATEGY, check=_only_strategy, needs_all=False),
     Rule(code=Code.NOT_A_TRAINING, check=_run_mode, needs_all=False),
-    Rule(code=Code.MICRO_BATCHES_FEW, check=_micro_batches),
-    Rule(code=Code.DATA_STRATEGY_MISSING, check=_data_strategy),
-    Rule(code=Code.EXCLUSIVE_SWITCHES, check=_exclusive),
-    Rule(code=Code.SKIP_NEEDS_CLIP_GRAD, check=_clip),
-    Rule(code=Code.LOCAL_NORM_MISSING, check=_local_norm),
-    Rule(code=Code.SKIP_UNWATCHED, check=_unwatched),
-    Rule(code=Code.NORM_CHECK_OFF, check=_unchecked),
-    Rule(code=Code.THRESHOLD_NOT_FLOAT, check=_floats, needs_all=False),
-    Rule(code=Code.THRESHOLD_TOO_LOW, check=_too_low),
-    Rule(code=Code.SPIKE_COUNT_INVALID, check=_spike_count, needs_all=False),
-    Rule(code=Code.SKIP_NAN_HOLE, check=_nan_hole),
-    Rule(code=Code.SKIP_SEES_SOME_STEPS, check=_some_steps, needs_all=False),
-    Rule(code=Code.HEALTH_NEEDS_STAGES, check=_health_stages),
-    Rule(code=Code.HEALTH_NEEDS_SLICES, check=_health_slices),
-    Rule(code=Code.HEALTH_NEEDS_MODEL_SIZE, check=_health_model_size),
+    Rule(code=MindFormersCode.MICRO_BATCHES_FEW, check=_micro_batches),
+    Rule(code=MindFormersCode.DATA_STRATEGY_MISSING, check=_data_strategy),
+    Rule(code=MindFormersCode.EXCLUSIVE_SWITCHES, check=_exclusive),
+    Rule(code=MindFormersCode.SKIP_NEEDS_CLIP_GRAD, check=_clip),
+    Rule(code=MindFormersCode.LOCAL_NORM_MISSING, check=_local_norm),
+    Rule(code=MindFormersCode.SKIP_UNWATCHED, check=_unwatched),
+    Rule(code=MindFormersCode.NORM_CHECK_OFF, check=_unchecked),
+    Rule(code=MindFormersCode.THRESHOLD_NOT_FLOAT, check=_floats, needs_all=False),
+    Rule(code=MindFormersCode.THRESHOLD_TOO_LOW, check=_too_low),
+    Rule(code=MindFormersCode.SPIKE_COUNT_INVALID, check=_spike_count, needs_all=False),
+    Rule(code=MindFormersCode.SKIP_NAN_HOLE, check=_nan_hole),
+    Rule(code=MindFormersCode.SKIP_SEES_SOME_STEPS, check=_some_steps, needs_all=False),
+    Rule(code=MindFormersCode.HEALTH_NEEDS_STAGES, check=_health_stages),
+    Rule(code=MindFormersCode.HEALTH_NEEDS_SLICES, check=_health_slices),
+    Rule(code=MindFormersCode.HEALTH_NEEDS_MODEL_SIZE, check=_health_model_size),
     Rule(code=Code.KEEPS_ONE_CHECKPOINT, check=_keeps_one, needs_all=False),
-    Rule(code=Code.SAVE_FORMAT_DIFFERS, check=_format),
-    Rule(code=Code.REDUNDANCY_NEEDS_SAFETENSORS, check=_redundancy),
-    Rule(code=Code.ASYNC_SAVE_LAGS, check=_async_save, needs_all=False),
-    Rule(code=Code.RESUME_BY_MTIME, check=_by_mtime, needs_all=False),
-    Rule(code=Code.YAML_ODD_NUMBER, check=_odd_numbers, needs_all=False),
-    Rule(code=Code.YAML_NONE_IS_TEXT, check=_none_as_text, needs_all=False),
-    Rule(code=Code.UNKNOWN_KEY, check=_unknown_keys, needs_all=False),
+    Rule(code=MindFormersCode.SAVE_FORMAT_DIFFERS, check=_format),
+    Rule(code=MindFormersCode.REDUNDANCY_NEEDS_SAFETENSORS, check=_redundancy),
+    Rule(code=MindFormersCode.ASYNC_SAVE_LAGS, check=_async_save, needs_all=False),
+    Rule(code=MindFormersCode.RESUME_BY_MTIME, check=_by_mtime, needs_all=False),
+    Rule(code=MindFormersCode.YAML_ODD_NUMBER, check=_odd_numbers, needs_all=False),
+    Rule(code=MindFormersCode.YAML_NONE_IS_TEXT, check=_none_as_text, needs_all=False),
+    Rule(code=MindFormersCode.UNKNOWN_KEY, check=_unknown_keys, needs_all=False),
 )
 """All others, in the order in which a start would meet what they are about."""
 

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 from ckpttool.core.domain.checkpoint import Inventory
-from ckpttool.core.domain.finding import Code, Finding, Severity, brief, suspect
+from ckpttool.core.domain.finding import Finding, Severity, brief, suspect
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.plan import ResumePlan
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.domain.units import Rank
+from ckpttool.trainers.mindformers.findings import MindFormersCode
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT
 from ckpttool.trainers.mindformers.load import LoadKeys, is_moved, load_keys
 from ckpttool.trainers.mindformers.own_names import with_rank
@@ -82,7 +83,7 @@ def _pattern(start: Start) -> Iterator[Finding]:
         signs = " and ".join(f"`{sign}`" for sign in sorted(_PATTERN & {*text}))
         if signs:
             yield suspect(
-                Code.PATH_IS_PATTERN,
+                MindFormersCode.PATH_IS_PATTERN,
                 f"{signs} in the {label} {text} makes it a pattern: MindFormers loads the safetensors files "
                 "that `glob` "
                 "finds for it, which are others or none, and then trains from random weights without a word",
@@ -102,7 +103,7 @@ def _one_device(start: Start) -> Iterator[Finding]:
         return
     if start.inventory.layout == RANK_LAYOUT and start.keys.load_ckpt_format == "safetensors":
         yield suspect(
-            Code.RANK_FOLDER_ON_ONE_DEVICE,
+            MindFormersCode.RANK_FOLDER_ON_ONE_DEVICE,
             "without `use_parallel: True` MindFormers loads no safetensors from rank folders: every start ends in a "
             "ValueError",
             remedy="convert the shards with mindspore.safetensors_to_ckpt (`ckpttool explain "
@@ -128,7 +129,7 @@ def _beside_the_ranks(start: Start) -> Iterator[Finding]:
     if ckpt_files:
         more = f" and {len(ckpt_files) - 1} more like it" if len(ckpt_files) > 1 else ""
         yield suspect(
-            Code.CKPT_BESIDE_RANKS,
+            MindFormersCode.CKPT_BESIDE_RANKS,
             f"{ckpt_files[0]}{more} beside the rank_N/ folders: every rank would load its weights instead of "
             "the chosen "
             "checkpoint's, and go on at the chosen one's step and data position without a word",
@@ -159,7 +160,7 @@ def _resliced(start: Start) -> Iterator[Finding]:
         if len(files) > 1 and (config.reslices_by_time or max(files) != file):
             taken = f"the newest .ckpt, not {file} alone" if config.reslices_by_time else f"{max(files)}, not {file}"
             yield suspect(
-                Code.RESLICING_PICKS,
+                MindFormersCode.RESLICING_PICKS,
                 f"with `auto_trans_ckpt: True` MindFormers takes what it re-slices by the folder alone: in {folder}/ "
                 f"{taken}",
                 remedy=_OWN_FOLDER,
@@ -183,13 +184,15 @@ def _uncountable(start: Start) -> Iterator[Finding]:
         tail = name.rpartition("_")[2]
         if not (tail.isascii() and tail.isdigit()):
             effect = f"{begins}, and ends in a ValueError on {name}"
-            yield suspect(Code.RESLICING_STOPS, effect, remedy=f"move {name} out of {start.load_path}", path=name)
+            yield suspect(
+                MindFormersCode.RESLICING_STOPS, effect, remedy=f"move {name} out of {start.load_path}", path=name
+            )
             return
         ranks.append(Rank(int(tail)))
     gap = next((place for place, rank in enumerate(sorted(ranks)) if place != rank), None)
     if gap is not None:
         effect = f"{begins}, counts {len(ranks)}, and ends in a FileNotFoundError for rank_{gap}"
-        yield suspect(Code.RESLICING_STOPS, effect, remedy=_OWN_FOLDER)
+        yield suspect(MindFormersCode.RESLICING_STOPS, effect, remedy=_OWN_FOLDER)
 
 
 def _reslices_ckpt(start: Start) -> bool:
@@ -200,7 +203,7 @@ def _reslices_ckpt(start: Start) -> bool:
 def _ckpt_files(inventory: Inventory) -> Iterator[str]:
     """Yield everything in the ranks' folders that ends in `.ckpt`, whatever it is."""
     paths = (shard.path for checkpoint in inventory.checkpoints for shard in checkpoint.shards)
-    breakpoints = (finding.path for finding in inventory.findings if finding.code is Code.BREAKPOINT_FILE)
+    breakpoints = (finding.path for finding in inventory.findings if finding.code is MindFormersCode.BREAKPOINT_FILE)
     for path in (*paths, *inventory.strays, *breakpoints):
         if path is not None and path.endswith(".ckpt"):
             yield path
@@ -221,7 +224,7 @@ def _rank_in_prefix(start: Start) -> Iterator[Finding]:
         expected = with_rank(files[0][1], rank)
         if expected != file:
             yield suspect(
-                Code.PREFIX_HOLDS_RANK,
+                MindFormersCode.PREFIX_HOLDS_RANK,
                 f"the prefix {checkpoint.prefix} holds a rank, and MindFormers puts each rank's number there: on rank "
                 f"{rank} it looks for {expected}, where there is {file}",
                 remedy="rename this checkpoint's files, on every rank, to a prefix without _rank_N",
@@ -242,7 +245,7 @@ def _no_optimizer(start: Start) -> Iterator[Finding]:
         return
     is_meant = config is not None and (config.no_save_optim or config.no_load_optim)
     yield Finding(
-        code=Code.OPTIMIZER_MISSING,
+        code=MindFormersCode.OPTIMIZER_MISSING,
         severity=Severity.NOTE if is_meant else Severity.SUSPECT,
         message=f"{checkpoint.name} holds no optimizer state: the training goes on at step {checkpoint.step} with an "
         "optimizer that starts anew",
@@ -265,7 +268,7 @@ def _fault_tolerance(start: Start) -> Iterator[Finding]:
         return
     named = f"`resume_training: {name}`" if isinstance(name, str) else "what is asked for"
     yield suspect(
-        Code.FAULT_TOLERANCE_PICKS,
+        MindFormersCode.FAULT_TOLERANCE_PICKS,
         f"with {flags[0]} in MS_ENABLE_TFT and without `remove_redundancy: True` MindFormers ignores {named} and takes "
         "the file with the newest modification time of any rank",
         remedy="start this once without it: `unset MS_ENABLE_TFT`",
@@ -288,13 +291,13 @@ def _redundancy(start: Start) -> Iterator[Finding]:
     removes = start.deduplicated if load.load_ckpt_format == "safetensors" else None
     if removes:
         yield suspect(
-            Code.REDUNDANCY_NOT_LOADABLE,
+            MindFormersCode.REDUNDANCY_NOT_LOADABLE,
             f"the shards were saved with `remove_redundancy`, each with a part of the tensors: {ends}",
             remedy="resume from one that was saved without (`--checkpoint NAME`), and save without in this mode",
         )
     elif removes is None and config.remove_redundancy:
         yield suspect(
-            Code.REDUNDANCY_NOT_LOADABLE,
+            MindFormersCode.REDUNDANCY_NOT_LOADABLE,
             f"`remove_redundancy: True` is about shards with a part of the tensors each: {ends}",
             remedy="write `remove_redundancy: False`",
             path=config.path,

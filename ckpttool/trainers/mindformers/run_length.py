@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.core.domain.data_position import GoesOn
-from ckpttool.core.domain.finding import Code, Finding, Row, note, suspect, unknown
+from ckpttool.core.domain.finding import Finding, Row, note, suspect, unknown
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.plan import ResumePlan
 from ckpttool.core.domain.units import counted
+from ckpttool.trainers.findings import TrainersCode
 from ckpttool.trainers.mindformers.counters import mindformers_counters, saved_sinks, sinks_as_epochs
+from ckpttool.trainers.mindformers.findings import MindFormersCode
 from ckpttool.trainers.mindformers.load import is_moved, load_keys, planned_skip
 from ckpttool.trainers.mindformers.scalars import epoch_step, same_run, state_of
 
@@ -211,15 +213,18 @@ def _into_an_epoch(config: TrainConfig, plan: ResumePlan, inventory: Inventory, 
         rest = step % length[0]
         into = f"{counted(rest, 'batch', 'batches')} into an epoch of {length[0]} ({length[1]})"
         message = f"the checkpoint is {into}, {begins}: these are trained again, and the step counts on from {step}"
-        return suspect(Code.SINK_SIZE_CHANGED, message, path=config.path, remedy=remedy) if rest else None
+        return suspect(MindFormersCode.SINK_SIZE_CHANGED, message, path=config.path, remedy=remedy) if rest else None
     if saved.size is not None and saved.is_sure:
         return None
     if step % epoch:
         message = f"the checkpoint is within epoch {epoch}, at step {step}, {begins}: its batches are trained again"
-        return suspect(Code.SINK_SIZE_CHANGED, message, path=config.path, remedy=remedy)
+        return suspect(MindFormersCode.SINK_SIZE_CHANGED, message, path=config.path, remedy=remedy)
     message = f"nothing tells whether step {step} ends an epoch, {begins}: if it does not, batches are trained again"
     return unknown(
-        Code.SINK_SIZE_CHANGED, message, path=config.path, remedy=f"{remedy}, or --allow sink-size-changed if it does"
+        MindFormersCode.SINK_SIZE_CHANGED,
+        message,
+        path=config.path,
+        remedy=f"{remedy}, or --allow sink-size-changed if it does",
     )
 
 
@@ -239,7 +244,7 @@ def _complete(config: TrainConfig, plan: ResumePlan, length: RunLength | None) -
         are = f"pass for done at step {length.start} of {length.total}"
         remedy = "keep data sinks and batch size as they were when it was saved, or raise runner_config.epochs"
     return suspect(
-        Code.TRAINING_COMPLETE,
+        TrainersCode.TRAINING_COMPLETE,
         f"{point.name}, step {point.step}: all {config.epochs} epochs{size} {are}, and MindFormers {_STOPS}",
         path=config.path,
         remedy=remedy,
@@ -261,7 +266,7 @@ def _of_unknown_length(config: TrainConfig, plan: ResumePlan) -> Iterator[Findin
     if condition:
         yield _note(
             config,
-            Code.TRAINING_COMPLETE,
+            TrainersCode.TRAINING_COMPLETE,
             f"{unknown}: {condition}, the training is done, and MindFormers stops with a ValueError",
             "if so, nothing is left to train; a log/ or msrun_log/ beside the checkpoint folder would tell",
         )
@@ -277,7 +282,7 @@ def _if_unchanged(config: TrainConfig, ends: str) -> Finding:
     """
     return _note(
         config,
-        Code.ENDS_ELSEWHERE,
+        MindFormersCode.ENDS_ELSEWHERE,
         f"{ends}; without sinks a data set that has grown or shrunk since moves the end elsewhere",
         f"if the data set has another size now, {_stop_at('N')}, N the steps that are left",
     )
@@ -286,7 +291,7 @@ def _if_unchanged(config: TrainConfig, ends: str) -> Finding:
 def _beyond(config: TrainConfig, plan: ResumePlan, length: RunLength) -> Finding:
     skipped = planned_skip(plan).batches
     return suspect(
-        Code.SKIP_BEYOND_DATA,
+        MindFormersCode.SKIP_BEYOND_DATA,
         f"{skipped} batches are skipped, but {config.epochs} epochs of {length.per_epoch} ({length.source}) "
         f"have {length.total}: the start fails",
         path=config.path,
@@ -302,7 +307,7 @@ def _moved(config: TrainConfig | None, plan: ResumePlan) -> Iterator[Finding]:
     if ahead > 0:
         yield _note(
             config,
-            Code.DATA_END_EARLY,
+            MindFormersCode.DATA_END_EARLY,
             f"the data go on {ahead} batches ahead of the steps, by which MindFormers plans: where the data end it "
             "ends in an exception, exit 1, without a last save, whatever epochs say, unless a TrainCallBack ends "
             "it before",
@@ -312,7 +317,7 @@ def _moved(config: TrainConfig | None, plan: ResumePlan) -> Iterator[Finding]:
         epochs_left = config.epochs - epochs_done
         yield _note(
             config,
-            Code.ENDS_ELSEWHERE,
+            MindFormersCode.ENDS_ELSEWHERE,
             f"without sinks MindFormers trains on to the end of epoch {config.epochs}: {epochs_left} or "
             f"{epochs_left + 1} epochs of these data, and not the steps that are left",
             "give the callback `- {type: TrainCallBack, stop_step: N}`, N the steps that are left, or set "
@@ -330,7 +335,7 @@ def _parted(config: TrainConfig, length: RunLength) -> Iterator[Finding]:
             remedy += f"which ends at step {length.total}"
         yield _note(
             config,
-            Code.DATA_END_EARLY,
+            MindFormersCode.DATA_END_EARLY,
             f"MindFormers plans {length.planned} more steps, but the data give {length.left}: at step "
             f"{length.start + length.left} it ends in an exception, exit 1, without a last save, whatever epochs say, "
             f"unless a TrainCallBack with `stop_step: {length.left}` ends it before",
@@ -345,7 +350,7 @@ def _parted(config: TrainConfig, length: RunLength) -> Iterator[Finding]:
             remedy = f"raise runner_config.epochs by {epochs}, and {remedy}"
         yield _note(
             config,
-            Code.ENDS_ELSEWHERE,
+            MindFormersCode.ENDS_ELSEWHERE,
             f"MindFormers trains {length.planned} more steps and ends at step {length.start + length.planned}, not at "
             f"{length.total}, for it counts whole epochs of {length.per_epoch} batches ({length.source}); {mends}",
             remedy,

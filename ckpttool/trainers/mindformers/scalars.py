@@ -18,6 +18,7 @@ from ckpttool.core.domain.scalars import (
 )
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.domain.units import Step
+from ckpttool.trainers.mindformers.findings import MindFormersCode
 
 RULES = ScalarRules(
     requested=(
@@ -34,7 +35,7 @@ RULES = ScalarRules(
     ),
     agreed=(
         AgreedScalar(name="step_num", code=Code.STEP_DISAGREES, severity=Severity.DAMAGE),
-        AgreedScalar(name="epoch_num", code=Code.EPOCH_DISAGREES, severity=Severity.DAMAGE),
+        AgreedScalar(name="epoch_num", code=MindFormersCode.EPOCH_DISAGREES, severity=Severity.DAMAGE),
         AgreedScalar(name="global_step", code=Code.STEP_DISAGREES, severity=Severity.DAMAGE),
         AgreedScalar(name="global_batch_size", code=Code.SCHEMA_DIFFERS, severity=Severity.DAMAGE),
         # All ranks scale by one number. But nothing breaks where one does not.

@@ -6,12 +6,13 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 
 from ckpttool.core.domain.data_position import DataQuestion
-from ckpttool.core.domain.finding import Code, Finding, suspect, unknown
+from ckpttool.core.domain.finding import Finding, suspect, unknown
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.plan import ResumePlan
 from ckpttool.core.domain.units import ByteCount, Rank
 from ckpttool.core.formats.strict_json import ParseError, get_object, parse_object
 from ckpttool.core.storage import is_folder, open_storage
+from ckpttool.trainers.mindformers.findings import MindFormersCode
 from ckpttool.trainers.mindformers.load import planned_skip
 from ckpttool.trainers.mindformers.train_config import StreamingData, TrainConfig
 
@@ -118,7 +119,7 @@ def not_movable(config: TrainConfig, plan: ResumePlan, data: DataQuestion) -> It
 
 def _fixed(config: TrainConfig, label: str, fix: str) -> Finding:
     return suspect(
-        Code.STREAM_POSITION_FIXED,
+        MindFormersCode.STREAM_POSITION_FIXED,
         f"{label} would move the data position, but a streaming data loader goes on where its state of the "
         "checkpoint's step says, or stops",
         path=config.path,
@@ -130,7 +131,7 @@ def _fixed(config: TrainConfig, label: str, fix: str) -> Finding:
 def _not_known(config: TrainConfig, why: str, fix: str) -> Finding:
     """Say that the state files could not be looked for."""
     return unknown(
-        Code.STREAM_STATE_MISSING,
+        MindFormersCode.STREAM_STATE_MISSING,
         f"{why}, so nobody knows whether the state files of the streaming data are there",
         path=config.path,
         remedy=fix,
@@ -147,7 +148,9 @@ def unusable_states(folder: str, missing: Sequence[Rank], broken: Sequence[tuple
         broken: Ranks whose file is none, with what is wrong.
     """
     remedy = "choose a checkpoint whose step has its states with --checkpoint; later states prove no step: the data "
-    finding = suspect(Code.STREAM_STATE_MISSING, "", path=folder, remedy=f"{remedy}are fetched ahead of the training")
+    finding = suspect(
+        MindFormersCode.STREAM_STATE_MISSING, "", path=folder, remedy=f"{remedy}are fetched ahead of the training"
+    )
     if missing:
         names = ", ".join(map(str, missing[:_SHOWN])) + (f" and {len(missing) - _SHOWN} more" * (len(missing) > _SHOWN))
         message = f"expected the data loader's state of rank {names} as dataset_state_rank{missing[0]}.json, found none"
@@ -176,7 +179,7 @@ def _states(plan: ResumePlan, config: TrainConfig, stream: StreamingData) -> Ite
     folder = state_folder(stream, plan)
     if stream.state_dir is None:
         yield suspect(
-            Code.STREAM_STATE_MISSING,
+            MindFormersCode.STREAM_STATE_MISSING,
             "`streaming: True` needs a `dataset_state_dir`: without one MindFormers stops with a ValueError",
             path=config.path,
             remedy="write the `dataset_state_dir` of the training that is to go on",

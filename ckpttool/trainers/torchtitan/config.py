@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from ckpttool.core.decide.lint_engine import Problem, Rule, View, note, suspect
 from ckpttool.core.domain.finding import Code
 from ckpttool.trainers.common.linted_configs import LintedConfigs
+from ckpttool.trainers.findings import TrainersCode
 from ckpttool.trainers.torchtitan import LEFT_OUT, ON, SECTION, TRAINER
 
 _LAST = (f"{SECTION}.last_save_model_only", f"{SECTION}.last_save_model_weights_only")  # in the same order
@@ -78,8 +79,8 @@ CONFIGS = LintedConfigs(
     is_own=lambda view: any(view.setting(key) is not None for key in _OWN),
     rules=(
         Rule(code=Code.KEEPS_ONE_CHECKPOINT, check=_keeps_one),
-        Rule(code=Code.SAVES_NOTHING, check=_saves_nothing),
-        Rule(code=Code.ONLY_MODEL_SAVED, check=_last_model_alone),
+        Rule(code=TrainersCode.SAVES_NOTHING, check=_saves_nothing),
+        Rule(code=TrainersCode.ONLY_MODEL_SAVED, check=_last_model_alone),
         Rule(code=Code.DATA_RESTARTS, check=_begins_anew),
     ),
 )

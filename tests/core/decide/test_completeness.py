@@ -24,6 +24,7 @@ from ckpttool.core.domain.health import HealthBook
 from ckpttool.core.domain.shard import FileStamp, ShardRole
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.errors import UsageError
+from ckpttool.trainers.mindformers.findings import MindFormersCode
 from tests.support.inventories import checkpoint, finding, tree
 
 
@@ -167,10 +168,10 @@ def test_what_is_said_of_the_tree_joins_its_findings_in_order() -> None:
     one = checkpoint()
     inventory = tree(one, findings=[finding(Code.UNREADABLE, path="x")])
     expectation = Expectation(files=all_of(one), topology=Topology(world_size=4))
-    said = (note(Code.BREAKPOINT_FILE, "y"),)
+    said = (note(MindFormersCode.BREAKPOINT_FILE, "y"),)
     expected = Expected(checkpoints=(expectation,), runs=inventory.runs, findings=said)
     found = assess(inventory, expected, HealthBook(path=None, records=()), [None] * len(inventory.checkpoints))
-    assert [each.code for each in found.findings] == [Code.BREAKPOINT_FILE, Code.UNREADABLE]
+    assert [each.code for each in found.findings] == [MindFormersCode.BREAKPOINT_FILE, Code.UNREADABLE]
     assert found.checkpoints[0].topology.world_size == 4
 
 

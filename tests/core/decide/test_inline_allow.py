@@ -6,8 +6,9 @@ import pytest
 
 from ckpttool.core.decide.inline_allow import allowed_in, part
 from ckpttool.core.domain.finding import Code, Finding, Row, suspect
+from ckpttool.trainers.mindformers.findings import MindFormersCode
 
-CODE = Code.UNKNOWN_KEY
+CODE = MindFormersCode.UNKNOWN_KEY
 
 
 def at(line: int | None, code: Row = CODE) -> Finding:
@@ -39,9 +40,9 @@ def test_a_comment_speaks_of_its_line_or_alone_of_the_next_that_is_none(text: st
 
 def test_all_of_a_code_on_a_line_are_silenced_and_no_other_code() -> None:
     text = "a: 1  # ckpttool: allow unknown-key\n"
-    found = part([at(1), at(1), at(1, Code.YAML_ODD_NUMBER)], text, path="c.yaml")
+    found = part([at(1), at(1), at(1, MindFormersCode.YAML_ODD_NUMBER)], text, path="c.yaml")
     assert len(found.silenced) == 2
-    assert found.findings == (at(1, Code.YAML_ODD_NUMBER),)
+    assert found.findings == (at(1, MindFormersCode.YAML_ODD_NUMBER),)
 
 
 def test_what_no_user_can_accept_no_comment_can() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpttool.core.decide.lint_engine import Problem, Rule, View, findings, note, problems, suspect
-from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.finding import Severity
 from ckpttool.core.domain.settings import Nested, Setting, Settings
+from ckpttool.trainers.findings import TrainersCode
 
 # As the reader of YAML gives it: `a: 3`, `b: {on: true, half: 1.5}`, `c: [x, {d: 1}]`, `e: {}`, and `f` by an alias.
 ENTRIES = (
@@ -63,21 +64,21 @@ def _missing(_: View) -> Iterator[Problem]:
 
 
 RULES = (
-    Rule(code=Code.CONFIG_WRONG_TYPE, check=_missing),
-    Rule(code=Code.CONFIG_KEY_IGNORED, check=_two, needs_all=False),
+    Rule(code=TrainersCode.CONFIG_WRONG_TYPE, check=_missing),
+    Rule(code=TrainersCode.CONFIG_KEY_IGNORED, check=_two, needs_all=False),
 )
 
 
 def test_what_rules_find_comes_in_the_order_of_the_file() -> None:
     found = findings(VIEW, problems(VIEW, RULES), path="base.yaml")
     assert [(each.code, each.severity, each.line, each.path) for each in found] == [
-        (Code.CONFIG_WRONG_TYPE, Severity.SUSPECT, None, "base.yaml"),
-        (Code.CONFIG_KEY_IGNORED, Severity.SUSPECT, 3, "base.yaml"),
-        (Code.CONFIG_KEY_IGNORED, Severity.NOTE, 6, "base.yaml"),
+        (TrainersCode.CONFIG_WRONG_TYPE, Severity.SUSPECT, None, "base.yaml"),
+        (TrainersCode.CONFIG_KEY_IGNORED, Severity.SUSPECT, 3, "base.yaml"),
+        (TrainersCode.CONFIG_KEY_IGNORED, Severity.NOTE, 6, "base.yaml"),
     ]
     assert (found[2].expected, found[2].actual, found[2].remedy) == ("y", "x", "leave it out")
 
 
 def test_of_a_part_of_a_config_nothing_is_said_to_be_missing() -> None:
     found = findings(VIEW, problems(VIEW, RULES, is_part=True), path="base.yaml")
-    assert {each.code for each in found} == {Code.CONFIG_KEY_IGNORED}
+    assert {each.code for each in found} == {TrainersCode.CONFIG_KEY_IGNORED}

@@ -18,6 +18,8 @@ from ckpttool.core.domain.verdict import Level
 from ckpttool.core.errors import ExitCode
 from ckpttool.core.extensions import rows
 from ckpttool.health.findings import HealthCode
+from ckpttool.trainers.findings import TrainersCode
+from ckpttool.trainers.mindformers.findings import MindFormersCode
 from ckpttool.trainers.mindformers.launch_check import other_devices
 from tests.support.plans import resume_plan
 from tests.trainers.mindformers.test_launch_check import FITS
@@ -28,7 +30,7 @@ NEED = DiskNeed(
 MISSING = Finding(code=Code.SHARD_MISSING, severity=Severity.DAMAGE, message="rank 3 has no shard", path="rank_3/x")
 SUSPECTED = Finding(code=Code.MARKED_UNHEALTHY, severity=Severity.SUSPECT, message="recorded as unhealthy")
 UNREAD = Finding(code=Code.UNREADABLE, severity=Severity.UNKNOWN, message="cannot be read", path="rank_3/x")
-NOTE = Finding(code=Code.META_BEHIND, severity=Severity.NOTE, message="meta.json is older")
+NOTE = Finding(code=MindFormersCode.META_BEHIND, severity=Severity.NOTE, message="meta.json is older")
 
 
 def codes(findings: tuple[Finding, ...]) -> list[Row]:
@@ -123,10 +125,15 @@ class TestNothing:
 
     def test_an_empty_tree_and_a_broken_one_are_told_apart(self) -> None:
         empty = judge.by_check(self.NONE, FITS, strict=False)["checkpoint"]
-        assert codes(empty) == [Code.NOTHING_TO_RESUME, Code.META_BEHIND]
+        assert codes(empty) == [Code.NOTHING_TO_RESUME, MindFormersCode.META_BEHIND]
         broken = replace(self.NONE, rejected=(rejected("20_2", 40, NOTE, MISSING),))
         found = judge.by_check(broken, FITS, strict=False)["checkpoint"]
-        assert codes(found) == [Code.NOTHING_TO_RESUME, Code.META_BEHIND, Code.SHARD_MISSING, Code.META_BEHIND]
+        assert codes(found) == [
+            Code.NOTHING_TO_RESUME,
+            MindFormersCode.META_BEHIND,
+            Code.SHARD_MISSING,
+            MindFormersCode.META_BEHIND,
+        ]
         assert "none of the 1 checkpoints" in found[0].message
 
     def test_more_is_to_look_at_where_one_was_named_or_prunes_moved_some_away(self) -> None:
@@ -152,7 +159,7 @@ class TestNothing:
         both = replace(self.NONE, rejected=(rejected("20_2", 40, *lost), rejected("15_2", 30, NOTE, *lost)))
         found = judge.by_check(both, FITS, strict=False)["checkpoint"]
         assert [finding.path for finding in found[1:501]] == [finding.path for finding in lost]
-        assert codes(found[501:]) == [Code.SHARD_MISSING, Code.META_BEHIND]
+        assert codes(found[501:]) == [Code.SHARD_MISSING, MindFormersCode.META_BEHIND]
 
 
 class TestWhereAFindingBelongs:
@@ -162,7 +169,7 @@ class TestWhereAFindingBelongs:
             (NOTE, "checkpoint"),
             (replace(NOTE, code=Code.HEALTH_UNREADABLE), "health"),
             (replace(NOTE, code=HealthCode.SAVED_IN_SPIKE), "health"),
-            (replace(NOTE, code=Code.SINK_SIZE_CHANGED), "launch"),
+            (replace(NOTE, code=MindFormersCode.SINK_SIZE_CHANGED), "launch"),
             (replace(NOTE, code=Code.CONFIG_DISAGREES, path="base.yaml"), "launch"),
         ],
     )
@@ -171,7 +178,7 @@ class TestWhereAFindingBelongs:
         assert {name: findings for name, findings in found.items() if findings} == {check: (finding,)}
 
     def test_what_the_config_s_own_check_tells_is_not_told_again(self) -> None:
-        own = replace(NOTE, code=Code.CONFIG_WRONG_TYPE, path="base.yaml", line=3)
+        own = replace(NOTE, code=TrainersCode.CONFIG_WRONG_TYPE, path="base.yaml", line=3)
         found = judge.by_check(plan_with(own), replace(FITS, findings=(own,)), strict=False)
         assert set(found.values()) == {()}
 
@@ -190,8 +197,11 @@ class TestWhereAFindingBelongs:
 
 class TestAllowed:
     def test_what_is_allowed_becomes_a_note_and_nothing_else_does(self) -> None:
-        one, other = replace(MISSING, code=Code.KEEPS_ONE_CHECKPOINT), replace(MISSING, code=Code.UNKNOWN_KEY)
-        allowed = judge.allow([one, other], [Code.UNKNOWN_KEY])
+        one, other = (
+            replace(MISSING, code=Code.KEEPS_ONE_CHECKPOINT),
+            replace(MISSING, code=MindFormersCode.UNKNOWN_KEY),
+        )
+        allowed = judge.allow([one, other], [MindFormersCode.UNKNOWN_KEY])
         assert [finding.severity for finding in allowed] == [Severity.DAMAGE, Severity.NOTE]
 
     @pytest.mark.parametrize("code", [row for row in rows() if not row.may_be_allowed])

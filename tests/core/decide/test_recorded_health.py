@@ -11,6 +11,7 @@ from ckpttool.core.decide.recorded_health import health_reason, record_without_a
 from ckpttool.core.domain.checkpoint import Inventory
 from ckpttool.core.domain.finding import Code, Row, Severity
 from ckpttool.core.domain.health import Health, HealthBook, HealthRecord
+from ckpttool.trainers.findings import TrainersCode
 from tests.support.inventories import checkpoint, finding, tree
 
 
@@ -138,7 +139,7 @@ class TestUnheard:
         assert record_without_answer(said, named=True, health=Health.UNKNOWN) == ()
 
     def test_a_contradiction_is_heard(self) -> None:
-        said = replace(self.TORN, findings=(finding(Code.HEALTH_CONTRADICTORY, Severity.SUSPECT, "h.json"),))
+        said = replace(self.TORN, findings=(finding(TrainersCode.HEALTH_CONTRADICTORY, Severity.SUSPECT, "h.json"),))
         assert record_without_answer(said, named=True, health=Health.UNKNOWN) == ()
 
 

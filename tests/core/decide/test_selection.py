@@ -15,6 +15,7 @@ import ckpttool
 from ckpttool.core.domain.finding import Code, Row
 from ckpttool.core.domain.health import Health
 from ckpttool.core.errors import ExitCode, UnknownLayoutError, UsageError
+from ckpttool.trainers.mindformers.findings import MindFormersCode
 from ckpttool.trainers.mindformers.launch_check import check
 from ckpttool.trainers.mindformers.load import load_keys, planned_skip
 from tests.support.answers import (
@@ -116,7 +117,7 @@ class TestNamesWithoutSubstance:
         assert chosen(answer) == ("_1-25_2", 50)
         assert why_not(answer) == [("_1-30_2", {Code.SHARD_EMPTY})]
         assert Code.STEP_UNKNOWN in notes(answer)
-        assert Code.META_BEHIND not in notes(answer)
+        assert MindFormersCode.META_BEHIND not in notes(answer)
         assert "Nothing newer" not in cli("resolve", str(sink2)).stdout
         assert cli("resolve", "--strict", str(sink2)).exit_code == ExitCode.DAMAGE
 
@@ -127,7 +128,7 @@ class TestMissingMeta:
         (sink2 / "checkpoint/rank_1/meta.json").unlink()
         answer = plan(sink2)
         assert chosen(answer) == ("_1-30_2", 60)
-        (note,) = coded(answer.findings, Code.META_MISSING)
+        (note,) = coded(answer.findings, MindFormersCode.META_MISSING)
         assert note.path == "rank_1/meta.json"
 
     def test_no_meta_json_anywhere_changes_nothing_in_safetensors_trees_either(self, tmp_path: Path) -> None:
@@ -139,7 +140,7 @@ class TestMissingMeta:
         assert chosen(answer) == ("_1-30_2", 60)
         assert load_keys(answer.load).resume_training == "llama2_7b_rank_0_1-30_2.safetensors"
         assert load_keys(answer.load).load_ckpt_format == "safetensors"
-        assert len(coded(answer.findings, Code.META_MISSING)) == 1
+        assert len(coded(answer.findings, MindFormersCode.META_MISSING)) == 1
 
 
 class TestWorldSizes:
@@ -189,7 +190,7 @@ class TestOtherFiles:
     @pytest.mark.parametrize(
         ("name", "code"),
         [
-            ("llama2_7b_rank_1-40_2_breakpoint.ckpt", Code.BREAKPOINT_FILE),
+            ("llama2_7b_rank_1-40_2_breakpoint.ckpt", MindFormersCode.BREAKPOINT_FILE),
             ("llama2_7b_rank_1-best.ckpt", Code.STRAY_FILE),
             ("llama2_7b_rank_1.ckpt", Code.STRAY_FILE),
         ],
@@ -296,7 +297,7 @@ class TestLabelsAndRecords:
         answer = plan(FIXTURES / "async_ckpt" / "output")
         assert chosen(answer) == ("15_2", 30)
         assert answer.point.lost_steps == 0
-        assert Code.META_BEHIND in notes(answer)
+        assert MindFormersCode.META_BEHIND in notes(answer)
         assert named(scanned(FIXTURES / "async_ckpt" / "output"), "15_2").ranks == (0, 1, 2, 3)
 
 
@@ -344,7 +345,7 @@ class TestNames:
         ("prefix", "told"),
         [
             *((prefix, set[Row]()) for prefix in ("llama-7b", "llama3.1_8b", "a-1_2", "rank_0")),
-            *((prefix, {Code.PREFIX_HOLDS_RANK}) for prefix in ("my_rank_7_model", "llama_rank_7")),
+            *((prefix, {MindFormersCode.PREFIX_HOLDS_RANK}) for prefix in ("my_rank_7_model", "llama_rank_7")),
         ],
     )
     def test_any_prefix_is_told_from_rank_epoch_and_step(self, tmp_path: Path, prefix: str, told: set[Row]) -> None:

@@ -13,6 +13,7 @@ from ckpttool.core.domain.scalars import NO_RULES, AgreedScalar, NameClaim, Requ
 from ckpttool.core.domain.shard import FormatName, ShardRole
 from ckpttool.core.domain.verdict import Level, ShardReport, Verdict, VerdictWord
 from ckpttool.core.verify.report import collect
+from ckpttool.trainers.mindformers.findings import MindFormersCode
 from ckpttool.trainers.mindformers.scalars import TrainState
 from tests.support.inventories import checkpoint, finding
 from tests.support.verifying import report
@@ -55,7 +56,7 @@ def test_the_order_of_the_reports_changes_nothing() -> None:
     [
         ("step_num", Code.STEP_DISAGREES, Severity.DAMAGE),
         ("global_step", Code.STEP_DISAGREES, Severity.DAMAGE),
-        ("epoch_num", Code.EPOCH_DISAGREES, Severity.DAMAGE),
+        ("epoch_num", MindFormersCode.EPOCH_DISAGREES, Severity.DAMAGE),
         ("global_batch_size", Code.SCHEMA_DIFFERS, Severity.DAMAGE),
         ("loss_scale", Code.SCHEMA_DIFFERS, Severity.SUSPECT),
     ],

@@ -23,6 +23,7 @@ from ckpttool.core.verify.check import check
 from ckpttool.core.verify.engines.waiting import WaitingEngine
 from ckpttool.core.verify.observation import Engines, Observation
 from ckpttool.core.verify.session import SaveRecords, Scope, Session
+from ckpttool.trainers.mindformers.findings import MindFormersCode
 from ckpttool.trainers.mindformers.scalars import FACTS
 from tests.support.fault_detection import with_crc
 from tests.support.shard_writers import MemorySource
@@ -89,7 +90,7 @@ class TestFilesInTheWrongPlace:
             new = folder / f"llama2_7b_rank_{rank}-20_2.ckpt"
             kept = new.read_bytes()
             shutil.copy(folder / f"llama2_7b_rank_{rank}-10_2.ckpt", new)
-            assert bad(real) == {"20_2": {Code.STEP_DISAGREES, Code.EPOCH_DISAGREES, Code.NAME_DISAGREES}}
+            assert bad(real) == {"20_2": {Code.STEP_DISAGREES, MindFormersCode.EPOCH_DISAGREES, Code.NAME_DISAGREES}}
             new.write_bytes(kept)
 
     def test_an_older_save_under_a_newer_name_on_all_ranks_is_found(self, real: Path) -> None:

@@ -13,6 +13,7 @@ from ckpttool.core.domain.frozen import replace
 from ckpttool.core.errors import UsageError
 from ckpttool.health.asd.config import check_asd_config, config_in_force, defaults, dialect_of, emit_asd_config
 from ckpttool.health.model.asd import AsdCheck, AsdConfig
+from ckpttool.trainers.findings import TrainersCode
 
 
 def complaints(check: AsdCheck) -> list[str]:
@@ -71,7 +72,9 @@ def test_a_wrong_checksum_flag_stops_torch_npu_only_where_it_is_enabled() -> Non
 def test_a_number_that_is_not_digits_is_the_default(value: str) -> None:
     check = check_asd_config(f"enable:true,strikes_window:{value}", TORCH)
     assert check.config.strikes_window == 480
-    assert [finding.code for finding in check.findings if finding.severity > Severity.NOTE] == [Code.CONFIG_WRONG_TYPE]
+    assert [finding.code for finding in check.findings if finding.severity > Severity.NOTE] == [
+        TrainersCode.CONFIG_WRONG_TYPE
+    ]
 
 
 @pytest.mark.parametrize(("value", "kept"), [("2", 1_000_000), ("00", 1_000_000), ("101", 101)])
@@ -93,7 +96,9 @@ def test_a_superscript_passes_the_parsers_test_and_then_raises() -> None:
 @pytest.mark.parametrize("item", ["cooldown", "cooldown:1:2", "colldown:7", ""])
 def test_an_item_that_is_dropped_is_told(item: str) -> None:
     check = check_asd_config(f"enable:true,{item}", TORCH)
-    assert [finding.code for finding in check.findings if finding.severity > Severity.NOTE] == [Code.CONFIG_KEY_IGNORED]
+    assert [finding.code for finding in check.findings if finding.severity > Severity.NOTE] == [
+        TrainersCode.CONFIG_KEY_IGNORED
+    ]
 
 
 def test_of_two_values_the_later_one_counts_and_is_told() -> None:

@@ -17,6 +17,7 @@ from ckpttool.core.domain.question import AskedSizes
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.trainers.deepspeed import StatesFile, parse
 from ckpttool.trainers.deepspeed.record import tag_record
+from ckpttool.trainers.findings import TrainersCode
 from tests.support.answers import chosen, cli, codes, plan, refusal, scanned
 from tests.support.trainer_trees import LAYOUTS, healthy
 
@@ -210,7 +211,7 @@ class TestAStartWithoutZero:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ('{"train_batch_size": "auto"}', [Code.BATCH_SIZE_UNKNOWN]),
+        ('{"train_batch_size": "auto"}', [TrainersCode.BATCH_SIZE_UNKNOWN]),
         ('{"zero_optimization": {"stage": 1}, "train_batch_size": 16}', []),
         ('{"train_batch_size": 16}', [Code.CONFIG_UNUSABLE]),  # a size that others may have, too
         ('{"data": {"train_batch_size": "auto"}}', [Code.CONFIG_UNUSABLE]),
@@ -221,7 +222,7 @@ def test_batches_that_the_trainer_fills_in_are_a_note(text: str, found: list[Row
     config.write_text(text)
     (check,) = ckpttool.lint_config(str(config)).checks
     assert [reason.finding.code for reason in check.reasons] == found
-    if found == [Code.BATCH_SIZE_UNKNOWN]:
+    if found == [TrainersCode.BATCH_SIZE_UNKNOWN]:
         (reason,) = check.reasons
         assert reason.finding.severity is Severity.NOTE
         assert "--dp N" in (reason.finding.remedy or "")

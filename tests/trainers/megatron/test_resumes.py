@@ -10,6 +10,7 @@ import pytest
 import ckpttool
 from ckpttool.core.domain.finding import Code, Severity
 from ckpttool.core.errors import ExitCode
+from ckpttool.trainers.megatron.findings import MegatronCode
 from tests.support.answers import cli, codes, goes_on, plan, scanned
 from tests.support.trainer_trees import LAYOUTS, healthy, recount
 
@@ -36,7 +37,7 @@ class TestTrackerMixes:
 
     def mixed(self, root: Path, name: str | None = None) -> list[str | None]:
         found = plan(root, choice=ckpttool.ResumeQuestion(name=name)).findings
-        return [finding.actual for finding in found if finding.code is Code.TRACKER_MIXES]
+        return [finding.actual for finding in found if finding.code is MegatronCode.TRACKER_MIXES]
 
     def test_another_iteration_than_the_tracker_s_is_a_mixture(self, tmp_path: Path) -> None:
         root = healthy("mcore_legacy_tp2dp2", tmp_path)
@@ -62,9 +63,9 @@ class TestTrackerMixes:
         question = ckpttool.PreflightQuestion(config=None, tree=ckpttool.TreeQuestion(path=str(root)))
         reasons = [reason.finding for check in ckpttool.preflight(question).checks for reason in check.reasons]
         told = {finding.code: finding for finding in reasons}
-        assert told.keys() >= {Code.TRACKER_MIXES, Code.START_UNKNOWN}
+        assert told.keys() >= {MegatronCode.TRACKER_MIXES, Code.START_UNKNOWN}
         assert {finding.severity for finding in reasons} <= {Severity.UNKNOWN, Severity.NOTE}
-        assert "is not known" in told[Code.TRACKER_MIXES].message
+        assert "is not known" in told[MegatronCode.TRACKER_MIXES].message
 
     def test_preflight_is_no_go_until_the_tracker_names_it(self, tmp_path: Path) -> None:
         root = healthy("mcore_legacy_tp2dp2", tmp_path)
@@ -73,7 +74,7 @@ class TestTrackerMixes:
         )
         assert not ckpttool.preflight(question).go
         (root / TRACKER).write_text("3")
-        assert Code.TRACKER_MIXES not in {
+        assert MegatronCode.TRACKER_MIXES not in {
             reason.finding.code for check in ckpttool.preflight(question).checks for reason in check.reasons
         }
 

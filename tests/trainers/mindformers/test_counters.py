@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.core.domain.finding import Code, Row, Severity
+from ckpttool.core.domain.finding import Row, Severity
 from ckpttool.trainers.mindformers.counters import MindFormersCounters, mindformers_counters
+from ckpttool.trainers.mindformers.findings import MindFormersCode
 from ckpttool.trainers.mindformers.scalars import TrainState
 
 steps = st.integers(0, 1 << 25)
@@ -54,7 +55,7 @@ class TestInitialStep:
         result = counters(step, old, new, legacy=legacy, updates=None)
         assert result.initial_step == real
         told = [(finding.code, finding.expected, finding.actual) for finding in result.findings]
-        assert told == ([(Code.COUNTER_ROUNDED, str(exact), str(real))] if real != exact else [])
+        assert told == ([(MindFormersCode.COUNTER_ROUNDED, str(exact), str(real))] if real != exact else [])
 
     @given(steps, batches, batches)
     def test_the_legacy_layout_counts_in_float32(self, step: int, old: int, new: int) -> None:
@@ -105,7 +106,7 @@ class TestSinks:
     def test_a_sink_size_that_changes_is_found_with_its_effect(self) -> None:
         result = counters(40, 8, 8, epoch=20, new_sink_size=4)
         (finding,) = result.findings
-        assert (finding.code, finding.severity) == (Code.SINK_SIZE_CHANGED, Severity.SUSPECT)
+        assert (finding.code, finding.severity) == (MindFormersCode.SINK_SIZE_CHANGED, Severity.SUSPECT)
         assert result.initial_epoch == 20
         assert "trains 40 batches too few" in finding.message
         assert finding.remedy == "keep runner_config.sink_size: 2"
@@ -115,7 +116,7 @@ class TestSinks:
         result = counters(50, 16, 24, epoch=25, new_sink_size=2)
         assert (result.initial_step, result.initial_epoch) == (33, 16)
         (finding,) = result.findings
-        assert (finding.code, finding.severity) == (Code.EPOCH_COUNTER_SHIFTS, Severity.NOTE)
+        assert (finding.code, finding.severity) == (MindFormersCode.EPOCH_COUNTER_SHIFTS, Severity.NOTE)
         assert "a global batch size of 25, at which both agree" in str(finding.remedy)
         assert counters(50, 16, 25, epoch=25, new_sink_size=2).findings == ()
 
@@ -125,7 +126,7 @@ class TestEpochs:
         result = counters(1, 16, 64, epoch=1)
         assert (result.initial_step, result.initial_epoch) == (0, 1)
         (finding,) = result.findings
-        assert (finding.code, finding.severity) == (Code.EPOCH_COUNTER_SHIFTS, Severity.SUSPECT)
+        assert (finding.code, finding.severity) == (MindFormersCode.EPOCH_COUNTER_SHIFTS, Severity.SUSPECT)
 
     @pytest.mark.parametrize(("step", "epoch", "done"), [(8, 2, 1), (10, 2, 2), (11, 3, 2)])
     def test_inside_an_epoch_the_ones_before_it_are_done(self, step: int, epoch: int, done: int) -> None:
@@ -135,5 +136,5 @@ class TestEpochs:
     def test_a_step_rounded_down_to_the_end_of_an_epoch_skips_the_next_one(self) -> None:
         result = counters(21, 8, 16, epoch=3, dataset_size=5)  # 10.5 batches of the new size: epoch 3 has begun
         assert (result.initial_step, result.initial_epoch) == (10, 3)
-        assert codes(result) == [Code.EPOCH_COUNTER_SHIFTS]
+        assert codes(result) == [MindFormersCode.EPOCH_COUNTER_SHIFTS]
         assert codes(counters(20, 8, 16, epoch=2, dataset_size=5)) == []

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import pytest
 
 from ckpttool import DataQuestion
-from ckpttool.core.domain.finding import Code, Row
+from ckpttool.core.domain.finding import Row
+from ckpttool.trainers.mindformers.findings import MindFormersCode
 from ckpttool.trainers.mindformers.load import planned_skip
 from tests.support.answers import cli, notes, plan
 from tests.support.trees import TreeBuilder
@@ -33,28 +34,28 @@ CASES = {
     "the newer layout does not scale the optimizer's own step": Case(
         {"step": 40, "global_batch_size": 16},
         DataQuestion(new_global_batch=32),
-        Code.COUNTER_ROUNDED,
+        MindFormersCode.COUNTER_ROUNDED,
         *(20, 0, 21),
         calm=DataQuestion(new_global_batch=16),
     ),
     "20 sinks of 2 are taken for 20 of 4": Case(
         {"epoch": 20, "step": 2},
         DataQuestion(sink_size=4),
-        Code.SINK_SIZE_CHANGED,
+        MindFormersCode.SINK_SIZE_CHANGED,
         *(40, 0, 41),
         calm=DataQuestion(sink_size=2),
     ),
     "MindSpore rounds the data to sinks and not the step": Case(
         {"epoch": 25, "step": 2, "global_batch_size": 16},
         DataQuestion(new_global_batch=24, sink_size=2),
-        Code.EPOCH_COUNTER_SHIFTS,
+        MindFormersCode.EPOCH_COUNTER_SHIFTS,
         *(32, 50 * 16 - 32 * 24, 34),
         calm=DataQuestion(new_global_batch=8, sink_size=2),
     ),
     "0 passes for the end of an epoch": Case(
         {"epoch": 1, "step": 1, "global_batch_size": 16},
         DataQuestion(new_global_batch=64),
-        Code.EPOCH_COUNTER_SHIFTS,
+        MindFormersCode.EPOCH_COUNTER_SHIFTS,
         *(0, 16, 1),
         calm=DataQuestion(new_global_batch=16),
     ),

@@ -18,6 +18,7 @@ from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import ExitCode
 from ckpttool.core.formats.safe_yaml import parse_document
 from ckpttool.trainers.mindformers.config import train_config_of
+from ckpttool.trainers.mindformers.findings import MindFormersCode
 from ckpttool.trainers.mindformers.load import load_keys
 from tests.support.answers import chosen, coded, decide, notes, plan, why_not
 from tests.support.commands import Said, ask
@@ -103,13 +104,13 @@ class TestPrefix:
         (note,) = coded(answer.point.findings, Code.RUN_MIXED)
         assert note.severity is Severity.NOTE
         assert f"saves as {prefix}" in note.message
-        assert Code.PREFIX_DIFFERS not in notes(answer)
+        assert MindFormersCode.PREFIX_DIFFERS not in notes(answer)
 
     def test_an_option_outranks_it_and_the_next_save_is_told_of(self, two: TreeBuilder, tmp_path: Path) -> None:
         path = config(tmp_path, prefix="beta")
         answer = planned(two, path, ckpttool.ResumeQuestion(prefix="alpha"))
         assert load_keys(answer.load).resume_training == "alpha_rank_0-10_2.ckpt"
-        assert [one.line for one in coded(answer.findings, Code.PREFIX_DIFFERS)] == [10]
+        assert [one.line for one in coded(answer.findings, MindFormersCode.PREFIX_DIFFERS)] == [10]
 
     def test_one_that_neither_has_says_nothing_about_which_is_meant(self, two: TreeBuilder, tmp_path: Path) -> None:
         for path, words in (

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ckpttool.core.domain.finding import Code, Severity
 from ckpttool.core.domain.health import Health, HealthBook
 from ckpttool.core.storage.local import LocalStorage
+from ckpttool.trainers.findings import TrainersCode
 from ckpttool.trainers.mindformers import health_file as health_json
 from ckpttool.trainers.mindformers.health_file import read_health, updated_health_json
 from tests.conftest import FIXTURES
@@ -44,7 +45,7 @@ def test_the_unhealthy_entry_wins_whatever_the_order(tmp_path: Path, marks: tupl
     book = book_of(tmp_path, json.dumps([{"is_health": mark, "ckpt_name": "a\n"} for mark in marks]))
     assert states(book) == {"a\n": Health.UNHEALTHY}
     (finding,) = book.findings
-    assert finding.code is Code.HEALTH_CONTRADICTORY
+    assert finding.code is TrainersCode.HEALTH_CONTRADICTORY
     assert "\n" not in finding.message
 
 

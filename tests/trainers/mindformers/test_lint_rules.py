@@ -6,6 +6,7 @@ import pytest
 
 from ckpttool.core.domain.finding import Code, Finding, Row, Severity
 from ckpttool.core.formats.safe_yaml import parse_document, settings_of
+from ckpttool.trainers.mindformers.findings import MindFormersCode
 from ckpttool.trainers.mindformers.lint import BEFORE_A_START, lint
 from tests.conftest import FIXTURES, TESTS
 
@@ -69,54 +70,64 @@ HEALTHY = {
 
 # Code, the healthy config, what is changed in it, and the line on which it is found.
 BREAKS = [
-    (Code.ONLY_SAVES_STRATEGY, STARTS, ("strategy: False", "strategy: True"), 2),
+    (MindFormersCode.ONLY_SAVES_STRATEGY, STARTS, ("strategy: False", "strategy: True"), 2),
     (Code.NOT_A_TRAINING, STARTS, ("run_mode: train", "run_mode: predict"), 1),
     (Code.NOT_A_TRAINING, STARTS, ("run_mode: train", "run_mode: [train]"), 1),
-    (Code.MICRO_BATCHES_FEW, STARTS, ("micro_batch_num: 4", "micro_batch_num: 3"), 5),
-    (Code.MICRO_BATCHES_FEW, STARTS, (", micro_batch_num: 4", ""), 5),
-    (Code.DATA_STRATEGY_MISSING, STARTS, (", dataset_strategy: [[2, 1]]", ""), 4),
-    (Code.DATA_STRATEGY_MISSING, STARTS, ("[[2, 1]]", "full_batch"), 4),
-    (Code.EXCLUSIVE_SWITCHES, SKIPS, ("monitor_on: True", "monitor_on: True, check_for_global_norm: True"), 4),
+    (MindFormersCode.MICRO_BATCHES_FEW, STARTS, ("micro_batch_num: 4", "micro_batch_num: 3"), 5),
+    (MindFormersCode.MICRO_BATCHES_FEW, STARTS, (", micro_batch_num: 4", ""), 5),
+    (MindFormersCode.DATA_STRATEGY_MISSING, STARTS, (", dataset_strategy: [[2, 1]]", ""), 4),
+    (MindFormersCode.DATA_STRATEGY_MISSING, STARTS, ("[[2, 1]]", "full_batch"), 4),
     (
-        Code.EXCLUSIVE_SWITCHES,
+        MindFormersCode.EXCLUSIVE_SWITCHES,
+        SKIPS,
+        ("monitor_on: True", "monitor_on: True, check_for_global_norm: True"),
+        4,
+    ),
+    (
+        MindFormersCode.EXCLUSIVE_SWITCHES,
         SKIPS,
         ("monitor_on: True", "monitor_on: True, health_checkpoint: {global_norm_spike_threshold: 3.0}"),
         4,
     ),
     (
-        Code.EXCLUSIVE_SWITCHES,
+        MindFormersCode.EXCLUSIVE_SWITCHES,
         SKIPS,
         ("monitor_on: True", "monitor_on: True, health_checkpoint: {embedding_local_norm_threshold: 270.0}"),
         4,
     ),
-    (Code.SKIP_NEEDS_CLIP_GRAD, SKIPS, ("use_clip_grad: True, ", ""), 3),
-    (Code.SKIP_NEEDS_CLIP_GRAD, SKIPS, ("use_clip_grad: True", "use_clip_grad: False"), 3),
-    (Code.LOCAL_NORM_MISSING, SKIPS, (", local_norm: True", ""), 1),
-    (Code.LOCAL_NORM_MISSING, MONITORS, ("local_norm: True", "local_norm: False"), 5),
-    (Code.LOCAL_NORM_MISSING, MONITORS, ("runner_wrapper: {local_norm: True}", ""), 1),
-    (Code.SKIP_UNWATCHED, SKIPS, ("monitor_on: True", "monitor_on: False"), 4),
-    (Code.SKIP_UNWATCHED, SKIPS.replace("check_for_nan_in_loss_and_grad: True", ""), ("monitor_on: True, ", ""), 4),
+    (MindFormersCode.SKIP_NEEDS_CLIP_GRAD, SKIPS, ("use_clip_grad: True, ", ""), 3),
+    (MindFormersCode.SKIP_NEEDS_CLIP_GRAD, SKIPS, ("use_clip_grad: True", "use_clip_grad: False"), 3),
+    (MindFormersCode.LOCAL_NORM_MISSING, SKIPS, (", local_norm: True", ""), 1),
+    (MindFormersCode.LOCAL_NORM_MISSING, MONITORS, ("local_norm: True", "local_norm: False"), 5),
+    (MindFormersCode.LOCAL_NORM_MISSING, MONITORS, ("runner_wrapper: {local_norm: True}", ""), 1),
+    (MindFormersCode.SKIP_UNWATCHED, SKIPS, ("monitor_on: True", "monitor_on: False"), 4),
     (
-        Code.NORM_CHECK_OFF,
+        MindFormersCode.SKIP_UNWATCHED,
+        SKIPS.replace("check_for_nan_in_loss_and_grad: True", ""),
+        ("monitor_on: True, ", ""),
+        4,
+    ),
+    (
+        MindFormersCode.NORM_CHECK_OFF,
         SKIPS.replace("global_norm: True", "global_norm: False"),
         ("monitor_on: True", "check_for_global_norm: True"),
         4,
     ),
     (
-        Code.NORM_CHECK_OFF,
+        MindFormersCode.NORM_CHECK_OFF,
         SKIPS.replace("global_norm: True", "global_norm: False"),
         ("monitor_on: True", "health_checkpoint: {global_norm_spike_threshold: 3.0}"),
         4,
     ),
-    (Code.THRESHOLD_NOT_FLOAT, SKIPS, ("threshold: 3.0", "threshold: 3"), 4),
-    (Code.THRESHOLD_NOT_FLOAT, SKIPS, ("threshold: 3.0", "threshold: '3.0'"), 4),
-    (Code.THRESHOLD_NOT_FLOAT, SKIPS, ("threshold: 3.0", "threshold: True"), 4),
-    (Code.THRESHOLD_NOT_FLOAT, SAVES, ("keep_", "embedding_local_norm_threshold: 270\n    keep_"), 5),
-    (Code.THRESHOLD_TOO_LOW, SKIPS, ("threshold: 3.0", "threshold: 0.0"), 4),
-    (Code.THRESHOLD_TOO_LOW, SKIPS, ("threshold: 3.0", "threshold: -1.0"), 4),
-    (Code.THRESHOLD_TOO_LOW, SKIPS, ("threshold: 3.0", "threshold: 0"), 4),
+    (MindFormersCode.THRESHOLD_NOT_FLOAT, SKIPS, ("threshold: 3.0", "threshold: 3"), 4),
+    (MindFormersCode.THRESHOLD_NOT_FLOAT, SKIPS, ("threshold: 3.0", "threshold: '3.0'"), 4),
+    (MindFormersCode.THRESHOLD_NOT_FLOAT, SKIPS, ("threshold: 3.0", "threshold: True"), 4),
+    (MindFormersCode.THRESHOLD_NOT_FLOAT, SAVES, ("keep_", "embedding_local_norm_threshold: 270\n    keep_"), 5),
+    (MindFormersCode.THRESHOLD_TOO_LOW, SKIPS, ("threshold: 3.0", "threshold: 0.0"), 4),
+    (MindFormersCode.THRESHOLD_TOO_LOW, SKIPS, ("threshold: 3.0", "threshold: -1.0"), 4),
+    (MindFormersCode.THRESHOLD_TOO_LOW, SKIPS, ("threshold: 3.0", "threshold: 0"), 4),
     (
-        Code.THRESHOLD_TOO_LOW,
+        MindFormersCode.THRESHOLD_TOO_LOW,
         SKIPS.replace("global_norm: True", "global_norm: False").replace(
             "on: True,", "on: True, check_for_global_norm: True,"
         ),
@@ -124,48 +135,57 @@ BREAKS = [
         4,
     ),
     (
-        Code.THRESHOLD_TOO_LOW,
+        MindFormersCode.THRESHOLD_TOO_LOW,
         "monitor_config: {monitor_on: True, health_checkpoint: {global_norm_spike_threshold: 3.0}}",
         ("threshold: 3.0", "threshold: 0.0"),
         1,
     ),
     (
-        Code.THRESHOLD_TOO_LOW,
+        MindFormersCode.THRESHOLD_TOO_LOW,
         "monitor_config: {health_checkpoint: {embedding_local_norm_threshold: 270.0}}",
         ("threshold: 270.0", "threshold: -1.0"),
         1,
     ),
-    (Code.THRESHOLD_TOO_LOW, MEASURED, ("threshold: 270.0", "threshold: 0.0"), 10),
-    (Code.SPIKE_COUNT_INVALID, SKIPS, ("count_threshold: 10", "count_threshold: 0"), 4),
-    (Code.SPIKE_COUNT_INVALID, SKIPS, ("count_threshold: 10", "count_threshold: 2.5"), 4),
-    (Code.SPIKE_COUNT_INVALID, SKIPS, ("count_threshold: 10", "count_threshold: True"), 4),
-    (Code.SKIP_NAN_HOLE, SKIPS, ("check_for_nan_in_loss_and_grad: True", ""), 1),
-    (Code.SKIP_SEES_SOME_STEPS, SKIPS, ("sink_size: 1", "sink_size: 2"), 5),
-    (Code.HEALTH_NEEDS_STAGES, MONITORS, ("pipeline_stage: 2", "pipeline_stage: 1"), 4),
-    (Code.HEALTH_NEEDS_STAGES, MONITORS, ("use_parallel: True", "use_parallel: False"), 4),
-    (Code.HEALTH_NEEDS_STAGES, MONITORS, (", pipeline_stage: 2", ""), 1),
-    (Code.HEALTH_NEEDS_SLICES, MONITORS, ("full_batch: False", "full_batch: True"), 3),
-    (Code.HEALTH_NEEDS_SLICES, MONITORS, ("full_batch: False, ", ""), 1),
-    (Code.HEALTH_NEEDS_MODEL_SIZE, MONITORS, ("hidden_size: 64, ", ""), 6),
-    (Code.HEALTH_NEEDS_MODEL_SIZE, MONITORS, ("vocab_size: 100", "vocab_size:"), 6),
+    (MindFormersCode.THRESHOLD_TOO_LOW, MEASURED, ("threshold: 270.0", "threshold: 0.0"), 10),
+    (MindFormersCode.SPIKE_COUNT_INVALID, SKIPS, ("count_threshold: 10", "count_threshold: 0"), 4),
+    (MindFormersCode.SPIKE_COUNT_INVALID, SKIPS, ("count_threshold: 10", "count_threshold: 2.5"), 4),
+    (MindFormersCode.SPIKE_COUNT_INVALID, SKIPS, ("count_threshold: 10", "count_threshold: True"), 4),
+    (MindFormersCode.SKIP_NAN_HOLE, SKIPS, ("check_for_nan_in_loss_and_grad: True", ""), 1),
+    (MindFormersCode.SKIP_SEES_SOME_STEPS, SKIPS, ("sink_size: 1", "sink_size: 2"), 5),
+    (MindFormersCode.HEALTH_NEEDS_STAGES, MONITORS, ("pipeline_stage: 2", "pipeline_stage: 1"), 4),
+    (MindFormersCode.HEALTH_NEEDS_STAGES, MONITORS, ("use_parallel: True", "use_parallel: False"), 4),
+    (MindFormersCode.HEALTH_NEEDS_STAGES, MONITORS, (", pipeline_stage: 2", ""), 1),
+    (MindFormersCode.HEALTH_NEEDS_SLICES, MONITORS, ("full_batch: False", "full_batch: True"), 3),
+    (MindFormersCode.HEALTH_NEEDS_SLICES, MONITORS, ("full_batch: False, ", ""), 1),
+    (MindFormersCode.HEALTH_NEEDS_MODEL_SIZE, MONITORS, ("hidden_size: 64, ", ""), 6),
+    (MindFormersCode.HEALTH_NEEDS_MODEL_SIZE, MONITORS, ("vocab_size: 100", "vocab_size:"), 6),
     (Code.KEEPS_ONE_CHECKPOINT, SAVES, ("keep_checkpoint_max: 2", "keep_checkpoint_max: 1"), 5),
-    (Code.SAVE_FORMAT_DIFFERS, SAVES, ("load_ckpt_format: safetensors", "load_ckpt_format: ckpt"), 6),
-    (Code.SAVE_FORMAT_DIFFERS, SAVES, ("load_ckpt_format: safetensors", ""), 6),
-    (Code.REDUNDANCY_NEEDS_SAFETENSORS, SAVES, ("checkpoint_format: safetensors", "checkpoint_format: ckpt"), 7),
-    (Code.REDUNDANCY_NEEDS_SAFETENSORS, SAVES, ("checkpoint_format: safetensors", "x: 1"), 7),
-    (Code.ASYNC_SAVE_LAGS, SAVES, ("async_save: False", "async_save: True"), 8),
-    (Code.RESUME_BY_MTIME, STARTS, ("timestamp_ckpt: False", "timestamp_ckpt: True"), 6),
-    (Code.YAML_ODD_NUMBER, SPELLS, ("seed: 10", "seed: 010"), 1),
-    (Code.YAML_ODD_NUMBER, SPELLS, ("'010'", "12:30:00"), 2),
-    (Code.YAML_NONE_IS_TEXT, SPELLS, ("null", "None"), 3),
-    (Code.UNKNOWN_KEY, SPELLS, ("monitor_on", "monitor_onn"), 4),
-    (Code.UNKNOWN_KEY, SPELLS, ("expert_num", "zzz"), 5),
+    (MindFormersCode.SAVE_FORMAT_DIFFERS, SAVES, ("load_ckpt_format: safetensors", "load_ckpt_format: ckpt"), 6),
+    (MindFormersCode.SAVE_FORMAT_DIFFERS, SAVES, ("load_ckpt_format: safetensors", ""), 6),
+    (
+        MindFormersCode.REDUNDANCY_NEEDS_SAFETENSORS,
+        SAVES,
+        ("checkpoint_format: safetensors", "checkpoint_format: ckpt"),
+        7,
+    ),
+    (MindFormersCode.REDUNDANCY_NEEDS_SAFETENSORS, SAVES, ("checkpoint_format: safetensors", "x: 1"), 7),
+    (MindFormersCode.ASYNC_SAVE_LAGS, SAVES, ("async_save: False", "async_save: True"), 8),
+    (MindFormersCode.RESUME_BY_MTIME, STARTS, ("timestamp_ckpt: False", "timestamp_ckpt: True"), 6),
+    (MindFormersCode.YAML_ODD_NUMBER, SPELLS, ("seed: 10", "seed: 010"), 1),
+    (MindFormersCode.YAML_ODD_NUMBER, SPELLS, ("'010'", "12:30:00"), 2),
+    (MindFormersCode.YAML_NONE_IS_TEXT, SPELLS, ("null", "None"), 3),
+    (MindFormersCode.UNKNOWN_KEY, SPELLS, ("monitor_on", "monitor_onn"), 4),
+    (MindFormersCode.UNKNOWN_KEY, SPELLS, ("expert_num", "zzz"), 5),
 ]
 
 NOTES = {
-    Code.SKIP_NAN_HOLE, Code.SKIP_SEES_SOME_STEPS, Code.SAVE_FORMAT_DIFFERS, Code.ASYNC_SAVE_LAGS, Code.RESUME_BY_MTIME,
-    Code.YAML_NONE_IS_TEXT,
-}  # fmt: skip
+    MindFormersCode.SKIP_NAN_HOLE,
+    MindFormersCode.SKIP_SEES_SOME_STEPS,
+    MindFormersCode.SAVE_FORMAT_DIFFERS,
+    MindFormersCode.ASYNC_SAVE_LAGS,
+    MindFormersCode.RESUME_BY_MTIME,
+    MindFormersCode.YAML_NONE_IS_TEXT,
+}
 
 
 def findings(text: str) -> list[Finding]:
@@ -189,7 +209,7 @@ def test_what_breaks_a_rule_is_found_on_its_line(code: Row, healthy: str, change
     found = [finding for finding in findings(broken) if finding.code is code]
     assert [(finding.line, finding.path) for finding in found] == [(line, "base.yaml")]
     assert found[0].remedy
-    if code is not Code.LOCAL_NORM_MISSING:
+    if code is not MindFormersCode.LOCAL_NORM_MISSING:
         assert found[0].severity is (Severity.NOTE if code in NOTES else Severity.SUSPECT)
 
 
@@ -249,19 +269,22 @@ def test_what_only_looks_like_a_broken_config_is_left_alone(text: str) -> None:
 
 def test_the_local_norm_is_a_note_where_only_the_documentation_asks_for_it() -> None:
     (found,) = findings(SKIPS.replace(", local_norm: True", ""))
-    assert (found.code, found.severity) == (Code.LOCAL_NORM_MISSING, Severity.NOTE)
+    assert (found.code, found.severity) == (MindFormersCode.LOCAL_NORM_MISSING, Severity.NOTE)
     assert findings(MONITORS.replace("local_norm: True", "x: 1"))[0].severity is Severity.SUSPECT
 
 
 def test_a_threshold_of_health_that_is_not_set_is_a_note() -> None:
     (found,) = findings(MEASURED.replace("embedding_local_norm_threshold: 270.0", "keep_checkpoint_max: 3"))
-    assert (found.code, found.severity, found.line) == (Code.THRESHOLD_TOO_LOW, Severity.NOTE, 1)
+    assert (found.code, found.severity, found.line) == (MindFormersCode.THRESHOLD_TOO_LOW, Severity.NOTE, 1)
     assert "calibrate" in str(found.remedy)
 
 
 def test_the_health_monitor_of_the_newer_layout_is_switched_on_by_its_threshold() -> None:
     text = "monitor_config: {health_checkpoint: {embedding_local_norm_threshold: 270.0}}\n"
-    assert codes(text + "use_legacy_format: False\n") == {Code.HEALTH_NEEDS_STAGES, Code.HEALTH_NEEDS_SLICES}
+    assert codes(text + "use_legacy_format: False\n") == {
+        MindFormersCode.HEALTH_NEEDS_STAGES,
+        MindFormersCode.HEALTH_NEEDS_SLICES,
+    }
     assert codes(text) == set()
 
 
@@ -272,16 +295,16 @@ def test_a_misspelt_key_is_recognised() -> None:
 
 def test_what_is_missing_is_not_held_against_a_config_that_takes_settings_from_another_file() -> None:
     missing = SKIPS.replace("monitor_on: True, ", "")
-    assert Code.SKIP_UNWATCHED in codes(missing)
+    assert MindFormersCode.SKIP_UNWATCHED in codes(missing)
     assert codes(f"base_config: other.yaml\n{missing}".replace("threshold: 3.0", "threshold: 3")) == {
-        Code.THRESHOLD_NOT_FLOAT
+        MindFormersCode.THRESHOLD_NOT_FLOAT
     }
 
 
 def test_a_value_that_an_alias_brings_in_is_found_where_the_alias_stands() -> None:
     text = "shared: &shared\n  monitor_on: True\n  global_norm_spike_threshold: 3\nmonitor_config: *shared\n"
     found = findings(text)
-    assert [(finding.code, finding.line) for finding in found] == [(Code.THRESHOLD_NOT_FLOAT, 4)]
+    assert [(finding.code, finding.line) for finding in found] == [(MindFormersCode.THRESHOLD_NOT_FLOAT, 4)]
 
 
 def nested(path: str, value: str) -> str:

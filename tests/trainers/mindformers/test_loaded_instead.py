@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from ckpttool.core.domain.checkpoint import Rename
-from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.finding import Finding, Severity
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.domain.units import Rank
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
+from ckpttool.trainers.mindformers.findings import MindFormersCode
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
 from ckpttool.trainers.mindformers.load import LoadKeys
 from ckpttool.trainers.mindformers.loaded_instead import Start, loaded_instead
@@ -54,8 +55,8 @@ class TestBesideTheRanks:
 
     def test_what_ends_in_ckpt_beside_the_ranks_folders_is_loaded_instead(self) -> None:
         finding = only(self.beside("best.ckpt", "notes.txt"))
-        assert (finding.code, finding.path) == (Code.CKPT_BESIDE_RANKS, "best.ckpt")
-        assert only(self.beside("best.ckpt", config=None)).code is Code.CKPT_BESIDE_RANKS
+        assert (finding.code, finding.path) == (MindFormersCode.CKPT_BESIDE_RANKS, "best.ckpt")
+        assert only(self.beside("best.ckpt", config=None)).code is MindFormersCode.CKPT_BESIDE_RANKS
         assert "best.ckpt and 2 more like it" in only(self.beside("best.ckpt", "c.ckpt", ".hidden.ckpt")).message
 
     @pytest.mark.parametrize("name", ["best.safetensors", "best.ckpt.bak", "rank_0/best.ckpt", "ckpt", "BEST.CKPT"])
@@ -71,7 +72,7 @@ class TestBesideTheRanks:
             (LEGACY_LOAD, LOOSE_FILE_LAYOUT),
         ):
             found = start(load, layout=layout)
-            assert Code.CKPT_BESIDE_RANKS not in {
+            assert MindFormersCode.CKPT_BESIDE_RANKS not in {
                 one.code for one in loaded_instead(replace(found, inventory=replace(found.inventory, strays=strays)))
             }
 
@@ -94,7 +95,7 @@ class TestRankInPrefix:
     def test_mindformers_looks_for_another_name(self, prefix: str, rank: int, wanted: str) -> None:
         finding = only(self.of_prefix(prefix))
         there = f"rank_{rank}/{prefix}_rank_{rank}-15_2.ckpt"
-        assert (finding.code, finding.path) == (Code.PREFIX_HOLDS_RANK, there)
+        assert (finding.code, finding.path) == (MindFormersCode.PREFIX_HOLDS_RANK, there)
         assert f"on rank {rank} it looks for {wanted}, where" in finding.message
 
     @pytest.mark.parametrize("prefix", ["my_rank_model", "rank_7", "my_rank_", "llama-7b", "a_ranks_7"])
@@ -123,13 +124,13 @@ class TestNoOptimizer:
     @pytest.mark.parametrize("config", [FITS_NEWER, None])
     def test_an_iteration_without_one_is_found(self, config: TrainConfig | None) -> None:
         finding = only(self.newer(ShardRole.MODEL, config=config))
-        assert (finding.code, finding.path) == (Code.OPTIMIZER_MISSING, "15_2")
+        assert (finding.code, finding.path) == (MindFormersCode.OPTIMIZER_MISSING, "15_2")
 
     @pytest.mark.parametrize("switch", ["no_save_optim", "no_load_optim"])
     def test_where_the_config_means_it_it_is_a_note(self, switch: str) -> None:
         config = replace(FITS_NEWER, **{switch: True})  # type: ignore[arg-type]  # one of two switches
         (finding,) = loaded_instead(self.newer(ShardRole.MODEL, config=config))
-        assert (finding.code, finding.severity) == (Code.OPTIMIZER_MISSING, Severity.NOTE)
+        assert (finding.code, finding.severity) == (MindFormersCode.OPTIMIZER_MISSING, Severity.NOTE)
 
     def test_an_iteration_with_one_is_left_alone(self) -> None:
         assert loaded_instead(self.newer(ShardRole.MODEL, ShardRole.OPTIMIZER, config=FITS_NEWER)) == ()
@@ -143,7 +144,7 @@ class TestPatterns:
     )
     def test_a_sign_of_a_pattern_in_a_path_is_found(self, load: LoadKeys, path: str, signs: str) -> None:
         finding = only(replace(start(load), load_path=path))
-        assert finding.code is Code.PATH_IS_PATTERN
+        assert finding.code is MindFormersCode.PATH_IS_PATTERN
         assert finding.message.startswith(f"{signs} in the path {path} makes")
 
     @pytest.mark.parametrize("path", ["/data/run]/checkpoint", "/data/{run},!~ 模型 $x/checkpoint", HERE])
@@ -153,7 +154,7 @@ class TestPatterns:
     def test_a_sign_in_the_file_name_is_found_too(self) -> None:
         name = "run[1]_rank_0-15_2.safetensors"
         finding = only(start(replace(SAFETENSORS_LOAD, resume_training=name)))
-        assert (finding.code, name in finding.message) == (Code.PATH_IS_PATTERN, True)
+        assert (finding.code, name in finding.message) == (MindFormersCode.PATH_IS_PATTERN, True)
         assert "rename the files" in str(finding.remedy)
 
 
@@ -162,7 +163,7 @@ class TestOneDevice:
 
     def test_safetensors_in_rank_folders_are_found(self) -> None:
         finding = only(replace(start(SAFETENSORS_LOAD), config=self.ALONE))
-        assert (finding.code, finding.path) == (Code.RANK_FOLDER_ON_ONE_DEVICE, "base.yaml")
+        assert (finding.code, finding.path) == (MindFormersCode.RANK_FOLDER_ON_ONE_DEVICE, "base.yaml")
 
     def test_a_switch_that_another_file_may_set_is_not_held_against_the_config(self) -> None:
         assert loaded_instead(replace(start(SAFETENSORS_LOAD), config=replace(FITS, use_parallel=None))) == ()
@@ -175,7 +176,7 @@ class TestFaultTolerance:
     @pytest.mark.parametrize("load", [LEGACY_LOAD, SAFETENSORS_LOAD, UNIFIED_LOAD])
     def test_a_switch_that_makes_mindformers_choose_by_time_is_found(self, load: LoadKeys, flags: str) -> None:
         finding = only(replace(start(load), config=self.LISTED, fault_tolerance=flags))
-        assert (finding.code, finding.path) == (Code.FAULT_TOLERANCE_PICKS, "base.yaml")
+        assert (finding.code, finding.path) == (MindFormersCode.FAULT_TOLERANCE_PICKS, "base.yaml")
         assert (f"resume_training: {load.resume_training}" in finding.message) is (load is not UNIFIED_LOAD)
 
     @pytest.mark.parametrize("flags", ["", "{TTP:0,UCE:0}", "{TRE:1,TSP:1}"])
@@ -197,12 +198,12 @@ class TestRedundancy:
 
     def test_shards_with_a_part_of_the_tensors_each_are_found_by_their_own_word(self) -> None:
         finding = only(replace(start(SAFETENSORS_LOAD), config=self.PARALLEL, deduplicated=True))
-        assert (finding.code, finding.path) == (Code.REDUNDANCY_NOT_LOADABLE, None)
+        assert (finding.code, finding.path) == (MindFormersCode.REDUNDANCY_NOT_LOADABLE, None)
 
     @pytest.mark.parametrize(("load", "said"), [(SAFETENSORS_LOAD, None), (LEGACY_LOAD, None), (LEGACY_LOAD, False)])
     def test_else_by_the_configs(self, load: LoadKeys, said: bool | None) -> None:
         finding = only(replace(start(load), config=self.REMOVES, deduplicated=said))
-        assert (finding.code, finding.path) == (Code.REDUNDANCY_NOT_LOADABLE, "base.yaml")
+        assert (finding.code, finding.path) == (MindFormersCode.REDUNDANCY_NOT_LOADABLE, "base.yaml")
 
     def test_what_can_be_loaded_is_left_alone(self) -> None:
         parts = replace(start(SAFETENSORS_LOAD), deduplicated=True)
@@ -227,14 +228,14 @@ class TestReslicing:
 
     def test_a_name_that_sorts_behind_the_chosen_one_would_be_taken(self) -> None:
         finding = only(self.of("15_2", "5_2"))
-        assert (finding.code, finding.path) == (Code.RESLICING_PICKS, "rank_0/llama_rank_0-15_2.ckpt")
+        assert (finding.code, finding.path) == (MindFormersCode.RESLICING_PICKS, "rank_0/llama_rank_0-15_2.ckpt")
         assert "in rank_0/ llama_rank_0-5_2.ckpt, not llama_rank_0-15_2.ckpt" in finding.message
-        assert only(self.of("15_2", strays=("rank_0/my.ckpt",))).code is Code.RESLICING_PICKS
+        assert only(self.of("15_2", strays=("rank_0/my.ckpt",))).code is MindFormersCode.RESLICING_PICKS
 
     def test_a_breakpoint_file_counts_like_any_other(self) -> None:
         start = self.of("15_2")
         path = "rank_3/llama_rank_3-20_2_breakpoint.ckpt"
-        beside = finding_of(Code.BREAKPOINT_FILE, Severity.NOTE, path)
+        beside = finding_of(MindFormersCode.BREAKPOINT_FILE, Severity.NOTE, path)
         assert only(replace(start, inventory=replace(start.inventory, findings=(beside,)))).path == (
             "rank_3/llama_rank_3-15_2.ckpt"
         )
@@ -247,7 +248,7 @@ class TestReslicing:
     @pytest.mark.parametrize("name", ["rank_0_bak", "rank_list.txt", "rank_", "rank_²"])
     def test_what_begins_like_a_ranks_folder_and_ends_in_no_number_ends_it(self, name: str) -> None:
         finding = only(self.of("15_2", strays=(name, "old")))
-        assert (finding.code, finding.path) == (Code.RESLICING_STOPS, name)
+        assert (finding.code, finding.path) == (MindFormersCode.RESLICING_STOPS, name)
         assert "ValueError" in finding.message
 
     def test_so_does_a_number_that_is_not_the_next(self) -> None:
@@ -255,7 +256,7 @@ class TestReslicing:
         gap = replace(found.inventory, folder_ranks=(*found.inventory.folder_ranks, Rank(7)))
         for start in (self.of("15_2", strays=("rank_old_2",)), replace(found, inventory=gap)):
             finding = only(start)
-            assert finding.code is Code.RESLICING_STOPS
+            assert finding.code is MindFormersCode.RESLICING_STOPS
             assert "FileNotFoundError" in finding.message
 
     def test_without_reslicing_and_for_safetensors_the_named_one_is_loaded(self) -> None:

@@ -14,6 +14,7 @@ import ckpttool
 from ckpttool.core.domain.finding import Code, Row, Severity
 from ckpttool.core.domain.verdict import VerdictWord
 from ckpttool.core.errors import ExitCode
+from ckpttool.trainers.mindformers.findings import MindFormersCode
 from tests.support.answers import (
     FIXTURES,
     chosen,
@@ -61,7 +62,7 @@ class TestNumbersSpelledOtherwise:
         answer = plan(tree.output)
         assert chosen(answer) == ("10_2", 20)
         (found,) = reasons(answer, "_1-15_2")
-        assert (found.code, found.severity, found.path) == (Code.SHARD_RESPELLED, Severity.DAMAGE, odd)
+        assert (found.code, found.severity, found.path) == (MindFormersCode.SHARD_RESPELLED, Severity.DAMAGE, odd)
         assert found.remedy == "rename it to rank_2/llama2_7b_rank_2_1-15_2.ckpt"
         rename(tree, f"checkpoint/{odd}", tree.shard(2, 15, 2, run=1))
         assert chosen(plan(tree.output)) == ("_1-15_2", 30)
@@ -74,7 +75,7 @@ class TestNumbersSpelledOtherwise:
         assert [shard.rank for shard in found.shards] == [0, 1, 2, 3]
         answer = plan(tree.output)
         assert chosen(answer) == ("_1-15_2", 30)
-        (note,) = coded(answer.findings, Code.SHARD_RESPELLED)
+        (note,) = coded(answer.findings, MindFormersCode.SHARD_RESPELLED)
         assert (note.severity, note.ranks) == (Severity.NOTE, (0, 1, 2, 3))
 
     def test_a_name_without_leading_zeros_is_nothing_odd(self, tmp_path: Path) -> None:
@@ -168,7 +169,7 @@ class TestFurtherSafetensors:
         card.file(f"checkpoint/{LAST}/{name}", model)
         answer = plan(card.output)
         assert chosen(answer) == ("iteration_00000010", 10)
-        found = coded(reasons(answer, LAST), Code.EXTRA_SAFETENSORS)
+        found = coded(reasons(answer, LAST), MindFormersCode.EXTRA_SAFETENSORS)
         assert [(one.path, one.severity) for one in found] == [(f"{LAST}/{name}", Severity.SUSPECT)]
         assert Code.STRAY_FILE not in codes(named(scanned(card.output), LAST).findings)
         card.remove(f"checkpoint/{LAST}/{name}")
@@ -178,7 +179,7 @@ class TestFurtherSafetensors:
     def test_what_glob_does_not_find_is_a_stray(self, card: TreeBuilder, name: str) -> None:
         card.file(f"checkpoint/{LAST}/{name}", b"x")
         assert chosen(plan(card.output)) == (LAST, 20)
-        assert Code.EXTRA_SAFETENSORS not in codes(named(scanned(card.output), LAST).findings)
+        assert MindFormersCode.EXTRA_SAFETENSORS not in codes(named(scanned(card.output), LAST).findings)
 
 
 class TestBehindAGo:
@@ -202,10 +203,10 @@ class TestBehindAGo:
 
     def test_weights_beside_the_ranks_are_loaded_into_every_rank(self, tree: TreeBuilder) -> None:
         tree.file("checkpoint/best.ckpt", (tree.output / tree.shard(0, 5, 2)).read_bytes())
-        assert self.asked(tree, self.config(tree)) == (ExitCode.DAMAGE, [Code.CKPT_BESIDE_RANKS])
+        assert self.asked(tree, self.config(tree)) == (ExitCode.DAMAGE, [MindFormersCode.CKPT_BESIDE_RANKS])
         answer = plan(tree.output)
         assert chosen(answer) == ("_1-15_2", 30)
-        (found,) = coded(answer.findings, Code.CKPT_BESIDE_RANKS)
+        (found,) = coded(answer.findings, MindFormersCode.CKPT_BESIDE_RANKS)
         assert found.remedy == f"move what ends in .ckpt out of {tree.checkpoint}"
         rename(tree, "checkpoint/best.ckpt", "best.ckpt")
         assert self.asked(tree, self.config(tree)) == (ExitCode.OK, [])
@@ -224,8 +225,8 @@ class TestBehindAGo:
         )
         newer = "use_legacy_format: False\n"
         config = self.config(tree, *sizes, more=newer)
-        assert self.asked(tree, config) == (ExitCode.DAMAGE, [Code.OPTIMIZER_MISSING])
-        assert codes(plan(tree.output).findings) == {Code.OPTIMIZER_MISSING}
+        assert self.asked(tree, config) == (ExitCode.DAMAGE, [MindFormersCode.OPTIMIZER_MISSING])
+        assert codes(plan(tree.output).findings) == {MindFormersCode.OPTIMIZER_MISSING}
         for meant in ("checkpoint:\n  no_save_optim: True\n", "checkpoint:\n  no_load_optim: True\n"):
             assert self.asked(tree, self.config(tree, *sizes, more=meant)) == (ExitCode.OK, [])
         by_callback = ("integrated_save: False", "save_optimizer: False")
@@ -239,6 +240,6 @@ class TestBehindAGo:
         question = ckpttool.TreeQuestion(path=str(card.output), config=ckpttool.read_config(path))
         answer = plan(card.output, tree=question)
         assert chosen(answer) == (LAST, 20)
-        assert Code.OPTIMIZER_MISSING in notes(answer)
+        assert MindFormersCode.OPTIMIZER_MISSING in notes(answer)
         card.remove(f"checkpoint/{LAST}/llama2_7b-model-0000000-0000001.safetensors")
         assert chosen(plan(card.output, tree=question)) == ("iteration_00000010", 10)

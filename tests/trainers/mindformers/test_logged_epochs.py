@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import ckpttool
-from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.finding import Finding, Severity
+from ckpttool.trainers.findings import TrainersCode
 from ckpttool.trainers.mindformers.logs import places
 from ckpttool.trainers.mindformers.logs.places import logged_epoch
 from tests.support.answers import FIXTURES, coded, plan
@@ -47,19 +48,19 @@ def done(tmp_path: Path) -> TreeBuilder:
 class TestAStart:
     def test_of_a_complete_training_with_sinks_stops_by_its_log(self, done: TreeBuilder) -> None:
         log(done.output, first=1, last=40, size=20)
-        (finding,) = coded(found(done), Code.TRAINING_COMPLETE)
+        (finding,) = coded(found(done), TrainersCode.TRAINING_COMPLETE)
         assert finding.severity is Severity.SUSPECT
         assert "all 2 epochs of 20 batches (the training log tells) are done" in finding.message
 
     def test_without_a_log_carries_its_condition(self, done: TreeBuilder) -> None:
-        (finding,) = coded(found(done), Code.TRAINING_COMPLETE)
+        (finding,) = coded(found(done), TrainersCode.TRAINING_COMPLETE)
         assert finding.severity is Severity.NOTE
         assert "if it has 20 batches or fewer" in finding.message
 
     def test_of_a_config_that_tells_the_data_s_size_goes_by_that(self, done: TreeBuilder) -> None:
         log(done.output, first=1, last=40, size=20)
         data = "\ntrain_dataset: {data_loader: {type: BlendedMegatronDatasetDataLoader, sizes: [400, 0, 0]}}\n"
-        assert coded(found(done, data), Code.TRAINING_COMPLETE) == []
+        assert coded(found(done, data), TrainersCode.TRAINING_COMPLETE) == []
 
 
 class TestTheLogsLine:

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.core.domain.finding import Code, Finding, Row, Severity
+from ckpttool.core.domain.finding import Finding, Row, Severity
 from ckpttool.core.domain.plan import ResumePlan
 from ckpttool.core.domain.units import Step
+from ckpttool.trainers.findings import TrainersCode
+from ckpttool.trainers.mindformers.findings import MindFormersCode
 from ckpttool.trainers.mindformers.run_length import length_findings, run_length
 from ckpttool.trainers.mindformers.scalars import EpochStep, TrainState
 from ckpttool.trainers.mindformers.train_config import TrainConfig
@@ -64,7 +66,9 @@ def only(config: TrainConfig | None, plan: ResumePlan, code: Row, inventory: Inv
     (finding,) = told(config, plan, inventory)
     assert finding.code is code
     assert finding.severity is (
-        Severity.SUSPECT if code in {Code.TRAINING_COMPLETE, Code.SKIP_BEYOND_DATA} else Severity.NOTE
+        Severity.SUSPECT
+        if code in {TrainersCode.TRAINING_COMPLETE, MindFormersCode.SKIP_BEYOND_DATA}
+        else Severity.NOTE
     )
     assert finding.remedy
     assert (finding.path, finding.line) == ((None, None) if config is None else ("base.yaml", 7))
@@ -95,7 +99,7 @@ class TestAnOrdinaryResume:
         assert length.planned == length.left == length.due == per_epoch * epochs - step
         assert told(config, plan) == []
         done = saved(epochs, per_epoch, per_epoch * epochs)
-        only(config, planned(done, per_epoch * epochs), Code.TRAINING_COMPLETE)
+        only(config, planned(done, per_epoch * epochs), TrainersCode.TRAINING_COMPLETE)
 
     def test_a_smaller_batch_size_changes_no_end(self) -> None:
         """Real: 27 of 80 steps at 2 samples are 13 of 40 at 4; 27 more are trained."""
@@ -150,9 +154,9 @@ class TestWhatTellsTheBatchesOfAnEpoch:
 class TestATrainingThatIsComplete:
     def test_the_last_step_of_the_last_epoch_is_the_end(self) -> None:
         """Real, with sinks and without: the parameter 'epoch' must bigger than parameter 'initial_epoch'."""
-        finding = only(replace(PLAIN, epochs=4), planned(saved(4, 20, 80), 80), Code.TRAINING_COMPLETE)
+        finding = only(replace(PLAIN, epochs=4), planned(saved(4, 20, 80), 80), TrainersCode.TRAINING_COMPLETE)
         assert "step 80: all 4 epochs of 20 batches (the file names tell) are done" in finding.message
-        sized = only(replace(SIZED, epochs=4), planned(saved(40, 2, 80), 80, sink=2), Code.TRAINING_COMPLETE)
+        sized = only(replace(SIZED, epochs=4), planned(saved(40, 2, 80), 80, sink=2), TrainersCode.TRAINING_COMPLETE)
         assert "`sizes` has 41 samples" in sized.message
 
     def test_one_epoch_more_or_one_step_fewer_is_not(self) -> None:
@@ -162,18 +166,18 @@ class TestATrainingThatIsComplete:
         assert told(replace(SIZED, epochs=4), planned(saved(39, 2, 78), 78, sink=2)) == []
 
     def test_where_no_epoch_is_known_only_more_epochs_than_there_are_are_the_end(self) -> None:
-        only(replace(PLAIN, epochs=4), planned(saved(5, 1, 9, run=1), 9), Code.TRAINING_COMPLETE)
+        only(replace(PLAIN, epochs=4), planned(saved(5, 1, 9, run=1), 9), TrainersCode.TRAINING_COMPLETE)
         assert told(replace(PLAIN, epochs=None), planned(saved(5, 1, 9, run=1), 9)) == []
 
     def test_the_training_log_tells_it_with_sinks_and_without(self) -> None:
         done = planned(saved(40, 2, 80), 80, sink=2)
         (finding,) = length_findings(replace(SINKS, epochs=4), done, tree(done.point.checkpoint), 20)
-        assert (finding.code, finding.severity) == (Code.TRAINING_COMPLETE, Severity.SUSPECT)
+        assert (finding.code, finding.severity) == (TrainersCode.TRAINING_COMPLETE, Severity.SUSPECT)
         assert "all 4 epochs of 20 batches (the training log tells) are done" in finding.message
         assert not [*length_findings(replace(SINKS, epochs=5), done, tree(done.point.checkpoint), 20)]
         again = planned(saved(4, 20, 80, run=1), 80)
         (finding,) = length_findings(replace(PLAIN, epochs=4), again, tree(again.point.checkpoint), 20)
-        assert (finding.code, finding.severity) == (Code.TRAINING_COMPLETE, Severity.SUSPECT)
+        assert (finding.code, finding.severity) == (TrainersCode.TRAINING_COMPLETE, Severity.SUSPECT)
 
     def test_the_log_counts_batches_of_the_size_that_was_saved(self) -> None:
         """20 batches of 2 are 13 of 3; of 41 nobody knows whether there is one."""
@@ -184,16 +188,16 @@ class TestATrainingThatIsComplete:
     def test_with_sinks_of_unknown_epochs_the_condition_is_told(self) -> None:
         """Real: a ValueError where a GO had been given."""
         finding = told(replace(SINKS, epochs=4), planned(saved(40, 2, 80), 80, sink=2))[0]
-        assert (finding.code, finding.severity) == (Code.TRAINING_COMPLETE, Severity.NOTE)
+        assert (finding.code, finding.severity) == (TrainersCode.TRAINING_COMPLETE, Severity.NOTE)
         assert "if it has 20 batches or fewer, the training is done" in finding.message
         assert told(replace(SINKS, epochs=81), planned(saved(40, 2, 80), 80, sink=2)) == []
 
     def test_without_sinks_the_condition_is_told_in_the_last_epoch_alone(self) -> None:
         config = replace(PLAIN, epochs=4)
         last = told(config, planned(saved(4, 1, 9, run=1), 9))[0]
-        assert (last.code, last.severity) == (Code.TRAINING_COMPLETE, Severity.NOTE)
+        assert (last.code, last.severity) == (TrainersCode.TRAINING_COMPLETE, Severity.NOTE)
         assert "if epoch 4 ends at step 9, the training is done" in last.message
-        only(config, planned(saved(3, 1, 9, run=1), 9), Code.ENDS_ELSEWHERE)
+        only(config, planned(saved(3, 1, 9, run=1), 9), MindFormersCode.ENDS_ELSEWHERE)
         assert told(config, planned(saved(1, 9, 9), 9)) == []
         bare = replace(AT_48, scalars=TrainState(step_num=48).scalars)
         assert told(config, planned(bare, 48)) == []
@@ -202,7 +206,7 @@ class TestATrainingThatIsComplete:
         """The start stops all the same, but there are steps left, and another remedy."""
         plan = planned(saved(20, 2, 40), 40, sink=4)
         (finding,) = length_findings(replace(SINKS, sink_size=4, epochs=4), plan, tree(plan.point.checkpoint), 20)
-        assert finding.code is Code.TRAINING_COMPLETE
+        assert finding.code is TrainersCode.TRAINING_COMPLETE
         assert "pass for done at step 40 of 80" in finding.message
         assert (finding.remedy or "").startswith("keep data sinks and batch size as they were")
 
@@ -215,16 +219,16 @@ class TestADataSetOfAnotherSize:
 
     def test_that_grew_the_run_without_sinks_ends_before_its_epochs_do(self) -> None:
         """Real: 20 batches became 30, and it ends at step 90 of 120 without a word."""
-        finding = only(self.GROWN, self.PLAN, Code.ENDS_ELSEWHERE)
+        finding = only(self.GROWN, self.PLAN, MindFormersCode.ENDS_ELSEWHERE)
         assert "trains 40 more steps and ends at step 90, not at 120" in finding.message
         assert "raise runner_config.epochs by 1, and" in str(finding.remedy)
 
     def test_that_shrank_the_data_end_before_the_plan(self) -> None:
-        finding = only(replace(self.GROWN, dataset_samples=30), self.PLAN, Code.DATA_END_EARLY)
+        finding = only(replace(self.GROWN, dataset_samples=30), self.PLAN, MindFormersCode.DATA_END_EARLY)
         assert "plans 25 more steps, but the data give 10: at step 60" in finding.message
 
     def test_that_the_config_does_not_tell_the_end_carries_its_condition(self) -> None:
-        finding = only(replace(PLAIN, epochs=4), self.PLAN, Code.ENDS_ELSEWHERE)
+        finding = only(replace(PLAIN, epochs=4), self.PLAN, MindFormersCode.ENDS_ELSEWHERE)
         assert "ends at step 80 if an epoch still has 20 batches (the file names tell)" in finding.message
         assert "grown or shrunk" in finding.message
 
@@ -239,14 +243,14 @@ class TestDataAheadOfTheSteps:
     @pytest.mark.parametrize(("config", "chosen", "sink"), [(PLAIN, AT_48, None), (SIZED, AT_48_SINKS, 2)])
     def test_the_data_end_before_the_plan(self, config: TrainConfig, chosen: Checkpoint, sink: int | None) -> None:
         """Real: 72 steps, to 120, then an exception; with 10 epochs 112, to 160; with `stop_step: 72` exit 0."""
-        finding = only(config, planned(chosen, 88, sink=sink), Code.DATA_END_EARLY)
+        finding = only(config, planned(chosen, 88, sink=sink), MindFormersCode.DATA_END_EARLY)
         assert "plans 112 more steps, but the data give 72: at step 120" in finding.message
         assert "stop_step: 72}" in str(finding.remedy)
         assert "raised by 2 it can be 112, which ends at step 160" in str(finding.remedy)
 
     def test_within_the_epoch_that_was_begun_the_run_ends_with_its_data(self) -> None:
         """Real: 108 steps, to 156; with 9 epochs and `stop_step: 112` 112, to 160."""
-        finding = only(PLAIN, planned(AT_48, 52), Code.ENDS_ELSEWHERE)
+        finding = only(PLAIN, planned(AT_48, 52), MindFormersCode.ENDS_ELSEWHERE)
         assert "trains 108 more steps and ends at step 156, not at 160" in finding.message
         assert "raising runner_config.epochs by 1 and" in finding.message
         assert "stop_step: 112}" in str(finding.remedy)
@@ -254,13 +258,13 @@ class TestDataAheadOfTheSteps:
     def test_a_skip_behind_the_end_is_no_start(self) -> None:
         """Real: fails before the first step at 208, and `reset step must be less` means that 160 is too far."""
         for skip, epochs in ((160, 9), (208, 11)):
-            finding = only(PLAIN, planned(AT_48, skip), Code.SKIP_BEYOND_DATA)
+            finding = only(PLAIN, planned(AT_48, skip), MindFormersCode.SKIP_BEYOND_DATA)
             assert f"at least {epochs}" in str(finding.remedy)
-        only(PLAIN, planned(AT_48, 159), Code.DATA_END_EARLY)
+        only(PLAIN, planned(AT_48, 159), MindFormersCode.DATA_END_EARLY)
 
     @pytest.mark.parametrize("config", [SINKS, None])
     def test_where_no_epoch_is_known_it_is_told_without_the_end(self, config: TrainConfig | None) -> None:
-        finding = only(config, planned(AT_48_SINKS, 88, sink=2), Code.DATA_END_EARLY)
+        finding = only(config, planned(AT_48_SINKS, 88, sink=2), MindFormersCode.DATA_END_EARLY)
         assert "40 batches ahead of the steps" in finding.message
 
 
@@ -268,19 +272,19 @@ class TestDataBehindTheSteps:
     def test_without_sinks_whole_epochs_are_trained(self) -> None:
         """Real: 60 steps from 27 of 80, to 87; and 120 from 48 of 160, to 168."""
         sized = replace(PLAIN, dataset_samples=40)
-        finding = only(replace(sized, epochs=4), planned(saved(2, 7, 27), None), Code.ENDS_ELSEWHERE)
+        finding = only(replace(sized, epochs=4), planned(saved(2, 7, 27), None), MindFormersCode.ENDS_ELSEWHERE)
         assert "trains 60 more steps and ends at step 87, not at 80" in finding.message
         assert "not at 80, for it counts whole epochs of 20 batches" in finding.message
         assert (finding.remedy or "").startswith("give the callback `- {type: TrainCallBack, stop_step: 53}`")
-        assert "ends at step 168" in only(sized, planned(AT_48, None), Code.ENDS_ELSEWHERE).message
+        assert "ends at step 168" in only(sized, planned(AT_48, None), MindFormersCode.ENDS_ELSEWHERE).message
 
     def test_data_that_were_replaced_in_the_middle_of_an_epoch_end_in_the_middle_of_another(self) -> None:
         """Real: 102 steps, to 150."""
-        finding = only(replace(PLAIN, dataset_samples=40), planned(AT_48, 38), Code.ENDS_ELSEWHERE)
+        finding = only(replace(PLAIN, dataset_samples=40), planned(AT_48, 38), MindFormersCode.ENDS_ELSEWHERE)
         assert "trains 102 more steps and ends at step 150, not at 160" in finding.message
 
     def test_of_data_of_unknown_length_the_epochs_are_told(self) -> None:
-        finding = only(PLAIN, planned(AT_48, None), Code.ENDS_ELSEWHERE)
+        finding = only(PLAIN, planned(AT_48, None), MindFormersCode.ENDS_ELSEWHERE)
         assert "to the end of epoch 8: 5 or 6 epochs" in finding.message
         bare = replace(AT_48, scalars=TrainState(step_num=48).scalars)
         assert told(PLAIN, planned(bare, None)) == []

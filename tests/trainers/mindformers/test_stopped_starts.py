@@ -13,6 +13,8 @@ import ckpttool
 from ckpttool.core.domain.finding import Code, Row
 from ckpttool.core.domain.launch import Launch
 from ckpttool.core.errors import ExitCode
+from ckpttool.trainers.findings import TrainersCode
+from ckpttool.trainers.mindformers.findings import MindFormersCode
 from tests.support.answers import FIXTURES, preflighted
 from tests.support.commands import ask
 from tests.support.training_configs import read_train_config
@@ -50,7 +52,7 @@ def test_a_folder_named_like_a_pattern_stops_safetensors_alone(tmp_path: Path, c
     if fmt == "ckpt":
         assert preflighted(tree, config) == (ExitCode.OK, [])
     else:
-        assert stopped_by(tree, config) is Code.PATH_IS_PATTERN
+        assert stopped_by(tree, config) is MindFormersCode.PATH_IS_PATTERN
     assert preflighted(link, config) == (ExitCode.OK, [])
 
 
@@ -72,7 +74,7 @@ def test_saves_in_parts_cannot_be_loaded_in_data_parallel_mode(tmp_path: Path, c
     if removed == "False":
         assert preflighted(output, config, devices=4) == (ExitCode.OK, [])
     else:
-        assert stopped_by(output, config, devices=4) is Code.REDUNDANCY_NOT_LOADABLE
+        assert stopped_by(output, config, devices=4) is MindFormersCode.REDUNDANCY_NOT_LOADABLE
 
 
 def test_a_shard_that_cannot_be_asked_is_no_go_and_no_guess(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +94,7 @@ def test_fault_tolerance_stops_a_named_file(tmp_path: Path, config: Path, monkey
     """The environment is the command line's; the library is told."""
     output = shutil.copytree(FIXTURES / "sink2_ckpt" / "output", tmp_path / "output")
     assert preflighted(output, config) == (ExitCode.OK, [])
-    assert stopped_by(output, config, environment={"MS_ENABLE_TFT": "{TTP:1}"}) is Code.FAULT_TOLERANCE_PICKS
+    assert stopped_by(output, config, environment={"MS_ENABLE_TFT": "{TTP:1}"}) is MindFormersCode.FAULT_TOLERANCE_PICKS
     new = tmp_path / "new.yaml"
     line = ("launch", str(output), "--config", str(config), "--output", str(new))
     monkeypatch.setenv("MS_ENABLE_TFT", "{TTP:1,UCE:1}")
@@ -128,12 +130,12 @@ class TestATrainingThatIsOver:
     def test_its_last_checkpoint_is_nothing_to_resume(self, config: Path) -> None:
         """Five batches an epoch, as the names of the first run tell; the newest is step 20."""
         edited(config, *self.PLAIN, ("epochs: 2", "epochs: 4"))
-        assert stopped_by(self.TREE, config) is Code.TRAINING_COMPLETE
+        assert stopped_by(self.TREE, config) is TrainersCode.TRAINING_COMPLETE
         edited(config, ("epochs: 4", "epochs: 5"))
         assert preflighted(self.TREE, config) == (ExitCode.OK, [])
 
     @pytest.mark.parametrize(
-        ("samples", "code"), [(240, Code.TRAINING_COMPLETE), (247, Code.TRAINING_COMPLETE), (256, None)]
+        ("samples", "code"), [(240, TrainersCode.TRAINING_COMPLETE), (247, TrainersCode.TRAINING_COMPLETE), (256, None)]
     )
     def test_with_sinks_the_sizes_of_the_data_set_tell(self, config: Path, samples: int, code: Row | None) -> None:
         """Step 60 is the end of two epochs of 30 batches of 8 samples."""
@@ -152,9 +154,9 @@ def test_resliced_ckpt_files_are_taken_by_their_folder_alone(tmp_path: Path, con
     assert preflighted(output, config) == (ExitCode.OK, [])
     beside = output / "checkpoint" / "rank_2" / "zz.ckpt"
     shutil.copy(output / "checkpoint" / "rank_2" / "llama2_7b_rank_2-10_2.ckpt", beside)
-    assert stopped_by(output, config) is Code.RESLICING_PICKS
+    assert stopped_by(output, config) is MindFormersCode.RESLICING_PICKS
     edited(config, ("auto_trans_ckpt: True\n", ""))
     assert preflighted(output, config) == (ExitCode.OK, [])
     edited(config, ("load_checkpoint:", "auto_trans_ckpt: True\ntransform_process_num: 2\nload_checkpoint:"))
     beside.unlink()
-    assert stopped_by(output, config) is Code.RESLICING_PICKS
+    assert stopped_by(output, config) is MindFormersCode.RESLICING_PICKS

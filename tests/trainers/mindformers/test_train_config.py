@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from ckpttool.core.domain.finding import Code, Finding, Row, Severity
 from ckpttool.core.errors import CkptToolError, UsageError
 from ckpttool.core.formats.safe_yaml import parse_document
+from ckpttool.trainers.findings import TrainersCode
 from ckpttool.trainers.mindformers.config import train_config_of
+from ckpttool.trainers.mindformers.findings import MindFormersCode
 from ckpttool.trainers.mindformers.train_config import TrainConfig
 from tests.support.training_configs import read_train_config
 
@@ -68,7 +70,9 @@ class TestDefaults:
     def test_in_a_documented_place_that_stops_every_start_a_setting_is_found_in_a_real_shape(self) -> None:
         config = read_train_config(str(CONFIGS / "qwen3_safetensors.yaml"))
         assert (config.world_size, config.global_batch_size, config.global_batch_size_1_3) == (16, 64, 128)
-        assert [(finding.code, finding.line) for finding in config.findings] == [(Code.TRAINER_KEY_REFUSED, 17)]
+        assert [(finding.code, finding.line) for finding in config.findings] == [
+            (MindFormersCode.TRAINER_KEY_REFUSED, 17)
+        ]
 
 
 COUNTS = """
@@ -107,7 +111,7 @@ class TestSizes:
     def test_a_size_that_is_none_makes_the_product_unknown_and_is_found(self, bad: str) -> None:
         config = read(PARALLEL.replace("data_parallel: 4", f"data_parallel: {bad}"))
         assert (config.world_size, config.global_batch_size) == (None, None)
-        assert [finding.code for finding in config.findings] == [Code.CONFIG_WRONG_TYPE]
+        assert [finding.code for finding in config.findings] == [TrainersCode.CONFIG_WRONG_TYPE]
         assert config.findings[0].line == 3
         assert config.findings[0].severity is Severity.SUSPECT
 
@@ -116,7 +120,7 @@ class TestSizes:
     def test_each_count_must_be_one_of_at_least_1(self, key: str, value: str, is_wrong: bool) -> None:
         section, _, name = key.rpartition(".")
         text = f"{section}:\n  {name}: {value}\n" if section else f"{name}: {value}\n"
-        found = [each for each in read(text).findings if each.code is Code.CONFIG_WRONG_TYPE]
+        found = [each for each in read(text).findings if each.code is TrainersCode.CONFIG_WRONG_TYPE]
         assert [(each.line, each.severity) for each in found] == (
             [(2 if section else 1, Severity.SUSPECT)] if is_wrong else []
         )
@@ -125,7 +129,7 @@ class TestSizes:
     @pytest.mark.parametrize(("value", "is_wrong"), [("0", True), ("-1", True), ("1", False), ("null", False)])
     def test_what_saves_saves_every_so_many_steps_and_keeps_some(self, name: str, value: str, is_wrong: bool) -> None:
         text = f"callbacks:\n  - type: MFLossMonitor\n  - type: CheckpointMonitor\n    {name}: {value}\n"
-        found = [each for each in read(text).findings if each.code is Code.CONFIG_WRONG_TYPE]
+        found = [each for each in read(text).findings if each.code is TrainersCode.CONFIG_WRONG_TYPE]
         assert [each.line for each in found] == ([4] if is_wrong else [])
 
     @pytest.mark.parametrize(
@@ -152,7 +156,7 @@ class TestSizes:
 
     @pytest.mark.parametrize("bad", ["0", "-2", "'2'", "2.5", "null"])
     def test_a_sink_size_that_is_none_is_found(self, bad: str) -> None:
-        assert only(f"runner_config: {{sink_size: {bad}}}").code is Code.CONFIG_WRONG_TYPE
+        assert only(f"runner_config: {{sink_size: {bad}}}").code is TrainersCode.CONFIG_WRONG_TYPE
 
 
 class TestLayout:
@@ -175,7 +179,7 @@ class TestNumbersReadAsText:
     )
     def test_an_exponent_without_point_or_sign_is_found_with_its_cure(self, text: str, right: str) -> None:
         finding = only(f"optimizer:\n  learning_rate: {text}\n")
-        assert (finding.code, finding.severity, finding.line) == (Code.CONFIG_WRONG_TYPE, Severity.SUSPECT, 2)
+        assert (finding.code, finding.severity, finding.line) == (TrainersCode.CONFIG_WRONG_TYPE, Severity.SUSPECT, 2)
         assert f"write {right}," in str(finding.remedy)
         assert isinstance(yaml.safe_load(right), float)
 
@@ -206,32 +210,32 @@ SLICED = "parallel_config: {{data_parallel: 4}}\nparallel: {{full_batch: False, 
     ("text", "code", "severity", "words"),
     [
         # A wrong type is a note where a launch writes the key itself.
-        ("auto_trans_ckpt: 'False'", Code.CONFIG_WRONG_TYPE, SUSPECT, ""),
-        ("use_parallel: 1", Code.CONFIG_WRONG_TYPE, SUSPECT, ""),
-        ("runner_config: {sink_mode: 'no'}", Code.CONFIG_WRONG_TYPE, SUSPECT, ""),
-        ("ignore_data_skip: 1", Code.CONFIG_WRONG_TYPE, NOTE, ""),
-        ("load_ckpt_format: .ckpt", Code.CONFIG_WRONG_TYPE, NOTE, ""),
-        ("load_ckpt_format: [ckpt]", Code.CONFIG_WRONG_TYPE, NOTE, ""),
-        ("resume_training: 'True'", Code.CONFIG_WRONG_TYPE, NOTE, ""),
-        ("resume_training: 1", Code.CONFIG_WRONG_TYPE, NOTE, ""),
-        ("data_skip_steps: '5'", Code.CONFIG_WRONG_TYPE, NOTE, ""),
-        ("data_skip_steps: -5", Code.CONFIG_WRONG_TYPE, NOTE, ""),
-        ("data_skip_steps: True", Code.CONFIG_WRONG_TYPE, NOTE, ""),
+        ("auto_trans_ckpt: 'False'", TrainersCode.CONFIG_WRONG_TYPE, SUSPECT, ""),
+        ("use_parallel: 1", TrainersCode.CONFIG_WRONG_TYPE, SUSPECT, ""),
+        ("runner_config: {sink_mode: 'no'}", TrainersCode.CONFIG_WRONG_TYPE, SUSPECT, ""),
+        ("ignore_data_skip: 1", TrainersCode.CONFIG_WRONG_TYPE, NOTE, ""),
+        ("load_ckpt_format: .ckpt", TrainersCode.CONFIG_WRONG_TYPE, NOTE, ""),
+        ("load_ckpt_format: [ckpt]", TrainersCode.CONFIG_WRONG_TYPE, NOTE, ""),
+        ("resume_training: 'True'", TrainersCode.CONFIG_WRONG_TYPE, NOTE, ""),
+        ("resume_training: 1", TrainersCode.CONFIG_WRONG_TYPE, NOTE, ""),
+        ("data_skip_steps: '5'", TrainersCode.CONFIG_WRONG_TYPE, NOTE, ""),
+        ("data_skip_steps: -5", TrainersCode.CONFIG_WRONG_TYPE, NOTE, ""),
+        ("data_skip_steps: True", TrainersCode.CONFIG_WRONG_TYPE, NOTE, ""),
         # 0 means unset.
-        ("data_skip_steps: 0", Code.CONFIG_KEY_IGNORED, NOTE, "ignore_data_skip"),
-        ("model: {data_skip_steps: 5}\ndata_skip_steps: 5", Code.CONFIG_KEY_IGNORED, NOTE, ""),
-        ("model: {data_skip_steps: 5}\ndata_skip_steps: 6", Code.CONFIG_KEY_IGNORED, SUSPECT, ""),
-        ("trainer: {type: x, auto_register: m.T, data_skip_steps: 5}", Code.CONFIG_KEY_IGNORED, SUSPECT, ""),
-        ("sink_size: 2", Code.CONFIG_KEY_IGNORED, SUSPECT, "_config:"),
-        ("batch_size: 4", Code.CONFIG_KEY_IGNORED, SUSPECT, "_config:"),
-        ("data_parallel: 2", Code.CONFIG_KEY_IGNORED, SUSPECT, "_config:"),
-        ("epochs: 2", Code.CONFIG_KEY_IGNORED, SUSPECT, "_config:"),
+        ("data_skip_steps: 0", TrainersCode.CONFIG_KEY_IGNORED, NOTE, "ignore_data_skip"),
+        ("model: {data_skip_steps: 5}\ndata_skip_steps: 5", TrainersCode.CONFIG_KEY_IGNORED, NOTE, ""),
+        ("model: {data_skip_steps: 5}\ndata_skip_steps: 6", TrainersCode.CONFIG_KEY_IGNORED, SUSPECT, ""),
+        ("trainer: {type: x, auto_register: m.T, data_skip_steps: 5}", TrainersCode.CONFIG_KEY_IGNORED, SUSPECT, ""),
+        ("sink_size: 2", TrainersCode.CONFIG_KEY_IGNORED, SUSPECT, "_config:"),
+        ("batch_size: 4", TrainersCode.CONFIG_KEY_IGNORED, SUSPECT, "_config:"),
+        ("data_parallel: 2", TrainersCode.CONFIG_KEY_IGNORED, SUSPECT, "_config:"),
+        ("epochs: 2", TrainersCode.CONFIG_KEY_IGNORED, SUSPECT, "_config:"),
         ("use_legacy_format: True\ncheckpoint: {save_max: 3}", Code.CONFIG_DISAGREES, NOTE, ""),
-        ("parallel_config: {micro_batch_num: 4}", Code.CONFIG_KEY_IGNORED, NOTE, ""),
-        (STEPS, Code.CONFIG_KEY_IGNORED, NOTE, "without use_parallel"),
+        ("parallel_config: {micro_batch_num: 4}", TrainersCode.CONFIG_KEY_IGNORED, NOTE, ""),
+        (STEPS, TrainersCode.CONFIG_KEY_IGNORED, NOTE, "without use_parallel"),
         (
             f"{STEPS}use_parallel: True\nparallel_config: {{pipeline_stage: 2}}\n",
-            Code.CONFIG_KEY_IGNORED,
+            TrainersCode.CONFIG_KEY_IGNORED,
             NOTE,
             "with pipeline stages",
         ),
@@ -289,7 +293,7 @@ class TestPlaces:
     @pytest.mark.parametrize("section", ["runner_config", "parallel_config", "checkpoint", "model"])
     def test_resume_training_in_a_section_is_suspect(self, section: str) -> None:
         finding = only(f"{section}:\n  resume_training: True\n")
-        assert (finding.code, finding.severity, finding.line) == (Code.CONFIG_KEY_IGNORED, Severity.SUSPECT, 2)
+        assert (finding.code, finding.severity, finding.line) == (TrainersCode.CONFIG_KEY_IGNORED, Severity.SUSPECT, 2)
         assert ("KeyError" in finding.message) is section.endswith("_config")
 
     @pytest.mark.parametrize(
@@ -309,10 +313,10 @@ class TestPlaces:
         ],
     )
     def test_any_key_of_the_trainer_but_two_stops_every_start(self, text: str, remedy: str) -> None:
-        (finding,) = [each for each in findings(text) if each.code is Code.TRAINER_KEY_REFUSED]
+        (finding,) = [each for each in findings(text) if each.code is MindFormersCode.TRAINER_KEY_REFUSED]
         assert (finding.severity, finding.line, finding.remedy) == (Severity.SUSPECT, 2, remedy)
         assert "every start ends in a TypeError" in finding.message
-        assert not [each for each in findings(text) if each.code is Code.CONFIG_KEY_IGNORED]
+        assert not [each for each in findings(text) if each.code is TrainersCode.CONFIG_KEY_IGNORED]
 
 
 class TestDisagreements:
@@ -380,7 +384,7 @@ class TestHostileYaml:
 def test_a_value_as_long_as_a_file_is_not_repeated_in_full() -> None:
     text = f"parallel: {{full_batch: False, dataset_strategy: [[{'x' * 100_000}, 1]]}}\nlr: {'1' * 90_000}e5\n"
     findings = read(text).findings
-    assert {Code.CONFIG_DISAGREES, Code.CONFIG_WRONG_TYPE} <= {finding.code for finding in findings}
+    assert {Code.CONFIG_DISAGREES, TrainersCode.CONFIG_WRONG_TYPE} <= {finding.code for finding in findings}
     assert all(len(f"{one.message}{one.expected}{one.actual}{one.remedy}") < 4100 for one in findings)
     assert any(one.message.startswith("`dataset_strategy` slices the data xx") for one in findings)
     assert any(one.message.endswith("stop unless they are equal") for one in findings)

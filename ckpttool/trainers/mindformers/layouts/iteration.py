@@ -63,6 +63,7 @@ from ckpttool.trainers.common.listed import (
 )
 from ckpttool.trainers.common.tracker_file import tracked_step, tracker_naming, tracker_pointer
 from ckpttool.trainers.listing import Listing
+from ckpttool.trainers.mindformers.findings import MindFormersCode
 from ckpttool.trainers.mindformers.layouts.names import (
     BESIDE_THE_SAVES,
     ITERATION,
@@ -326,7 +327,7 @@ def _extra_safetensors(folder: str, prefix: str, names: Iterable[str]) -> list[F
     read = [name for name in names if name.endswith(".safetensors") and not name.startswith(".")]
     return [
         suspect(
-            Code.EXTRA_SAFETENSORS,
+            MindFormersCode.EXTRA_SAFETENSORS,
             "a single card's checkpoint has no metadata.json, so MindFormers reads every *.safetensors here as "
             "a part of it, this one too, and stops where it finds a parameter twice",
             path=f"{folder}/{name}",

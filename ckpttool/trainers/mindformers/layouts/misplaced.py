@@ -12,6 +12,7 @@ from ckpttool.core.domain.units import MAX_RANKS, Rank
 from ckpttool.core.formats import FORMATS
 from ckpttool.core.formats.front import HEAD_BYTES
 from ckpttool.core.storage.base import Storage
+from ckpttool.trainers.mindformers.findings import MindFormersCode
 
 _MOST_OPENED = 256
 """Files of other ranks' names, those of the highest ranks: they decide how many ranks there are."""
@@ -58,7 +59,7 @@ class Misplaced:
             remedy = f"make {folder}/ where it is not there, and move the file to {self.target}"
         else:
             code, message, effect = (
-                Code.SHARD_RESPELLED,
+                MindFormersCode.SHARD_RESPELLED,
                 "is called otherwise than the other ranks'",
                 f"looks for {name}",
             )

@@ -23,6 +23,7 @@ from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import stamped
 from ckpttool.trainers.listing import Listing
+from ckpttool.trainers.mindformers.findings import MindFormersCode
 from ckpttool.trainers.mindformers.layouts.names import (
     RANK_LAYOUT,
     RANK_MARK,
@@ -242,13 +243,13 @@ def _summaries(checkpoints: Iterable[Checkpoint], unfinished: Mapping[tuple[str,
 
 _KINDS: dict[FileKind, tuple[Row, str]] = {
     FileKind.BREAKPOINT: (
-        Code.BREAKPOINT_FILE,
+        MindFormersCode.BREAKPOINT_FILE,
         "a file saved while an exception unwound is no checkpoint: it stores the step within the epoch",
     ),
     FileKind.IN_PROGRESS: (Code.IN_PROGRESS, "a temporary file: a save is under way, or was cut off"),
     FileKind.OTHER_RANK: (Code.NAME_DISAGREES, "a file of another rank is not counted for this one"),
     FileKind.RESPELLED: (
-        Code.SHARD_RESPELLED,
+        MindFormersCode.SHARD_RESPELLED,
         "MindFormers writes no leading zeros and looks for no such name: not counted",
     ),
     FileKind.NETWORK: (Code.STRAY_FILE, "network weights without optimizer state are no checkpoint to resume from"),
@@ -320,7 +321,7 @@ def meta_findings(
             if id(folder) not in reported
         ]
         message = f"these ranks' meta.json is not at {names[newest_saved]}, where others' is"
-        findings += [_meta_finding(Code.META_DISAGREES, Severity.NOTE, message, lagging)] if lagging else []
+        findings += [_meta_finding(MindFormersCode.META_DISAGREES, Severity.NOTE, message, lagging)] if lagging else []
     return findings
 
 
@@ -351,7 +352,7 @@ def _judge_meta(
     if meta is None:
         if any(finding.code is Code.META_UNREADABLE for finding in folder.findings):
             return None, None
-        return None, (Code.META_MISSING, Severity.NOTE, "no meta.json; the shards tell the step instead")
+        return None, (MindFormersCode.META_MISSING, Severity.NOTE, "no meta.json; the shards tell the step instead")
     try:
         record = parse_meta(meta, where="meta.json")
     except ParseError as error:
@@ -375,15 +376,15 @@ def _compare(
     named = parse_shape(shape)
     if named.kind is not FileKind.CHECKPOINT or named.position != record.position:
         message = f"meta.json names {record.position} but a file that is not of that save"
-        return Code.META_DISAGREES, Severity.NOTE, message
+        return MindFormersCode.META_DISAGREES, Severity.NOTE, message
     at, newest_here = (_label(name, name.position, alignment) for name in (named, newest_name))
     if shape not in folder.shapes:
         if at == newest_here:  # of another prefix or format: the files' own names tell them apart
             at, newest_here = (name.replace(RANK_MARK, "N") for name in (shape, newest_shape))
         message = f"meta.json is at {at}, but its file is not there; the newest here is {newest_here}"
-        return Code.META_AHEAD, Severity.NOTE, message
+        return MindFormersCode.META_AHEAD, Severity.NOTE, message
     if shape != newest_shape and (named.run, named.position) != (newest_name.run, newest_name.position):
-        return Code.META_BEHIND, Severity.NOTE, f"meta.json is at {at}, but {newest_here} was saved after it"
+        return MindFormersCode.META_BEHIND, Severity.NOTE, f"meta.json is at {at}, but {newest_here} was saved after it"
     return None
 
 

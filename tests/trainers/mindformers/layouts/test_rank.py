@@ -15,6 +15,7 @@ from ckpttool.core.domain.shard import FormatName
 from ckpttool.core.storage.base import LOST_LINK_REMEDY, Entry, Kind
 from ckpttool.core.storage.local import LocalStorage
 from ckpttool.trainers.listing import list_root
+from ckpttool.trainers.mindformers.findings import MindFormersCode
 from ckpttool.trainers.mindformers.layouts.pointers import META_LIMIT
 from ckpttool.trainers.mindformers.layouts.rank import MindFormersRank
 from ckpttool.trainers.mindformers.scalars import TrainState, state_of
@@ -76,7 +77,7 @@ class TestOtherFiles:
     @pytest.mark.parametrize(
         ("name", "code", "stray"),
         [
-            ("llama2_7b_rank_2-20_2_breakpoint.ckpt", Code.BREAKPOINT_FILE, False),
+            ("llama2_7b_rank_2-20_2_breakpoint.ckpt", MindFormersCode.BREAKPOINT_FILE, False),
             ("llama2_7b_rank_2-20_2.tmp", Code.IN_PROGRESS, False),
             ("tmpabcd1234", Code.IN_PROGRESS, False),
             ("llama2_7b_rank_3-20_2.ckpt", Code.NAME_DISAGREES, True),
@@ -184,8 +185,11 @@ class TestMeta:
             ('{"last_epoch": 15, "last_epoch": 15, "last_step": 2, "last_ckpt_file": "x"}', Code.META_UNREADABLE),
             ('{"last_epoch": NaN, "last_step": 2, "last_ckpt_file": "x"}', Code.META_UNREADABLE),
             (" " * (META_LIMIT + 1), Code.META_UNREADABLE),
-            ('{"last_epoch": 15, "last_step": 2, "last_ckpt_file": "best.ckpt"}', Code.META_DISAGREES),
-            ('{"last_epoch": 9, "last_step": 2, "last_ckpt_file": "llama2_7b_rank_1-15_2.ckpt"}', Code.META_DISAGREES),
+            ('{"last_epoch": 15, "last_step": 2, "last_ckpt_file": "best.ckpt"}', MindFormersCode.META_DISAGREES),
+            (
+                '{"last_epoch": 9, "last_step": 2, "last_ckpt_file": "llama2_7b_rank_1-15_2.ckpt"}',
+                MindFormersCode.META_DISAGREES,
+            ),
         ],
     )
     def test_a_record_that_cannot_be_believed_is_a_note(self, tree: TreeBuilder, content: str, code: Row) -> None:
@@ -209,12 +213,12 @@ class TestMeta:
         for rank in range(4):
             tree.remove(tree.shard(rank, 15, 2))
         (found,) = local(tree).findings
-        assert (found.code, found.severity) == (Code.META_AHEAD, Severity.NOTE)
+        assert (found.code, found.severity) == (MindFormersCode.META_AHEAD, Severity.NOTE)
         assert "the newest here is 10_2" in found.message
 
     def test_a_record_behind_the_files_says_what_came_after(self) -> None:
         (found,) = scanned(FIXTURES / "async_ckpt" / "output").findings
-        assert found.code is Code.META_BEHIND
+        assert found.code is MindFormersCode.META_BEHIND
         assert found.message == "ranks 0-3: meta.json is at 10_2, but 15_2 was saved after it"
 
     def test_a_record_of_the_first_run_is_not_taken_for_one_of_the_second(self, tree: TreeBuilder) -> None:
@@ -223,7 +227,7 @@ class TestMeta:
         assert local(tree).findings == ()
         for rank in range(4):
             tree.meta(rank, 15, 2, f"llama2_7b_rank_{rank}-15_2.ckpt")
-        assert codes(local(tree).findings) == {Code.META_BEHIND}
+        assert codes(local(tree).findings) == {MindFormersCode.META_BEHIND}
 
     def test_a_record_is_told_by_the_checkpoints_names_with_their_runs(self, tree: TreeBuilder) -> None:
         tree.save(epoch=15, step=2, run=1)

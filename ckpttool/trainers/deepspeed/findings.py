@@ -1,0 +1,33 @@
+"""What only a config of DeepSpeed can get wrong."""
+
+from __future__ import annotations
+
+from ckpttool.core.findings import NOTE, Row, Rows
+
+
+class DeepSpeedCode(metaclass=Rows):
+    """What only a config of DeepSpeed can get wrong."""
+
+    UNIVERSAL_STAYS = Row(
+        "universal-stays",
+        weights=(NOTE,),
+        group="Rules about other trainers' configs",
+        headline="Every start goes back to the converted save",
+        meaning=(
+            "`checkpoint.load_universal` is meant for the one start after `ds_to_universal.py`. Where it stays, the "
+            "saves made since then are passed over at every further start."
+        ),
+        evidence=(
+            "Read in DeepSpeed 0.19.8: without a tag it goes by `latest_universal`, which only the converter writes."
+        ),
+        trainers={
+            "DeepSpeed": (
+                "Loads the converted save, without a word about newer ones; without that file it stops with a "
+                "ValueError."
+            ),
+        },
+        to_do=(
+            "Set it to false once the first save after the conversion is whole:",
+            "    ckpttool resolve DIR",
+        ),
+    )
