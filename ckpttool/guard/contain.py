@@ -128,7 +128,8 @@ class Containment:
         self._pending.add(part)
         first = part not in self._told
         self._told.add(part)
-        values = {"traceback": _last_lines(error)} if first else {}
+        trace = "".join(traceback.format_exception(error))[-_TRACEBACK_CHARACTERS:]
+        values = {"traceback": trace} if first else {}
         self.emit(GuardEventKind.GUARD_ERROR, step=self.step, part=part.name.lower(), error=one_line(error), **values)
 
 
@@ -158,7 +159,3 @@ def one_line(error: Exception) -> str:
     """Return what an exception is, and the beginning of what it says."""
     text = " ".join(str(error).split())[:300]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _last_lines(error: Exception) -> str:
-    return "".join(traceback.format_exception(error))[-_TRACEBACK_CHARACTERS:]

@@ -9,20 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.guarding import EventValue, GuardEventKind
-from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import UsageError
 from ckpttool.guard import randomness
 from ckpttool.guard.capture.compute import unwrapped
-from ckpttool.guard.gradients import EmbeddingNorm
 from ckpttool.guard.nested import is_sharded
 from ckpttool.guard.state_tree import Sharded, Unsaveable
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from ckpttool.core.formats.strict_json import Json, JsonObject
-    from ckpttool.guard.model.guarding import Emit
+    from ckpttool.guard.step import Guard
 
 Tree = dict[str, Any]
 
@@ -40,30 +36,6 @@ class Stateful(Protocol):
         ...
 
 
-class SavedGuard(Protocol):
-    """What is asked of a guard."""
-
-    step: Step
-    embedding: EmbeddingNorm
-
-    @property
-    def sinks(self) -> list[Emit]:
-        """Who is told of events."""
-        ...
-
-    def saved(self) -> JsonObject:
-        """Return everything that it remembers."""
-        ...
-
-    def restore(self, saved: Json) -> None:
-        """Remember it again."""
-        ...
-
-    def tell(self, kind: GuardEventKind, /, *, step: Step, **values: EventValue) -> None:
-        """Tell an event."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objects:
     """The objects of a training. A save and a resume must be handed the same ones."""
@@ -74,7 +46,7 @@ class Objects:
     scaler: Stateful | None
     loader: object
     """With `state_dict` and `load_state_dict`, as torchdata's `StatefulDataLoader`; None: the data are not in it."""
-    guard: SavedGuard | None
+    guard: Guard | None
     extra: MutableMapping[str, Any]
     """Values of one's own: one with a `state_dict` is asked for it, any other is saved as it is."""
 
@@ -105,7 +77,9 @@ class Objects:
             "loader": None if self.loader is None else _stateful(self.loader).state_dict(),
             "guard": None if self.guard is None else self.guard.saved(),
             "rng": randomness.states(),
-            "extra": {name: _extra(value) for name, value in self.extra.items()},
+            "extra": {
+                name: value.state_dict() if isinstance(value, Stateful) else value for name, value in self.extra.items()
+            },
         }
 
     def load(self, tree: Tree) -> None:
@@ -194,10 +168,6 @@ def _gone(part: str) -> UsageError:
     )
 
 
-def _extra(value: object) -> object:
-    return value.state_dict() if isinstance(value, Stateful) else value
-
-
 def _copied(value: object, parameter: Tensor) -> object:
     """Return a state that shares no memory with what was read."""
     if isinstance(value, Sharded):
@@ -215,7 +185,7 @@ def _like(value: object, current: object) -> object:
         return value
     from torch.distributed.tensor import DTensor, Shard
 
-    if not (is_sharded(current) if isinstance(current, Tensor) else False):
+    if not isinstance(current, Tensor) or not is_sharded(current):
         raise _other_shards(value, "is not sharded here")
     current = cast("DTensor", current)
     mesh = current.device_mesh

@@ -70,30 +70,27 @@ class WrongElement:
     """Its error, in multiples of what rounding can do; infinite where it is not finite and should be."""
 
 
-def _mm(args: Arguments, _kwargs: Keywords, c: Tensor) -> Product:
-    return Product(a=args[0][None], b=args[1][None], c=c[None])
+def _batched(matrix: Tensor) -> Tensor:
+    return matrix if matrix.dim() == 3 else matrix[None]  # noqa: PLR2004  [batch, rows, columns]
 
 
-def _addmm(args: Arguments, kwargs: Keywords, c: Tensor) -> Product:
+def _plain(args: Arguments, _kwargs: Keywords, c: Tensor) -> Product:
+    a, b = args
+    return Product(a=_batched(a), b=_batched(b), c=_batched(c))
+
+
+def _added(args: Arguments, kwargs: Keywords, c: Tensor) -> Product:
+    addend, a, b = args
     alpha, beta = kwargs.get("alpha", 1), kwargs.get("beta", 1)
-    return Product(a=args[1][None], b=args[2][None], c=c[None], addend=args[0], alpha=alpha, beta=beta)
-
-
-def _bmm(args: Arguments, _kwargs: Keywords, c: Tensor) -> Product:
-    return Product(a=args[0], b=args[1], c=c)
-
-
-def _baddbmm(args: Arguments, kwargs: Keywords, c: Tensor) -> Product:
-    alpha, beta = kwargs.get("alpha", 1), kwargs.get("beta", 1)
-    return Product(a=args[1], b=args[2], c=c, addend=args[0], alpha=alpha, beta=beta)
+    return Product(a=_batched(a), b=_batched(b), c=_batched(c), addend=addend, alpha=alpha, beta=beta)
 
 
 PRODUCTS: Mapping[object, Callable[[Arguments, Keywords, Tensor], Product]] = MappingProxyType(
     {
-        torch.ops.aten.mm.default: _mm,
-        torch.ops.aten.addmm.default: _addmm,
-        torch.ops.aten.bmm.default: _bmm,
-        torch.ops.aten.baddbmm.default: _baddbmm,
+        torch.ops.aten.mm.default: _plain,
+        torch.ops.aten.addmm.default: _added,
+        torch.ops.aten.bmm.default: _plain,
+        torch.ops.aten.baddbmm.default: _added,
     }
 )
 """Operation -> how its arguments and its result are a product."""

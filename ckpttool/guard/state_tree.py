@@ -17,8 +17,8 @@ import re
 import struct
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -344,56 +344,63 @@ class _Reader:
         if not isinstance(tree, dict):
             return tree
         tag = next(iter(tree), "")
-        read = self._READERS.get(tag)
-        if read is None:
-            raise UnreadableState(f"an object that begins with {tag!a:.40} is none that ckpttool writes")
         try:
-            return read(self, tree)
+            return self._tagged(tag, tree)
+        except UnreadableState:
+            raise
         except (ParseError, TypeError, ValueError, RuntimeError, OverflowError) as error:
-            if isinstance(error, UnreadableState):
-                raise
             raise UnreadableState(f"{tag}: {error}") from None
 
-    def _mapping(self, tree: JsonObject) -> object:
-        tag = next(iter(tree))
-        rows = [(key, self.value(item)) for key, item in as_object(tree[tag]).items()]
-        return dict(rows) if tag == "dict" else OrderedDict(rows)
-
-    def _pairs(self, tree: JsonObject) -> object:
-        tag = next(iter(tree))
-        pairs = [as_list(pair) for pair in as_list(tree[tag])]
-        rows = [(self.value(key), self.value(item)) for key, item in pairs]
-        return dict(rows) if tag == "dict_pairs" else OrderedDict(rows)
-
-    def _tuple(self, tree: JsonObject) -> object:
-        return tuple(self.value(item) for item in get_list(tree, "tuple"))
-
-    def _size(self, tree: JsonObject) -> object:
-        return torch.Size(_integers(tree, "size"))
-
-    def _float(self, tree: JsonObject) -> object:
-        text = get_str(tree, "float")
-        if text in _WORDS:
-            return float(text)
-        if _NAN_BITS.fullmatch(text) is None:
-            raise ParseError(f"expected bits of a NaN, found {text!a:.40}")
-        value: float = struct.unpack(">d", bytes.fromhex(text))[0]
-        return value
-
-    def _bytes(self, tree: JsonObject) -> object:
-        return base64.b64decode(get_str(tree, "bytes"), validate=True)
-
-    def _dtype(self, tree: JsonObject) -> object:
-        name = get_str(tree, "dtype")
-        if name not in _DTYPES:
-            raise ParseError(f"this torch has no {name!a:.40}")
-        return _DTYPES[name]
-
-    def _device(self, tree: JsonObject) -> object:
-        return torch.device(get_str(tree, "device"))
-
-    def _numpy_dtype(self, tree: JsonObject) -> object:
-        return _read_array_type(tree, "numpy_dtype")
+    def _tagged(self, tag: str, tree: JsonObject) -> object:  # noqa: C901, PLR0911, PLR0912  one for each tag
+        match tag:
+            case "dict" | "ordered":
+                rows = [(key, self.value(item)) for key, item in as_object(tree[tag]).items()]
+                return dict(rows) if tag == "dict" else OrderedDict(rows)
+            case "dict_pairs" | "ordered_pairs":
+                keyed = [as_list(pair) for pair in as_list(tree[tag])]
+                pairs = [(self.value(key), self.value(item)) for key, item in keyed]
+                return dict(pairs) if tag == "dict_pairs" else OrderedDict(pairs)
+            case "tuple":
+                return tuple(self.value(item) for item in get_list(tree, tag))
+            case "size":
+                return torch.Size(_integers(tree, tag))
+            case "float":
+                text = get_str(tree, tag)
+                if text in _WORDS:
+                    return float(text)
+                if _NAN_BITS.fullmatch(text) is None:
+                    raise ParseError(f"expected bits of a NaN, found {text!a:.40}")
+                return struct.unpack(">d", bytes.fromhex(text))[0]
+            case "bytes":
+                return base64.b64decode(get_str(tree, tag), validate=True)
+            case "dtype":
+                name = get_str(tree, tag)
+                if name not in _DTYPES:
+                    raise ParseError(f"this torch has no {name!a:.40}")
+                return _DTYPES[name]
+            case "device":
+                return torch.device(get_str(tree, tag))
+            case "numpy_dtype":
+                return _read_array_type(tree, tag)
+            case "tensor":
+                return self._tensor(tree)
+            case "sharded":
+                return Sharded(
+                    local=self._tensor(get_object(tree, tag)),
+                    shape=_integers(tree, "shape"),
+                    stride=_integers(tree, "stride"),
+                    mesh_shape=_integers(tree, "mesh_shape"),
+                    mesh_names=tuple(as_str(name) for name in get_list(tree, "mesh_names")),
+                    placements=tuple(_placement(placement) for placement in get_list(tree, "placements")),
+                    device_type=get_str(tree, "device_type"),
+                )
+            case "array" | "scalar":
+                kind = _read_array_type(tree, "of")
+                content = self._stored(tree, tag).contiguous().view(torch.uint8).numpy()
+                array = content.copy().view(kind).reshape(_integers(tree, "shape"))
+                return array if tag == "array" else array[()]
+            case _:
+                raise UnreadableState(f"an object that begins with {tag!a:.40} is none that ckpttool writes")
 
     def _tensor(self, tree: JsonObject) -> torch.Tensor:
         """Return a tensor; the same one wherever the same was."""
@@ -407,47 +414,11 @@ class _Reader:
             self._made[same] = made.requires_grad_(grad)
         return self._made[same]
 
-    def _sharded(self, tree: JsonObject) -> object:
-        return Sharded(
-            local=self._tensor(get_object(tree, "sharded")),
-            shape=_integers(tree, "shape"),
-            stride=_integers(tree, "stride"),
-            mesh_shape=_integers(tree, "mesh_shape"),
-            mesh_names=tuple(as_str(name) for name in get_list(tree, "mesh_names")),
-            placements=tuple(_placement(placement) for placement in get_list(tree, "placements")),
-            device_type=get_str(tree, "device_type"),
-        )
-
-    def _array(self, tree: JsonObject) -> object:
-        tag = next(iter(tree))
-        kind = _read_array_type(tree, "of")
-        content = self._stored(tree, tag).contiguous().view(torch.uint8).numpy()
-        array = content.copy().view(kind).reshape(_integers(tree, "shape"))
-        return array if tag == "array" else array[()]
-
     def _stored(self, tree: JsonObject, key: str) -> torch.Tensor:
         name = get_str(tree, key)
         if name not in self._tensors:
             raise ParseError(f"there is no tensor {name!a:.80}")
         return self._tensors[name]
-
-    _READERS: ClassVar[dict[str, Callable[[_Reader, JsonObject], object]]] = {
-        "dict": _mapping,
-        "ordered": _mapping,
-        "dict_pairs": _pairs,
-        "ordered_pairs": _pairs,
-        "tuple": _tuple,
-        "size": _size,
-        "float": _float,
-        "bytes": _bytes,
-        "dtype": _dtype,
-        "device": _device,
-        "numpy_dtype": _numpy_dtype,
-        "tensor": _tensor,
-        "sharded": _sharded,
-        "array": _array,
-        "scalar": _array,
-    }
 
 
 def _read_array_type(tree: JsonObject, key: str) -> np.dtype[Any]:

@@ -1,4 +1,8 @@
-"""Checkpoints that are whole or not there, sealed from memory, and enough to go on in every bit."""
+"""Checkpoints that are whole or not there, sealed from memory, and enough to go on in every bit.
+
+The header is written by ourselves, not by the safetensors library: that takes all tensors at once, in memory, and here
+one at a time is copied from the device, hashed and written.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from torch import Tensor
 
 from ckpttool import __version__
 from ckpttool.core.domain.dtype import DType
-from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.guarding import GuardEventKind
 from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.manifest import Manifest, ShardSeal
@@ -33,7 +37,8 @@ from ckpttool.core.records import OWN_STATE, births_begin
 from ckpttool.core.records.birth import birth_path
 from ckpttool.core.records.manifest import manifest_bytes
 from ckpttool.core.verify.kernels.tensors import TensorHashes
-from ckpttool.core.write.files import ensure_folder, locked, remove, replace, sweep
+from ckpttool.core.write.files import ensure_folder, locked, remove, sweep
+from ckpttool.core.write.files import replace as replace_file
 from ckpttool.core.write.stream import Block, Streamed, stream
 from ckpttool.guard.agree import Ranks
 from ckpttool.guard.embedding import EmbeddingHealth
@@ -52,46 +57,48 @@ _PATIENCE_SECONDS = 5.0
 """To wait for another who brings the health file up to date."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a writer saves."""
-
-    output: str
-    """The output folder."""
-    prefix: str
-    steps_per_epoch: int | None
-    """Steps of an epoch, by which saves are numbered; None: all steps are of the first."""
-    global_batch_size: int | None
-    """Samples a step over all ranks; None: not known."""
-
-
 class CheckpointWriter:
     """Saves a training, each rank its own file, without waiting for another rank.
 
     Use it in a `with` statement, or `close` it: what is being saved in the background is waited for.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each is named where it is given
         self,
-        place: Place,
+        output: str,
         objects: Objects,
         layout: SaveLayout,
         *,
-        health: EmbeddingHealth | None,
+        prefix: str,
+        steps_per_epoch: int | None,
+        global_batch_size: int | None,
+        health: EmbeddingHealth,
         group: Any = None,  # noqa: ANN401  a process group, which a torch without distributed lacks
     ) -> None:
         """Prepare to save; every rank must come here, for all take the same number for this start.
+
+        Args:
+            output: The output folder.
+            objects: Of the training.
+            layout: In which they are saved.
+            prefix: Begins the names of all files.
+            steps_per_epoch: By which saves are numbered; None: all steps are of the first epoch.
+            global_batch_size: Samples a step over all ranks; None: not known.
+            health: Tells how the training is at a save.
+            group: The ranks of the training; None: all.
 
         Raises:
             UsageError: The prefix would make names that can be read in two ways.
             WriteFailedError: The folder cannot be made.
         """
-        if (why := layout.objection(place.prefix)) is not None:
-            raise UsageError(f"the prefix {place.prefix!r} cannot be used: {why}")
-        self._place, self._objects, self._layout, self._health = place, objects, layout, health
+        if (why := layout.objection(prefix)) is not None:
+            raise UsageError(f"the prefix {prefix!r} cannot be used: {why}")
+        self._objects, self._layout, self._health = objects, layout, health
+        self._prefix, self._steps_per_epoch, self._global_batch_size = prefix, steps_per_epoch, global_batch_size
         ranks = Ranks(group, objects.device)
         self._rank, self._world = Rank(ranks.own), ranks.count
-        self._tree = f"{place.output}/{layout.folder}"
+        self._health_file = f"{output}/{layout.health_file}"
+        self._tree = f"{output}/{layout.folder}"
         self._copies: dict[str, Tensor] = {}
         self._thread: Thread | None = None
         self._error: BaseException | None = None
@@ -103,10 +110,10 @@ class CheckpointWriter:
         ensure_folder(folder)
         sweep(folder)
         names = os.listdir(folder)
-        for name in self._layout.leftovers(names, self._place.prefix, self._rank):
+        for name in self._layout.leftovers(names, self._prefix, self._rank):
             with suppress(OSError):
                 os.unlink(f"{folder}/{name}")
-        return self._layout.next_run(names, self._place.prefix, self._rank)
+        return self._layout.next_run(names, self._prefix, self._rank)
 
     def save(self, step: int | None = None, *, background: bool = False) -> str:
         """Save everything, and return the save's name.
@@ -161,12 +168,10 @@ class CheckpointWriter:
         """Take all apart; nothing is copied, and nothing written."""
         tree = self._objects.tree()
         progress = self._progress(step, tree)
-        label = self._layout.label(self._place.prefix, self._run, progress)
+        label = self._layout.label(self._prefix, self._run, progress)
         parts = spell(tree)
-        taken = sorted(name for name in parts.tensors if name == OWN_STATE)
-        if taken:
+        if OWN_STATE in parts.tensors:
             raise Unsaveable(OWN_STATE, "the name of our own state")
-        health = Health.UNKNOWN if self._health is None else self._health.of(progress.step)
         return _Save(
             name=self._layout.checkpoint(label),
             label=label,
@@ -174,7 +179,7 @@ class CheckpointWriter:
             scalars=self._layout.scalars(progress),
             tensors=parts.tensors,
             state=_state(parts, self._world),
-            health=health,
+            health=self._health.of(progress.step),
         )
 
     def _progress(self, step: int | None, tree: Mapping[str, Any]) -> SaveProgress:
@@ -183,7 +188,7 @@ class CheckpointWriter:
             if self._objects.guard is None:
                 raise UsageError("say save(step=…), the batches of data that were consumed: there is no guard to ask")
             step = self._objects.guard.step
-        every = self._place.steps_per_epoch or max(step, 1)
+        every = self._steps_per_epoch or max(step, 1)
         epoch, rest = divmod(max(step, 1) - 1, every)
         scale = (tree["scaler"] or {}).get("scale", 1.0)
         return SaveProgress(
@@ -192,7 +197,7 @@ class CheckpointWriter:
             epoch=epoch + 1,
             step_in_epoch=min(step, rest + 1),
             loss_scale=float(scale),
-            global_batch_size=self._place.global_batch_size,
+            global_batch_size=self._global_batch_size,
         )
 
     def _copied(self, save: _Save) -> _Save:
@@ -204,7 +209,7 @@ class CheckpointWriter:
                 copy = torch.empty(tensor.shape, dtype=tensor.dtype)
             copies[name] = copy.copy_(tensor)
         self._copies = copies
-        return save.of(copies)
+        return replace(save, tensors=copies)
 
     def _written_behind(self, save: _Save, began: float) -> None:
         try:
@@ -229,7 +234,7 @@ class CheckpointWriter:
     def _write_files(self, save: _Save) -> Streamed:
         """Write the shard, then its certificate, then what names it as the last, then its health."""
         path = self._layout.shard(save.label, self._rank)
-        birth = f"{self._tree}/{birth_path(births_begin(self._place.prefix, save.name), self._rank)}"
+        birth = f"{self._tree}/{birth_path(births_begin(self._prefix, save.name), self._rank)}"
         ensure_folder(os.path.dirname(birth))
         # Of the same step once more: for a moment the old certificate would be that of another file.
         if os.path.lexists(f"{self._tree}/{path}"):
@@ -242,9 +247,9 @@ class CheckpointWriter:
             temporary=self._layout.temporary(save.label, self._rank),
         )
         manifest = self._certificate(save, path, streamed, file)
-        replace(birth, manifest_bytes(manifest), overwrite=True, backup=False)
+        replace_file(birth, manifest_bytes(manifest), overwrite=True, backup=False)
         for record, content in self._layout.records(save.label, self._rank):
-            replace(f"{self._tree}/{record}", content, overwrite=True, backup=False)
+            replace_file(f"{self._tree}/{record}", content, overwrite=True, backup=False)
         if self._rank == 0 and save.health is not Health.UNKNOWN:
             self._record_health(save)
         return streamed
@@ -266,7 +271,7 @@ class CheckpointWriter:
         return Manifest(
             layout=self._layout.name,
             checkpoint=save.name,
-            prefix=self._place.prefix,
+            prefix=self._prefix,
             world_size=self._world,
             sealed_at=now,
             sealed_by=__version__,
@@ -275,7 +280,7 @@ class CheckpointWriter:
 
     def _record_health(self, save: _Save) -> None:
         """Add the entry to the trainer's own record; one that is not what it writes stays as it is."""
-        path = f"{self._place.output}/{self._layout.health_file}"
+        path = self._health_file
         with locked(path, timeout=_PATIENCE_SECONDS):
             try:
                 with open(path, "rb") as file:
@@ -286,7 +291,7 @@ class CheckpointWriter:
                 new = self._layout.with_health(old, save.label, save.health)
             except ValueError:
                 return
-            replace(path, new, overwrite=True, backup=False)
+            replace_file(path, new, overwrite=True, backup=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,18 +306,6 @@ class _Save:
     state: bytes
     """What is no tensor."""
     health: Health
-
-    def of(self, tensors: dict[str, Tensor]) -> _Save:
-        """Return it with copies of the tensors."""
-        return _Save(
-            name=self.name,
-            label=self.label,
-            step=self.step,
-            scalars=self.scalars,
-            tensors=tensors,
-            state=self.state,
-            health=self.health,
-        )
 
 
 class _File:

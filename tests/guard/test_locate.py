@@ -197,7 +197,7 @@ def test_a_mask_is_not_blamed_for_what_happens_behind_it(case: str) -> None:
     assert origin.name == "log"
 
 
-def farthest(*values: Tensor) -> tuple[str, float] | None:
+def farthest(*values: Tensor) -> tuple[str, float | None] | None:
     found = far_off(OriginKind.PARAMETER, ((f"w{number}", value) for number, value in enumerate(values)))
     return None if found is None else (found.name, found.value)
 

@@ -89,9 +89,21 @@ class EventFile:
             rotate_at: Bytes from which on the file is put aside.
         """
         self.path = f"{os.path.abspath(output)}/{EVENTS_FOLDER}/events-{rank:05d}.jsonl"
-        source: dict[str, EventValue] = {"rank": rank, "world_size": world_size}
-        runs: dict[str, EventValue] = {"versions": dict(versions or {}), "policy": policy}
-        self._about = _run(step, source, runs)
+        now = time.time()
+        self._about: dict[str, EventValue] = {
+            "schema": EVENTS_SCHEMA,
+            "kind": GuardEventKind.RUN.value,
+            "step": step,
+            "rank": rank,
+            "world_size": world_size,
+            "host": os.uname().nodename,
+            "pid": os.getpid(),
+            "time": _moment(now),
+            "unix": round(now, 3),
+            "versions": dict(versions or {}),
+            "policy": policy,
+        }
+        """The first line of a process: who writes, and what runs there."""
         self._pid = os.getpid()
         self._io_timeout = io_timeout
         self._file = _File(self.path, rotate_at)
@@ -328,21 +340,6 @@ def _at_the_end(close: Callable[[], None]) -> Callable[[], object]:
         return Finalize(None, close, exitpriority=0).cancel
     atexit.register(close)
     return partial(atexit.unregister, close)
-
-
-def _run(step: int, source: Mapping[str, EventValue], runs: Mapping[str, EventValue]) -> dict[str, EventValue]:
-    """Return the first line of a process: who writes, and what runs there."""
-    return {
-        "schema": EVENTS_SCHEMA,
-        "kind": GuardEventKind.RUN.value,
-        "step": step,
-        **source,
-        "host": os.uname().nodename,
-        "pid": os.getpid(),
-        "time": _moment(time.time()),
-        "unix": round(time.time(), 3),
-        **runs,
-    }
 
 
 def _moment(seconds: float) -> str:

@@ -93,21 +93,25 @@ _OURS = (str(Path(torch.__file__).parent), *(str(_HERE / part) for part in ("gua
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A tensor that is not finite, and how it came to be so."""
+    """A tensor that is not finite, and how it came to be so; or that is, and has an element far too large."""
 
-    number: int
+    number: int = 0
     """In the order of time."""
     kind: OriginKind
     name: str
     """The operation, or the name of what was given."""
-    phase: str
-    module: str
-    line: str | None
+    phase: str = "forward"
+    module: str = ""
+    line: str | None = None
     shape: tuple[int, ...]
-    nan: int
-    inf: int
-    parents: tuple[int, ...]
-    on_purpose: bool
+    nan: int = 0
+    inf: int = 0
+    parents: tuple[int, ...] = ()
+    on_purpose: bool = False
+    value: float | None = None
+    """The element that is far too large, though finite; None if the tensor is not finite."""
+    times_rms: float | None = None
+    """How many times the root mean square of the tensor's other elements that is."""
 
 
 class Locator(TorchDispatchMode):
@@ -197,10 +201,8 @@ class Locator(TorchDispatchMode):
         on_purpose: bool,
     ) -> int:
         node = None if self._trace.is_inside else current_node()
-        if node is not None:
-            name = _node_name(node.name(), name) if kind is OriginKind.OP else name
-        else:
-            name = _plain_name(name) if kind is OriginKind.OP else name
+        if kind is OriginKind.OP:
+            name = _plain_name(name) if node is None else _node_name(node.name(), name)
         event = Event(
             number=len(self.events),
             kind=kind,
@@ -234,25 +236,13 @@ class Locator(TorchDispatchMode):
         return min(events, key=lambda event: event.number, default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FarOff:
-    """An element that is finite, and far too large beside the others of its tensor."""
-
-    kind: OriginKind
-    name: str
-    shape: tuple[int, ...]
-    value: float
-    times_rms: float
-    """How many times the root mean square of the others."""
-
-
-def far_off(kind: OriginKind, tensors: Iterable[tuple[str, Tensor]]) -> FarOff | None:
+def far_off(kind: OriginKind, tensors: Iterable[tuple[str, Tensor]]) -> Event | None:
     """Return the element that is farthest beyond a million times the root mean square of the others of its tensor.
 
     A trained weight has none: a flipped bit of its exponent makes 1e37 of 0.1. The largest hundredth of a tensor is not
     counted among the others, so that a second such element does not hide the first.
     """
-    far_off_value: FarOff | None = None
+    farthest, most = None, _BEYOND
     for name, tensor in tensors:
         if tensor.numel() < _FEW or not (tensor.is_floating_point() or tensor.is_complex()):
             continue
@@ -263,12 +253,12 @@ def far_off(kind: OriginKind, tensors: Iterable[tuple[str, Tensor]]) -> FarOff |
         if largest <= _BEYOND * _LEAST_RMS or not math.isfinite(largest):
             continue
         rest = sizes.sort().values[: -max(1, sizes.numel() // 100)]
-        rms = max(rest.square().mean().sqrt().item(), _LEAST_RMS)
-        if largest > _BEYOND * rms and (far_off_value is None or largest / rms > far_off_value.times_rms):
+        times_rms = largest / max(rest.square().mean().sqrt().item(), _LEAST_RMS)
+        if times_rms > most:
             value = largest if flat.is_complex() else float(flat[place].item())
-            shape = tuple(tensor.shape)
-            far_off_value = FarOff(kind=kind, name=name, shape=shape, value=value, times_rms=largest / rms)
-    return far_off_value
+            farthest = Event(kind=kind, name=name, shape=tuple(tensor.shape), value=value, times_rms=times_rms)
+            most = times_rms
+    return farthest
 
 
 def _storage(tensor: Tensor) -> int:

@@ -24,7 +24,7 @@ from ckpttool.guard.model.capture import (
     RankCapture,
 )
 from ckpttool.guard.nested import form, map_tensors, named_tensors
-from ckpttool.guard.replay.locate import Event, FarOff, Locator, far_off
+from ckpttool.guard.replay.locate import Event, Locator, far_off
 from ckpttool.guard.state_tree import Sharded
 from ckpttool.guard.tensor_file import copied
 
@@ -125,38 +125,20 @@ class RankRun:
                 event = locator.origin(wrong[:1]) or locator.origin(wrong)
                 if event is None:
                     return None
-                return self._overflowing_weight(number, event) or self._origin(number, event)
+                return self._origin(number, self._overflowing_weight(event) or event)
         far = (
             far_off(OriginKind.PARAMETER, self._model.named_parameters())
             or far_off(OriginKind.BUFFER, self._model.named_buffers())
             or far_off(OriginKind.INPUT, named_tensors(self._content.batches))
         )
-        return None if far is None else self._far_off_origin(far)
+        return None if far is None else self._origin(0, far)
 
-    def _overflowing_weight(self, number: int, event: Event) -> Origin | None:
+    def _overflowing_weight(self, event: Event) -> Event | None:
         """Return the weight that made an operation overflow: its own square is no float32 any more."""
         if event.kind is not OriginKind.OP:
             return None
         far = far_off(OriginKind.PARAMETER, self._model.named_parameters())
-        if far is None or abs(far.value) < _SQUARE_OVERFLOWS:
-            return None
-        return self._far_off_origin(far, number)
-
-    def _far_off_origin(self, far: FarOff, number: int = 0) -> Origin:
-        return Origin(
-            rank=self._captured.rank,
-            micro_batch=number,
-            phase="forward",
-            kind=far.kind,
-            op=far.name,
-            module="",
-            line=None,
-            shape=far.shape,
-            nan=0,
-            inf=0,
-            value=far.value,
-            times_rms=far.times_rms,
-        )
+        return None if far is None or abs(far.value or 0.0) < _SQUARE_OVERFLOWS else far
 
     def _origin(self, number: int, event: Event) -> Origin:
         return Origin(
@@ -170,6 +152,8 @@ class RankRun:
             shape=event.shape,
             nan=event.nan,
             inf=event.inf,
+            value=event.value,
+            times_rms=event.times_rms,
         )
 
     def _load(self) -> None:

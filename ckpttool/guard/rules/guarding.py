@@ -156,20 +156,15 @@ class SpikeGuard:
         self.in_a_row = 0
         self._stop_told = False
         self.applied += 1
-        limit = next((event.limit for event in self._noticed if event.kind is EventKind.CLIP), None)
-        events = (*self._clipped(), *self._passed_on())
-        return Decision(action=Action.APPLY, events=events, limit=limit if self._acts else None)
-
-    def _clipped(self) -> Iterator[GuardEvent]:
-        for event in self._noticed:
-            if event.kind is EventKind.CLIP:
-                yield self._event(
-                    GuardEventKind.CLIP,
-                    value=event.value,
-                    limit=event.limit,
-                    clipped=self._acts,
-                    message=event.message,
-                )
+        clips = [event for event in self._noticed if event.kind is EventKind.CLIP]
+        events = [
+            self._event(
+                GuardEventKind.CLIP, value=clip.value, limit=clip.limit, clipped=self._acts, message=clip.message
+            )
+            for clip in clips
+        ]
+        limit = clips[0].limit if clips and self._acts else None
+        return Decision(action=Action.APPLY, events=(*events, *self._passed_on()), limit=limit)
 
     def _drop(self, agreed: Proposal) -> Decision:
         self.in_a_row += 1
@@ -178,7 +173,12 @@ class SpikeGuard:
         events = [self._dropped(agreed), *self._passed_on()]
         stops = agreed.action is Action.STOP or self.in_a_row >= self._count_threshold
         if stops and (self._acts or not self._stop_told):
-            events.append(self._stopped())
+            message = (
+                f"{self.in_a_row} in a row were dropped: the weights are bad; "
+                "`ckpttool resolve --around-spike last` says from where to go on"
+            )
+            stop = self._event(GuardEventKind.STOP, count=self.in_a_row, stopped=self._acts, message=message)
+            events.append(stop)
         self._stop_told = stops
         events += self._too_often()
         if not self._acts:
@@ -215,13 +215,6 @@ class SpikeGuard:
             if event.kind in _PASSED_ON:
                 values: dict[str, EventValue] = {"value": event.value, "message": event.message}
                 yield self._event(_PASSED_ON[event.kind], **values)
-
-    def _stopped(self) -> GuardEvent:
-        message = (
-            f"{self.in_a_row} in a row were dropped: the weights are bad; "
-            "`ckpttool resolve --around-spike last` says from where to go on"
-        )
-        return self._event(GuardEventKind.STOP, count=self.in_a_row, stopped=self._acts, message=message)
 
     def _too_often(self) -> Iterator[GuardEvent]:
         """Say that too many of the last thousand were dropped, once in a thousand steps."""

@@ -51,7 +51,10 @@ def list_nan(path: str) -> Captures:
         folders = sorted({folder for place in _PLACES for folder in _folders(storage, place)})
         captures = [_read(storage, folder, f"{path.rstrip('/')}/{folder}", shards=False) for folder in folders]
     if not captures:
-        raise _no_capture(path)
+        raise UnknownLayoutError(
+            f"{path} holds no capture of a step that was not finite: no nan-at-* in it, in its captures/ or "
+            "guard/captures/"
+        )
     by_step = tuple(sorted(captures, key=lambda capture: (capture.step, capture.path)))
     return Captures(path=path, captures=by_step, in_a_row=in_a_row(by_step))
 
@@ -62,15 +65,10 @@ def inspect_nan(path: str) -> Capture | Captures:
     Raises:
         UnknownLayoutError: There is no capture.
     """
-    answer = _inspected(path)
-    return answer if isinstance(answer, Captures) else replace(answer, has_stopped=_has_stopped(path))
-
-
-def _inspected(path: str) -> Capture | Captures:
     storage = open_storage(path)
-    if _is_capture(storage, ""):
-        return _read(storage, "", path, shards=True)
-    return list_nan(path)
+    if not _is_capture(storage, ""):
+        return list_nan(path)
+    return replace(_read(storage, "", path, shards=True), has_stopped=_has_stopped(path))
 
 
 def _has_stopped(path: str) -> bool | None:
@@ -90,26 +88,20 @@ def replay_nan(question: NanQuestion) -> NanReplay:
         UsageError: There is no such entry, rank or device.
         IncompleteError: torch is not installed, or it took longer than it may.
     """
-    answer = _inspected(question.path)
-    if isinstance(answer, Captures):
-        if len(answer.captures) > 1:
-            raise UsageError(
-                f"{question.path} holds {len(answer.captures)} captures: name one, {answer.captures[0].path}"
-            )
-        answer = _read(open_storage(answer.captures[0].path), "", answer.captures[0].path, shards=True)
+    path = question.path
+    if not _is_capture(open_storage(path), ""):
+        captures = list_nan(path).captures
+        if len(captures) > 1:
+            raise UsageError(f"{path} holds {len(captures)} captures: name one, {captures[0].path}")
+        path = captures[0].path
+    capture = _read(open_storage(path), "", path, shards=True)
     from importlib.util import find_spec
 
     if find_spec("torch") is None:
         raise IncompleteError("a replay needs torch and the training's own code: run it in the training's environment")
     from ckpttool.guard.replay.session import replay
 
-    return replay(answer, question)
-
-
-def _no_capture(path: str) -> UnknownLayoutError:
-    return UnknownLayoutError(
-        f"{path} holds no capture of a step that was not finite: no nan-at-* in it, in its captures/ or guard/captures/"
-    )
+    return replay(capture, question)
 
 
 def _folders(storage: Storage, place: str) -> list[str]:

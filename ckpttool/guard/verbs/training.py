@@ -10,7 +10,6 @@ from ckpttool.core.domain.plan import NoResumePoint
 from ckpttool.core.domain.question import ResumeQuestion, TreeQuestion
 from ckpttool.core.errors import NothingToResumeError, UnknownLayoutError, UsageError
 from ckpttool.core.formats.strict_json import (
-    JsonObject,
     ParseError,
     as_object,
     get_int,
@@ -22,11 +21,13 @@ from ckpttool.core.formats.strict_json import (
 from ckpttool.core.storage import path_text
 from ckpttool.core.verbs.resolving import resolve
 from ckpttool.guard import assert_torch
+from ckpttool.trainers.mindformers.saving import RankSaves
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.saving import SaveLayout
-    from ckpttool.guard.objects import Objects, SavedGuard, Stateful
+    from ckpttool.guard.objects import Stateful
     from ckpttool.guard.resume import Chosen, Resumed
+    from ckpttool.guard.step import Guard
     from ckpttool.guard.writer import CheckpointWriter
 
 _PLAN_SCHEMA = "ckpttool/plan/1"
@@ -41,7 +42,7 @@ def checkpoint_writer(  # noqa: PLR0913  the objects of a training, each by its 
     scheduler: Stateful | None = None,
     scaler: Stateful | None = None,
     loader: object = None,
-    guard: SavedGuard | None = None,
+    guard: Guard | None = None,
     extra: MutableMapping[str, Any] | None = None,
     steps_per_epoch: int | None = None,
     global_batch_size: int | None = None,
@@ -76,22 +77,34 @@ def checkpoint_writer(  # noqa: PLR0913  the objects of a training, each by its 
     """
     assert_torch()
     from ckpttool.guard.embedding import EmbeddingHealth
-    from ckpttool.guard.writer import CheckpointWriter, Place
+    from ckpttool.guard.objects import Objects
+    from ckpttool.guard.writer import CheckpointWriter
 
-    objects = _objects(model, optimizer, scheduler, scaler, loader, guard, extra)
     if not isinstance(prefix, str):
         raise UsageError(f"the prefix is the text that the names of all files begin with, not {prefix!r}")
     for name, number in (("steps_per_epoch", steps_per_epoch), ("global_batch_size", global_batch_size)):
         if number is not None and (type(number) is not int or number < 1):
             raise UsageError(f"expected {name} of 1 or more, not {number!r}")
-    place = Place(
-        output=path_text(output, "output"),
+    objects = Objects(
+        model=model,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        scaler=scaler,
+        loader=loader,
+        guard=guard,
+        extra={} if extra is None else extra,
+    )
+    path = path_text(output, "output")
+    return CheckpointWriter(
+        path,
+        objects,
+        RankSaves(),
         prefix=prefix,
         steps_per_epoch=steps_per_epoch,
         global_batch_size=global_batch_size,
+        health=EmbeddingHealth(objects, embedding=embedding, threshold=health_threshold),
+        group=group,
     )
-    health = EmbeddingHealth(objects, embedding=embedding, threshold=health_threshold)
-    return CheckpointWriter(place, objects, _save_layout(), health=health, group=group)
 
 
 def resume_training(  # noqa: PLR0913  as above
@@ -102,7 +115,7 @@ def resume_training(  # noqa: PLR0913  as above
     scheduler: Stateful | None = None,
     scaler: Stateful | None = None,
     loader: object = None,
-    guard: SavedGuard | None = None,
+    guard: Guard | None = None,
     extra: MutableMapping[str, Any] | None = None,
     prefix: str | None = None,
     fresh_ok: bool = False,
@@ -131,29 +144,10 @@ def resume_training(  # noqa: PLR0913  as above
         UsageError: What was saved does not fit the objects.
     """
     assert_torch()
+    from ckpttool.guard.objects import Objects
     from ckpttool.guard.resume import resume
 
-    layout, objects = _save_layout(), _objects(model, optimizer, scheduler, scaler, loader, guard, extra)
-    path = path_text(source, "source")
-
-    def choose(world: int) -> Chosen | None:
-        return _planned(path) if path.endswith(".json") else _chosen(path, layout, prefix, world)
-
-    return resume(objects, layout, choose, fresh_ok=fresh_ok, group=group)
-
-
-def _objects(  # noqa: PLR0913, PLR0917  as above
-    model: Any,  # noqa: ANN401  as above
-    optimizer: Any,  # noqa: ANN401  as above
-    scheduler: Stateful | None,
-    scaler: Stateful | None,
-    loader: object,
-    guard: SavedGuard | None,
-    extra: MutableMapping[str, Any] | None,
-) -> Objects:
-    from ckpttool.guard.objects import Objects
-
-    return Objects(
+    objects = Objects(
         model=model,
         optimizer=optimizer,
         scheduler=scheduler,
@@ -162,6 +156,12 @@ def _objects(  # noqa: PLR0913, PLR0917  as above
         guard=guard,
         extra={} if extra is None else extra,
     )
+    path, layout = path_text(source, "source"), RankSaves()
+
+    def choose(world: int) -> Chosen | None:
+        return _planned(path) if path.endswith(".json") else _chosen(path, layout, prefix, world)
+
+    return resume(objects, layout, choose, fresh_ok=fresh_ok, group=group)
 
 
 def _chosen(path: str, layout: SaveLayout, prefix: str | None, world: int) -> Chosen | None:
@@ -208,22 +208,12 @@ def _planned(path: str) -> Chosen:
         if get_list(resume, "renames", where=path):
             raise UsageError(f"{path} wants files renamed first, of which ckpttool.checkpoint_writer never makes any")
         name = get_str(resume, "resume_training", where=path)
-        return Chosen(root=get_str(plan, "root", where=path), file=name, left_out=_left_out(plan, path))
+        # Batches behind the save that the plan leaves out: those around a spike, or up to a stop.
+        advice = as_object(plan.get("advice") or {}, where=path, key="advice")
+        detour = as_object(advice.get("detour") or {}, where=path, key="detour")
+        left_out = get_int(detour, "skip_batches", where=path) if detour else 0
+        return Chosen(root=get_str(plan, "root", where=path), file=name, left_out=left_out)
     except OSError as error:
         raise UsageError(f"cannot read the plan {path!r}: {error.strerror or error}") from None
     except ParseError as error:
         raise UsageError(f"{error!s:.500}; expected what ckpttool resolve --format json printed") from None
-
-
-def _left_out(plan: JsonObject, path: str) -> int:
-    """Return how many batches behind the save a plan leaves out: those around a spike, or up to a stop."""
-    advice = as_object(plan.get("advice") or {}, where=path, key="advice")
-    detour = as_object(advice.get("detour") or {}, where=path, key="detour")
-    return get_int(detour, "skip_batches", where=path) if detour else 0
-
-
-def _save_layout() -> SaveLayout:
-    """Return the layout in which our own writer saves."""
-    from ckpttool.trainers.mindformers.saving import RankSaves
-
-    return RankSaves()
