@@ -134,8 +134,9 @@ def _agreement(numbers: list[int]) -> Agreement:
     not_finite, skip, stop, failed, strike, abnormal, largest, negated_smallest = numbers
     action = Action.STOP if stop else Action.SKIP if skip else Action.APPLY
     known = largest != _NO_NORM
+    norm: float = struct.unpack("<d", struct.pack("<q", largest))[0]
     return Agreement(
-        proposal=Proposal(action=action, norm=_float(largest), is_finite=not not_finite) if known else None,
+        proposal=Proposal(action=action, norm=norm, is_finite=not not_finite) if known else None,
         norms_differ=largest != -negated_smallest and known,
         failed=failed,
         strike=bool(strike),
@@ -150,8 +151,3 @@ def _bits(norm: float) -> int:
     """
     bits: int = struct.unpack("<q", struct.pack("<d", math.nan if math.isnan(norm) else abs(norm)))[0]
     return bits
-
-
-def _float(bits: int) -> float:
-    value: float = struct.unpack("<d", struct.pack("<q", bits))[0]
-    return value

@@ -61,7 +61,8 @@ class Buffers:
             for (module, name, tensor), copy in zip(self._places, self._copies, strict=True):
                 if getattr(module, name, None) is not tensor:
                     setattr(module, name, tensor)
-                if not _equal_bits(tensor, copy):
+                # Bits are compared: a NaN is equal to itself, and zero is not minus zero.
+                if tensor.shape != copy.shape or not torch.equal(_as_bytes(tensor), _as_bytes(copy)):
                     tensor.copy_(copy)
 
     def forget(self) -> None:
@@ -106,11 +107,6 @@ class Buffers:
             if nbytes < 0:
                 return
             yield module, name, tensor
-
-
-def _equal_bits(first: Tensor, right: Tensor) -> bool:
-    """Compare bits: a NaN is equal to itself, and zero is not minus zero."""
-    return first.shape == right.shape and torch.equal(_as_bytes(first), _as_bytes(right))
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:

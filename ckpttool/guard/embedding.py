@@ -54,16 +54,14 @@ class EmbeddingHealth:
         """Say how the training is at a step."""
         if self._spike is not None and step <= self._spike + SETTLED_AFTER:
             return Health.UNHEALTHY
-        squares = self._squares()
+        # Of the last applied update: a dropped one left no trace in the weights.
+        if self._guard is not None:
+            squares = self._guard.embedding.applied
+        else:
+            squares = None if self._applied is None else self._applied.item()
         if self._threshold is None or squares is None:
             return Health.UNKNOWN
         return Health.HEALTHY if squares < self._threshold else Health.UNHEALTHY  # NaN is below nothing
-
-    def _squares(self) -> float | None:
-        """Return what the last applied update showed: a dropped one left no trace in the weights."""
-        if self._guard is not None:
-            return self._guard.embedding.applied
-        return None if self._applied is None else self._applied.item()
 
     def _watch(self, parameter: Tensor, name: str, objects: Objects) -> None:
         if self._guard is not None:

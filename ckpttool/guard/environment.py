@@ -32,22 +32,14 @@ def _set_threads(value: Setting) -> None:
         torch.set_num_threads(threads)
 
 
-def _set_determinism(value: Setting) -> None:
-    torch.use_deterministic_algorithms(mode=bool(value))
-
-
-def _set_precision(value: Setting) -> None:
-    torch.set_float32_matmul_precision(str(value))
-
-
 def _switch(owner: object, name: str) -> Callable[[Setting], None]:
     return lambda value: setattr(owner, name, value)
 
 
 _SETTERS: dict[str, Callable[[Setting], object]] = {
     "threads": _set_threads,
-    "deterministic": _set_determinism,
-    "float32_matmul_precision": _set_precision,
+    "deterministic": lambda value: torch.use_deterministic_algorithms(mode=bool(value)),
+    "float32_matmul_precision": lambda value: torch.set_float32_matmul_precision(str(value)),
     "default_dtype": lambda value: torch.set_default_dtype(getattr(torch, str(value))),
     "mkldnn": lambda value: torch.backends.mkldnn.set_flags(bool(value)),
     "cudnn": _switch(torch.backends.cudnn, "enabled"),
@@ -70,7 +62,7 @@ def environment(device: torch.device) -> dict[str, Setting]:
         "python": platform.python_version(),
         "machine": platform.machine(),
         "system": platform.system(),
-        "device": _device_name(device),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "cuda": torch.version.cuda,
         "threads": torch.get_num_threads(),
@@ -131,9 +123,3 @@ def differences(captured: Mapping[str, Setting], current: Mapping[str, Setting])
         for name in names
         if name in current or name not in _LIBRARIES
     )
-
-
-def _device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return str(torch.cuda.get_device_name(device))
-    return device.type

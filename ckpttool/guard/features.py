@@ -261,7 +261,7 @@ class FeatureProbe:
         group: dist.ProcessGroup = model.process_group
         if model._comm_hooks or model.mixed_precision is not None or model._use_python_reducer:  # noqa: SLF001  torch tells it nowhere else
             return False
-        if model.gradient_as_bucket_view and not _is_power_of_two(group.size()):
+        if model.gradient_as_bucket_view and group.size().bit_count() != 1:
             return False  # torch averages gradients that are accumulated in its buckets in another way than others
         try:
             model.register_comm_hook(None, self._hook(group))
@@ -319,7 +319,3 @@ def _average(group: dist.ProcessGroup, buffer: Tensor) -> torch.futures.Future[T
     work = dist.all_reduce(buffer, group=group, async_op=True)
     averaged: torch.futures.Future[Tensor] = work.get_future().then(lambda future: future.value()[0])
     return averaged
-
-
-def _is_power_of_two(number: int) -> bool:
-    return number & (number - 1) == 0

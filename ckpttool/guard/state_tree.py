@@ -166,12 +166,9 @@ class _Speller:
         rows = [(key, self.tree(item, _below(path, key), depth)) for key, item in value.items()]
         if all(type(key) is str for key in value):
             return {tag: {_text(str(key), path): item for key, item in rows}}
-        return {f"{tag}_pairs": [[self._key(key, path, depth), item] for key, item in rows]}
-
-    def _key(self, key: object, path: str, depth: int) -> Json:
-        if isinstance(key, torch.Tensor):
+        if any(isinstance(key, torch.Tensor) for key in value):
             raise Unsaveable(path, "a key that is a tensor")
-        return self.tree(key, _below(path, key), depth)
+        return {f"{tag}_pairs": [[self.tree(key, _below(path, key), depth), item] for key, item in rows]}
 
     def _items(self, value: list[object] | tuple[object, ...], path: str, depth: int) -> Json:
         items: list[Json] = [self.tree(item, f"{path}[{index}]", depth) for index, item in enumerate(value)]

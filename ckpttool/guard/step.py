@@ -335,7 +335,9 @@ class Guard:
             self._is_open, self._is_decided, self._drops = True, False, False
             self._contain.step = Step(self.step + 1)
             self._contain.run(Part.BUFFERS, self._buffers.take)
-            self._be_last()
+            if self._hook is not None:  # behind hooks that came later: those of others still find gradients
+                self._hook.remove()
+                self._hook = self.optimizer.register_step_pre_hook(self._before_update)
         if (memory := self._memory) is not None and batch is not None:
             self._contain.run(Part.MEMORY, lambda: memory.micro(batch, index=index))
         self._checks.enter(self._contain.step, runs=self._features.runs_checksum)
@@ -542,12 +544,6 @@ class Guard:
         self._contain.run(Part.CAPTURE, capture, waits=True)  # it is no part of what every step costs
 
     # The moment before the update.
-
-    def _be_last(self) -> None:
-        """Stand behind hooks that came later: those of others still find gradients that are dropped."""
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = self.optimizer.register_step_pre_hook(self._before_update)
 
     def _before_update(
         self, _optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]

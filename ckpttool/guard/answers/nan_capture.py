@@ -15,14 +15,11 @@ from ckpttool.guard.model.capture import (
     CaptureLevel,
     GradientFacts,
     LossBits,
-    MicroBatch,
     RankCapture,
     norm_overflows,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import RenderableType
 
 _MOST_ROWS = 8
@@ -59,7 +56,16 @@ def _rank(rank: RankCapture) -> Document:
         "optimizer_step": rank.optimizer_step,
         "level": rank.level.value,
         "bytes": rank.shard.size,
-        "micro_batches": [_micro_batch(batch) for batch in rank.micro_batches],
+        "micro_batches": [
+            {
+                "loss": None if batch.loss is None else _loss(batch.loss),
+                "changed": batch.changed,
+                "left_out": None
+                if batch.left_out is None
+                else {"path": batch.left_out.path, "reason": batch.left_out.reason},
+            }
+            for batch in rank.micro_batches
+        ],
         "gradients": len(rank.gradients),
         "nonfinite": [gradient_document(gradient) for gradient in rank.bad_gradients],
         "again_in_place": None
@@ -70,15 +76,6 @@ def _rank(rank: RankCapture) -> Document:
             "nonfinite": [gradient.name for gradient in rerun.gradients if not gradient.is_finite],
         },
         "environment": dict(rank.environment),
-    }
-
-
-def _micro_batch(batch: MicroBatch) -> Document:
-    left_out = batch.left_out
-    return {
-        "loss": None if batch.loss is None else _loss(batch.loss),
-        "changed": batch.changed,
-        "left_out": None if left_out is None else {"path": left_out.path, "reason": left_out.reason},
     }
 
 
@@ -114,8 +111,11 @@ def table(answer: Capture) -> RenderableType:
             parts.append(line(f"\nThe loss{of} alone: {counted(len(rank.gradients), 'gradient')}, all finite"))
         elif norm_overflows(rank.gradients):
             of = f" on rank {rank.rank}" if answer.world_size > 1 else ""
-            largest = sorted(rank.gradients, key=lambda gradient: -gradient.norm)
-            parts += [line(f"\nFinite{of}, but so large that their norm overflows:"), _norms_table(largest)]
+            largest = sorted(rank.gradients, key=lambda gradient: -gradient.norm)[:_MOST_ROWS]
+            # Each norm beyond float32 as inf.
+            norms = [[shown(gradient.name), f"{gradient.norm:.3g}"] for gradient in largest]
+            parts.append(line(f"\nFinite{of}, but so large that their norm overflows:"))
+            parts.append(Columns([("gradient", 0), (" norm", 1)], norms))
     parts += findings_parts(answer)
     parts += [line("\nNext:"), *(line(f"  {command}", style="bold", no_wrap=True) for command in _next(answer))]
     if answer.has_stopped is False:
@@ -139,30 +139,23 @@ def _facts(answer: Capture) -> list[tuple[str, str]]:
         rows = [(f"rank {culprit.rank}", culprit.why) for culprit in answer.culprits]
     if answer.time is not None:
         rows.append(("captured", answer.time))
+    is_transient = all(rank.rerun is not None and rank.rerun.is_finite for rank in answer.ranks)
     for rank in answer.ranks:
-        of = f"rank {rank.rank}: " if answer.world_size > 1 else ""
+        of = f"rank {rank.rank} " if answer.world_size > 1 else ""
         losses = ", ".join(f"{batch.loss.value:g}" for batch in rank.micro_batches if batch.loss is not None)
         has_batches = any(batch.left_out is None for batch in rank.micro_batches)
         contents = "batches, chance" if has_batches else "no batches"
         contents = f"weights, {contents}" if rank.level is CaptureLevel.FULL else f"{contents}; no weights"
         rows += [
-            ("losses" if not of else f"rank {rank.rank} losses", losses or "none told"),
-            (
-                "kept" if not of else f"rank {rank.rank} kept",
-                f"{contents}: {size(rank.shard.size)}, {shown(rank.device)}",
-            ),
+            (f"{of}losses", losses or "none told"),
+            (f"{of}kept", f"{contents}: {size(rank.shard.size)}, {shown(rank.device)}"),
         ]
         if rank.rerun is not None:
             rerun = "finite" if rank.rerun.is_finite else "not finite again"
-            rerun += ": transient" if _is_transient(answer) else ""
-            rows.append(("in place" if not of else f"rank {rank.rank} in place", rerun))
+            rows.append((f"{of}in place", f"{rerun}: transient" if is_transient else rerun))
     environment = dict(answer.ranks[0].environment) if answer.ranks else {}
     facts = [f"{name} {environment[name]}" for name in ("torch", "python", "threads") if name in environment]
     return [*rows, ("with", shown(", ".join(facts)))] if facts else rows
-
-
-def _is_transient(answer: Capture) -> bool:
-    return all(rank.rerun is not None and rank.rerun.is_finite for rank in answer.ranks)
 
 
 def gradients_table(gradients: tuple[GradientFacts, ...]) -> RenderableType:
@@ -183,12 +176,6 @@ def gradients_table(gradients: tuple[GradientFacts, ...]) -> RenderableType:
     if len(gradients) > _MOST_ROWS:
         parts.append(line(f"and {len(gradients) - _MOST_ROWS} more; --json has all", style="dim"))
     return stack(*parts)
-
-
-def _norms_table(gradients: Sequence[GradientFacts]) -> RenderableType:
-    """Show the largest norms, each beyond float32 as inf."""
-    rows = [[shown(gradient.name), f"{gradient.norm:.3g}"] for gradient in gradients[:_MOST_ROWS]]
-    return Columns([("gradient", 0), (" norm", 1)], rows)
 
 
 def findings_parts(answer: Capture) -> list[RenderableType]:

@@ -67,7 +67,16 @@ def document(answer: GuardReport) -> Document:
         "dropped": answer.dropped,
         "overflows": answer.overflows,
         "stopped_at": answer.stopped_at,
-        "drops": [_drop_document(update) for update in answer.drops],
+        "drops": [
+            {
+                "step": update.step,
+                "kind": update.kind,
+                "norm": number(update.norm),
+                "ranks": list(update.ranks),
+                "message": update.message,
+            }
+            for update in answer.drops
+        ],
         "captures": [
             {
                 "step": capture.step,
@@ -93,16 +102,6 @@ def document(answer: GuardReport) -> Document:
         "overhead": number(answer.overhead),
         "ranks": [_rank_document(rank) for rank in answer.ranks],
         "next": [_command(command) for command in answer.next],
-    }
-
-
-def _drop_document(update: DroppedUpdate) -> Document:
-    return {
-        "step": update.step,
-        "kind": update.kind,
-        "norm": number(update.norm),
-        "ranks": list(update.ranks),
-        "message": update.message,
     }
 
 

@@ -39,7 +39,14 @@ class Remembered:
 
     def __init__(self, batch: object, index: int | None, *, cloned: bool) -> None:
         """Take it as the forward gets it."""
-        self.batch = map_tensors(batch, _cloned) if cloned else batch
+        self.batch = batch
+        if cloned:
+            self.batch = map_tensors(
+                batch,
+                lambda tensor: (
+                    tensor.detach().clone(memory_format=torch.preserve_format).requires_grad_(tensor.requires_grad)
+                ),
+            )
         self.index = index
         self.loss: Tensor | None = None
         self.random = randomness.states()
@@ -196,10 +203,6 @@ def autocast_now() -> tuple[tuple[str, str], ...]:
         for kind in kinds
         if torch.is_autocast_enabled(kind)
     )
-
-
-def _cloned(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone(memory_format=torch.preserve_format).requires_grad_(tensor.requires_grad)
 
 
 def _nbytes(tensor: Tensor) -> int:

@@ -152,7 +152,10 @@ class CaptureStore:
         try:
             with _put_back(self._model):
                 rerun = self._computed_again(memory, facts)
-                is_transient = rerun is not None and rerun.is_finite and self._was_own(memory)
+                losses = [micro.loss for micro in memory.micro_batches if micro.loss is not None]
+                # Of a reduced gradient nobody knows whose it was.
+                was_own = self._world_size == 1 or not all(bool(torch.isfinite(loss).all()) for loss in losses)
+                is_transient = rerun is not None and rerun.is_finite and was_own
                 if is_transient:
                     self._emit(GuardEventKind.TRANSIENT, step=facts.step, rank=self._rank)
                 if level is None:
@@ -198,11 +201,6 @@ class CaptureStore:
             scale=facts.scale,
             restore_buffers=facts.restore_buffers,
         )
-
-    def _was_own(self, memory: StepMemory) -> bool:
-        """Tell whether this rank's own numbers were wrong; of a reduced gradient nobody knows whose it was."""
-        losses = [micro.loss for micro in memory.micro_batches if micro.loss is not None]
-        return self._world_size == 1 or not all(bool(torch.isfinite(loss).all()) for loss in losses)
 
     def _written(
         self, memory: StepMemory, facts: StepFacts, rerun: Rerun | None, level: CaptureLevel

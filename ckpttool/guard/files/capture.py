@@ -127,7 +127,12 @@ def rank_bytes(capture: RankCapture) -> bytes:
         "shard": {"name": capture.shard.name, "size": capture.shard.size, "xxh3_128": capture.shard.xxh3_128},
         "micro_batches": [_micro_batch(batch) for batch in capture.micro_batches],
         "gradients": [_gradient(gradient) for gradient in capture.gradients],
-        "rerun": None if capture.rerun is None else _rerun(capture.rerun),
+        "rerun": None
+        if capture.rerun is None
+        else {
+            "losses": [_loss(loss) for loss in capture.rerun.losses],
+            "gradients": [_gradient(gradient) for gradient in capture.rerun.gradients],
+        },
         "weights": dict(capture.weights),
         "evaluating": [*capture.evaluating],
         "buffers_left_out": [*capture.buffers_left_out],
@@ -168,13 +173,6 @@ def _gradient(gradient: GradientFacts) -> JsonObject:
         "positive_inf": gradient.positive_inf,
         "negative_inf": gradient.negative_inf,
         "first": None if gradient.first is None else [*gradient.first],
-    }
-
-
-def _rerun(rerun: Rerun) -> JsonObject:
-    return {
-        "losses": [_loss(loss) for loss in rerun.losses],
-        "gradients": [_gradient(gradient) for gradient in rerun.gradients],
     }
 
 

@@ -32,7 +32,6 @@ from ckpttool.guard.model.capture import (
     NanVerdict,
     Origin,
     RankCapture,
-    RankReplay,
     is_finite,
 )
 from ckpttool.guard.replay.run import OF_MODEL, EntryDoesNotFit, RankRun, ReplayTask
@@ -81,22 +80,21 @@ class _Session:
         self._question = question
         self._device = device
         self._entry = entry
-        self._findings: list[Finding] = [
-            finding for finding in capture.findings if finding.severity is Severity.NOTE or self._is_requested(finding)
-        ]
+        requested = set(question.ranks or range(capture.world_size))
+        self._findings: list[Finding] = []
+        for finding in capture.findings:  # what is about no rank is about all
+            if finding.severity is Severity.NOTE or not finding.ranks or requested & set(finding.ranks):
+                self._findings.append(finding)
         self._differences: dict[tuple[str, str, str], Difference] = {}
         self._origin: Origin | None = None
         self._mean: dict[str, Tensor] = {}
 
-    def _is_requested(self, finding: Finding) -> bool:
-        """Tell whether a finding is about ranks that are to be computed; what is about none is."""
-        requested = set(self._question.ranks)
-        return not requested or not finding.ranks or bool(requested & set(finding.ranks))
-
     def answer(self, ranks: Sequence[RankCapture]) -> NanReplay:
         """Compute these ranks, and say what came of it."""
         computed = [result for rank in ranks if (result := self._computed(rank)) is not None]
-        replayed = self._compared(computed)
+        is_complete = len(computed) == self._capture.world_size > 1
+        reduced = tuple(facts_of(self._mean.items())) if is_complete else None
+        replayed = [compared(result.captured, result.losses, result.gradients, reduced) for result in computed]
         could_not = any(finding.severity > Severity.NOTE for finding in self._findings)
         reproduced = bool(replayed) and not could_not and is_reproduced(replayed, exact=self._question.exact)
         kinds = {captured.device.partition(":")[0] for captured in (result.captured for result in computed)}
@@ -147,9 +145,13 @@ class _Session:
             run = RankRun(captured, content, made, self._device)
             self._note_autocast(captured, made)
             result = _Computed(captured=captured, losses=run.compute(), gradients=run.facts())
-            self._note_environment(captured, run)
+            current = {**environment(self._device), COMPILED: run.is_compiled}
+            for difference in (*differences(dict(captured.environment), current), *run.differences):
+                self._differences[difference.what, str(difference.captured), str(difference.here)] = difference
             if captured.world_size > 1:
-                self._add_to_mean(run, captured.world_size)
+                for name, gradient in run.gradients:  # divided before they are summed, as a reduction does it
+                    part = gradient.detach() / captured.world_size
+                    self._mean[name] = self._mean[name] + part if name in self._mean else part
             is_bad = not is_finite(result.losses, result.gradients)
             if self._question.locate and self._origin is None and is_bad:
                 self._origin = run.locate()
@@ -200,12 +202,6 @@ class _Session:
                 raise EntryDoesNotFit(str(error)) from None
         return content
 
-    def _note_environment(self, captured: RankCapture, run: RankRun) -> None:
-        current = {**environment(self._device), COMPILED: run.is_compiled}
-        for difference in (*differences(dict(captured.environment), current), *run.differences):
-            key = (difference.what, str(difference.captured), str(difference.here))
-            self._differences[key] = difference
-
     def _note_autocast(self, captured: RankCapture, made: object) -> None:
         """Say of a model that is computed in the captured autocast if nobody saw which that was."""
         if isinstance(made, ReplayTask) or all(micro.inner_autocast is not None for micro in captured.micro_batches):
@@ -220,18 +216,6 @@ class _Session:
                 remedy="return a ReplayTask whose loss enters the training's own autocast",
             )
         )
-
-    def _add_to_mean(self, run: RankRun, world_size: int) -> None:
-        """Divide before summing, as a reduction does it."""
-        for name, gradient in run.gradients:
-            part = gradient.detach() / world_size
-            self._mean[name] = self._mean[name] + part if name in self._mean else part
-
-    def _compared(self, computed: Sequence[_Computed]) -> list[RankReplay]:
-        world_size = self._capture.world_size
-        is_complete = len(computed) == world_size > 1
-        reduced = tuple(facts_of(self._mean.items())) if is_complete else None
-        return [compared(result.captured, result.losses, result.gradients, reduced) for result in computed]
 
 
 def _requested_ranks(capture: Capture, question: NanQuestion) -> tuple[RankCapture, ...]:
@@ -253,18 +237,14 @@ def _device(name: str | None, ranks: Sequence[RankCapture]) -> torch.device:
     captured = ranks[0].device if ranks else "cpu"
     try:
         if name is None:
-            kind = torch.device(captured).type
-            return torch.device(captured if kind == "cpu" or _is_here(kind) else "cpu")
+            kind, accelerator = torch.device(captured).type, torch.accelerator.current_accelerator()
+            is_here = accelerator is not None and accelerator.type == kind
+            return torch.device(captured if kind == "cpu" or is_here else "cpu")
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, ValueError) as error:
         raise UsageError(f"there is no device {name!r} here: {str(error).splitlines()[0]}") from None
     return device
-
-
-def _is_here(kind: str) -> bool:
-    accelerator = torch.accelerator.current_accelerator()
-    return accelerator is not None and accelerator.type == kind
 
 
 def _entry(text: str) -> Callable[[RankCapture], object]:

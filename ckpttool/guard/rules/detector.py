@@ -56,7 +56,8 @@ class FeatureValueDetector:
         if check.error is not None:
             raise UsageError(f"feature values: {check.error}; ckpttool asd check tells all of it")
         findings = check.findings
-        if settings.strip() and not check.config.enable and not _says_off(settings):
+        words = {item.replace("=", ":").replace(" ", "") for item in settings.split(",")}
+        if settings.strip() and not check.config.enable and "enable:false" not in words:
             message = f"nothing is detected: {settings[:80]!r} does not switch it on; write enable:true into it"
             findings += (suspect(Code.CONFIG_DISAGREES, message),)
         return FeatureValueDetector(
@@ -137,10 +138,6 @@ class FeatureValueDetector:
         }
         self.last = LocalTime(as_number(record.get("last")))
         self.checking = False
-
-
-def _says_off(settings: str) -> bool:
-    return "enable:false" in {item.replace("=", ":").replace(" ", "") for item in settings.split(",")}
 
 
 def _encoded_event(event: HealthEvent, step: Step, *, name: str | None = None) -> GuardEvent:

@@ -135,7 +135,15 @@ class SpikeGuard:
         if math.isfinite(agreed.norm):
             self._overflows_in_a_row = 0
         if agreed.is_overflow and agreed.action is not Action.STOP:
-            decision = self._overflow(agreed)
+            self.overflows += 1
+            self._overflows_in_a_row += 1
+            event = self._event(
+                GuardEventKind.OVERFLOW,
+                value=agreed.norm,
+                count=self._overflows_in_a_row,
+                message="the gradients are not finite, as the loss scaler tries a scale that is too large",
+            )
+            decision = Decision(action=Action.SKIP if self._acts else Action.APPLY, events=(event,))
         elif agreed.action is Action.APPLY and agreed.is_finite:
             decision = self._apply()
         else:
@@ -144,13 +152,6 @@ class SpikeGuard:
         self._row, self._noticed = StepMetrics(step=Step(self._row.step + 1)), ()
         self._own_is_finite = True
         return decision
-
-    def _overflow(self, agreed: Proposal) -> Decision:
-        self.overflows += 1
-        self._overflows_in_a_row += 1
-        message = "the gradients are not finite, as the loss scaler tries a scale that is too large"
-        event = self._event(GuardEventKind.OVERFLOW, value=agreed.norm, count=self._overflows_in_a_row, message=message)
-        return Decision(action=Action.SKIP if self._acts else Action.APPLY, events=(event,))
 
     def _apply(self) -> Decision:
         self.in_a_row = 0

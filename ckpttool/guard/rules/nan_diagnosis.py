@@ -45,15 +45,14 @@ def in_a_row(captures: Sequence[Capture]) -> tuple[CaptureRow, ...]:
     Args:
         captures: By step.
     """
-    return rows((capture.step, _weights_and_ranks(capture), capture.path) for capture in captures)
-
-
-def _weights_and_ranks(capture: Capture) -> tuple[object, ...] | None:
-    """Return what two captures of one row share; None where nobody knows how many updates were applied."""
-    applied = {rank.optimizer_step for rank in capture.ranks}
-    if len(applied) != 1 or None in applied:
-        return None
-    return (*applied, *(culprit.rank for culprit in capture.culprits))
+    columns: list[tuple[Step, object, str]] = []
+    for capture in captures:
+        applied = {rank.optimizer_step for rank in capture.ranks}
+        shared: object = None  # nobody knows how many updates were applied
+        if len(applied) == 1 and None not in applied:
+            shared = (*applied, *(culprit.rank for culprit in capture.culprits))
+        columns.append((capture.step, shared, capture.path))
+    return rows(columns)
 
 
 def rows(captures: Iterable[tuple[Step, object, str]]) -> tuple[CaptureRow, ...]:
@@ -112,7 +111,7 @@ def compared(
     differ = tuple(
         number
         for number, (before, after) in enumerate(zip(losses_before, losses, strict=True))
-        if before and not _same(before, after)
+        if before and (before.dtype, before.bits) != (after.dtype, after.bits)
     )
     captured_gradients, current = _to_compare(captured, facts, reduced)
     wrong = [name for name, gradient in captured_gradients.items() if _is_other(gradient, current.get(name))]
@@ -168,10 +167,6 @@ def _to_compare(
         {name: gradient for name, gradient in by_name.items() if name not in sharded},
         {name: gradient for name, gradient in current.items() if name not in sharded},
     )
-
-
-def _same(before: LossBits, after: LossBits) -> bool:
-    return (before.dtype, before.bits) == (after.dtype, after.bits)
 
 
 def is_reproduced(ranks: Sequence[RankReplay], *, exact: bool) -> bool:

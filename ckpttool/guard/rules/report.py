@@ -179,15 +179,14 @@ class GuardTally:
         if capture is None:
             if len(self._captures) == MOST:
                 return
-            capture = CaptureTold(step=event.step, path=path, here=self._here(path), verdict=None, culprits=())
+            above, _, name = path.rpartition("/")
+            here = path
+            if self._captures_here is not None and name and f"/{above}".endswith(f"/{EVENTS_FOLDER}/captures"):
+                here = f"{self._captures_here}/{name}"  # the files may have been moved since
+            capture = CaptureTold(step=event.step, path=path, here=here, verdict=None, culprits=())
         verdict = capture.verdict or ("transient" if values.get("verdict") == "transient" else None)
         culprits = {rank} if values.get("culprit") is True else set()
         self._captures[path] = replace(capture, verdict=verdict, culprits=tuple(sorted({*capture.culprits, *culprits})))
-
-    def _here(self, path: str) -> str:
-        above, _, name = path.rpartition("/")
-        moved = self._captures_here is not None and name and f"/{above}".endswith(f"/{EVENTS_FOLDER}/captures")
-        return f"{self._captures_here}/{name}" if moved else path
 
     def _fault(self, event: GuardEvent, on_rank: Rank) -> None:
         values, faults = event.values, self._faults[event.kind]
@@ -274,15 +273,13 @@ def _next(report: GuardReport) -> list[tuple[str, ...]]:
         commands.append(("ckpttool", "resolve", *where, "--around-spike", "last"))
     later = {step for row in report.in_a_row for step in range(row.first + 1, row.last + 1)}
     worth = [capture for capture in report.captures if capture.step not in later]
-    commands += [("ckpttool", "nan", "inspect", _no_option(capture.here)) for capture in worth[:_MOST_CAPTURES]]
+    for capture in worth[:_MOST_CAPTURES]:
+        # From a file, and there to be typed: no command may take it for an option.
+        path = f"./{capture.here}" if capture.here.startswith("-") else capture.here
+        commands.append(("ckpttool", "nan", "inspect", path))
     if report.alarms:
         commands.append(("ckpttool", "calibrate", *events))
     return commands
-
-
-def _no_option(path: str) -> str:
-    """Return a path that no command takes for an option: it comes from a file, and is there to be typed."""
-    return f"./{path}" if path.startswith("-") else path
 
 
 def _text(values: Mapping[str, EventValue], key: str) -> str:

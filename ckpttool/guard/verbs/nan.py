@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 from ckpttool.core.domain.finding import Finding, note, unknown
 from ckpttool.core.domain.frozen import replace
@@ -138,7 +137,15 @@ def _read(storage: Storage, folder: str, shown_path: str, *, shards: bool) -> Ca
     steps = [head.step] if head is not None else [rank.step for rank in ranks]
     step = steps[0] if steps else head_step(name) or Step(0)
     world_size = max([rank.world_size for rank in ranks] + ([head.world_size] if head is not None else [1]))
-    findings += _missing(ranks, world_size)
+    missing = sorted(set(range(world_size)) - {int(rank.rank) for rank in ranks})
+    if missing:
+        finding = unknown(
+            GuardCode.CAPTURE_INCOMPLETE,
+            f"of {counted(world_size, 'rank')}, {on_ranks(missing)} left nothing here that can be read",
+            ranks=tuple(map(Rank, missing)),
+            remedy="copy their files from the disks of their machines; each rank wrote its own",
+        )
+        findings.append(finding)
     for rank in ranks:
         findings += _shard_findings(storage, prefix, rank, shards=shards) + _notes(rank)
     return Capture(
@@ -177,20 +184,6 @@ def _ranks(storage: Storage, folder: str, prefix: str, findings: list[Finding]) 
         except (OSError, ParseError) as error:
             findings.append(_damaged(path, error, rank))
     return captures
-
-
-def _missing(ranks: Sequence[RankCapture], world_size: int) -> list[Finding]:
-    missing = sorted(set(range(world_size)) - {int(rank.rank) for rank in ranks})
-    if not missing:
-        return []
-    return [
-        unknown(
-            GuardCode.CAPTURE_INCOMPLETE,
-            f"of {counted(world_size, 'rank')}, {on_ranks(missing)} left nothing here that can be read",
-            ranks=tuple(map(Rank, missing)),
-            remedy="copy their files from the disks of their machines; each rank wrote its own",
-        )
-    ]
 
 
 def _shard_findings(storage: Storage, prefix: str, rank: RankCapture, *, shards: bool) -> list[Finding]:

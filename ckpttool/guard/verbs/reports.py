@@ -30,13 +30,17 @@ def guard_report(events: str | os.PathLike[str] | Sequence[str]) -> GuardReport:
         UsageError: There is no such file.
     """
     patterns = (os.fspath(events),) if isinstance(events, (str, os.PathLike)) else tuple(events)
-    names = tuple(sorted(dict.fromkeys(name for pattern in patterns for name in _files(pattern)), key=_oldest_first))
+    found = dict.fromkeys(name for pattern in patterns for name in _files(pattern))
+    # The oldest first: what is full is put aside as `.1`.
+    names = tuple(sorted(found, key=lambda name: (name.removesuffix(".1"), not name.endswith(".1"))))
     tally = GuardTally()
     notes: list[LogNote] = []
     problems: list[LogProblem] = []
     count = unreadable = 0
     for name in names:
-        tally.begin(_captures_beside(name))
+        folder = os.path.dirname(name) or "."
+        is_in_place = os.path.basename(os.path.abspath(folder)) == EVENTS_FOLDER
+        tally.begin(f"{folder}/captures" if is_in_place else None)
         for item in _read(name):
             if isinstance(item, EventLine):
                 tally.add(item.event)
@@ -66,15 +70,6 @@ def _files(pattern: str) -> tuple[str, ...]:
             f"{pattern} holds no {GuardFiles.names[0]}: a guard writes it into the training's output folder"
         )
     return files
-
-
-def _captures_beside(name: str) -> str | None:
-    folder = os.path.dirname(name) or "."
-    return f"{folder}/captures" if os.path.basename(os.path.abspath(folder)) == EVENTS_FOLDER else None
-
-
-def _oldest_first(name: str) -> tuple[str, bool]:
-    return name.removesuffix(".1"), not name.endswith(".1")
 
 
 def _read(name: str) -> Iterator[EventLine | LogNote | LogProblem]:
