@@ -40,17 +40,10 @@ class Checks:
     def __init__(
         self, model: nn.Module, ranks: Ranks, contain: Containment, *, patrol: int, replica_every: int
     ) -> None:
-        """Begin to count steps.
-
-        Args:
-            model: As it is trained.
-            ranks: That train together.
-            contain: What keeps exceptions in, and whom wrong products are told to.
-            patrol: Matrix products are checked in one step of so many; 0: only after a strike.
-            replica_every: Steps between two comparisons of weights over ranks; 0: never.
+        """Begin to count steps; `patrol` and `replica_every` are those of `Guard`.
 
         Raises:
-            UsageError: A number of steps is none.
+            UsageError: One of the two is not a number of steps.
         """
         for name, steps in (("patrol", patrol), ("replica_every", replica_every)):
             if type(steps) is not int or steps < 0:

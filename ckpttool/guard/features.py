@@ -50,13 +50,7 @@ class SilentErrors:
         scaling: Scaling,
         contain: Containment,
     ) -> None:
-        """Begin to look.
-
-        Args:
-            model: As it is trained.
-            features: What judges, or its settings; None: nothing does.
-            scaling: Of the loss, and so of gradients that are looked at in backward.
-            contain: What keeps exceptions in, and whom is told what is found.
+        """Choose the parameters to look at; `features` is that of `Guard`.
 
         Raises:
             UsageError: Ascend's own parser would stop the training over the settings.

@@ -75,17 +75,7 @@ class CheckpointWriter:
         health: EmbeddingHealth,
         group: Any = None,  # noqa: ANN401  a process group, which a torch without distributed lacks
     ) -> None:
-        """Prepare to save; every rank must come here, for all take the same number for this start.
-
-        Args:
-            output: The output folder.
-            objects: Of the training.
-            layout: In which they are saved.
-            prefix: Begins the names of all files.
-            steps_per_epoch: By which saves are numbered; None: all steps are of the first epoch.
-            global_batch_size: Samples a step over all ranks; None: not known.
-            health: Tells how the training is at a save.
-            group: The ranks of the training; None: all.
+        """Prepare to save, as `checkpoint_writer` describes; every rank must come here, for all agree on a run number.
 
         Raises:
             UsageError: The prefix would make names that can be read in two ways.

@@ -88,7 +88,6 @@ class StepFacts:
     scale: float | None = None
     """A loss scaler's factor; None without one."""
     buffers_left_out: tuple[str, ...] = ()
-    data_position: EventValue = None
     restore_buffers: Callable[[], None] = lambda: None
     """Puts buffers back as they were before the step's first forward."""
 
@@ -296,7 +295,7 @@ class CaptureStore:
             environment=(*environment(device).items(), (COMPILED, bool(memory.is_compiled))),
             model_config=_model_config(self._model),
             run_config=self._settings.run_config,
-            data_position=facts.data_position,
+            data_position=None,
             content=encoded.tree,
             shard=ShardFile(name=shard_name(self._rank), size=ByteCount(0), xxh3_128="0" * 32),
         )

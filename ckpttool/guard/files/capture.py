@@ -193,19 +193,26 @@ def read_rank(data: bytes, rank: int, *, where: str) -> RankCapture:
     shard = get_object(record, "shard", where=where)
     if get_str(shard, "name", where=where) != shard_name(rank):
         raise ParseError("names another file than its own shard", where=where, key="shard.name")
-    rerun = record.get("rerun")
+    rerun = None
+    if record.get("rerun") is not None:
+        again = as_object(record["rerun"], where=where, key="rerun")
+        losses = tuple(_read_loss(as_object(loss)) for loss in get_list(again, "losses"))
+        rerun = Rerun(losses=losses, gradients=_read_gradients(again))
     scale, environment = record.get("scale"), get_object(record, "environment", where=where)
+    level = get_str(record, "level", where=where)
+    if level not in {known.value for known in CaptureLevel}:
+        raise ParseError(f"expected full or light, found {level!a:.40}", where=where, key="level")
     return RankCapture(
         rank=Rank(rank),
         world_size=_world_size(record, rank + 1, where),
         step=Step(get_int(record, "step", where=where)),
         optimizer_step=get_optional_int(record, "optimizer_step", where=where),
-        level=_level(record, where),
+        level=CaptureLevel(level),
         host=get_str(record, "host", where=where),
         device=get_str(record, "device", where=where),
         micro_batches=tuple(_read_batch(as_object(batch, where=where)) for batch in get_list(record, "micro_batches")),
         gradients=_read_gradients(record),
-        rerun=None if rerun is None else _read_rerun(as_object(rerun, where=where, key="rerun")),
+        rerun=rerun,
         weights=tuple((name, _digest(as_str(digest))) for name, digest in get_object(record, "weights").items()),
         evaluating=_texts(get_list(record, "evaluating", where=where)),
         buffers_left_out=_texts(get_list(record, "buffers_left_out", where=where)),
@@ -242,13 +249,6 @@ def _world_size(record: JsonObject, least: int, where: str) -> int:
     return world_size
 
 
-def _level(record: JsonObject, where: str) -> CaptureLevel:
-    text = get_str(record, "level", where=where)
-    if text not in {level.value for level in CaptureLevel}:
-        raise ParseError(f"expected full or light, found {text!a:.40}", where=where, key="level")
-    return CaptureLevel(text)
-
-
 def _read_batch(record: JsonObject) -> MicroBatch:
     loss, left_out, inner = record.get("loss"), record.get("left_out"), record.get("inner_autocast")
     out = None if left_out is None else as_object(left_out, key="left_out")
@@ -273,27 +273,22 @@ def _read_loss(record: JsonObject) -> LossBits:
     return LossBits(value=as_number(record.get("value")), dtype=get_str(record, "dtype"), bits=bits)
 
 
-def _read_rerun(record: JsonObject) -> Rerun:
-    losses = tuple(_read_loss(as_object(loss)) for loss in get_list(record, "losses"))
-    return Rerun(losses=losses, gradients=_read_gradients(record))
-
-
 def _read_gradients(record: JsonObject) -> tuple[GradientFacts, ...]:
-    return tuple(_read_gradient(as_object(gradient)) for gradient in get_list(record, "gradients"))
-
-
-def _read_gradient(record: JsonObject) -> GradientFacts:
-    first = record.get("first")
-    return GradientFacts(
-        name=get_str(record, "name"),
-        shape=_integers(get_list(record, "shape")),
-        xxh3_128=_digest(get_str(record, "xxh3_128")),
-        norm=as_number(record.get("norm")),
-        nan=get_int(record, "nan"),
-        positive_inf=get_int(record, "positive_inf"),
-        negative_inf=get_int(record, "negative_inf"),
-        first=None if first is None else _integers(as_list(first, key="first")),
-    )
+    gradients = []
+    for row in map(as_object, get_list(record, "gradients")):
+        first = row.get("first")
+        gradient = GradientFacts(
+            name=get_str(row, "name"),
+            shape=_integers(get_list(row, "shape")),
+            xxh3_128=_digest(get_str(row, "xxh3_128")),
+            norm=as_number(row.get("norm")),
+            nan=get_int(row, "nan"),
+            positive_inf=get_int(row, "positive_inf"),
+            negative_inf=get_int(row, "negative_inf"),
+            first=None if first is None else _integers(as_list(first, key="first")),
+        )
+        gradients.append(gradient)
+    return tuple(gradients)
 
 
 def _setting(value: Json) -> Setting:

@@ -98,7 +98,7 @@ def replay_nan(question: NanQuestion) -> NanReplay:
 
     if find_spec("torch") is None:
         raise IncompleteError("a replay needs torch and the training's own code: run it in the training's environment")
-    from ckpttool.guard.replay.session import replay
+    from ckpttool.guard.replay.run import replay
 
     return replay(capture, question)
 
