@@ -25,7 +25,7 @@ class Vote:
     """What one rank brings."""
 
     proposal: Proposal | None = None
-    """None where the guard failed on this rank: the others decide."""
+    """None if the guard failed on this rank: the others decide."""
     failed: int = 0
     """Number of the part that failed; 0: none."""
     strike: bool = False
@@ -39,7 +39,7 @@ class Agreement:
     """What all ranks together want: the same value on each."""
 
     proposal: Proposal | None
-    """The largest action and norm, finite only where all are; None where the guard failed on every rank."""
+    """The largest action and norm, finite only if all are; None if the guard failed on every rank."""
     norms_differ: bool
     """Whether two ranks have another norm; all NaN are one."""
     failed: int
@@ -90,8 +90,8 @@ class Ranks:
         if self.count > 1:
             numbers = numbers.to(self._meeting_place())
             dist.all_reduce(numbers, op=dist.ReduceOp.MAX, group=self._group)
-        told: list[int] = numbers.tolist()
-        return told
+        largest: list[int] = numbers.tolist()
+        return largest
 
     def global_rank(self, rank: int) -> int:
         """Return the number among all processes of a rank of this group."""

@@ -32,7 +32,7 @@ class Buffers:
         self._places: list[tuple[nn.Module, str, Tensor]] = []
         self._copies: list[Tensor] = []
         self._holders: list[Mapping[str, object]] = []  # of each module, its parts and its buffers
-        self._held: list[object] = []  # by them, at the last look
+        self._contents: list[object] = []  # by them, at the last look
         self._changing: set[tuple[nn.Module, str]] = set()
         self._digests: dict[tuple[nn.Module, str], bytes] = {}
         self._steps = 0
@@ -41,11 +41,11 @@ class Buffers:
         """Names of those that are not put back, because all together are too large."""
 
     def take(self) -> None:
-        """Copy them, new ones too. Where all do not fit, look now and then which of them changed since last time."""
+        """Copy them, new ones too. If all do not fit, look now and then which of them changed since last time."""
         is_due = self._steps < _FIRST_LOOKS or self._steps % _LOOK_EVERY == 0
         self._steps += 1
-        parts_held = self._holds()  # in a quarter of the time of a walk over all modules
-        if is_due or len(parts_held) != len(self._held) or not all(map(is_, parts_held, self._held)):
+        current = self._current_contents()  # in a quarter of the time of a walk over all modules
+        if is_due or len(current) != len(self._contents) or not all(map(is_, current, self._contents)):
             self._choose()
         live = [tensor for _, _, tensor in self._places]
         if live:
@@ -69,12 +69,12 @@ class Buffers:
         """Take what the copy holds for past: the step is over."""
         self._is_taken = False
 
-    def _holds(self) -> list[object]:
+    def _current_contents(self) -> list[object]:
         return list(chain.from_iterable([holder.values() for holder in self._holders]))
 
     def _choose(self) -> None:
         self._holders = [tensors for module in self._model.modules() for tensors in (module._modules, module._buffers)]  # noqa: SLF001  as below, without its time
-        self._held = self._holds()
+        self._contents = self._current_contents()
         buffers = [
             (module, name, tensor)
             for module in self._model.modules()

@@ -1,6 +1,6 @@
 """Checks of the device: matrix products after a strike and on patrol, replicas every so many steps.
 
-Of replicas a hash of whole numbers is compared, the largest with the smallest. It is an exclusive or: blind where two
+Of replicas a hash of whole numbers is compared, the largest with the smallest. It is an exclusive or: blind if two
 elements change alike, or change places. It finds a flip, and never proves that weights are equal.
 """
 
@@ -65,7 +65,7 @@ class Checks:
             step: That is trained now.
             runs: Whether the ranks agreed to check every step.
         """
-        self.leave()  # an exception may have ended the last one where nobody told
+        self.leave()  # an exception may have ended the last one unnoticed
         is_patrol = self._patrol > 0 and step % self._patrol == 0
         if (runs or is_patrol or step <= self._closer_until) and self._contain.is_on(Part.CHECKSUM):
             self._run(lambda: self._begin(step))
@@ -86,7 +86,7 @@ class Checks:
         """End forward and backward of a micro-batch."""
         if self._is_inside and (checksum := self._checksum) is not None:
             self._is_inside = False
-            # Also where it was switched off meanwhile: what stands around everything else must go.
+            # Also if it was switched off meanwhile: what stands around everything else must go.
             self._contain.run(Part.CHECKSUM, lambda: checksum.__exit__(None, None, None), waits=True, always=True)
 
     def take_abnormal(self) -> bool:
@@ -99,7 +99,7 @@ class Checks:
         return {"checked": summary} if summary.get("products") else {}
 
     def compare_replicas(self, step: Step) -> None:
-        """Compare the weights of all ranks, where it is time. Every rank must call it in each step: it takes all."""
+        """Compare the weights of all ranks, if it is time. Every rank must call it in each step: it takes all."""
         if self._replicas is None or self._replica_every == 0 or step % self._replica_every:
             return
         disagreement = self._replicas.compare(self._contain.run(Part.CHECKSUM, self._replicas.hashes))
@@ -151,10 +151,10 @@ class ReplicaCheck:
         return torch.stack([number.to(digests[0].device) for number in digests])
 
     def compare(self, hashes: Tensor | None) -> Disagreement | None:
-        """Return which weights differ; None where none do, or a rank has no hashes. Every rank must call it.
+        """Return which weights differ; None if none do, or a rank has no hashes. Every rank must call it.
 
         Args:
-            hashes: Of this rank; None where they could not be made.
+            hashes: Of this rank; None if they could not be made.
         """
         own_hashes = torch.zeros(len(self._parameters), dtype=torch.int64) if hashes is None else hashes
         failed = torch.tensor([hashes is None], dtype=torch.int64, device=own_hashes.device)

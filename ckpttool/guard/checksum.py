@@ -40,7 +40,7 @@ _ON_CPU: Mapping[object, object] = MappingProxyType(
 
 
 class Contained(Protocol):
-    """Runs a part of the guard; None where that fails."""
+    """Runs a part of the guard; None if that fails."""
 
     def __call__(self, call: Callable[[], _T], /) -> _T | None:
         """Return what the part returns."""
@@ -67,7 +67,7 @@ class MatmulChecksum(TorchDispatchMode):
             model: By whose names modules are told.
             emit: Where events go.
             rank: Of this process.
-            contained: Runs a check, and returns None where that fails: the product is handed on as it is.
+            contained: Runs a check, and returns None if that fails: the product is handed on as it is.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self.step = Step(0)
@@ -114,7 +114,7 @@ class MatmulChecksum(TorchDispatchMode):
 
     @property
     def _covered(self) -> float | None:
-        """Share of the operations that torch can count; None where there were none."""
+        """Share of the operations that torch can count; None if there were none."""
         return round(self._flops["covered"] / self._flops["all"], 4) if self._flops["all"] else None
 
     def __torch_dispatch__(
@@ -124,7 +124,7 @@ class MatmulChecksum(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> object:
-        """Run an operation, and look at its result where it is a matrix product."""
+        """Run an operation, and look at its result if it is a matrix product."""
         kwargs = kwargs or {}
         if types:
             # What tensors are made of that are spread over ranks comes by here, too. Others hold no values.

@@ -57,27 +57,27 @@ class Containment:
     """Runs the parts of the guard, keeps what they raise, and measures what they take."""
 
     def __init__(self, emit: Emit) -> None:
-        """Take where errors are told."""
+        """Take the sink of errors."""
         self.emit = emit
         self._failures: Counter[Part] = Counter()  # of all ranks, so the same on each
         self._off: set[Part] = set()
-        self._told: set[Part] = set()
+        self._reported: set[Part] = set()
         self._pending: set[Part] = set()
         self.is_off = False
         """Whether the whole guard is switched off."""
         self.step = Step(0)
-        """That events are told of."""
+        """The step that events name."""
         self.seconds = 0.0
-        """That the parts took since somebody set it to 0."""
+        """Seconds that the parts took since this was last set to 0."""
 
     def run(self, part: Part, call: Callable[[], T], *, waits: bool = False, always: bool = False) -> T | None:
-        """Return what a part returns; None where it fails, or is switched off.
+        """Return what a part returns; None if it fails, or is switched off.
 
         Args:
             part: That fails or is switched off as a whole.
             call: What to do.
             waits: For the device, whose time is the training's own.
-            always: Also where it is switched off: what is seldom asked for may work the next time.
+            always: Also if it is switched off: what is seldom asked for may work the next time.
         """
         if not always and not self.is_on(part):
             return None
@@ -126,8 +126,8 @@ class Containment:
         if part in self._pending:  # of the micro-batches of a step, one is enough
             return
         self._pending.add(part)
-        first = part not in self._told
-        self._told.add(part)
+        first = part not in self._reported
+        self._reported.add(part)
         trace = "".join(traceback.format_exception(error))[-_TRACEBACK_CHARACTERS:]
         values = {"traceback": trace} if first else {}
         self.emit(GuardEventKind.GUARD_ERROR, step=self.step, part=part.name.lower(), error=one_line(error), **values)

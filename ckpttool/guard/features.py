@@ -31,7 +31,7 @@ from ckpttool.health.model.asd import FeatureValue
 from ckpttool.health.policies.registry import settings_of
 
 _SELDOM = 10
-"""Steps between two looks, where looking at each costs too much."""
+"""Steps between two looks, if looking at each costs too much."""
 
 _LOOKED_AT = (torch.float32, torch.bfloat16)
 """As Ascend's detector has it: float16 is scaled, and what overflows there is the scaler's business."""
@@ -40,7 +40,7 @@ _LOOKED_AT = (torch.float32, torch.bfloat16)
 class SilentErrors:
     """Takes the feature values of each step and judges them one step late, so that nothing waits for them.
 
-    Everything in it is contained. Where nobody asked for it, it does nothing.
+    Everything in it is contained. If nobody asked for it, it does nothing.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class SilentErrors:
             self._contain.emit(event.kind, step=event.step, **event.values)
 
     def own_are_finite(self) -> bool | None:
-        """Tell whether this rank's gradients were finite before they were averaged; None where nobody saw them so."""
+        """Tell whether this rank's gradients were finite before they were averaged; None if nobody saw them so."""
         return self._contain.run(Part.FEATURES, lambda: None if self._probe is None else self._probe.own_are_finite)
 
     def cost_too_much(self, reason: str) -> str:
@@ -166,7 +166,7 @@ class FeatureProbe:
     """Takes the values of a step, and keeps them on the device until they are asked for."""
 
     def __init__(self, model: nn.Module, *, interval: int = 3) -> None:
-        """Choose the parameters, and hook into the averaging of gradients where that is possible.
+        """Choose the parameters, and hook into the averaging of gradients if that is possible.
 
         Args:
             model: As it is trained, with its wrapper.
@@ -191,7 +191,7 @@ class FeatureProbe:
         alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
         knows_rank = self.is_before_reduction or alone
         self.rank = Rank(0 if alone else dist.get_rank()) if knows_rank else None
-        """Whose values they are; None where gradients are averaged before anybody can see them."""
+        """Whose values they are; None if gradients are averaged before anybody can see them."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -200,9 +200,9 @@ class FeatureProbe:
 
     @property
     def own_are_finite(self) -> bool | None:
-        """Whether all gradients of this rank were finite before they were averaged; None where nobody saw them so.
+        """Whether all gradients of this rank were finite before they were averaged; None if nobody saw them so.
 
-        Waits for the device: to be asked where something is wrong.
+        Waits for the device: to be asked if something is wrong.
         """
         if not self._own_extremes:
             return None
@@ -213,7 +213,7 @@ class FeatureProbe:
 
         Args:
             step: That they are of.
-            scale: By which the loss was multiplied, where a scaler does that: only gradients that were taken in
+            scale: By which the loss was multiplied, if a scaler does that: only gradients that were taken in
                 backward are still scaled.
 
         Raises:
@@ -287,7 +287,7 @@ class FeatureProbe:
 
 
 def _largest(gradients: Sequence[Tensor]) -> list[Tensor]:
-    """Return the largest absolute value of each; NaN where one is NaN."""
+    """Return the largest absolute value of each; NaN if one is NaN."""
     local = [_local(gradient.detach()) for gradient in gradients]
     if local and all(gradient.is_cuda for gradient in local):
         return list(torch._foreach_norm(local, torch.inf))  # noqa: SLF001  as torch's own clipping does

@@ -56,7 +56,7 @@ def _by_mesh(tensors: Sequence[Tensor]) -> Iterable[Sequence[Tensor]]:
 
 
 def _norm(gradients: Sequence[Tensor]) -> Tensor:
-    """Return it as torch's clipping does, and also where that has none.
+    """Return it as torch's clipping does, and also if that has none.
 
     Of float16 in float32, for no float16 is larger than 65504; of sparse ones that of the elements that they hold.
     """
@@ -80,7 +80,7 @@ class Reading:
     norm: float
     """L2 norm of all gradients, before clipping."""
     loss: float | None
-    """Sum of the local losses of the micro-batches; None where the training tells none."""
+    """Sum of the local losses of the micro-batches; None if the training tells none."""
     losses_finite: bool
     """Whether each of these losses is."""
     embedding: float | None = None
@@ -192,7 +192,7 @@ class Updated:
     def drop(self) -> bool:
         """Leave the optimizer nothing to do; tell that this was done.
 
-        Not earlier than right before its step: a loss scaler raises where it finds no gradients to unscale.
+        Not earlier than right before its step: a loss scaler raises if it finds no gradients to unscale.
         """
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
@@ -238,7 +238,7 @@ class Scaling:
         return self.scaler is not None and self.scaler.is_enabled()
 
     def scale(self) -> float | None:
-        """Return by what the loss is multiplied, for which the host waits for the device; None where nothing scales."""
+        """Return by what the loss is multiplied, for which the host waits for the device; None if nothing scales."""
         return self.scaler.get_scale() if self.scaler is not None and self.scaler.is_enabled() else None
 
     def finds(self) -> bool:

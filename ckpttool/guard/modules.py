@@ -49,7 +49,7 @@ class ModuleTrace:
         return bool(self._open)
 
     def module(self) -> str:
-        """Return the innermost module whose operation runs now; '' where it is none's."""
+        """Return the innermost module whose operation runs now; '' if it is none's."""
         if self._open:
             return self._open[-1][1]
         node = current_node()

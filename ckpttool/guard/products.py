@@ -1,4 +1,4 @@
-"""Whether a matrix product is right, by the sums of its rows; where one looks wrong, by each element in float64.
+"""Whether a matrix product is right, by the sums of its rows; if one looks wrong, by each element in float64.
 
 Row i of c = a b must have the sum a_i s, where s holds the sums of the rows of b. What rounding may add to the
 difference is bounded by norms: n independent roundings of c have the standard deviation u |c_i| / sqrt(3), and a
@@ -18,7 +18,7 @@ from torch import Tensor
 from ckpttool.core.domain.frozen import dataclass
 
 ALARM = 6.0
-"""A row is suspicious where its sum is off by more than this many times what rounding is expected to do."""
+"""A row is suspicious if its sum is off by more than this many times what rounding is expected to do."""
 
 _ROUNDOFF = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24}
 _HALF_SUBNORMAL = {torch.bfloat16: 2.0**-134, torch.float16: 2.0**-25, torch.float32: 2.0**-150}
@@ -67,7 +67,7 @@ class WrongElement:
     row: int
     column: int
     ratio: float
-    """Its error, in multiples of what rounding can do; infinite where it is not finite and should be."""
+    """Its error, in multiples of what rounding can do; infinite if it is not finite and should be."""
 
 
 def _batched(matrix: Tensor) -> Tensor:
@@ -107,19 +107,39 @@ def suspicious_rows(product: Product, *, roundings_add_up: bool = False) -> Tens
     A row of operands that are not finite is none: what came of them is no news.
 
     Args:
-        product: That can be checked.
+        product: That can be checked; its sums and norms are taken in float32.
         roundings_add_up: Take roundings of one row for equal, not for independent: near-equal columns round alike.
     """
-    sums = _RowSums(product, roundings_add_up=roundings_add_up)
-    calm = _is_calm(sums.error, sums.tolerance())
+    s, b = _sums_and_norms(product.b)
+    expected, a = _sums_and_norms(product.a, s)
+    sums, c = _sums_and_norms(product.c)
+    expected *= product.alpha
+    addend = None
+    if product.addend is not None:
+        added, addend = _sums_and_norms(product.addend.expand_as(product.c))
+        expected += product.beta * added
+        addend *= abs(product.beta)
+    error = (sums - expected).abs()
+    norms = _Norms(
+        a=a,
+        b=_row_norms(b).unsqueeze(-1),
+        c=c,
+        s=_row_norms(s).unsqueeze(-1),
+        addend=addend,
+        rounded=product.c.float().abs().sum(-1) if roundings_add_up else c,
+    )
+    calm = _is_calm(error, _tolerance(product, norms))
     if bool(calm.all()):
         return torch.empty(0, 2, dtype=torch.int64)
     rows = torch.nonzero(~calm)
-    return rows[sums.are_suspicious(rows)].cpu()
+    batch, row = rows.unbind(1)
+    exact = _exact_norms(product, batch, row, roundings_add_up=roundings_add_up)
+    is_known = exact.a.isfinite() & exact.b.isfinite()
+    return rows[~_is_calm(error[batch, row], _tolerance(product, exact)) & is_known].cpu()
 
 
 def worst_element(product: Product, rows: Tensor) -> WrongElement | None:
-    """Judge rows in float64, each element by its own bound; None where all are right.
+    """Judge rows in float64, each element by its own bound; None if all are right.
 
     Args:
         product: That can be checked.
@@ -146,57 +166,24 @@ class _Norms:
     """Of the sums of the rows of b."""
     addend: Tensor | None
     rounded: Tensor
-    """Sum of |c| instead, where roundings add up."""
+    """Sum of |c| instead, if roundings add up."""
 
 
-class _RowSums:
-    """What a check knows of a product: sums and norms, in float32."""
-
-    def __init__(self, product: Product, *, roundings_add_up: bool) -> None:
-        s, b = _sums_and_norms(product.b)
-        expected, a = _sums_and_norms(product.a, s)
-        sums, c = _sums_and_norms(product.c)
-        expected *= product.alpha
-        addend = None
-        if product.addend is not None:
-            added, addend = _sums_and_norms(product.addend.expand_as(product.c))
-            expected += product.beta * added
-            addend *= abs(product.beta)
-        self.error = (sums - expected).abs()
-        self._product = product
-        self._roundings_add_up = roundings_add_up
-        self._norms = _Norms(
-            a=a,
-            b=_row_norms(b).unsqueeze(-1),
-            c=c,
-            s=_row_norms(s).unsqueeze(-1),
-            addend=addend,
-            rounded=product.c.float().abs().sum(-1) if roundings_add_up else c,
-        )
-
-    def tolerance(self) -> Tensor:
-        """Return [batch, m]: what rounding is expected to do to the sum of a row."""
-        return _tolerance(self._product, self._norms)
-
-    def are_suspicious(self, rows: Tensor) -> Tensor:
-        """Return [r], whether some rows are, by norms that neither overflow nor vanish."""
-        batch, row = rows.unbind(1)
-        product = self._product
-        a, b, c = product.a[batch, row].double(), product.b.double(), product.c[batch, row].double()
-        addend = None
-        if product.addend is not None:
-            addend = _row_norms(product.beta * product.addend.expand_as(product.c)[batch, row].double())
-        norms = _row_norms(c)
-        exact = _Norms(
-            a=_row_norms(a),
-            b=_norms(b)[batch],
-            c=norms,
-            s=_row_norms(b.sum(-1))[batch],
-            addend=addend,
-            rounded=c.abs().sum(-1) if self._roundings_add_up else norms,
-        )
-        is_known = exact.a.isfinite() & exact.b.isfinite()
-        return ~_is_calm(self.error[batch, row], _tolerance(product, exact)) & is_known
+def _exact_norms(product: Product, batch: Tensor, row: Tensor, *, roundings_add_up: bool) -> _Norms:
+    """Return norms of some rows that neither overflow nor vanish."""
+    a, b, c = product.a[batch, row].double(), product.b.double(), product.c[batch, row].double()
+    addend = None
+    if product.addend is not None:
+        addend = _row_norms(product.beta * product.addend.expand_as(product.c)[batch, row].double())
+    norms = _row_norms(c)
+    return _Norms(
+        a=_row_norms(a),
+        b=_row_norms(_row_norms(b))[batch],
+        c=norms,
+        s=_row_norms(b.sum(-1))[batch],
+        addend=addend,
+        rounded=c.abs().sum(-1) if roundings_add_up else norms,
+    )
 
 
 def _is_calm(error: Tensor, tolerance: Tensor) -> Tensor:
@@ -245,7 +232,7 @@ def _worst_of(product: Product, b: Tensor, batch: int, rows: Tensor) -> WrongEle
 
 
 def _coarse(product: Product) -> float:
-    """Return the roundoff of what is coarser in a product than its types say; 0 where nothing is."""
+    """Return the roundoff of what is coarser in a product than its types say; 0 if nothing is."""
     kind = product.c.dtype
     if kind is torch.float32:
         return _OPERAND_ROUNDOFF[torch.get_float32_matmul_precision()]
@@ -295,7 +282,3 @@ def _row_norms(rows: Tensor) -> Tensor:
         return rows.square().sum(-1).sqrt()
     norms: Tensor = torch.linalg.vector_norm(rows, dim=-1)
     return norms
-
-
-def _norms(matrices: Tensor) -> Tensor:
-    return _row_norms(_row_norms(matrices))

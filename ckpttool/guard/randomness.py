@@ -10,10 +10,10 @@ from typing import Any, TypeAlias, cast
 import torch
 
 States: TypeAlias = "dict[str, object]"
-"""By generator: `torch`, `cuda`, `npu` or `xpu` (one for each device), `numpy` where it is imported, `python`."""
+"""By generator: `torch`, `cuda`, `npu` or `xpu` (one for each device), `numpy` if it is imported, `python`."""
 
 _DEVICES = ("cuda", "npu", "xpu")
-"""What has a generator on each device, where its module of torch is there; that of Ascend comes with torch_npu."""
+"""What has a generator on each device, if its module of torch is there; that of Ascend comes with torch_npu."""
 
 
 def states(*, devices: bool = True) -> States:

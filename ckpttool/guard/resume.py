@@ -62,7 +62,7 @@ class Resumed:
     ) -> None:
         """Take what was loaded; None: nothing, the training begins."""
         self.checkpoint = checkpoint
-        """Name of the save; None where the training begins."""
+        """Name of the save; None if the training begins."""
         self.step = 0 if progress is None else int(progress.step)
         """Batches consumed so far, applied or dropped."""
         self.applied = 0 if progress is None else progress.applied
@@ -78,7 +78,7 @@ class Resumed:
     def batches(self, loader: Iterable[Batch_co]) -> Iterator[Batch_co]:
         """Iterate over a loader: the first time over what is left of its epoch, with the random numbers of the save.
 
-        What the plan leaves out is loaded and thrown away first, into the next epoch where it reaches so far.
+        What the plan leaves out is loaded and thrown away first, into the next epoch if it reaches so far.
 
         Making an iterator draws random numbers, so it is made first, and then they are set. A loader whose `__iter__`
         is a generator makes nothing before its first batch: what it draws there it draws again.
@@ -155,7 +155,7 @@ def resume(
         objects: Of the training; on an error they may be loaded in part.
         layout: In which it was saved.
         choose: Asked on rank 0 alone with the number of ranks; None: there is no save at all.
-        fresh_ok: Begin where there is none.
+        fresh_ok: Begin if there is none.
         group: The ranks of the training; None: all.
 
     Raises:
@@ -312,7 +312,7 @@ def _for_all(ranks: Ranks, group: Any, ask: Callable[[], Answer]) -> Answer:  # 
 
 
 def _on_every_rank(ranks: Ranks, group: Any, work: Callable[[], Answer]) -> Answer:  # noqa: ANN401  as in `resume`
-    """Do it on every rank; where it fails on one, an error is raised on all, and none waits for another."""
+    """Do it on every rank; if it fails on one, an error is raised on all, and none waits for another."""
     if ranks.count == 1:
         return work()
     done: Answer | None = None

@@ -65,7 +65,7 @@ class Unsaveable(TypeError):  # noqa: N818  it names what cannot be saved
     """A value that cannot be spelled without a pickle.
 
     Attributes:
-        path: Where it is, as `model.layers[3]`; '' where it is the whole value.
+        path: Where it is, as `model.layers[3]`; '' if it is the whole value.
         reason: Its type, or what about it cannot be spelled.
     """
 
@@ -97,7 +97,7 @@ class Sharded:
     """Of the whole tensor, in elements."""
     mesh_shape: tuple[int, ...]
     mesh_names: tuple[str, ...]
-    """Of the mesh's dimensions; empty where they have none."""
+    """Of the mesh's dimensions; empty if they have none."""
     placements: tuple[str, ...]
     """One for each dimension of the mesh: `shard:N` or `replicate`."""
     device_type: str
@@ -179,7 +179,7 @@ class _Speller:
         return {_SEQUENCES[type(value)]: items}
 
     def _tensor(self, value: torch.Tensor, path: str) -> JsonObject:
-        module = sys.modules.get("torch.distributed.tensor")  # where nobody loaded it, there is no DTensor
+        module = sys.modules.get("torch.distributed.tensor")  # if nobody loaded it, there is no DTensor
         if module is not None and isinstance(value, module.DTensor):
             return self._sharded(value, path)
         if type(value) not in {torch.Tensor, torch.nn.Parameter}:

@@ -1,4 +1,4 @@
-"""The guard of one optimizer: each update is looked at before it is applied, and dropped where it would do harm."""
+"""The guard of one optimizer: each update is looked at before it is applied, and dropped if it would do harm."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class Guard:
         """Steps that the training did, applied or not: the number of the last one."""
         self._began = self.step  # here, or where it was restored
         self.applied = True
-        """Whether the last update was: where a learning rate must not move with a dropped one, ask this."""
+        """Whether the last update was: if a learning rate must not move with a dropped one, ask this."""
         self.on_stop: Callable[[GuardStop], None] | None = None
         """Called in place of raising `GuardStop`, by trainers that end in another way."""
         self.embedding = EmbeddingNorm()
@@ -205,7 +205,7 @@ class Guard:
         return MicroBatch(self, batch, index)
 
     def clip_(self, max_norm: float) -> Tensor:
-        """Take the norm of all gradients, decide on the update, and clip where it is applied.
+        """Take the norm of all gradients, decide on the update, and clip if it is applied.
 
         Call it after the last backward of a step, and after `scaler.unscale_`.
 
@@ -359,7 +359,7 @@ class Guard:
     # The decision.
 
     def _norm(self, parameters: Sequence[Tensor], *, instead: bool = False) -> Tensor | None:
-        """Take the norm; where it is taken instead of by the training, it is not the guard's own time."""
+        """Take the norm; if it is taken instead of by the training, it is not the guard's own time."""
         if self._updated.are_sharded:
             return total_norm(parameters)  # takes all ranks, so whatever it raises, it raises as torch's own does
         return self._contain.run(Part.NORM, lambda: total_norm(parameters), waits=instead)
@@ -370,7 +370,7 @@ class Guard:
         Everything but what takes all ranks is contained, so that every rank comes to that, in every step.
 
         Args:
-            norm: Of all gradients, before clipping; None where it could not be taken.
+            norm: Of all gradients, before clipping; None if it could not be taken.
             scale: By which gradients are multiplied that a fused update unscales by itself.
         """
         if self._is_repeated:
@@ -412,7 +412,7 @@ class Guard:
         return decision.limit
 
     def _read(self, norm: Tensor | float | None, scale: Tensor | None) -> Reading | None:
-        """Read this rank's numbers, for which the host waits for the device; None where that fails."""
+        """Read this rank's numbers, for which the host waits for the device; None if that fails."""
         squares = self._contain.run(Part.EMBEDDING, lambda: self.embedding.measured(scale))
         if norm is None:
             return None
@@ -431,7 +431,7 @@ class Guard:
         proposal = self._contain.run(Part.POLICY, propose)
         if proposal is not None:
             return proposal
-        # What is certain without any rule stays certain where the rule fails.
+        # What is certain without any rule stays certain if the rule fails.
         is_finite = math.isfinite(reading.norm) and reading.losses_finite
         return Proposal(action=Action.APPLY if is_finite else Action.SKIP, norm=reading.norm, is_finite=is_finite)
 
@@ -442,7 +442,7 @@ class Guard:
         decision = self._contain.run(Part.POLICY, lambda: self._spikes.settle(proposal))
         if decision is not None:
             return decision
-        # The other ranks settled the same numbers, and drop where any rank wanted to.
+        # The other ranks settled the same numbers, and drop if any rank wanted to.
         must_wait = self.mode is GuardMode.ACT and (proposal.action is not Action.APPLY or not proposal.is_finite)
         return Decision(action=Action.SKIP if must_wait else Action.APPLY)
 
@@ -480,7 +480,7 @@ class Guard:
         self._norms_agreed = not agreed.norms_differ  # told once, until they agree again
 
     def _keep_pace(self, own_seconds: float, share: float) -> None:
-        """Look at less where it takes too much for too long; what takes no other rank may differ from rank to rank."""
+        """Look at less if it takes too much for too long; what takes no other rank may differ from rank to rank."""
         is_due = self._features.is_on
         most = MOST_SHARE_WITH_FEATURES if is_due else MOST_SHARE
         if not self._pace.is_too_slow(own_seconds, share, most) or (self._is_slow and not is_due):
@@ -548,7 +548,7 @@ class Guard:
     def _before_update(
         self, _optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Drop the gradients where so decided. `args[0]` is the optimizer; a closure makes the gradients only now."""
+        """Drop the gradients if so decided. `args[0]` is the optimizer; a closure makes the gradients only now."""
         if callable(closure := kwargs.get("closure")):
             return args, {**kwargs, "closure": self._guarded(closure)}
         if len(args) > 1 and callable(args[1]):
@@ -559,7 +559,7 @@ class Guard:
     def _guarded(self, closure: Callable[[], object]) -> Callable[[], object]:
         """Return what one step of an optimizer is handed instead of a closure, which LBFGS calls many times.
 
-        All calls are one step for a guard that watches. Where updates are dropped each is a step of its own: the
+        All calls are one step for a guard that watches. If updates are dropped each is a step of its own: the
         gradients of any call may be those that do harm.
         """
         was_called = False
@@ -577,7 +577,7 @@ class Guard:
         return guarded
 
     def _ready(self) -> None:
-        """Decide where nobody did, and drop the gradients where so decided."""
+        """Decide if nobody did, and drop the gradients if so decided."""
         if self._contain.run(Part.STATE, self._scaling.finds):
             self._alarm("scaler-not-given", step=self._contain.step)
         if not self._is_decided:

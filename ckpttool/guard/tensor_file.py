@@ -53,7 +53,7 @@ def block(tensor: torch.Tensor) -> memoryview:
     if tensor.dtype not in TYPES:
         raise ValueError(f"safetensors has no type for {tensor.dtype}")
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
-    # A single element may have any stride, and torch looks at its bytes only where that is 1.
+    # A single element may have any stride, and torch looks at its bytes only if that is 1.
     return flat.as_strided(flat.shape, (1,)).view(torch.uint8).numpy().data
 
 
@@ -109,7 +109,7 @@ def tensors_in(content: mmap.mmap | memoryview, path: str) -> dict[str, torch.Te
 
 
 def strided(stored: torch.Tensor, shape: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
-    """Return a copy with these strides; what is expanded is stored once, with a length of 1 where the stride is 0."""
+    """Return a copy with these strides; what is expanded is stored once, with a length of 1 if the stride is 0."""
     made = torch.empty_strided(stored.shape, stride, dtype=stored.dtype, device=stored.device)
     return made.copy_(stored).expand(shape)
 

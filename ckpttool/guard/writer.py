@@ -191,7 +191,7 @@ class CheckpointWriter:
         )
 
     def _copied(self, save: _Save) -> _Save:
-        """Copy the tensors to the host's memory, into that of the copies before where they fit."""
+        """Copy the tensors to the host's memory, into that of the copies before if they fit."""
         copies = {}
         for name, tensor in save.tensors.items():
             copy = self._copies.get(name)

@@ -92,8 +92,8 @@ class _Callback(TrainerCallback, ExportableState):
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         # A checkpoint that was saved without a guard has no place for its state, and the next save would fail.
-        kept = state.stateful_callbacks.setdefault(_NAME, self.state())
-        self.attached.begin(kept["attributes"]["saved"])
+        own_state = state.stateful_callbacks.setdefault(_NAME, self.state())
+        self.attached.begin(own_state["attributes"]["saved"])
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -123,6 +123,6 @@ def attach(trainer: Trainer, **settings: Any) -> Attached:
         Where the guard is found, from the beginning of `train` on.
     """
     attached = Attached(trainer, settings)
-    # Where a user lets it restore callbacks, the trainer makes each anew from its class alone.
+    # If a user lets it restore callbacks, the trainer makes each anew from its class alone.
     trainer.add_callback(type(_NAME, (_Callback,), {"attached": attached}))
     return attached

@@ -77,7 +77,7 @@ class LightningGuard(Callback):
             micro.loss(loss)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        """Decide on the update; where it is dropped, that happens when the optimizer begins its step."""
+        """Decide on the update; if it is dropped, that happens when the optimizer begins its step."""
         for guard in self.guards:
             if guard.optimizer is getattr(optimizer, "optimizer", optimizer):
                 guard.clip_(math.inf)
@@ -89,7 +89,7 @@ class LightningGuard(Callback):
             self._end_micro_batch()
 
     def on_train_batch_end(self, *_: Any) -> None:
-        """End the micro-batch, where nothing went backward."""
+        """End the micro-batch, if nothing went backward."""
         self._end_micro_batch()
 
     def on_exception(self, *_: Any) -> None:

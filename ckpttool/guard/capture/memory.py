@@ -86,7 +86,7 @@ class Remembered:
 
     @property
     def was_changed(self) -> bool:
-        """Whether one of its tensors changed, also where torch does not count it: by numpy, by `.data`."""
+        """Whether one of its tensors changed, also if torch does not count it: by numpy, by `.data`."""
         if self._was_changed or self.was_moved:
             return True
         return any(
@@ -116,7 +116,7 @@ class StepMemory:
 
         Args:
             batch: What the forward gets, after transfer and augmentation.
-            index: Its number in the epoch, where the training step asks for it.
+            index: Its number in the epoch, if the training step asks for it.
         """
         self._make_room()
         self.micro_batches.append(Remembered(batch, index, cloned=self._clones))
@@ -153,7 +153,7 @@ class StepMemory:
             self.micro_batches[-1].loss = torch.as_tensor(loss).detach()  # or the number that somebody read already
 
     def forget(self) -> None:
-        """Let go of a step. Where a batch was changed in place meanwhile, keep copies from now on."""
+        """Let go of a step. If a batch was changed in place meanwhile, keep copies from now on."""
         self._clones = self._clones or any(micro.was_moved for micro in self.micro_batches)
         self.micro_batches.clear()
 
@@ -226,7 +226,7 @@ def _version(tensor: Tensor) -> int:
 
 
 def _fingerprint(tensor: Tensor) -> object:
-    """Return what changes with the content, without waiting for a device; None where that would take long."""
+    """Return what changes with the content, without waiting for a device; None if that would take long."""
     if tensor.device.type != "cpu":
         return torch.hash_tensor(tensor) if hasattr(torch, "hash_tensor") and not tensor.is_complex() else None
     if tensor.layout is not torch.strided or tensor.nbytes > _MOST_HASHED or tensor.dtype not in TYPES:

@@ -143,7 +143,7 @@ class Content:
             name: (value.local if isinstance(value, Sharded) else value).requires_grad
             for name, value in self.parameters.items()
         }
-        """Whether each parameter wanted a gradient; empty where a light capture does not say."""
+        """Whether each parameter wanted a gradient; empty if a light capture does not say."""
         if [len(self.batches), len(self.random)] != [expected, expected]:
             raise UnreadableState(f"expected {expected} micro-batches, found {len(self.batches)}")
 

@@ -74,7 +74,7 @@ class CaptureSettings:
     loss_of: LossFunction | None = None
     """Makes the loss of a micro-batch from model and batch, so that the step can be computed again in place."""
     encode_batch: Callable[[object], object] | None = None
-    """Makes of a batch what can be spelled, where it is of classes that cannot."""
+    """Makes of a batch what can be spelled, if it is of classes that cannot."""
     run_config: EventValue = None
     """What the user wants to find in a capture, plain JSON."""
 
@@ -137,13 +137,13 @@ class CaptureStore:
         self._reruns, self._last = numbers.get("reruns", 0), numbers.get("last")
 
     def capture(self, memory: StepMemory, facts: StepFacts) -> str | None:
-        """Compute the step again where that can be done, and write down what is needed to do so elsewhere.
+        """Compute the step again if that can be done, and write down what is needed to do so elsewhere.
 
         All ranks at once, and without a word between them. The weights must be those that the forward used, and the
         gradients not clipped yet; both are as before when it returns.
 
         Returns:
-            The capture's folder; None where none was made, which an event says.
+            The capture's folder; None if none was made, which an event says.
         """
         level = self._level(facts.step, can_be_replayed=bool(memory.micro_batches) and memory.holds_all)
         if level is None and self._reruns >= self._budget.reruns:
@@ -301,7 +301,7 @@ class CaptureStore:
         )
 
     def _free_folder(self, step: Step) -> str:
-        """Return the folder of this step; another one where this rank captured the same step before a restart."""
+        """Return the folder of this step; another one if this rank captured the same step before a restart."""
         for attempt in range(1000):
             path = f"{self._folder}/{folder_name(step, attempt)}"
             if not os.path.lexists(f"{path}/{record_name(self._rank)}"):
@@ -310,7 +310,7 @@ class CaptureStore:
 
 
 def _free_bytes(folder: str) -> int | None:
-    """Return what may still be written; None where the file system knows of no blocks."""
+    """Return what may still be written; None if the file system knows of no blocks."""
     disk = os.statvfs(folder)
     return disk.f_bavail * disk.f_frsize if disk.f_blocks else None
 

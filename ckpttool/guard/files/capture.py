@@ -312,12 +312,12 @@ def _texts(values: Iterable[Json]) -> tuple[str, ...]:
 
 
 def head_step(name: str) -> Step | None:
-    """Return the step that a folder's name tells; None where it is no capture's."""
+    """Return the step that a folder's name tells; None if it is no capture's."""
     match = _FOLDER.fullmatch(name)
     return None if match is None else Step(int(match[1]))
 
 
 def rank_of_record(name: str) -> Rank | None:
-    """Return whose record a file is by its name; None where it is none."""
+    """Return whose record a file is by its name; None if it is none."""
     match = _RECORD.fullmatch(name)
     return None if match is None else Rank(int(match[1]))

@@ -110,7 +110,7 @@ class EventFile:
         self._changed = Condition()
         self._waiting: list[bytes] = [_line(self._about)]
         self._bytes = 0
-        self._told = 1  # lines in all
+        self._emitted = 1  # lines in all
         self._done = 0  # of those, the ones that were written or lost
         self._is_urgent = self._is_durable = self._is_closed = self._is_hung = False
         self._dropped = 0
@@ -123,8 +123,8 @@ class EventFile:
         if os.getpid() != self._pid or self._is_closed:
             return
         with self._changed:
-            self._told += 1
-            reported = self._told
+            self._emitted += 1
+            reported = self._emitted
             try:
                 now = values.get("time") or self._now()
                 line = _line({"kind": kind.value, "step": int(step), **values, "time": now} | {"kind": kind.value})
@@ -154,7 +154,7 @@ class EventFile:
             self._start()
             self._is_urgent = True
             self._changed.notify_all()
-            return self._wait(self._told)
+            return self._wait(self._emitted)
 
     def close(self) -> None:
         """Write what is left, and end. What is told afterwards is not heard."""

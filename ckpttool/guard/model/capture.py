@@ -32,7 +32,7 @@ class CaptureLevel(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossBits:
-    """A number to the last bit: two NaN are equal only where their bits are."""
+    """A number to the last bit: two NaN are equal only if their bits are."""
 
     value: float
     dtype: str
@@ -60,7 +60,7 @@ class GradientFacts:
     positive_inf: int
     negative_inf: int
     first: tuple[int, ...] | None
-    """Index of the first element that is not finite; None where all are."""
+    """Index of the first element that is not finite; None if all are."""
 
     @property
     def is_finite(self) -> bool:
@@ -107,17 +107,17 @@ class MicroBatch:
     """One forward and backward of the step."""
 
     loss: LossBits | None
-    """As it was handed to `backward`; None where the training told none."""
+    """As it was handed to `backward`; None if the training told none."""
     changed: bool
     """Whether a tensor of the batch changed between its forward and the end of the step: then that is what is kept."""
     left_out: LeftOut | None
-    """What of the batch could not be kept; None where it is whole."""
+    """What of the batch could not be kept; None if it is whole."""
     index: int | None
-    """Number of the batch in its epoch, where the training tells it."""
+    """Number of the batch in its epoch, if the training tells it."""
     outer_autocast: tuple[tuple[str, str], ...]
     """Device and type of each autocast that was on before the training's own code ran."""
     inner_autocast: tuple[tuple[str, str], ...] | None
-    """As above, when the model was called; None where that was not seen."""
+    """As above, when the model was called; None if that was not seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,18 +153,18 @@ class RankCapture:
     world_size: int
     step: Step
     optimizer_step: int | None
-    """Updates applied before; None where the training does not tell."""
+    """Updates applied before; None if the training does not tell."""
     level: CaptureLevel
     host: str
     device: str
     """Where its parameters were: `cpu`, `cuda:0`."""
     micro_batches: tuple[MicroBatch, ...]
     gradients: tuple[GradientFacts, ...]
-    """As the step ended, so after a reduction where there is one; in the model's order."""
+    """As the step ended, so after a reduction if there is one; in the model's order."""
     rerun: Rerun | None
-    """None where it was not computed once more."""
+    """None if it was not computed once more."""
     weights: tuple[tuple[str, str], ...]
-    """Name and xxh3-128 of each parameter's bytes, where the weights themselves are not kept."""
+    """Name and xxh3-128 of each parameter's bytes, if the weights themselves are not kept."""
     evaluating: tuple[str, ...]
     """Names of the modules that were in evaluation mode; '' is the model itself."""
     buffers_left_out: tuple[str, ...]
@@ -174,7 +174,7 @@ class RankCapture:
     environment: tuple[tuple[str, Setting], ...]
     """By name."""
     model_config: EventValue
-    """What a model of a library was built from; None where there is none."""
+    """What a model of a library was built from; None if there is none."""
     run_config: EventValue
     """What the user gave to be kept."""
     data_position: EventValue
@@ -213,18 +213,18 @@ class Capture(Answered):
     step: Step
     world_size: int
     time: str | None
-    """When it was made, in UTC; None where rank 0 did not come to say it."""
+    """When it was made, in UTC; None if rank 0 did not come to say it."""
     ranks: tuple[RankCapture, ...]
     """Ascending."""
     culprits: tuple[Culprit, ...]
-    """Ascending by rank; empty where it cannot be told."""
+    """Ascending by rank; empty if it cannot be told."""
     findings: tuple[Finding, ...]
     has_stopped: bool | None = None
     """Whether the training ended by too many dropped updates, and did not go on since; None: nobody tells."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """14 where a rank's part is not there, or is not what was written."""
+        """14 if a rank's part is not there, or is not what was written."""
         return of_findings(self.findings)
 
 
@@ -288,7 +288,7 @@ class NanQuestion:
     device: Annotated[
         str | None, Option("--device", "cpu or cuda:N.  [default: as it was captured]", "Replay", metavar="DEVICE")
     ] = None
-    """`cpu`, `cuda:0`; None: as it was captured, where there is one."""
+    """`cpu`, `cuda:0`; None: as it was captured, if there is one."""
     exact: Annotated[bool, Option("--exact", "Demand every gradient to be equal in every bit.", "Replay")] = False
     """Whether every gradient has to be equal in every bit."""
     locate: Annotated[bool, Option("--no-locate", "Do not look for where it began.", "Replay")] = True
@@ -343,7 +343,7 @@ class Origin:
     module: str
     """Name of the module in which it happened, with its class; '' outside of all."""
     line: str | None
-    """File, line and source in the user's code; None where nobody knows."""
+    """File, line and source in the user's code; None if nobody knows."""
     shape: tuple[int, ...]
     nan: int
     inf: int
@@ -409,13 +409,13 @@ class NanReplay(Answered):
     ranks: tuple[RankReplay, ...]
     culprits: tuple[Culprit, ...]
     origin: Origin | None
-    """None where it was not asked for, or nothing was found."""
+    """None if it was not asked for, or nothing was found."""
     environment: tuple[Difference, ...]
     findings: tuple[Finding, ...]
     reproduced: bool
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 where the step came out as it was, 10 where it did not, 14 where it could not be computed."""
+        """0 if the step came out as it was, 10 if it did not, 14 if it could not be computed."""
         could_not = of_findings(self.findings)
         return could_not if could_not or self.reproduced else ExitCode.DAMAGE

@@ -20,7 +20,7 @@ class DroppedUpdate:
     norm: float | None
     """Of all gradients."""
     ranks: tuple[Rank, ...]
-    """Whose numbers were the reason, where that is known."""
+    """Whose numbers were the reason, if that is known."""
     message: str
     """One sentence."""
 
@@ -35,7 +35,7 @@ class CaptureTold:
     here: str
     """Its folder, seen from the event file, which may have been moved or copied since."""
     verdict: str | None
-    """`transient`, where it was finite when it was computed once more; None: a replay has to tell."""
+    """`transient`, if it was finite when it was computed once more; None: a replay has to tell."""
     culprits: tuple[Rank, ...]
     """Ranks whose own numbers were not finite."""
 
@@ -46,7 +46,7 @@ class FaultTold:
 
     step: Step
     rank: Rank | None
-    """None where nobody knows whose it is."""
+    """None if nobody knows whose it is."""
     since_step: Step | None
     """Of a strike, the step of its first abnormal value."""
     message: str
@@ -86,7 +86,7 @@ class RankReport:
     lost_lines: int
     """Events that could not be written."""
     overhead: float | None
-    """The guard's mean share of a step; None where it was not measured."""
+    """The guard's mean share of a step; None if it was not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class GuardReport(Answered):
     ranks: tuple[RankReport, ...]
     """In their order."""
     world_size: int | None
-    """How many there are; None where no file tells."""
+    """How many there are; None if no file tells."""
     is_watching: bool
     """Whether something would have been dropped, and was not."""
     stopped_at: Step | None
@@ -123,7 +123,7 @@ class GuardReport(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """10 where a person has to look: a stop, a strike, a wrong product, a capture, a last save that failed."""
+        """10 if a person has to look: a stop, a strike, a wrong product, a capture, a last save that failed."""
         if self.needs_somebody:
             return ExitCode.DAMAGE
         return self.reading.exit_code(judged_count=len(self.ranks))
@@ -160,7 +160,7 @@ class GuardReport(Answered):
 
     @property
     def worst_saves(self) -> RankReport | None:
-        """The rank whose saves failed most often, one whose last failed first; None where none failed."""
+        """The rank whose saves failed most often, one whose last failed first; None if none failed."""
         failed = [rank for rank in self.ranks if rank.failed_saves]
         return max(failed, key=lambda rank: (rank.last_save_failed, rank.failed_saves), default=None)
 
@@ -181,7 +181,7 @@ class GuardReport(Answered):
 
     @property
     def overhead(self) -> float | None:
-        """The largest of the ranks' shares; None where none was measured."""
+        """The largest of the ranks' shares; None if none was measured."""
         return max((rank.overhead for rank in self.ranks if rank.overhead is not None), default=None)
 
     @property

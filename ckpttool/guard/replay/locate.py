@@ -121,7 +121,7 @@ class Locator(TorchDispatchMode):
         """Take the model, whose parameters and buffers are known by name."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.events: list[Event] = []
-        self._held: list[Tensor] = []
+        self._alive: list[Tensor] = []
         self._by_storage: dict[int, int] = {}
         self._given: dict[int, tuple[OriginKind, str]] = {}
         self._trace = ModuleTrace(model, lambda name, module: f"{name or 'the model'} ({type(module).__name__})")
@@ -134,7 +134,7 @@ class Locator(TorchDispatchMode):
 
     def _know(self, kind: OriginKind, tensors: Iterable[tuple[str, Tensor]]) -> None:
         for name, tensor in tensors:
-            self._held.append(tensor)
+            self._alive.append(tensor)
             self._given[_storage(tensor)] = (kind, name)
 
     @contextmanager
@@ -169,11 +169,11 @@ class Locator(TorchDispatchMode):
                     self._by_storage.pop(_storage(tensor), None)
             elif not (func.is_view and _storage(tensor) in before):
                 self._by_storage[_storage(tensor)] = self._made(name, tensor, parents)
-                self._held.append(tensor)
+                self._alive.append(tensor)
         return result
 
     def _event_of(self, tensor: Tensor) -> int:
-        """Return the event that made a tensor what it is; where nobody did, it was given so."""
+        """Return the event that made a tensor what it is; if nobody did, it was given so."""
         storage = _storage(tensor)
         if storage not in self._by_storage:
             kind, name = self._given.get(storage, (OriginKind.INPUT, "a tensor that neither model nor batch holds"))
@@ -181,7 +181,7 @@ class Locator(TorchDispatchMode):
             is_mask = not nan and not tensor.is_complex() and not bool(torch.isposinf(tensor).any())
             on_purpose = kind is not OriginKind.PARAMETER and is_mask
             self._by_storage[storage] = self._add(kind, name, tensor, (nan, inf), (), on_purpose=on_purpose)
-            self._held.append(tensor)
+            self._alive.append(tensor)
         return self._by_storage[storage]
 
     def _made(self, name: str, tensor: Tensor, parents: tuple[int, ...]) -> int:

@@ -71,7 +71,7 @@ class ReplayTask:
 
     model: nn.Module
     loss: Callable[[Any], Tensor]
-    """Makes of one micro-batch what the training hands to `backward`, divided by the accumulation where it does so."""
+    """Makes of one micro-batch what the training hands to `backward`, divided by the accumulation if it does so."""
 
 
 class RankRun:
@@ -128,7 +128,7 @@ class RankRun:
         return tuple(facts_of(self.gradients))
 
     def locate(self) -> Origin | None:
-        """Compute it again and look at every operation; None where all stayed finite."""
+        """Compute it again and look at every operation; None if all stayed finite."""
         self._prepare()
         for number in range(len(self._captured.micro_batches)):
             locator = Locator(self._model)
@@ -398,7 +398,7 @@ class _Session:
         return note(GuardCode.ENVIRONMENT_DIFFERS, "; ".join(parts), remedy=remedy)
 
     def _computed(self, captured: RankCapture) -> _Computed | None:
-        """Compute one rank; None where that cannot be done, which is a finding."""
+        """Compute one rank; None if that cannot be done, which is a finding."""
         try:
             content = self._content(captured)
             with torch.random.fork_rng(devices=[]):
@@ -539,7 +539,7 @@ def _entry(text: str) -> Callable[[RankCapture], object]:
 
 @contextmanager
 def _within(timeout: float | None) -> Iterator[None]:
-    """Raise what ends the command where it takes longer."""
+    """Raise what ends the command if it takes longer."""
 
     def late(_signal: int, _frame: FrameType | None) -> None:
         raise _Late

@@ -100,7 +100,7 @@ class FeatureValueDetector:
         return tuple(events)
 
     def agree(self, *, wanted: bool, step: Step) -> tuple[GuardEvent, ...]:
-        """Start the checksum where any rank wants it; return what follows from that here.
+        """Start the checksum if any rank wants it; return what follows from that here.
 
         Args:
             wanted: Whether it is `wants_checksum` on any rank. The same on all.
@@ -125,7 +125,7 @@ class FeatureValueDetector:
 
         Args:
             saved: What `saved` returned.
-            rank: Whose values will come; None where nobody knows.
+            rank: Whose values will come; None if nobody knows.
 
         Raises:
             ParseError: It is not what `saved` returns.

@@ -95,7 +95,7 @@ class SpikeGuard:
         self.overflows = 0
         """Updates in all that a loss scaler is to blame for."""
         self._overflows_in_a_row = 0
-        self._stop_told = False
+        self._stop_reported = False
         self._settled = 0
         self._recent: deque[int] = deque()  # which of the settled steps were dropped, of the last thousand
         self._alarmed: int | None = None
@@ -106,7 +106,7 @@ class SpikeGuard:
         Args:
             row: Its numbers; the norm of all gradients, unscaled and before clipping.
             losses_finite: Whether every local loss is: a batch of padding has a loss of NaN, and finite gradients.
-            scale: The loss scaler's; None where there is none.
+            scale: The loss scaler's; None if there is none.
         """
         self._row, self._noticed = row, ()
         norm = 0.0 if row.global_norm is None else row.global_norm
@@ -129,7 +129,7 @@ class SpikeGuard:
         The events say why; the numbers of the step itself are told by whoever has all of them.
 
         Args:
-            agreed: The largest action; finite only where it is on every rank.
+            agreed: The largest action; finite only if it is on every rank.
         """
         self._settled += 1
         if math.isfinite(agreed.norm):
@@ -148,14 +148,14 @@ class SpikeGuard:
             decision = self._apply()
         else:
             decision = self._drop(agreed)
-        # Where this rank cannot propose, as its norm could not be taken, it still settles.
+        # If this rank cannot propose, as its norm could not be taken, it still settles.
         self._row, self._noticed = StepMetrics(step=Step(self._row.step + 1)), ()
         self._own_is_finite = True
         return decision
 
     def _apply(self) -> Decision:
         self.in_a_row = 0
-        self._stop_told = False
+        self._stop_reported = False
         self.applied += 1
         clips = [event for event in self._noticed if event.kind is EventKind.CLIP]
         events = [
@@ -173,14 +173,14 @@ class SpikeGuard:
         self.applied += not self._acts
         events = [self._dropped(agreed), *self._passed_on()]
         stops = agreed.action is Action.STOP or self.in_a_row >= self._count_threshold
-        if stops and (self._acts or not self._stop_told):
+        if stops and (self._acts or not self._stop_reported):
             message = (
                 f"{self.in_a_row} in a row were dropped: the weights are bad; "
                 "`ckpttool resolve --around-spike last` says from where to go on"
             )
             stop = self._event(GuardEventKind.STOP, count=self.in_a_row, stopped=self._acts, message=message)
             events.append(stop)
-        self._stop_told = stops
+        self._stop_reported = stops
         events += self._too_often()
         if not self._acts:
             return Decision(action=Action.APPLY, events=tuple(events))
@@ -243,7 +243,7 @@ class SpikeGuard:
             "applied": self.applied,
             "overflows": self.overflows,
             "overflows_in_a_row": self._overflows_in_a_row,
-            "stop_told": self._stop_told,
+            "stop_told": self._stop_reported,
             "settled": self._settled,
             "recent": list(self._recent),
             "alarmed": self._alarmed,
@@ -252,11 +252,11 @@ class SpikeGuard:
     def restore(self, saved: Json, *, step: Step) -> tuple[GuardEvent, ...]:
         """Remember what the guard did that wrote a checkpoint, and say what of it is lost.
 
-        Where another policy was in force, or other settings, its memory is not used; how many were applied and dropped
+        If another policy was in force, or other settings, its memory is not used; how many were applied and dropped
         in all stays true.
 
         Args:
-            saved: What `saved` returned, with whatever stands beside it; None where there is nothing.
+            saved: What `saved` returned, with whatever stands beside it; None if there is nothing.
             step: At which the training goes on.
         """
         self._row = StepMetrics(step=step)
@@ -283,7 +283,7 @@ class SpikeGuard:
         recent = deque(as_int(place) for place in get_list(saved, "recent"))
         stop_told, alarmed = get_bool(saved, "stop_told"), get_optional_int(saved, "alarmed")
         # All of it could be read: nothing is remembered by halves.
-        self._watch, self._recent, self._stop_told, self._alarmed = watch, recent, stop_told, alarmed
+        self._watch, self._recent, self._stop_reported, self._alarmed = watch, recent, stop_told, alarmed
         self.dropped, self.applied, self.overflows = totals
         self.in_a_row, self._overflows_in_a_row, self._settled = rows
         return ()

@@ -105,7 +105,7 @@ def compared(
         captured: What the rank kept.
         losses: Of each micro-batch, in this run.
         facts: This run's gradients of this rank alone.
-        reduced: The mean over all ranks of this run, where all were run; None where some were not.
+        reduced: The mean over all ranks of this run, if all were run; None if some were not.
     """
     losses_before = [batch.loss for batch in captured.micro_batches]
     differ = tuple(
@@ -153,7 +153,7 @@ def _is_other(before: GradientFacts, after: GradientFacts | None) -> bool:
 def _to_compare(
     captured: RankCapture, facts: Sequence[GradientFacts], reduced: Sequence[GradientFacts] | None
 ) -> tuple[dict[str, GradientFacts], dict[str, GradientFacts]]:
-    """Return gradients of then and of now that are of the same ranks; none of then where there are no such."""
+    """Return gradients of then and of now that are of the same ranks; none of then if there are no such."""
     if captured.world_size > 1 and reduced is not None:
         before, after = captured.gradients, reduced
     elif captured.world_size == 1:
@@ -190,7 +190,7 @@ def verdict(
     """Say where it came from, and on what that rests.
 
     Three runs tell: at once on the same device, again on such a device, and on another one. A CPU that trained has no
-    other: where it happens again there, it is data or model.
+    other: if it happens again there, it is data or model.
 
     Args:
         captured: What the ranks kept, of those that were run again.
