@@ -2,8 +2,14 @@
 
 >>> from ckpttool.guard import Guard, RobustZPolicy  # doctest: +SKIP
 
-For who trains: `Guard` in `step.py`; for who looks afterwards: `ckpttool guard`, `ckpttool nan`. The public names are
-in `__init__.pyi` and need torch; to read what a guarded training wrote needs none.
+For training: `Guard` in `step`; afterwards: `ckpttool guard`, `ckpttool nan`. The public names, in `__init__.pyi`, need
+torch. Reading the files of a guarded training does not.
+
+In each step `Guard` takes norm and losses (`gradients`), asks the rule (`rules.guarding`), agrees with the other ranks
+(`agree`), and applies or drops the update. Beside it work `buffers` (restored after a drop), `features` and `checks`
+(devices that compute wrongly), `capture` (what a replay needs) and `files.events` (the event file and the sinks);
+`contain` keeps the exceptions of all in. A trainer joins by an adapter that calls `Guard.micro` and `Guard.clip_`, a
+receiver of events by a sink. `replay` computes a capture again; `writer` and `resume` are the checkpoints.
 """
 
 from __future__ import annotations

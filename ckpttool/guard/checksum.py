@@ -6,7 +6,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 _INNOCENT = 3
 """Suspicions of one call site that were none, until it is taken that roundings add up there."""
 _MOST_EVENTS = 100
-"""Wrong products that are told one by one; a broken device has thousands a step."""
+"""Wrong products that are reported one by one; a broken device has thousands per step."""
 
-_T = TypeVar("_T")
 _aten = torch.ops.aten
 _ON_CPU: Mapping[object, object] = MappingProxyType(
     {
@@ -39,39 +38,32 @@ _ON_CPU: Mapping[object, object] = MappingProxyType(
 """What torch counts no operations of -> what takes the same arguments."""
 
 
-class Contained(Protocol):
-    """Runs a part of the guard; None if that fails."""
-
-    def __call__(self, call: Callable[[], _T], /) -> _T | None:
-        """Return what the part returns."""
-        ...
-
-
-def _run(call: Callable[[], _T]) -> _T | None:
+def _run(call: Callable[[], Any]) -> Any:  # noqa: ANN401  whatever is called returns
     return call()
 
 
 class MatmulChecksum(TorchDispatchMode):
-    """Stands around forward and backward, and looks at each matrix product before anybody uses it.
+    """Checks each matrix product of forward and backward before it is used.
 
-    A product that looks wrong is judged in float64 before anybody hears of it. One that is wrong is computed once more:
+    A product that looks wrong is judged in float64 before it is reported. One that is wrong is computed once more:
     if it is right then, the fault was transient and the right product is handed on. Fused attention, convolutions,
-    products of FP8 operands and kernels of others are not seen; the share of those operations that torch can count is
-    told.
+    products of FP8 operands and third-party kernels are not checked; `covered_flops` is the share that was.
     """
 
-    def __init__(self, model: nn.Module, emit: Emit, *, rank: Rank, contained: Contained = _run) -> None:
-        """Take what is needed to tell of a wrong product.
+    def __init__(
+        self, model: nn.Module, emit: Emit, *, rank: Rank, contained: Callable[[Callable[[], Any]], Any] = _run
+    ) -> None:
+        """Prepare to report wrong products.
 
         Args:
-            model: By whose names modules are told.
+            model: Its names are those of modules in events.
             emit: Where events go.
             rank: Of this process.
             contained: Runs a check, and returns None if that fails: the product is handed on as it is.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self.step = Step(0)
-        """That is trained now; events are told of it."""
+        """The current step, for events."""
         self._emit = emit
         self._rank = rank
         self._contained = contained
@@ -102,7 +94,7 @@ class MatmulChecksum(TorchDispatchMode):
         return was
 
     def summary(self) -> dict[str, EventValue]:
-        """Return what was checked since this was asked last: for the event that tells of the end of a run."""
+        """Return what was checked since the last call, for the event of the step."""
         summary: dict[str, EventValue] = {
             "products": self._products,
             "suspicions": self._suspicions,
@@ -180,7 +172,7 @@ class MatmulChecksum(TorchDispatchMode):
             )
 
     def _convict(self, call: _Call, result: Tensor, wrong: WrongElement) -> Tensor:
-        """Compute it once more, tell of it, and return the one that is right, if any is."""
+        """Compute it once more, report it, and return the right product, if one is."""
         rerun = call.run()
         second = call.product(rerun)
         place = wrong.batch, wrong.row

@@ -33,7 +33,7 @@ _TRACEBACK_CHARACTERS = 2000
 
 
 class Part(IntEnum):
-    """What can fail by itself. Ranks tell each other the number, the largest one first."""
+    """The parts that fail one by one. Ranks exchange the number, the largest first."""
 
     NORM = 1
     POLICY = 2
@@ -100,7 +100,7 @@ class Containment:
         return part not in self._off and not self.is_off
 
     def next_failed(self) -> int:
-        """Return the number of a part that failed here and was not told to the other ranks yet; 0: none."""
+        """Return the number of a part that failed here and that the other ranks do not know of yet; 0: none."""
         if not self._pending:
             return 0
         part = max(self._pending)
@@ -108,7 +108,7 @@ class Containment:
         return part
 
     def agreed(self, number: int) -> None:
-        """Count a failure that all ranks were told of."""
+        """Count a failure that all ranks know of."""
         if not number:
             return
         part = Part(number)

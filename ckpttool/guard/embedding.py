@@ -11,11 +11,12 @@ from ckpttool.core.errors import UsageError
 from ckpttool.guard.capture.compute import unwrapped
 from ckpttool.guard.gradients import sum_of_squares
 from ckpttool.guard.nested import is_sharded
-from ckpttool.guard.objects import Objects
 from ckpttool.health.rules.timeline import SETTLED_AFTER
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from ckpttool.guard.objects import Objects
 
 _APPLIED_ALL_THE_SAME = frozenset({GuardEventKind.SKIP, GuardEventKind.SPIKE, GuardEventKind.NONFINITE})
 

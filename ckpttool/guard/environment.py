@@ -1,4 +1,4 @@
-"""What beside weights, data and chance decides on the last bits: versions, threads, switches of kernels."""
+"""What decides on the last bits beside weights, data and random numbers: versions, threads, kernel switches."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ def environment(device: torch.device) -> dict[str, Setting]:
 
 
 def comes_from_compiled(loss: object) -> bool:
-    """Tell whether compiled code is behind a loss: whoever computes it without has other last bits.
+    """Return whether compiled code is behind a loss: without it the last bits differ.
 
-    Its own graph tells, whether the model, a part of it or a function was compiled.
+    Its graph shows it, whether the model, a part of it or a function was compiled.
     """
     ahead, count = deque([getattr(loss, "grad_fn", None)]), 0
     while ahead and count < _MOST_NODES:

@@ -40,7 +40,7 @@ _LOOKED_AT = (torch.float32, torch.bfloat16)
 class SilentErrors:
     """Takes the feature values of each step and judges them one step late, so that nothing waits for them.
 
-    Everything in it is contained. If nobody asked for it, it does nothing.
+    Everything in it is contained. Without `features` it does nothing.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class SilentErrors:
         """
         detector = FeatureValueDetector.of(features) if isinstance(features, str) else features
         self._detector = detector if detector is not None and detector.is_on else None
-        self._wrong_settings = () if detector is None else detector.findings  # until they are told
+        self._wrong_settings = () if detector is None else detector.findings  # until they are reported
         self._scaling = scaling
         self._contain = contain
         self._every = 1
@@ -133,7 +133,7 @@ class SilentErrors:
         return {"settings": _settings(self._detector), "detector": self._detector.saved()}
 
     def restore(self, saved: Json, *, step: Step) -> None:
-        """Remember what another one with the same settings did; what is lost is told."""
+        """Restore what one with the same settings saved; an event reports what is lost."""
         if self._detector is None or saved is None:
             return
         try:

@@ -40,7 +40,7 @@ def total_norm(parameters: Sequence[Tensor]) -> Tensor:
 
 
 def clip(parameters: Sequence[Tensor], most: float, norm: Tensor) -> None:
-    """Scale all gradients down to a norm, as torch does that has been told the one they have."""
+    """Scale all gradients down to a norm, as torch does if it is given the norm that they have."""
     for group in _by_mesh(parameters):
         clip_grads_with_norm_(group, most, norm)
 
@@ -190,7 +190,7 @@ class Updated:
         return self._ordered
 
     def drop(self) -> bool:
-        """Leave the optimizer nothing to do; tell that this was done.
+        """Leave the optimizer nothing to do, and return True.
 
         Not earlier than right before its step: a loss scaler raises if it finds no gradients to unscale.
         """
@@ -208,7 +208,7 @@ def innermost(optimizer: Optimizer) -> Optimizer:
 
 
 def refuse_undroppable(model: nn.Module, optimizer: Optimizer) -> None:
-    """Refuse an optimizer that cannot be kept from an update.
+    """Refuse an optimizer whose updates cannot be dropped.
 
     Raises:
         UsageError: It is one.
@@ -242,7 +242,7 @@ class Scaling:
         return self.scaler.get_scale() if self.scaler is not None and self.scaler.is_enabled() else None
 
     def finds(self) -> bool:
-        """Tell whether a scaler calls the optimizer right now that nobody handed over. Looks once; keeps it."""
+        """Return whether an unknown scaler calls the optimizer right now. Looks once, and keeps the scaler."""
         if self._has_looked:
             return False
         self._has_looked = True

@@ -21,7 +21,7 @@ class ModuleTrace:
     """
 
     def __init__(self, model: nn.Module, label: Callable[[str, nn.Module], str] = lambda name, _module: name) -> None:
-        """Take the model by whose names modules are told, and how a name and its module are put into words."""
+        """Take the model, and what makes a label of a module and its name."""
         self._labels = [(label(name, module), module) for name, module in model.named_modules()]
         self._calls: list[tuple[int, int, str]] = []  # numbers of the nodes from and up to, and the module
         self._open: list[tuple[int, str]] = []
@@ -45,7 +45,7 @@ class ModuleTrace:
 
     @property
     def is_inside(self) -> bool:
-        """Whether the forward of a module runs: also one that is computed anew in backward."""
+        """Whether the forward of a module runs: also one that is computed again in backward."""
         return bool(self._open)
 
     def module(self) -> str:

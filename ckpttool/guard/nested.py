@@ -19,7 +19,7 @@ def is_sharded(tensor: Tensor) -> bool:
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """Return what of a tensor lies on this rank: all of it, but of a sharded one."""
+    """Return this rank's part of a sharded tensor; any other is returned as it is."""
     return cast("Any", tensor).to_local() if is_sharded(tensor) else tensor  # a DTensor
 
 

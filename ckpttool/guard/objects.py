@@ -60,7 +60,7 @@ class Objects:
 
         Raises:
             Unsaveable: The optimizer keeps something that belongs to no parameter.
-            UsageError: The loader cannot tell where it is.
+            UsageError: The loader has no state.
         """
         states = self.optimizer.state_dict()
         names = self._parameter_names()
@@ -83,7 +83,7 @@ class Objects:
         }
 
     def load(self, tree: Tree) -> None:
-        """Put everything back, but for the random numbers: whoever makes the loader's iterator draws from them.
+        """Restore everything but the random-number state: making the loader's iterator draws from it.
 
         Raises:
             UsageError: The objects are not those of the training that saved, or it ran on other shards of them.

@@ -1,4 +1,4 @@
-"""The states of all generators of chance that a step may draw from: kept, and put back."""
+"""The states of all random-number generators that a step may draw from: save and restore."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def resume(
 
     Raises:
         NothingToResumeError: There is nothing to go on from.
-        CkptToolError: On every rank, what kept one of them from loading.
+        CkptToolError: On every rank, the error of the rank that could not load.
     """
     ranks = Ranks(group, objects.device)
     chosen = _for_all(ranks, group, lambda: choose(ranks.count))

@@ -81,7 +81,7 @@ class EncodedValue:
     """A value in two parts that belong together."""
 
     tensors: dict[str, torch.Tensor]
-    """By name: detached, on the device where they are, sharing memory with the value. The same tensor stands once."""
+    """By name: detached, on the device where they are, sharing memory with the value. The same tensor is in it once."""
     tree: Json
     """All else, with the tensors' names where they belong."""
 

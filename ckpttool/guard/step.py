@@ -1,4 +1,4 @@
-"""The guard of one optimizer: each update is looked at before it is applied, and dropped if it would do harm."""
+"""The guard of one optimizer: it checks each update before it is applied, and drops one that would do harm."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class GuardStop(CkptToolError):  # noqa: N818  it is what a training ends by, no
 
 
 class MicroBatch:
-    """Stands around forward and backward of one micro-batch; an exception in these passes through."""
+    """The context around forward and backward of one micro-batch; an exception inside passes through."""
 
     def __init__(self, guard: Guard, batch: object, index: int | None) -> None:
         """Take the guard, the batch as the model gets it, and its number in the epoch."""
@@ -104,7 +104,7 @@ class Guard:
             optimizer.step()
             optimizer.zero_grad()
 
-    Nothing but `GuardStop` ever leaves it: what fails inside is told as an event, and the update is applied.
+    It raises nothing but `GuardStop`: a failure inside is reported as an event, and the update is applied.
     """
 
     def __init__(  # noqa: PLR0913  each has a default, and is named where it is given
@@ -126,7 +126,7 @@ class Guard:
         sinks: Sequence[Emit] = (),
         step: int = 0,
     ) -> None:
-        """Stand between an optimizer and its gradients.
+        """Register the guard on an optimizer.
 
         Args:
             model: As it is trained, wrapped or not.
@@ -143,11 +143,11 @@ class Guard:
             replica_every: Steps between two comparisons of the weights that DDP keeps alike on all ranks; 0: never.
             capture: What is kept of a step that is not finite, in `guard/captures` of the output folder; None: nothing.
             group: The ranks that train this model together; None: all.
-            sinks: Who else is told of events.
+            sinks: Further receivers of events.
             step: Steps that the training did before.
 
         Raises:
-            UsageError: The optimizer cannot be kept from an update, or a setting cannot be meant.
+            UsageError: Updates of this optimizer cannot be dropped, or a setting is not valid.
         """
         _refuse_settings(output, policy, mode, scaler, capture, on_abnormal, step)
         self.mode = GuardMode(mode)
@@ -163,7 +163,7 @@ class Guard:
         self.on_stop: Callable[[GuardStop], None] | None = None
         """Called in place of raising `GuardStop`, by trainers that end in another way."""
         self.embedding = EmbeddingNorm()
-        """Of the parameter whose gradient tells the health of saves, if a writer names one."""
+        """The norm of the embedding's gradient, from which the health of saves follows, if a writer names one."""
         self._output = None if output is None else os.fspath(output)
         self._capture_settings = capture
         self._stops_at_abnormal = on_abnormal == "stop"
@@ -197,11 +197,11 @@ class Guard:
 
     @property
     def sinks(self) -> list[Emit]:
-        """Whom events are told to, beside the file; more can be added. One that raises three times is left out."""
+        """Receivers of events beside the file; more can be added. One that raises three times is removed."""
         return self._events.sinks
 
     def micro(self, batch: object = None, *, index: int | None = None) -> MicroBatch:
-        """Return what stands around forward and backward of a batch, which may have a number in its epoch."""
+        """Return the context for forward and backward of a batch; `index` is its number in the epoch."""
         return MicroBatch(self, batch, index)
 
     def clip_(self, max_norm: float) -> Tensor:
@@ -249,7 +249,7 @@ class Guard:
         if most is not None and not self._drops:
             clip(self._updated.current(), most, norm)
 
-    # What is remembered over restarts.
+    # State in checkpoints.
 
     def saved(self) -> JsonObject:
         """Return everything that is remembered: plain JSON, for a checkpoint."""
@@ -266,7 +266,7 @@ class Guard:
         }
 
     def restore(self, saved: Json) -> None:
-        """Remember what the guard did that wrote a checkpoint; None: there is nothing. What is lost is told."""
+        """Restore what `saved` returned before; None: nothing was saved. An event reports what is lost."""
         try:
             record = as_object(saved)
             self.step = self._began = Step(get_optional_int(record, "step") or self.step)
@@ -289,13 +289,13 @@ class Guard:
     # Events.
 
     def tell(self, kind: GuardEventKind, /, *, step: Step, **values: EventValue) -> None:
-        """Tell an event to the file and all sinks: for what works beside the guard, too."""
+        """Send an event to the file and all sinks; writers and resumes report through it, too."""
         self._events.tell(kind, step=step, **values)
         if kind is GuardEventKind.TRANSIENT:
             self._checks.look_closer(step)
 
     def _begin_file(self) -> EventFile | None:
-        """Begin the event file. Called when there is something to tell: by then all ranks have met."""
+        """Begin the event file. Called at the first event: by then the process group exists."""
         if self._output is None:
             return None
         try:
@@ -312,17 +312,17 @@ class Guard:
             return None
 
     def _alarm(self, name: str, *, step: Step) -> None:
-        """Ask, once, for what the training should do otherwise."""
+        """Report once what the training should do differently."""
         if name not in self._alarmed:
             self._alarmed.add(name)
             self._events.tell(GuardEventKind.ALARM, step=step, name=name, message=_ALARMS[name])
 
     def close(self) -> None:
         """Write the events that are left; the end of the process does so, too."""
-        self.end()  # of a micro-batch that somebody began, and never ended
+        self.end()  # a micro-batch may have begun and never ended
         self._events.close()
 
-    # What a micro-batch tells.
+    # Micro-batches.
 
     def begin(self, batch: object, index: int | None = None) -> None:
         """Begin a micro-batch, and with the first one the step. Called by `MicroBatch`."""
@@ -477,10 +477,10 @@ class Guard:
         self._events.tell_all(decision.events)
         if agreed.norms_differ and self._norms_agreed:
             self.tell(GuardEventKind.REPLICAS_DISAGREE, step=self.step, message="the norm differs from rank to rank")
-        self._norms_agreed = not agreed.norms_differ  # told once, until they agree again
+        self._norms_agreed = not agreed.norms_differ  # reported once, until they agree again
 
     def _keep_pace(self, own_seconds: float, share: float) -> None:
-        """Look at less if it takes too much for too long; what takes no other rank may differ from rank to rank."""
+        """Do less if the guard takes too much for too long. Only work without other ranks is dropped: it may differ."""
         is_due = self._features.is_on
         most = MOST_SHARE_WITH_FEATURES if is_due else MOST_SHARE
         if not self._pace.is_too_slow(own_seconds, share, most) or (self._is_slow and not is_due):
@@ -489,7 +489,7 @@ class Guard:
         if is_due:
             message = f"{message}: {self._features.cost_too_much(message)}"
         else:
-            self._is_slow = True  # said once: nothing is left to take less of
+            self._is_slow = True  # reported once: nothing is left to do less of
         if self._features.is_on == is_due:
             self.tell(GuardEventKind.ALARM, step=self.step, name="guard-too-slow", message=message)
 
@@ -548,7 +548,7 @@ class Guard:
     def _before_update(
         self, _optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Drop the gradients if so decided. `args[0]` is the optimizer; a closure makes the gradients only now."""
+        """Drop the gradients if the decision says so. `args[0]` is the optimizer; a closure makes them only now."""
         if callable(closure := kwargs.get("closure")):
             return args, {**kwargs, "closure": self._guarded(closure)}
         if len(args) > 1 and callable(args[1]):
@@ -577,7 +577,7 @@ class Guard:
         return guarded
 
     def _ready(self) -> None:
-        """Decide if nobody did, and drop the gradients if so decided."""
+        """Decide, unless `clip_` or `decide` did, and drop the gradients if the decision says so."""
         if self._contain.run(Part.STATE, self._scaling.finds):
             self._alarm("scaler-not-given", step=self._contain.step)
         if not self._is_decided:
@@ -600,10 +600,10 @@ class Guard:
 def _refuse_settings(  # noqa: PLR0913, PLR0917  of a guard
     output: object, policy: object, mode: object, scaler: object, capture: object, on_abnormal: object, step: object
 ) -> None:
-    """Refuse what a guard cannot mean, before it stands anywhere.
+    """Check the settings before any hook is registered.
 
     Raises:
-        UsageError: A setting is such.
+        UsageError: A setting is not valid.
     """
     if mode not in tuple(GuardMode):
         raise UsageError(f"a guard can act or watch, not {mode!r}")

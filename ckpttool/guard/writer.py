@@ -114,7 +114,7 @@ class CheckpointWriter:
 
         Raises:
             Unsaveable: Something can only be saved by a pickle. Nothing was written.
-            UsageError: Nobody tells the step.
+            UsageError: There is neither a step nor a guard.
             WriteFailedError: This save, or the one in the background before it, could not be written.
             NotDurableError: It is there, but the disk did not confirm it.
         """
@@ -338,7 +338,7 @@ def _state(parts: EncodedValue, world_size: int) -> bytes:
 
 
 def _as_saved(scalar: SavedScalar) -> int | float:
-    """Return a scalar as whoever reads the file finds it."""
+    """Return a scalar as the file has it."""
     if scalar.dtype is not DType.F32 or not math.isfinite(scalar.value):
         return scalar.value
     value: float = torch.tensor(scalar.value, dtype=torch.float32).item()

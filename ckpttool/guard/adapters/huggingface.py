@@ -19,7 +19,7 @@ _NAME = "CkpttoolGuard"
 
 
 class Attached:
-    """A guard that stands in a trainer while it trains."""
+    """A guard in a trainer while it trains."""
 
     def __init__(self, trainer: Trainer, settings: dict[str, Any]) -> None:
         """Take the trainer, and what its guard is made with."""
@@ -123,6 +123,6 @@ def attach(trainer: Trainer, **settings: Any) -> Attached:
         Where the guard is found, from the beginning of `train` on.
     """
     attached = Attached(trainer, settings)
-    # If a user lets it restore callbacks, the trainer makes each anew from its class alone.
+    # If a user lets it restore callbacks, the trainer makes each again from its class alone.
     trainer.add_callback(type(_NAME, (_Callback,), {"attached": attached}))
     return attached

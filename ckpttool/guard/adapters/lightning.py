@@ -1,4 +1,4 @@
-"""The guard in Lightning: a callback that tells it what happens; what is decided, and how, is the guard's own."""
+"""The guard in Lightning: a callback that reports what happens; all decisions are made in the guard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was kept of a step that was not finite."""
+"""The capture of a step that was not finite: JSON and table."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is kept of a step, and written down where it was not finite."""
+"""Captures: the inputs of a step in memory, and on disk if the step was not finite."""

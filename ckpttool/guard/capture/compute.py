@@ -79,7 +79,7 @@ def compute_again(
     scale: float | None,
     restore_buffers: Callable[[], None],
 ) -> Rerun:
-    """Compute a step again and leave everything as it was: gradients, chance, buffers.
+    """Compute a step again and leave everything as it was: gradients, random-number state, buffers.
 
     Args:
         model: Without a wrapper: one that waits for other ranks would wait for ever.

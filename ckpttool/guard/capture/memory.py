@@ -25,7 +25,7 @@ HOST_BATCHES = ByteCount(1 << 30)
 """Of the host's memory, for the same."""
 
 _MOST_PRINTS = 8
-"""Tensors of a batch that was let go whose fingerprints are kept."""
+"""Fingerprints that are kept of a dropped batch, at most."""
 
 _MOST_HOOKED = 512
 """Modules of a model that are asked for their autocast, until it is known which one is called first."""
@@ -57,7 +57,7 @@ class Remembered:
         self._fingerprints = [_fingerprint(tensor) for tensor in self._tensors]
         self._was_changed = False  # before it was moved or let go
         self.let_go: str | None = None
-        """Why the batch is not kept, with its fingerprint; None: it is."""
+        """Why the batch was dropped, with its fingerprint; None: it was not."""
 
     def nbytes(self, *, on_host: bool) -> int:
         """Return the bytes of its tensors that are in the host's memory, or in that of an accelerator."""
@@ -112,7 +112,7 @@ class StepMemory:
         """Whether the first loss came out of compiled code; None: there was none yet."""
 
     def micro(self, batch: object, *, index: int | None = None) -> None:
-        """Remember a micro-batch, and what chance it will meet, right before its forward.
+        """Remember a micro-batch, and the random-number state, right before its forward.
 
         Args:
             batch: What the forward gets, after transfer and augmentation.

@@ -100,7 +100,7 @@ class ShardWriter:
             yield block(self._tensors[name])
 
     def _go_on(self) -> None:
-        """Say that something was written; what nobody waits for any more ends here, and goes."""
+        """Note progress; end here if the caller gave up waiting."""
         self._progress += 1
         if self._given_up:
             raise WriteFailedError(f"{self._path}: given up")

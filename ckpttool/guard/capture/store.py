@@ -51,7 +51,7 @@ class CaptureBudget:
     light_captures: int = 20
     """Light ones in a run; after that none is made."""
     every_steps: int = 100
-    """Steps that lie between two whole ones, at least."""
+    """Steps between two whole captures, at least."""
     nbytes: ByteCount = ByteCount(20 << 30)
     """Of one rank's shard."""
     device_batches: ByteCount = DEVICE_BATCHES
@@ -74,7 +74,7 @@ class CaptureSettings:
     loss_of: LossFunction | None = None
     """Makes the loss of a micro-batch from model and batch, so that the step can be computed again in place."""
     encode_batch: Callable[[object], object] | None = None
-    """Makes of a batch what can be spelled, if it is of classes that cannot."""
+    """Makes plain values of a batch whose classes cannot be saved."""
     run_config: EventValue = None
     """What the user wants to find in a capture, plain JSON."""
 
@@ -231,7 +231,7 @@ class CaptureStore:
         return path, capture
 
     def _batch(self, micro: Remembered) -> tuple[object, LeftOut | None]:
-        """Return what of a batch can be spelled, and what cannot."""
+        """Return the batch if it can be saved, and what is missing otherwise."""
         if micro.let_go is not None:
             return None, LeftOut(path="", reason=micro.let_go)
         encode = self._settings.encode_batch
@@ -317,7 +317,7 @@ def _free_bytes(folder: str) -> int | None:
 
 @contextmanager
 def _put_back(model: nn.Module) -> Iterator[None]:
-    """Leave buffers as they are now: a guard that only watches lets the step's own changes stand."""
+    """Leave buffers as they are now: a guard that only watches keeps the changes of the step."""
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     try:
         yield

@@ -45,7 +45,7 @@ from ckpttool.guard.model.capture import (
 )
 
 HEAD = "capture.json"
-"""Rank 0's, which waits for nobody."""
+"""Of rank 0, which does not wait for others."""
 
 _FOLDER = re.compile(r"nan-at-([0-9]{8,18})(?:-[0-9]{1,3})?")
 """Fits no trainer's pattern for what is resumed from: a layout finds nothing in a capture."""
@@ -113,7 +113,7 @@ def read_head(data: bytes, *, where: str) -> CaptureHead:
 
 
 def rank_bytes(capture: RankCapture) -> bytes:
-    """Spell what one rank kept; `read_rank` reads the same value back. The order of the content is the model's."""
+    """Encode the record of one rank; `read_rank` reads it back. The order of the content is the model's."""
     document: JsonObject = {
         "schema": _RANK_SCHEMA,
         "resumable": False,
@@ -242,7 +242,7 @@ def _whole_record(data: bytes, schema: str, where: str) -> JsonObject:
 
 
 def _world_size(record: JsonObject, least: int, where: str) -> int:
-    """Return it; whoever reads a capture counts its ranks one by one."""
+    """Return it, if it is plausible: a reader counts the ranks one by one."""
     world_size = get_int(record, "world_size", minimum=least, where=where)
     if world_size > MAX_RANKS:
         raise ParseError(f"expected at most {MAX_RANKS}, found {world_size!a:.40}", where=where, key="world_size")

@@ -1,4 +1,4 @@
-"""The event file of one rank: a line for everything that the guard tells, while the training runs.
+"""The events of one rank: a file with one line per event, and the other receivers.
 
 It is read like any log, by `logs/guard_events.py`.
 """
@@ -142,12 +142,12 @@ class EventFile:
                 self._is_durable |= kind in _DURABLE
                 self._changed.notify_all()
             elif len(self._waiting) == 1:
-                self._changed.notify_all()  # somebody has to look at the clock now
+                self._changed.notify_all()  # the writer has to look at the clock now
             if kind in _DURABLE:
                 self._wait(reported)
 
     def flush(self) -> bool:
-        """Wait until everything told is written, or the disk was waited for too long; tell which."""
+        """Wait until all events are written. Return False if the disk took too long."""
         if os.getpid() != self._pid:
             return False
         with self._changed:
@@ -157,7 +157,7 @@ class EventFile:
             return self._wait(self._emitted)
 
     def close(self) -> None:
-        """Write what is left, and end. What is told afterwards is not heard."""
+        """Write what is left, and end. Later events are ignored."""
         if os.getpid() != self._pid:
             return
         self._at_the_end()
@@ -213,18 +213,18 @@ class EventFile:
 
 
 class EventSinks:
-    """Whom events are told to: the file of this rank, and whoever else wants to know. Nothing here raises."""
+    """All receivers of events: the file of this rank, and the sinks. Nothing here raises."""
 
     def __init__(self, sinks: Sequence[Emit], *, begin: Callable[[], EventFile | None]) -> None:
-        """Take who listens, and what begins the file when there is something to tell; it returns None for no file."""
+        """Take the sinks, and what begins the file at the first event; it returns None for no file."""
         self.sinks: list[Emit] = list(sinks)
-        """One that raises three times is left out."""
+        """One that raises three times is removed."""
         self._begin: Callable[[], EventFile | None] | None = begin
         self._file: EventFile | None = None
         self._failures: Counter[int] = Counter()
 
     def tell(self, kind: GuardEventKind, /, *, step: Step, **values: EventValue) -> None:
-        """Tell an event to all. It is an `Emit`."""
+        """Send an event to all receivers. It is an `Emit`."""
         if (begin := self._begin) is not None:
             self._begin = None
             self._file = begin()
@@ -235,7 +235,7 @@ class EventSinks:
                 self._failed(sink, step, error)
 
     def tell_all(self, events: Iterable[GuardEvent]) -> None:
-        """Tell several."""
+        """Send several events."""
         for event in events:
             self.tell(event.kind, step=event.step, **event.values)
 
@@ -252,7 +252,7 @@ class EventSinks:
 
 
 class _File:
-    """The file itself, opened anew after each failure."""
+    """The file itself, opened again after each failure."""
 
     def __init__(self, path: str, rotate_at: int) -> None:
         self.path = path

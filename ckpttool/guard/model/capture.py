@@ -1,4 +1,4 @@
-"""What was kept of a step that was not finite, so that it can be made to happen again."""
+"""The captures of steps that were not finite, and their replay."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_SQUARES = 3.4028234663852886e38
 
 
 class CaptureLevel(str, Enum):
-    """How much was kept."""
+    """How much a capture holds."""
 
     FULL = "full"
     LIGHT = "light"
@@ -82,7 +82,7 @@ def is_finite(losses: Sequence[LossBits], gradients: Sequence[GradientFacts]) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """What could not be kept without a pickle."""
+    """A part of a batch that is not in the capture."""
 
     path: str
     """Where in the batch it is."""
@@ -107,13 +107,13 @@ class MicroBatch:
     """One forward and backward of the step."""
 
     loss: LossBits | None
-    """As it was handed to `backward`; None if the training told none."""
+    """As it was handed to `backward`; None if the training gave none."""
     changed: bool
     """Whether a tensor of the batch changed between its forward and the end of the step: then that is what is kept."""
     left_out: LeftOut | None
     """What of the batch could not be kept; None if it is whole."""
     index: int | None
-    """Number of the batch in its epoch, if the training tells it."""
+    """Number of the batch in its epoch, if the training gives it."""
     outer_autocast: tuple[tuple[str, str], ...]
     """Device and type of each autocast that was on before the training's own code ran."""
     inner_autocast: tuple[tuple[str, str], ...] | None
@@ -147,13 +147,13 @@ class ShardFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankCapture:
-    """What one rank kept."""
+    """The record of one rank."""
 
     rank: Rank
     world_size: int
     step: Step
     optimizer_step: int | None
-    """Updates applied before; None if the training does not tell."""
+    """Updates applied before; None if unknown."""
     level: CaptureLevel
     host: str
     device: str
@@ -176,7 +176,7 @@ class RankCapture:
     model_config: EventValue
     """What a model of a library was built from; None if there is none."""
     run_config: EventValue
-    """What the user gave to be kept."""
+    """The user's own record of the run."""
     data_position: EventValue
     content: EventValue
     """The tree of the tensors in the shard."""
@@ -217,10 +217,10 @@ class Capture(Answered):
     ranks: tuple[RankCapture, ...]
     """Ascending."""
     culprits: tuple[Culprit, ...]
-    """Ascending by rank; empty if it cannot be told."""
+    """Ascending by rank; empty if unknown."""
     findings: tuple[Finding, ...]
     has_stopped: bool | None = None
-    """Whether the training ended by too many dropped updates, and did not go on since; None: nobody tells."""
+    """Whether the training ended by too many dropped updates, and did not go on since; None: unknown."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -309,13 +309,13 @@ class NanVerdict(str, Enum):
     """Where it came from."""
 
     TRANSIENT = "transient"
-    """Computed once more at once, on the same device, it was finite: the device, or an operation of chance."""
+    """Computed once more at once, on the same device, it was finite: the device, or a nondeterministic operation."""
     DEVICE = "device"
     """That rank's device computes it so again and again, and another does not."""
     DATA_OR_MODEL = "data-or-model"
     """Every device computes it so."""
     UNDECIDED = "undecided"
-    """A run is missing that would tell."""
+    """A run is missing that would decide."""
 
 
 class OriginKind(str, Enum):
@@ -343,7 +343,7 @@ class Origin:
     module: str
     """Name of the module in which it happened, with its class; '' outside of all."""
     line: str | None
-    """File, line and source in the user's code; None if nobody knows."""
+    """File, line and source in the user's code; None if unknown."""
     shape: tuple[int, ...]
     nan: int
     inf: int

@@ -1,4 +1,4 @@
-"""What event files tell of a training that was guarded."""
+"""The report of a guarded training."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DroppedUpdate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureTold:
-    """A step that was kept to be replayed."""
+    """A captured step."""
 
     step: Step
     path: str
@@ -35,7 +35,7 @@ class CaptureTold:
     here: str
     """Its folder, seen from the event file, which may have been moved or copied since."""
     verdict: str | None
-    """`transient`, if it was finite when it was computed once more; None: a replay has to tell."""
+    """`transient`, if it was finite when it was computed once more; None: a replay decides."""
     culprits: tuple[Rank, ...]
     """Ranks whose own numbers were not finite."""
 
@@ -46,7 +46,7 @@ class FaultTold:
 
     step: Step
     rank: Rank | None
-    """None if nobody knows whose it is."""
+    """None if unknown."""
     since_step: Step | None
     """Of a strike, the step of its first abnormal value."""
     message: str
@@ -55,7 +55,7 @@ class FaultTold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankReport:
-    """What one rank told. What was done again after a restart counts again."""
+    """The events of one rank. Steps that were repeated after a restart count again."""
 
     rank: Rank
     host: str
@@ -64,7 +64,7 @@ class RankReport:
     """Processes that wrote."""
     first_step: Step | None
     last_step: Step | None
-    """The last one that it told of."""
+    """The last step in its events."""
     steps: int
     applied: int
     dropped: int
@@ -98,7 +98,7 @@ class GuardReport(Answered):
     ranks: tuple[RankReport, ...]
     """In their order."""
     world_size: int | None
-    """How many there are; None if no file tells."""
+    """How many there are; None if no file says it."""
     is_watching: bool
     """Whether something would have been dropped, and was not."""
     stopped_at: Step | None
@@ -155,7 +155,7 @@ class GuardReport(Answered):
 
     @property
     def saves(self) -> int:
-        """Checkpoints that every rank that told of any has written."""
+        """Checkpoints that each rank with any save has written."""
         return min((rank.saves for rank in self.ranks if rank.saves), default=0)
 
     @property

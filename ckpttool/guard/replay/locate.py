@@ -1,4 +1,4 @@
-"""Where the first value that is not finite comes from: operation, module, line, or the weight or batch that held it.
+"""Where the first value that is not finite comes from: operation, module, line, or the weight or batch with it.
 
 Every operation of forward and backward is looked at. One whose result is not finite is an event, and its parents are
 the events of those of its inputs that are not finite, by storage: a view is found again under any name. Infinities that
@@ -27,7 +27,7 @@ from ckpttool.guard.modules import ModuleTrace, current_node
 from ckpttool.guard.nested import named_tensors, tensors_in
 
 MOST_EVENTS = 2000
-"""Tensors of so many are held: a freed storage must not be mistaken for another. What comes later is not looked at."""
+"""Events whose tensors stay alive: a freed storage must not be mistaken for another. Later events are not recorded."""
 
 _ON_PURPOSE = frozenset(
     {
@@ -43,7 +43,7 @@ _ON_PURPOSE = frozenset(
         "lift_fresh",
     }
 )
-"""What writes an infinity because somebody asked for it."""
+"""Operations that write an infinity on request."""
 
 _MOVED = frozenset(
     {
@@ -139,7 +139,7 @@ class Locator(TorchDispatchMode):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Be on, in eager mode, with modules told apart and lines of the forward kept for the backward."""
+        """Be on, in eager mode, with module names, and with source lines of the forward for the backward."""
         with ExitStack() as stack:
             stack.enter_context(self._trace)
             stack.enter_context(torch.autograd.set_detect_anomaly(True, check_nan=False))
@@ -173,7 +173,7 @@ class Locator(TorchDispatchMode):
         return result
 
     def _event_of(self, tensor: Tensor) -> int:
-        """Return the event that made a tensor what it is; if nobody did, it was given so."""
+        """Return the event that made a tensor not finite; without one, the tensor was given so."""
         storage = _storage(tensor)
         if storage not in self._by_storage:
             kind, name = self._given.get(storage, (OriginKind.INPUT, "a tensor that neither model nor batch holds"))

@@ -1,4 +1,4 @@
-"""A captured step once more, in another process: the user's own model with what was kept, and never an optimizer.
+"""Replay of a captured step in another process: the user's model, the captured inputs, and never an optimizer step.
 
 The ranks are computed one after the other in one process, and compared with what was captured.
 """
@@ -57,7 +57,7 @@ _SQUARE_OVERFLOWS = 1.8e19
 
 
 class EntryDoesNotFit(Exception):  # noqa: N818  it says what is so
-    """What the user's entry returns cannot be what was captured, or that does not tell enough."""
+    """The entry does not return what was captured, or the capture lacks what a replay needs."""
 
     def __init__(self, why: str, *, remedy: str = "let the entry build what was trained") -> None:
         """Take what is so, and what to do."""

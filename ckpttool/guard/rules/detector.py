@@ -31,7 +31,7 @@ class FeatureValueDetector:
 
     watch: FeatureWatch
     findings: tuple[Finding, ...] = ()
-    """What is odd about the settings; to be told once."""
+    """Problems of the settings, to be reported once."""
     last: LocalTime = field(default=_LONG_AGO, init=False)
     """The latest time that was given: a clock that is put back does not turn the detector's back."""
     checking: bool = field(default=False, init=False)
@@ -118,7 +118,7 @@ class FeatureValueDetector:
         return {"watch": self.watch.saved(), "last": self.last}
 
     def restore(self, saved: Json, *, rank: Rank | None) -> None:
-        """Remember what another one with the same settings did; a checksum that ran waits to be agreed on anew.
+        """Remember what another one with the same settings did; a checksum that ran waits for the next agreement.
 
         Trainers that save the memory of rank 0 alone give it to all. What is usual for a parameter is alike on every
         rank, so that is taken over; the strikes of another rank are not.

@@ -39,9 +39,9 @@ _SCALER_TRIES = 20
 """Overflows in a row that are a loss scaler's own business: a scale of 65536 is 1 after 16 of them."""
 
 _RECENT = 1000
-"""Steps over which it is told that too many are dropped."""
+"""Steps over which dropped updates are counted for the alarm."""
 _USUAL_DROPS = 10
-"""Among those. A public run lost 393 of 394 updates to its threshold, and nobody was told."""
+"""Among those. A public run lost 393 of 394 updates to its threshold without a warning."""
 
 _LONGEST_WARM_UP = 10_000
 
@@ -126,7 +126,7 @@ class SpikeGuard:
     def settle(self, agreed: Proposal) -> Decision:
         """Do what all ranks want together, and count it.
 
-        The events say why; the numbers of the step itself are told by whoever has all of them.
+        The events say why; the numbers of the step itself are reported by `Guard`.
 
         Args:
             agreed: The largest action; finite only if it is on every rank.

@@ -15,11 +15,11 @@ from ckpttool.guard.rules.nan_diagnosis import rows
 from ckpttool.health.model.reading import LogReading
 
 MOST = 100
-"""Of a kind of event, so many are told one by one; of all there are numbers. The files may come from anywhere."""
+"""Events of one kind that are listed; the rest is only counted. The files may come from anywhere."""
 
 _MOST_CHARACTERS = 500
 _MOST_CAPTURES = 3
-"""For which a command is told; a run makes no more."""
+"""Captures for which a command is suggested; a run makes no more."""
 
 _DROPS = frozenset({GuardEventKind.SKIP, GuardEventKind.SPIKE, GuardEventKind.NONFINITE})
 _FORGOT = frozenset({GuardEventKind.BLIND, GuardEventKind.GUARD_RESET})
@@ -29,7 +29,7 @@ _ELSEWHERE = "another rank"
 
 @dataclass(slots=True, kw_only=True)
 class _OfRank:
-    """What one rank told so far."""
+    """The events of one rank so far."""
 
     counts: Counter[GuardEventKind] = field(default_factory=Counter)
     host: str = ""
@@ -97,7 +97,7 @@ class GuardTally:
 
     @property
     def steps(self) -> int:
-        """Lines that tell the numbers of a step."""
+        """Lines with the numbers of a step."""
         return sum(rank.counts[GuardEventKind.STEP] for rank in self._ranks.values())
 
     def begin(self, captures: str | None = None) -> None:
@@ -137,7 +137,7 @@ class GuardTally:
                 self._remember(event, self._rank)
 
     def _remember(self, event: GuardEvent, rank: Rank) -> None:
-        """Keep what is told one by one."""
+        """Keep an event that is listed."""
         values = event.values
         if event.kind in _DROPS:
             self._dropped(event)
@@ -305,7 +305,7 @@ def _number(values: Mapping[str, EventValue], key: str) -> float | None:
 
 
 def _place(values: Mapping[str, EventValue]) -> str:
-    """Spell where a product was wrong, and what became of it, as far as it is told."""
+    """Describe where a product was wrong, and what became of it, as far as the event says."""
     facts = ((key, values.get(key)) for key in ("op", "module", "phase", "host", "device", "row", "column", "fault"))
     parts = [f"{key} {value}"[:_MOST_CHARACTERS] for key, value in facts if isinstance(value, (str, int))]
     return ", ".join([*parts, "healed"] if values.get("healed") is True else parts)

@@ -1,4 +1,4 @@
-"""What was kept of steps that were not finite: listed, looked at, and computed again."""
+"""Captures of steps that were not finite: list, inspect, replay."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ckpttool.guard.rules.nan_diagnosis import culprits, in_a_row
 from ckpttool.guard.verbs.reports import guard_report
 
 _PLACES = ("", "captures", "guard/captures")
-"""Where captures lie below what a user may name: their folder, the guard's, the training's output."""
+"""Places of captures below a path: the folder of captures, the guard's folder, the output folder."""
 
 _BLOCK = 8 << 20  # bytes of a shard that are hashed at once
 
@@ -71,7 +71,7 @@ def inspect_nan(path: str) -> Capture | Captures:
 
 
 def _has_stopped(path: str) -> bool | None:
-    """Return what the events beside the captures tell."""
+    """Return whether the training stopped, from the events beside the captures."""
     folder, _, captures = os.path.dirname(os.path.abspath(path)).rpartition("/")
     if captures != "captures" or not (files := GuardFiles().inside(folder)):
         return None

@@ -1,4 +1,4 @@
-"""What event files tell of trainings that were guarded."""
+"""The report of a guarded training, from its event files."""
 
 from __future__ import annotations
 
