@@ -217,10 +217,9 @@ class GuardTally:
         stops = [tally.stopped_at for tally in self._ranks.values() if tally.stopped_at is not None]
         captures = tuple(sorted(self._captures.values(), key=lambda capture: (capture.step, capture.path)))
         # A guard that acts drops each such update: between two neighbouring steps of which both were captured is none.
-        shared = (None if self._is_watching else capture.culprits for capture in captures)
-        columns = zip(
-            (capture.step for capture in captures), shared, (capture.path for capture in captures), strict=True
-        )
+        columns = [
+            (capture.step, None if self._is_watching else capture.culprits, capture.path) for capture in captures
+        ]
         report = GuardReport(
             ranks=tuple(self._ranks[rank].report(rank) for rank in sorted(self._ranks)),
             world_size=self._world,
