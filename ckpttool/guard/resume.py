@@ -51,17 +51,10 @@ class Chosen:
 class Resumed:
     """Where a training goes on."""
 
-    def __init__(
-        self,
-        *,
-        checkpoint: str | None,
-        progress: SaveProgress | None,
-        is_checked: bool,
-        rng: Tree | None,
-        left_out: int = 0,
-    ) -> None:
+    def __init__(self, shard: _Shard | None, *, rng: Tree | None = None, left_out: int = 0) -> None:
         """Take what was loaded; None: nothing, the training begins."""
-        self.checkpoint = checkpoint
+        progress = None if shard is None else shard.progress
+        self.checkpoint = None if shard is None else shard.checkpoint
         """Name of the save; None if the training begins."""
         self.step = 0 if progress is None else int(progress.step)
         """Batches consumed so far, applied or dropped."""
@@ -69,7 +62,7 @@ class Resumed:
         """Updates applied so far."""
         self.epoch = 1 if progress is None else progress.epoch
         """The epoch in which the training goes on, from 1."""
-        self.is_checked = is_checked
+        self.is_checked = shard is not None and shard.is_checked
         """Whether every byte that was loaded is the one that a certificate or a seal recorded."""
         self.left_out = left_out
         """Batches behind the save that the plan leaves out, for they are bad: `batches` has still to pass over them."""
@@ -169,7 +162,7 @@ def resume(
             raise NothingToResumeError(
                 "there is no checkpoint to resume from; a training that begins says so: fresh_ok=True"
             )
-        return Resumed(checkpoint=None, progress=None, is_checked=False, rng=None)
+        return Resumed(None)
     restored = _on_every_rank(ranks, group, lambda: _read(layout, chosen, ranks))
     if objects.guard is not None and restored.tree["guard"] is None:
         objects.guard.step = restored.progress.step  # it remembers nothing, and still counts on from here
@@ -185,13 +178,7 @@ def resume(
             left_out=chosen.left_out,
         )
     rng = None if objects.loader is None else restored.tree["rng"]
-    return Resumed(
-        checkpoint=restored.checkpoint,
-        progress=restored.progress,
-        is_checked=restored.is_checked,
-        rng=rng,
-        left_out=chosen.left_out,
-    )
+    return Resumed(restored, rng=rng, left_out=chosen.left_out)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from ckpttool.guard.model.capture import (
     CaptureLevel,
     GradientFacts,
     LossBits,
+    MicroBatch,
     RankCapture,
     norm_overflows,
 )
@@ -56,16 +57,7 @@ def _rank(rank: RankCapture) -> Document:
         "optimizer_step": rank.optimizer_step,
         "level": rank.level.value,
         "bytes": rank.shard.size,
-        "micro_batches": [
-            {
-                "loss": None if batch.loss is None else _loss(batch.loss),
-                "changed": batch.changed,
-                "left_out": None
-                if batch.left_out is None
-                else {"path": batch.left_out.path, "reason": batch.left_out.reason},
-            }
-            for batch in rank.micro_batches
-        ],
+        "micro_batches": [_micro_batch(batch) for batch in rank.micro_batches],
         "gradients": len(rank.gradients),
         "nonfinite": [gradient_document(gradient) for gradient in rank.bad_gradients],
         "again_in_place": None
@@ -76,6 +68,15 @@ def _rank(rank: RankCapture) -> Document:
             "nonfinite": [gradient.name for gradient in rerun.gradients if not gradient.is_finite],
         },
         "environment": dict(rank.environment),
+    }
+
+
+def _micro_batch(batch: MicroBatch) -> Document:
+    left_out = batch.left_out
+    return {
+        "loss": None if batch.loss is None else _loss(batch.loss),
+        "changed": batch.changed,
+        "left_out": None if left_out is None else {"path": left_out.path, "reason": left_out.reason},
     }
 
 

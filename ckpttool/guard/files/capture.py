@@ -114,6 +114,12 @@ def read_head(data: bytes, *, where: str) -> CaptureHead:
 
 def rank_bytes(capture: RankCapture) -> bytes:
     """Encode the record of one rank; `read_rank` reads it back. The order of the content is the model's."""
+    rerun: Json = None
+    if capture.rerun is not None:
+        rerun = {
+            "losses": [_loss(loss) for loss in capture.rerun.losses],
+            "gradients": [_gradient(gradient) for gradient in capture.rerun.gradients],
+        }
     document: JsonObject = {
         "schema": _RANK_SCHEMA,
         "resumable": False,
@@ -127,12 +133,7 @@ def rank_bytes(capture: RankCapture) -> bytes:
         "shard": {"name": capture.shard.name, "size": capture.shard.size, "xxh3_128": capture.shard.xxh3_128},
         "micro_batches": [_micro_batch(batch) for batch in capture.micro_batches],
         "gradients": [_gradient(gradient) for gradient in capture.gradients],
-        "rerun": None
-        if capture.rerun is None
-        else {
-            "losses": [_loss(loss) for loss in capture.rerun.losses],
-            "gradients": [_gradient(gradient) for gradient in capture.rerun.gradients],
-        },
+        "rerun": rerun,
         "weights": dict(capture.weights),
         "evaluating": [*capture.evaluating],
         "buffers_left_out": [*capture.buffers_left_out],
