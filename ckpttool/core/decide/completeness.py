@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeAlias
 
 from ckpttool.core.decide.lineage import Lineage
 from ckpttool.core.decide.recorded_health import attach_health
@@ -64,17 +65,59 @@ def without_effect(world_size: int | None, expected: Expected) -> list[Finding]:
     ]
 
 
-def assess(inventory: Inventory, expected: Expected, book: HealthBook, names: Sequence[str | None]) -> Inventory:
-    """Say of every save what is missing, empty, not committed or recorded, and of the tree where it was rewound.
+def assess(  # noqa: PLR0913  what is known of a tree beside its listing, by keyword
+    inventory: Inventory,
+    expected: Expected,
+    book: HealthBook,
+    names: Sequence[str | None],
+    *,
+    world_size: int | None = None,
+    under_way: tuple[Finding, ...] = (),
+) -> Inventory:
+    """Say of every save what is missing, empty, not committed or recorded, and of the tree what its rules say.
 
     Args:
         inventory: As scanned.
         expected: What must be there of each save.
         book: What the trainer's health file says.
         names: Under which it has each save; None where the record is inside the save.
+        world_size: Ranks, if the user says how many.
+        under_way: That a change of the tree is under way, or was interrupted.
     """
     inventory = attach_health(compare(inventory, expected), book, names)
-    return replace(inventory, findings=(*Lineage(inventory).rewinds(), *inventory.findings))
+    context = Context(inventory, expected, world_size, under_way)
+    findings = in_order(finding for rule in OF_TREE for finding in rule(context))
+    rewinds = Lineage(inventory).rewinds()
+    return replace(inventory, findings=in_order((*rewinds, *findings)) if under_way else (*rewinds, *findings))
+
+
+class Context(NamedTuple):
+    """A listed tree: of this its rules say what is worth knowing."""
+
+    inventory: Inventory
+    """With what each save lacks, and its recorded health."""
+    expected: Expected
+    world_size: int | None
+    under_way: tuple[Finding, ...]
+
+
+def _listed(context: Context) -> Iterable[Finding]:
+    """What its layout says of it."""
+    return context.inventory.findings
+
+
+def _no_effect(context: Context) -> Iterable[Finding]:
+    """A number of ranks that changes nothing."""
+    return without_effect(context.world_size, context.expected)
+
+
+def _under_way(context: Context) -> Iterable[Finding]:
+    """A change that is under way: what it moves looks incomplete."""
+    return context.under_way
+
+
+OF_TREE: tuple[Callable[[Context], Iterable[Finding]], ...] = (_listed, _no_effect, _under_way)
+"""Each says its own, once; none takes back what another said."""
 
 
 def compare(inventory: Inventory, expected: Expected) -> Inventory:
@@ -82,31 +125,25 @@ def compare(inventory: Inventory, expected: Expected) -> Inventory:
     pairs = zip(inventory.checkpoints, expected.checkpoints, strict=True)
     return replace(
         inventory,
-        checkpoints=tuple(_compared(checkpoint, expectation) for checkpoint, expectation in pairs),
+        checkpoints=tuple(
+            replace(
+                checkpoint,
+                topology=expectation.topology,
+                findings=tuple(finding for rule in OF_SAVE for finding in rule(checkpoint, expectation)),
+            )
+            for checkpoint, expectation in pairs
+        ),
         runs=expected.runs,
         findings=in_order((*inventory.findings, *expected.findings)),
     )
 
 
-def _compared(checkpoint: Checkpoint, expectation: Expectation) -> Checkpoint:
-    findings = (
-        *checkpoint.findings,
-        *_uncommitted(checkpoint),
-        *expectation.doubts,
-        *_missing(checkpoint, expectation),
-        *expectation.notes,
-    )
-    if not _names_any(expectation.files) and not blocking(findings):
-        findings = (*findings, _nothing_tells(checkpoint))
-    listed = {shard.path: shard.stamp for shard in checkpoint.shards if shard.stamp is not None}
-    return replace(
-        checkpoint,
-        topology=expectation.topology,
-        findings=(*findings, *_empty(checkpoint), *cut_short(checkpoint.shards, listed)),
-    )
+def _seen(checkpoint: Checkpoint, _: Expectation) -> Iterable[Finding]:
+    """What the scan found."""
+    return checkpoint.findings
 
 
-def _uncommitted(checkpoint: Checkpoint) -> list[Finding]:
+def _uncommitted(checkpoint: Checkpoint, _: Expectation) -> list[Finding]:
     """Say that a save was never finished, or nobody knows, where the scan has not named what it lacks for that."""
     if blocking(checkpoint.findings):
         return []
@@ -136,12 +173,14 @@ def _names_any(files: ExpectedFiles | None) -> bool:
             return False
 
 
-def _nothing_tells(checkpoint: Checkpoint) -> Finding:
-    return unknown(
-        Code.METADATA_INCOMPLETE,
-        "nothing tells which files belong to this save, so nobody knows whether it is whole",
-        path=checkpoint.name,
-    )
+def _doubted(_: Checkpoint, expectation: Expectation) -> Iterable[Finding]:
+    """What makes its layout doubt what must be there."""
+    return expectation.doubts
+
+
+def _noted(_: Checkpoint, expectation: Expectation) -> Iterable[Finding]:
+    """What its layout says besides."""
+    return expectation.notes
 
 
 def _missing(checkpoint: Checkpoint, expectation: Expectation) -> list[Finding]:
@@ -190,7 +229,7 @@ def _and_more(name: str, ranks: Sequence[int], files: FilesByRank) -> list[Findi
     return [files.size.missing(message, Code.SHARD_MISSING, name, sorted(set(ranks)))]
 
 
-def _empty(checkpoint: Checkpoint) -> list[Finding]:
+def _empty(checkpoint: Checkpoint, _: Expectation) -> list[Finding]:
     """Report shards that have no bytes, where the listing took sizes: the commonest trace of a power cut."""
     return [
         helped(
@@ -204,3 +243,28 @@ def _empty(checkpoint: Checkpoint) -> list[Finding]:
         for shard in checkpoint.shards
         if shard.stamp is not None and shard.stamp.size == 0
     ]
+
+
+def _cut_short(checkpoint: Checkpoint, _: Expectation) -> Iterable[Finding]:
+    """Shards that are shorter than their likes, by the sizes of the listing."""
+    return cut_short(
+        checkpoint.shards, {shard.path: shard.stamp for shard in checkpoint.shards if shard.stamp is not None}
+    )
+
+
+def _untold(checkpoint: Checkpoint, expectation: Expectation) -> list[Finding]:
+    """Say that nothing tells which files belong to it, unless it is known to be bad anyway."""
+    if _names_any(expectation.files):
+        return []
+    said = (finding for rule in OF_FILES for finding in rule(checkpoint, expectation))
+    if blocking(tuple(said)):
+        return []
+    message = "nothing tells which files belong to this save, so nobody knows whether it is whole"
+    return [unknown(Code.METADATA_INCOMPLETE, message, path=checkpoint.name)]
+
+
+Rule: TypeAlias = Callable[[Checkpoint, Expectation], Iterable[Finding]]
+
+OF_FILES: tuple[Rule, ...] = (_seen, _uncommitted, _doubted, _missing, _noted)
+OF_SAVE: tuple[Rule, ...] = (*OF_FILES, _untold, _empty, _cut_short)
+"""Each says its own, once; none takes back what another said."""

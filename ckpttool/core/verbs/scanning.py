@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ckpttool.core.decide.completeness import assess, believable, without_effect
+from ckpttool.core.decide.completeness import assess, believable
 from ckpttool.core.decide.steps import settle
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory, Listing
 from ckpttool.core.domain.expectation import Evidence, WorldEvidence
@@ -287,12 +287,17 @@ def scanned(located: Located, question: TreeQuestion) -> Tree:
         inventory = settle(inventory)
         expected = layout.expected(inventory, _evidence(layout, question, inventory, located.storage))
         book = _health_book(question, layout, located.storage.root)
-    expected = replace(expected, findings=(*expected.findings, *without_effect(question.world_size, expected)))
-    assessed = assess(inventory, expected, book, recorded_names(layout, inventory))
+    has_own_folder = bool(located.listing.beginning(OWN_FOLDER))
+    assessed = assess(
+        inventory,
+        expected,
+        book,
+        recorded_names(layout, inventory),
+        world_size=question.world_size,
+        under_way=interrupted(located.storage) if has_own_folder else (),
+    )
     seal_place = partial(seal_place_of, layout)
-    if located.listing.beginning(OWN_FOLDER):
-        halfway = interrupted(located.storage)
-        assessed = replace(assessed, findings=in_order((*assessed.findings, *halfway))) if halfway else assessed
+    if has_own_folder:
         assessed = with_healed(assessed, located.storage, seal_place)
     assessed = with_found_damaged(assessed, located.storage, seal_place, *machines.found_damaged(located.storage))
     assessed = machines.assessed(assessed, question)
