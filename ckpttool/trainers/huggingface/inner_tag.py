@@ -18,7 +18,8 @@ from ckpttool.trainers.common.saved_values import first_told
 from ckpttool.trainers.hf_saves.save_folder import SaveFolder, absent
 
 LATEST = "latest"
-_TAG = r"global_step[0-9]{1,18}"
+_TAG_BEGINS = "global_step"
+_TAG = rf"{_TAG_BEGINS}[0-9]{{1,18}}"
 _FILE = r"(?:bf16_)?(?:zero_pp_rank_(?P<dp>[0-9]+)_)?mp_rank_(?P<mp>[0-9]+)_(?P<what>model|optim)_states\.pt"
 _MOST = 4096
 _MOST_TEXT = 256
@@ -39,7 +40,8 @@ def inner_tag(storage: Storage, save: SaveFolder, *, sizes: bool) -> InnerTag | 
         save: Its listing.
         sizes: Whether to take each file's stamp, too.
     """
-    if LATEST not in save.names and not any(re.fullmatch(_TAG, name) for name in save.names):
+    tags = (name for name in save.names if name.startswith(_TAG_BEGINS) and re.fullmatch(_TAG, name))
+    if LATEST not in save.names and not any(tags):
         return None
     path = save.path(LATEST)
     try:
