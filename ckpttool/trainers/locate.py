@@ -156,12 +156,12 @@ def _withheld(path: str) -> Iterator[None]:
         raise IncompleteError(f"{error.filename if inside else path} cannot be read: {reason}") from None
 
 
-_LIKE_A_NAME = re.compile(r"(?:(?P<folder>.*)[/:])?(?P<name>(?:[^/:]*[_-])?[0-9]+)")
+_LIKE_A_NAME = r"(?:(?P<folder>.*)[/:])?(?P<name>(?:[^/:]*[_-])?[0-9]+)"
 """Of a checkpoint, alone or behind its tree."""
 
 
 def _missing(path: str, hint: str = "") -> UnknownLayoutError:
-    named = _LIKE_A_NAME.fullmatch(path)
+    named = re.fullmatch(_LIKE_A_NAME, path)
     if named is not None and (named["folder"] is None or is_folder(named["folder"])):
         name, tree = named["name"], named["folder"] or "DIR"
         hint = f"; is {name} a checkpoint? ckpttool verify {tree} --checkpoint {name}"
@@ -194,12 +194,12 @@ def _hint(folder: str) -> str:
     return f"; did you mean {' or '.join(paths)}?" if paths else ""
 
 
-_LIKE_A_SAVE = re.compile(r"(?i)(?:.*[^a-z])?(?:step|iter|iteration|epoch|ckpt|checkpoint|ba)[-_=]?[0-9]+(?:[^0-9].*)?")
+_LIKE_A_SAVE = r"(?i)(?:.*[^a-z])?(?:step|iter|iteration|epoch|ckpt|checkpoint|ba)[-_=]?[0-9]+(?:[^0-9].*)?"
 
 
 def _is_called_a_save(path: str) -> bool:
     """Tell whether a folder is called like one save: what looks like a tree in it is a part of that save, then."""
-    return _LIKE_A_SAVE.fullmatch(os.path.basename(path)) is not None
+    return re.fullmatch(_LIKE_A_SAVE, os.path.basename(path)) is not None
 
 
 def _further_below(folder: str, layout: str | None = None) -> Iterator[TreeFolder]:

@@ -17,7 +17,7 @@ _MAY_BE_EMPTY = frozenset({"prefix", "string", "asd_config"})
 
 _NO_NUMBER = r"(?s:(?P<value>.+) is not (?:a valid (?:int|integer|float)(?: range)?|in the range .+)\.?)"
 
-_OF_EVERY_COMMAND = re.compile(r"-[qv]+|--quiet|--verbose|--json|--no-config|--format(?:=.*)?")
+_OF_EVERY_COMMAND = r"-[qv]+|--quiet|--verbose|--json|--no-config|--format(?:=.*)?"
 """What may stand before a command as well as after it."""
 
 _COLUMN = 28
@@ -114,7 +114,7 @@ class Group(_Helped, TyperGroup):
         rest = list(args)
         while rest and rest[0].startswith("-") and rest[0] != "--":
             name = rest.pop(0)
-            (common if _OF_EVERY_COMMAND.fullmatch(name) else group_args).append(name)
+            (common if re.fullmatch(_OF_EVERY_COMMAND, name) else group_args).append(name)
             if name == "--format" and rest:
                 common.append(rest.pop(0))
         remaining: list[str] = super().parse_args(ctx, [*group_args, *rest[:1], *(common if rest else ()), *rest[1:]])
