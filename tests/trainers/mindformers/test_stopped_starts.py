@@ -13,6 +13,7 @@ import ckpttool
 from ckpttool.core.domain.finding import Code, Row
 from ckpttool.core.domain.launch import Launch
 from ckpttool.core.errors import ExitCode
+from ckpttool.core.extensions import rows
 from ckpttool.trainers.findings import TrainersCode
 from ckpttool.trainers.mindformers.findings import MindFormersCode
 from tests.support.answers import FIXTURES, preflighted
@@ -113,7 +114,7 @@ class TestThe17SpellingOfTheSwitch:
         base.write_text("ckpt_use_legacy_format: False\nload_ckpt_format: safetensors\nrunner_config: {batch_size: 2}")
         read = read_train_config(str(base))
         assert (read.use_legacy_format, read.legacy_switch) == (False, "ckpt_use_legacy_format")
-        order = ckpttool.LaunchOrder(base=str(base), output=str(new), allowed=tuple(Code))
+        order = ckpttool.LaunchOrder(base=str(base), output=str(new), allowed=tuple(rows()))
         launch = ckpttool.launch(
             ckpttool.TreeQuestion(path=str(tree)), ckpttool.ResumeQuestion(), ckpttool.DataQuestion(), order=order
         )
