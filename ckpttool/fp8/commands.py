@@ -25,7 +25,7 @@ from ckpttool.fp8.frameworks.frameworks import framework_names
 from ckpttool.fp8.model.curves import RUN, SWITCH_STEP, TOLERANCE, WITHIN_CHANCE, CurvesQuestion, Tolerance
 from ckpttool.fp8.model.fp8 import Recipe
 from ckpttool.fp8.model.probe import ProbeQuestion
-from ckpttool.fp8.rules.horizon import LONGEST, SHORTEST
+from ckpttool.fp8.rules.grounds import LONGEST, SHORTEST
 
 if TYPE_CHECKING:
     from ckpttool.core.storage.base import ByteSource

@@ -19,9 +19,9 @@ from ckpttool.fp8.model.plan import (
     StartPoint,
     Suspicion,
     Trial,
+    window,
 )
 from ckpttool.fp8.rules.experiments import Known, first_round
-from ckpttool.fp8.rules.horizon import window
 from ckpttool.fp8.rules.measure import Run
 
 START = Step(100)

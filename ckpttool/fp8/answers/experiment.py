@@ -52,6 +52,7 @@ def _readme(experiment: Experiment, plan: Fp8Plan) -> Iterator[str]:
         yield f"- {flag}"
     for note in change.notes:
         yield f"- {note}"
+    first, last = experiment.window
     yield from (
         "",
         "Leave all else as it is: the same data in the same order, seed, batch size and learning rates. Log the loss",
@@ -62,7 +63,7 @@ def _readme(experiment: Experiment, plan: Fp8Plan) -> Iterator[str]:
         f"- **{_if(experiment)}:** {trial.if_guilty}",
         f"- **Else:** {trial.if_innocent}",
         "",
-        f"`ckpttool fp8 verdict {plan.output}` judges it with the others, by steps {_window(experiment, plan)}.",
+        f"`ckpttool fp8 verdict {plan.output}` judges it with the others, by steps {first} to {last}.",
     )
 
 
@@ -83,9 +84,3 @@ def _where(experiment: Experiment, plan: Fp8Plan) -> str:
     named = "" if start.name is None else f" {start.name}"
     how = "on your word" if start.evidence is Evidence.TRUSTED else "found whole"
     return f"From the checkpoint{named} of step {start.step}, {how}: {steps}."
-
-
-def _window(experiment: Experiment, plan: Fp8Plan) -> str:
-    if experiment.trial.from_last:
-        return f"{experiment.last_step - experiment.steps // 3} to {experiment.last_step}"
-    return f"{plan.window[0]} to {plan.window[1]}"

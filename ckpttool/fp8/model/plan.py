@@ -108,6 +108,15 @@ class Change:
     """What is to be done by hand, or known."""
 
 
+_WINDOW = 3
+"""The last of so many parts of an experiment is what it is judged by."""
+
+
+def window(start: Step, steps: int) -> tuple[Step, Step]:
+    """Return the stretch by which an experiment is judged: the last third, first and last step."""
+    return Step(start + steps - steps // _WINDOW), Step(start + steps)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
     """A trial in a framework."""
@@ -129,6 +138,11 @@ class Experiment:
     def steps(self) -> int:
         """How many it trains."""
         return self.last_step - self.first_step
+
+    @property
+    def window(self) -> tuple[Step, Step]:
+        """The stretch by which it is judged: first and last step."""
+        return window(self.first_step, self.steps)
 
 
 class Evidence(str, Enum):

@@ -1,14 +1,27 @@
-"""Whether there is anything to learn from a candidate, and from where experiments must begin."""
+"""Whether there is anything to learn from a candidate, from where experiments must begin, and how long they must be."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.units import Step
-from ckpttool.fp8.model.curves import Comparison, CurveClass, PairedBy
+from ckpttool.fp8.model.curves import Comparison, CurveClass, Onset, PairedBy
 from ckpttool.fp8.model.plan import LAST, Fp8Plan, Suspicion
-from ckpttool.fp8.rules.horizon import latest_start, without_onset
+
+MARGIN = 100
+"""Steps between the checkpoint and the earliest moment at which the gap may have begun."""
+LEAST_STEPS = 200
+MOST_STEPS = 5000
+SHORTEST, LONGEST = 50, 1_000_000
+"""Steps that a person may ask for instead: fewer tell nothing, and more is a training."""
+
+_TIMES_LIMIT = 3
+_RESERVE = 1.2
+_TAIL = 5
+"""The last of so many parts of what an experiment shows must be that far apart."""
 
 
 def suspicion_of(comparison: Comparison) -> Suspicion:
@@ -60,6 +73,41 @@ def start_before(comparison: Comparison, switch: Step | None) -> Step:
         last = comparison.last or Step(0)
         return Step(max(0, last - without_onset(comparison.first or Step(0), last)))
     return onset.not_before if comparison.kind is CurveClass.EARLY else latest_start(onset)
+
+
+def latest_start(onset: Onset) -> Step:
+    """Return the step at or before which a checkpoint must lie so that nothing of the gap is in it."""
+    return Step(max(0, onset.not_before - MARGIN))
+
+
+def horizon(steps: Sequence[Step], gaps: Sequence[float], onset: Onset, *, start: Step, limit: float) -> int | None:
+    """Return how many steps an experiment needs until the gap is three times what can be seen.
+
+    Args:
+        steps: Of the comparison, ascending.
+        gaps: Candidate minus baseline at each.
+        onset: When the gap began.
+        start: The checkpoint's step.
+        limit: The least gap that counts.
+
+    Returns:
+        From 200 to 5,000, a fifth as reserve; None where no experiment of that length can tell.
+    """
+    first = bisect_left(steps, onset.step)
+    before = [0.0]
+    for gap in gaps:
+        before.append(before[-1] + gap)
+    for count in range(_TAIL, len(steps) - first + 1):
+        tail = max(1, count // _TAIL)
+        if abs(before[first + count] - before[first + count - tail]) / tail >= _TIMES_LIMIT * limit:
+            needed = onset.not_after - start + steps[first + count - 1] - steps[first]
+            return min(MOST_STEPS, max(LEAST_STEPS, math.ceil(needed * _RESERVE))) if needed <= MOST_STEPS else None
+    return None
+
+
+def without_onset(first: Step, last: Step) -> int:
+    """Return how many steps to train where there is no gap that began: a fifth of what was compared."""
+    return min(MOST_STEPS, max(LEAST_STEPS, (last - first) // _TAIL))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,6 @@ from ckpttool.fp8.model.plan import (
     Trial,
 )
 from ckpttool.fp8.rules.gates import gate, inside
-from ckpttool.fp8.rules.horizon import window
 from ckpttool.fp8.rules.noise import limit_of
 from ckpttool.fp8.rules.shares import Stretch, floor_of, outcome, recovered, recovery, stretch
 
@@ -83,13 +82,13 @@ def measure(plan: Fp8Plan, runs: Sequence[Run], baseline: Curve | None) -> Measu
     """
     by_id = {run.experiment.trial.id: run for run in runs}
     reference = None
-    if REFERENCE in by_id and _gate(plan, by_id[REFERENCE], None).is_valid:
+    if REFERENCE in by_id and _gate(by_id[REFERENCE], None).is_valid:
         reference = by_id[REFERENCE].curve
     # B never was where the candidate's last checkpoint is, but the old baseline was.
     against = {name: baseline if run.experiment.trial.from_last else reference for name, run in by_id.items()}
     against[REFERENCE] = None
-    gates = {name: _gate(plan, run, against[name]) for name, run in by_id.items()}
-    twins = _twins(plan, by_id, gates)
+    gates = {name: _gate(run, against[name]) for name, run in by_id.items()}
+    twins = _twins(by_id, gates)
     for trials in twins:
         for trial in trials:
             if not _keeps_arithmetic(trial):
@@ -100,7 +99,7 @@ def measure(plan: Fp8Plan, runs: Sequence[Run], baseline: Curve | None) -> Measu
     for name, run in by_id.items():
         base = against[name]
         if base is not None and run.curve is not None and gates[name].is_valid:
-            distance = stretch(base, run.curve, _window(plan, run.experiment))
+            distance = stretch(base, run.curve, run.experiment.window)
             if distance is not None:
                 stretches[name] = distance
     floor = limit = math.inf
@@ -123,20 +122,16 @@ def measure(plan: Fp8Plan, runs: Sequence[Run], baseline: Curve | None) -> Measu
     return replace(measured, shown=shown)
 
 
-def _window(plan: Fp8Plan, experiment: Experiment) -> tuple[Step, Step]:
-    return window(experiment.first_step, experiment.steps) if experiment.trial.from_last else plan.window
+def _gate(run: Run, against: Curve | None) -> Gate:
+    return gate(run.experiment, run.curve, against, run.as_planned, window=run.experiment.window)
 
 
-def _gate(plan: Fp8Plan, run: Run, against: Curve | None) -> Gate:
-    return gate(run.experiment, run.curve, against, run.as_planned, window=_window(plan, run.experiment))
-
-
-def _twins(plan: Fp8Plan, runs: Mapping[str, Run], gates: Mapping[str, Gate]) -> list[list[Trial]]:
+def _twins(runs: Mapping[str, Run], gates: Mapping[str, Gate]) -> list[list[Trial]]:
     """Return which experiments that count show the same losses to the last digit; the gate has B's own already."""
     groups: dict[tuple[tuple[Step, ...], tuple[float, ...]], list[Trial]] = {}
     for name, run in runs.items():
         if run.curve is not None and gates[name].is_valid:
-            within = inside(run.curve, _window(plan, run.experiment))
+            within = inside(run.curve, run.experiment.window)
             losses = (run.curve.steps[within.start : within.stop], run.curve.losses[within.start : within.stop])
             groups.setdefault(losses, []).append(run.experiment.trial)
     return [trials for trials in groups.values() if len(trials) > 1]

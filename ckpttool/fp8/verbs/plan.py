@@ -32,19 +32,23 @@ from ckpttool.fp8.model.plan import (
     PlanQuestion,
     StartPoint,
     Trial,
+    window,
 )
 from ckpttool.fp8.model.settings import RunArithmetic
 from ckpttool.fp8.rules.compare import apart, compare
 from ckpttool.fp8.rules.experiments import Known, first_round, next_round
 from ckpttool.fp8.rules.grounds import (
+    LONGEST,
+    SHORTEST,
     LastStart,
+    horizon,
     last_judged,
     last_start,
     nothing_to_learn,
     start_before,
     suspicion_of,
+    without_onset,
 )
-from ckpttool.fp8.rules.horizon import LONGEST, SHORTEST, horizon, window, without_onset
 from ckpttool.fp8.verbs.compare import read_runs
 from ckpttool.fp8.verbs.verdict import baseline_of, judged, read_plan, with_logs
 from ckpttool.health.rules.lost import pace_of

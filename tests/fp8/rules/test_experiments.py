@@ -10,9 +10,9 @@ from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.units import Step
 from ckpttool.fp8.model.curves import CurveClass, Onset
 from ckpttool.fp8.model.fp8 import Arithmetic, Gemm, Operand, Recipe
-from ckpttool.fp8.model.plan import AsPlanned, Fp8Verdict, Gate, Outcome, Shown, Trial, VerdictKind
+from ckpttool.fp8.model.plan import AsPlanned, Fp8Verdict, Gate, Outcome, Shown, Trial, VerdictKind, window
 from ckpttool.fp8.rules.experiments import first_round, name_of, next_round, numbers_in, pattern_of
-from ckpttool.fp8.rules.horizon import horizon, latest_start, window, without_onset
+from ckpttool.fp8.rules.grounds import horizon, latest_start, without_onset
 from tests.support.fp8_runs import known
 
 
