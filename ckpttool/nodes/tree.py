@@ -46,10 +46,8 @@ def read_views(path: str) -> Iterator[tuple[str, PartView | str]]:
         names = [name]
     else:
         folder = path
-        entries = open_storage(folder).entries("")
-        names = sorted(
-            entry.name for entry in entries if entry.name.endswith(PART_SUFFIX) and entry.kind is not Kind.FOLDER
-        )
+        files = (entry.name for entry in open_storage(folder).entries("") if entry.kind is not Kind.FOLDER)
+        names = sorted(name for name in files if name.endswith(PART_SUFFIX))
     if len(names) > MOST_PARTS:
         raise UnsafeError(f"{path} holds {len(names)} parts, and {MOST_PARTS} are the most")
     storage, bytes_left = open_storage(folder or "."), int(MOST_PARTS_BYTES)

@@ -286,7 +286,7 @@ def _folders(root: str, view: NodeView) -> list[str]:
     folder = LocalDisk().nearest(root)
     if folder != root:
         return [folder]
-    inside = [name for name in view.answers.entries if name not in {"", os.pardir} and "/" not in name]
+    inside = {name for name in view.answers.entries if "/" not in name} - {"", os.pardir}
     return [root, *(f"{root}/{name}" for name in sorted(inside))]
 
 

@@ -130,7 +130,9 @@ def _headline(pruning: Pruning) -> Text:
     summary = f"{going} of {fates} checkpoints, {size(pruning.freed)}"
     if pruning.refusals:
         return line(f"Refused: {summary} could go, but nothing was changed", style="bold red")
-    action = ("deleted" if not pruning.order.trash_days else "moved to the trash") if pruning.applied else "would go"
+    action = "would go"
+    if pruning.applied:
+        action = "moved to the trash" if pruning.order.trash_days else "deleted"
     return line(f"{summary}: {action}; {_stay(fates - going)}", style="bold green")
 
 

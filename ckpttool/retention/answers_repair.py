@@ -57,7 +57,9 @@ def table(repair: Repair) -> RenderableType:
         headline = line(f"Refused: {count} {'does' if single else 'do'} not name {name}, and nothing was changed")
         headline.stylize("bold red")
     else:
-        done = ("now names" if single else "now name") if repair.applied else "should name"
+        done = "should name"
+        if repair.applied:
+            done = "now names" if single else "now name"
         headline = line(f"{count} {done} {target}", style="bold green")
     parts = [headline, line(shown(repair.root), style="dim"), line(), *record_lines(repair.fixes)]
     parts += [*grouped_findings(repair.refusals), *pointer(repair.refusals)]

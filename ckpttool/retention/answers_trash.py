@@ -105,12 +105,15 @@ def _rows(trash: Trash, listed: tuple[InTrash, ...]) -> RenderableType:
     if times:
         table.add_column("UNTIL (UTC)", no_wrap=True)
     for save in reversed(listed):
-        cell = line("gone" if trash.applied else "go", style="yellow") if save.taken else line("keep", style="green")
+        cell = line("keep", style="green")
+        if save.taken:
+            cell = line("gone" if trash.applied else "go", style="yellow")
         name = save.name if named[save.name] == 1 else save.folder
         step = "?" if save.step is None else str(save.step)
         until = (to_the_minute(_expires(trash, save) or ""),) if times else ()
         first = (cell,) if empties else ()
-        prefix = (line("?" if save.prefix is None else shown(save.prefix)),) if prefixes else ()
+        own_prefix = line("?" if save.prefix is None else shown(save.prefix))
+        prefix = (own_prefix,) if prefixes else ()
         table.add_row(
             *first, line(shown(name)), *prefix, step, size(save.nbytes), to_the_minute(_at(save.since)), *until
         )

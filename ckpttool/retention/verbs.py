@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 
 from ckpttool.core.decide.changes import stale_pointers
@@ -16,16 +17,19 @@ from ckpttool.core.domain.pointer import Pointer
 from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.core.domain.retention import (
     Batch,
+    Elsewhere,
     PruneOrder,
     Pruning,
     RetentionPlan,
     RetentionPolicy,
     Trashed,
 )
+from ckpttool.core.domain.units import ByteCount
 from ckpttool.core.domain.verdict import Level, Verdict
-from ckpttool.core.errors import UnsafeError, WriteFailedError
+from ckpttool.core.errors import IncompleteError, UnsafeError, WriteFailedError
 from ckpttool.core.records.birth import recorded
 from ckpttool.core.storage import is_local
+from ckpttool.core.storage.base import Kind
 from ckpttool.core.verbs.changes import (
     assert_unchanged,
     blockers,
@@ -46,8 +50,8 @@ from ckpttool.core.verbs.verifying import session_for
 from ckpttool.core.verify.session import Session
 from ckpttool.core.write.reserve import is_full_disk
 from ckpttool.retention.apply import batches_of, expired, let_go, paths_of, tidy
-from ckpttool.retention.elsewhere import elsewhere
 from ckpttool.retention.rules import retain
+from ckpttool.trainers.located import DiskKey
 
 POLL_SECONDS = 10.0
 """Between two looks at a tree in which a save is under way: a save takes minutes, a look at a large tree a second."""
@@ -81,10 +85,9 @@ def prune(
     """
     question = tree_question(question)
     tree, patience = _when_quiet(question, order, waiting)
-    if order.apply:
-        _assert_here(tree)
     if not order.apply:
         return _proposal(tree, question, policy, order, pending(tree))[0]
+    _assert_here(tree)
     try:
         return _apply(tree.inventory.root, question, policy, order, patience)
     except WriteFailedError as error:
@@ -177,15 +180,21 @@ def _proposal(
         against += [*signs_of_writing(tree, grace=order.grace), *in_the_way, *unreadable(pointers)]
         saves = ((checkpoint.name, paths_of(tree, checkpoint)) for checkpoint in reversed(plan.going))
         batches = () if against else batches_of(tree, saves)
-    trash, old = (in_trash(tree), {*expired(tree, order.trash_days)}) if is_here else ([], set())
+    trash: tuple[Trashed, ...] = ()
+    elsewhere: tuple[Elsewhere, ...] | None = None
+    if is_here:
+        old = {*expired(tree, order.trash_days)}
+        trash = tuple(Trashed(name=folder.name, goes=folder.name in old) for folder in in_trash(tree))
+    else:
+        elsewhere = () if against else tuple(_elsewhere(tree, plan))
     pruning = Pruning(
         plan=plan,
         order=order,
         fixes=fixes,
-        trash=tuple(Trashed(name=folder.name, goes=folder.name in old) for folder in trash),
+        trash=trash,
         refusals=tuple(against),
         resolved_from=tree.resolved_from,
-        elsewhere=None if is_here else () if against else tuple(elsewhere(tree, plan)),
+        elsewhere=elsewhere,
     )
     return pruning, batches
 
@@ -194,8 +203,10 @@ def _not_seen(tree: Tree, plan: RetentionPlan) -> list[Finding]:
     """Say what machines may have that nobody asked, or not in time: that no good save is seen proves nothing then."""
     if tree.machines.is_here:
         return []
-    findings = () if plan.good else (finding for save in tree.inventory.checkpoints for finding in save.findings)
-    return [*blocking(tree.inventory.findings), *(finding for finding in findings if may_be_elsewhere([finding]))]
+    against = list(blocking(tree.inventory.findings))
+    for save in () if plan.good else tree.inventory.checkpoints:
+        against += [finding for finding in save.findings if may_be_elsewhere([finding])]
+    return against
 
 
 def _pointers(tree: Tree, plan: RetentionPlan) -> list[Pointer]:
@@ -205,6 +216,57 @@ def _pointers(tree: Tree, plan: RetentionPlan) -> list[Pointer]:
     ranks = sorted({rank for checkpoint in plan.going for rank in checkpoint.ranks})
     with looking_at(tree.inventory.root):
         return list(tree.layout.pointers(tree.storage, ranks))
+
+
+def _elsewhere(tree: Tree, plan: RetentionPlan) -> list[Elsewhere]:
+    """Return which files would go, by machine; what several machines see of one disk is said of one of them.
+
+    Raises:
+        IncompleteError: Something cannot be looked at any more.
+    """
+    hosts = tree.machines.hosts()
+    places = []
+    for checkpoint in reversed(plan.going):
+        files: dict[DiskKey, list[tuple[str, int]]] = defaultdict(list)
+        for path in _files(tree, paths_of(tree, checkpoint)):
+            for disk, size in _sizes(tree, path).items():
+                files[disk].append((path, size))
+        for disk, disk_files in files.items():
+            entry = Elsewhere(
+                checkpoint=checkpoint.name,
+                host=hosts.get(disk),
+                paths=tuple(path for path, _ in disk_files),
+                nbytes=ByteCount(sum(size for _, size in disk_files)),
+            )
+            places.append((entry.host or "", disk, entry))
+    places.sort(key=lambda item: item[:2])
+    return [entry for _, _, entry in places]
+
+
+def _files(tree: Tree, paths: Sequence[str]) -> Iterator[str]:
+    """Yield the files at paths, and of folders all in them."""
+    for path in paths:
+        try:
+            if tree.storage.kind(path) is not Kind.FOLDER:
+                yield path
+                continue
+            inside = [f"{path}/{entry.name}" for entry in tree.storage.entries(path)]
+        except OSError as error:
+            raise _unread(path, error) from None
+        yield from _files(tree, inside)
+
+
+def _sizes(tree: Tree, path: str) -> Mapping[DiskKey, ByteCount]:
+    """Return the bytes of a file on each disk that has it; of an object store there is one, without a name."""
+    try:
+        size = tree.storage.stamp(path).size
+    except OSError as error:
+        raise _unread(path, error) from None
+    return tree.machines.sizes(path, size)
+
+
+def _unread(path: str, error: OSError) -> IncompleteError:
+    return IncompleteError(f"{path} cannot be read: {error.strerror or error}; it is not known what would go")
 
 
 class _Verifier:

@@ -67,11 +67,11 @@ def _proposal(tree: Tree, question: TreeQuestion, choice: ResumeQuestion, *, gra
     point = choose(tree.inventory, choice, session.verdict)
     checkpoint = None if isinstance(point, NoResumePoint) else point.checkpoint
     # The newest whole one is not known while a newer one cannot be read; a record must not go back for that.
-    against: list[Finding] = [
-        *([] if apply else pending(tree)),
-        *(why for rejected in point.rejected for why in rejected.reasons if why.severity is Severity.UNKNOWN),
-        *(why for why in point.findings if checkpoint is None and why.severity is Severity.UNKNOWN),
-    ]
+    against: list[Finding] = [] if apply else [*pending(tree)]
+    whys = [why for rejected in point.rejected for why in rejected.reasons]
+    if checkpoint is None:
+        whys += point.findings
+    against += [why for why in whys if why.severity is Severity.UNKNOWN]
     fixes: tuple[PointerFix, ...] = ()
     pointers: tuple[Pointer, ...] = ()
     able = 0
@@ -82,13 +82,10 @@ def _proposal(tree: Tree, question: TreeQuestion, choice: ResumeQuestion, *, gra
         able = sum(pointer.path in names for pointer in pointers)
         fixes = tuple(repairs(pointers, checkpoint, tree.layout.pointing_to))
     if checkpoint is not None and fixes:
-        against = [
-            *against,
-            *not_acted_on(checkpoint),
-            *seen_in_part(tree, question, checkpoint),
-            *signs_of_writing(tree, grace=grace),
-            *unwritable(tree, fixes),
-        ]
+        against += not_acted_on(checkpoint)
+        against += seen_in_part(tree, question, checkpoint)
+        against += signs_of_writing(tree, grace=grace)
+        against += unwritable(tree, fixes)
     return Repair(
         root=tree.inventory.root,
         layout=tree.inventory.layout,

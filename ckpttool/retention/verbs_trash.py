@@ -44,7 +44,7 @@ from ckpttool.core.write import moves
 from ckpttool.core.write.blockers import files_to_move
 from ckpttool.core.write.files import remove
 from ckpttool.core.write.files import replace as write
-from ckpttool.trainers.base import Refusal, ScanOptions
+from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.listing import list_root
 
 
@@ -137,17 +137,13 @@ def _wrong_with(after: Tree, restored: set[tuple[str | None, str]]) -> tuple[Fin
     with closing(session_for(after, CheckQuestion(level=Level.STRUCTURE))) as session:
         findings = [finding for checkpoint in back for finding in session.verdict(checkpoint).findings]
     present_ranks = {shard.rank for checkpoint in after.inventory.checkpoints for shard in checkpoint.shards}
-    return tuple(
-        _of_other_machines(finding) if _is_elsewhere(finding, present_ranks) else finding for finding in findings
-    )
+    return tuple(_unless_elsewhere(finding, present_ranks) for finding in findings)
 
 
-def _is_elsewhere(finding: Finding, present_ranks: Collection[Rank | None]) -> bool:
-    """Tell whether what is missing is of ranks of which this tree has nothing at all: it never went to this trash."""
-    return is_of_absent(finding) and bool(finding.ranks) and not any(rank in present_ranks for rank in finding.ranks)
-
-
-def _of_other_machines(finding: Finding) -> Finding:
+def _unless_elsewhere(finding: Finding, present_ranks: Collection[Rank | None]) -> Finding:
+    """Return a finding, as a note if it misses ranks of which this tree has nothing: they never went to its trash."""
+    if not is_of_absent(finding) or not finding.ranks or any(rank in present_ranks for rank in finding.ranks):
+        return finding
     remedy = "where other machines have these ranks, bring theirs back, too"
     return replace(finding, severity=Severity.NOTE, remedy=remedy)
 
@@ -209,18 +205,17 @@ def _content(tree: Tree, begun_folders: Sequence[str], asked_for: Collection[str
     folders = in_trash(tree)
     called = {folder.name: {folder.name, _unknown(folder).name} & {*asked_for} for folder in folders}
     all_told = {*asked_for} <= set().union(*called.values())
-    content = [
-        _looked_into(tree, folder)
-        if not asked_for or not all_told or called[folder.name]
-        else _TrashFolder(_unknown(folder), tree, None)
-        for folder in folders
-    ]
-    content = [item for item in content if item.listed.nbytes != 0]
+    content = []
+    for folder in folders:
+        if not asked_for or not all_told or called[folder.name]:
+            item = _looked_into(tree, folder)
+        else:
+            item = _TrashFolder(_unknown(folder), tree, None)
+        if item.listed.nbytes != 0:
+            content.append(item)
     listed_folders = {item.listed.folder for item in content}
-    emptied = [
-        folder for name in begun_folders if name not in listed_folders and (folder := trash_folder(name)) is not None
-    ]
-    return [*content, *(_TrashFolder(_unknown(folder), tree, None) for folder in emptied)]
+    emptied = (trash_folder(name) for name in begun_folders if name not in listed_folders)
+    return [*content, *(_TrashFolder(_unknown(folder), tree, None) for folder in emptied if folder is not None)]
 
 
 def _links(tree: Tree) -> Iterator[Finding]:
@@ -315,11 +310,11 @@ def _batch(tree: Tree, item: _TrashFolder) -> Batch:
     if item.checkpoint is None:
         raise IncompleteError(f"{place} does not hold just one checkpoint; move what you want of it back by hand")
     paths = list(members_of(item.tree, item.checkpoint).paths)
-    seal = tree.layout.seal_place(item.checkpoint)
+    seal = tree.seal_place(item.checkpoint)
     try:
-        if not isinstance(seal, Refusal):
+        if seal is not None:
             paths += manifests_beside(item.tree.storage, seal)
-        if not isinstance(seal, Refusal) and seal.is_apart:
+        if seal is not None and seal.is_apart:
             paths += [seal.path] if is_there(item.tree.storage, seal.path) else []
             paths += birth_paths(item.tree.storage, seal)
         files = list(files_to_move(f"{tree.inventory.root}/{place}", paths))

@@ -54,8 +54,9 @@ def text(answer: WatchEvent) -> str:
     facts += ["from memory, not from the disk"] if answer.cached and answer.kind is EventKind.READ_AGAIN else []
     # What a save lacks its first finding says.
     findings = answer.findings[:1] if answer.kind is EventKind.SAVE_INCOMPLETE else answer.findings
-    first = findings[0] if findings else None
-    why = [] if first is None else [summary_of(findings)] if first.path is None else [first.path, summary_of(findings)]
+    why = [summary_of(findings)] if findings else []
+    if findings and findings[0].path is not None:
+        why.insert(0, findings[0].path)
     if answer.kind in _SAID:
         why.insert(0, f"{answer.name} {_SAID[answer.kind]}" + (f" ({', '.join(facts)})" if facts else ""))
     return shown(f"{moment(answer.at)}  {answer.kind.value:17}  {': '.join(why)}")

@@ -106,7 +106,9 @@ class Reading:
     def _read(self) -> tuple[Judgement | None, int]:
         tree, checkpoint, judge, level = self._tree, self._checkpoint, self.requested, self._question.level
         # Whoever asks whether it is in memory has Linux read it ahead: of an early one that was asked before.
-        cached = False if judge.early else is_cached(tree, checkpoint) if level.reads_content else None
+        cached: bool | None = False
+        if not judge.early:
+            cached = is_cached(tree, checkpoint) if level.reads_content else None
         # What a save is that was not good yet is read once, for the verdict and for the seal.
         at_once = judge.seal and judge.fresh and level.reads_content
         with watched(Pace(self._question.max_rate)), closing(self._session(level, hashes=at_once)) as session:
@@ -222,11 +224,10 @@ class Reading:
 
 def _written_since(verdict: Verdict, good_ns: int | None) -> frozenset[str]:
     """Return the paths of the files that were written since a save was found good."""
-    return frozenset(
-        report.path
-        for report in verdict.reports
-        if good_ns is not None and report.stamp is not None and (report.stamp.modified_ns or 0) > good_ns
-    )
+    if good_ns is None:
+        return frozenset()
+    stamps = {report.path: report.stamp for report in verdict.reports if report.stamp is not None}
+    return frozenset(path for path, stamp in stamps.items() if (stamp.modified_ns or 0) > good_ns)
 
 
 def _is_as_it_was(tree: Tree, checkpoint: Checkpoint) -> bool:

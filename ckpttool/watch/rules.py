@@ -16,12 +16,14 @@ from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.units import in_gib, lasting, on_ranks
 from ckpttool.core.domain.verdict import VerdictWord
 from ckpttool.health.findings import HealthCode
+from ckpttool.nodes.findings import NodesCode
 from ckpttool.watch.findings import WatchCode
 from ckpttool.watch.model import (
     Action,
     EventKind,
     Judge,
     Judgement,
+    KnownNode,
     KnownSave,
     SaveState,
     SeenSave,
@@ -30,7 +32,6 @@ from ckpttool.watch.model import (
     WatchEvent,
     WatchRule,
 )
-from ckpttool.watch.rules_silent_parts import silent_parts
 
 LEAST_PATIENCE = 600.0
 """Seconds, where nobody says otherwise: a save of a large training takes minutes."""
@@ -108,7 +109,7 @@ def observe(watched: Watched, sighting: Sighting, rule: WatchRule, *, now: float
     watched = replace(watched, saves=tuple(saves))
     watched, late = _overdue(watched)
     watched, low = _room(watched, sighting)
-    watched, silent = silent_parts(watched, sighting, patience)
+    watched, silent = _silent_parts(watched, sighting, patience)
     return watched, (*actions, *late, *low, *silent, *judges)
 
 
@@ -202,11 +203,10 @@ def _with_new(watched: Watched, saves: list[KnownSave], before: dict[str, KnownS
         ages = {save.key: save.age or 0.0 for save in sighting.saves}
         newest = min(ages, key=lambda key: ages[key], default=None)
         return watched if newest is None else replace(watched, last_new=watched.now - ages[newest], newest=newest)
-    new = [
-        save
-        for save in saves
-        if save.key not in before or (before[save.key].was_good and not save.was_good)  # written once more
-    ]
+    written_again = {save.key for save in saves if not save.was_good} & {
+        key for key, earlier in before.items() if earlier.was_good
+    }
+    new = [save for save in saves if save.key not in before or save.key in written_again]
     if not new:
         return watched
     intervals = (*watched.intervals, watched.now - watched.last_new)[-USUAL:]
@@ -445,3 +445,38 @@ def is_idle(watched: Watched) -> bool:
         save.state in {SaveState.GOOD, SaveState.BAD} or (save.state is SaveState.SAVING and save.told_incomplete)
         for save in watched.saves
     )
+
+
+def _silent_parts(watched: Watched, sighting: Sighting, patience: float) -> tuple[Watched, tuple[WatchEvent, ...]]:
+    """Say once of each machine that its part is written no longer, or is not there."""
+    before = {node.number: node for node in watched.nodes}
+    nodes, reported = [], []
+    for seen in sighting.nodes:
+        node = before.get(seen.number)
+        if node is None or node.mark != seen.mark:
+            node = KnownNode(number=seen.number, name=seen.name, mark=seen.mark, since=watched.now)
+        elif not node.told and watched.now - node.since >= patience:
+            node = replace(node, told=True)
+            reported.append(_part_is_silent(node, watched.now))
+        nodes.append(node)
+    return replace(watched, nodes=tuple(nodes)), tuple(reported)
+
+
+def _part_is_silent(node: KnownNode, now: float) -> WatchEvent:
+    passed = lasting(now - node.since)
+    if node.mark:
+        kind, code, message = EventKind.PART_STALE, NodesCode.PART_STALE, f"was written {passed} ago, and not since"
+    else:
+        kind, code, message = EventKind.PART_MISSING, NodesCode.PART_MISSING, f"is not here for {passed}"
+    finding = unknown(
+        code,
+        f"{node.name} {message}: what that machine has now, nobody knows",
+        remedy="see whether it answers, and whether ckpttool watch --part-out runs there",
+    )
+    subject = f"part {node.number} {node.mark or round(node.since)}"
+    return WatchEvent(kind=kind, subject=subject, name=None, step=None, findings=(finding,))
+
+
+def is_silent(watched: Watched, number: int, patience: float) -> bool:
+    """Tell whether a machine's part is so old that what others took away since may still stand in it."""
+    return any(node.number == number and watched.now - node.since >= patience / 2 for node in watched.nodes)

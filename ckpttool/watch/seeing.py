@@ -22,9 +22,8 @@ from ckpttool.trainers.base import Refusal
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.locate import locate
 from ckpttool.watch.model import SaveState, SeenNode, Sighting
-from ckpttool.watch.rules import patience_of
+from ckpttool.watch.rules import is_silent, patience_of
 from ckpttool.watch.rules_seen_saves import OF_FILES, OF_PARTS, fingerprint, key_of, seen_save
-from ckpttool.watch.rules_silent_parts import is_silent
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.checkpoint import Checkpoint

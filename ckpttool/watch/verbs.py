@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -21,11 +22,10 @@ from ckpttool.core.errors import (
 )
 from ckpttool.core.storage import is_local, open_storage
 from ckpttool.core.storage.disk import LocalDisk
-from ckpttool.core.storage.mounts import mount_table
+from ckpttool.core.storage.mounts import boot_id, mount_table
 from ckpttool.core.verbs.scanning import Tree
 from ckpttool.core.write.files import ensure_folder, locked
 from ckpttool.core.write.files import replace as write
-from ckpttool.watch.clock import Machine
 from ckpttool.watch.metrics import measured
 from ckpttool.watch.model import (
     EventKind,
@@ -50,6 +50,22 @@ FULL_EVERY = 20
 
 KEEP_SECONDS = 60.0
 """After which the state is written though nothing happened: only the watch's clock would be lost."""
+
+
+class Machine:
+    """Time as the watch sees it; tests have one of their own."""
+
+    def boot(self) -> str:
+        """Return a word that holds until this machine starts anew."""
+        return boot_id()
+
+    def seconds(self) -> float:
+        """Return seconds since it started; no change of the clock moves them, and while it sleeps none saves."""
+        return time.monotonic()
+
+    def wall(self) -> float:
+        """Return seconds since 1970."""
+        return time.time()
 
 
 class Watch:
@@ -165,15 +181,15 @@ class Watch:
             return
         watched, actions = observe(self.known, current, self._rule, now=now)
         self._tell_and_keep(watched, tuple(action for action in actions if isinstance(action, WatchEvent)))
-        being_read = None if self._reading is None else self._reading.requested
-        self._waiting = [
-            action
-            for action in actions
-            if isinstance(action, Judge)
-            and not (action.early and self._is_idle)
-            and (being_read is None or (action.key, action.fingerprint) != (being_read.key, being_read.fingerprint))
-        ]
+        self._waiting = [action for action in actions if isinstance(action, Judge) and not self._is_needless(action)]
         self._begin_reading()
+
+    def _is_needless(self, judge: Judge) -> bool:
+        """Tell whether a save is being read already, or need not be read early while nothing moves."""
+        if judge.early and self._is_idle:
+            return True
+        being_read = None if self._reading is None else self._reading.requested
+        return being_read is not None and (judge.key, judge.fingerprint) == (being_read.key, being_read.fingerprint)
 
     def finish_reading(self) -> None:
         """Wait until all is read that waits to be read."""

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from ckpttool.core.domain.question import TreeQuestion
 from ckpttool.core.domain.verdict import Level
-from ckpttool.watch.clock import Machine
 from ckpttool.watch.model import WatchEvent, WatchQuestion, WatchRule
-from ckpttool.watch.verbs import Watch
+from ckpttool.watch.verbs import Machine, Watch
 from tests.support.trees import TreeBuilder, ckpt_bytes, training_scalars, weights
 
 RANKS = 8

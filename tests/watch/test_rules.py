@@ -26,8 +26,7 @@ from ckpttool.watch.model import (
     WatchEvent,
     WatchRule,
 )
-from ckpttool.watch.rules import LEAST_PATIENCE, is_idle, judged, left_unread, observe, patience_of, unseen
-from ckpttool.watch.rules_silent_parts import is_silent
+from ckpttool.watch.rules import LEAST_PATIENCE, is_idle, is_silent, judged, left_unread, observe, patience_of, unseen
 
 RULE = WatchRule(settle=2, patience=100.0, again=0.0)
 MISSING = damage(Code.SHARD_MISSING, "rank 3 has no file", ranks=(Rank(3),))

@@ -72,10 +72,10 @@ def stale_copies(chosen: Checkpoint, checkpoints: Sequence[Checkpoint], merge: M
     if any(seat.claims is not None for seat in merge.seats) or any(disk.shared for disk in disks):
         return ()
     paths = [shard.path for shard in chosen.shards if shard.rank in chosen.ranks]
-    older = [
-        shard.path for save in checkpoints if save.key != chosen.key for shard in save.shards if shard.rank is not None
-    ]
-    stale = [disk for disk in disks if disk.files.isdisjoint(paths) and not disk.files.isdisjoint(older)]
+    others = [save for save in checkpoints if save.key != chosen.key]
+    older = [shard.path for save in others for shard in save.shards if shard.rank is not None]
+    without = [disk for disk in disks if disk.files.isdisjoint(paths)]
+    stale = [disk for disk in without if not disk.files.isdisjoint(older)]
     if not paths or not stale:
         return ()
     verb = "has" if len(stale) == 1 else "have"
