@@ -237,7 +237,7 @@ def chosen_copy(copies: Sequence[Copy]) -> Copy:
 
 def _disk_of(seat: Seat) -> DiskKey:
     """Tell disks apart; of a machine's own disk also two folders, which are two machines' in a trial."""
-    return (seat.disk,) if seat.shared else (seat.disk, seat.absolute or seat.root)
+    return (seat.disk,) if seat.shared else (seat.disk, seat.folder)
 
 
 def _paths(located: Located, save: Checkpoint) -> tuple[str, ...]:

@@ -25,7 +25,6 @@ MOST_PART_BYTES = ByteCount(64 << 20)
 MOST_PARTS_BYTES = ByteCount(2 << 30)
 """Of all parts of a tree together."""
 
-
 BREAK_NS = 3600 * 10**9
 """Nobody looks from one machine, and from the next one of the same look so much later, without saying its name."""
 
@@ -73,6 +72,16 @@ class Seat:
     def name(self) -> str:
         """The part, for people."""
         return f"part {self.number} of {self.of} ({self.host})"
+
+    @property
+    def own_disk(self) -> str | None:
+        """The disk, if it is this machine's own; None for all that other machines see: that counts as one disk."""
+        return None if self.shared else self.disk
+
+    @property
+    def folder(self) -> str:
+        """The tree's folder, absolute if the part says so."""
+        return self.absolute or self.root
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,19 +138,18 @@ class Merge:
         numbers = sorted({*self.missing, *self.blind})
         if not numbers:
             return ""
-        hosts = {seat.number: seat.host for seat in self.left_out if seat.of == self.of}
-        named = ", ".join(
-            f"{number} ({hosts[number]} in an older look)" if number in hosts else str(number)
-            for number in numbers[:_MOST_NAMED]
-        )
+        named = {number: str(number) for number in numbers[:_MOST_NAMED]}
+        for seat in self.left_out:
+            if seat.of == self.of and seat.number in named:
+                named[seat.number] = f"{seat.number} ({seat.host} in an older look)"
         more = f" and {len(numbers) - _MOST_NAMED} more" if len(numbers) > _MOST_NAMED else ""
-        blind = [
-            f"part {number} could not list the folder ({why})"
-            for number, why in sorted(self.blind.items())[:_MOST_NAMED]
-        ]
         verb = "is" if len(numbers) == 1 else "are"
-        torn = [f"{name} {why}" for name, why in self.unread[:_MOST_TORN]] if self.missing else []
-        return "; ".join([f"of {counted(self.of, 'part')} {named}{more} {verb} not here", *torn, *blind])
+        reasons = [f"of {counted(self.of, 'part')} {', '.join(named.values())}{more} {verb} not here"]
+        if self.missing:
+            reasons += [f"{name} {why}" for name, why in self.unread[:_MOST_TORN]]
+        blind = sorted(self.blind.items())[:_MOST_NAMED]
+        reasons += [f"part {number} could not list the folder ({why})" for number, why in blind]
+        return "; ".join(reasons)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,9 +97,7 @@ def _homes(merge: Merge) -> list[Home]:
 
 
 def _home(seat: Seat, files: set[str]) -> Home:
-    return Home(
-        host=seat.host, root=seat.absolute or seat.root, shared=seat.shared, claims=seat.claims, files=frozenset(files)
-    )
+    return Home(host=seat.host, root=seat.folder, shared=seat.shared, claims=seat.claims, files=frozenset(files))
 
 
 def _disks(merge: Merge) -> list[Home]:
@@ -273,10 +271,10 @@ def needs_of(coming: NextSaves, merge: Merge, sizes: Mapping[str, int]) -> tuple
     disks: defaultdict[str | None, dict[str, int]] = defaultdict(dict)
     seats: defaultdict[str | None, list[Seat]] = defaultdict(list)
     for seat in merge.seats:
-        seats[_shared_or_own(seat)].append(seat)
+        seats[seat.own_disk].append(seat)
     for path, size in sizes.items():
         for at in merge.holders.get(path, ()):
-            disks[_shared_or_own(merge.seats[at])][path] = size
+            disks[merge.seats[at].own_disk][path] = size
     needs = []
     for disk, files in disks.items():
         rooms = [seat.room for seat in seats[disk] if seat.room is not None]
@@ -299,11 +297,6 @@ def needs_of(coming: NextSaves, merge: Merge, sizes: Mapping[str, int]) -> tuple
             )
         )
     return tuple(sorted(needs, key=_space_left))
-
-
-def _shared_or_own(seat: Seat) -> str | None:
-    """Tell disks apart; what all machines see counts as one."""
-    return None if seat.shared else seat.disk
 
 
 def _space_left(need: DiskNeed) -> tuple[float, str]:

@@ -204,15 +204,16 @@ def _holders(checkpoint: Checkpoint, merge: Merge) -> set[int]:
 
 
 def _long_before(seats: Sequence[Seat]) -> Iterator[Finding]:
-    """Note which parts of a look are older than the others: one that was not written anew stays where it was."""
+    """Note which parts of a look are older than the others: one that was not written again stays where it was."""
+    ordered = sorted(seats, key=lambda seat: seat.began_ns)
     before: list[Seat] = []
     ended = late = 0
-    for number, seat in enumerate(ordered := sorted(seats, key=lambda seat: seat.began_ns)):
+    for number, seat in enumerate(ordered):
         if number and seat.began_ns > ended + BREAK_NS:
             before, late = ordered[:number], seat.began_ns - ended
         ended = max(ended, seat.ended_ns)
     if before:
-        names = ", ".join(seat.name for seat in sorted(before, key=lambda seat: seat.number)[:_MOST_NAMED])
+        names = _named(sorted(before, key=lambda seat: seat.number))
         more = f" and {len(before) - _MOST_NAMED} more" if len(before) > _MOST_NAMED else ""
         message = (
             f"{names}{more} looked {counted(late // BREAK_NS, 'hour')} and more before the others of the same name: "
@@ -244,6 +245,10 @@ def _empty(seats: Sequence[Seat], seats_holding: AbstractSet[int]) -> Iterator[S
                 yield seats[at]
 
 
+def _named(seats: Sequence[Seat]) -> str:
+    return ", ".join(seat.name for seat in seats[:_MOST_NAMED])
+
+
 def _open(finding: Finding) -> Finding:
     """Say of what is missing that it may be there: then nothing is to be restored yet."""
     return replace(finding, severity=Severity.UNKNOWN, remedy="it may lie where nobody looked: look there first")
@@ -264,7 +269,7 @@ def _divided(seats: Sequence[Seat]) -> Iterator[Seat]:
     """Yield who looked at a share of a disk of which nobody looked at the rest; what all see counts as one disk."""
     disks: dict[str | None, list[Seat]] = {}
     for seat in seats:
-        disks.setdefault(None if seat.shared else seat.disk, []).append(seat)
+        disks.setdefault(seat.own_disk, []).append(seat)
     for group in disks.values():
         shares = {seat.share for seat in group}
         if None in shares:
@@ -275,8 +280,7 @@ def _divided(seats: Sequence[Seat]) -> Iterator[Seat]:
 
 
 def _of_share(path: str | None, seats: Sequence[Seat]) -> Finding:
-    names = ", ".join(seat.name for seat in seats[:_MOST_NAMED])
-    message = f"{names} looked at a share of a disk, and nobody at the rest of it: what lies there is not known"
+    message = f"{_named(seats)} looked at a share of a disk, and nobody at the rest of it: what lies there is not known"
     remedy = "run ckpttool part --split none again on all machines"
     return unknown(NodesCode.NOT_LOOKED_AT, message, path=path, remedy=remedy)
 
@@ -289,7 +293,7 @@ def _differing_listings(merge: Merge) -> dict[str, tuple[Seat, ...]]:
     disks: dict[str | None, list[tuple[Seat, Mapping[str, str]]]] = {}
     for seat, folders in zip(merge.seats, merge.divided, strict=False):
         if seat.share is not None:
-            disks.setdefault(None if seat.shared else seat.disk, []).append((seat, folders))
+            disks.setdefault(seat.own_disk, []).append((seat, folders))
     different: dict[str, tuple[Seat, ...]] = {}
     for group in disks.values():
         first, first_folders = group[0]
@@ -319,15 +323,15 @@ def _listing_finding(path: str | None, seats: Sequence[Seat]) -> Finding:
 
 
 def _part_empty(checkpoint: Checkpoint, empty: Sequence[Seat]) -> Finding:
-    names = ", ".join(seat.name for seat in empty[:_MOST_NAMED])
-    message = f"{names} saw no shard of any save: whether the last ranks belong there is not known"
+    message = f"{_named(empty)} saw no shard of any save: whether the last ranks belong there is not known"
     remedy = "run ckpttool part there on the right folder; where no rank belongs there, say --world-size"
     return unknown(NodesCode.PART_MISSING, message, path=checkpoint.name, remedy=remedy)
 
 
 def _part_stale(checkpoint: Checkpoint, late: Sequence[Seat]) -> Finding:
-    names = ", ".join(seat.name for seat in late[:_MOST_NAMED])
-    message = f"{names} looked before the last file of this save was written: what is missing may be there by now"
+    message = (
+        f"{_named(late)} looked before the last file of this save was written: what is missing may be there by now"
+    )
     remedy = "run ckpttool part again on all machines; where their clocks differ by more, say --skew"
     return unknown(NodesCode.PART_STALE, message, path=checkpoint.name, remedy=remedy)
 
