@@ -1,4 +1,4 @@
-"""Look at what one of several machines has of a tree, so that another one can answer for all of it."""
+"""Record what one of several machines has of a tree, so that another one can answer for all of it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ DEEPEST = 6
 """Folders below a tree in which any trainer has files of its saves."""
 
 MOST_OF_A_RECORD = 1 << 20
-"""Bytes of a file beside the shards that is taken whole without being asked for."""
+"""Bytes of a record beside the shards that a part may hold although no layout reads it here."""
 
 MOST_OF_ALL = 32 << 20
 """Bytes of all these together."""
@@ -60,22 +60,22 @@ MOST_VALUES = 64
 """Archives of one file that are read as such."""
 
 MOST_PIECES = 128 << 10
-"""Bytes that are kept of what was read of one file in pieces; of more, none are."""
+"""Bytes that a part holds of one file that was read in pieces; if more was read, it holds none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """What is there, as far as anybody may ask for it."""
+    """What this machine has: all that a layout, a check or a rule may ask for elsewhere."""
 
     answers: Answers
     reports: Mapping[str, ShardReport]
-    """What was seen of each shard, by its path."""
+    """The report on each shard, by its path."""
     saves: Mapping[str, str]
-    """The name of the save to which a shard belongs, by the shard's path; of a stray nothing tells."""
+    """The name of the save to which a shard belongs, by the shard's path; strays have none."""
     sealings: tuple[Sealing, ...] = ()
-    """What was sealed, where that was asked for; newest save first."""
+    """The seals, if any were requested; newest save first."""
     damaged: tuple[FoundDamaged, ...] = ()
-    """What earlier looks from here at the content of files found damaged; by path."""
+    """Files whose content earlier checks on this machine found damaged; by path."""
 
 
 def view_of(
@@ -86,15 +86,15 @@ def view_of(
     mine: Mine | None = None,
     share: tuple[int, int] | None = None,
 ) -> NodeView:
-    """Look at all that lies in a folder of this machine, whatever of a tree that is.
+    """Record all that is in a folder of this machine, however much of a tree that is.
 
     Args:
-        located: The tree that lies there; None where what is there is none, or not enough of one to be known.
+        located: The tree in it; None if there is none, or not enough of one to be recognised.
         root: The folder.
-        question: How hard to look, and at which saves; of all others the headers are looked at. A save that is not
-            there is none of this machine's.
-        mine: Keeps what is to be looked at where several look at one disk; None: all.
-        share: The number of this look, from 1, and of how many it is, where what is read is to be sealed.
+        question: Which saves to check, and how hard; of all others the headers are read. A save that is not there is
+            on other machines.
+        mine: This process's share of a listing, if several look at one disk; None: all of it.
+        share: The number of this part, from 1, and of how many, if what is read is to be sealed.
     """
     answers = Answers()
 
@@ -114,7 +114,7 @@ def view_of(
         reports: dict[str, ShardReport] = {}
         saves: dict[str, str] = {}
         sealings: list[Sealing] = []
-        with suppress(CkptToolError, OSError):  # what nobody can make sense of here is written down, and judged there
+        with suppress(CkptToolError, OSError):  # it is recorded, and judged where all parts are
             if located is not None:
                 tree, answered = _ask(replace(located, storage=storage, listing=list_root(storage)))
                 saves = {shard.path: item.name for item in answered for shard in item.shards}
@@ -214,7 +214,7 @@ def _unnoted(tree: Tree, own_storage: Storage, root: str) -> Tree:
 def _contents(
     tree: Tree, question: CheckQuestion, share: tuple[int, int] | None, sealings: list[Sealing]
 ) -> dict[str, ShardReport]:
-    """Look at the saves that were asked for as hard as was asked for, and seal what was read where that was, too."""
+    """Check the requested saves as hard as requested, and seal what was read if that was requested, too."""
     reports: dict[str, ShardReport] = {}
     read: dict[str, ShardReport] = {}
     saves = tree.inventory.checkpoints
@@ -241,7 +241,7 @@ def _sealed(tree: Tree, save: Checkpoint, verdict: Verdict, share: tuple[int, in
 
 
 def by_itself(report: ShardReport, read: ShardReport) -> ShardReport:
-    """Return a report without what copies on this machine told: which there are is told of all machines' together."""
+    """Return a report without what copies on this machine showed: all machines' copies are compared together."""
     bare = next((finding for finding in read.findings if finding.code is Code.CHECKSUM_MISSING), None)
     findings = report.findings
     if bare is not None:
@@ -279,7 +279,7 @@ def _named_format(path: str) -> FormatName | None:
 def _strays(root: str, paths: list[str], question: CheckQuestion) -> Iterator[ShardReport]:
     """Look at what looks like a shard and is none of a tree's here: with others' files it may be.
 
-    At the headers alone, unless all saves are to be read: which it is of, nobody knows.
+    Their headers alone, unless all saves are to be read: the save that each belongs to is unknown.
     """
     facts = _facts_of_any()
     level = question.level if "all" in _names(question) else Level.STRUCTURE
@@ -303,7 +303,7 @@ def _strays(root: str, paths: list[str], question: CheckQuestion) -> Iterator[Sh
 
 
 def _forget_foreign(answers: Answers, root: str) -> None:
-    """Keep nothing of a record that is a link out of the tree: it is somebody's file, whatever it is called."""
+    """Drop each record that is a link out of the tree: it may be any file of this machine."""
     real_root = os.path.realpath(root)
     for path in [path for path in answers.files if os.path.islink(f"{root}/{path}")]:
         if not os.path.realpath(f"{root}/{path}").startswith(f"{real_root}/"):
@@ -311,7 +311,7 @@ def _forget_foreign(answers: Answers, root: str) -> None:
 
 
 def _forget_much(answers: Answers, reports: Mapping[str, ShardReport], *, by_scalars: bool) -> None:
-    """Keep no pieces of shards whose header is told by their report, nor many of any other file.
+    """Drop the pieces of shards whose report has all of their header, and of files of which much was read.
 
     Args:
         answers: What was read.
@@ -335,7 +335,7 @@ def _records_of_any() -> re.Pattern[str]:
 
 
 def _facts_of_any() -> ShardFacts:
-    """Ask a file for the scalars of every trainer: whose it is, nobody knows."""
+    """Return the scalars of every trainer: the trainer that wrote a stray is unknown."""
     own = (trainer.scalars for trainer in trainers() if trainer.scalars is not None)
     asked = {scalar.name: scalar for scalars in own for scalar in scalars.rules.requested}
     return ShardFacts(scalars=tuple(asked.values()))
@@ -352,7 +352,7 @@ _READ_FOR_OTHERS = {
 def _read_for_others(noted: Storage, storage: Storage, paths: Iterable[str]) -> None:
     """Read headers and plain values that the records of another machine may send a reader to.
 
-    What lies here does not tell that it will.
+    Nothing on this machine shows whether they will.
 
     Args:
         noted: The storage that records what it answers.

@@ -191,7 +191,7 @@ class MachinesOfParts:
         if any(path.startswith(inside) for path in trashed):
             return True
         storage = open_storage(f"{located.storage.root}/{TRASH}/{folder}")
-        with suppress(OSError):  # what cannot be read there is told by no name
+        with suppress(OSError):  # a trash that cannot be read names no save
             inventory = located.layout.scan(storage, list_root(storage), ScanOptions())
             return save.key in {checkpoint.key for checkpoint in inventory.checkpoints}
         return False
@@ -213,7 +213,7 @@ class MachinesOfParts:
         )
 
     def _forget(self, paths: Iterable[str]) -> None:
-        """Answer from now on as if nobody had seen some files or folders; who has what is still known."""
+        """Answer from now on as if some files or folders did not exist; `merge.holders` keeps them."""
         entries, removed = self.answers.entries, set(paths)
         folders = tuple(f"{path}/" for path in removed if path in entries)
         for inner in [entry for entry in entries if entry in removed or entry.startswith(folders)]:
@@ -265,7 +265,7 @@ class RecordedEngine:
 
         Args:
             report_of: Returns the report on a shard, by its path; None if nobody looked at it.
-            but: Findings that are left out: nobody asked how far the numbers are from those of the save before.
+            but: Codes of findings that are left out, since the question does not ask for them.
         """
         self._report_of = report_of
         self._but = but
@@ -323,7 +323,7 @@ def _compared(task: CheckTask, report: ShardReport) -> ShardReport:
 
 
 def _is_uncompared(task: CheckTask, report: ShardReport) -> bool:
-    """Tell whether a record of one machine says what a file of another one must be, and nobody compared them."""
+    """Tell whether one machine has the record of a checksum and another the file, so that they were not compared."""
     has_record = task.seal is not None or task.sha256 is not None
     is_requested = task.level >= Level.CHECKSUM and not report.checksum_matched
     return has_record and is_requested and worst(report.findings) < Severity.UNKNOWN

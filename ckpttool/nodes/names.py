@@ -1,4 +1,4 @@
-"""Which part of how many this process has, what its look is called, and in which file the part lies."""
+"""Which part this process writes, of how many, the name of its run, and the file that the part goes to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 NO_RUN = "part"
-"""What a file of a part is called whose run has no name."""
+"""Begins the name of a part's file if its run has no name."""
 
 
 def process_of_part(text: str) -> Process | None:
@@ -51,7 +51,7 @@ def process_of_part(text: str) -> Process | None:
 
 
 def run_of(question: PartQuestion, process: Process | None) -> str:
-    """Return what all parts of this look have in common; empty where nobody says.
+    """Return the name that all parts of this look have in common; empty if nothing gives one.
 
     Raises:
         UsageError: What the user says is no name.
@@ -72,12 +72,12 @@ def place_of(out: str, root: str, run: str, number: int, of: int) -> str:
         out: As the user names it. If it does not exist and there are several parts, it is a folder, unless it is named
             as a part is: each machine would write the same file.
         root: The tree.
-        run: What all parts of this look have in common; empty if nobody says.
+        run: The name that all parts of this look have in common; empty if nothing gives one.
         number: Of the part, from 1.
         of: Parts that there are.
 
     Raises:
-        UsageError: It lies in the tree, its folder is not there, something else stands in its place, or it is no file.
+        UsageError: It is in the tree, its folder does not exist, another file is in its place, or it is no file.
         UnsafeError, WriteFailedError: Its folder cannot be made.
     """
     if out == STREAM:

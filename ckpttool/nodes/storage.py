@@ -30,12 +30,12 @@ Failure: TypeAlias = tuple[str, int]
 """The name of the error's class, and its number: never its words, which are another machine's."""
 
 ENTRIES, KIND, STAMP, FILE, OPEN = "entries", "kind", "stamp", "file", "open"
-"""What was asked, where the answer was an error."""
+"""The requests that may have failed."""
 
 
 @dataclass(slots=True)
 class Answers:
-    """What a storage answered. Paths are relative to the tree's root; what lies above begins with `..`."""
+    """All answers of a storage. Paths are relative to the tree's root; those above it begin with `..`."""
 
     entries: dict[str, tuple[Entry, ...]] = field(default_factory=dict)
     """Folders that were listed, sorted by name."""
@@ -43,9 +43,9 @@ class Answers:
     files: dict[str, bytes] = field(default_factory=dict)
     """Small files that were read as a whole."""
     pieces: dict[str, dict[int, bytes]] = field(default_factory=dict)
-    """Of other files what was read of them, by its offset; shorter than was asked for where the file ended."""
+    """The ranges that were read of other files, by offset; shorter than requested where the file ended."""
     failures: dict[tuple[str, str], Failure] = field(default_factory=dict)
-    """By what was asked, and of which path."""
+    """By the request and its path."""
     divided: dict[str, str] = field(default_factory=dict)
     """Of folders whose files several looks shared out: a hash of all names, by its path."""
     by_host: dict[str, tuple[tuple[str, bytes], ...]] = field(default_factory=dict)
@@ -54,24 +54,24 @@ class Answers:
 
 
 class RecordedSource:
-    """A file of which no more can be read than was read where it lies."""
+    """A file of another machine: only ranges that were read there can be read."""
 
     __slots__ = ("_path", "_pieces", "_shown", "stamp")
 
     def __init__(self, path: str, stamp: FileStamp, pieces: Mapping[int, bytes], report: ShardReport | None) -> None:
-        """Take its stamp, what was read of it, and what its header told."""
+        """Take its stamp, the ranges that were read of it, and its report."""
         self._path, self.stamp, self._pieces, self._shown = path, stamp, pieces, report
 
     @property
     def shown(self) -> ShardReport | None:
-        """What a look at it told, where there are no bytes that tell more."""
+        """The report on it, unless there are bytes, which show more."""
         return None if self._pieces else self._shown
 
     def read(self, offset: int, length: int) -> bytes:
         """Return the bytes from `offset`; fewer than `length` only where the file ends.
 
         Raises:
-            OSError: Nobody read them where they lie.
+            OSError: They were not read on its machine.
         """
         end = min(offset + length, self.stamp.size)
         if end <= offset:
@@ -101,10 +101,10 @@ class RecordedStorage:
         """Take what was answered.
 
         Args:
-            root: As it is spelled here.
+            root: Of this folder, for `open_storage`.
             answers: About the tree.
             inner: This folder by its path relative to the tree's root; empty for the root itself.
-            report_of: Tells what a look at a shard told.
+            report_of: Returns the report on a shard.
         """
         self.root = root
         self._answers = answers
@@ -221,7 +221,7 @@ def _inside(folder: str, path: str) -> str:
 
 
 def not_recorded(path: str) -> OSError:
-    """Return the error for what nobody looked at where it lies."""
+    """Return the error for what was not read on its machine."""
     return OSError(errno.ENODATA, "nobody looked at it where it lies", path)
 
 
@@ -230,7 +230,7 @@ def _absent(path: str) -> OSError:
 
 
 class RecordsDifferError(OSError):
-    """A record of which several machines have different ones: nobody knows from here which of them counts."""
+    """A record that differs between machines: which one counts is unknown."""
 
 
 _WORDS = {
@@ -265,7 +265,7 @@ def _raised(failure: Failure, path: str) -> OSError:
 
 
 _OPENED: dict[str, Callable[[str, str], Storage]] = {}
-"""Who opens what lies behind a key: its root as it is spelled, and the path behind the key."""
+"""The function that opens the roots of a key; it takes the root and the path behind the key."""
 
 
 def root_of_key(scheme: str, key: str, path: str) -> str:
@@ -274,12 +274,12 @@ def root_of_key(scheme: str, key: str, path: str) -> str:
 
 
 def lend(scheme: str, key: str, open_inner: Callable[[str, str], Storage]) -> None:
-    """Let `open_storage` know who opens the roots that begin with a key, until somebody else lends it."""
+    """Let `open_storage` open the roots that begin with a key by a function, until the key is lent again."""
     _OPENED[_begin(scheme, key)] = open_inner
 
 
 def take_back(scheme: str, key: str) -> None:
-    """Let nobody open these roots any more."""
+    """Open these roots no longer."""
     _OPENED.pop(_begin(scheme, key), None)
 
 
@@ -287,7 +287,7 @@ def opened(root: str) -> Storage:
     """Open a root behind a key.
 
     Raises:
-        UsageError: Nobody lends such a key.
+        UsageError: The key is not lent.
     """
     begin, _, path = root.partition("!")
     open_inner = _OPENED.get(f"{begin}!")
@@ -297,7 +297,7 @@ def opened(root: str) -> Storage:
 
 
 def inner_of(path: str, tree: str) -> str:
-    """Return a path behind a key relative to a tree's root, as that is spelled there; empty for the root itself."""
+    """Return a path behind a key relative to the root of the tree; empty for the root itself."""
     inner = relpath(f"/{path.strip('/')}", _placed(tree))
     return "" if inner == "." else inner
 
@@ -314,7 +314,7 @@ def _placed(path: str) -> str:
 
 
 _ABOVE = ("-", "-", "-")
-"""Folders above a tree of whose path as many are not told: its own, that of its output, and the one above that."""
+"""Stand-ins for the folders above a relative root: the tree's own, its output folder, and the one above that."""
 
 
 class NotingStorage:
@@ -357,7 +357,7 @@ class NotingStorage:
         inner = _inside(self._inner, path)
         with self._noting(KIND, inner):
             kind = self._storage.kind(path)
-        if inner.startswith("..") and kind is Kind.FILE:  # of what lies above nobody lists all
+        if inner.startswith("..") and kind is Kind.FILE:  # folders above the tree are not listed
             self.stamp(path)
         return kind
 
@@ -410,16 +410,16 @@ class _NotingSource:
 
 
 class Divided(NamedTuple):
-    """What lies in a folder, as one of several processes takes it."""
+    """The content of a folder, as one of several processes takes it."""
 
     mine: list[Entry]
-    """What this one is to look at: its share, and all that is not shared out."""
+    """The entries of this process: its share, and all that is not shared out."""
     names: list[str] | None
-    """All that is shared out, sorted; None where nothing is. Who sees other names here sees another disk."""
+    """All names that are shared out, sorted; None if none are. A process that sees other names sees another disk."""
 
 
 Mine: TypeAlias = "Callable[[str, list[Entry]], Divided]"
-"""Takes a folder's path, relative to the tree's root, and what lies there."""
+"""Takes a folder's path, relative to the tree's root, and its entries."""
 
 
 def by_folder(sign: str, index: int, count: int) -> Mine:

@@ -1,4 +1,4 @@
-"""Write down what this one of several machines sees of a tree: the part that it has in an answer for all of them."""
+"""Write a part: what this one of several machines sees of a tree."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def part(question: PartQuestion, *, read: Mapping[str, ShardReport] | None = Non
 
 
 def told_before(question: PartQuestion) -> dict[str, ShardReport]:
-    """Return what the part that is there already told of shards, by their paths; nothing where none can be read.
+    """Return the reports in the part that is there already, by the shards' paths; none if it cannot be read.
 
     Raises:
         UsageError: Which part it is is not known, or it cannot be written there.
@@ -98,7 +98,7 @@ def parts_of_nodes(question: PartQuestion) -> Iterator[PartWritten | IncompleteE
         question: What to look at: its path is the same on all nodes. Which part each is, is decided here.
 
     Yields:
-        What was written, node by node; of one that is lost that nobody knows what it has.
+        What was written, node by node; for a node that is lost, that what it has is unknown.
 
     Raises:
         UsageError: No cluster was joined; a node cannot look, or has another version; or what is asked for makes no
@@ -141,7 +141,7 @@ def parts_of_nodes(question: PartQuestion) -> Iterator[PartWritten | IncompleteE
 def part_on_node(
     version: str, question: PartQuestion, number: int, of: int
 ) -> tuple[str, str, tuple[PartWritten, bytes] | str]:
-    """Look at what is seen from here for somebody elsewhere; return this host, our version, and the part or why not."""
+    """Make the part of this node for the machine that asked; return this host, our version, and the part or why not."""
     host = socket.gethostname()
     process = process_of_part(f"{number}/{of}")
     if version != __version__ or process is None:
@@ -164,7 +164,7 @@ def _made(
     What `read` reports of files that are still the same counts more than their headers.
 
     Raises:
-        UsageError: It is to be divided, and nobody says among how many; or no disk can be looked at so.
+        UsageError: The work is to be divided, and nothing says among how many processes.
         UnsafeError: The part is larger than any that would be read.
     """
     began = time.time_ns()
@@ -198,7 +198,7 @@ def _made(
         unwritable=tuple(folder for folder in folders if not LocalDisk().is_writable(folder)),
         inode=_inode(root),
     )
-    if located is None and not view.reports:  # nothing of a tree: what else lies here is nobody's business
+    if located is None and not view.reports:  # no tree: other files here are private
         view = replace(view, answers=Answers(failures=view.answers.failures))
     data = _encoded(seat, view)
     counts = Counter(report.word for report in view.reports.values())
@@ -233,13 +233,13 @@ def _written(made: PartWritten, data: bytes, place: str) -> PartWritten:
     """
     from ckpttool.core.write.files import replace as write
 
-    # What lies there now is our own; what comes there meanwhile is not.
+    # The file that is there now is our own; one that comes there meanwhile is not.
     write(place, data, overwrite=os.path.lexists(place), backup=False)
     return replace(made, path=place)
 
 
 def _located(question: PartQuestion) -> tuple[Located | None, str]:
-    """Return the tree that is seen from here, if any, and its root: what there is not is said by what is written.
+    """Return the tree that is seen from here, if any, and its root: that there is none belongs into the part.
 
     Where this machine has no tree, the root is where others will have one: in the first of the folders in which
     trainings save, else in the folder that was named.
@@ -263,10 +263,10 @@ def _located(question: PartQuestion) -> tuple[Located | None, str]:
 
 
 def _divided(split: Split, process: Process, *, shared: bool) -> tuple[int, int] | None:
-    """Return the number of this process, from 0, among those that share out what is seen from here; None: nobody does.
+    """Return the number of this process, from 0, and how many share the work out; None: this one does all of it.
 
     Raises:
-        UsageError: They are to be divided on this machine, and nobody says among how many.
+        UsageError: The work is to be divided on this machine, and nothing says among how many processes.
     """
     if split is Split.ALL or (split is Split.AUTO and shared):
         index, count = process.index, process.count
@@ -315,7 +315,7 @@ def _mine(located: Located | None, divided: tuple[int, int] | None) -> Mine | No
 
 
 def _claims(question: PartQuestion, process: Process) -> tuple[Rank, ...] | None:
-    """Return the ranks that will start here, as far as somebody says so."""
+    """Return the ranks that will start here, if the user says so."""
     if question.ranks is not None:
         return question.ranks
     if question.devices_per_node is None:

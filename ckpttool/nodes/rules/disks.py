@@ -29,7 +29,7 @@ _MOST_COPIED = 8
 def with_placement(
     plan: ResumePlan, merge: Merge, read: ReadByAll, checkpoints: Sequence[Checkpoint] = ()
 ) -> ResumePlan:
-    """Add to a plan which ranks start where, as the machines that looked said, and what speaks against it.
+    """Add to a plan which ranks start where, as the machines claim, and the findings against it.
 
     Args:
         plan: What is to be loaded.
@@ -64,9 +64,9 @@ def not_everywhere(read: ReadByAll, merge: Merge) -> tuple[Finding, ...]:
 
 
 def stale_copies(chosen: Checkpoint, checkpoints: Sequence[Checkpoint], merge: Merge) -> tuple[Finding, ...]:
-    """Say which machines have ranks' files of other saves, and nothing of the chosen one, which lies elsewhere.
+    """Find the machines that have ranks' files of other saves, and none of the chosen one, which is elsewhere.
 
-    Where somebody says which ranks start where, that is told by it.
+    If the machines claim ranks, `placement_of` finds it.
     """
     disks = _disks(merge)
     if any(seat.claims is not None for seat in merge.seats) or any(disk.shared for disk in disks):
@@ -103,7 +103,7 @@ def _home(seat: Seat, files: set[str]) -> Home:
 def _disks(merge: Merge) -> list[Home]:
     """Return the disks that a start reads from, without those of machines on which no rank starts.
 
-    A folder is told from others on its machine's disk by its inode, or else by its path; what all see is one disk.
+    Folders on one disk differ by inode, or by path if that is unknown; all shared disks count as one.
     """
     absent = [seat for seat in merge.seats_read if merge.blind.get(seat.number) == "ENOENT"]
     groups: defaultdict[tuple[object, ...] | None, list[Home]] = defaultdict(list)
@@ -159,7 +159,7 @@ class Placement:
     """Which ranks start where, and what speaks against it."""
 
     placed: tuple[Placed, ...]
-    """By the first rank; empty where no machine said which ranks start there."""
+    """By the first rank; empty if no machine claims ranks."""
     findings: tuple[Finding, ...]
 
 
@@ -191,7 +191,7 @@ def _placed(starts: Mapping[Rank, Sequence[Home]]) -> tuple[Placed, ...]:
 
 
 def _claimed_badly(starts: Mapping[Rank, Sequence[Home]]) -> list[Finding]:
-    """Say which ranks nobody starts, and which several machines would."""
+    """Find the ranks that no machine claims, and those that several claim."""
     findings = []
     unclaimed = [rank for rank, homes in starts.items() if not homes]
     if unclaimed:
@@ -224,7 +224,7 @@ def _elsewhere(
         for shard in shards[rank]:
             holders = [home for home in homes if shard.path in home.files]
             if not holders or any(home.shared or home.host == claimers[0].host for home in holders):
-                continue  # nobody has it: that it is missing is said elsewhere
+                continue  # no machine has it: a missing shard is another finding
             lacking[holders[0].host].append(shard.path)
             by_host.setdefault(holders[0].host, holders[0])
         for host, paths in lacking.items():
@@ -261,10 +261,10 @@ def needs_of(coming: NextSaves, merge: Merge, sizes: Mapping[str, int]) -> tuple
         coming: Where they go, and how many must fit.
         merge: Who looked.
         sizes: Bytes of each file of the save that is resumed from, by its path: the next ones are taken to be alike,
-            and each file to go where it lies now.
+            and each file to go to the disk that has it now.
 
     Returns:
-        One for each disk that has files of that save, the one with the least room first; or why nobody knows.
+        One for each disk that has files of that save, the one with the least room first; or why it is unknown.
     """
     if normpath(coming.folder) != normpath(merge.root):
         return disk_unknown(coming.folder, f"the machines that looked told what is free in {merge.root}")

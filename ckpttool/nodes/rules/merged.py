@@ -57,9 +57,9 @@ def with_merge(inventory: Inventory, merge: Merge, *, declared: Collection[int |
 
 
 def with_warning(decision: NoResumePoint, merge: Merge) -> NoResumePoint:
-    """Say that nobody knows where all that stands against a save is that machines saw different things of it.
+    """Add that the answer is unknown if the only reason against some save is that machines saw different things.
 
-    Else a script would take it for a word that there is nothing to resume from, and start afresh.
+    Otherwise a script would conclude that there is nothing to resume from, and start afresh.
     """
     doubtful = next((rejection for rejection in decision.rejected if _is_doubtful(rejection.reasons, merge)), None)
     if doubtful is None:
@@ -107,7 +107,7 @@ class _Judge:
         self._empty = tuple(_empty(merge.seats, holding))
 
     def judged(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Return a save with what is to be said of the looks at it."""
+        """Return a save with the findings about the looks at it."""
         copies = self._merge.copies
         added: list[Finding] = []
         for shard in checkpoint.shards:
@@ -120,7 +120,7 @@ class _Judge:
         return replace(checkpoint, findings=(*findings, *added, *gaps)) if added or gaps else checkpoint
 
     def _gaps(self, checkpoint: Checkpoint) -> list[Finding]:
-        """Say why a save may have files that nobody saw: what is missing may be there all the same."""
+        """Return the reasons why a save may have more files than were seen."""
         gaps = []
         late = self._late(checkpoint)
         if late:
@@ -176,7 +176,7 @@ class _Judge:
         return {at: frozenset(ranks) for at, ranks in ranks_of_seat.items()}
 
     def of_tree(self, checkpoints: Sequence[Checkpoint]) -> list[Finding]:
-        """Return what is to be said of the whole."""
+        """Return the findings about the whole tree."""
         merge, findings = self._merge, []
         is_known = bool(checkpoints) and all(map(self._is_complete, checkpoints))
         severity = Severity.NOTE if is_known else Severity.UNKNOWN
@@ -266,7 +266,7 @@ def _part_missing(path: str | None, merge: Merge, unseen: Sequence[int]) -> Find
 
 
 def _divided(seats: Sequence[Seat]) -> Iterator[Seat]:
-    """Yield who looked at a share of a disk of which nobody looked at the rest; what all see counts as one disk."""
+    """Yield the seats that looked at a share of a disk if no others looked at the rest of it."""
     disks: dict[str | None, list[Seat]] = {}
     for seat in seats:
         disks.setdefault(seat.own_disk, []).append(seat)
@@ -402,7 +402,7 @@ def _may_be_same(first: ShardReport | None, second: ShardReport | None) -> bool:
 
 
 def _on_several(path: str, copies: Sequence[Copy]) -> Finding:
-    """Say that machines have files of their own under one path: which counts, nobody knows where they differ."""
+    """Report that machines have files of their own under one path; which one counts is unknown if they differ."""
     hosts = _hosts(copies)
     named = hosts if len(hosts) <= _MOST_NAMED else [*hosts[:_MOST_NAMED], f"{len(hosts) - _MOST_NAMED} more"]
     where = f"{', '.join(named[:-1])} and {named[-1]}" if len(named) > 1 else f"two disks of {named[0]}"
