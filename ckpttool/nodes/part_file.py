@@ -280,6 +280,9 @@ _KINDS = {"d": Kind.FOLDER, "o": Kind.OTHER, "l": Kind.LOST, "f": Kind.FILE}
 _LETTERS = {kind: letter for letter, kind in _KINDS.items()}
 _REQUESTS = frozenset({ENTRIES, KIND, STAMP, FILE, OPEN})
 
+_LAST_ERRNO = 4095
+"""No system has a larger number of an error, and none larger than a C integer has a text."""
+
 _WITH_STAMP = 5
 """Columns of a file's row with its name and stamp; one more has the number of the line with its report."""
 
@@ -353,7 +356,7 @@ def _decode_answers(record: JsonObject, line_count: int) -> tuple[Answers, dict[
         answers.divided[decode_path(name)] = as_str(names)
     for value in get_list(record, "failures"):
         request, name, kind, number = as_list(value)
-        if request not in _REQUESTS or kind not in FAILURES:
+        if request not in _REQUESTS or kind not in FAILURES or as_int(number) > _LAST_ERRNO:
             raise ParseError("names an error that is none", key="failures")
         answers.failures[as_str(request), decode_path(name)] = as_str(kind), as_int(number)
     return answers, line_of

@@ -136,7 +136,7 @@ class RecordedStorage:
         """Tell what lies at a path."""
         kind = self._kind(self._path(path))
         if kind is Kind.LOST:
-            raise LostLinkError(errno.ENOENT, _WORDS[LostLinkError.__name__], path)
+            raise _raised((LostLinkError.__name__, errno.ENOENT), path)
         return kind
 
     def _kind(self, path: str) -> Kind:
@@ -172,7 +172,7 @@ class RecordedStorage:
         if self._kind(path) is Kind.LOST:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         if self._kind(path) is not Kind.FILE:
-            raise NotRegularError(errno.EINVAL, _WORDS[NotRegularError.__name__], path)
+            raise _raised((NotRegularError.__name__, errno.EINVAL), path)
         raise not_recorded(path)
 
     def small_file(self, path: str, *, limit: int) -> bytes:
@@ -198,9 +198,9 @@ class RecordedStorage:
     def _assert_file(self, path: str) -> None:
         kind = self._kind(path)
         if kind is Kind.LOST:
-            raise LostLinkError(errno.ENOENT, _WORDS[LostLinkError.__name__], path)
+            raise _raised((LostLinkError.__name__, errno.ENOENT), path)
         if kind is not Kind.FILE:
-            raise NotRegularError(errno.EINVAL, _WORDS[NotRegularError.__name__], path)
+            raise _raised((NotRegularError.__name__, errno.EINVAL), path)
 
     @contextmanager
     def open(self, path: str) -> Iterator[ByteSource]:
@@ -233,35 +233,36 @@ class RecordsDifferError(OSError):
     """A record that differs between machines: which one counts is unknown."""
 
 
-_WORDS = {
-    RecordsDifferError.__name__: "machines have different ones",
-    LostLinkError.__name__: "a link that leads nowhere",
-    NotRegularError.__name__: "not a regular file",
-    OverLimitError.__name__: "more bytes than such a file has",
+_ERRORS: dict[str, tuple[type[OSError], str]] = {
+    LostLinkError.__name__: (LostLinkError, "a link that leads nowhere"),
+    NotRegularError.__name__: (NotRegularError, "not a regular file"),
+    OverLimitError.__name__: (OverLimitError, "more bytes than such a file has"),
+    RecordsDifferError.__name__: (RecordsDifferError, "machines have different ones"),
 }
-_CLASSES: dict[str, type[OSError]] = {
-    error_class.__name__: error_class
-    for error_class in (LostLinkError, NotRegularError, OverLimitError, RecordsDifferError)
-}
+"""The errors that keep their class, and the words for them; any other is an `OSError` with its number."""
 
-FAILURES = frozenset({OSError.__name__, *_CLASSES})
+FAILURES = frozenset({OSError.__name__, *_ERRORS})
 """Names of the classes of errors that an answer may be."""
 
 DIFFERENT: Failure = (RecordsDifferError.__name__, errno.EBADMSG)
-"""What is answered of a record of which several machines have different ones."""
+"""The answer for a record that differs between machines."""
 
 
 def failure_of(error: OSError) -> Failure:
-    """Spell an error so that it can be raised again elsewhere."""
-    kind = next((name for name, error_class in _CLASSES.items() if isinstance(error, error_class)), OSError.__name__)
-    return kind, error.errno or errno.EIO
+    """Return an error as a part records it."""
+    kinds = (name for name, (error_class, _) in _ERRORS.items() if isinstance(error, error_class))
+    return next(kinds, OSError.__name__), error.errno or errno.EIO
 
 
 def _raised(failure: Failure, path: str) -> OSError:
+    """Return the error of a failure, to be raised here; its words are ours, whatever the other machine's were."""
     kind, number = failure
-    if kind == LostLinkError.__name__ and number == errno.ELOOP:
-        return LostLinkError(number, "a link that leads round in a loop", path)
-    return _CLASSES.get(kind, OSError)(number, _WORDS.get(kind) or os.strerror(number), path)
+    if kind not in _ERRORS:
+        return OSError(number, os.strerror(number), path)
+    error_class, words = _ERRORS[kind]
+    if error_class is LostLinkError and number == errno.ELOOP:
+        words = "a link that leads round in a loop"
+    return error_class(number, words, path)
 
 
 _OPENED: dict[str, Callable[[str, str], Storage]] = {}

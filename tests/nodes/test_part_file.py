@@ -197,6 +197,7 @@ def resealed(lines: list[str]) -> bytes:
         (1, '"a-1_2.ckpt"', '"../a"'),
         (1, '"d"', '"q"'),
         (1, '"LostLinkError"', '"SystemExit"'),
+        (1, '"OSError",13', '"OSError",99999999999999999999'),
         (1, "1728", '"many"'),
         (1, "1728", "-1"),
         (1, '"{}"', '[99999999999,"eJw="]'),
