@@ -18,6 +18,7 @@ from ckpttool.core.commands import output
 from ckpttool.core.commands.options import OF_A_TREE, Format, FormatOpt, Quiet, duration, exits, finite, grouped, share
 from ckpttool.core.commands.tree_options import ConfigPath, LevelName, LevelOpt, from_here
 from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.option import Option
 from ckpttool.core.domain.question import COLUMNS, LOG, TreeQuestion
 from ckpttool.core.errors import ExitCode, UsageError
 from ckpttool.nodes.commands import PartNumber
@@ -72,12 +73,14 @@ class WatchOptions:
     ] = False
     again: Annotated[
         float,
-        typer.Option(
-            parser=duration("m", to="s"),
+        Option(
+            "--again",
+            "After which a good one is read once more (minutes); 0: never.",
+            "Watch",
             metavar="TIME",
-            show_default="60m",
-            help="After which a good one is read once more (minutes); 0: never.",
-            rich_help_panel="Watch",
+            unit="m",
+            into="s",
+            shown="60m",
         ),
     ] = 3600.0
     max_rate: Annotated[

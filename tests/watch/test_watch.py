@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+import ckpttool
+from ckpttool.core.errors import UsageError
 from tests.support.commands import MODULE, Said, ask, environment
 from tests.support.json_schemas import problems_of
 from tests.support.trees import FIXTURES, TreeBuilder, flip
@@ -54,6 +56,21 @@ def events(text: str) -> list[dict[str, Any]]:
     for event in found:
         assert problems_of(event) == []
     return found
+
+
+@pytest.mark.parametrize(("words", "seconds"), [((), 3600), (("--again", "30"), 1800), (("--again", "2h"), 7200)])
+def test_a_good_save_is_read_again_after_an_hour_unless_told_otherwise(
+    words: tuple[str, ...], seconds: float, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions: list[ckpttool.WatchQuestion] = []
+
+    def watch(question: ckpttool.WatchQuestion, **_: object) -> None:
+        questions.append(question)
+        raise UsageError("seen")
+
+    monkeypatch.setattr(ckpttool, "Watch", watch)
+    ask("watch", str(tree), "--once", *words)
+    assert [question.rule.again for question in questions] == [seconds]
 
 
 def test_each_event_is_a_line_of_json_that_keeps_to_its_schema(tree: Path) -> None:
