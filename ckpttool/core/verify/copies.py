@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey
 from ckpttool.core.domain.finding import Code, Finding
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.replicas import RecordedSlices, SavedAt, TensorDigests
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.domain.verdict import ShardReport
@@ -18,11 +17,12 @@ from ckpttool.core.verify.siblings.neighbours import Neighbours
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.manifest import ShardSeal
+    from ckpttool.core.domain.replicas import RecordedSlices, SavedAt, TensorDigests
 
 Place = tuple[Rank | None, ShardRole]
-ShardTensors = tuple[str | None, TensorDigests]
+ShardTensors: TypeAlias = "tuple[str | None, TensorDigests]"
 """Schema hash and digests of a file."""
-Tensors = Mapping[Place, ShardTensors]
+Tensors: TypeAlias = "Mapping[Place, ShardTensors]"
 """The known tensors of a checkpoint, by the rank and role of the file."""
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.core.domain.finding import FOUND_EARLIER, Code, Finding, Severity, blocking, damage, helped
 from ckpttool.core.domain.frozen import dataclass, replace
-from ckpttool.core.domain.replicas import Trust
 from ckpttool.core.domain.shard import Shard, ShardRole
 from ckpttool.core.domain.verdict import CheckTask, Level, ShardReport, Verdict
 from ckpttool.core.records import OWN_FOLDER, SealPlace
@@ -461,7 +460,11 @@ def _holds(report: ShardReport, seal: ShardSeal) -> bool:
 
 def _is_as_healed_alone(seal: ShardSeal) -> bool:
     """Tell whether a seal is of what a heal wrote, and no checksum spoke for its donor: then it proves no content."""
-    return seal.healed is not None and seal.healed.trust is not Trust.CHECKSUM
+    if seal.healed is None:
+        return False
+    from ckpttool.core.domain.replicas import Trust  # few seals are of a healed file
+
+    return seal.healed.trust is not Trust.CHECKSUM
 
 
 def _found_damaged(checkpoint: Checkpoint) -> set[str | None]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.finding import OWN_FILE, Code, Finding, Severity, damage, note, suspect
 from ckpttool.core.domain.frozen import dataclass, replace
-from ckpttool.core.domain.replicas import TensorDigests
 from ckpttool.core.domain.shard import FormatName, ShardRole
 from ckpttool.core.domain.verdict import ShardReport
 from ckpttool.core.verify.siblings.neighbours import (
@@ -24,6 +24,9 @@ from ckpttool.core.verify.siblings.neighbours import (
     are_slices,
     lacks,
 )
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.replicas import TensorDigests
 
 
 def compare_in_turn(
