@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 
 from ckpttool.core.domain.units import Step
 from ckpttool.fp8.model.curves import Curve
@@ -57,44 +58,35 @@ def gate(
     as_planned, reason = result
     if curve is None:
         return Gate(is_valid=False, as_planned=AsPlanned.UNKNOWN, reason="it has no log")
-    wrong = (
-        _too_short(experiment, curve, window)
-        or _not_finite(curve, window)
-        or _began_elsewhere(experiment, curve)
-        or _apart(curve, against, window)
-        or (reason if as_planned is AsPlanned.NO else None)
-    )
+    wrong = next(_problems(experiment, curve, window), None) or _apart(curve, against, window)
+    if wrong is None and as_planned is AsPlanned.NO:
+        wrong = reason
     if wrong is not None:
         return Gate(is_valid=False, as_planned=as_planned, reason=wrong)
     return Gate(is_valid=True, as_planned=as_planned, reason=reason)
 
 
-def _too_short(experiment: Experiment, curve: Curve, window: tuple[Step, Step]) -> str | None:
+def _problems(experiment: Experiment, curve: Curve, window: tuple[Step, Step]) -> Iterator[str]:
+    """Yield what is wrong with a run by itself; after the first of it nothing else need be asked."""
     if not curve.steps:
-        return "its log shows no loss"
-    needed = experiment.first_step + _REACHES * experiment.steps
+        yield "its log shows no loss"
+        return
+    start, first = experiment.first_step, curve.steps[0]
+    needed = start + _REACHES * experiment.steps
     if curve.steps[-1] < needed:
-        return f"it ends at step {curve.steps[-1]}, and {math.ceil(needed)} is needed"
-    values = len(inside(curve, window))
-    if values < LEAST_VALUES:
-        return (
-            f"its log shows {values} losses from step {window[0]} to {window[1]}, and {LEAST_VALUES} are needed: "
+        yield f"it ends at step {curve.steps[-1]}, and {math.ceil(needed)} is needed"
+    within = inside(curve, window)
+    if len(within) < LEAST_VALUES:
+        yield (
+            f"its log shows {len(within)} losses from step {window[0]} to {window[1]}, and {LEAST_VALUES} are needed: "
             "log more often"
         )
-    return None
-
-
-def _not_finite(curve: Curve, window: tuple[Step, Step]) -> str | None:
-    bad = next((curve.steps[place] for place in inside(curve, window) if not math.isfinite(curve.losses[place])), None)
-    return None if bad is None else f"its loss at step {bad} is no finite number"
-
-
-def _began_elsewhere(experiment: Experiment, curve: Curve) -> str | None:
-    first = curve.steps[0]
+    for place in within:
+        if not math.isfinite(curve.losses[place]):
+            yield f"its loss at step {curve.steps[place]} is no finite number"
     pace = max(1, curve.steps[1] - first) if len(curve.steps) > 1 else 1
-    if not experiment.first_step <= first <= experiment.first_step + max(pace, experiment.steps // _LATE):
-        return f"its log begins at step {first}, and the plan at {experiment.first_step}"
-    return None
+    if not start <= first <= start + max(pace, experiment.steps // _LATE):
+        yield f"its log begins at step {first}, and the plan at {start}"
 
 
 def _apart(curve: Curve, against: Curve | None, window: tuple[Step, Step]) -> str | None:
