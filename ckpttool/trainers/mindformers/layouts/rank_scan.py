@@ -13,10 +13,10 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from ckpttool.core.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, Rename, RunSummary, Topology
-from ckpttool.core.domain.finding import Code, Finding, Row, Severity, in_order, note
-from ckpttool.core.domain.frozen import many
+from ckpttool.core.domain.finding import Code, Finding, Row, in_order, note, unsafe
+from ckpttool.core.domain.frozen import many, replace
 from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
-from ckpttool.core.domain.units import MAX_RANKS, Rank, on_ranks
+from ckpttool.core.domain.units import MAX_RANKS, on_ranks
 from ckpttool.core.formats.strict_json import ParseError
 from ckpttool.core.records import OWN_FOLDER
 from ckpttool.core.storage.base import Storage
@@ -276,9 +276,8 @@ def file_findings(cohorts: Iterable[Cohort], root_strays: Iterable[str]) -> tupl
         code, why = _KINDS[kind]
         if kind in {FileKind.STRAY, FileKind.OTHER_RANK, FileKind.RESPELLED}:
             paths += [folder.path_of(shape) for folder in folders]
-        findings.append(
-            note(code, f"{on_ranks(_ranks(folders))}: {why}", path=folders[0].path_of(shape), ranks=_ranks(folders))
-        )
+        ranks = tuple(folder.rank for folder in folders)
+        findings.append(note(code, f"{on_ranks(ranks)}: {why}", path=folders[0].path_of(shape), ranks=ranks))
     return findings, sorted(paths)
 
 
@@ -288,7 +287,7 @@ def meta_findings(
     alignments: Sequence[Mapping[str, Mapping[int, int]]],
 ) -> list[Finding]:
     """Compare every meta.json with the shards beside it. All of these are notes: the shards are the truth."""
-    folders_by_finding: dict[tuple[Row, Severity, str], list[RankFolder]] = defaultdict(list)
+    folders_by_finding: dict[Finding, list[RankFolder]] = defaultdict(list)
     saved: dict[EpochStep, list[RankFolder]] = defaultdict(list)
     names: dict[EpochStep, str] = {}
     for cohort, sampled, alignment in zip(cohorts, samples, alignments, strict=True):
@@ -304,25 +303,17 @@ def meta_findings(
                 names.setdefault(record.position, _label(parse_shape(file), record.position, alignment))
             if trouble is not None:
                 folders_by_finding[trouble] += folders
-    findings = [
-        _meta_finding(code, severity, message, folders)
-        for (code, severity, message), folders in folders_by_finding.items()
-    ]
     if len(saved) > 1:
         newest_saved = max(saved)
-        reported = {
-            id(folder) for folders in folders_by_finding.values() for folder in folders
-        }  # what is wrong with these stands there
-        lagging = [
-            folder
-            for position, folders in saved.items()
-            if position != newest_saved
-            for folder in folders
-            if id(folder) not in reported
-        ]
-        message = f"these ranks' meta.json is not at {names[newest_saved]}, where others' is"
-        findings += [_meta_finding(MindFormersCode.META_DISAGREES, Severity.NOTE, message, lagging)] if lagging else []
-    return findings
+        lagging = note(
+            MindFormersCode.META_DISAGREES, f"these ranks' meta.json is not at {names[newest_saved]}, where others' is"
+        )
+        reported = {folder.rank for folders in folders_by_finding.values() for folder in folders}
+        for position, folders in saved.items():
+            unreported = [folder for folder in folders if folder.rank not in reported]
+            if position != newest_saved and unreported:
+                folders_by_finding[lagging] += unreported
+    return [_on_all(finding, folders) for finding, folders in folders_by_finding.items()]
 
 
 def _newest(
@@ -346,22 +337,23 @@ def _judge_meta(
     folder: RankFolder,
     newest: tuple[str, FileName] | None,
     alignment: Mapping[str, Mapping[int, int]],
-) -> tuple[MetaRecord | None, tuple[Row, Severity, str] | None]:
+) -> tuple[MetaRecord | None, Finding | None]:
+    """Return what a rank's record says, if that may be believed, and what is wrong with it, if anything."""
     if newest is None:
         return None, None
     if meta is None:
         if any(finding.code is Code.META_UNREADABLE for finding in folder.findings):
             return None, None
-        return None, (MindFormersCode.META_MISSING, Severity.NOTE, "no meta.json; the shards tell the step instead")
+        return None, note(MindFormersCode.META_MISSING, "no meta.json; the shards tell the step instead")
     try:
         record = parse_meta(meta, where="meta.json")
     except ParseError as error:
-        return None, (Code.META_UNREADABLE, Severity.NOTE, f"{error}; the shards tell the step instead")
+        return None, note(Code.META_UNREADABLE, f"{error}; the shards tell the step instead")
     file = folder.name_of(record.file)
     hostile = RANK_MARK in record.file.replace(f"_rank_{RANK_MARK}", "")  # ours stands after `_rank_` alone
     if hostile or MetaRecord(position=record.position, file=file).escapes:
         message = "last_ckpt_file is no plain file name; it is not followed, and MindFormers must not be let near it"
-        return None, (Code.UNSAFE_NAME, Severity.UNSAFE, message)
+        return None, unsafe(Code.UNSAFE_NAME, message)
     return record, _compare(record, shape_of(file, f"_rank_{folder.rank}"), folder, newest, alignment)
 
 
@@ -371,20 +363,21 @@ def _compare(
     folder: RankFolder,
     newest: tuple[str, FileName],
     alignment: Mapping[str, Mapping[int, int]],
-) -> tuple[Row, Severity, str] | None:
+) -> Finding | None:
     newest_shape, newest_name = newest
     named = parse_shape(shape)
     if named.kind is not FileKind.CHECKPOINT or named.position != record.position:
-        message = f"meta.json names {record.position} but a file that is not of that save"
-        return MindFormersCode.META_DISAGREES, Severity.NOTE, message
+        return note(
+            MindFormersCode.META_DISAGREES, f"meta.json names {record.position} but a file that is not of that save"
+        )
     at, newest_here = (_label(name, name.position, alignment) for name in (named, newest_name))
     if shape not in folder.shapes:
         if at == newest_here:  # of another prefix or format: the files' own names tell them apart
             at, newest_here = (name.replace(RANK_MARK, "N") for name in (shape, newest_shape))
         message = f"meta.json is at {at}, but its file is not there; the newest here is {newest_here}"
-        return MindFormersCode.META_AHEAD, Severity.NOTE, message
+        return note(MindFormersCode.META_AHEAD, message)
     if shape != newest_shape and (named.run, named.position) != (newest_name.run, newest_name.position):
-        return MindFormersCode.META_BEHIND, Severity.NOTE, f"meta.json is at {at}, but {newest_here} was saved after it"
+        return note(MindFormersCode.META_BEHIND, f"meta.json is at {at}, but {newest_here} was saved after it")
     return None
 
 
@@ -402,16 +395,8 @@ def _stray_in_root(name: str) -> Finding:
     return note(Code.STRAY_FILE, message, path=name)
 
 
-def _meta_finding(code: Row, severity: Severity, message: str, folders: list[RankFolder]) -> Finding:
-    folders.sort(key=lambda folder: folder.rank)
-    return Finding(
-        code=code,
-        severity=severity,
-        message=f"{on_ranks(_ranks(folders))}: {message}",
-        path=f"rank_{folders[0].rank}/meta.json",
-        ranks=_ranks(folders),
-    )
-
-
-def _ranks(folders: Sequence[RankFolder]) -> tuple[Rank, ...]:
-    return tuple(folder.rank for folder in folders)
+def _on_all(finding: Finding, folders: list[RankFolder]) -> Finding:
+    """Say once of the meta.json of several ranks what is true of each."""
+    ranks = tuple(sorted(folder.rank for folder in folders))
+    path = f"rank_{ranks[0]}/meta.json"
+    return replace(finding, message=f"{on_ranks(ranks)}: {finding.message}", path=path, ranks=ranks)
