@@ -31,10 +31,10 @@ def effects(resume: Resume) -> Effects:
         from ckpttool.trainers.mindformers.train_config import with_trainer_defaults
 
         config = with_trainer_defaults(resume.config)
-    position_asked = with_config(resume.data, resume.config)
+    question = with_config(resume.data, resume.config)
     checkpoint = resume.plan.point.checkpoint
-    position = _position(resume, batches_seen(resume.plan, resume.inventory, position_asked))
-    step = next_step(resume.plan.point.step, checkpoint.scalars.global_batch_size, position_asked)
+    position = _position(resume, question, batches_seen(resume.plan, resume.inventory, question))
+    step = next_step(resume.plan.point.step, checkpoint.scalars.global_batch_size, question)
     plan = replace(resume.plan, data=position, next_step=step)
     start = Start(
         plan=plan,
@@ -64,14 +64,13 @@ def effects(resume: Resume) -> Effects:
     return Effects(position=position, settings=settings, next_step=step, findings=findings)
 
 
-def _position(resume: Resume, skip: SkipBatches) -> DataPosition:
+def _position(resume: Resume, question: DataQuestion, skip: SkipBatches) -> DataPosition:
     """Leave the data to MindFormers where it alone will know how large its batches are."""
     advice = resume.plan.advice
-    if resume.config is None or skip.samples is None:
-        return skip
     is_moved = advice is not None and advice.detour is not None and advice.followed
-    position_asked = with_config(resume.data, resume.config)
-    if is_moved or not counts_data_itself(resume.plan.point.checkpoint.scalars, position_asked):
+    if resume.config is None or skip.samples is None or is_moved:
+        return skip
+    if not counts_data_itself(resume.plan.point.checkpoint.scalars, question):
         return skip
     return GoesOn(samples=skip.samples, effect=DataEffect.UNKNOWN, unchanged=skip)
 

@@ -84,9 +84,8 @@ def _pattern(start: Start) -> Iterator[Finding]:
         if signs:
             yield suspect(
                 MindFormersCode.PATH_IS_PATTERN,
-                f"{signs} in the {label} {text} makes it a pattern: MindFormers loads the safetensors files "
-                "that `glob` "
-                "finds for it, which are others or none, and then trains from random weights without a word",
+                f"{signs} in the {label} {text} makes it a pattern: MindFormers loads the safetensors files that "
+                "`glob` finds for it, which are others or none, and then trains from random weights without a word",
                 remedy=remedy,
             )
 
@@ -130,9 +129,8 @@ def _beside_the_ranks(start: Start) -> Iterator[Finding]:
         more = f" and {len(ckpt_files) - 1} more like it" if len(ckpt_files) > 1 else ""
         yield suspect(
             MindFormersCode.CKPT_BESIDE_RANKS,
-            f"{ckpt_files[0]}{more} beside the rank_N/ folders: every rank would load its weights instead of "
-            "the chosen "
-            "checkpoint's, and go on at the chosen one's step and data position without a word",
+            f"{ckpt_files[0]}{more} beside the rank_N/ folders: every rank would load its weights instead of the "
+            "chosen checkpoint's, and go on at the chosen one's step and data position without a word",
             remedy=f"move what ends in .ckpt out of {start.load_path}",
             path=ckpt_files[0],
         )

@@ -51,18 +51,12 @@ class Misplaced:
         """
         folder, _, name = self.target.partition("/")
         if self.is_elsewhere:
-            code, message, effect = (
-                Code.SHARD_ELSEWHERE,
-                "lies in another rank's folder",
-                f"looks for it in {folder}/ alone",
-            )
+            code, message = Code.SHARD_ELSEWHERE, "lies in another rank's folder"
+            effect = f"looks for it in {folder}/ alone"
             remedy = f"make {folder}/ where it is not there, and move the file to {self.target}"
         else:
-            code, message, effect = (
-                MindFormersCode.SHARD_RESPELLED,
-                "is called otherwise than the other ranks'",
-                f"looks for {name}",
-            )
+            code, message = MindFormersCode.SHARD_RESPELLED, "is called otherwise than the other ranks'"
+            effect = f"looks for {name}"
             remedy = f"rename it to {self.target}"
         return damage(
             code,
