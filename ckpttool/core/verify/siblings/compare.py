@@ -1,17 +1,17 @@
-"""What only comparison shows: the same rank at another step, other ranks at this one.
+"""Damage that only a comparison shows: with the same rank at another step, or with other ranks at this one.
 
-A difference is no damage by itself: trainings are reconfigured, layers frozen, checksums switched off. So each rule
-asks who else differs in the same way. One shard that alone differs from all it should equal is what damage looks like.
+A difference is no damage by itself: trainings are reconfigured, layers are frozen, checksums are switched off. So each
+rule looks for other shards that differ in the same way. Damage is one shard that differs alone.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.finding import OWN_FILE, Code, Finding, Severity, damage, note, suspect
-from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.shard import FormatName, ShardRole
 from ckpttool.core.domain.verdict import ShardReport
 from ckpttool.core.verify.siblings.neighbours import (
@@ -37,7 +37,7 @@ def compare_in_turn(
     is_complete: bool,
     sealed: Collection[str] = (),
 ) -> list[Finding]:
-    """As `compare_siblings`: with a second sibling only where the first leaves something open, and so on."""
+    """Compare with a second sibling only if the first leaves something open, and so on; else as `compare_siblings`."""
     if not any(report.role in COMPARED and report.schema_hash is not None for report in reports):
         return []
     compared: list[Sibling] = []
@@ -58,14 +58,14 @@ def compare_siblings(
     is_complete: bool = True,
     sealed: Collection[str] = (),
 ) -> list[Finding]:
-    """Find shards that differ from what their siblings lead us to expect.
+    """Find shards that differ from their siblings in a way that no healthy training explains.
 
     Args:
         reports: All shards of the checkpoint.
         siblings: Headers of other checkpoints of the same training, best first; may be empty.
-        by_tensors: Paths of those that were compared tensor by tensor, so that nothing need be guessed from last pages.
-        is_complete: Whether no rank is missing: what one of the others holds alone may be what the missing ones held.
-        sealed: Paths of those whose header is the one that a manifest recorded: its tensors are beyond dispute.
+        by_tensors: Paths of the shards that were compared tensor by tensor, so that last pages add nothing.
+        is_complete: Whether no rank is missing: the tensors of one rank alone may be those of the missing ranks.
+        sealed: Paths of the shards whose header matches the manifest, which proves their tensors.
     """
     findings: list[Finding] = []
     for role in COMPARED:
@@ -83,10 +83,10 @@ def compare_siblings(
 
 
 def _of_another_kind(reports: Sequence[ShardReport]) -> Iterator[Finding]:
-    """Find an optimizer's file that holds a model's tensors, or the other way round: a copy under another name.
+    """Find an optimizer's file with the tensors of a model, or the other way round: a copy under another name.
 
-    Few of its own kind hold them, and more of the other's. If all of a kind hold what the other kind does, it is how
-    they are saved.
+    Few files of its own kind have them, and more of the other kind. If all of a kind have the tensors of the other
+    kind, they are saved so.
     """
     kinds = {
         role: [
@@ -102,18 +102,18 @@ def _of_another_kind(reports: Sequence[ShardReport]) -> Iterator[Finding]:
         for report in kinds[role]:
             matching = theirs[report.schema_hash]
             if matching * mine.total() > mine[report.schema_hash] * theirs.total():
-                twins = [candidate for candidate in kinds[peer_role] if candidate.schema_hash == report.schema_hash]
-                twin = next((peer for peer in twins if peer.rank == report.rank), twins[0])
+                equal = [candidate for candidate in kinds[peer_role] if candidate.schema_hash == report.schema_hash]
+                peer = next((candidate for candidate in equal if candidate.rank == report.rank), equal[0])
                 yield damage(
                     Code.SCHEMA_DIFFERS,
-                    f"holds what {twin.path} holds, which is of another kind: a copy under another name",
+                    f"holds what {peer.path} holds, which is of another kind: a copy under another name",
                     path=report.path,
                     remedy=OWN_FILE,
                 )
 
 
 def _changed_schemas(peers: Peers) -> Iterator[Finding]:
-    """Compare each rank's tensors with its own at the other step."""
+    """Compare the tensors of each rank with its own at another step."""
     for pair in peers.pairs:
         schema = pair.current.schema_hash
         if schema == pair.past.schema_hash:
@@ -134,7 +134,7 @@ def _changed_schemas(peers: Peers) -> Iterator[Finding]:
         is_alone = not peers.is_outvoted(pair) and pair.past.path not in pair.sibling.sealed
         may_be_either = not unchanged and (bool(support) or pair.sibling.same_run)
         is_richer = _is_richer(peers, pair.current, pair.past)
-        if is_alone and (is_richer or _is_sibling_odd(peers, pair)):
+        if is_alone and (is_richer or _is_sibling_outlier(peers, pair)):
             finding = _noted(finding)
         elif is_richer:
             finding = replace(finding, severity=min(finding.severity, Severity.SUSPECT))
@@ -146,12 +146,12 @@ def _changed_schemas(peers: Peers) -> Iterator[Finding]:
 def without_sample(
     reports: Sequence[ShardReport], siblings: Iterable[Sibling], later: Iterable[Sibling], *, sealed: Collection[str]
 ) -> Iterator[Finding]:
-    """Doubt what no other checkpoint bears out, if all of a later start contradict it and each other.
+    """Find shards that no other checkpoint confirms, if all of a later start contradict them and each other.
 
     Args:
         reports: All shards of the checkpoint.
-        siblings: Of the same start and the one before, with which it was compared if they could be.
-        later: Of the start after it; as soon as two of these agree, they hold what was changed on purpose.
+        siblings: Checkpoints of the same start and the one before.
+        later: Checkpoints of the start after it; if two of these agree, the change was on purpose.
         sealed: Paths of those whose header is the one that a manifest recorded.
     """
     alone = [
@@ -177,20 +177,20 @@ def without_sample(
 
 
 def _are_all_different(report: ShardReport, pairs: Sequence[Pair]) -> bool:
-    """Tell whether a shard and its own of other steps hold as many tensors, and no two the same."""
+    """Tell whether a shard and its own of other steps have as many tensors each, and no two have the same."""
     all_of_them = [report, *(pair.past for pair in pairs)]
     are_as_many = len({shard.tensors for shard in all_of_them}) == 1
     return are_as_many and len({shard.schema_hash for shard in all_of_them}) == len(all_of_them)
 
 
 def _is_copied(first: ShardReport, second: ShardReport, *, at_another: tuple[ShardReport, ShardReport]) -> bool:
-    """Tell whether one rank's file may be a copy of the other's: they end alike, and at another step they do not."""
+    """Tell whether two ranks' files may be copies: their last pages are equal, and at another step they are not."""
     ends = {report.tail_hash for report in at_another}
     return first.tail_hash == second.tail_hash and len(ends) > 1
 
 
 def _tied(finding: Finding, pair: Pair) -> Finding:
-    """Say that one of two saves is wrong and nothing tells which: nobody knows, which is not damage."""
+    """Change a finding: one of two saves is damaged, and nothing tells which."""
     return replace(
         finding,
         severity=Severity.UNKNOWN,
@@ -200,11 +200,11 @@ def _tied(finding: Finding, pair: Pair) -> Finding:
     )
 
 
-def _is_sibling_odd(peers: Peers, pair: Pair) -> bool:
-    """Tell whether the sibling held what nobody else did, where ranks hold what others hold as well.
+def _is_sibling_outlier(peers: Peers, pair: Pair) -> bool:
+    """Tell whether the sibling is the damaged one: alone with its tensors then, among ranks that share theirs.
 
-    And now it holds what several did then and do now, or what all do now: two files do not come by the same tensors
-    by accident. Nor does one come by a tensor more.
+    Now the shard has the tensors of several ranks then and now, or those of all ranks now: two files do not get the
+    same tensors by accident, nor does one file get a tensor more.
     """
     schema = pair.current.schema_hash
     if len(peers.by_past_schema[pair.past.schema_hash]) > 1 or (pair.current.tensors or 0) < (pair.past.tensors or 0):
@@ -218,12 +218,12 @@ def _is_sibling_odd(peers: Peers, pair: Pair) -> bool:
         # Two ranks that end alike now and did not then are one file, and prove nothing.
         both = [(peer.current, peer.past) for peer in peers.pairs if peer is not pair]
         return any(not _is_copied(pair.current, current, at_another=(pair.past, past)) for current, past in both)
-    loners = sum(len(group) == 1 for group in peers.by_past_schema.values())
-    return unchanged >= MIN_PEERS - 1 and 2 * loners < len(peers.pairs)
+    alone = sum(len(group) == 1 for group in peers.by_past_schema.values())
+    return unchanged >= MIN_PEERS - 1 and 2 * alone < len(peers.pairs)
 
 
 def _is_richer(peers: Peers, current: ShardReport, past: ShardReport) -> bool:
-    """Tell whether a shard holds more, and what no other rank holds: nothing is lost, and it is no copy of another."""
+    """Tell whether a shard has more tensors than before, as no other rank: nothing is lost, and it is no copy."""
     if (current.tensors or 0) <= (past.tensors or 0):
         return False
     was_known = any(pair.past.schema_hash == current.schema_hash for pair in peers.pairs)
@@ -231,7 +231,7 @@ def _is_richer(peers: Peers, current: ShardReport, past: ShardReport) -> bool:
 
 
 def _outliers(peers: Peers) -> Iterator[Finding]:
-    """Compare with the other ranks where there is no other step to compare with, and all of them hold the same."""
+    """Compare with the other ranks if there is no other step, and all other ranks have the same tensors."""
     paired = {pair.current.path for pair in peers.pairs}
     usual, times = Counter(report.schema_hash for report in peers.reports).most_common(1)[0]
     if times != len(peers.reports) - 1 or len(peers.reports) < MIN_PEERS:
@@ -245,19 +245,19 @@ def _outliers(peers: Peers) -> Iterator[Finding]:
 
 
 def _noted(finding: Finding) -> Finding:
-    """Say a difference of which nobody can tell what is right."""
+    """Change a finding to a note: nothing tells which of the two is right."""
     message = f"{finding.message}; that alone is no sign of damage"
     return replace(finding, code=Code.SCHEMA_DIFFERS, severity=Severity.NOTE, message=message, remedy=None)
 
 
 def _schema_differs(current: ShardReport, past: ShardReport, *, unchanged: int, same_run: bool) -> Finding:
-    """Say how a shard differs.
+    """Return the finding that a shard differs.
 
     Args:
         current: The shard.
-        past: What it is compared with.
-        unchanged: How many other ranks still hold what they held together with this one.
-        same_run: Whether one start of the training wrote both: then no configuration changed between them.
+        past: The shard that it is compared with.
+        unchanged: How many other ranks still have the tensors that they shared with this one.
+        same_run: Whether one start of the training wrote both, so that no configuration changed between them.
     """
     fewer = (current.tensors or 0) < (past.tensors or 0)
     # A `.ckpt` that ends too early is valid otherwise. The training scalars stand last, so with them it is not cut.
@@ -296,10 +296,10 @@ def _changed_metadata(peers: Peers) -> Iterator[Finding]:
             continue
         # Where each rank has a text of its own, the sibling's may be the one whose bits flipped.
         witnesses = [*comparable, *(peer for peer, _ in peers.others(report) if peer is not sibling)]
-        is_told = is_common or any(sample.metadata_hash == sibling.metadata_hash for sample in witnesses)
+        is_confirmed = is_common or any(sample.metadata_hash == sibling.metadata_hash for sample in witnesses)
         yield Finding(
             code=Code.SCHEMA_DIFFERS,
-            severity=Severity.SUSPECT if is_told else Severity.UNKNOWN,
+            severity=Severity.SUSPECT if is_confirmed else Severity.UNKNOWN,
             message=f"the free text of its header (__metadata__) is not that of {sibling.path}: bits flipped, or "
             "another program wrote it",
             path=report.path,
@@ -315,8 +315,9 @@ def _stripped_checksums(peers: Peers) -> Iterator[Finding]:
     switched_off = not carriers and len(before) == len(peers.reports) > 1
     lost = {pair.current.path: pair.past.path for pair in before if not switched_off}
     for report in peers.reports:
-        is_told = report.copy_matched  # by one that has a checksum: every tensor is there, and whole
-        if report.embedded_checksum or is_told or not (carriers or report.path in lost):
+        if report.embedded_checksum or not (carriers or report.path in lost):
+            continue
+        if report.copy_matched:  # a copy with a checksum proves that every tensor is there and intact
             continue
         who_has = f"{len(carriers)} of {len(peers.reports)} shards do" if carriers else f"{lost[report.path]} does"
         yield suspect(
@@ -328,11 +329,11 @@ def _stripped_checksums(peers: Peers) -> Iterator[Finding]:
 
 
 def _zero_tails(peers: Peers) -> Iterator[Finding]:
-    """Find a last page of tensor data that is zero where it should not be.
+    """Find a last page of tensor data that is zero and should not be.
 
-    It often is by right: moments of a layer that is not trained, rows of an embedding for tokens that never came.
-    Those are zero from the first step on. So a page that was not zero *before* and is zero now was lost. With
-    no earlier step to compare with, replicas tell; without any, it stays a note.
+    Some pages are zero by right: moments of a layer that is not trained, rows of an embedding for unused tokens. They
+    are zero from the first step on. So a page that was not zero *before* was lost. Without an earlier step replicas
+    tell, and without replicas it is a note.
     """
     for report in peers.reports:
         if not report.zero_tail:
@@ -344,9 +345,9 @@ def _zero_tails(peers: Peers) -> Iterator[Finding]:
 
 
 def _replicas(peers: Peers, report: ShardReport) -> Sequence[ShardReport]:
-    """Return the other ranks with the same tensors where they have one and the same last page; else none.
+    """Return the other ranks with the same tensors if all have the same last page; else none.
 
-    Slices of a sharded model have pages of their own, and only one of them holds the rows that nobody uses.
+    Slices of a sharded model have pages of their own, and only one of them has the unused rows.
     """
     replicas = [peer for peer in peers.reports if peer is not report and peer.schema_hash == report.schema_hash]
     pages = {peer.tail_hash for peer in replicas}
@@ -369,13 +370,16 @@ def _zero_tail(report: ShardReport, *, against: Sequence[ShardReport]) -> Findin
 
 
 def _copied(peers: Peers, by_tensors: Collection[str]) -> Iterator[Finding]:
-    """Find one rank's file in another rank's place, where their tensors have the same names and shapes.
+    """Find a rank's file under another rank's name, by the last pages of files with the same names and shapes.
 
-    Ranks that held different last pages before hold different slices, and slices never become equal. (The other
-    way round is no sign: slices that nobody has trained yet are equal, and part later.) Where every byte was read, only
-    files that are equal before their end, too.
+    Ranks whose files had different last pages at another step hold different slices, and slices never become equal.
+    (Equal pages at another step prove nothing: slices that nobody has trained yet are equal, and differ later.) If
+    every byte was read, the files must be equal in all tensors.
     """
-    steps = _steps(peers)
+    steps = [
+        _OtherStep(peers.reports, past_reports, same_run=sibling.same_run)
+        for sibling, past_reports in peers.by_sibling()
+    ]
     by_content: dict[tuple[str | None, str, TensorDigests | None], list[ShardReport]] = defaultdict(list)
     for report in peers.reports:
         if report.tail_hash is not None and not report.zero_tail and report.path not in by_tensors:
@@ -385,64 +389,61 @@ def _copied(peers: Peers, by_tensors: Collection[str]) -> Iterator[Finding]:
             yield from _copies(group, steps)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Step:
-    """Another step, at which the ranks are compared with each other: every step has pages of its own."""
+class _OtherStep:
+    """Another step, at which the ranks are compared with each other: every step has last pages of its own."""
 
-    same_run: bool
-    pages: dict[str, str]
-    """How each of our shards ended there, by its path now."""
-    everyone: dict[str | None, Counter[str]]
-    """The same, counted for each schema that ranks hold now."""
-    zeros: frozenset[str]
-
-
-def _steps(peers: Peers) -> list[_Step]:
-    steps = []
-    schemas = {report.path: report.schema_hash for report in peers.reports}
-    for sibling, past_reports in peers.by_sibling():
-        pages = {
-            place: past.tail_hash
-            for place, past in past_reports.items()
-            # The end of a `.ckpt` holds names, too: one with other names tells nothing of what follows them.
-            if past.tail_hash is not None
-            and (past.format is not FormatName.MINDSPORE_CKPT or past.schema_hash == schemas[place])
-        }
-        everyone: dict[str | None, Counter[str]] = defaultdict(Counter)
-        for report in peers.reports:
-            if report.path in pages:
-                everyone[report.schema_hash][pages[report.path]] += 1
-        zeros = frozenset(pages[place] for place, past in past_reports.items() if past.zero_tail and place in pages)
-        steps.append(_Step(same_run=sibling.same_run, pages=pages, everyone=everyone, zeros=zeros))
-    return steps
+    def __init__(
+        self, reports: Sequence[ShardReport], past_reports: Mapping[str, ShardReport], *, same_run: bool
+    ) -> None:
+        """Take our shards, and those of the step by the path of ours."""
+        self.same_run = same_run
+        self.pages: dict[str, str] = {}
+        """The last page that each of our shards had there, by its path now."""
+        self.zeros: set[str] = set()
+        """Pages that are zero."""
+        self.pages_of_schema: dict[str | None, Counter[str]] = defaultdict(Counter)
+        """How many of the shards that have a schema now had each page."""
+        for report in reports:
+            past = past_reports.get(report.path)
+            if past is None or past.tail_hash is None:
+                continue
+            # The last page of a `.ckpt` holds names, too: with other names it tells nothing of the data after them.
+            if past.format is FormatName.MINDSPORE_CKPT and past.schema_hash != report.schema_hash:
+                continue
+            self.pages[report.path] = past.tail_hash
+            self.pages_of_schema[report.schema_hash][past.tail_hash] += 1
+            if past.zero_tail:
+                self.zeros.add(past.tail_hash)
 
 
-def _copies(group: Sequence[ShardReport], steps: Sequence[_Step]) -> Iterator[Finding]:
-    """Yield what is to be said of each of a group that is odd at some step, at its worst."""
-    # Who is known at most steps says most about the others.
+def _copies(group: Sequence[ShardReport], steps: Sequence[_OtherStep]) -> Iterator[Finding]:
+    """Yield the most severe finding about each of several shards with equal last pages."""
+    # The shards that are known at most steps tell most about the others.
     group = sorted(group, key=lambda report: -sum(report.path in step.pages for step in steps))
-    family = _families(group, steps)
+    replica_sets = _possible_replicas(group, steps)
     by_path: dict[str, Finding] = {}
     for index, step in enumerate(steps):
-        group_then = _GroupAtStep(group, step, family)
-        for report in group_then.outliers() if step.same_run else ():
+        if not step.same_run:
+            continue
+        past = _GroupAtStep(group, step, replica_sets)
+        for report in past.minority():
             severity = Severity.SUSPECT
-            # Where ranks share pages, the step itself may hold the copy: any other that knows the two as equal tells.
-            comparable = steps[:index] if group_then.are_slices else steps
-            like = group_then.other_slice(report)
-            if like is None or any(_are_equal(report, like, step) for step in comparable):
-                like = group_then.other_family(report)
-                if like is None:
+            # If ranks share pages, this step itself may hold the copy; then any other may show the two as equal.
+            comparable = steps[:index] if past.are_slices else steps
+            peer = past.other_slice(report)
+            if peer is None or any(_were_equal(report, peer, other) for other in comparable):
+                peer = past.no_replica(report)
+                if peer is None:
                     continue
-                # The step may be the damaged one. A second step must know the two as different.
-                times = sum({report.path, like.path} <= step.pages.keys() for step in steps)
+                # The step may be the damaged one. A second step must show the two as different.
+                times = sum({report.path, peer.path} <= other.pages.keys() for other in steps)
                 severity = Severity.NOTE if times == 1 else Severity.SUSPECT
-            finding = by_path.get(report.path)
-            if finding is None or finding.severity < severity:
+            known = by_path.get(report.path)
+            if known is None or known.severity < severity:
                 by_path[report.path] = Finding(
                     code=Code.SCHEMA_DIFFERS,
                     severity=severity,
-                    message=f"ends like {like.path}, and at another step these two ranks differ: "
+                    message=f"ends like {peer.path}, and at another step these two ranks differ: "
                     "one is a copy of the other",
                     path=report.path,
                     remedy=OWN_FILE,
@@ -450,15 +451,15 @@ def _copies(group: Sequence[ShardReport], steps: Sequence[_Step]) -> Iterator[Fi
     yield from by_path.values()
 
 
-def _are_equal(report: ShardReport, peer: ShardReport, step: _Step) -> bool:
+def _were_equal(report: ShardReport, peer: ShardReport, step: _OtherStep) -> bool:
     return report.path in step.pages and step.pages[report.path] == step.pages.get(peer.path)
 
 
-def _families(group: Sequence[ShardReport], steps: Sequence[_Step]) -> dict[str, str]:
-    """Join those that were equal at any step, and those that were equal to the same one: they may be replicas."""
+def _possible_replicas(group: Sequence[ShardReport], steps: Sequence[_OtherStep]) -> dict[str, str]:
+    """Return for each path that of a first possible replica: they were equal at some step, or both equalled a third."""
     parent = {report.path: report.path for report in group}
 
-    def head(path: str) -> str:
+    def first_of(path: str) -> str:
         while parent[path] != path:
             parent[path] = path = parent[parent[path]]
         return path
@@ -467,52 +468,50 @@ def _families(group: Sequence[ShardReport], steps: Sequence[_Step]) -> dict[str,
         first: dict[str, str] = {}
         for report in group:
             if report.path in step.pages:
-                parent[head(report.path)] = head(first.setdefault(step.pages[report.path], report.path))
-    return {place: head(place) for place in parent}
+                parent[first_of(report.path)] = first_of(first.setdefault(step.pages[report.path], report.path))
+    return {path: first_of(path) for path in parent}
 
 
 class _GroupAtStep:
-    """A group of ranks that end alike now, as they were at one other step."""
+    """Shards with equal last pages, as they were at one other step."""
 
-    def __init__(self, group: Sequence[ShardReport], step: _Step, family: dict[str, str]) -> None:
+    def __init__(self, group: Sequence[ShardReport], step: _OtherStep, replica_sets: Mapping[str, str]) -> None:
         self._pages = step.pages
-        self._family = family
+        self._replica_sets = replica_sets
         self._known = [report for report in group if report.path in step.pages]
-        self._ours = Counter(step.pages[report.path] for report in self._known)
-        self._by_page: dict[str, ShardReport] = {}
-        self._by_family: dict[str, ShardReport] = {}
-        for report in self._known:
-            self._by_page.setdefault(step.pages[report.path], report)
-            self._by_family.setdefault(family[report.path], report)
-        everyone = step.everyone[group[0].schema_hash]
+        self._times = Counter(step.pages[report.path] for report in self._known)
+        everyone = step.pages_of_schema[group[0].schema_hash]
         self.are_slices = are_slices(everyone.total(), len(everyone))
-        self._shared = [page for page in self._ours if everyone[page] > 1 and page not in step.zeros]
-        self._shared_elsewhere = [page for page in self._shared if everyone[page] > self._ours[page]]
+        self._shared = [page for page in self._times if everyone[page] > 1 and page not in step.zeros]
+        self._shared_elsewhere = [page for page in self._shared if everyone[page] > self._times[page]]
 
-    def outliers(self) -> Iterator[ShardReport]:
-        """Yield those that did not belong to the group."""
-        if len(self._ours) > 1:
-            usual, times = self._ours.most_common(1)[0]
-            # Without a majority nobody can tell which is the copy: then all are named.
-            is_open = 2 * times <= len(self._known)
-            yield from (report for report in self._known if is_open or self._pages[report.path] != usual)
+    def minority(self) -> list[ShardReport]:
+        """Return the shards whose page was not that of the majority; all if there was none, for any may be the copy."""
+        if len(self._times) <= 1:
+            return []
+        usual, times = self._times.most_common(1)[0]
+        if 2 * times <= len(self._known):
+            return self._known
+        return [report for report in self._known if self._pages[report.path] != usual]
 
     def other_slice(self, report: ShardReport) -> ShardReport | None:
-        """Return one that held another slice; None where they need not be slices, but a replica was damaged then.
+        """Return a shard that held another slice; None if they may be replicas of which one was damaged then.
 
-        They are slices where nearly every rank had a page of its own. Or where others had the pages of both, and not
-        all of those are in the group now: what each rank counts for itself becomes equal on all of them.
+        They are slices if nearly every rank had a page of its own. Or if other ranks had the pages of both, and not
+        all of those are in this group: counters of each rank become equal on all ranks.
         """
         page = self._pages[report.path]
         candidates: Iterable[str] = ()
         if self.are_slices:
-            candidates = self._by_page
+            candidates = self._times
+        elif page in self._shared_elsewhere:
+            candidates = self._shared
         elif page in self._shared:
-            candidates = self._shared if page in self._shared_elsewhere else self._shared_elsewhere
-        page_other = next((candidate for candidate in candidates if candidate != page), None)
-        return None if page_other is None else self._by_page[page_other]
+            candidates = self._shared_elsewhere
+        other_page = next((candidate for candidate in candidates if candidate != page), None)
+        return next((peer for peer in self._known if self._pages[peer.path] == other_page), None)
 
-    def other_family(self, report: ShardReport) -> ShardReport | None:
-        """Return one that ended differently then, and that nothing shows to be a replica of this one."""
-        mine = self._family[report.path]
-        return next((candidate for family, candidate in self._by_family.items() if family != mine), None)
+    def no_replica(self, report: ShardReport) -> ShardReport | None:
+        """Return a shard that nothing shows to be a replica of this one."""
+        own = self._replica_sets[report.path]
+        return next((peer for peer in self._known if self._replica_sets[peer.path] != own), None)
