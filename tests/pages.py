@@ -153,7 +153,7 @@ def _entries(_page: Path, of: str) -> Iterator[str]:
     for row in rows:
         yield from (f"### {row}", "", f"**{_markdown(row.headline)}**", "")
         parts = {"What it is": row.meaning, "How we know": row.evidence, **row.trainers}
-        for label, text in (*parts.items(), ("Weight", ", ".join(weight.word for weight in row.weights))):
+        for label, text in (*parts.items(), ("Severity", ", ".join(weight.word for weight in row.weights))):
             yield from (*_wrapped(f"**{label}:** {_markdown(text)}"), "")
         yield "**What to do:**"
         for step, before in zip(row.to_do, ("", *row.to_do), strict=False):

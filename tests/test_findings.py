@@ -62,7 +62,7 @@ def as_printed(one: Row) -> Iterator[str]:
     yield f"How we know: {one.evidence}"
     for title, text in one.trainers.items():
         yield f"{title}: {text}"
-    yield f"Weight: {', '.join(severity.word for severity in one.weights)}"
+    yield f"Severity: {', '.join(severity.word for severity in one.weights)}"
     yield "What to do:"
     yield from one.steps
 

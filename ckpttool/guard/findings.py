@@ -12,19 +12,19 @@ class GuardCode(metaclass=Rows):
         "capture-incomplete",
         weights=(NOTE, UNKNOWN),
         group="Captures",
-        headline="A part of a capture is not there",
+        headline="A part of a capture is missing",
         meaning=(
-            "Each rank writes its own record and tensors, on its own disk and without waiting for others. Of one or "
-            "more ranks a file is not in this folder, or its batch could not be kept. What is there can be looked at "
-            "and replayed."
+            "Each rank writes its own record and tensors, on its own disk and without waiting for others. A file "
+            "of one or more ranks is not in this folder, or their batch could not be saved. The rest can be "
+            "inspected and replayed."
         ),
         evidence=(
-            "Every record says how many ranks there were. Of a batch that holds what no tensor or plain value is, the "
-            "record has the way to it and its type."
+            "Every record has the number of ranks. For a batch with a value that is neither a tensor nor a plain "
+            "value, the record has its path and type."
         ),
         to_do=(
             "Copy the missing files from the machines of those ranks into the same folder.",
-            "Where a batch could not be kept, give the guard an `encode_batch` that makes plain tensors of it.",
+            "If a batch could not be saved, give the guard an `encode_batch` that converts it to tensors.",
         ),
     )
 
@@ -32,14 +32,14 @@ class GuardCode(metaclass=Rows):
         "capture-damaged",
         weights=(UNKNOWN,),
         group="Captures",
-        headline="A file of a capture is not what was written",
+        headline="A file of a capture was changed or damaged",
         meaning=(
-            "A record does not match its own hash, or a rank's tensors do not match the digest in its record. Nothing "
-            "in it is believed: a replay of other numbers proves nothing."
+            "A record does not match its own hash, or a rank's tensors do not match the digest in its record. "
+            "Nothing in it is trusted: a replay of other values proves nothing."
         ),
-        evidence="The digest was taken of the very bytes that were handed to the disk.",
+        evidence="The digest was computed from the bytes that were written.",
         to_do=(
-            "Copy the file once more from the machine that wrote it, and replay the other ranks meanwhile:",
+            "Copy the file again from the machine that wrote it, and replay the other ranks meanwhile:",
             "    ckpttool nan replay CAPTURE --entry MODULE:FUNCTION --rank 0",
         ),
     )
@@ -50,17 +50,17 @@ class GuardCode(metaclass=Rows):
         group="Captures",
         headline="A batch was changed in place during the step",
         meaning=(
-            "What is kept is the batch as it was at the end of the step, and not what its forward got: a static input "
-            "buffer, or a collator that writes into what it handed out. A replay may come out differently."
+            "The capture has the batch at the end of the step, not as its forward pass received it: a static input "
+            "buffer, or a collator that writes into batches it returned. A replay may have another result."
         ),
         evidence=(
-            "A version counter of one of its tensors moved between the forward and the end of the step, or its hash is "
-            "another."
+            "A version counter of one of its tensors changed between the forward pass and the end of the step, or "
+            "its hash did."
         ),
         to_do=(
             (
-                "Nothing for this one. The guard keeps copies from the next step on, so the next capture of the run is "
-                "exact."
+                "Nothing for this one. The guard keeps copies from the next step on, so the next capture of the "
+                "run is exact."
             ),
         ),
     )
@@ -71,15 +71,15 @@ class GuardCode(metaclass=Rows):
         group="Captures",
         headline="A replay runs under other conditions than the capture",
         meaning=(
-            "A version, a switch of the kernels, the device or a setting of the model is not as it was captured. What "
-            "can be set, such as the number of threads, was set; the rest changes last bits, so a replay that does "
-            "not come out the same proves little."
+            "A version, a kernel setting, the device or a model setting differs from the capture. What can be set, "
+            "such as the number of threads, was set; the rest changes last bits, so a replay with another result "
+            "proves little."
         ),
-        evidence="The record has all of them, and this process was asked for its own.",
+        evidence="The record has all of them, and they are compared with those of this process.",
         to_do=(
             (
-                "Where the step came out as it was: nothing. Else replay it in the training's own environment, on such "
-                "a machine."
+                "If the step came out as it was: nothing. Otherwise replay it in the training's own environment, "
+                "on such a machine."
             ),
         ),
     )
@@ -88,21 +88,21 @@ class GuardCode(metaclass=Rows):
         "entry-does-not-fit",
         weights=(UNKNOWN,),
         group="Captures",
-        headline="What the entry returns is not what was captured, or cannot be computed",
+        headline="The entry does not match the capture, or cannot be computed",
         meaning=(
-            "The model has other parameters, buffers or modules, the entry raised an error, or there is nothing to "
-            "compute from: no weights in a light capture, no batch that could be kept."
+            "The model has other parameters, buffers or modules, the entry raised an error, or data is missing: no "
+            "weights in a light capture, or no batch that could be saved."
         ),
         evidence=(
-            "Names, shapes and types are compared one by one before anything is computed; weights of another file by "
-            "their digests."
+            "Names, shapes and types are compared one by one before anything is computed; weights from another "
+            "file by their digests."
         ),
         to_do=(
             (
-                "Let the function build the model as the training did, before it is wrapped, and return what its loop "
-                "hands to `backward`."
+                "Let the function build the model as the training does, before it is wrapped, and return what its "
+                "loop passes to `backward`."
             ),
-            "For a light capture name the weights of the newest checkpoint: a dropped step never touched them.",
+            "For a light capture name the weights of the newest checkpoint: a dropped step never changed them.",
             "    ckpttool nan replay CAPTURE --entry MODULE:FUNCTION --weights FILE",
         ),
     )

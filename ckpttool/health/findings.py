@@ -16,20 +16,20 @@ class HealthCode(metaclass=Rows):
         group="Training logs",
         headline="The embedding local norm was too high when this checkpoint was saved",
         meaning=(
-            "The sum of squares of the embedding's gradient, which the log shows at the step of the save, is at or "
-            "above the threshold that you gave, or is NaN: the training was about to diverge, or had begun to."
+            "The sum of squares of the embedding's gradient at the step of the save, according to the log, is at "
+            "or above your threshold, or is NaN: the training was about to diverge, or had started to."
         ),
         evidence=(
-            "The step inside the shards is looked up in the log, where the checkpoint's own run wrote it. Of several "
-            "ranks the worst one counts."
+            "The step inside the shards is looked up in the part of the log that the checkpoint's own run wrote. "
+            "Of several ranks the worst counts."
         ),
         trainers={
             "MindFormers": (
-                "Judges the same number at the save, by the threshold that was set then, and calls NaN healthy."
+                "Judges the same number at the save, by its threshold at that time, and calls NaN healthy."
             ),
         },
         to_do=(
-            "An older, healthy one is chosen. All norms against the threshold, and which threshold fits:",
+            "An older, healthy one is chosen. To see all norms against the threshold, and which threshold fits:",
             "    ckpttool health DIR --threshold X",
             "    ckpttool calibrate LOG",
         ),
@@ -41,17 +41,17 @@ class HealthCode(metaclass=Rows):
         check="health",
         taken_with="--ignore-health",
         group="Training logs",
-        headline="This checkpoint was saved in a spike of the gradient norm",
+        headline="This checkpoint was saved during a spike of the gradient norm",
         meaning=(
-            "Between the first step of a spike and the first one that is well again the weights take updates that are "
-            "far too large. Steps that the trainer itself skipped do not count: they changed no weight."
+            "Between the first step of a spike and the first normal one, the weights receive updates that are far "
+            "too large. Steps that the trainer itself skipped do not count, because they changed no weight."
         ),
         evidence="A robust z-score of the logarithm of the global norm, or --spike-threshold, over the log.",
         trainers={
-            "MindFormers": "Its health monitor looks at the moment of the save alone.",
+            "MindFormers": "Its health monitor checks only the moment of the save.",
         },
         to_do=(
-            "An older one is chosen. To go back further and pass the data of the spike:",
+            "An older one is chosen. To go back further and skip the data of the spike:",
             "    ckpttool resolve DIR --log LOG --around-spike last",
         ),
     )
@@ -62,18 +62,18 @@ class HealthCode(metaclass=Rows):
         check="health",
         taken_with="--ignore-health",
         group="Training logs",
-        headline="This checkpoint was saved after a unit may have begun to compute wrong numbers",
+        headline="This checkpoint was saved after a device may have started to compute wrongly",
         meaning=(
-            "Silent data corruption was detected: a strike (several abnormal feature values in the window) or a wrong "
-            "matrix product. Suspect is all that was saved since the first event of the group, hours before the "
-            "strike; what was written into the weights stays there."
+            "Silent data corruption was detected: a strike (several abnormal feature values in the window) or a "
+            "wrong matrix product. Everything saved since the first event of the group, hours before the strike, "
+            "is suspect, because errors in the weights remain."
         ),
         evidence=(
-            "The detector's lines in the logs of all ranks, counted again by its own rule; the time of a save is the "
-            "log's time at its step, else the shard's modification time."
+            "The detector's lines in the logs of all ranks, counted again by its own rule; the time of a save is "
+            "the log's time at its step, else the shard's modification time."
         ),
         to_do=(
-            "Take the node of that rank out of the job and test it; an older checkpoint is chosen. The timeline:",
+            "Remove that rank's node from the job and test it; an older checkpoint is chosen. The timeline:",
             "    ckpttool replay LOG --policy features --health-timeline DIR",
         ),
     )
@@ -82,17 +82,16 @@ class HealthCode(metaclass=Rows):
         "log-goes-on",
         weights=(NOTE,),
         group="Training logs",
-        headline="The training came further than the checkpoint that is resumed from",
+        headline="The training got further than the chosen checkpoint",
         meaning=(
-            "What was trained between its save and the end of the training is in no checkpoint that is taken, and is "
-            "to be done again."
+            "The training between its save and the end of the run is in no usable checkpoint, and must be redone."
         ),
         evidence=(
-            "The last step of the log, where the start of the training that saved the checkpoint is the last one that "
-            "the log shows. Where the training went back later, nothing is said."
+            "The last step of the log, if the run that saved the checkpoint is the last one in the log. If the "
+            "training went back later, nothing is reported."
         ),
         trainers={
             "MindFormers": "Trains these steps again, with the same data.",
         },
-        to_do=("Nothing to repair. Saving more often (`save_checkpoint_steps`) makes it less.",),
+        to_do=("Nothing to repair. Saving more often (`save_checkpoint_steps`) reduces the loss.",),
     )

@@ -13,19 +13,19 @@ class NodesCode(metaclass=Rows):
         weights=(NOTE, UNKNOWN),
         is_elsewhere=True,
         group="Checkpoints",
-        headline="What one of the machines sees is not among the parts",
+        headline="The part of one machine is missing",
         meaning=(
-            "Each machine wrote a part of what it sees, and one of them is not given, is torn, is another version's, "
-            "or could not list the folder. Or a machine saw no shard at all on a disk of its own: it may have lost "
-            "the last ranks, or looked at another folder. What is there is unknown, not missing: exit 14, never 11. A "
-            "note, or nothing, where a number of ranks that was stated is there without it."
+            "Each machine wrote a part about the files it sees, and one of them is not given, is damaged, is of "
+            "another version, or could not list the folder. Or a machine saw no shard on its local disk: it may "
+            "have lost the last ranks, or used another folder. Its content is unknown, not missing: exit 14, never "
+            "11. It is a note, or not reported, if the stated number of ranks is complete without it."
         ),
         evidence=(
-            "Each part says which it is of how many, and its last line holds the number of its lines and a hash of "
-            "them."
+            "Each part has its number and the number of parts; its last line has the number of its lines and a "
+            "hash of them."
         ),
         to_do=(
-            "Run the look again on that machine, and give its file with the others:",
+            "Record that machine again, and give its file with the others:",
             "    ckpttool part DIR --part I/N --out /shared/parts/",
         ),
     )
@@ -35,15 +35,16 @@ class NodesCode(metaclass=Rows):
         weights=(NOTE, UNKNOWN),
         is_elsewhere=True,
         group="Checkpoints",
-        headline="A machine looked before the save was written",
+        headline="A machine recorded its part before the checkpoint was written",
         meaning=(
-            "A file of this checkpoint lacks on a machine that began to look before the others' files of it were "
-            "written: it may be there by now. Or a part is of an older look than the newest, and is left out."
+            "A file of this checkpoint is missing on a machine that started recording before the others' files "
+            "were written: it may exist by now. Or a part belongs to an older collection than the newest, and is "
+            "left out."
         ),
-        evidence="The files' times are compared with the time at which the part began, less 60 s (`--skew`).",
+        evidence="The file times are compared with the start time of the part, less 60 s (`--skew`).",
         to_do=(
-            "Look again on all machines.",
-            "Remove the files of older looks from the folder.",
+            "Record again on all machines.",
+            "Remove the files of older collections from the folder.",
         ),
     )
 
@@ -52,15 +53,15 @@ class NodesCode(metaclass=Rows):
         weights=(UNKNOWN,),
         is_elsewhere=True,
         group="Checkpoints",
-        headline="A shard is listed by a machine and was looked at by none",
+        headline="A shard was listed by a machine and checked by none",
         meaning=(
-            "A part lists the file and tells nothing of it, or it was looked at less hard than is asked for now. Or "
-            "its checksum is in a record that lies on another machine alone, so that nobody compared it. Or the parts "
-            "shared the files of a disk out as if all saw it, and they do not: then nobody looked at the rest."
+            "A part lists the file without a result, or it was checked at a lower level than requested now. Or its "
+            "checksum is in a record on another machine only, so it was not compared. Or the parts divided the "
+            "files of a disk as if all machines saw it, but they do not: then the others were checked by none."
         ),
-        evidence="Each part holds what was seen of each shard, and how hard was looked.",
+        evidence="Each part contains the check of each shard and its level.",
         to_do=(
-            "Look again, as hard as you ask:",
+            "Record again, at the level you need:",
             "    ckpttool part DIR --level checksum --out /shared/parts/",
         ),
     )
@@ -70,19 +71,19 @@ class NodesCode(metaclass=Rows):
         weights=(SUSPECT, UNKNOWN),
         is_elsewhere=True,
         group="Checkpoints",
-        headline="Two machines read different things in one file",
+        headline="Two machines read different content from one file",
         meaning=(
-            "The file is on one disk, with one size, time and inode, and two machines saw different content. One of "
-            "them has a bad cache, link, controller or memory. Of a whole tree it is said where all that stands "
-            "against a checkpoint is that machines saw different things of it, other records or other files under one "
-            "name: it may be whole, so nobody is told to start anew."
+            "The file is on one disk, with one size, time and inode, and two machines read different content. One "
+            "of them has a bad cache, link, controller or memory. It is reported of a complete tree if all that "
+            "speaks against a checkpoint is that machines saw different records or different files under one name: "
+            "the checkpoint may be intact, so the answer is unknown, not exit 11."
         ),
-        evidence="The headers, the last bytes and, where all was read, the digests that the machines wrote down.",
+        evidence="The headers, the last bytes and, if everything was read, the digests that the machines recorded.",
         to_do=(
-            "Read it on a third machine, and take out of the run the one that stands alone.",
+            "Read it on a third machine, and remove the one that differs from the run.",
             (
-                "Where files and records differ, look again while nothing is saved, and remove what a former rank left "
-                "behind."
+                "If files and records differ, record again while no save is in progress, and remove files that a "
+                "former rank left behind."
             ),
         ),
     )
@@ -91,15 +92,15 @@ class NodesCode(metaclass=Rows):
         "rank-on-several-nodes",
         weights=(NOTE, SUSPECT),
         group="Checkpoints",
-        headline="Several machines have a file of their own for one rank",
+        headline="Several machines have their own file for one rank",
         meaning=(
-            "The same path lies on the disks of several machines: a copy that was left on a replaced machine, say. "
-            "Alike they are a note. Where they differ nobody knows which one the training would load: that depends on "
-            "where the rank starts."
+            "The same path exists on the disks of several machines, for example because a copy was left on a "
+            "replaced machine. Equal files are a note. If they differ, it is unknown which one the training would "
+            "load: that depends on where the rank starts."
         ),
         evidence=(
-            "The parts say on which disk each file lies; size, names, scalars and last bytes are compared, and the "
-            "digests where all was read."
+            "The parts say on which disk each file is; size, names, scalars and last bytes are compared, and "
+            "digests if everything was read."
         ),
         to_do=("Remove the file on the machine where this rank will not start.",),
     )
@@ -108,16 +109,15 @@ class NodesCode(metaclass=Rows):
         "half-gone",
         weights=(NOTE,),
         group="Checkpoints",
-        headline="One machine let its files of a checkpoint go, another has its own",
+        headline="One machine deleted its files of a checkpoint, another still has them",
         meaning=(
-            "A `prune` on the first machine moved what it had of it to its trash; the second has its files in their "
-            "place. What is left is no checkpoint: it is not listed, nothing is resumed from it, and what others are "
-            "taken for does not hang on it."
+            "A `prune` on the first machine moved its files to the trash; the second still has its own. The rest "
+            "is not a checkpoint: it is not listed, never resumed from, and is no evidence about others."
         ),
-        evidence="The machines' parts name files of it in a trash that lie in their place on no machine.",
+        evidence="The machines' parts list files of it in a trash that no machine has in their place.",
         to_do=(
-            "Bring back what went, on the machine where it went:",
+            "Restore them on the machine where they were deleted:",
             "    ckpttool trash restore NAME DIR",
-            "Where it is not wanted, remove what is left by hand.",
+            "If they are not needed, delete the remaining files by hand.",
         ),
     )

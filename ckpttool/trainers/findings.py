@@ -13,18 +13,18 @@ class TrainersCode(metaclass=Rows):
         weights=(NOTE, SUSPECT),
         check="health",
         group="Records",
-        headline="A checkpoint is called both healthy and unhealthy",
+        headline="A checkpoint is recorded as both healthy and unhealthy",
         meaning=(
-            "Two entries of the record disagree, for MindFormers appends one at each save and removes none. Or the log "
-            "shows another health at your threshold than is recorded: a note where the log is the better news, or "
-            "where it has been acted upon."
+            "Two entries of the record disagree, because MindFormers appends one at each save and removes none. Or "
+            "the log shows another health at your threshold than the record: a note if the log is the better news, "
+            "or if it has been acted upon."
         ),
-        evidence="All entries of a name are read, and the worst counts. What the log shows at the save counts more.",
+        evidence="All entries of a name are read, and the worst counts. The log at the save counts more.",
         trainers={
-            "MindFormers": "Never uses the entries to filter, so it does not notice.",
+            "MindFormers": "Never filters by the entries, so it does not notice.",
         },
         to_do=(
-            "Bring the record in line with the log, or take the checkpoint all the same:",
+            "Update the record from the log, or use the checkpoint anyway:",
             "    ckpttool health DIR --threshold X --write",
             "    ckpttool resolve DIR --ignore-health",
         ),
@@ -34,17 +34,17 @@ class TrainersCode(metaclass=Rows):
         "config-key-ignored",
         weights=(NOTE, SUSPECT),
         group="Settings",
-        headline="A setting stands where MindFormers does not read it, or has no effect",
+        headline="A setting is not read by MindFormers at this place, or has no effect",
         meaning=(
-            "Its author meant something, and nothing will happen. A note where `ckpttool launch` puts it right or "
-            "where it changes nothing, else suspect."
+            "Its author expected an effect, but it has none. A note if `ckpttool launch` corrects it or if it "
+            "changes nothing, otherwise suspect."
         ),
-        evidence="The keys and their places are compared with what MindFormers' code reads; the line is given.",
+        evidence=("The keys and their places are compared with those that MindFormers' code reads; the line is given."),
         trainers={
-            "MindFormers": "Reads the resume keys at the top level only; and `data_skip_steps: 0` means 'not set'.",
+            "MindFormers": "Reads the resume keys only at the top level; and `data_skip_steps: 0` means unset.",
         },
         to_do=(
-            "Move the key to where the message says. What a resume needs is written to the right places by:",
+            ("Move the key to the place in the message. The settings of a resume are written to the right places by:"),
             "    ckpttool launch DIR --config BASE.yaml --output NEW.yaml",
         ),
     )
@@ -53,16 +53,14 @@ class TrainersCode(metaclass=Rows):
         "config-wrong-type",
         weights=(NOTE, SUSPECT),
         group="Settings",
-        headline="A setting is of the wrong type",
+        headline="A setting has the wrong type",
         meaning=(
-            "YAML reads `1e-5` and `'True'` as text, `1_2` as 12; a count such as `save_checkpoint_steps` is 0. A note "
-            "where `ckpttool launch` puts it right or where it changes nothing, else suspect."
+            "YAML reads `1e-5` and `'True'` as text, `1_2` as 12; a count such as `save_checkpoint_steps` is 0. A "
+            "note if `ckpttool launch` corrects it or if it changes nothing, otherwise suspect."
         ),
-        evidence=(
-            "The type that the YAML loader makes of it is compared with the type, and the range, that the code needs."
-        ),
+        evidence="The type that the YAML loader produces is compared with the type and range that the code needs.",
         trainers={
-            "MindFormers": "Fails late, or takes any text for True.",
+            "MindFormers": "Fails late, or treats any text as True.",
         },
         to_do=("Write it as the message says: 1.0e-05, True, 8, without quotes.",),
     )
@@ -72,25 +70,25 @@ class TrainersCode(metaclass=Rows):
         weights=(NOTE,),
         check="launch",
         group="Settings",
-        headline="Nothing tells how large the batches of the coming run are",
+        headline="The global batch size of the next run is unknown",
         meaning=(
-            "So nobody can say how many of them were seen. The launch config names no `data_skip_steps`, and clears "
-            "one that stands there."
+            "So the number of batches to skip is unknown. The launch config has no `data_skip_steps`, and removes "
+            "an existing one."
         ),
         evidence=(
-            "A setting that the batch size is computed from is no number, or the config only adds to a `base_config`. "
+            "A setting that determines the batch size is not a number, or the config only extends a `base_config`. "
             "In DeepSpeed's JSON it is `auto`, which the trainer fills in."
         ),
         trainers={
             "MindFormers": (
-                "Scales the checkpoint's step by the batch size that it really has, unless `data_skip_steps` says "
-                "another number; in floating point, so that a step may be lost."
+                "Scales the checkpoint's step by its real batch size, unless `data_skip_steps` gives another "
+                "number; in floating point, so a step may be lost."
             ),
         },
         to_do=(
-            "Say the batch size, over all devices:",
+            "Give the batch size over all devices:",
             "    ckpttool launch DIR --config BASE.yaml --output NEW.yaml --gbs N",
-            "DeepSpeed: say how many data-parallel ranks will be started:",
+            "DeepSpeed: give the number of data-parallel ranks:",
             "    ckpttool preflight DIR --config ds.json --dp N",
         ),
     )
@@ -100,31 +98,27 @@ class TrainersCode(metaclass=Rows):
         weights=(NOTE, SUSPECT),
         check="launch",
         group="Starts",
-        headline="The checkpoint is the last one of a training that is done",
+        headline="The checkpoint is the last one of a completed training",
         meaning="As many epochs as the config asks for have been trained. There is nothing to resume.",
         evidence=(
-            "The checkpoint's counters, as MindFormers scales them, and the batches of an epoch: from Megatron's "
+            "The checkpoint's counters, as MindFormers scales them, and the batches per epoch: from Megatron's "
             "`sizes`, from the line of that step in the training log beside the tree (`step:[n/N]`), or from file "
-            "names (4_20 at step 80). If none of them tells, a note says at which length of an epoch the training is "
-            "done. Elsewhere, the save's own step and epoch."
+            "names (4_20 at step 80). If none of them shows it, a note says at which length of an epoch the "
+            "training is complete. For other trainers, the save's own step and epoch."
         ),
         trainers={
             "MindFormers": (
-                "Does not end in good order: ValueError, the parameter 'epoch' must bigger than parameter "
-                "'initial_epoch'."
+                "Does not end cleanly: ValueError, the parameter 'epoch' must bigger than parameter 'initial_epoch'."
             ),
             "Hugging Face's Trainer": "Ends with exit 0 after one step, or none.",
-            "Lightning": "Ends with exit 0 without a step, or by MisconfigurationException.",
+            "Lightning": "Ends with exit 0 without a step, or with a MisconfigurationException.",
         },
         to_do=(
-            "To train on, raise runner_config.epochs (MindFormers), max_steps or the epochs in the config.",
+            "To train longer, raise runner_config.epochs (MindFormers), max_steps or the epochs in the config.",
+            "If steps remain, data sinking or the batch size differ from those of the save: set them back.",
             (
-                "If there are steps left, data sinks or the batch size are not as they were when it was saved: set "
-                "them back."
-            ),
-            (
-                "A note: look how many steps an epoch had, or put log/ or msrun_log/ beside the checkpoint folder and "
-                "ask again."
+                "For a note: check how many steps an epoch had, or put log/ or msrun_log/ beside the checkpoint "
+                "folder and ask again."
             ),
         ),
     )
@@ -133,23 +127,23 @@ class TrainersCode(metaclass=Rows):
         "resume-true",
         weights=(NOTE, SUSPECT),
         group="Rules about other trainers' configs",
-        headline="The config names no save: the trainer looks for one by itself",
+        headline="The config names no save: the trainer chooses one on its own",
         meaning=(
-            "Every trainer picks by a name, a number or a time, whatever is in the save, and never falls back to an "
-            "older one: a torn newest stops every start, or is loaded."
+            "Every trainer chooses by a name, a number or a time, whatever the save contains, and never falls back "
+            "to an older one: a truncated newest save stops every start, or is loaded."
         ),
-        evidence="Read in the trainers' code, and run with damaged trees.",
+        evidence="From the trainers' code, and runs with damaged trees.",
         trainers={
             "Hugging Face's Trainer": (
                 "`resume_from_checkpoint: true`, or axolotl's `auto_resume_from_checkpoints: true`: the highest "
                 "checkpoint-N."
             ),
             "Lightning": (
-                "`ckpt_path: last`: the `last*.ckpt` that was changed last. Where no ModelCheckpoint writes one it "
-                "begins from scratch, with a warning: that weighs more."
+                "`ckpt_path: last`: the `last*.ckpt` that was changed last. If no ModelCheckpoint writes one it "
+                "starts from scratch, with a warning: that is more severe."
             ),
             "Accelerate": (
-                "`load_state()` with automatic naming: the highest number. That stands in a script, which is not read."
+                "`load_state()` with automatic naming: the highest number. It is called in a script, which is not read."
             ),
         },
         to_do=(
@@ -162,21 +156,24 @@ class TrainersCode(metaclass=Rows):
         "only-model-saved",
         weights=(NOTE, SUSPECT),
         group="Rules about other trainers' configs",
-        headline="Saves hold the model alone, and no training can go on from them",
-        meaning="Without optimizer, schedule and random numbers a save is the result of a training, not a part of it.",
-        evidence="By the config; the trainers' code and saves that they wrote say what they do with such a save.",
+        headline="Saves contain only the model, and no training can resume from them",
+        meaning=(
+            "Without optimizer, schedule and random-number states, a save is the result of a training, not a part "
+            "of it."
+        ),
+        evidence="From the config; the trainers' code and their saves show what they do with such a save.",
         trainers={
-            "Hugging Face's Trainer": (
-                "`save_only_model: true`: resumes from it without a word, with a fresh optimizer."
+            "Hugging Face's Trainer": "`save_only_model: true`: silently resumes from it, with a new optimizer.",
+            "Lightning": (
+                "`save_weights_only: true`, if no other ModelCheckpoint saves everything: stops with a KeyError."
             ),
-            "Lightning": "`save_weights_only: true`, where no other ModelCheckpoint saves all: stops with a KeyError.",
             "torchtitan": (
-                "`last_save_model_only`, on by default since 0.2: only the last save of a finished run is such a one, "
-                "and where the run is made longer it picks it and stops with a CheckpointException."
+                "`last_save_model_only`, on by default since 0.2: only the last save of a finished run is like "
+                "this; if the run is made longer, it chooses that one and stops with a CheckpointException."
             ),
         },
         to_do=(
-            "Switch it off for a training that may have to go on; else accept it:",
+            "Switch it off for a training that may have to continue; otherwise accept it:",
             "    ckpttool lint-config CONFIG --allow only-model-saved",
         ),
     )
@@ -187,14 +184,15 @@ class TrainersCode(metaclass=Rows):
         group="Rules about other trainers' configs",
         headline="Only the best saves are kept, not the newest",
         meaning=(
-            "What is saved, or kept, goes by a metric. A run that stops goes on from a save that may be long before."
+            "A metric decides what is saved or kept. A run that stops resumes from a save that may be much older."
         ),
-        evidence="By the config, and the trainers' code.",
+        evidence="From the config, and the trainers' code.",
         trainers={
-            "Hugging Face's Trainer": "`save_strategy: best` saves only where the metric was never better.",
+            "Hugging Face's Trainer": "`save_strategy: best` saves only if the metric is the best so far.",
             "Lightning": (
-                "ModelCheckpoint with `monitor` deletes the newest if it is not among the best. `save_last: true` does "
-                "not help: with 2.6 last.ckpt is written with the best alone (a run of 24 steps left one of step 8)."
+                "ModelCheckpoint with `monitor` deletes the newest if it is not among the best. `save_last: true` "
+                "does not help: with 2.6 last.ckpt is written only with the best (a run of 24 steps left one of "
+                "step 8)."
             ),
         },
         to_do=(
@@ -210,21 +208,20 @@ class TrainersCode(metaclass=Rows):
         "saves-nothing",
         weights=(NOTE, SUSPECT),
         group="Rules about other trainers' configs",
-        headline="No checkpoint will be saved at all",
-        meaning="A run that stops begins from scratch.",
-        evidence="By the config, and the trainers' code.",
+        headline="No checkpoint will be saved",
+        meaning="A run that stops starts from scratch.",
+        evidence="From the config, and the trainers' code.",
         trainers={
             "Hugging Face's Trainer": (
                 '`save_strategy: "no"`. Without quotes YAML makes it false, and Trainer stops with a ValueError.'
             ),
             "Lightning": "`enable_checkpointing: false`, or `save_top_k: 0` without `save_last`.",
             "torchtitan": (
-                "`enable`, which is off where it is not set; the command line can still switch it on, so this is a "
-                "note."
+                "`enable`, which is off by default; the command line can still switch it on, so this is a note."
             ),
         },
         to_do=(
-            "Switch it on; for a run that is meant so:",
+            "Switch it on; for a run that intends it:",
             "    ckpttool lint-config CONFIG --allow saves-nothing",
         ),
     )

@@ -12,19 +12,19 @@ class WatchCode(metaclass=Rows):
         "save-incomplete",
         weights=(UNKNOWN,),
         group="Preflight",
-        headline="A save was begun, is not whole and comes no further",
+        headline="A save was started, is incomplete and does not progress",
         meaning=(
-            "Files of some ranks are there and others are not, and nothing of the save has changed for longer than "
-            "patience lasts. Mostly a rank hangs, or its machine is gone, while the others wait for it."
+            "Files of some ranks exist and others do not, and nothing of the save has changed for longer than "
+            "--patience. Usually a rank hangs, or its machine is gone, while the others wait for it."
         ),
         evidence=(
-            "`ckpttool watch` saw the save begin. Patience is --patience, else three times what a save takes here, at "
-            "least ten minutes."
+            "`ckpttool watch` saw the save start. The limit is --patience, else three times the usual duration of "
+            "a save here, at least ten minutes."
         ),
         to_do=(
             (
-                "Look at the ranks that are named: the log of the one that hangs ends first. The newest whole "
-                "checkpoint meanwhile:"
+                "Check the named ranks: the log of the one that hangs ends first. The newest intact checkpoint "
+                "meanwhile:"
             ),
             "    ckpttool resolve DIR",
         ),
@@ -34,17 +34,20 @@ class WatchCode(metaclass=Rows):
         "save-overdue",
         weights=(SUSPECT,),
         group="Preflight",
-        headline="No checkpoint has come for much longer than usual",
+        headline="No checkpoint for much longer than usual",
         meaning=(
-            "A training that saves at a steady pace has not saved for three times as long. Mostly it hangs, or it has "
-            "ended; after a change of the interval it is nothing."
+            "A training that saves at regular intervals has not saved for three times as long. Usually it hangs, "
+            "or it has ended; after a change of the interval it means nothing."
         ),
         evidence=(
-            "By the middle one of the last eight intervals that `ckpttool watch` saw. It is told once, until the next "
-            "checkpoint comes."
+            "The median of the last eight intervals that `ckpttool watch` saw. It is reported once, until the next "
+            "checkpoint."
         ),
         to_do=(
-            "See whether the training still makes steps. If it does not, resume from the newest whole checkpoint:",
+            (
+                "Check whether the training still makes progress. If it does not, resume from the newest intact "
+                "checkpoint:"
+            ),
             "    ckpttool resolve DIR",
         ),
     )

@@ -14,20 +14,20 @@ class DeepSpeedCode(metaclass=Rows):
         group="Rules about other trainers' configs",
         headline="Every start goes back to the converted save",
         meaning=(
-            "`checkpoint.load_universal` is meant for the one start after `ds_to_universal.py`. Where it stays, the "
-            "saves made since then are passed over at every further start."
+            "`checkpoint.load_universal` is intended for the one start after `ds_to_universal.py`. If it stays, "
+            "every further start ignores the saves made since."
         ),
         evidence=(
-            "Read in DeepSpeed 0.19.8: without a tag it goes by `latest_universal`, which only the converter writes."
+            "From the code of DeepSpeed 0.19.8: without a tag it follows `latest_universal`, which only the "
+            "converter writes."
         ),
         trainers={
             "DeepSpeed": (
-                "Loads the converted save, without a word about newer ones; without that file it stops with a "
-                "ValueError."
+                "Loads the converted save, silently ignoring newer ones; without that file it stops with a ValueError."
             ),
         },
         to_do=(
-            "Set it to false once the first save after the conversion is whole:",
+            "Set it to false once the first save after the conversion is intact:",
             "    ckpttool resolve DIR",
         ),
     )

@@ -12,17 +12,17 @@ class HuggingFaceCode(metaclass=Rows):
         "base-elsewhere",
         weights=(NOTE,),
         group="Checkpoints",
-        headline="The save is an adapter, and its base model lies elsewhere",
+        headline="The checkpoint is an adapter, and its base model is elsewhere",
         meaning=(
-            "Adapter, optimizer and counters are there, the model that the adapter was trained on is not: the script "
-            "loads that from its own path. It must be the same, to the bit, and nothing here is compared with it."
+            "Adapter, optimizer and counters are present, but not the base model: the script loads it from its own "
+            "path. It must be the same, bit for bit, and nothing here is compared with it."
         ),
         evidence="The weights are an `adapter_model` file.",
         trainers={
             "Hugging Face's Trainer": "Loads the adapter onto whatever model the script built.",
         },
         to_do=(
-            "Keep the base model where the script looks for it, and seal it: it has no checksums of its own.",
+            "Keep the base model where the script expects it, and seal it, because it has no checksums:",
             "    ckpttool seal MODEL_DIR",
         ),
     )

@@ -13,16 +13,15 @@ class MegatronCode(metaclass=Rows):
         weights=(SUSPECT, UNKNOWN),
         check="launch",
         group="Records",
-        headline="The tracker makes the trainer load something else than it is told",
+        headline="The tracker makes the trainer load something else",
         meaning=(
-            "The plan names an iteration, and the tracker names another, `release`, or nothing that is one. What the "
-            "tracker says goes before the option, or beside it: Megatron-LM's legacy saves with a distributed "
-            "optimizer take the moments from the iteration of the tracker and the weights from the one that is named, "
-            "without an error."
+            "The plan names an iteration, and the tracker names another, `release`, or none. The tracker overrides "
+            "the option or acts beside it: for legacy saves with a distributed optimizer, Megatron-LM loads the "
+            "moments from the tracker's iteration and the weights from the named one, without an error."
         ),
         evidence="The tracker is read as the trainer reads it, and compared with the checkpoint of the plan.",
         to_do=(
-            "Let the tracker name the checkpoint that is to be loaded:",
+            "Point the tracker at the checkpoint to load:",
             "    ckpttool repair-meta DIR --checkpoint NAME --apply",
         ),
     )

@@ -13,44 +13,44 @@ class MindFormersCode(metaclass=Rows):
         weights=(NOTE, DAMAGE),
         verdict="missing",
         group="Checkpoints",
-        headline="A shard's name spells its numbers otherwise",
+        headline="A shard's name writes its numbers in another way",
         meaning=(
-            "20_2 and 020_2 are one save to a reader and two names to MindFormers, which writes no leading zeros and "
-            "gives the first run no suffix. Somebody renamed the file."
+            "20_2 and 020_2 mean the same checkpoint to a reader, but are two names to MindFormers, which writes "
+            "no leading zeros and no suffix for the first run. The file was renamed."
         ),
         evidence=(
-            "The name, and what it would be with its numbers as MindFormers writes them. It is damage where the rank "
-            "has no file of that name; a further file beside it is a note."
+            "The name is compared with the name that MindFormers would write. It is damage if the rank has no file "
+            "of that name; an additional file is a note."
         ),
         trainers={
             "MindFormers": (
-                "With a name in `resume_training` every rank looks for just that name: the rank that has the other "
-                "spelling stops with FileNotFoundError."
+                "With a name in `resume_training` every rank looks for exactly that name: the rank with the other "
+                "one stops with FileNotFoundError."
             ),
         },
-        to_do=("Rename it to what the message says.",),
+        to_do=("Rename it as the message says.",),
     )
 
     EXTRA_SAFETENSORS = Row(
         "extra-safetensors",
         weights=(SUSPECT,),
         group="Checkpoints",
-        headline="A further safetensors file in a single card's checkpoint",
+        headline="An additional safetensors file in a single card's checkpoint",
         meaning=(
-            "One card writes no metadata.json into its iteration_N/ folder. So nothing says which files belong to the "
-            "checkpoint, and every *.safetensors in the folder counts, whatever its name."
+            "A single card writes no metadata.json into its iteration_N/ folder. Nothing lists the files of the "
+            "checkpoint, so every *.safetensors in the folder counts, whatever its name."
         ),
         evidence=(
-            "Whatever is named *.safetensors beside PREFIX-model-0000000-0000001 and PREFIX-opt-0000000-0000001; names "
-            "that begin with a dot do not count."
+            "Any *.safetensors beside PREFIX-model-0000000-0000001 and PREFIX-opt-0000000-0000001; names that "
+            "begin with a dot do not count."
         ),
         trainers={
             "MindFormers": (
-                "Reads all of them as one checkpoint; where two hold the same parameter it stops: `Duplicate "
+                "Reads all of them as one checkpoint; if two contain the same parameter it stops: `Duplicate "
                 "parameter_name found` (run with 2.1.0; 1.7 to 1.9 have the same code)."
             ),
         },
-        to_do=("Move the file out of the folder. Nothing is wrong with the checkpoint itself.",),
+        to_do=("Move the file out of the folder. The checkpoint itself is fine.",),
     )
 
     EPOCH_DISAGREES = Row(
@@ -58,13 +58,13 @@ class MindFormersCode(metaclass=Rows):
         weights=(DAMAGE,),
         group="Checkpoints",
         headline="Ranks of one checkpoint were saved in different epochs",
-        meaning="epoch_num inside one rank's file differs from the other ranks': an older file under a newer name.",
-        evidence="epoch_num is read from inside every rank's file; the value that most ranks have counts.",
+        meaning="epoch_num in one rank's file differs from the other ranks: an older file under a newer name.",
+        evidence="epoch_num is read from every rank's file; the majority counts.",
         trainers={
-            "MindFormers": "Never compares; every rank goes on from its own counter (up to 1.7: from rank 0's).",
+            "MindFormers": "Never compares; every rank continues from its own counter (up to 1.7: from rank 0's).",
         },
         to_do=(
-            "Do not resume from it. What else there is:",
+            "Do not resume from it. Choose another checkpoint:",
             "    ckpttool resolve DIR",
         ),
     )
@@ -73,18 +73,18 @@ class MindFormersCode(metaclass=Rows):
         "meta-ahead",
         weights=(NOTE,),
         group="Records",
-        headline="meta.json names a file that is not there",
+        headline="meta.json names a missing file",
         meaning=(
-            "meta.json is newer than the newest shard: the shard was pruned or lost, most often in a power cut seconds "
-            "after the save."
+            "meta.json is newer than the newest shard: the shard was pruned or lost, most often in a power failure "
+            "seconds after the save."
         ),
-        evidence="The name in meta.json is looked for beside it.",
+        evidence="The name in meta.json is looked up beside it.",
         trainers={
             "MindFormers": (
-                "Takes the lowest step of all meta.json as an upper limit, so it may still find an older one."
+                "Uses the lowest step of all meta.json as an upper limit, so it may still find an older one."
             ),
         },
-        to_do=("Nothing to repair: ckpttool goes by the shards, and `ckpttool launch` names the file itself.",),
+        to_do=("Nothing to repair: ckpttool uses the shards, and `ckpttool launch` names the file itself.",),
     )
 
     META_BEHIND = Row(
@@ -93,14 +93,14 @@ class MindFormersCode(metaclass=Rows):
         group="Records",
         headline="meta.json is older than the newest shard",
         meaning=(
-            "With async_save the last save of a run never reaches meta.json; also a save while an exception unwound "
-            "does not. The newer shards may be perfectly whole."
+            "With async_save the last save of a run never reaches meta.json; neither does a save during an "
+            "exception. The newer shards may be intact."
         ),
         evidence="The shard that meta.json names is compared with the newest one, by the true step inside.",
         trainers={
-            "MindFormers": "Resumes from the older step and does the steps since then again.",
+            "MindFormers": "Resumes from the older step and repeats the steps since.",
         },
-        to_do=("Nothing to repair: ckpttool goes by the shards, and `ckpttool launch` names the file itself.",),
+        to_do=("Nothing to repair: ckpttool uses the shards, and `ckpttool launch` names the file itself.",),
     )
 
     META_MISSING = Row(
@@ -108,41 +108,41 @@ class MindFormersCode(metaclass=Rows):
         weights=(NOTE,),
         group="Records",
         headline="A rank has no meta.json",
-        meaning="The trainer writes one after each save. It may never have been written, or not been copied.",
+        meaning="The trainer writes one after each save. It was never written, or not copied.",
         evidence="It is not in the rank's folder.",
         trainers={
             "MindFormers": (
-                "Uses the other ranks' meta.json. Where no rank has one it goes by file times; for safetensors 1.6 to "
+                "Uses the meta.json of other ranks. If no rank has one it uses file times; for safetensors 1.6 to "
                 "2.1 stop with a TypeError instead."
             ),
         },
-        to_do=("Nothing to repair: ckpttool goes by the shards, and `ckpttool launch` names the file itself.",),
+        to_do=("Nothing to repair: ckpttool uses the shards, and `ckpttool launch` names the file itself.",),
     )
 
     META_DISAGREES = Row(
         "meta-disagrees",
         weights=(NOTE,),
         group="Records",
-        headline="Ranks' meta.json disagree, or one disagrees with itself",
+        headline="The ranks' meta.json disagree, or one contradicts itself",
         meaning=(
-            "Some ranks recorded an earlier save as their last than others, or a record names a file of another save "
-            "than its own numbers say. A rank died, or files were copied."
+            "Some ranks recorded an earlier save as their last than others, or a record names a file of another "
+            "save than its own numbers. A rank died, or files were copied."
         ),
-        evidence="All ranks' records are compared with one another, and each with the file name that it holds.",
+        evidence="The records of all ranks are compared with each other, and each with the file name in it.",
         trainers={
-            "MindFormers": "Takes the lowest epoch and step of all ranks.",
+            "MindFormers": "Uses the lowest epoch and step of all ranks.",
         },
-        to_do=("Nothing to repair: ckpttool goes by the shards, and `ckpttool launch` names the file itself.",),
+        to_do=("Nothing to repair: ckpttool uses the shards, and `ckpttool launch` names the file itself.",),
     )
 
     BREAKPOINT_FILE = Row(
         "breakpoint-file",
         weights=(NOTE,),
         group="Files",
-        headline="Saved while an exception unwound: no checkpoint",
+        headline="Saved during an exception: not a checkpoint",
         meaning=(
-            "exception_save leaves a *_breakpoint.ckpt. It holds the step within the epoch where the global step "
-            "belongs, and only some ranks may have one."
+            "exception_save leaves a *_breakpoint.ckpt. It contains the step within the epoch instead of the "
+            "global step, and only some ranks may have one."
         ),
         evidence="The name ends in _breakpoint.ckpt.",
         trainers={
@@ -150,20 +150,20 @@ class MindFormersCode(metaclass=Rows):
                 "One such file in any rank's folder makes the whole resume fail ('Can't match epoch and step')."
             ),
         },
-        to_do=("Move it away if MindFormers is to resume by itself; a launch config does not mind.",),
+        to_do=("Move it away if MindFormers is to resume on its own; a launch config is not affected.",),
     )
 
     TRAINER_KEY_REFUSED = Row(
         "trainer-key-refused",
         weights=(SUSPECT,),
         group="Settings",
-        headline="A key under `trainer:` that stops every start",
+        headline="A key under `trainer:` stops every start",
         meaning=(
-            "Nothing is trained while it stands there, whatever its value. The documentation shows `data_skip_steps` "
-            "and `ignore_data_skip` under `trainer:`, and `ckpttool launch` used to write them there, too. A class of "
-            "your own, named by `auto_register`, may take other keys and is not judged."
+            "Nothing is trained while it is there, whatever its value. The documentation shows `data_skip_steps` "
+            "and `ignore_data_skip` under `trainer:`, and `ckpttool launch` used to write them there too. A custom "
+            "class, named by `auto_register`, may take other keys and is not judged."
         ),
-        evidence="The code of 1.3.2 to 2.1.0, and a start of each: all trainer classes take `model_name` alone.",
+        evidence="The code of 1.3.2 to 2.1.0, and a start of each: all trainer classes take only `model_name`.",
         trainers={
             "MindFormers": (
                 "Passes every key but `type` to the trainer's class: TypeError: "
@@ -181,21 +181,21 @@ class MindFormersCode(metaclass=Rows):
         weights=(SUSPECT, UNKNOWN),
         check="launch",
         group="Settings",
-        headline="Streaming data lack the state from which they would go on",
+        headline="The state of streaming data is missing",
         meaning=(
-            "With `streaming: True` the data loader keeps its position in files of its own. Those of the checkpoint's "
-            "step are missing or torn on some rank. Unknown where nobody can tell: the folder is named relative to "
-            "another one, or the config does not tell which ranks read data."
+            "With `streaming: True` the data loader keeps its position in its own files. Those of the checkpoint's "
+            "step are missing or damaged on some rank. Unknown if the folder is relative to another one, or if the "
+            "config does not say which ranks read data."
         ),
         evidence=(
-            "`dataset_state_dir/step_N/dataset_state_rankR.json` of each rank that reads data; N is the step at which "
-            "MindFormers resumes. Later files prove no step, for the data are fetched ahead."
+            "`dataset_state_dir/step_N/dataset_state_rankR.json` of each rank that reads data; N is the step at "
+            "which MindFormers resumes. Later files prove no step, because data is fetched ahead."
         ),
         trainers={
-            "MindFormers": "1.8 and later stop at the first batch: FileNotFoundError, Dataset state file not found.",
+            "MindFormers": ("1.8 and later stop at the first batch: FileNotFoundError, Dataset state file not found."),
         },
         to_do=(
-            "Restore the files, or take a checkpoint that has them:",
+            "Restore the files, or use a checkpoint that has them:",
             "    ckpttool resolve DIR --checkpoint NAME",
         ),
     )
@@ -205,19 +205,19 @@ class MindFormersCode(metaclass=Rows):
         weights=(SUSPECT,),
         check="launch",
         group="Settings",
-        headline="Streaming data cannot start where it was asked",
+        headline="Streaming data cannot start at the requested position",
         meaning=(
-            "Streaming data go on where the state files of the checkpoint's step say. A new data set, a changed batch "
-            "size or a way around a spike cannot move them: the loader goes on at the old place, repeats a sample for "
-            "ever, or stops."
+            "Streaming data resumes where the state files of the checkpoint's step say. A new data set, a changed "
+            "batch size or a way around a spike cannot move it: the loader continues at the old position, repeats "
+            "a sample forever, or stops."
         ),
-        evidence="The config's `train_dataset.data_loader` against what was asked; run with the real loader.",
+        evidence="The config's `train_dataset.data_loader` is compared with the request; run with the real loader.",
         trainers={
             "MindFormers": (
                 "Loads the state of its own step number, whatever `data_skip_steps` and `ignore_data_skip` say."
             ),
         },
-        to_do=("Leave the option out, or start a new training from the weights alone.",),
+        to_do=("Omit the option, or start a new training from only the weights.",),
     )
 
     PREFIX_DIFFERS = Row(
@@ -225,21 +225,21 @@ class MindFormersCode(metaclass=Rows):
         weights=(SUSPECT,),
         check="launch",
         group="Settings",
-        headline="The config saves under another prefix than the checkpoint has",
+        headline="The config saves under another prefix than the checkpoint",
         meaning=(
-            "The next save begins a second training in the folder, by its file names: neither its `_1`, `_2` nor its "
-            "steps go on from what is there, and what shares a folder has to be told apart with --prefix ever after. "
-            "Often the config is another training's."
+            "By its file names, the next save starts a second training in the folder: its `_1`, `_2` and its steps "
+            "do not continue the present ones, and from then on --prefix is needed to tell them apart. Often the "
+            "config belongs to another training."
         ),
         evidence=(
-            "`prefix` of the CheckpointMonitor callback, or of the `checkpoint:` section, and what precedes `_rank_N` "
-            "(`-model-` in the newer layout) in the file names."
+            "`prefix` of the CheckpointMonitor callback, or of the `checkpoint:` section, is compared with the "
+            "file names before `_rank_N` (`-model-` in the newer layout)."
         ),
         trainers={
-            "MindFormers": "Loads what it is told to load, whatever the prefix, and saves under the config's.",
+            "MindFormers": ("Loads what it is configured to load, whatever the prefix, and saves under the config's."),
         },
         to_do=(
-            "Write the prefix that the message names; where the change is meant, accept it:",
+            "Write the prefix from the message; if the change is intended, accept it:",
             "    ckpttool preflight DIR --config BASE.yaml --allow prefix-differs",
         ),
     )
@@ -252,15 +252,18 @@ class MindFormersCode(metaclass=Rows):
         headline="MindFormers will not scale a step counter exactly",
         meaning=(
             "After a change of the global batch size it multiplies counters by a floating-point ratio, or (newer "
-            "layout, the optimizer's step) not at all. A note where only labels are off; suspect where the learning "
-            "rate is."
+            "layout, the optimizer's step) not at all. A note if only labels are off; suspect if the learning rate "
+            "is."
         ),
-        evidence="The same arithmetic (float32 in the rank_N layout, float64 in the newer one) against whole numbers.",
+        evidence=(
+            "The same arithmetic (float32 in the rank_N layout, float64 in the newer one) is compared with whole "
+            "numbers."
+        ),
         trainers={
             "MindFormers": "27 steps from batches of 56 to 12 become 125 instead of 126.",
         },
         to_do=(
-            "The data are safe: data_skip_steps is exact. Sizes at which all is exact:",
+            "The data is safe: data_skip_steps is exact. For sizes at which everything is exact:",
             "    ckpttool scale-skip DIR --new-gbs N",
         ),
     )
@@ -270,25 +273,25 @@ class MindFormersCode(metaclass=Rows):
         weights=(SUSPECT, UNKNOWN),
         check="launch",
         group="Settings",
-        headline="Other data sinks than in the run that saved, or none",
+        headline="Data sinking differs from the run that saved",
         meaning=(
-            "With data sinking the checkpoint counts sinks, not steps; without, it counts epochs. With another sink "
-            "size, or where sinks were switched on or off, the same number means another number of steps, and the "
-            "training ends too early, or plans more than the data hold. With `sink_size: -1` each sink is the whole "
-            "data set, so that from a save within an epoch the batches of that epoch are trained again."
+            "With data sinking the checkpoint counts sinks, not steps; without, it counts epochs. With another "
+            "sink size, or if sinking was switched on or off, the same number means another number of steps, and "
+            "the training ends too early, or plans more than the data has. With `sink_size: -1` each sink is the "
+            "complete data set, so after a save within an epoch the batches of that epoch are trained again."
         ),
         evidence=(
-            "The old size is step_num / epoch_num inside the checkpoint, where that is the same in all saves of the "
-            "run and in their names; else there were no sinks. The new one is in the config or --sink-size."
+            "The old size is step_num / epoch_num inside the checkpoint, if that is equal in all saves of the run "
+            "and in their names; otherwise there was no sinking. The new one is in the config or --sink-size."
         ),
         trainers={
             "MindFormers": (
-                "2 to 4 at step 40 of 200 trains 120 more steps instead of 160. Sinks of 2 switched on at step 27 of "
-                '80 plan 23 steps too many: "Exception thrown from dataset pipeline" at the end of the data, exit 1, '
-                "no last save."
+                "2 to 4 at step 40 of 200 trains 120 more steps instead of 160. Sinks of 2 switched on at step 27 "
+                'of 80 plan 23 steps too many: "Exception thrown from dataset pipeline" at the end of the data, '
+                "exit 1, no last save."
             ),
         },
-        to_do=("Keep runner_config.sink_mode and sink_size as they were, or correct runner_config.epochs.",),
+        to_do=("Keep runner_config.sink_mode and sink_size unchanged, or correct runner_config.epochs.",),
     )
 
     EPOCH_COUNTER_SHIFTS = Row(
@@ -296,14 +299,14 @@ class MindFormersCode(metaclass=Rows):
         weights=(NOTE, SUSPECT),
         check="launch",
         group="Settings",
-        headline="MindFormers will be wrong about the epoch",
+        headline="MindFormers will resume in the wrong epoch",
         meaning=(
-            "After a change of the global batch size its counters of steps and of epochs (or sinks) no longer agree. A "
-            "note where less than a sink is at stake, suspect where a whole epoch would be skipped."
+            "After a change of the global batch size its counters of steps and of epochs (or sinks) no longer "
+            "agree. A note if less than a sink is affected, suspect if a complete epoch would be skipped."
         ),
         evidence="Both counters are computed as MindFormers does, and compared.",
         trainers={
-            "MindFormers": "Takes a step that rounds to the end of an epoch for a finished epoch.",
+            "MindFormers": "Treats a step that rounds to the end of an epoch as a completed epoch.",
         },
         to_do=("Choose a batch size at which both agree (the message names one), or raise runner_config.epochs.",),
     )
@@ -315,22 +318,22 @@ class MindFormersCode(metaclass=Rows):
         group="Starts",
         headline="A .ckpt beside the rank folders would be loaded instead",
         meaning=(
-            "Somebody put weights (a best.ckpt, a merged file, a strategy file) into the folder that load_checkpoint "
-            "names. Where the chosen checkpoint is of safetensors files, nothing is wrong."
+            "There are weights (a best.ckpt, a merged file, a strategy file) in the folder that load_checkpoint "
+            "names. If the chosen checkpoint consists of safetensors files, nothing is wrong."
         ),
         evidence=(
-            "The names in the folder. Run with 1.3.2, 1.6.0, 1.8.0 and 2.1.0: all tensors were those of the further "
-            "file, the data at the step of the one that resume_training named, exit 0."
+            "The names in the folder. Run with 1.3.2, 1.6.0, 1.8.0 and 2.1.0: all tensors came from the additional "
+            "file, the data position from the file that resume_training named, exit 0."
         ),
         trainers={
             "MindFormers": (
-                "Asks first whether the folder itself holds any name that ends in .ckpt; then it loads all of those "
-                "into every rank, and takes only step, epoch and loss scale from the named file. A folder or a dead "
-                "link of such a name stops it. With `auto_trans_ckpt: True` it takes the rank folders."
+                "First checks whether the folder itself has any name that ends in .ckpt; then it loads all of "
+                "those into every rank, and uses only step, epoch and loss scale from the named file. A folder or "
+                "a dangling link of such a name stops it. With `auto_trans_ckpt: True` it uses the rank folders."
             ),
         },
         to_do=(
-            "Move it to where no training looks:",
+            "Move it to a folder that no training reads:",
             "    mv output/checkpoint/best.ckpt output/",
         ),
     )
@@ -340,20 +343,20 @@ class MindFormersCode(metaclass=Rows):
         weights=(SUSPECT,),
         check="launch",
         group="Starts",
-        headline="The files' prefix holds a rank",
+        headline="The files' prefix contains a rank",
         meaning=(
-            "In `my_rank_7_model_rank_0-15_2.ckpt` the first rank is a part of the prefix, but MindFormers takes it "
-            "for the file's, and replaces it by each rank's own number."
+            "In `my_rank_7_model_rank_0-15_2.ckpt` the first rank is a part of the prefix, but MindFormers treats "
+            "it as the file's, and replaces it by each rank's own number."
         ),
-        evidence="The name that MindFormers makes of rank 0's file is compared with the file that each rank has.",
+        evidence=("The name that MindFormers derives from rank 0's file is compared with the file that each rank has."),
         trainers={
             "MindFormers": (
-                "Looks for `my_rank_1_model_rank_0-15_2.ckpt` on rank 1 and stops with FileNotFoundError. Saves under "
-                "such a prefix are refused from 1.7 on."
+                "Looks for `my_rank_1_model_rank_0-15_2.ckpt` on rank 1 and stops with FileNotFoundError. Saves "
+                "under such a prefix are refused from 1.7 on."
             ),
         },
         to_do=(
-            "Rename the files, here from my_rank_7_model to my_model, and meta.json after them:",
+            "Rename the files, here from my_rank_7_model to my_model, and update meta.json:",
             "    for f in output/checkpoint/rank_*/my_rank_7_model_*; do",
             '      mv "$f" "${f%/*}/my_model_${f##*/my_rank_7_model_}"',
             "    done",
@@ -366,23 +369,24 @@ class MindFormersCode(metaclass=Rows):
         weights=(NOTE, SUSPECT),
         check="launch",
         group="Starts",
-        headline="The checkpoint holds no optimizer state",
+        headline="The checkpoint contains no optimizer state",
         meaning=(
-            "An iteration of the newer layout has model shards alone. With `no_save_optim: True` (or `save_optimizer: "
-            "False`) that is meant; else the files got lost, and nothing else in the tree shows it."
+            "An iteration of the newer layout has only model shards. With `no_save_optim: True` (or "
+            "`save_optimizer: False`) that is intended; otherwise the files were lost, and nothing else in the "
+            "tree shows it."
         ),
         evidence=(
-            "No file of the checkpoint is named PREFIX-opt-…, and its record, where it has one, names none. A note "
-            "where the config says no_save_optim or no_load_optim."
+            "No file of the checkpoint is named PREFIX-opt-…, and its record, if it has one, lists none. A note if "
+            "the config has no_save_optim or no_load_optim."
         ),
         trainers={
             "MindFormers": (
-                "Loads the weights and goes on at their step; the optimizer's moments stay as they were initialised, "
-                "at zero (run with 2.1.0 on one card)."
+                "Loads the weights and continues at their step; the optimizer's moments keep their initial value, "
+                "zero (run with 2.1.0 on one card)."
             ),
         },
         to_do=(
-            "Restore the -opt- files, or take it as it is:",
+            "Restore the -opt- files, or accept it:",
             "    ckpttool preflight --allow optimizer-missing …",
         ),
     )
@@ -392,20 +396,22 @@ class MindFormersCode(metaclass=Rows):
         weights=(SUSPECT,),
         check="launch",
         group="Starts",
-        headline="A sign in the path of safetensors files makes it a pattern",
+        headline="A character in the path of safetensors files makes it a pattern",
         meaning=(
-            "The training would start, and not from this checkpoint. Files in the format ckpt are opened by their name "
-            "and are not affected."
+            "The training would start, but not from this checkpoint. Files in the format ckpt are opened by their "
+            "name and are not affected."
         ),
-        evidence="The absolute path that a launch config would name, and the code of 1.6.0 to 2.1.0; run with 2.1.0.",
+        evidence=(
+            "The absolute path that a launch config would contain, and the code of 1.6.0 to 2.1.0; run with 2.1.0."
+        ),
         trainers={
             "MindFormers": (
-                "Passes the path to `glob`: `run[1]/` stands for `run1/`. Where that finds nothing, nothing is loaded "
-                "and nothing is said: it trains from random weights, at the data position of the checkpoint."
+                "Passes the path to `glob`: `run[1]/` matches `run1/`. If nothing matches, it silently loads "
+                "nothing and trains from random weights, at the data position of the checkpoint."
             ),
         },
         to_do=(
-            "Rename the folder, or go through a link:",
+            "Rename the folder, or use a link:",
             "    ln -s 'run[1]/output' output",
             "    ckpttool launch output",
         ),
@@ -418,15 +424,15 @@ class MindFormersCode(metaclass=Rows):
         group="Starts",
         headline="One device cannot load safetensors from rank folders",
         meaning=(
-            "A training without `use_parallel: True` can save such files but not resume from them, neither by the "
-            "folder nor by the file. In the format ckpt, and in the newer layout, it can."
+            "A training without `use_parallel: True` can save such files but not resume from them, neither by "
+            "folder nor by file. In the format ckpt, and in the newer layout, it can."
         ),
         evidence="The config, the layout and the code of 1.6.0 to 2.1.0; run with 1.8.0 and 2.1.0.",
         trainers={
             "MindFormers": "ValueError: when input checkpoint file is rank dir, Please set use_parallel: True",
         },
         to_do=(
-            "Convert the shards into the format ckpt, and resume from there:",
+            "Convert the shards to the format ckpt, and resume from there:",
             "    mkdir converted",
             "    python -c \"import mindspore as ms; ms.safetensors_to_ckpt('output/checkpoint', 'converted')\"",
             "    ckpttool preflight converted --config BASE.yaml",
@@ -438,23 +444,23 @@ class MindFormersCode(metaclass=Rows):
         weights=(SUSPECT,),
         check="launch",
         group="Starts",
-        headline="With MS_ENABLE_TFT MindFormers takes the newest file instead of the named one",
+        headline="With MS_ENABLE_TFT MindFormers loads the newest file instead of the named one",
         meaning=(
-            "Fault tolerance (TTP, UCE, ARF or HCCE in MS_ENABLE_TFT) is meant for a restart after its own save. "
-            "Whatever else is resumed from, the checkpoint that was chosen here is not looked for."
+            "Fault tolerance (TTP, UCE, ARF or HCCE in MS_ENABLE_TFT) is designed for a restart after its own "
+            "save. For any other resume, the chosen checkpoint is not looked for."
         ),
         evidence=(
-            "The environment of this ckpttool, the config, and the code of 1.6.0 to 2.1.0; the function was run with "
-            "2.1.0. Start ckpttool with the environment of the training."
+            "The environment of this ckpttool, the config, and the code of 1.6.0 to 2.1.0; the function was run "
+            "with 2.1.0. Start ckpttool with the environment of the training."
         ),
         trainers={
             "MindFormers": (
-                "Ignores resume_training and asks every rank's folder for its last file; the newest modification time "
-                "wins, whole or not."
+                "Ignores resume_training and uses the last file of every rank's folder; the newest modification "
+                "time wins, intact or not."
             ),
         },
         to_do=(
-            "Start this once without it:",
+            "Start once without it:",
             "    unset MS_ENABLE_TFT",
         ),
     )
@@ -464,19 +470,19 @@ class MindFormersCode(metaclass=Rows):
         weights=(SUSPECT,),
         check="launch",
         group="Starts",
-        headline="Data-parallel mode cannot load what was saved with remove_redundancy",
+        headline="Data-parallel mode cannot load a checkpoint saved with remove_redundancy",
         meaning=(
-            "Each rank's file holds a part of the tensors. To spread them again MindSpore needs the layout of a "
-            "compiled network, and outside of (semi-)automatic parallelism none is compiled."
+            "Each rank's file has a part of the tensors. To redistribute them MindSpore needs the layout of a "
+            "compiled network, and outside (semi-)automatic parallelism none is compiled."
         ),
-        evidence="The file's own `remove_redundancy`; where it says nothing, and for ckpt, the config's. Run.",
+        evidence="The file's own `remove_redundancy`; if it has none, and for ckpt, the config's. Run.",
         trainers={
             "MindFormers": (
                 "ValueError: When loading a parameter dict that has removed redundancy, the network should be compiled."
             ),
         },
         to_do=(
-            "Resume from a checkpoint that was saved without, and save without:",
+            "Resume from a checkpoint that was saved without it, and save without it:",
             "    ckpttool preflight DIR --config BASE.yaml --checkpoint NAME",
         ),
     )
@@ -487,15 +493,15 @@ class MindFormersCode(metaclass=Rows):
         check="launch",
         group="Starts",
         headline="More batches are skipped than all epochs have",
-        meaning="The data position lies behind the end of the data, often after a skip around a spike near the end.",
+        meaning="The data position is after the end of the data, often after a skip around a spike near the end.",
         evidence=(
-            "The plan's data_skip_steps, the config's epochs, and the batches of an epoch as for training-complete. "
+            "The plan's data_skip_steps, the config's epochs, and the batches per epoch as for training-complete. "
             "Run with 2.1.0."
         ),
         trainers={
             "MindFormers": "Fails before the first step: reset step must be less than dataset_size * num_epochs.",
         },
-        to_do=("Skip less, or raise runner_config.epochs to what the message says.",),
+        to_do=("Skip less, or raise runner_config.epochs to the number in the message.",),
     )
 
     DATA_END_EARLY = Row(
@@ -503,20 +509,21 @@ class MindFormersCode(metaclass=Rows):
         weights=(NOTE,),
         check="launch",
         group="Starts",
-        headline="The data end before the steps that MindFormers plans",
+        headline="The data ends before the planned steps",
         meaning=(
-            "After a skip around a spike the data are ahead of the steps, or the data set has shrunk. All is trained "
-            "as it should be until the data end."
+            "After a skip around a spike the data is ahead of the steps, or the data set has shrunk. The training "
+            "is correct until the data ends."
         ),
         evidence="Both are counted as MindFormers counts them, and were compared with runs of 2.1.0.",
         trainers={
             "MindFormers": (
-                "Plans by the step, not by the data. At their end: Exception thrown from dataset pipeline, exit 1, and "
-                "what was trained since the last save is lost. With other epochs both ends move together."
+                "Plans by the step, not by the data. At the end of the data: Exception thrown from dataset "
+                "pipeline, exit 1, and the training since the last save is lost. Other epochs move both ends "
+                "together."
             ),
         },
         to_do=(
-            "End it one step before, in good order, by a callback in BASE.yaml with the number of the message:",
+            "End it one step before, cleanly, by a callback in BASE.yaml with the number in the message:",
             "    callbacks: [..., {type: TrainCallBack, stop_step: N}]",
         ),
     )
@@ -526,23 +533,23 @@ class MindFormersCode(metaclass=Rows):
         weights=(NOTE,),
         check="launch",
         group="Starts",
-        headline="The run will end at another step than it would have",
+        headline="The run will end at another step than before",
         meaning=(
-            "A run without sinks does not train the steps that are left but whole epochs. It ends elsewhere if the "
-            "data begin anew, or elsewhere, in the middle of an epoch, and if the data set has grown or shrunk since "
-            "the first epoch: from step 50 of 80, with 20 batches an epoch that became 30, it ends at step 90 of 120. "
-            "The new size is known only if the config tells it (Megatron's `sizes`); else the message says for which "
-            "size the end is right."
+            "A run without sinks does not train the remaining steps but complete epochs. It ends elsewhere if the "
+            "data restarts, or resumes elsewhere, in the middle of an epoch, and if the data set has grown or "
+            "shrunk since the first epoch: from step 50 of 80, with 20 batches per epoch that became 30, it ends "
+            "at step 90 of 120. The new size is known only if the config gives it (Megatron's `sizes`); otherwise "
+            "the message says for which size the end is right."
         ),
         evidence="Steps and data are counted as MindFormers counts them, and were compared with runs of 2.1.0.",
         trainers={
             "MindFormers": (
-                "Trains (epochs - epochs done) whole epochs: 60 steps from step 27 of 80. The learning rate stays "
-                "where its schedule ends."
+                "Trains (epochs - completed epochs) complete epochs: 60 steps from step 27 of 80. The learning "
+                "rate stays at the end of its schedule."
             ),
         },
         to_do=(
-            "End it where it should, by a callback in BASE.yaml with the number of the message:",
+            "End it at the right step, by a callback in BASE.yaml with the number in the message:",
             "    callbacks: [..., {type: TrainCallBack, stop_step: N}]",
         ),
     )
@@ -552,19 +559,20 @@ class MindFormersCode(metaclass=Rows):
         weights=(SUSPECT,),
         check="launch",
         group="Starts",
-        headline="Re-slicing .ckpt files takes another one than the named",
+        headline="Resharding .ckpt files loads another one than the named",
         meaning=(
-            "With `auto_trans_ckpt: True` the weights would be those of another save, while step, epoch and data "
-            "position are those of the named one. Safetensors are re-sliced by the named file's label: not affected."
+            "With `auto_trans_ckpt: True` the weights would come from another save, while step, epoch and data "
+            "position come from the named one. Safetensors are resharded by the named file's label and not "
+            "affected."
         ),
         evidence=(
-            "The names in the ranks' folders, the config, and the code of MindFormers 1.3.2 to 2.1.0 and of MindSpore "
-            "2.7.2 and 2.10.0. Names are compared as text: -5_2 comes after -15_2."
+            "The names in the ranks' folders, the config, and the code of MindFormers 1.3.2 to 2.1.0 and of "
+            "MindSpore 2.7.2 and 2.10.0. Names are compared as text: -5_2 comes after -15_2."
         ),
         trainers={
             "MindFormers": (
-                "Hands the folder to mindspore.transform_checkpoints, which takes the last name of each rank's folder; "
-                "with transform_process_num or transform_by_rank the newest modification time."
+                "Passes the folder to mindspore.transform_checkpoints, which uses the last name of each rank's "
+                "folder; with transform_process_num or transform_by_rank the newest modification time."
             ),
         },
         to_do=(
@@ -578,19 +586,19 @@ class MindFormersCode(metaclass=Rows):
         weights=(SUSPECT,),
         check="launch",
         group="Starts",
-        headline="Re-slicing .ckpt files ends on what lies beside the rank folders",
+        headline="Resharding .ckpt files stops at a name beside the rank folders",
         meaning=(
-            "With `auto_trans_ckpt: True` the start ends. Without it, and with safetensors, such names do no harm."
+            "With `auto_trans_ckpt: True` the start ends. Without it, and with safetensors, such names are harmless."
         ),
         evidence="The names beside the ranks' folders, the config, and the code of MindFormers 1.3.2 to 2.1.0.",
         trainers={
             "MindFormers": (
-                "Lists rank_*, makes a number of what follows the last _ of each name, which ends in a ValueError for "
-                "rank_0_bak, and wants these to be 0, 1, 2 and so on, else: The rank_4 folder was not found."
+                "Lists rank_*, converts the text after the last _ of each name to a number, which is a ValueError "
+                "for rank_0_bak, and expects 0, 1, 2 and so on, otherwise: The rank_4 folder was not found."
             ),
         },
         to_do=(
-            "Move what is no rank's folder elsewhere:",
+            "Move anything that is not a rank's folder elsewhere:",
             "    mv output/checkpoint/rank_0_bak output/",
         ),
     )
@@ -601,14 +609,12 @@ class MindFormersCode(metaclass=Rows):
         group="Rules about configs",
         headline="The config compiles, writes strategy files and trains nothing",
         meaning=(
-            "`only_save_strategy: True` is meant for preparing a change of the parallel sizes. A job with it ends "
-            "after minutes with exit code 0 and looks like a success."
+            "`only_save_strategy: True` prepares a change of the parallel sizes. A job with it ends after minutes "
+            "with exit code 0 and looks like a success."
         ),
-        evidence=(
-            "The settings are compared with what the code of MindFormers 1.6 to 2.1 does with them; the line is given."
-        ),
+        evidence="The settings are compared with the code of MindFormers 1.6 to 2.1; the line is given.",
         trainers={
-            "MindFormers": "Leaves with exit code 0; in the newer layout it stops with a ValueError.",
+            "MindFormers": "Exits with code 0; in the newer layout it stops with a ValueError.",
         },
         to_do=(
             "Write `only_save_strategy: False`, then:",
@@ -621,15 +627,15 @@ class MindFormersCode(metaclass=Rows):
         weights=(SUSPECT,),
         group="Rules about configs",
         headline="There are fewer micro batches than pipeline stages",
-        meaning="Each stage needs a micro batch to work on; MindSpore accepts no fewer.",
-        evidence="`micro_batch_num` is compared with `pipeline_stage`, where automatic parallelism counts them.",
+        meaning="Each stage needs a micro batch; MindSpore accepts no fewer.",
+        evidence="`micro_batch_num` is compared with `pipeline_stage`, if automatic parallelism uses them.",
         trainers={
             "MindFormers": (
-                "Passes both on; MindSpore stops while it compiles, when all nodes have been waiting for minutes."
+                "Passes both on; MindSpore stops while it compiles, after all nodes have waited for minutes."
             ),
         },
         to_do=(
-            "Raise `micro_batch_num`. The global batch size grows with it, so count the data anew:",
+            "Raise `micro_batch_num`. The global batch size grows with it, so compute the data position again:",
             "    ckpttool lint-config BASE.yaml",
         ),
     )
@@ -638,18 +644,16 @@ class MindFormersCode(metaclass=Rows):
         "data-strategy-missing",
         weights=(SUSPECT,),
         group="Rules about configs",
-        headline="The batch is to be sliced, but nothing says how",
+        headline="The batch is to be sliced, but no strategy is set",
         meaning="With `full_batch: False` each input needs its slices in `dataset_strategy`.",
-        evidence=(
-            "The settings are compared with what the code of MindFormers 1.6 to 2.1 does with them; the line is given."
-        ),
+        evidence="The settings are compared with the code of MindFormers 1.6 to 2.1; the line is given.",
         trainers={
             "MindFormers": (
-                "1.6 and later stop with a ValueError; 1.3.2 and older count every device as a data-parallel one."
+                "1.6 and later stop with a ValueError; 1.3.2 and older count every device as data-parallel."
             ),
         },
         to_do=(
-            "Write `dataset_strategy: [[data_parallel, 1], …]`, a pair for each input, under `parallel:`.",
+            "Write `dataset_strategy: [[data_parallel, 1], …]`, a pair per input, under `parallel:`.",
             "    ckpttool lint-config BASE.yaml",
         ),
     )
@@ -658,18 +662,18 @@ class MindFormersCode(metaclass=Rows):
         "exclusive-switches",
         weights=(SUSPECT,),
         group="Rules about configs",
-        headline="Two switches are on that exclude each other",
+        headline="Two mutually exclusive settings are on",
         meaning=(
-            "Skipping data by the global norm cannot be on together with `check_for_global_norm`, nor in 1.9 and later "
-            "with anything under `health_checkpoint:`, which the health monitor fills."
+            "Skipping data by the global norm cannot be combined with `check_for_global_norm`, nor in 1.9 and "
+            "later with anything under `health_checkpoint:`, which the health monitor fills."
         ),
         evidence=(
-            "As MindFormers' own code of 1.8 to 2.1 answered when it was run with these settings; the line is given."
+            "The answer of MindFormers' own code of 1.8 to 2.1 when it was run with these settings; the line is given."
         ),
         trainers={
             "MindFormers": (
-                "Fails at the end of the first step, with a ValueError or, where the threshold was forgotten, a "
-                "TypeError: after the checkpoint was loaded and the model compiled."
+                "Fails at the end of the first step, with a ValueError or, if the threshold is unset, a TypeError: "
+                "after the checkpoint was loaded and the model compiled."
             ),
         },
         to_do=(
@@ -682,14 +686,12 @@ class MindFormersCode(metaclass=Rows):
         "skip-needs-clip-grad",
         weights=(SUSPECT,),
         group="Rules about configs",
-        headline="Data shall be skipped by a norm that is not computed",
+        headline="Data is to be skipped by a norm that is not computed",
         meaning=(
-            "The global norm is a by-product of clipping the gradients. Without `use_clip_grad: True` in "
-            "`runner_wrapper:` there is none, and the documentation does not say so."
+            "The global norm is a by-product of gradient clipping. Without `use_clip_grad: True` in "
+            "`runner_wrapper:` no norm exists, and the documentation does not say so."
         ),
-        evidence=(
-            "The settings are compared with what the code of MindFormers 1.6 to 2.1 does with them; the line is given."
-        ),
+        evidence="The settings are compared with the code of MindFormers 1.6 to 2.1; the line is given.",
         trainers={
             "MindFormers": "Compares None with the threshold, which fails while the first step is compiled.",
         },
@@ -705,14 +707,12 @@ class MindFormersCode(metaclass=Rows):
         group="Rules about configs",
         headline="A monitor needs the local norms, and they are off",
         meaning=(
-            "The health monitor looks for the embedding among the local norms. Suspect with it; a note where data is "
-            "only skipped, for then the documentation asks for them and the code does not."
+            "The health monitor looks up the embedding among the local norms. Suspect with it; a note if data is "
+            "only skipped, because then the documentation requires them and the code does not."
         ),
-        evidence=(
-            "The settings are compared with what the code of MindFormers 1.6 to 2.1 does with them; the line is given."
-        ),
+        evidence="The settings are compared with the code of MindFormers 1.6 to 2.1; the line is given.",
         trainers={
-            "MindFormers": "Fails at the first save with a ValueError that speaks of skipping data.",
+            "MindFormers": "Fails at the first save with a ValueError about skipping data.",
         },
         to_do=(
             "Write `local_norm: True` under `runner_wrapper:`, then:",
@@ -724,18 +724,16 @@ class MindFormersCode(metaclass=Rows):
         "skip-unwatched",
         weights=(SUSPECT,),
         group="Rules about configs",
-        headline="Steps would be skipped without anybody noticing",
+        headline="Steps would be skipped unnoticed",
         meaning=(
-            "Without `monitor_on: True` nothing counts skipped updates, logs them or stops the run: a training that "
-            "has diverged goes on for days without learning."
+            "Without `monitor_on: True` nothing counts skipped updates, logs them or stops the run: a diverged "
+            "training continues for days without learning."
         ),
-        evidence=(
-            "The settings are compared with what the code of MindFormers 1.6 to 2.1 does with them; the line is given."
-        ),
+        evidence="The settings are compared with the code of MindFormers 1.6 to 2.1; the line is given.",
         trainers={
             "MindFormers": (
-                "Leaves the updates out on the device all the same. With `check_for_nan_in_loss_and_grad` it fails at "
-                "the first step instead."
+                "Skips the updates on the device anyway. With `check_for_nan_in_loss_and_grad` it fails at the "
+                "first step instead."
             ),
         },
         to_do=(
@@ -748,16 +746,14 @@ class MindFormersCode(metaclass=Rows):
         "norm-check-off",
         weights=(SUSPECT,),
         group="Rules about configs",
-        headline="The run shall stop at a spike, but nothing looks",
+        headline="The run should stop at a spike, but nothing checks",
         meaning=(
-            "`check_for_global_norm`, or a threshold under `health_checkpoint:`, is read by a callback that is there "
+            "`check_for_global_norm`, or a threshold under `health_checkpoint:`, is read by a callback that exists "
             "only with `monitor_on: True`."
         ),
-        evidence=(
-            "The settings are compared with what the code of MindFormers 1.6 to 2.1 does with them; the line is given."
-        ),
+        evidence="The settings are compared with the code of MindFormers 1.6 to 2.1; the line is given.",
         trainers={
-            "MindFormers": "Trains on through every spike without a word.",
+            "MindFormers": "Silently trains through every spike.",
         },
         to_do=(
             "Write `monitor_on: True` under `monitor_config:`, then:",
@@ -769,14 +765,14 @@ class MindFormersCode(metaclass=Rows):
         "threshold-not-float",
         weights=(SUSPECT,),
         group="Rules about configs",
-        headline="A threshold is a whole number where a float is demanded",
-        meaning="`3` and `3.0` are the same number to people, and two types to the check of the arguments.",
-        evidence="The type that YAML makes of it is compared with the one that the code demands.",
+        headline="A threshold is an integer, but a float is required",
+        meaning="`3` and `3.0` are the same number to people, and two types to the argument check.",
+        evidence="The type that YAML produces is compared with the type that the code requires.",
         trainers={
             "MindFormers": "Stops with a TypeError when the model is wrapped.",
         },
         to_do=(
-            "Write it with a point, as 3.0, then:",
+            "Write it with a decimal point, as 3.0, then:",
             "    ckpttool lint-config BASE.yaml",
         ),
     )
@@ -785,19 +781,18 @@ class MindFormersCode(metaclass=Rows):
         "threshold-too-low",
         weights=(NOTE, SUSPECT),
         group="Rules about configs",
-        headline="A threshold that every norm reaches",
+        headline="Every norm reaches this threshold",
         meaning=(
-            "With a `global_norm_spike_threshold` of 0 or less every update is dropped, or the run stops at once; with "
-            "an `embedding_local_norm_threshold` of 0 or less every save is recorded as unhealthy. A note where the "
-            "second is not set although the health monitor is on: the default, 1.0, is far below what published runs "
-            "measure."
+            "With a `global_norm_spike_threshold` of 0 or less every update is dropped, or the run stops at once; "
+            "with an `embedding_local_norm_threshold` of 0 or less every save is recorded as unhealthy. A note if "
+            "the second is unset although the health monitor is on: the default, 1.0, is far below published runs."
         ),
         evidence='A norm is never below 0, and MindFormers compares with "greater or equal".',
         trainers={
-            "MindFormers": "Says nothing: the run goes on with the weights that it began with.",
+            "MindFormers": "Reports nothing: the run continues with its initial weights.",
         },
         to_do=(
-            "Take what this run's log shows:",
+            "Use a threshold from this run's log:",
             "    ckpttool calibrate LOG",
         ),
     )
@@ -806,13 +801,13 @@ class MindFormersCode(metaclass=Rows):
         "spike-count-invalid",
         weights=(SUSPECT,),
         group="Rules about configs",
-        headline="The number of spikes that stop a run is none",
+        headline="The number of spikes that stop a run is invalid",
         meaning=(
-            "`global_norm_spike_count_threshold` counts skipped steps in a row; 0, negative numbers, fractions and "
-            "text are no such count."
+            "`global_norm_spike_count_threshold` counts consecutive skipped steps; 0, negative numbers, fractions "
+            "and text are invalid."
         ),
         evidence=(
-            "As MindFormers' own code of 1.8 to 2.1 answered when it was run with these settings; the line is given."
+            "The answer of MindFormers' own code of 1.8 to 2.1 when it was run with these settings; the line is given."
         ),
         trainers={
             "MindFormers": "Stops with a TypeError when the callbacks are built.",
@@ -827,19 +822,17 @@ class MindFormersCode(metaclass=Rows):
         "skip-nan-hole",
         weights=(NOTE,),
         group="Rules about configs",
-        headline="A run whose norms are NaN would go on for ever",
+        headline="A run whose norms are NaN would continue forever",
         meaning=(
-            "NaN is not below the threshold, so the update is left out; it is not above it either, so the count starts "
-            "anew and nothing is logged."
+            "NaN is not below the threshold, so the update is skipped; it is not above it either, so the count "
+            "restarts and nothing is logged."
         ),
-        evidence=(
-            "The settings are compared with what the code of MindFormers 1.6 to 2.1 does with them; the line is given."
-        ),
+        evidence="The settings are compared with the code of MindFormers 1.6 to 2.1; the line is given.",
         trainers={
             "MindFormers": "Stops at NaN only with `check_for_nan_in_loss_and_grad: True`, a key of the top level.",
         },
         to_do=(
-            "Write it. What a policy would have done over a log you have:",
+            "Set it. To see what a policy would have done over an existing log:",
             "    ckpttool replay LOG --policy skip",
         ),
     )
@@ -848,17 +841,17 @@ class MindFormersCode(metaclass=Rows):
         "skip-sees-some-steps",
         weights=(NOTE,),
         group="Rules about configs",
-        headline="Spikes are counted once a sink, not once a step",
+        headline="Spikes are counted once per sink, not once per step",
         meaning=(
-            "The device looks at every batch, the count and the log at the last one of each sink. So ten in a row may "
-            "be a hundred, or none at all."
+            "The device checks every batch, but the count and the log only the last one of each sink. Ten in a row "
+            "may be a hundred, or none at all."
         ),
         evidence="`sink_size` is above 1 with data sinking on.",
         trainers={
             "MindFormers": "Calls its callbacks at the end of a sink.",
         },
         to_do=(
-            "Set `sink_size: 1` where the count shall mean steps, then:",
+            "Set `sink_size: 1` if the count should mean steps, then:",
             "    ckpttool lint-config BASE.yaml",
         ),
     )
@@ -869,12 +862,10 @@ class MindFormersCode(metaclass=Rows):
         group="Rules about configs",
         headline="The health monitor would call every checkpoint healthy",
         meaning=(
-            "It compares norms over the ranks of the first pipeline stage. Where there is one stage it skips that, and "
+            "It compares norms over the ranks of the first pipeline stage. With a single stage it skips that, and "
             "records 0, healthy, whatever the norm."
         ),
-        evidence=(
-            "The settings are compared with what the code of MindFormers 1.6 to 2.1 does with them; the line is given."
-        ),
+        evidence="The settings are compared with the code of MindFormers 1.6 to 2.1; the line is given.",
         trainers={
             "MindFormers": "Records health that was never measured, and later resumes by it.",
         },
@@ -889,10 +880,10 @@ class MindFormersCode(metaclass=Rows):
         weights=(SUSPECT,),
         group="Rules about configs",
         headline="The health monitor is on with a full batch",
-        meaning="It is documented for `full_batch: False` alone, and nothing checks that.",
-        evidence="`parallel.full_batch` is not False; it is True where it is not set.",
+        meaning="It is documented only for `full_batch: False`, and nothing checks that.",
+        evidence="`parallel.full_batch` is not False; it is True if unset.",
         trainers={
-            "MindFormers": "Says nothing.",
+            "MindFormers": "Reports nothing.",
         },
         to_do=(
             "Write `full_batch: False` and a `dataset_strategy`, then:",
@@ -904,9 +895,12 @@ class MindFormersCode(metaclass=Rows):
         "health-needs-model-size",
         weights=(SUSPECT,),
         group="Rules about configs",
-        headline="The health monitor is not told how large the embedding is",
+        headline="The health monitor does not know the size of the embedding",
         meaning="It finds the embedding's gradient by its number of elements, `hidden_size` times `vocab_size`.",
-        evidence="One of them is missing in `model.model_config`, and no `pretrained_model_dir` could bring it.",
+        evidence=(
+            "One of them is missing in `model.model_config`, and there is no `pretrained_model_dir` that could "
+            "provide it."
+        ),
         trainers={
             "MindFormers": (
                 "Stops with a ValueError after the model is built. A size that fits no gradient means healthy."
@@ -922,9 +916,9 @@ class MindFormersCode(metaclass=Rows):
         "save-format-differs",
         weights=(NOTE,),
         group="Rules about configs",
-        headline="What the run saves is not what it would load",
-        meaning="`checkpoint_format` says how files are written, `load_ckpt_format` which are looked for.",
-        evidence="Both are compared, with ckpt where they are not set.",
+        headline="The run would save in another format than it loads",
+        meaning="`checkpoint_format` is the format of written files, `load_ckpt_format` that of loaded ones.",
+        evidence="Both are compared, with ckpt as the default.",
         trainers={
             "MindFormers": (
                 "Rejects every meta.json that names a file of the other format, and finds nothing to resume."
@@ -940,19 +934,17 @@ class MindFormersCode(metaclass=Rows):
         "redundancy-needs-safetensors",
         weights=(SUSPECT,),
         group="Rules about configs",
-        headline="Redundancy can be removed in safetensors alone",
+        headline="Redundancy can be removed only in safetensors",
         meaning=(
             "`remove_redundancy: True` splits the parameters among data-parallel ranks, which `.ckpt` files cannot "
-            "tell."
+            "express."
         ),
-        evidence=(
-            "The settings are compared with what the code of MindFormers 1.6 to 2.1 does with them; the line is given."
-        ),
+        evidence="The settings are compared with the code of MindFormers 1.6 to 2.1; the line is given.",
         trainers={
             "MindFormers": "Stops with a ValueError when the callbacks are built, after the model.",
         },
         to_do=(
-            "Write `checkpoint_format: safetensors` beside it, then:",
+            "Add `checkpoint_format: safetensors`, then:",
             "    ckpttool lint-config BASE.yaml",
         ),
     )
@@ -962,13 +954,13 @@ class MindFormersCode(metaclass=Rows):
         weights=(NOTE,),
         group="Rules about configs",
         headline="The last save of a run would not be recorded",
-        meaning="With `async_save` meta.json is written at a later step, and after the last save there is none.",
+        meaning="With `async_save` meta.json is written at a later step, and none is written after the last save.",
         evidence="`async_save: True` in the CheckpointMonitor of the rank_N layout.",
         trainers={
-            "MindFormers": "By itself resumes from the checkpoint before, and does its steps again.",
+            "MindFormers": "On its own resumes from the previous checkpoint, and repeats its steps.",
         },
         to_do=(
-            "Start the next run by the shards:",
+            "Start the next run from the shards:",
             "    ckpttool launch DIR --config BASE.yaml --output NEW.yaml",
         ),
     )
@@ -977,11 +969,11 @@ class MindFormersCode(metaclass=Rows):
         "resume-by-mtime",
         weights=(NOTE,),
         group="Rules about configs",
-        headline="MindFormers is told to resume by modification times",
-        meaning="A copy, a restore or a touch makes an old file the newest one, and each rank decides for itself.",
+        headline="MindFormers is configured to resume by modification time",
+        meaning="A copy, a restore or a touch makes an old file the newest one, and each rank decides on its own.",
         evidence="`resume_by_last_timestamp_ckpt: True`.",
         trainers={
-            "MindFormers": "Takes each rank's newest file, unless a file is named, as a launch config does.",
+            "MindFormers": "Loads each rank's newest file, unless a file is named, as in a launch config.",
         },
         to_do=(
             "Write False, then:",
@@ -993,14 +985,14 @@ class MindFormersCode(metaclass=Rows):
         "yaml-odd-number",
         weights=(SUSPECT,),
         group="Rules about configs",
-        headline="YAML reads another number than the file seems to say",
+        headline="YAML reads another number than the file seems to contain",
         meaning="In YAML 1.1 `010` is octal, eight; `1:30` is ninety.",
-        evidence="The spelling in the file is compared with what PyYAML makes of it.",
+        evidence="The text in the file is compared with the value that PyYAML produces.",
         trainers={
-            "MindFormers": "Gets the other number, and has no way to notice.",
+            "MindFormers": "Gets the other number, and cannot notice.",
         },
         to_do=(
-            "Leave the zero out, or put it in quotes where text is meant. Then:",
+            "Omit the zero, or use quotes if text is intended. Then:",
             "    ckpttool lint-config BASE.yaml",
         ),
     )
@@ -1009,14 +1001,14 @@ class MindFormersCode(metaclass=Rows):
         "yaml-none-is-text",
         weights=(NOTE,),
         group="Rules about configs",
-        headline="None stands where nothing seems to be meant",
-        meaning="That is Python's word. To YAML it is a text of four letters; its own words are null and ~.",
+        headline="None is text in YAML",
+        meaning="None is Python's word. To YAML it is a text of four letters; its own words are null and ~.",
         evidence="A value without quotes that is exactly None.",
         trainers={
-            "MindFormers": "Takes it for a path, a name or True, as the key may be.",
+            "MindFormers": "Uses it as a path, a name or True, depending on the key.",
         },
         to_do=(
-            "Write null, or leave the value out. Then:",
+            "Write null, or omit the value. Then:",
             "    ckpttool lint-config BASE.yaml",
         ),
     )
@@ -1025,17 +1017,17 @@ class MindFormersCode(metaclass=Rows):
         "unknown-key",
         weights=(SUSPECT,),
         group="Rules about configs",
-        headline="A strict section has a key that it does not know",
+        headline="A strict section has an unknown key",
         meaning=(
             "In runner_config, parallel_config, recompute_config, swap_config, moe_config and monitor_config a "
-            "misspelt key is an error, elsewhere it is ignored."
+            "misspelled key is an error; elsewhere it is ignored."
         ),
         evidence="The key is in no template of MindFormers 1.6.0 to 2.1.0.",
         trainers={
             "MindFormers": "Stops with a KeyError; 1.3.2 and older ignore it.",
         },
         to_do=(
-            "Mend it; where a newer MindFormers knows it:",
+            "Correct it; if a newer MindFormers knows it:",
             "    ckpttool lint-config BASE.yaml --allow unknown-key",
         ),
     )

@@ -21,9 +21,9 @@ _LABEL = 13
 
 _CONSEQUENCE = {
     Severity.NOTE: "changes no verdict and no exit code",
-    Severity.SUSPECT: "not counted as good, exit 10",
-    Severity.UNKNOWN: "unknown, so not counted as good, exit 14",
-    Severity.DAMAGE: "not counted as good, exit 10",
+    Severity.SUSPECT: "does not count as good, exit 10",
+    Severity.UNKNOWN: "does not count as good, exit 14",
+    Severity.DAMAGE: "does not count as good, exit 10",
     Severity.UNSAFE: "refused, exit 15",
 }
 """What each weight does to `scan` and `verify`; `resolve` passes over such a checkpoint and still exits 0."""
@@ -48,7 +48,7 @@ def one_text(row: Row, *, width: int = WIDTH) -> str:
     lines += _labelled("How we know", row.evidence, width)
     for title, text in row.trainers.items():
         lines += _labelled(title, text, width)
-    lines += _labelled("Weight", _weights(row), width)
+    lines += _labelled("Severity", _weights(row), width)
     first, *rest = row.steps
     lines += _labelled("What to do", first, width)
     for step in rest:
