@@ -1,4 +1,4 @@
-"""What tells, without a checksum, that two ranks hold the same: one digest a tensor."""
+"""Digests of tensors, by which copies on other ranks are compared without a checksum."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.units import Rank, Step
 
 TENSOR_DIGEST_BYTES = 8
-"""Of xxh3-64, which is as fast as xxh3-128 and half as much to keep: what it must tell apart is no adversary's work."""
+"""Of xxh3-64: as fast as xxh3-128 and half the size, and no adversary makes the tensors that it must tell apart."""
 
 PIECE_BYTES = 1 << 20
-"""Of a larger tensor the digest is that of its pieces' digests, so that workers can share one whose pieces each saw."""
+"""A larger tensor is digested in pieces, so that workers can share it: its digest is that of the pieces' digests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorDigests:
-    """One digest of each tensor of a shard, over its bytes in order, wherever in the file they lie.
+    """One digest per tensor of a shard, over its bytes in order, wherever in the file they are.
 
     A tensor of `PIECE_BYTES` or fewer: xxh3-64 of its bytes, big-endian. A larger one: the same of the digests of its
     pieces, one after another. Equal digests: equal tensors, in files of whatever format.
     """
 
     names: tuple[str, ...]
-    """Of the tensors, each once, ascending: one tuple for all shards that have the same. Those that are not in it are
-    unknown: their bytes lie where nobody looks, or were not read."""
+    """Names of the tensors, each once, ascending: one tuple for all shards with equal names. Other tensors are unknown:
+    their bytes were not read."""
     digests: bytes
     """`TENSOR_DIGEST_BYTES` for each name, in their order: thousands of ranks have millions of tensors."""
 
@@ -41,16 +41,16 @@ class TensorDigests:
 
     @property
     def by_name(self) -> dict[str, bytes]:
-        """The digests, to be looked up."""
+        """The digests by the names of the tensors."""
         return {name: self.at(index) for index, name in enumerate(self.names)}
 
 
 _MOST_SHARED = 10_000
-"""Tensors of a shard up to which their names are kept to be shared with other shards: they come from files."""
+"""Shards with more tensors do not share their names with other shards: the names come from files."""
 
 
 def shared_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the first tuple that was equal: the names of thousands of ranks' tensors are the same."""
+    """Return the first equal tuple: thousands of ranks have tensors of the same names."""
     return _first(names) if len(names) <= _MOST_SHARED else names
 
 
@@ -60,56 +60,56 @@ def _first(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class Proof(str, Enum):
-    """How it is known that ranks hold the same slice of a tensor, best first."""
+    """What proves that ranks hold the same slice of a tensor, best first."""
 
     SEALED = "sealed"
-    """One holds in every tensor what the manifest has of the other's file."""
+    """One file matches in every tensor what the manifest records of the other."""
     RECORDED = "recorded"
     """The trainer's own record of the save says so."""
     LEARNED = "learned"
-    """At other checkpoints they were equal, and changed together between them."""
+    """At other checkpoints they were equal, and they changed together between these."""
     ONCE = "once"
     """They were equal at one other checkpoint, and most of them changed together since."""
     MAJORITY = "majority"
-    """All but one of those that have it are equal now, and there is nothing else to go by."""
+    """All ranks with the tensor but one are equal now, and there is no other evidence."""
 
 
 class Trust(str, Enum):
-    """What speaks for a shard that another one is rebuilt from, best first."""
+    """Why the shard that another one is rebuilt from is trusted, best first."""
 
     CHECKSUM = "checksum"
     COPY = "copy"
-    """Another rank holds the same, bit for bit."""
+    """Another rank has the same content, bit for bit."""
     NUMERICS = "numerics"
-    """It is whole by structure, and nothing is odd about its numbers."""
+    """Its structure is intact, and no check of its numbers found anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Healed:
-    """That a file was rebuilt, and from what."""
+    """The record that a file was rebuilt, and from which file."""
 
     rank: Rank
-    """Whose file it was rebuilt from."""
+    """The rank of the donor."""
     proof: Proof
-    """How it was known that this one holds the same."""
+    """What proved that the donor was a copy."""
     trust: Trust
-    """What spoke for it."""
+    """Why the donor was trusted."""
     tensor: str | None = None
-    """The one tensor that was replaced; None: all of the file."""
+    """The one tensor that was replaced; None: the whole file."""
     at: str
     """UTC, `2025-01-31T23:59:59Z`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSlices:
-    """Which slice of each tensor each rank holds, by the trainer's own record of the save."""
+    """The slice of each tensor that each rank holds, by the trainer's own record of the save."""
 
     source: str
     """Path of the record, relative to the inventory's root."""
     slices: Mapping[str, Mapping[Rank, int]]
-    """By tensor: a number a rank, equal for two that hold the same slice. Tensors that lie alike share one mapping."""
+    """By tensor: one number per rank, equal if the slice is. Tensors with the same layout share one mapping."""
     is_of_save: bool = True
-    """Whether it was written with the save; else as its training began, and the save may be of another arrangement."""
+    """Whether it was written with the save; else at the start of a training, and the save may be of another layout."""
 
 
 class SavedAt(NamedTuple):
