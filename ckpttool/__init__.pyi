@@ -76,6 +76,7 @@ from ckpttool.core.errors import UnknownLayoutError as UnknownLayoutError
 from ckpttool.core.errors import UnsafeError as UnsafeError
 from ckpttool.core.errors import UsageError as UsageError
 from ckpttool.core.errors import WriteFailedError as WriteFailedError
+from ckpttool.core.findings import Row as Row
 from ckpttool.core.verbs.configs import lint_config as lint_config
 from ckpttool.core.verbs.explaining import Explained as Explained
 from ckpttool.core.verbs.explaining import explain as explain
