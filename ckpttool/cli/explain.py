@@ -25,7 +25,7 @@ CodeArgument = Annotated[
     typer.Argument(
         metavar="[CODE]",
         autocompletion=completing.codes,
-        help="A finding's code, a verdict or an exit code; all of them where left out.",
+        help="A finding's code, a verdict or an exit code; all if omitted.",
         rich_help_panel="Arguments",
     ),
 ]

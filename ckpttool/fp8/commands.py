@@ -78,9 +78,9 @@ def probe(
     checkpoint: OneName = None,
     question: ProbeQuestion,
     stats: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write each tensor's numbers there, a line of JSON each.")
+        str | None, typer.Option(metavar="FILE", help="Write the numbers of each tensor, one line of JSON each.")
     ] = None,
-    top: Annotated[int, typer.Option("--top", min=0, metavar="N", help="Rows of each table at most.")] = 20,
+    top: Annotated[int, typer.Option("--top", min=0, metavar="N", help="Maximum number of rows per table.")] = 20,
     layout: Annotated[str | None, LAYOUT] = None,
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
@@ -158,15 +158,15 @@ Linted = Annotated[
     list[str],
     typer.Argument(
         metavar="FILE...",
-        help="Logs, scripts with arguments, configs, debug configs, of one run; told by content.",
+        help="Logs, scripts with arguments, configs, debug configs of one run; recognized by content.",
         rich_help_panel="Arguments",
     ),
 ]
 EngineVersion = Annotated[
-    str | None, _option("--te-version", metavar="V", help="Transformer Engine's: some rules hang on it.")
+    str | None, _option("--te-version", metavar="V", help="Version of Transformer Engine; some rules depend on it.")
 ]
 LayerNames = Annotated[
-    str | None, _option("--layers", metavar="FILE", help="Names of layers, one a line, or a debug log.")
+    str | None, _option("--layers", metavar="FILE", help="Layer names, one per line, or a debug log.")
 ]
 
 
@@ -208,11 +208,11 @@ def lint(
 class RunsOptions:
     """The runs in question."""
 
-    baseline: Annotated[
-        str | None, _option(metavar="LOG", help=f"The run that is trusted. {RUN} Round 1 needs it.")
-    ] = None
-    candidate: Annotated[str | None, _option(metavar="LOG", help=f"The run in FP8. {RUN}")] = None
-    repeat: Annotated[list[str] | None, _option(metavar="LOG", help="Another run of the baseline; repeat it.")] = None
+    baseline: Annotated[str | None, _option(metavar="LOG", help=f"Log of the trusted run: {RUN} Round 1 needs it.")] = (
+        None
+    )
+    candidate: Annotated[str | None, _option(metavar="LOG", help=f"Log of the FP8 run: {RUN}")] = None
+    repeat: Annotated[list[str] | None, _option(metavar="LOG", help="Another run of the baseline; repeatable.")] = None
     tolerance: Annotated[Tolerance, TOLERANCE] = WITHIN_CHANCE
     switch_step: Annotated[Step | None, SWITCH_STEP] = None
     columns: Annotated[str | None, COLUMNS] = None
@@ -241,40 +241,41 @@ class RunsOptions:
 class PlanOptions:
     """For what experiments are planned, and where they are written."""
 
-    framework: Annotated[str, _option(metavar="NAME", help=f"What trains: {', '.join(framework_names())}.")]
+    framework: Annotated[str, _option(metavar="NAME", help=f"Training framework: {', '.join(framework_names())}.")]
     output: Annotated[
         str,
-        typer.Option(metavar="OUT", help="The folder for the plan: new, or that of a plan.", rich_help_panel="Launch"),
+        typer.Option(metavar="OUT", help="Folder for the plan: new, or that of a plan.", rich_help_panel="Launch"),
     ]
     framework_version: Annotated[
-        str | None, _option("--framework-version", metavar="V", help="Its version: what it can express hangs on it.")
+        str | None, _option("--framework-version", metavar="V", help="Version of the framework.")
     ] = None
     te_version: EngineVersion = None
     recipe: Annotated[
-        Recipe | None, _option(metavar="R", help="The candidate's recipe, where its log does not print it.")
+        Recipe | None, _option(metavar="R", help="Recipe of the candidate, if its log does not print it.")
     ] = None
-    round: Annotated[int, _option("--round", min=1, metavar="N", help="The next round, by what was run so far.")] = 1
+    round: Annotated[int, _option("--round", min=1, metavar="N", help="The next round, based on the logs so far.")] = 1
     checkpoint_step: Annotated[
         int | None,
         _option(
-            "--checkpoint-step", min=0, metavar="STEP", help="Start from this step's, on trust: it is not looked at."
+            "--checkpoint-step",
+            min=0,
+            metavar="STEP",
+            help="Start from the checkpoint of this step, without checking it.",
         ),
     ] = None
     horizon: Annotated[
         int | None,
         _option(
-            min=SHORTEST, max=LONGEST, metavar="STEPS", help="Train each so long; default: as long as the gap needs."
+            min=SHORTEST, max=LONGEST, metavar="STEPS", help="Steps to train each. Default: as long as the gap needs."
         ),
     ] = None
     debug_logs: Annotated[
         list[str] | None,
-        typer.Option(
-            "--stats", metavar="LOG", help="Statistics of debug features: the worst layers go first; repeat it."
-        ),
+        typer.Option("--stats", metavar="LOG", help="Statistics of debug features: worst layers first; repeatable."),
     ] = None
     devices: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Also say the cost in device-hours.", rich_help_panel="Launch"),
+        typer.Option(min=1, metavar="N", help="Also show the cost in device-hours.", rich_help_panel="Launch"),
     ] = None
 
     def question(self, tree: str | None, curves: ckpttool.CurvesQuestion | None) -> ckpttool.PlanQuestion:
@@ -332,13 +333,11 @@ OwnLogs = Annotated[
     typer.Option(
         "--log",
         metavar="ID=LOG",
-        help="An experiment's log, where it is not in its folder; repeat it.",
+        help="Log of an experiment that is not in its folder; repeatable.",
         rich_help_panel="Evidence",
     ),
 ]
-Planned = Annotated[
-    str, typer.Argument(metavar="OUT", help="The folder that fp8 plan wrote.", rich_help_panel="Arguments")
-]
+Planned = Annotated[str, typer.Argument(metavar="OUT", help="Folder that fp8 plan wrote.", rich_help_panel="Arguments")]
 
 
 @app.command(cls=Command)

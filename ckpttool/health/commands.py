@@ -37,7 +37,7 @@ def health(
     judge: HealthQuestion,
     from_weights: Annotated[
         bool,
-        Option("--from-weights", "Read every shard: NaN, infinity, norms of the embedding.", "Evidence"),
+        Option("--from-weights", "Read every shard for NaN, infinity and norms of the embedding.", "Evidence"),
     ] = False,
     config: ConfigPath = None,
     fmt: FormatOpt = Format.TABLE,

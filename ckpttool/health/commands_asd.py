@@ -24,7 +24,7 @@ app = typer.Typer(
 )
 
 Text = Annotated[
-    str, typer.Argument(metavar="STRING", help="What the environment variable holds.", rich_help_panel="Arguments")
+    str, typer.Argument(metavar="STRING", help="Value of the environment variable.", rich_help_panel="Arguments")
 ]
 Dialect = Annotated[
     str | None, typer.Option(metavar="D", help="torch_npu (default) or mindspore.", rich_help_panel="Policy")
@@ -59,28 +59,36 @@ class AsdOptions:
     ] = False
     cooldown: Annotated[
         int | None,
-        typer.Option(min=1, metavar="MINUTES", help="In which another event is an echo (5).", rich_help_panel="Policy"),
+        typer.Option(
+            min=1, metavar="MINUTES", help="Minutes in which another event is an echo (5).", rich_help_panel="Policy"
+        ),
     ] = None
     strikes_num: Annotated[
         int | None, typer.Option(min=1, help="Events that make a strike-out (3).", rich_help_panel="Policy")
     ] = None
     strikes_window: Annotated[
         int | None,
-        typer.Option(min=1, metavar="MINUTES", help="They may lie apart by so much (480).", rich_help_panel="Policy"),
+        typer.Option(
+            min=1,
+            metavar="MINUTES",
+            help="Minutes in which the events of a strike-out occur (480).",
+            rich_help_panel="Policy",
+        ),
     ] = None
     checksum_cooldown: Annotated[
         int | None,
-        typer.Option(min=1, metavar="MINUTES", help="Between two checksums (180).", rich_help_panel="Policy"),
+        typer.Option(min=1, metavar="MINUTES", help="Minutes between two checksums (180).", rich_help_panel="Policy"),
     ] = None
     upper_thresh1: Annotated[
         int | None,
         typer.Option(min=3, help="Multiple of the mean that is abnormal (1000000).", rich_help_panel="Policy"),
     ] = None
     upper_thresh2: Annotated[
-        int | None, typer.Option(min=3, help="Multiple that enters the mean (100).", rich_help_panel="Policy")
+        int | None,
+        typer.Option(min=3, help="Largest multiple that still enters the mean (100).", rich_help_panel="Policy"),
     ] = None
     grad_sample_interval: Annotated[
-        int | None, typer.Option(min=1, help="Every how many-th parameter (3; MindSpore 10).", rich_help_panel="Policy")
+        int | None, typer.Option(min=1, help="Check every N-th parameter (3; MindSpore 10).", rich_help_panel="Policy")
     ] = None
     disable: Annotated[bool, typer.Option("--disable", help="Switch the detection off.", rich_help_panel="Policy")] = (
         False

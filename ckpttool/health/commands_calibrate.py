@@ -15,7 +15,9 @@ from ckpttool.core.domain.question import COLUMNS
 
 WarmUp = Annotated[
     int | None,
-    typer.Option(min=0, metavar="STEPS", help="Steps at the start to leave out (a tenth).", rich_help_panel="Evidence"),
+    typer.Option(
+        min=0, metavar="STEPS", help="Steps at the start to leave out (default: a tenth).", rich_help_panel="Evidence"
+    ),
 ]
 
 

@@ -52,7 +52,7 @@ class PolicyOptions:
         typer.Option(min=1, metavar="N", help="skip: stop at the N-th in a row (10).", rich_help_panel="Policy"),
     ] = None
     nan: Annotated[
-        NanWord, typer.Option(help="skip: MindFormers does not count NaN; strict does.", rich_help_panel="Policy")
+        NanWord, typer.Option(help="skip: MindFormers does not count NaN, strict does.", rich_help_panel="Policy")
     ] = NAN_BY_DEFAULT
     dialect: Annotated[
         str | None,
@@ -63,7 +63,7 @@ class PolicyOptions:
     asd_config: Annotated[
         str | None,
         typer.Option(
-            metavar="STRING", help="features: what NPU_ASD_CONFIG holds; see ckpttool asd.", rich_help_panel="Policy"
+            metavar="STRING", help="features: value of NPU_ASD_CONFIG; see ckpttool asd.", rich_help_panel="Policy"
         ),
     ] = None
     margin: Annotated[float, MARGIN] = 0.0
@@ -89,14 +89,17 @@ Timeline = Annotated[
         "--tree",
         "--health-timeline",
         metavar="DIR",
-        help="Or --health-timeline: mark DIR's checkpoints, saved in a spike, after a strike.",
+        help="Or --health-timeline: mark the checkpoints of DIR saved in a spike or after a strike.",
         rich_help_panel="Which tree",
     ),
 ]
 Every = Annotated[
     int | None,
     typer.Option(
-        min=1, metavar="STEPS", help="For --around-spike: a checkpoint every so many steps.", rich_help_panel="Evidence"
+        min=1,
+        metavar="STEPS",
+        help="For --around-spike: assume a checkpoint every N steps.",
+        rich_help_panel="Evidence",
     ),
 ]
 

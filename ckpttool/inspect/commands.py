@@ -20,7 +20,7 @@ Tree = Annotated[
         "--tree",
         metavar="DIR",
         show_default=DEFAULT_DIR,
-        help="Where names of checkpoints are looked up.",
+        help="Tree in which checkpoint names are looked up.",
         rich_help_panel="Which tree",
     ),
 ]
@@ -42,7 +42,7 @@ def inspect(
     checkpoint: OneName = None,
     tensor: Patterns = None,
     stats: Annotated[
-        bool, typer.Option("--stats", help="Read the data, too: norm, extremes, NaN, infinities, zeros.")
+        bool, typer.Option("--stats", help="Also read the data: norm, extremes, NaN, infinities, zeros.")
     ] = False,
     rows: RowOptions,
     layout: Annotated[str | None, LAYOUT] = None,

@@ -14,7 +14,7 @@ from ckpttool.core.commands.tree_options import LevelName, OneName, Patterns, Ro
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.question import DEFAULT_DIR, LAYOUT
 
-_WHAT = "shard of any format, a tree (its newest whole checkpoint), DIR:NAME, or a checkpoint's name."
+_WHAT = "shard of any format, a tree (its newest intact checkpoint), DIR:NAME, or a checkpoint's name."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class SideOptions:
 
     a: Annotated[str, typer.Argument(metavar="A", help=f"A {_WHAT}", rich_help_panel="Which tree")]
     b: Annotated[
-        str, typer.Argument(metavar="B", help="The other one, of the same kind.", rich_help_panel="Which tree")
+        str, typer.Argument(metavar="B", help="The other side, of the same kind.", rich_help_panel="Which tree")
     ]
     tree: Annotated[
         str | None,
@@ -31,7 +31,7 @@ class SideOptions:
             "--tree",
             metavar="DIR",
             show_default=DEFAULT_DIR,
-            help="Where names of checkpoints are looked up.",
+            help="Tree in which checkpoint names are looked up.",
             rich_help_panel="Which tree",
         ),
     ] = None
@@ -54,14 +54,14 @@ def diff(
     level: Annotated[
         LevelName | None,
         typer.Option(
-            help="Headers, every bit, or every element.",
+            help="Compare headers, every bit, or every element.",
             show_default="structure; with --exit-code checksum",
             rich_help_panel="Evidence",
         ),
     ] = None,
     tensor: Patterns = None,
     rows: RowOptions,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 10 where a tensor differs.")] = False,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 10 if a tensor differs.")] = False,
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:

@@ -31,7 +31,7 @@ PartNumber = Annotated[
     typer.Option(
         "--part",
         metavar="I/N|auto[/N]",
-        help="Which it is, from 1; auto: as the launcher says.",
+        help="Number of this part, from 1; auto: from the launcher.",
         rich_help_panel="Which part",
     ),
 ]
@@ -41,12 +41,12 @@ PartNumber = Annotated[
 class WhichOptions:
     """Which part it is, whose work that is, and where it goes."""
 
-    out: Annotated[str, typer.Option("--out", metavar="FILE|FOLDER", help="Where the part goes.")]
+    out: Annotated[str, typer.Option("--out", metavar="FILE|FOLDER", help="File or folder for the part.")]
     part: PartNumber = "auto"
     split: Annotated[
         Split,
         typer.Option(
-            "--split", help="Among whom the files that are seen here are divided.", rich_help_panel="Which part"
+            "--split", help="How the visible files are divided among the processes.", rich_help_panel="Which part"
         ),
     ] = Split.AUTO
     ranks: Annotated[
@@ -57,13 +57,15 @@ class WhichOptions:
     ] = None
     devices_per_node: Annotated[
         int | None,
-        typer.Option(min=1, metavar="D", help="The same: D for each machine, in a row.", rich_help_panel="Which part"),
+        typer.Option(
+            min=1, metavar="D", help="The same, as D consecutive ranks per machine.", rich_help_panel="Which part"
+        ),
     ] = None
     run_id: Annotated[
         str | None,
         typer.Option(
             metavar="ID",
-            help="Tells this look from others; default: as the launcher says.",
+            help="Name of this collection. Default: from the launcher.",
             rich_help_panel="Which part",
         ),
     ] = None
@@ -99,7 +101,9 @@ class LookOptions:
     seal: Annotated[
         bool,
         typer.Option(
-            "--seal", help="Read what --checkpoint names, and seal the shards of this machine.", rich_help_panel="Watch"
+            "--seal",
+            help="Read the checkpoints in --checkpoint, and seal this machine's shards.",
+            rich_help_panel="Watch",
         ),
     ] = False
 

@@ -107,7 +107,7 @@ class HealOrder:
         Rank | None,
         Option(
             "--from",
-            "Rebuild from this rank's; default: what most speaks for.",
+            "Copy from this rank. Default: the best-supported candidate.",
             "Which checkpoint",
             metavar="RANK",
             least=0,
@@ -116,10 +116,10 @@ class HealOrder:
     """The rank to rebuild from; None: the one that most speaks for."""
     tensor: Annotated[
         str | None,
-        Option("--tensor", "Replace this tensor alone, where the rest is whole.", "Which checkpoint", metavar="NAME"),
+        Option("--tensor", "Replace only this tensor, if the rest is intact.", "Which checkpoint", metavar="NAME"),
     ] = None
     """Replace this tensor alone; None: whole files."""
-    apply: Annotated[bool, Option("--apply", "Do it; without it nothing is changed.", "What stays")] = False
+    apply: Annotated[bool, Option("--apply", "Carry it out; without it nothing is changed.", "What stays")] = False
     grace: Annotated[float, GRACE] = 300.0
     """Seconds: while a shard is younger, somebody is saving here."""
 

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from ckpttool.report.model import TreeReport
 
 Output = Annotated[
-    str, typer.Option("--output", metavar="FILE", help="Where to write it: new, or an earlier report; - for stdout.")
+    str, typer.Option("--output", metavar="FILE", help="Output file: new, or an earlier report; - for stdout.")
 ]
 Form = Annotated[
-    PageForm | None, typer.Option("--format", help="For a browser or a comment. Default: by FILE's name, else html.")
+    PageForm | None, typer.Option("--format", help="Output format. Default: by the name of FILE, else html.")
 ]
 
 
@@ -37,7 +37,7 @@ class PageOptions:
 
     output: Output
     form: Form = None
-    json: Annotated[bool, typer.Option("--json", help="Print the answer as `resolve --json` does.")] = False
+    json: Annotated[bool, typer.Option("--json", help="Print the JSON of `resolve --json`.")] = False
 
     @property
     def page_form(self) -> PageForm:

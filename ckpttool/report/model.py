@@ -35,11 +35,11 @@ class ReportQuestion:
     data: Annotated[DataQuestion, QUESTION] = DataQuestion()
     keep_last: Annotated[
         int | None,
-        Option("--keep-last", "Also say what `prune --keep-last N` would do.", "What stays", metavar="N", least=1),
+        Option("--keep-last", "Also show what `prune --keep-last N` would do.", "What stays", metavar="N", least=1),
     ] = None
     """Newest good checkpoints that a prune would keep; None: nobody asks what it would do."""
     strict: Annotated[
-        bool, Option("--strict", "Exit 10 where a newer checkpoint was rejected.", "Which checkpoint")
+        bool, Option("--strict", "Exit with 10 if a newer checkpoint was skipped.", "Which checkpoint")
     ] = False
     """Whether a newer checkpoint that was rejected is an exit of its own."""
 

@@ -19,12 +19,13 @@ Name = Annotated[
         "--checkpoint",
         metavar="NAME",
         autocompletion=completing.checkpoints,
-        help="Not the newest whole one, but this.",
+        help="This checkpoint instead of the newest intact one.",
         rich_help_panel="Which checkpoint",
     ),
 ]
 Apply = Annotated[
-    bool, typer.Option("--apply", help="Write them; without it nothing is changed.", rich_help_panel="What stays")
+    bool,
+    typer.Option("--apply", help="Write the records; without it nothing is changed.", rich_help_panel="What stays"),
 ]
 
 

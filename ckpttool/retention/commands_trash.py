@@ -30,7 +30,9 @@ app = typer.Typer(
 
 Name = Annotated[
     str,
-    typer.Argument(metavar="NAME", help="The checkpoint's, or its folder's in the trash.", rich_help_panel="Arguments"),
+    typer.Argument(
+        metavar="NAME", help="Name of the checkpoint, or of its folder in the trash.", rich_help_panel="Arguments"
+    ),
 ]
 
 
@@ -51,7 +53,7 @@ MoreNames = Annotated[
     typer.Argument(
         metavar="NAME...",
         callback=_words,
-        help="More of them; DIR may stand first or last, too.",
+        help="More names; DIR may also be first or last.",
         rich_help_panel="Arguments",
     ),
 ]
@@ -60,12 +62,12 @@ OlderThan = Annotated[
     typer.Option(
         parser=duration("d", to="s"),
         metavar="TIME",
-        help="What has been there for so long: 7d, 12h.",
+        help="Only those in the trash for at least this time: 7d, 12h.",
         rich_help_panel="What stays",
     ),
 ]
 Apply = Annotated[
-    bool, typer.Option("--apply", help="Do it; without it nothing is changed.", rich_help_panel="What stays")
+    bool, typer.Option("--apply", help="Carry it out; without it nothing is changed.", rich_help_panel="What stays")
 ]
 
 

@@ -30,21 +30,24 @@ from ckpttool.nodes.names import process_of_part
 class WatchOptions:
     """When it looks, how hard, and what happens then."""
 
-    once: Annotated[bool, typer.Option("--once", help="Look once and end: for cron.", rich_help_panel="Watch")] = False
+    once: Annotated[bool, typer.Option("--once", help="Look once and exit, for cron.", rich_help_panel="Watch")] = False
     every: Annotated[
         float,
         typer.Option(
             parser=duration("s", least=0.05),
             metavar="TIME",
             show_default="30s",
-            help="Between two looks (seconds).",
+            help="Time between two looks (seconds).",
             rich_help_panel="Watch",
         ),
     ] = 30.0
     settle: Annotated[
         int,
         typer.Option(
-            min=1, metavar="N", help="Looks without a change until a save has come to rest.", rich_help_panel="Watch"
+            min=1,
+            metavar="N",
+            help="Looks without a change after which a save counts as complete.",
+            rich_help_panel="Watch",
         ),
     ] = 2
     patience: Annotated[
@@ -52,7 +55,7 @@ class WatchOptions:
         typer.Option(
             parser=duration("m", to="s"),
             metavar="TIME",
-            help="How long what is missing may rest until it is told (minutes). Default: 3 times a save, 10m at least.",
+            help="Time until missing files are reported (minutes). Default: 3 times a save, at least 10m.",
             rich_help_panel="Watch",
         ),
     ] = None
@@ -62,20 +65,20 @@ class WatchOptions:
         typer.Option(
             callback=finite,
             min=0,
-            help="Embedding local norm (sum of squares) from which one is unhealthy.",
+            help="Embedding local norm (sum of squares) at which a checkpoint is unhealthy.",
             rich_help_panel="Evidence",
         ),
     ] = None
     log: Annotated[tuple[str, ...], LOG] = ()
     columns: Annotated[str | None, COLUMNS] = None
     seal: Annotated[
-        bool, typer.Option("--seal", help="Record the checksums of what is good.", rich_help_panel="Watch")
+        bool, typer.Option("--seal", help="Record the checksums of good checkpoints.", rich_help_panel="Watch")
     ] = False
     again: Annotated[
         float,
         Option(
             "--again",
-            "After which a good one is read once more (minutes); 0: never.",
+            "Time after which a good checkpoint is read again (minutes); 0: never.",
             "Watch",
             metavar="TIME",
             unit="m",
@@ -86,14 +89,14 @@ class WatchOptions:
     max_rate: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE", help="Read at most so much a second: 200M. Default: no limit.", rich_help_panel="Watch"
+            metavar="SIZE", help="Maximum read rate per second: 200M. Default: no limit.", rich_help_panel="Watch"
         ),
     ] = None
     on_event: Annotated[
         str | None,
         typer.Option(
             metavar="CMD",
-            help="Run this at each event: without a shell, the event as JSON on its stdin.",
+            help="Command to run for each event, without a shell; the event is JSON on stdin.",
             rich_help_panel="Watch",
         ),
     ] = None
@@ -101,7 +104,7 @@ class WatchOptions:
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Keep metrics in this .prom file, for Prometheus' node exporter.",
+            help="Write metrics to this .prom file, for Prometheus' node exporter.",
             rich_help_panel="Watch",
         ),
     ] = None
@@ -109,7 +112,7 @@ class WatchOptions:
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Answer Prometheus here: 127.0.0.1:9464. Default: nobody listens.",
+            help="Serve metrics at this address: 127.0.0.1:9464. Default: off.",
             rich_help_panel="Watch",
         ),
     ] = None
@@ -178,7 +181,7 @@ class KeepOptions:
         typer.Option(
             "--part-out",
             metavar="FOLDER",
-            help="Keep this machine's part there, for a watch of that folder.",
+            help="Folder in which this machine's part is kept current, for a watch of it.",
             rich_help_panel="Watch",
         ),
     ] = None
@@ -186,7 +189,9 @@ class KeepOptions:
     run_id: Annotated[
         str | None,
         typer.Option(
-            metavar="ID", help="The same on all machines; default: as the launcher says.", rich_help_panel="Which part"
+            metavar="ID",
+            help="Name of the run, equal on all machines. Default: from the launcher.",
+            rich_help_panel="Which part",
         ),
     ] = None
 

@@ -12,7 +12,7 @@ from ckpttool.core.commands.options import Format, FormatOpt, exits, grouped
 
 Folder = Annotated[
     str,
-    typer.Argument(metavar="[FOLDER]", help="Where to: a new folder, or an empty one.", rich_help_panel="Arguments"),
+    typer.Argument(metavar="[FOLDER]", help="A new folder, or an empty one.", rich_help_panel="Arguments"),
 ]
 
 

@@ -19,7 +19,7 @@ TopicArgument = Annotated[
     typer.Argument(
         metavar="[TOPIC]",
         autocompletion=completing.topics,
-        help="A page, or a command; all pages where left out.",
+        help="A page, or a command; all pages if omitted.",
         rich_help_panel="Arguments",
     ),
 ]

@@ -26,13 +26,13 @@ Base = Annotated[
     typer.Option(
         "--config",
         metavar="BASE.yaml",
-        help="The training config to start from, and to edit.",
+        help="Training config to start from, which is not changed.",
         rich_help_panel="Launch",
     ),
 ]
 Output = Annotated[
     str | None,
-    typer.Option("--output", metavar="NEW.yaml", help="Where to write the launch config.", rich_help_panel="Launch"),
+    typer.Option("--output", metavar="NEW.yaml", help="Path of the launch config to write.", rich_help_panel="Launch"),
 ]
 
 
@@ -41,33 +41,32 @@ class JobOptions:
     """Which machines, and how careful."""
 
     nodes: Annotated[
-        int, typer.Option(min=1, help="Nodes; one command is printed for each.", rich_help_panel="Launch")
+        int, typer.Option(min=1, help="Number of nodes; prints one command for each.", rich_help_panel="Launch")
     ] = 1
     devices_per_node: Annotated[
         int | None,
-        typer.Option(min=1, help="Default: the world size, spread evenly over the nodes.", rich_help_panel="Launch"),
+        typer.Option(min=1, help="Devices per node. Default: the world size, spread evenly.", rich_help_panel="Launch"),
     ] = None
     master_addr: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Node 0, where there are several.", rich_help_panel="Launch")
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Address of node 0, for several nodes.", rich_help_panel="Launch"),
     ] = None
     script: EntryScript = None
     force: Annotated[
-        bool, typer.Option("--force", help="Replace NEW.yaml; the old one stays as .bak.", rich_help_panel="Launch")
+        bool, typer.Option("--force", help="Replace NEW.yaml, and keep the old one as .bak.", rich_help_panel="Launch")
     ] = False
     strict: Annotated[
         bool,
         typer.Option(
             "--strict",
-            help="Write nothing, exit 10, where a newer checkpoint was rejected.",
+            help="Write nothing and exit with 10 if a newer checkpoint was skipped.",
             rich_help_panel="Which checkpoint",
         ),
     ] = False
     allow: Allow = None
     load_checkpoint: Annotated[
         str | None,
-        typer.Option(
-            metavar="LOCALDIR", help="Where a tree of an object store was copied to.", rich_help_panel="Launch"
-        ),
+        typer.Option(metavar="LOCALDIR", help="Local copy of a tree in an object store.", rich_help_panel="Launch"),
     ] = None
 
     def order(self, base: str, output: str, view: View) -> ckpttool.LaunchOrder:

@@ -17,14 +17,14 @@ from ckpttool.core.render.answers import preflight as texts
 Files = Annotated[
     list[str],
     typer.Argument(
-        metavar="FILE|DIR...", help="Training configs, and folders with some at any depth.", rich_help_panel="Arguments"
+        metavar="FILE|DIR...", help="Training configs, or folders to search for them.", rich_help_panel="Arguments"
     ),
 ]
-Fix = Annotated[bool, typer.Option("--fix", help="Write what is safe to mend, and say what is left.")]
+Fix = Annotated[bool, typer.Option("--fix", help="Fix what is safe to fix, and report the rest.")]
 SkipForeign = Annotated[
-    bool, typer.Option("--skip-foreign", help="Pass over a FILE that is no training config.", rich_help_panel="Launch")
+    bool, typer.Option("--skip-foreign", help="Skip files that are not training configs.", rich_help_panel="Launch")
 ]
-Diff = Annotated[bool, typer.Option("--diff", help="Show what --fix would change, and write nothing.")]
+Diff = Annotated[bool, typer.Option("--diff", help="Show what --fix would change, without writing.")]
 
 
 @exits({0: "Nothing to say against it.", 10: "A start would not do what it should.", 14: OF_A_TREE[14]})

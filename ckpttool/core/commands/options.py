@@ -118,9 +118,9 @@ def finite(value: float | None) -> float | None:
     return value
 
 
-FormatOpt = Annotated[Format, typer.Option("--format", help="How to write the result.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more: what was looked at, and all of it.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")]
+FormatOpt = Annotated[Format, typer.Option("--format", help="Output format.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show all details, and the settings used.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors on stderr.")]
 
 
 def _trace(ctx: typer.Context, wanted: bool) -> None:
@@ -132,11 +132,11 @@ def _trace(ctx: typer.Context, wanted: bool) -> None:
 class CommonOptions:
     """What every command takes, whether or not it has anything to do with it."""
 
-    json: Annotated[bool, typer.Option("--json", help="As --format json.")] = False
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more: with which settings.")] = False
+    json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show all details, and the settings used.")] = False
     quiet: Quiet = False
-    no_config: Annotated[bool, typer.Option("--no-config", help="Read no ckpttool.toml.")] = False
-    debug: Annotated[bool, typer.Option("--debug", callback=_trace, help="Show a traceback where it fails.")] = False
+    no_config: Annotated[bool, typer.Option("--no-config", help="Ignore ckpttool.toml.")] = False
+    debug: Annotated[bool, typer.Option("--debug", callback=_trace, help="Show a traceback on failure.")] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +146,7 @@ class PlanOptions:
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Change nothing and print the plan, as without --apply.", rich_help_panel="Evidence"
+            "--dry-run", help="Print the plan and change nothing, as without --apply.", rich_help_panel="Evidence"
         ),
     ] = False
 

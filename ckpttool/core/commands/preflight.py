@@ -21,16 +21,16 @@ Base = Annotated[
     typer.Option(
         "--config",
         metavar="BASE.yaml",
-        help="The training config to start from, where the trainer has one.",
+        help="Training config to start with, if the trainer has one.",
         rich_help_panel="Launch",
     ),
 ]
 Devices = Annotated[
-    int | None, typer.Option(min=1, help="Devices that will be started, over all nodes.", rich_help_panel="Launch")
+    int | None, typer.Option(min=1, help="Number of devices to start, over all nodes.", rich_help_panel="Launch")
 ]
 Strict = Annotated[
     bool,
-    typer.Option("--strict", help="No-go where a newer checkpoint was rejected.", rich_help_panel="Which checkpoint"),
+    typer.Option("--strict", help="No-go if a newer checkpoint was skipped.", rich_help_panel="Which checkpoint"),
 ]
 
 

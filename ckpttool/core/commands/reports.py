@@ -30,7 +30,7 @@ Allow = Annotated[
     typer.Option(
         metavar="CODE",
         autocompletion=completing.codes,
-        help="A finding that you have seen and that shall stop nothing; repeat it.",
+        help="Accept findings with this code; repeatable.",
         rich_help_panel="Launch",
     ),
 ]
@@ -53,11 +53,15 @@ class ReportOptions:
     """In which forms, and what is accepted."""
 
     fmt: Annotated[
-        ReportFormat, typer.Option("--format", help="For people, scripts, logs of GitHub, CI servers, pages of jobs.")
+        ReportFormat,
+        typer.Option("--format", help="Output format: for people, scripts, GitHub, CI servers, job pages."),
     ] = ReportFormat.TABLE
     report: Annotated[
         list[str] | None,
-        typer.Option(metavar="FORMAT=FILE", help="Also to a file, new or an earlier report: junit=out.xml; repeat it."),
+        typer.Option(
+            metavar="FORMAT=FILE",
+            help="Also write a report to a new file, or over an earlier one: junit=out.xml; repeatable.",
+        ),
     ] = None
     allow: Allow = None
 

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 Strict = Annotated[
     bool,
-    typer.Option("--strict", help="Exit 10 where a newer checkpoint was rejected.", rich_help_panel="Which checkpoint"),
+    typer.Option(
+        "--strict", help="Exit with 10 if a newer checkpoint was skipped.", rich_help_panel="Which checkpoint"
+    ),
 ]
 
 
@@ -48,11 +50,13 @@ class PlanFormat(str, Enum):
     YAML = "yaml"
 
 
-PlanFormatOpt = Annotated[PlanFormat, typer.Option("--format", help="For people, scripts, or the training's config.")]
+PlanFormatOpt = Annotated[
+    PlanFormat, typer.Option("--format", help="Output format: for people, scripts, or the training config.")
+]
 Field = Annotated[
     list[str] | None,
     typer.Option(
-        "--print", metavar="FIELD", help="One value of the JSON alone: resume_training, data.samples; repeat it."
+        "--print", metavar="FIELD", help="Print only this JSON field: resume_training, data.samples; repeatable."
     ),
 ]
 

@@ -11,9 +11,7 @@ from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.options import OF_A_TREE, Format, FormatOpt, exits, grouped
 from ckpttool.core.domain.data_position import SEGMENT, BatchSegment
 
-OldGbs = Annotated[
-    int | None, typer.Option(min=1, help="Samples a batch over all ranks, before.", rich_help_panel="Data position")
-]
+OldGbs = Annotated[int | None, typer.Option(min=1, help="Global batch size before.", rich_help_panel="Data position")]
 NewGbs = Annotated[
     int,
     typer.Option(
@@ -21,7 +19,7 @@ NewGbs = Annotated[
         "--gbs",
         min=1,
         metavar="N",
-        help="Samples a batch over all ranks, from now on.",
+        help="Global batch size from now on.",
         rich_help_panel="Data position",
     ),
 ]
@@ -31,18 +29,18 @@ Steps = Annotated[
         "--steps",
         "--step",
         min=0,
-        help="Batches consumed; DIR's resume point where left out.",
+        help="Batches consumed. Default: from the resume point of DIR.",
         rich_help_panel="Data position",
     ),
 ]
 Sink = Annotated[
-    int | None, typer.Option(min=1, help="Batches a data sink in the resumed run.", rich_help_panel="Data position")
+    int | None, typer.Option(min=1, help="Batches per data sink in the resumed run.", rich_help_panel="Data position")
 ]
 Place = Annotated[
     str | None,
     typer.Argument(
         metavar="[DIR]",
-        help="Take steps and old batch size from this tree's resume point.",
+        help="Tree from whose resume point steps and old batch size are taken.",
         rich_help_panel="Which tree",
     ),
 ]

@@ -17,11 +17,13 @@ from ckpttool.core.domain.question import TreeQuestion
 from ckpttool.core.domain.view import View
 from ckpttool.core.errors import ExitCode, UnknownLayoutError
 
-Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the newest N in the table; JSON has all.")]
+Limit = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Show only the newest N in the table; JSON has all.")
+]
 Below = Annotated[
     bool,
     typer.Option(
-        "--all", help="Every tree in and below DIR (the current folder), as one document.", rich_help_panel="Which tree"
+        "--all", help="List every tree in and below DIR (default: the current folder).", rich_help_panel="Which tree"
     ),
 ]
 

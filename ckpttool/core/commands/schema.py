@@ -17,7 +17,7 @@ NameArgument = Annotated[
     typer.Argument(
         metavar="[NAME]",
         autocompletion=completing.documents,
-        help="The noun in a document's `schema`; all where left out.",
+        help="The noun in a document's `schema`; all if omitted.",
         rich_help_panel="Arguments",
     ),
 ]

@@ -17,7 +17,7 @@ Reseal = Annotated[
     bool,
     typer.Option(
         "--reseal",
-        help="Take what is on the disk now, where it differs from what was sealed.",
+        help="Record the present content if it differs from the seal.",
         rich_help_panel="What stays",
     ),
 ]

@@ -27,12 +27,13 @@ Grace = Annotated[
         parser=duration("s"),
         metavar="TIME",
         show_default="5m",
-        help="Refuse while a file is younger (5m, or seconds): somebody is saving.",
+        help="Refuse while a file is younger than this (5m, or seconds), as during a save.",
         rich_help_panel="What stays",
     ),
 ]
 Jobs = Annotated[
-    int | None, typer.Option(min=1, help="Threads that read; default: one a core.", rich_help_panel="Evidence")
+    int | None,
+    typer.Option(min=1, help="Number of reading threads. Default: one per core.", rich_help_panel="Evidence"),
 ]
 Timeout = Annotated[
     float,
@@ -40,7 +41,7 @@ Timeout = Annotated[
         parser=duration("s", least=1),
         metavar="TIME",
         show_default="10m",
-        help="When a read counts as hung (10m, or seconds).",
+        help="Time after which a read counts as hung (10m, or seconds).",
         rich_help_panel="Evidence",
     ),
 ]
@@ -50,7 +51,7 @@ MaxAge = Annotated[
         parser=duration("h"),
         metavar="TIME",
         show_default="24h",
-        help="Trust an earlier check of an unchanged file for so long (7d, or hours).",
+        help="Reuse the result for an unchanged file for this time (7d, or hours).",
         rich_help_panel="Evidence",
     ),
 ]
@@ -69,11 +70,13 @@ class LevelName(str, Enum):
         return Level[self.name]
 
 
-LevelOpt = Annotated[LevelName, typer.Option(help="Headers, every byte, or every element.", rich_help_panel="Evidence")]
+LevelOpt = Annotated[
+    LevelName, typer.Option(help="Check headers, every byte, or every element.", rich_help_panel="Evidence")
+]
 MoreDirs = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="DIR...", help="More of them: a result for each, and the worst exit code.", rich_help_panel="Which tree"
+        metavar="DIR...", help="More trees: one result each, and the worst exit code.", rich_help_panel="Which tree"
     ),
 ]
 Names = Annotated[
@@ -81,7 +84,7 @@ Names = Annotated[
     typer.Option(
         "--checkpoint",
         metavar="NAME",
-        help="A name, latest (the default) or all; repeat it.",
+        help="A name, latest (the default) or all; repeatable.",
         autocompletion=completing.checkpoints,
         rich_help_panel="Which checkpoint",
     ),
@@ -91,7 +94,7 @@ ConfigPath = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="Training config: world size, batch size, sink size.",
+        help="Training config, for world size, batch size and sink size.",
         rich_help_panel="Which tree",
     ),
 ]
@@ -109,11 +112,12 @@ Simulate = Annotated[
     typer.Option(
         metavar="NAME[@VERSION]",
         autocompletion=completing.simulated,
-        help="Also say what the trainer would take by itself: own, or its name.",
+        help="Also show what the trainer would load on its own: own, or its name.",
     ),
 ]
 SimulateMindFormers = Annotated[
-    str | None, typer.Option("--simulate-mindformers", metavar="VERSION", help="The same of that MindFormers.")
+    str | None,
+    typer.Option("--simulate-mindformers", metavar="VERSION", help="The same for this version of MindFormers."),
 ]
 
 
@@ -123,7 +127,7 @@ OneName = Annotated[
         "--checkpoint",
         metavar="NAME",
         autocompletion=completing.checkpoints,
-        help="A checkpoint of DIR; default: the newest.",
+        help="Name of a checkpoint. Default: the newest.",
         rich_help_panel="Which checkpoint",
     ),
 ]
@@ -142,7 +146,7 @@ Patterns = Annotated[
     typer.Option(
         "--tensor",
         metavar="PATTERN",
-        help="Only tensors of this name, * and ? as in a shell; repeat it.",
+        help="Only tensors that match this name (* and ? as in a shell); repeatable.",
         rich_help_panel="Which checkpoint",
     ),
 ]
@@ -152,8 +156,8 @@ Patterns = Annotated[
 class RowOptions:
     """How much of a long table is shown; JSON always has all of it."""
 
-    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Rows of the table at most.")] = 50
-    all_rows: Annotated[bool, typer.Option("--all", "-a", help="Every row.")] = False
+    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Maximum number of rows in the table.")] = 50
+    all_rows: Annotated[bool, typer.Option("--all", "-a", help="Show every row.")] = False
 
     @property
     def most(self) -> int | None:
@@ -208,14 +212,14 @@ class EngineOptions:
     engine: Annotated[
         EngineName,
         typer.Option(
-            help="Who reads: this process, or the nodes of a Ray cluster that is there.", rich_help_panel="Evidence"
+            help="Read in this process, or on the nodes of a running Ray cluster.", rich_help_panel="Evidence"
         ),
     ] = EngineName.THREADS
     ray_address: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Which cluster; default: RAY_ADDRESS. None is started.",
+            help="Address of the cluster. Default: RAY_ADDRESS. None is started.",
             rich_help_panel="Evidence",
         ),
     ] = None

@@ -53,7 +53,7 @@ class CheckOptions:
         str | None,
         typer.Option(
             metavar="N/T|10%|50G",
-            help="Read the n-th of t parts, by name; or about so much, another part every day, until all was read.",
+            help="Read the n-th of t parts, or about this amount, another part every day.",
             rich_help_panel="Evidence",
         ),
     ] = None
@@ -65,36 +65,38 @@ class CheckOptions:
             callback=finite,
             min=0,
             metavar="FACTOR",
-            help="Norm change that is suspect, as a factor; default: 1000; 0: do not compare.",
+            help="Suspect change of a norm, as a factor. Default: 1000; 0: do not compare.",
             rich_help_panel="Evidence",
         ),
     ] = None
     max_age: MaxAge = 24.0
     stats: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write each tensor's numbers as JSON lines (numerics).")
+        str | None, typer.Option(metavar="FILE", help="Write the statistics of each tensor as JSON lines (numerics).")
     ] = None
     no_ledger: Annotated[
         bool,
-        typer.Option("--no-ledger", help="Read everything again, whatever was checked.", rich_help_panel="Evidence"),
+        typer.Option(
+            "--no-ledger", help="Read everything again, ignoring earlier results.", rich_help_panel="Evidence"
+        ),
     ] = False
     no_replicas: Annotated[
         bool,
         typer.Option(
             "--no-replicas",
-            help="Read no other checkpoint to tell which ranks hold copies.",
+            help="Read no other checkpoint to find out which ranks have copies.",
             rich_help_panel="Evidence",
         ),
     ] = False
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Say what would be read: bytes, tasks, a store's requests.", rich_help_panel="Evidence"
+            "--dry-run", help="Show the amount to read: bytes, tasks, requests of a store.", rich_help_panel="Evidence"
         ),
     ] = False
     yes: Annotated[
         bool,
         typer.Option(
-            "--yes", help="Read more than 1 TiB from an object store though nobody watches.", rich_help_panel="Evidence"
+            "--yes", help="Read more than 1 TiB from an object store without a terminal.", rich_help_panel="Evidence"
         ),
     ] = False
 

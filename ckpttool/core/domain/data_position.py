@@ -156,7 +156,7 @@ def _segment(text: str) -> BatchSegment:
 
 SEGMENT: Final = Option(
     "--segment",
-    "Past steps at another batch size, oldest first; repeat it.",
+    "Past steps at another batch size, oldest first; repeatable.",
     "Data position",
     metavar="STEPS:GBS",
     parse=segments,
@@ -184,7 +184,8 @@ class DataQuestion:
         int | None,
         Option(
             "--gbs --new-gbs",
-            "Samples a batch in the resumed run: says, sets nothing. Default: what --config makes, or unchanged.",
+            "Global batch size of the resumed run. Used for the calculation; does not "
+            "change the config. Default: from --config, else unchanged.",
             "Data position",
             least=1,
         ),
@@ -194,7 +195,7 @@ class DataQuestion:
         int | None,
         Option(
             "--old-gbs",
-            f"Samples a batch before, where the shards do not hold it ({WITHOUT_BATCH_SIZE}).",
+            f"Global batch size before, if the shards lack it ({WITHOUT_BATCH_SIZE}).",
             "Data position",
             least=1,
         ),
@@ -207,12 +208,12 @@ class DataQuestion:
 
     Only where no shard records them: a step counts batches of the size recorded beside it, whatever ran before.
     """
-    new_dataset: Annotated[bool, Option("--new-dataset", "Start the data at its beginning.", "Data position")] = False
+    new_dataset: Annotated[bool, Option("--new-dataset", "Read the data from the beginning.", "Data position")] = False
     dataset_changed_at: Annotated[
         Step | None,
         Option(
             "--dataset-changed-at",
-            "The data was replaced at this step (in batches of GBS samples): skip only what came since.",
+            "Step at which the data set was replaced (in batches of GBS samples): skip only the steps since.",
             "Data position",
             metavar="STEP[:GBS]",
             parse=change,

@@ -33,14 +33,14 @@ DIR: Final = Option(
     shown=DEFAULT_DIR,
 )
 LAYOUT: Final = Option(
-    "--layout", f"Look for this one alone: {LAYOUTS}.", "Which tree", metavar="LAYOUT", completes="layouts"
+    "--layout", f"Look only for this layout: {LAYOUTS}.", "Which tree", metavar="LAYOUT", completes="layouts"
 )
 PREFIX: Final = Option(
-    "--prefix", "Only file names that begin so, where trainings share DIR.", "Which checkpoint", metavar="TEXT"
+    "--prefix", "Only file names with this prefix, if trainings share DIR.", "Which checkpoint", metavar="TEXT"
 )
 GRACE: Final = Option(
     "--grace",
-    "Refuse while a file is younger (5m, or seconds): somebody is saving.",
+    "Refuse while a file is younger than this (5m, or seconds), as during a save.",
     "What stays",
     metavar="TIME",
     unit="s",
@@ -48,7 +48,7 @@ GRACE: Final = Option(
 )
 MAX_AGE: Final = Option(
     "--max-age",
-    "Trust an earlier check of an unchanged file for so long (7d, or hours).",
+    "Reuse the result for an unchanged file for this time (7d, or hours).",
     "Evidence",
     metavar="TIME",
     unit="h",
@@ -58,13 +58,13 @@ MAX_AGE: Final = Option(
 )
 ONE_NAME: Final = Option(
     "--checkpoint",
-    "A checkpoint of DIR; default: the newest.",
+    "Name of a checkpoint. Default: the newest.",
     "Which checkpoint",
     metavar="NAME",
     completes="checkpoints",
     once=True,
 )
-LOG: Final = Option("--log", "Training log; repeat it. Else found above DIR.", "Evidence", metavar="GLOB")
+LOG: Final = Option("--log", "Training log; repeatable. Default: found above DIR.", "Evidence", metavar="GLOB")
 COLUMNS: Final = Option(
     "--columns",
     "Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.",
@@ -73,7 +73,7 @@ COLUMNS: Final = Option(
 )
 MARGIN: Final = Option(
     "--margin",
-    "How long before a strike's first event may be bad too (2h, or minutes).",
+    "Time before a strike's first event that is suspect too (2h, or minutes).",
     "Evidence",
     metavar="TIME",
     unit="m",
@@ -92,25 +92,41 @@ class TreeQuestion:
     """Look for this layout alone, where a folder holds several."""
     world_size: Annotated[
         int | None,
-        Option("--world-size", "Ranks the training had, where the folders cannot tell.", "Which tree", least=1),
+        Option(
+            "--world-size", "Number of ranks of the training, if the folders do not show it.", "Which tree", least=1
+        ),
     ] = None
     """Ranks that the training had; None: what the tree shows."""
     steps_per_epoch: Annotated[
         int | None,
-        Option("--sink-size", "Batches a data sink (without sinking: steps an epoch).", "Which tree", least=1),
+        Option("--sink-size", "Batches per data sink (without sinking: steps per epoch).", "Which tree", least=1),
     ] = None
     """Sink size, or batches in the data set, for files that do not hold their step."""
     health_file: Annotated[
         str | None,
-        Option("--health-file", "health_ckpts.json; else found in or above DIR.", "Evidence", metavar="FILE"),
+        Option(
+            "--health-file", "Path of health_ckpts.json. Default: found in or above DIR.", "Evidence", metavar="FILE"
+        ),
     ] = None
     root: Annotated[
-        str | None, Option("--root", "Of parts: what the tree is called.", "Which tree", metavar="PATH")
+        str | None,
+        Option(
+            "--root",
+            "Path of the checkpoint folder on the machines that wrote the parts.",
+            "Which tree",
+            metavar="PATH",
+        ),
     ] = None
     """Of parts that several machines wrote: what the tree is called, where they call it differently."""
     skew: Annotated[
         float | None,
-        Option("--skew", "Of parts: clocks may differ so (60s).", "Which tree", metavar="TIME", unit="s"),
+        Option(
+            "--skew",
+            "Allowed clock difference between the machines of the parts (60s).",
+            "Which tree",
+            metavar="TIME",
+            unit="s",
+        ),
     ] = None
     """Of such parts: seconds by which the machines' clocks may differ; None: the default."""
     sizes: bool = False
@@ -155,7 +171,7 @@ def spike(text: str) -> SpikeQuestion:
 
 AROUND_SPIKE: Final = Option(
     "--around-spike",
-    "Go around the spike at STEP, or the last one; or on after a stop.",
+    "Resume around the spike at STEP, or the last one, or after a stop.",
     "Evidence",
     metavar="STEP|last",
     parse=spike,
@@ -170,7 +186,7 @@ class EvidenceQuestion:
         float | None,
         Option(
             "--health-threshold --threshold",
-            "Or --threshold: embedding local norm (sum of squares) that is unhealthy; needs a log.",
+            "Or --threshold: unhealthy embedding local norm (sum of squares); needs a log.",
             "Evidence",
             metavar="X",
             least=0,
@@ -182,7 +198,7 @@ class EvidenceQuestion:
         tuple[str, ...],
         Option(
             "--spikes-from --health-timeline",
-            "Or --health-timeline: a log, or what replay printed as JSON; pass over what it makes suspect.",
+            "Or --health-timeline: skip checkpoints suspect by this log, or by the JSON of replay.",
             "Evidence",
             metavar="LOG",
         ),
@@ -192,7 +208,7 @@ class EvidenceQuestion:
         float | None,
         Option(
             "--spike-threshold",
-            "Global norm of a spike; else a robust z-score tells.",
+            "Global norm of a spike. Default: a robust z-score.",
             "Evidence",
             metavar="X",
             least=0,
@@ -225,14 +241,14 @@ class AskedSizes:
     world: int | None = None
     tensor: Annotated[
         int | None,
-        Option("--tp", "Tensor-parallel ranks of the run to come, where saves mind.", "Which checkpoint", least=1),
+        Option("--tp", "Tensor-parallel size of the next run.", "Which checkpoint", least=1),
     ] = None
-    pipeline: Annotated[
-        int | None, Option("--pp", "Pipeline stages of the run to come.", "Which checkpoint", least=1)
-    ] = None
-    data: Annotated[
-        int | None, Option("--dp", "Data-parallel ranks of the run to come.", "Which checkpoint", least=1)
-    ] = None
+    pipeline: Annotated[int | None, Option("--pp", "Pipeline stages of the next run.", "Which checkpoint", least=1)] = (
+        None
+    )
+    data: Annotated[int | None, Option("--dp", "Data-parallel size of the next run.", "Which checkpoint", least=1)] = (
+        None
+    )
 
     def differing(self, saved: AskedSizes) -> list[tuple[str, int, int]]:
         """Return by its option what both know and differ in: what is asked for, and what was saved."""
@@ -253,12 +269,12 @@ class AskedSizes:
 class ResumeQuestion:
     """What the user allows and forbids."""
 
-    evidence: Annotated[Level, Option("--level", "How hard to look at the shards.", "Evidence")] = Level.STRUCTURE
+    evidence: Annotated[Level, Option("--level", "How thoroughly to check the shards.", "Evidence")] = Level.STRUCTURE
     name: Annotated[
         str | None,
         Option(
             "--checkpoint",
-            "This one or none: 20_2, _1-25_2, …",
+            "Exactly this checkpoint, or fail: 20_2, _1-25_2, …",
             "Which checkpoint",
             metavar="NAME",
             completes="checkpoints",
@@ -272,7 +288,7 @@ class ResumeQuestion:
         bool,
         Option(
             "--require-health/--allow-unknown-health",
-            "Unknown health is not good enough; or it is, even where the record of it cannot be read.",
+            "Reject unknown health, or accept it even if its record cannot be read.",
             "Evidence",
             parse=lambda required: (required, not required),
             typed=bool | None,
@@ -281,21 +297,27 @@ class ResumeQuestion:
     ] = False
     allow_unknown_health: bool = False
     """Unknown health will do even where a record of it is there and cannot be read."""
-    ignore_health: Annotated[bool, Option("--ignore-health", "Take unhealthy ones too.", "Evidence")] = False
+    ignore_health: Annotated[bool, Option("--ignore-health", "Also accept unhealthy checkpoints.", "Evidence")] = False
     before: Annotated[
         Step | None,
-        Option("--before", "Only what is at this step or before it.", "Which checkpoint", metavar="STEP", least=0),
+        Option("--before", "Only checkpoints at or before this step.", "Which checkpoint", metavar="STEP", least=0),
     ] = None
     """Only what is at this step or before it, and what does not tell its step; None: any."""
     saves_as: str | None = None
     """The prefix under which the config saves: it says which is meant where several trainings share the folder."""
     allow_renames: Annotated[
         bool,
-        Option("--allow-renames", "Take one that needs files renamed first, and list them.", "Which checkpoint"),
+        Option(
+            "--allow-renames", "Accept a checkpoint that needs files renamed first, and list them.", "Which checkpoint"
+        ),
     ] = False
     allow_weights_only: Annotated[
         bool,
-        Option("--allow-weights-only", "Take one without optimizer state: that begins anew.", "Which checkpoint"),
+        Option(
+            "--allow-weights-only",
+            "Accept a checkpoint without optimizer state, which is re-initialized.",
+            "Which checkpoint",
+        ),
     ] = False
     sizes: Annotated[AskedSizes, QUESTION] = AskedSizes()
     """Of the run that resumes; its world size where it is not the tree's question."""
@@ -303,7 +325,7 @@ class ResumeQuestion:
         int | None,
         Option(
             "--max-lost-steps",
-            "Exit 10 where more steps are to be done again.",
+            "Exit with 10 if more steps must be redone.",
             "Which checkpoint",
             metavar="N",
             least=0,
@@ -314,7 +336,7 @@ class ResumeQuestion:
         float | None,
         Option(
             "--max-lost-time",
-            "The same in time: 90m, 2h, 1d. Exit 14: not known.",
+            "The same as a time: 90m, 2h, 1d. Exit 14 if unknown.",
             "Which checkpoint",
             metavar="TIME",
             unit="-",

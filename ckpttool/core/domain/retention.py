@@ -24,23 +24,29 @@ class RetentionPolicy:
 
     keep_last: Annotated[
         int,
-        Option("--keep-last", "Keep the N newest good ones; nothing goes before.", "What stays", metavar="N", least=1),
+        Option("--keep-last", "Keep the N newest good checkpoints.", "What stays", metavar="N", least=1),
     ]
     """Newest good checkpoints that stay; at least 1."""
     keep_every: Annotated[
         int | None,
-        Option("--keep-every", "Also the first at or after each multiple.", "What stays", metavar="STEPS", least=1),
+        Option(
+            "--keep-every",
+            "Also keep the first good one at or after each multiple of STEPS.",
+            "What stays",
+            metavar="STEPS",
+            least=1,
+        ),
     ] = None
     """Steps: the first good checkpoint at or after each multiple of it stays."""
     keep_healthy: Annotated[
-        int, Option("--keep-healthy", "Also the N newest recorded as healthy.", "What stays", metavar="N", least=0)
+        int, Option("--keep-healthy", "Also keep the N newest recorded as healthy.", "What stays", metavar="N", least=0)
     ] = 0
     """Newest good checkpoints recorded as healthy that stay."""
-    keep: Annotated[tuple[str, ...], Option("--keep", "Also this one; repeat it.", "What stays", metavar="NAME")] = ()
+    keep: Annotated[
+        tuple[str, ...], Option("--keep", "Also keep this checkpoint; repeatable.", "What stays", metavar="NAME")
+    ] = ()
     """Names of checkpoints that stay whatever they are."""
-    drop_abandoned: Annotated[
-        bool, Option("--drop-abandoned", "Branches that the training left may go as well.", "What stays")
-    ] = False
+    drop_abandoned: Annotated[bool, Option("--drop-abandoned", "Also delete abandoned branches.", "What stays")] = False
     """Whether branches that the training left may go as well."""
     prefix: Annotated[str | None, PREFIX] = None
     """Only checkpoints whose file names begin so; all others stay."""
@@ -50,13 +56,13 @@ class RetentionPolicy:
 class PruneOrder:
     """How to look, and what to do."""
 
-    apply: Annotated[bool, Option("--apply", "Do it; without it nothing is changed.", "What stays")] = False
+    apply: Annotated[bool, Option("--apply", "Carry it out; without it nothing is changed.", "What stays")] = False
     """Do it; otherwise only say what would be done."""
     level: Annotated[
         Level | None,
         Option(
             "--level",
-            "How hard to look at what stays; default: compare every checksum there is, else headers.",
+            "How thoroughly to check what remains. Default: every checksum there is, else headers.",
             "Evidence",
         ),
     ] = None
@@ -68,7 +74,7 @@ class PruneOrder:
         float,
         Option(
             "--wait",
-            "Wait so long for a save that is under way (10m, or minutes).",
+            "Wait this long for a save in progress (10m, or minutes).",
             "What stays",
             metavar="TIME",
             unit="m",
@@ -81,7 +87,7 @@ class PruneOrder:
         float,
         Option(
             "--trash-days",
-            "Keep what went in DIR/.ckpttool/trash for so long (7d, or days).",
+            "Keep deleted checkpoints in the trash for this time (7d, or days).",
             "What stays",
             metavar="TIME",
             unit="d",

@@ -14,10 +14,10 @@ class View:
 
     ranks_per_node: Annotated[
         int | None,
-        Option("--ranks-per-node", "Tell damage by nodes, too: each has N ranks in a row.", metavar="N", least=1),
+        Option("--ranks-per-node", "Also show damage per node, with N consecutive ranks each.", metavar="N", least=1),
     ] = None
     """Ranks in a row that one machine runs, from 0 on: then damage is told by machines, too. None: not known."""
-    everything: Annotated[bool, Option("--verbose -v", "Say more: what was looked at, and all of it.")] = False
+    everything: Annotated[bool, Option("--verbose -v", "Show all details, and the settings used.")] = False
     """Every finding, every rejected checkpoint and every rank, instead of the first ones and a number."""
 
 

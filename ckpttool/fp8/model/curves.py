@@ -131,10 +131,10 @@ def tolerance(text: str) -> Tolerance:
     return Tolerance(value=number / 100 if match[2] else number, relative=bool(match[2]))
 
 
-RUN = "Its log: a file, a folder of logs, a glob, or - for stdin."
+RUN = "a file, a folder of logs, a glob, or - for stdin."
 TOLERANCE: Final = Option(
     "--tolerance",
-    "What counts as the same: of the loss, or in its units.",
+    "Tolerance, as a share of the loss or in its units.",
     "FP8",
     metavar="X|X%",
     parse=tolerance,
@@ -143,7 +143,7 @@ TOLERANCE: Final = Option(
 )
 SWITCH_STEP: Final = Option(
     "--switch-step",
-    "Where the candidate begins with FP8, if not at its start.",
+    "Step at which the candidate starts FP8, if not at its start.",
     "FP8",
     metavar="STEP",
     least=0,
@@ -154,25 +154,23 @@ SWITCH_STEP: Final = Option(
 class CurvesQuestion:
     """Which runs to hold against each other, and how."""
 
-    baseline: Annotated[str, Option("BASELINE", f"The run that is trusted. {RUN}", "Arguments")]
+    baseline: Annotated[str, Option("BASELINE", f"Log of the trusted run: {RUN}", "Arguments")]
     """A file, a folder, a glob, or `-`."""
-    candidate: Annotated[str, Option("CANDIDATE", f"The run in FP8. {RUN}", "Arguments")]
+    candidate: Annotated[str, Option("CANDIDATE", f"Log of the FP8 run: {RUN}", "Arguments")]
     repeats: Annotated[
         tuple[str, ...],
         Option(
             "--repeat",
-            "Another run of the baseline, to tell how far apart two are; repeat it.",
+            "Another run of the baseline, to measure random variation; repeatable.",
             "FP8",
             metavar="LOG",
         ),
     ] = ()
     """Further runs of the baseline."""
-    metric: Annotated[CurveMetric, Option("--metric", "Losses of the training, or of its validations.", "FP8")] = (
-        CurveMetric.LOSS
-    )
+    metric: Annotated[CurveMetric, Option("--metric", "Training or validation losses.", "FP8")] = CurveMetric.LOSS
     by: Annotated[
         PairedBy | None,
-        Option("--by", "What belongs together.  [default: step; samples where batches differ in size]", "FP8"),
+        Option("--by", "How values are paired.  [default: step; samples where batches differ in size]", "FP8"),
     ] = None
     """None: by step, or by samples where both logs count them and the batches are of different sizes."""
     tolerance: Annotated[Tolerance, TOLERANCE] = WITHIN_CHANCE

@@ -63,7 +63,7 @@ class ProbeQuestion:
         tuple[Recipe, ...],
         Option(
             "--recipe",
-            f"Judge by: {', '.join(recipe.value for recipe in Recipe)}; repeat it.  [default: tensorwise]",
+            f"Recipe that decides: {', '.join(recipe.value for recipe in Recipe)}; repeatable.  [default: tensorwise]",
             "FP8",
             metavar="R",
             parse=lambda recipes: tuple(dict.fromkeys(recipes)),
@@ -75,7 +75,7 @@ class ProbeQuestion:
         tuple[Fp8Format, ...],
         Option(
             "--format-of",
-            "Formats of weights: e4m3, e5m2. The first one decides.",
+            "Formats of weights: e4m3, e5m2. The first decides.",
             "FP8",
             metavar="weight=F,…",
             parse=formats,
@@ -84,20 +84,20 @@ class ProbeQuestion:
         ),
     ] = (Fp8Format.E4M3,)
     """Of weights; the first one decides."""
-    exact: Annotated[bool, Option("--exact", "Cast every element, not a sample.", "FP8")] = False
+    exact: Annotated[bool, Option("--exact", "Cast every element instead of a sample.", "FP8")] = False
     """Whether every element is cast, or those of a sample."""
-    optimizer: Annotated[bool, Option("--optimizer", "Look at the states of the optimizer, too.", "FP8")] = False
+    optimizer: Annotated[bool, Option("--optimizer", "Include the optimizer states.", "FP8")] = False
     """Whether the states of an optimizer are looked at, too."""
     swiglu: Annotated[
-        bool, Option("--swiglu/--no-swiglu", "Compare gate and up weights where found.", "FP8", shown="yes")
+        bool, Option("--swiglu/--no-swiglu", "Compare gate and up weights of SwiGLU.", "FP8", shown="yes")
     ] = True
     """Whether gate and up weights are compared where they are found."""
     history: Annotated[
         int | None,
-        Option("--history", "So far back a delayed scale looks at checkpoints.", "FP8", metavar="STEPS", least=1),
+        Option("--history", "Steps back over which a delayed scale uses checkpoints.", "FP8", metavar="STEPS", least=1),
     ] = None
     """Steps that a delayed scale looks back on; None: this checkpoint alone."""
-    as_stored: Annotated[bool, Option("--as-stored", "Do not round numbers of 32 bits to BF16 first.", "FP8")] = False
+    as_stored: Annotated[bool, Option("--as-stored", "Do not round 32-bit numbers to BF16 first.", "FP8")] = False
     """Whether tensors of 32 bits are cast as they are; else rounded to BF16 first, as a trainer's copy of them is."""
 
     def assert_meant(self) -> None:

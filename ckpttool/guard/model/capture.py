@@ -275,32 +275,32 @@ class NanQuestion:
         str,
         Option(
             "--entry",
-            "Your own function that builds the model, from your own path.",
+            "Your function that builds the model, from your own path.",
             "Replay",
             metavar="MODULE:FUNCTION",
         ),
     ]
     """`module:function` of the user's own code."""
     ranks: Annotated[
-        tuple[int, ...], Option("--rank", "Only this rank; repeat it.  [default: all]", "Replay", metavar="R", least=0)
+        tuple[int, ...], Option("--rank", "Only this rank; repeatable.  [default: all]", "Replay", metavar="R", least=0)
     ] = ()
     """Only these; none: all."""
     device: Annotated[
         str | None, Option("--device", "cpu or cuda:N.  [default: as it was captured]", "Replay", metavar="DEVICE")
     ] = None
     """`cpu`, `cuda:0`; None: as it was captured, if there is one."""
-    exact: Annotated[bool, Option("--exact", "Demand every gradient to be equal in every bit.", "Replay")] = False
+    exact: Annotated[bool, Option("--exact", "Require every gradient to be equal bit for bit.", "Replay")] = False
     """Whether every gradient has to be equal in every bit."""
-    locate: Annotated[bool, Option("--no-locate", "Do not look for where it began.", "Replay")] = True
+    locate: Annotated[bool, Option("--no-locate", "Do not search for the origin.", "Replay")] = True
     """Whether to look for the origin, in a second run."""
     weights: Annotated[
         str | None,
-        Option("--weights", "Weights for a capture that holds none (safetensors).", "Replay", metavar="FILE"),
+        Option("--weights", "Weights for a capture without weights (safetensors).", "Replay", metavar="FILE"),
     ] = None
     """A file of weights, for a capture that holds none."""
     timeout: Annotated[
         float | None,
-        Option("--timeout", "Give up after so many seconds (exit 14).", "Replay", metavar="S", least=0.001),
+        Option("--timeout", "Give up after this time in seconds (exit 14).", "Replay", metavar="S", least=0.001),
     ] = None
     """Seconds that it may take; None: as long as it needs."""
 

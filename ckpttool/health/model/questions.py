@@ -17,7 +17,7 @@ class HealthQuestion:
         float | None,
         Option(
             "--threshold",
-            "Embedding local norm (sum of squares) from which one is unhealthy.",
+            "Embedding local norm (sum of squares) at which a checkpoint is unhealthy.",
             "Evidence",
             least=0,
         ),
@@ -28,9 +28,9 @@ class HealthQuestion:
     health_file: str | None = None
     pipeline_stages: int | None = None
     """Of the run. With one stage nothing is measured."""
-    write: Annotated[
-        bool, Option("--write", "Bring health_ckpts.json in line with the log; a .bak stays.", "What stays")
-    ] = False
+    write: Annotated[bool, Option("--write", "Update health_ckpts.json from the log; keeps a .bak.", "What stays")] = (
+        False
+    )
     """Bring the health file in line with the judgement."""
 
 
