@@ -43,7 +43,7 @@ def test_a_loop_over_ssh_asks_the_parts_of_all_hosts(tmp_path: Path) -> None:
         shutil.copytree(FIXTURES / "health_pp2" / "output" / "checkpoint" / f"rank_{rank}", ranks / f"rank_{rank}")
     environment = commands(tmp_path / "bin", ssh='shift; exec sh -c "$*"')
     done = subprocess.run(["bash", "-ec", recipe], cwd=tmp_path, env=environment, capture_output=True, check=True)
-    assert b"\nResume from 15_2: step 30, whole on all 4 ranks\n" in done.stdout
+    assert b"\nResume from step 30 (15_2): intact on all 4 ranks\n" in done.stdout
 
 
 def test_the_job_of_kubernetes_has_as_many_pods_as_its_command_says_and_leaves_a_part_of_each(tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_parts_are_asked_as_the_tree_would_be(parts: str) -> None:
     said = ask("resolve", parts)
-    assert (said.code, said.stdout.partition("\n")[0]) == (0, "Resume from 15_2: step 30, whole on all 4 ranks")
+    assert (said.code, said.stdout.partition("\n")[0]) == (0, "Resume from step 30 (15_2): intact on all 4 ranks")
     document = json.loads(ask("scan", parts, "--json").stdout)
     jsonschema.validate(document, schemas.schema("inventory"))
     assert document["parts"] == {**document["parts"], "given": 2, "of": 2, "missing": [], "stale": []}

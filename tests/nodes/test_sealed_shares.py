@@ -155,7 +155,7 @@ def test_of_unequal_seals_of_one_shard_both_machines_are_named(nodes: list[Path]
     (told,) = (message for each, message in found if each == "checksum-mismatch" and " sealed " in message)
     assert "node0" in told
     assert "node1" in told
-    assert ask("resolve", str(parts), "-q").stdout.startswith("Resume from 10_2")
+    assert ask("resolve", str(parts), "-q").stdout.startswith("Resume from step 20 (10_2)")
 
 
 @pytest.mark.parametrize("held", ["disjoint", "of other bytes", "torn"])

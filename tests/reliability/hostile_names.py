@@ -91,7 +91,7 @@ def situations() -> Iterator[Situation]:
             launch, preflight = ask(LAUNCH, ExitCode.DAMAGE, "is not UTF-8"), ExitCode.DAMAGE
         asks = (
             ask("scan output", ExitCode.DAMAGE, "2 checkpoints"),
-            ask("resolve output", 0, "Resume from 10_2"),
+            ask("resolve output", 0, "Resume from step 20 (10_2)"),
             ask("resolve output --format json", 0),
             ask("verify output --format json", ExitCode.DAMAGE),
             launch,
@@ -104,6 +104,6 @@ def situations() -> Iterator[Situation]:
         yield Situation(name=f"name: {name}", kind="tree", make=_named(prefix), asks=asks, kept=kept)
     for kind in ESCAPES:
         changes = tuple(ask(line, REFUSED.get((kind, line.split()[0]), 0)) for line in CHANGES)
-        asks = (ask("resolve output", 0, "Resume from 15_2"), *changes)
+        asks = (ask("resolve output", 0, "Resume from step 30 (15_2)"), *changes)
         kept = "output/checkpoint/rank_*/*-15_2.*"
         yield Situation(name=f"way out: {kind}", kind="changed", make=_escaping(kind), asks=asks, kept=kept)

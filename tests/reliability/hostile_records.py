@@ -99,10 +99,10 @@ def _unified(place: str, put: Maker) -> Maker:
     return make
 
 
-NEWEST = ask("resolve output", 0, "Resume from 15_2")
+NEWEST = ask("resolve output", 0, "Resume from step 30 (15_2)")
 SIMULATED = ask("resolve output --simulate-mindformers 2.1", 0, "MindFormers 2.1")
-OLDER = ask("resolve output", 0, "Resume from iteration_00000020")
-NEWEST_ITERATION = ask("resolve output", 0, "Resume from iteration_00000030")
+OLDER = ask("resolve output", 0, "Resume from step 20 (iteration_00000020)")
+NEWEST_ITERATION = ask("resolve output", 0, "Resume from step 30 (iteration_00000030)")
 
 # Which exit each record's trouble has; where a kind of file differs from the rest it is named.
 STRANGE = {"a FIFO", "a device", "a link to /dev/zero", "a socket"}
@@ -132,7 +132,7 @@ def _asks_of(place: str, bomb: str) -> tuple[Ask, ...]:
     asks = {
         "meta.json": (NEWEST, ask("scan output", unsafe), ask("verify output", unsafe, "15_2"), SIMULATED),
         "health_ckpts.json": (
-            ask("resolve output", ExitCode.INCOMPLETE, "Resume from 15_2"),
+            ask("resolve output", ExitCode.INCOMPLETE, "Resume from step 30 (15_2)"),
             ask("scan output", ExitCode.INCOMPLETE),
             ask("health output --threshold 1", ExitCode.INCOMPLETE),
             ask("resolve output --simulate-mindformers 2.1", ExitCode.INCOMPLETE, "MindFormers 2.1"),

@@ -24,7 +24,7 @@ from tests.support.hostile_files import CORPUS
 from tests.support.shard_writers import compact, record, safetensors_file
 
 KEPT = "output/checkpoint/rank_*/*-10_2.*"
-OLDER = ask("resolve output", 0, "Resume from 10_2: step 20, whole on all 2 ranks")
+OLDER = ask("resolve output", 0, "Resume from step 20 (10_2): intact on all 2 ranks")
 
 # What `verify` makes of a shard; what is not named here is damage.
 UNSAFE = {

@@ -285,7 +285,7 @@ def test_a_change_to_the_checkpoint_that_must_be_found_is_noticed(tmp_path: Path
 
 def test_a_change_after_which_another_checkpoint_is_found_is_noticed(runner: Runner, tmp_path: Path) -> None:
     tree = sound_tree(tmp_path)
-    asks = (ask("resolve output", 0, "Resume from 15_2"),)
+    asks = (ask("resolve output", 0, "Resume from step 30 (15_2)"),)
     situation = Situation(name="sound", kind="tree", make=text(""), asks=asks)
     change = ask("prune output --apply", 0)
     fine, wrong = Tally(), Tally()

@@ -72,7 +72,7 @@ def test_the_threshold_of_the_page_is_that_of_the_answer(tmp_path: Path) -> None
     tree, log = ROOT / "fixtures" / "health_pp2" / "output", ROOT / "fixtures/health_pp2/train_log_first_rank_0.jsonl"
     page = tmp_path / "report.html"
     done = ask("report", str(tree), "--threshold", "0.2", "--log", str(log), "--output", str(page))
-    assert done.stdout.startswith("Resume from 10_2\n")
+    assert done.stdout.startswith("Resume from step 20 (10_2)\n")
     text = page.read_text(encoding="utf-8")
     assert "threshold 0.2, 1 step at or above it" in text
     assert "<b>15_2</b> was not chosen: the log shows the embedding local norm" in text

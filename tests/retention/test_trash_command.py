@@ -116,7 +116,7 @@ def test_who_asks_about_an_emptied_tree_is_told_that_it_lies_in_the_trash(here: 
 def test_a_tree_with_nothing_to_resume_from_names_its_trash(here: Path) -> None:
     for shard in here.glob("output/checkpoint/rank_*/*.ckpt"):
         shard.unlink()
-    lies = "lie in the trash: ckpttool trash list output/checkpoint"
+    lies = "are in the trash: ckpttool trash list output/checkpoint"
     resolved = ask("resolve", "output")
     assert (resolved.code, lies in resolved.stdout) == (ExitCode.NOTHING_TO_RESUME, True)
     checks = ask("preflight", "output", "--config", str(FIXTURES / "configs/pretrain_sink2.yaml"), "--json")

@@ -262,9 +262,9 @@ class TestAScriptOfItsOwn:
         said = ask("preflight", str(root))
         assert (said.code, said.stdout.splitlines()[0]) == (
             0,
-            "GO: a start resumes from 8, step 8, if it is told to load that",
+            "GO: a start resumes from step 8 (8) if it is set to load it",
         )
-        assert "?   start       not judged: it chooses nothing" in said.stdout
+        assert "?   start       unknown: it chooses nothing" in said.stdout
 
 
 LEFT = {
@@ -491,8 +491,8 @@ class TestConfigs:
     def test_torchtitan_without_its_loaders_state_is_not_told_to_be_exact(self, tmp_path: Path) -> None:
         root, config = healthy("titan_4ranks", tmp_path), tmp_path / "train.toml"
         config.write_text(TITAN)
-        assert "its data: exact" in ask("preflight", str(root), "--config", str(config)).stdout
+        assert "data: exact" in ask("preflight", str(root), "--config", str(config)).stdout
         config.write_text(f'{TITAN}exclude_from_loading = ["dataloader"]\n')
         said = ask("preflight", str(root), "--config", str(config))
-        assert (said.code, "its data: exact" in said.stdout, "its data: restarts" in said.stdout) == (10, False, True)
+        assert (said.code, "data: exact" in said.stdout, "data: restarts" in said.stdout) == (10, False, True)
         assert "fix: take `dataloader` out of exclude_from_loading" in said.stdout

@@ -65,10 +65,10 @@ class LostTime:
 
     @property
     def words(self) -> str:
-        """For people, with what tells it: `42 min, by the saves' times,`."""
-        by = "by the log" if self.source is LostTimeSource.LOG else "by the saves' times"
+        """For people, with its source: `42 min (by file times)`."""
+        by = "by the log" if self.source is LostTimeSource.LOG else "by file times"
         if self.pace is not None:
-            by = f"reckoned at the pace of steps {self.pace[0]} to {self.pace[1]}, {by}"
+            by = f"at the pace of steps {self.pace[0]} to {self.pace[1]}, {by}"
         return f"{lasting(self.seconds)} ({by})"
 
 
@@ -136,15 +136,15 @@ class NoResumePoint:
 
     @property
     def where_else(self) -> str | None:
-        """Say where more is to look at than what was rejected; None where nowhere."""
+        """Say where else a checkpoint may be found; None if nowhere."""
         from shlex import quote
 
         if self.is_named:
-            return f"no other checkpoint was looked at: ckpttool resolve {quote(self.root)}"
+            return f"no other checkpoint was checked: ckpttool resolve {quote(self.root)}"
         if not self.in_trash:
             return None
-        lie = "lies" if self.in_trash == 1 else "lie"
-        return f"{counted(self.in_trash, 'checkpoint')} {lie} in the trash: ckpttool trash list {quote(self.root)}"
+        are = "is" if self.in_trash == 1 else "are"
+        return f"{counted(self.in_trash, 'checkpoint')} {are} in the trash: ckpttool trash list {quote(self.root)}"
 
 
 _NOT_KNOWN = frozenset(

@@ -70,6 +70,11 @@ def at_step(step: Step | None) -> str:
     return "its step is unknown" if step is None else f"step {step}"
 
 
+def step_and_name(step: Step | None, name: str) -> str:
+    """Name a checkpoint by its step, then its name: `step 60 (_1-30_2)`; by its name alone if the step is unknown."""
+    return name if step is None else f"step {step} ({name})"
+
+
 def in_gib(nbytes: int) -> str:
     """Spell a size of which every byte may count: in bytes below a GiB."""
     return f"{nbytes / (1 << 30):,.1f} GiB" if nbytes >= 1 << 30 else f"{nbytes:,} bytes"
@@ -111,7 +116,7 @@ _TENTHS_FROM = 3600
 
 def on_all(ranks: int) -> str:
     """Spell that something is so on every rank that there is."""
-    return "on its one rank" if ranks == 1 else f"on all {ranks} ranks"
+    return "on its only rank" if ranks == 1 else f"on all {ranks} ranks"
 
 
 MAX_RANKS = 1 << 20

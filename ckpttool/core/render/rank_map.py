@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Mark(str, Enum):
     """How a part of a save is drawn, best first. Each has a shape of its own, not only a colour."""
 
-    GOOD = "whole"
-    DOUBT = "in doubt"
+    GOOD = "intact"
+    DOUBT = "uncertain"
     MISSING = "missing"
     DAMAGED = "damaged"
 
@@ -66,7 +66,7 @@ class Row:
     spans: tuple[Span, ...]
     """Ascending; where nothing is expected there is none."""
     summary: str
-    """All of it in words: `ranks 0 to 8191: 8189 whole, 1 missing, 1 damaged`."""
+    """All of it in words: `ranks 0 to 8191: 8189 intact, 1 missing, 1 damaged`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +228,7 @@ def _spans(parts: _Parts, axis: _Axis, columns: int) -> Iterator[Span]:
         )
         number = sum(count for _, _, count in run)
         state = (
-            "whole"
+            "intact"
             if verdict_word is None
             else f"{verdict_word.value} ({number})"
             if number
@@ -276,7 +276,7 @@ def _summary(parts: _Parts, axis: _Axis) -> str:
     absent = parts.expected - silent - sum(place < parts.expected for place in parts.bad)
     if absent > 0:
         counts["missing"] += absent
-    texts = [f"{silent} whole"] if silent or not counts else []
+    texts = [f"{silent} intact"] if silent or not counts else []
     texts += [f"{number} {name}" for name, number in sorted(counts.items())]
     if parts.worst is not None:
         texts.append(f"the save as a whole {parts.worst.value}")

@@ -260,8 +260,8 @@ class Columns:
 
 
 def no_room(headers: Sequence[str]) -> Text:
-    """Say which columns a narrow terminal leaves out, and how they come."""
-    return line(f"no room for {', '.join(headers)}: a wider terminal or --json has all", style="dim")
+    """Name the columns that a narrow terminal leaves out, and what shows them."""
+    return line(f"no room for {', '.join(headers)}: a wider terminal or --json shows all", style="dim")
 
 
 def _plain(cell: str | Text) -> str | Text:

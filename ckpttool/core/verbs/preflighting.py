@@ -183,7 +183,7 @@ def _launch(context: Context) -> Iterator[Check]:
         why = "no --config"
         if context.config is not None:
             why = "a training loads from a folder: copy the tree to one, and `launch --load-checkpoint` that"
-        yield replace(context.check("launch", f"not judged: {why}", findings), unsure=True)
+        yield replace(context.check("launch", f"unknown: {why}", findings), unsure=True)
     elif context.edited is None or context.config is None:
         title = "nobody" if trainer is None else trainer.title
         yield context.check("launch", summaries.told_summary(plan, trainer=title), findings)
@@ -216,7 +216,7 @@ def _disk(context: Context) -> Iterator[Check]:
     if context.plan is None:
         yield Check(name="disk", summary="nothing was chosen", skipped=True)
     elif needs is None:
-        yield Check(name="disk", summary="not judged: the tree is not on a disk of this machine", unsure=True)
+        yield Check(name="disk", summary="unknown: the tree is not on a disk of this machine", unsure=True)
     elif isinstance(needs, Finding):
         yield context.check("disk", "room unknown", [needs])
     else:

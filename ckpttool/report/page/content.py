@@ -16,7 +16,14 @@ from ckpttool.core.domain.units import Rank, counted, lasting, moment_if_any, on
 from ckpttool.core.domain.verdict import Level, VerdictWord
 from ckpttool.core.errors import ExitCode
 from ckpttool.core.render.answers.inventory import age, minute, to_the_minute, unconfirmed
-from ckpttool.core.render.answers.plan import beside_settings, intact_at, lost, refusal, remedies_of
+from ckpttool.core.render.answers.plan import (
+    beside_settings,
+    chosen_checkpoint,
+    intact_on,
+    lost,
+    refusal,
+    remedies_of,
+)
 from ckpttool.core.render.answers.position import data_rows
 from ckpttool.core.render.answers.resume import fragment
 from ckpttool.core.render.escape import shown, size
@@ -70,7 +77,7 @@ def lead(report: TreeReport) -> Lead:
             passed=passed,
             more_passed=len(rejected) - len(passed),
         )
-    checkpoint, is_intact = answer.point.checkpoint, intact_at(answer)
+    checkpoint, is_intact = answer.point.checkpoint, intact_on(answer)
     warning = unconfirmed(checkpoint, "--config or --world-size")
     grouped: dict[str, list[str]] = {}
     load = answer.load if report.loaded_from is None else answer.load.at(report.loaded_from)
@@ -79,7 +86,7 @@ def lead(report: TreeReport) -> Lead:
     return Lead(
         tone=Tone.GOOD if code is ExitCode.OK else Tone.DOUBT,
         word="Good to resume from" if code is ExitCode.OK else f"Look before you resume (exit {code.value})",
-        headline=f"Resume from {shown(checkpoint.name)}",
+        headline=f"Resume from {chosen_checkpoint(answer)}",
         sentences=tuple(filter(None, (f"{is_intact[:1].upper()}{is_intact[1:]}.", lost(answer), warning))),
         passed=passed,
         more_passed=len(rejected) - len(passed),

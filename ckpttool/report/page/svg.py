@@ -19,7 +19,7 @@ STRIP = 512
 
 _TALL = 12
 _BAR = (3, 6)
-"""Where the bar of what is whole begins, and how high it is: what is bad is taller."""
+"""Top and height of the bar of intact ranks; other marks are taller."""
 
 _LEAST = {Mark.DOUBT: 3, Mark.MISSING: 5, Mark.DAMAGED: 3}
 """Units that a bad mark has at least: one of ten thousand ranks must be seen, and that a mark is hollow, too."""
@@ -31,7 +31,7 @@ _SINGLE = 64
 
 
 def strip(row: Row, columns: int, title: str) -> str:
-    """Draw the ranks of one save: a bar of what is whole, and on it, wider and taller than true, what is not."""
+    """Draw the ranks of one save: a bar of the intact ones, and on it the others, larger than to scale."""
     unit = STRIP / max(columns, 1)
     good = [span for span in row.spans if span.mark is Mark.GOOD]
     bad = [span for span in row.spans if span.mark is not Mark.GOOD]

@@ -244,7 +244,7 @@ def test_a_launch_config_that_says_it_already_is_left_alone_and_its_backup_stays
     before = changed()
     again = launched(here, "--force")
     assert again.code == 0
-    assert again.stdout.startswith("new.yaml stays as it is: resumes from ")
+    assert again.stdout.startswith("new.yaml is unchanged: already resumes from ")
     assert launched(here, "--force", "--format", "json").json["written"] is False
     assert changed() == before
     assert (here / "new.yaml.bak").read_text() == "mine: 1\n"
@@ -349,7 +349,7 @@ def test_each_reason_has_its_remedy_beside_it_and_none_that_does_not_help(here: 
     (damage,) = [number for number, line in enumerate(lines) if line.startswith("    damage ")]
     (unhealthy,) = [number for number, line in enumerate(lines) if line.startswith("    suspect marked-unhealthy")]
     assert any(line.startswith("      try: copy it again") for line in lines[damage:unhealthy])
-    assert ask("resolve", "output", "--ignore-health").stdout.startswith("Resume from 10_2: ")
+    assert ask("resolve", "output", "--ignore-health").stdout.startswith("Resume from step 20 (10_2): ")
 
 
 def test_where_one_rank_alone_keeps_everything_back_it_is_said_first(here: Path) -> None:

@@ -141,7 +141,7 @@ class TestComments:
         (here / "mine.yaml").write_text(ALLOWED)
         said = ask("lint-config", "mine.yaml")
         assert (said.code, said.stdout) == (
-            0, "1 config: nothing that stops a launch\n\n  ok  mine.yaml  nothing against it; 1 allowed by a comment\n"
+            0, "1 config: nothing prevents a launch\n\n  ok  mine.yaml  no problems found; 1 allowed by a comment\n"
         )  # fmt: skip
         golden("lint-config/allowed.txt", ask("lint-config", "mine.yaml", "-v").stdout)
         document = ask("lint-config", "mine.yaml", "--json").json

@@ -108,5 +108,5 @@ def test_a_log_says_how_long_it_took_and_how_far_the_training_came(here: Path) -
     assert (document["lost_steps"], document["lost_samples"]) == (27, 216)
     assert (document["lost_seconds"], document["lost_seconds_source"]) == (27 * 60, "log")
     said = ask("resolve", "--log", LOG)
-    assert "27 steps to be done again, about 27 min (by the log)." in said.stdout
+    assert "27 steps to redo, about 27 min (by the log)." in said.stdout
     assert ask("resolve", "--log", LOG, "--max-lost-steps", "26").code == 10

@@ -114,5 +114,5 @@ def test_a_torch_file_is_sealed_and_a_later_change_of_it_is_found(here: Path) ->
 
 def test_what_was_not_looked_at_is_counted(here: Path) -> None:
     SITUATIONS["whole"](here)
-    assert "\n4 others not looked at: --checkpoint all\n" in ask("verify", "output").stdout
-    assert "not looked at" not in ask("verify", "output", "--checkpoint", "all").stdout
+    assert "\n4 others not checked: --checkpoint all\n" in ask("verify", "output").stdout
+    assert "others not checked" not in ask("verify", "output", "--checkpoint", "all").stdout

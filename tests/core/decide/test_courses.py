@@ -57,7 +57,7 @@ class TestBatchSizes:
         answer = plan(doubled.checkpoint)
         assert chosen(answer) == ("50_2", 100)
         assert (answer.point.lost_steps, answer.point.lost_samples) == (20, 160)
-        assert "20 steps to be done again (160 samples)" in cli("resolve", str(doubled.checkpoint)).stdout
+        assert "20 steps to redo (160 samples)" in cli("resolve", str(doubled.checkpoint)).stdout
 
     def test_with_one_batch_size_the_same_steps_are_a_rewind_as_ever(self, tmp_path: Path) -> None:
         tree = TreeBuilder(tmp_path).legacy()

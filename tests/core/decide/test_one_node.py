@@ -306,11 +306,11 @@ class TestCommands:
             pytest.skip("the tests' own folder lies on a disk that other machines may see")
         heard = ask("resolve", str(one.output), env=SLURM)
         assert heard.code == ExitCode.INCOMPLETE
-        assert heard.stdout.startswith("Resume from 15_2: step 30, whole on the 2 ranks seen here (exit 14)\n")
+        assert heard.stdout.startswith("Resume from step 30 (15_2): intact on the 2 ranks seen here (exit 14)\n")
         assert "try: run ckpttool part DIR --out FOLDER/ on every machine" in " ".join(heard.stdout.split())
         assert ask("resolve", str(one.output)).code == ExitCode.OK
         declared = ask("resolve", str(one.output), "--world-size", "4")
-        assert declared.stdout.startswith("Nobody knows from this machine what")
+        assert declared.stdout.startswith("From this machine alone it is unknown what")
         assert "bring back" not in declared.stdout
         assert ask("resolve", str(one.output), "--world-size", "2", env=SLURM).code == ExitCode.OK
         base = config(tmp_path, dp=4, trans=True)

@@ -118,7 +118,7 @@ class TestNamesWithoutSubstance:
         assert why_not(answer) == [("_1-30_2", {Code.SHARD_EMPTY})]
         assert Code.STEP_UNKNOWN in notes(answer)
         assert MindFormersCode.META_BEHIND not in notes(answer)
-        assert "Nothing newer" not in cli("resolve", str(sink2)).stdout
+        assert "No newer checkpoint" not in cli("resolve", str(sink2)).stdout
         assert cli("resolve", "--strict", str(sink2)).exit_code == ExitCode.DAMAGE
 
 

@@ -41,43 +41,43 @@ def told(row: Row) -> list[str]:
 
 def test_a_save_without_a_fault_is_one_span_and_a_note_is_no_fault() -> None:
     remark = note(Code.HEALTH_UNKNOWN, "nobody measured", ranks=(Rank(1),))
-    assert told(only((save(world=4), [remark]))) == ["ranks 0 to 3: whole"]
+    assert told(only((save(world=4), [remark]))) == ["ranks 0 to 3: intact"]
 
 
 def test_neighbours_that_are_alike_are_one_span_and_others_are_not() -> None:
     row = only((save(world=8, ranks=[0, 1, 4, 5, 6, 7]), broken(5, 6)))
     assert told(row) == [
-        "ranks 0 to 1: whole",
+        "ranks 0 to 1: intact",
         "ranks 2 to 3: missing (2)",
-        "rank 4: whole",
+        "rank 4: intact",
         "ranks 5 to 6: damaged (2)",
-        "rank 7: whole",
+        "rank 7: intact",
     ]
-    assert row.summary == "8 ranks: 4 whole, 2 damaged, 2 missing"
+    assert row.summary == "8 ranks: 4 intact, 2 damaged, 2 missing"
 
 
 def test_a_column_shows_the_worst_of_its_ranks_and_how_many_are_so() -> None:
     row = only((save(world=16, ranks=[rank for rank in range(16) if rank != 5]), broken(4, 6)), columns=4)
-    assert told(row) == ["ranks 0 to 3: whole", "ranks 4 to 7: damaged (2)", "ranks 8 to 15: whole"]
+    assert told(row) == ["ranks 0 to 3: intact", "ranks 4 to 7: damaged (2)", "ranks 8 to 15: intact"]
 
 
 def test_what_is_wrong_with_the_save_as_a_whole_is_drawn_over_all_of_it_unless_a_rank_is_to_blame() -> None:
     unfinished = damage(Code.UNCOMMITTED_SAVE, "not finished", path="10_2")
     assert told(only((save(world=4), [unfinished]))) == ["ranks 0 to 3: damaged as a whole"]
-    assert told(only((save(world=4), [unfinished, *broken(3)]))) == ["ranks 0 to 2: whole", "rank 3: damaged (1)"]
+    assert told(only((save(world=4), [unfinished, *broken(3)]))) == ["ranks 0 to 2: intact", "rank 3: damaged (1)"]
 
 
 def test_ranks_of_which_nobody_says_that_they_must_be_there_are_neither_whole_nor_missing() -> None:
     row = only((save(world=None, ranks=[0, 3]), []))
-    assert told(row) == ["rank 0: whole", "rank 3: whole"]
+    assert told(row) == ["rank 0: intact", "rank 3: intact"]
     assert [(span.first, span.last) for span in row.spans] == [(0, 0), (3, 3)]
 
 
 def test_a_smaller_save_beside_a_larger_one_ends_where_its_ranks_end() -> None:
     drawn = rank_map([(save(world=8), []), (save(world=4), broken(1))], columns=512)
     assert [told(row) for row in drawn.rows] == [
-        ["ranks 0 to 7: whole"],
-        ["rank 0: whole", "rank 1: damaged (1)", "ranks 2 to 3: whole"],
+        ["ranks 0 to 7: intact"],
+        ["rank 0: intact", "rank 1: damaged (1)", "ranks 2 to 3: intact"],
     ]
 
 
@@ -94,9 +94,9 @@ def test_saves_without_ranks_show_their_files_and_one_that_only_another_save_has
     drawn = rank_map(saves, columns=512)
     assert (drawn.noun, drawn.width) == ("file", 4)
     assert [told(row) for row in drawn.rows] == [
-        ["a.pt: whole", "b.pt: missing (1)", "c.pt: whole"],
-        ["a.pt: whole", "c.pt to d.pt: whole"],
-        ["a.pt to b.pt: whole", "d.pt: whole"],
+        ["a.pt: intact", "b.pt: missing (1)", "c.pt: intact"],
+        ["a.pt: intact", "c.pt to d.pt: intact"],
+        ["a.pt to b.pt: intact", "d.pt: intact"],
     ]
 
 
@@ -108,13 +108,13 @@ def test_files_whose_names_are_new_at_each_save_stand_below_each_other() -> None
     drawn = rank_map([(new, []), (old, [cut])], columns=512)
     assert drawn.width == 3
     assert [[(span.first, span.last, span.title) for span in row.spans] for row in drawn.rows] == [
-        [(0, 1, "manifest to d/99: whole")],
-        [(0, 1, "manifest to d/1f: whole"), (2, 2, "d/c3: damaged (1)")],
+        [(0, 1, "manifest to d/99: intact")],
+        [(0, 1, "manifest to d/1f: intact"), (2, 2, "d/c3: damaged (1)")],
     ]
     alone = rank_map([(files("epoch=1.ckpt"), []), (files("epoch=0.ckpt"), [])], columns=512)
     assert [[span.title for span in row.spans] for row in alone.rows] == [
-        ["epoch=1.ckpt: whole"],
-        ["epoch=0.ckpt: whole"],
+        ["epoch=1.ckpt: intact"],
+        ["epoch=0.ckpt: intact"],
     ]
     assert alone.width == 1
 
@@ -131,7 +131,10 @@ def test_a_lost_file_is_its_ranks_where_another_save_says_whose_it_is() -> None:
     lost = damage(Code.SHARD_MISSING, "gone", path="new/model_1.pt")
     older = of("old", {"model_0.pt": 0, "optim_0.pt": 0, "model_1.pt": 1, "optim_1.pt": 1})
     newer = of("new", {"model_0.pt": 0, "optim_0.pt": 0, "optim_1.pt": 1})
-    assert told(rank_map([(newer, [lost]), (older, [])], columns=9).rows[0]) == ["rank 0: whole", "rank 1: missing (1)"]
+    assert told(rank_map([(newer, [lost]), (older, [])], columns=9).rows[0]) == [
+        "rank 0: intact",
+        "rank 1: missing (1)",
+    ]
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -199,7 +202,7 @@ def test_a_terminal_shows_the_saves_that_are_not_whole_rank_by_rank() -> None:
     _, axis, row, legend = on(Terminal(), width=80).rstrip("\n").split("\n")
     assert axis == "      rank 0" + "47".rjust(48 - len("rank 0"))
     assert row == f"10_2  {'▪' * 17}✗{'▪' * 30}"
-    assert legend == "      ▪ whole  ✗ damaged"
+    assert legend == "      ▪ intact  ✗ damaged"
 
 
 @pytest.mark.parametrize(

@@ -230,9 +230,9 @@ def test_a_preflight_judges_what_is_no_folder_and_says_that_nothing_can_start_fr
     checks = {check["name"]: check for check in said.json["checks"]}
     assert {name for name, check in checks.items() if check["outcome"] != "passed"} == {"start"}
     assert [finding["code"] for finding in checks["start"]["findings"]] == ["start-unknown"]
-    assert "_1-30_2, step 60, whole on all 4 ranks" in checks["checkpoint"]["summary"]
+    assert "step 60 (_1-30_2), intact on all 4 ranks" in checks["checkpoint"]["summary"]
     assert "copy the tree to one" in checks["launch"]["summary"]
-    assert "not judged" in checks["disk"]["summary"]
+    assert "unknown" in checks["disk"]["summary"]
     accepted = ask("preflight", "memory://tree", "--config", base, "--allow", "start-unknown")
     assert (accepted.code, accepted.stdout[:4]) == (ExitCode.OK, "GO: ")
 

@@ -29,7 +29,7 @@ class TestWhole:
         for size in (None, 8):
             position = goes_on(plan(root, data=ckpttool.DataQuestion(new_global_batch=size)))
             assert (position.samples, position.batches) == (30, None)
-        assert "taken for read" not in cli("resolve", str(root)).output
+        assert "counted as read" not in cli("resolve", str(root)).output
 
 
 class TestTrackerMixes:

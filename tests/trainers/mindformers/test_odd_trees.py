@@ -34,7 +34,7 @@ class TestALostLastRank:
     @pytest.mark.parametrize("verb", ["resolve", "scan"])
     def test_where_the_folders_alone_tell_the_ranks_it_is_said(self, tree: TreeBuilder, verb: str) -> None:
         tree.remove("checkpoint/rank_3")
-        line = "(3 rank folders; if there were more is not known: "
+        line = "(3 rank folders found; "
         said = cli(verb, str(tree.output))
         assert said.exit_code == ExitCode.OK
         assert line in said.stdout

@@ -453,7 +453,7 @@ def test_without_a_config_it_is_not_judged_and_no_go(tmp_path: Path) -> None:
         ckpttool.PreflightQuestion(config=None, tree=ckpttool.TreeQuestion(path=str(tmp_path / "output")))
     )
     assert [check.name for check in answer.checks] == ["checkpoint", "health", "launch", "start", "disk"]
-    assert {check.summary for check in answer.checks} >= {"not judged: no --config"}
+    assert {check.summary for check in answer.checks} >= {"unknown: no --config"}
     assert answer.exit_code is ExitCode.INCOMPLETE
     (reason,) = start_check(answer).reasons
     assert reason.finding.code is Code.START_UNKNOWN

@@ -16,13 +16,13 @@ Row = tuple[str, str]
 
 _HEADLINES = {
     Choice.WAIT: "Do nothing",
-    Choice.REWIND: "Go back and skip the data",
-    Choice.NONE: "It has not recovered, and nothing lies far enough back",
+    Choice.REWIND: "Go back and skip the bad data",
+    Choice.NONE: "It has not recovered, and no checkpoint is early enough",
 }
 
 
 def advice_document(advice: SpikeAdvice | StopAdvice) -> Document:
-    """Spell an advice with everything in it."""
+    """Return an advice with all its numbers."""
     match advice:
         case SpikeAdvice():
             return {
@@ -74,17 +74,19 @@ def _headline(advice: SpikeAdvice | StopAdvice) -> str:
         case StopAdvice(detour=None):
             return f"Training stopped at step {advice.stop}, and there is no good checkpoint at or before it"
         case StopAdvice():
-            return f"Resume after the stop of step {advice.stop}, with the data behind it"
+            return f"Resume after the stop at step {advice.stop}, with the data that follow it"
 
 
 def _rows(advice: SpikeAdvice | StopAdvice) -> Iterator[Row]:
     if isinstance(advice, SpikeAdvice):
         end = "not yet over" if advice.spike.end is None else f"over at step {advice.spike.end}"
         yield "spike", f"from step {advice.spike.onset}, {end}"
-        wait = "open: it has not recovered" if advice.wait_cost is None else f"{advice.wait_cost} steps of a bad curve"
-        yield "to wait costs", wait
-        cost = "-" if advice.rewind_cost is None else f"{advice.rewind_cost} steps to be done again"
-        yield "to go back costs", cost
+        wait = (
+            "unknown: it has not recovered" if advice.wait_cost is None else f"{advice.wait_cost} steps of a bad curve"
+        )
+        yield "cost of waiting", wait
+        cost = "-" if advice.rewind_cost is None else f"{advice.rewind_cost} steps to redo"
+        yield "cost of going back", cost
     if advice.detour is not None:
         yield from _detour(advice, advice.detour)
 
@@ -94,7 +96,7 @@ def _detour(advice: SpikeAdvice | StopAdvice, detour: DataDetour) -> Iterator[Ro
         yield "if you go back:", ""
     yield "checkpoint", f"step {detour.checkpoint_step}"
     if not detour.skip_batches:
-        yield "skip", "nothing: it stands behind the bad batches"
+        yield "skip", "nothing: the checkpoint is after the bad batches"
     else:
         yield "skip", f"{detour.skip_batches} batches, {detour.first_skipped} to {detour.last_skipped}"
     for trainers_detour in detour.detours:

@@ -1,4 +1,4 @@
-"""Where the tree to try things on lies, and what to try."""
+"""Where the demo tree is, and what to try with it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def table(answer: Demo) -> RenderableType:
     return stack(
         line(f"A run of 4 ranks, and its config: {quote(answer.folder)}", style="bold green"),
         line(
-            f"A real trainer wrote it. {counted(len(answer.damaged), 'shard')} of its newest save are cut short, as by "
-            "a node that lost its power; when files were written is made up."
+            f"Written by a real trainer. {counted(len(answer.damaged), 'shard')} of its newest checkpoint are "
+            "truncated, as after a power failure; the file times are invented."
         ),
         line("\nTry:"),
         Pairs([(line(command, style="bold"), about) for command, about in _commands(answer)]),
@@ -41,13 +41,13 @@ def table(answer: Demo) -> RenderableType:
 
 
 def _commands(answer: Demo) -> tuple[tuple[str, str], ...]:
-    """Return what to try in it, each with the question that it answers."""
+    """Return the commands to try, each with the question that it answers."""
     return (
         (f"cd {quote(answer.folder)}", ""),
         ("ckpttool scan", "What is there?"),
-        ("ckpttool resolve", "Where do we go on?"),
-        ("ckpttool verify --checkpoint all", "What is whole?"),
+        ("ckpttool resolve", "Where do we resume?"),
+        ("ckpttool verify --checkpoint all", "What is intact?"),
         (f"ckpttool explain {Code.SHARD_TRUNCATED.value}", "What does it mean?"),
         (f"ckpttool preflight --config {answer.config}", "What would a start do?"),
-        (f"ckpttool launch --config {answer.config} --output resume.yaml", "What do we start?"),
+        (f"ckpttool launch --config {answer.config} --output resume.yaml", "How do we start it?"),
     )

@@ -26,7 +26,7 @@ _CONSEQUENCE = {
     Severity.DAMAGE: "does not count as good, exit 10",
     Severity.UNSAFE: "refused, exit 15",
 }
-"""What each weight does to `scan` and `verify`; `resolve` passes over such a checkpoint and still exits 0."""
+"""What each severity does to `scan` and `verify`; `resolve` skips such a checkpoint and still exits 0."""
 
 
 def in_groups() -> tuple[Row, ...]:
@@ -52,7 +52,7 @@ def one_text(row: Row, *, width: int = WIDTH) -> str:
     first, *rest = row.steps
     lines += _labelled("What to do", first, width)
     for step in rest:
-        # A command stands whole on its line, however narrow the terminal, so that it can be copied.
+        # A command has its own line, unbroken even in a narrow terminal, so that it can be copied.
         lines += [f"{'':{_LABEL}}{step}"] if step.startswith("ckpttool ") else _labelled("", step, width)
     return "\n".join(lines)
 

@@ -60,9 +60,9 @@ def table(answer: Forecast) -> RenderableType:
 
 
 _LOOKS = {
-    Level.STRUCTURE: "nothing was read but what scan reads; a header is guessed to have 64 KiB",
-    Level.CHECKSUM: "nothing was read but what scan reads; what the ledger still knows is not read again",
-    Level.NUMERICS: "nothing was read but what scan reads",
+    Level.STRUCTURE: "only what scan reads was read; 64 KiB are assumed per header",
+    Level.CHECKSUM: "only what scan reads was read; shards in the ledger are not read again",
+    Level.NUMERICS: "only what scan reads was read",
 }
 
 

@@ -123,7 +123,7 @@ def table(answer: Listing) -> RenderableType:
         parts += [line(), _CheckpointTable(answer)]
         parts += [line(text, style="yellow") for text in _short(answer)]
     else:
-        parts.append(line(f"What prunes moved away, if any did: ckpttool trash list {shown(inventory.root)}"))
+        parts.append(line(f"Pruned checkpoints, if any: ckpttool trash list {shown(inventory.root)}"))
     count = len(inventory.checkpoints)
     if answer.limit is not None and answer.limit < count:
         parts.append(line(f"and {count - answer.limit} older: --limit {count}", style="dim"))
@@ -150,37 +150,37 @@ def _headline(inventory: Inventory) -> Text:
     style = "bold green" if len(intact) == len(inventory.checkpoints) else "bold yellow"
     headline = line().append(answer, style=style)  # a style of the whole would colour what is appended, too
     headline.append(f"\n{shown(inventory.root)} ({inventory.layout})", style="dim")
-    headline.append("\nnot verified: ckpttool verify looks into every shard")
+    headline.append("\nnot verified: ckpttool verify checks every shard")
     warning = unconfirmed(ordered[0], "--world-size")
     return headline if warning is None else headline.append(f"\n{warning}")
 
 
 def unconfirmed(checkpoint: Checkpoint, option: str) -> str | None:
-    """Say that the ranks' own files alone tell how many there must be; None where something else tells it, too.
+    """Say that only the rank folders show how many ranks there are; None if something else confirms the number.
 
     Args:
-        checkpoint: Of which all these files are there.
-        option: The options that tell it.
+        checkpoint: The checkpoint whose ranks are counted.
+        option: The options that confirm the number.
     """
     topology = checkpoint.topology
     if topology.confirmed or topology.world_size is None:
         return None
     folders = counted(topology.world_size, "rank folder")
-    return f"({folders}; if there were more is not known: {option})"
+    return f"({folders} found; {option} confirms the expected number)"
 
 
 _MOST_SHORT = 3
-"""Shards that are told to be shorter than usual; `verify` tells all."""
+"""Shards shown as shorter than usual; `verify` shows all."""
 
 
 def _short(answer: Listing) -> list[str]:
-    """Say which shards of the saves shown may be cut off, as far as sizes alone tell."""
+    """Name the shards of the saves shown that may be truncated, judged by their sizes alone."""
     short = [
-        f"maybe cut off: {shown(shard.path)} has {nbytes} bytes, that rank's of {shown(peer.name)} has {usual}"
+        f"maybe truncated: {shown(shard.path)} has {nbytes} bytes, its rank's shard of {shown(peer.name)} has {usual}"
         for _, peer, shard, nbytes, usual in shorter_shards(newest_first(answer.inventory.checkpoints))
     ]
     rest = len(short) - _MOST_SHORT
-    more = [f"and {counted(rest, 'other shard')} {'is' if rest == 1 else 'are'} shorter, too"] if rest > 0 else []
+    more = [f"and {counted(rest, 'other shard')} {'is' if rest == 1 else 'are'} also shorter"] if rest > 0 else []
     return [*short[:_MOST_SHORT], *more]
 
 

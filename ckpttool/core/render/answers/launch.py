@@ -8,7 +8,15 @@ from ckpttool.core.domain.data_position import skip_of
 from ckpttool.core.domain.launch import Fragment, Launch
 from ckpttool.core.domain.plan import NoResumePoint
 from ckpttool.core.domain.preflight import Preflight
-from ckpttool.core.render.answers.plan import load_it_with, lost, plan_document, plan_table, rejections, renames
+from ckpttool.core.render.answers.plan import (
+    chosen_checkpoint,
+    load_it_with,
+    lost,
+    plan_document,
+    plan_table,
+    rejections,
+    renames,
+)
 from ckpttool.core.render.answers.position import data_rows, seen_twice
 from ckpttool.core.render.answers.resume import fragment
 from ckpttool.core.render.escape import shown
@@ -72,12 +80,12 @@ def _fragment_document(answer: Fragment) -> Document:
 
 
 def _fragment_table(answer: Fragment) -> RenderableType:
-    """Show what to say to the trainer first: whoever asks has a terminal open to start it."""
+    """Show the settings for the trainer first: whoever asks has a terminal open to start it."""
     plan = answer.decision
     if isinstance(plan, NoResumePoint):
         return plan_table(plan, code=answer.exit_code, view=answer.view)
     checkpoint = plan.point.checkpoint
-    headline = line(f"To resume from {shown(checkpoint.name)}, step {plan.point.step}:", style="bold green")
+    headline = line(f"To resume from {chosen_checkpoint(plan)}:", style="bold green")
     parts: list[RenderableType] = [headline]
     if checkpoint.renames:
         parts += [line(), *renames(checkpoint)]
@@ -99,8 +107,8 @@ def _refusal_document(answer: Preflight) -> Document:
 def _launch_table(launch: Launch) -> RenderableType:
     """Show the settings that it changed, then the commands; the plan itself is `resolve`'s."""
     point, commands = launch.plan.point.checkpoint, launch.commands
-    target, resumes = shown(launch.output), f"resumes from {shown(point.name)}, step {point.step}"
-    headline = line(f"Wrote {target}: {resumes}" if launch.written else f"{target} stays as it is: {resumes} already")
+    target, resumes = shown(launch.output), f"resumes from {chosen_checkpoint(launch.plan)}"
+    headline = line(f"Wrote {target}: {resumes}" if launch.written else f"{target} is unchanged: already {resumes}")
     headline.stylize("bold green")
     rows = []
     for change in launch.changes:
@@ -108,20 +116,20 @@ def _launch_table(launch: Launch) -> RenderableType:
         after = "(removed)" if change.after is None else shown(change.after)
         rows.append((change.key, f"{before} -> {after}"))
     parts: list[RenderableType] = [headline, line()]
-    parts.append(Pairs(rows) if rows else Indented(line("(the base config says all of it already)")))
+    parts.append(Pairs(rows) if rows else Indented(line("(the base config already has all of these settings)")))
     skip = skip_of(launch.plan.data)
     repeats = None if skip is None else seen_twice(skip)
     if repeats is not None:
         parts += [
             line(),
-            line(f"{repeats[0].upper()}{repeats[1:]}: what is skipped is a whole number of batches and sinks."),
+            line(f"{repeats[0].upper()}{repeats[1:]}: only whole batches and sinks can be skipped."),
         ]
     if launch.plan.point.rejected:
         parts += [line(), line(lost(launch.plan)), *rejections("Not chosen:", launch.plan.point.rejected, launch.view)]
     parts += grouped_findings(launch.plan.findings, point.topology.world_size, launch.view)
     if point.renames:
         parts += [line(), *renames(point)]
-    per_node = ", one node each" if len(commands) > 1 else ""
+    per_node = ", one command per node" if len(commands) > 1 else ""
     parts += [line(), line(f"Start it with{per_node} (in {launch.folder}):", style="bold")]
-    # Each command stands alone on its line, so that it can be copied whole.
+    # Each command has its own line, unbroken, so that it can be copied.
     return stack(*parts, *(line(command, no_wrap=True) for command in commands))

@@ -18,7 +18,7 @@ from ckpttool.core.domain.plan import (
     ResumePoint,
     Simulation,
 )
-from ckpttool.core.domain.units import at_step, counted, on_all
+from ckpttool.core.domain.units import counted, on_all, step_and_name
 from ckpttool.core.domain.verdict import VerdictWord
 from ckpttool.core.domain.view import USUAL, View
 from ckpttool.core.errors import ExitCode
@@ -47,13 +47,13 @@ def table(answer: Resolution) -> RenderableType:
 
 
 def yaml(answer: Resolution) -> str:
-    """Spell the settings as YAML to paste, and what else a reader of the config wants to know as comments."""
+    """Return the settings as YAML to paste, and what else a reader of the config wants to know as comments."""
     plan = answer.decision
     if isinstance(plan, NoResumePoint):
-        reason = "nothing" if plan.is_sure else "not known what"
-        return f"# {reason} to resume from in {shown(plan.root)}: ckpttool resolve says why"
+        reason = "nothing" if plan.is_sure else "it is unknown what"
+        return f"# {reason} to resume from in {shown(plan.root)}: ckpttool resolve shows why"
     checkpoint = plan.point.checkpoint
-    remarks = [f"ckpttool: resume from {checkpoint.name}, {at_step(checkpoint.step)}", lost(plan)]
+    remarks = [f"ckpttool: resume from {step_and_name(checkpoint.step, checkpoint.name)}", lost(plan)]
     remarks += [f"{name}: {value}" for name, value in beside_settings(plan)]
     if not plan.load.data:  # else it stands among the settings
         remarks += [f"{name}: {value}" for name, value in data_rows(plan)]
@@ -63,7 +63,7 @@ def yaml(answer: Resolution) -> str:
 
 
 def plan_document(answer: ResumePlan | NoResumePoint, simulation: Simulation | None = None) -> Document:
-    """Spell a decision, and what the trainer by itself would have done."""
+    """Return a decision, and what the trainer would do on its own."""
     point = answer.point if isinstance(answer, ResumePlan) else answer
     document: dict[str, Document] = {
         "schema": "ckpttool/plan/1",
@@ -132,7 +132,7 @@ def _resume(plan: ResumePlan) -> Document:
 
 
 def lost_time_document(point: ResumePoint) -> dict[str, Document]:
-    """Spell how long the lost steps took, in whole seconds; none are lost in no time."""
+    """Return how long the lost steps took, in whole seconds: 0 if none are lost."""
     took = point.lost_time
     if took is None:
         is_none = not point.lost_steps and not point.may_lose_more
@@ -162,10 +162,10 @@ def plan_table(
 
     Args:
         answer: The decision.
-        simulation: What the trainer would have done by itself.
-        code: How the command ends: what is not all well is not green.
+        simulation: What the trainer would do on its own.
+        code: Exit code of the command: the headline is green only if it is 0.
         view: How much to show.
-        now: Seconds since 1970, to which the chosen one's age is counted; None: its age is not told.
+        now: Seconds since 1970, for the age of the chosen checkpoint; None: its age is not shown.
     """
     from ckpttool.core.render.finding_lines import grouped_findings, pointer
     from ckpttool.core.render.text import line, stack
@@ -191,43 +191,44 @@ def plan_table(
 
 
 def refusal(answer: NoResumePoint, code: ExitCode) -> str:
-    """Say in a line that there is nothing to resume from, or that nobody knows."""
+    """Say in a line that there is nothing to resume from, or that this is unknown."""
     root = shown(answer.root)
     if seen_in_part(answer.findings):
-        return f"Nobody knows from this machine what {root} holds"
+        return f"From this machine alone it is unknown what to resume from in {root}"
     if code is ExitCode.INCOMPLETE:
         return _unknown(
             [*answer.findings, *(reason for rejection in answer.rejected for reason in rejection.reasons)], root
         )
     if answer.is_named:
-        return f"{shown(answer.rejected[0].checkpoint.name)} cannot be resumed from"
+        named = answer.rejected[0].checkpoint
+        return f"Cannot resume from {step_and_name(named.step, shown(named.name))}"
     return f"Nothing to resume from in {root}"
 
 
 def _unknown(reasons: Sequence[Finding], root: str) -> str:
-    """Say in a line why it is not known what to resume from."""
+    """Say in a line why it is unknown what to resume from."""
     codes = {reason.code for reason in reasons if reason.severity is Severity.UNKNOWN}
     if withheld(reasons):
-        return f"Nobody could read all that may be whole: it is not known what to resume from in {root}"
+        return f"Checkpoints that may be intact could not be read: it is unknown what to resume from in {root}"
     if any(reason.is_tie for reason in reasons):
-        return f"Two saves disagree and nothing shows which is right: it is not known what to resume from in {root}"
+        return f"Two saves disagree, and which is right is unknown: it is unknown what to resume from in {root}"
     if Code.RUN_MIXED in codes:
-        return f"Two runs saved in {root}, and nothing says which is meant: name a checkpoint with --checkpoint"
+        return f"Two runs saved in {root}, and which one to resume is unknown: name a checkpoint with --checkpoint"
     if codes & {Code.STEP_UNKNOWN, Code.STEP_DISAGREES, Code.DUPLICATE_CHECKPOINT}:
-        return f"It is not known which checkpoint in {root} is the newest: no step is certain"
+        return f"It is unknown which checkpoint in {root} is the newest: no step is certain"
     if Code.ABANDONED_BRANCH in codes:
-        return f"It is not known what to resume from in {root}: what may be whole, the training left"
-    return f"ckpttool knows of no way to load what is whole in {root}"
+        return f"It is unknown what to resume from in {root}: the training abandoned what may be intact"
+    return f"ckpttool knows no way to load the intact checkpoints in {root}"
 
 
 def remedies_of(answer: NoResumePoint, view: View) -> list[str]:
-    """Say what may help where there is nothing to resume from, a sentence each."""
+    """Say what may help if there is nothing to resume from, one sentence each."""
     restores = [finding for finding in answer.findings if finding.code is Code.RANKS_TO_RESTORE]
     sentences = [f"{summary_of([restore], view=view)}: {restore.remedy}" for restore in restores]
     if answer.where_else:
         sentences.append(answer.where_else)
     elif not answer.rejected and not answer.findings:
-        sentences = ["No checkpoint was saved here: name another folder, or start the training anew"]
+        sentences = ["No checkpoint was saved here: name another folder, or start the training from scratch"]
     return [shown(f"{sentence[:1].upper()}{sentence[1:]}") for sentence in sentences]
 
 
@@ -242,7 +243,7 @@ def _chosen(plan: ResumePlan, code: ExitCode, now: float | None) -> list[Rendera
     in_part = seen_in_part(plan.findings)
     style = "bold yellow" if in_part or code is not ExitCode.OK else "bold green"
     end = "" if code is ExitCode.OK else f" (exit {code.value})"
-    headline = line(f"Resume from {shown(checkpoint.name)}: {intact_at(plan)}{end}", style=style)
+    headline = line(f"Resume from {chosen_checkpoint(plan)}: {intact_on(plan)}{end}", style=style)
     # Names of files are one word to whoever copies them, blanks and all.
     names = {setting.place.name for setting in plan.load.settings if isinstance(setting.value, str)}
     rows = [(key, line(value, no_wrap=key in names)) for key, value in _settings(plan)]
@@ -263,28 +264,34 @@ def _chosen(plan: ResumePlan, code: ExitCode, now: float | None) -> list[Rendera
 
 def _copied_first(plan: ResumePlan) -> str:
     files = counted(len(plan.copies), "file")
-    return f"A trainer loads from a disk: copy {files} of {shown(plan.root)} first (--format json lists them in `copy`)"
+    return f"A trainer loads from a disk: first copy {files} of {shown(plan.root)} (--format json lists them in `copy`)"
 
 
-def intact_at(plan: ResumePlan) -> str:
-    """Say at which step the chosen one is, and on how many ranks it is whole: `step 40, whole on all 4 ranks`."""
+def chosen_checkpoint(plan: ResumePlan) -> str:
+    """Name the chosen checkpoint: `step 60 (_1-30_2)`."""
+    return step_and_name(plan.point.step, shown(plan.point.checkpoint.name))
+
+
+def intact_on(plan: ResumePlan) -> str:
+    """Say on how many ranks the chosen checkpoint is intact: `intact on all 4 ranks`."""
     ranks = plan.point.checkpoint.topology.world_size
-    at = f"step {plan.point.step}, whole"
     if ranks is None:
-        return at
-    return f"{at} on the {counted(ranks, 'rank')} seen here" if seen_in_part(plan.findings) else f"{at} {on_all(ranks)}"
+        return "intact"
+    if seen_in_part(plan.findings):
+        return f"intact on the {counted(ranks, 'rank')} seen here"
+    return f"intact {on_all(ranks)}"
 
 
 def _stands_in_config(load: LoadSettings) -> bool:
-    """Tell whether all that a trainer is told stands in its config: then the names of the keys say where."""
+    """Tell whether every setting is one of the trainer's config: then the names of the keys suffice."""
     return all(setting.place.kind is PlaceKind.CONFIG for setting in (*load.settings, *load.data))
 
 
 def load_it_with(load: LoadSettings) -> list[RenderableType]:
-    """Show what makes a trainer load exactly that one, as texts to copy, each with its place."""
+    """Show what makes a trainer load exactly this checkpoint, as texts to copy, each with its place."""
     from ckpttool.core.render.text import Indented, Pairs, line
 
-    # Each text stands alone on its line, so that it can be copied whole.
+    # Each text has its own line, unbroken, so that it can be copied.
     rows = [(place, line(text, no_wrap=True)) for place, text in fragment((*load.settings, *load.data))]
     remarks = [Indented(line(shown(remark))) for remark in load.remarks]
     return [line("Load it with:", style="bold"), Pairs(rows), *remarks]
@@ -318,7 +325,7 @@ def _settings(plan: ResumePlan) -> list[tuple[str, str]]:
 
 
 def beside_settings(plan: ResumePlan) -> list[tuple[str, str]]:
-    """Say what is known of the checkpoint and no trainer is told."""
+    """Return what is known about the checkpoint and is no setting of the trainer."""
     evidence = f"{plan.point.evidence.word}: {plan.point.verdict.value}  ({_evidence(plan)})"
     return [("health", plan.point.checkpoint.health.value), ("evidence", evidence)]
 
@@ -328,33 +335,29 @@ def _is_a_mere_name(why: Finding) -> bool:
 
 
 def lost(plan: ResumePlan) -> str:
-    """Say how many steps are done again."""
+    """Say how many steps to redo."""
     lost, rejected = plan.point.lost_steps, plan.point.rejected
     if plan.point.may_lose_more:
-        cost = (
-            f"At least {counted(lost, 'step')} to be done again"
-            if lost
-            else "How many steps are to be done again is not known"
-        )
-        return f"{cost}: something newer does not tell its step."
-    if not lost:  # what was trained since the newest save, no save can tell
+        cost = f"At least {counted(lost, 'step')} to redo" if lost else "How many steps to redo is unknown"
+        return f"{cost}: the step of a skipped checkpoint is unknown."
+    if not lost:  # no checkpoint shows what was trained after the newest one
         on_course = [
             rejection
             for rejection in rejected
             if all(why.code is not Code.ABANDONED_BRANCH for why in rejection.reasons)
         ]
         if any(_is_a_mere_name(why) for rejection in on_course for why in rejection.reasons):
-            return "Whether what was passed over is further is not known."
-        course = " on this course" if rejected else ""
-        return "What was passed over is no further." if on_course else f"Nothing newer{course} was passed over."
+            return "Whether a skipped checkpoint is further along is unknown."
+        lineage = " on this lineage" if rejected else ""
+        return "No skipped checkpoint is further along." if on_course else f"No newer checkpoint{lineage} was skipped."
     checkpoints = [plan.point.checkpoint, *(rejection.checkpoint for rejection in rejected)]
     sizes = {checkpoint.scalars.global_batch_size for checkpoint in checkpoints}
     samples = f" ({counted(plan.point.lost_samples or 0, 'sample')})" if len(sizes - {None}) > 1 else ""
-    return f"{counted(lost, 'step')} to be done again{samples}{about(plan.point)}."
+    return f"{counted(lost, 'step')} to redo{samples}{about(plan.point)}."
 
 
 def about(point: ResumePoint) -> str:
-    """Say how long the lost steps took, and what tells it, where something does."""
+    """Say how long the lost steps took and how that is known; nothing if it is unknown."""
     return "" if point.lost_time is None else f", about {point.lost_time.words}"
 
 
@@ -375,11 +378,11 @@ def rejections(title: str, rejected: Sequence[Rejection], view: View) -> list[Re
     messages: set[str] = set()
     most, most_reasons = (len(rejected), None) if view.everything else (MOST_REJECTED, MOST_REASONS)
     for rejection in rejected[:most]:
-        step = "unknown" if rejection.checkpoint.step is None else str(rejection.checkpoint.step)
-        parts.append(line(f"  {shown(rejection.checkpoint.name)} (step {step})"))
+        checkpoint = rejection.checkpoint
+        parts.append(line(f"  {step_and_name(checkpoint.step, shown(checkpoint.name))}"))
         kinds = kinds_of(rejection.reasons, view)
         for kind in kinds[:most_reasons]:
-            parts += kind_parts(kind, rejection.checkpoint.topology.world_size, messages, view, by=4)
+            parts += kind_parts(kind, checkpoint.topology.world_size, messages, view, by=4)
         if len(kinds) > len(kinds[:most_reasons]):
             parts.append(line(f"    and {counted(len(kinds) - MOST_REASONS, 'other kind')}: -v", style="dim"))
     if len(rejected) > most:
@@ -392,16 +395,21 @@ def _simulation(simulation: Simulation, answer: ResumePlan | NoResumePoint) -> I
 
     ours = answer.point.checkpoint.name if isinstance(answer, ResumePlan) else None
     pick = simulation.would_resume
-    same = "the same" if pick is not None and pick == ours else (shown(pick) if pick else "nothing sound")
     title = simulation.title if simulation.version is None else f"{simulation.title} {shown(simulation.version)}"
-    yield line(f"{title} by itself would take: {same}{_THEN[simulation.outcome]}", style="bold")
+    then = _THEN[simulation.outcome]
+    if pick is None:
+        deed = then or "load: unknown"
+    else:
+        verb = "load" if simulation.outcome is Outcome.LOADS else "choose"
+        deed = f"{verb}: {'the same checkpoint' if pick == ours else shown(pick)}{f', and {then}' if then else ''}"
+    yield line(f"On its own, {title} would {deed}", style="bold")
     yield Indented(line(shown(simulation.because)))
 
 
 _THEN = {
-    Outcome.LOADS: ", and load it",
-    Outcome.STOPS: ", and stop",
-    Outcome.SCRATCH: ", and start from random weights",
-    Outcome.MIXES: ", and load parts of several saves",
+    Outcome.LOADS: "",
+    Outcome.STOPS: "stop",
+    Outcome.SCRATCH: "start from random weights",
+    Outcome.MIXES: "load parts of several saves",
     Outcome.UNKNOWN: "",
 }

@@ -1,4 +1,4 @@
-"""Where a plan says that the data go on, and what becomes of the samples, for every trainer."""
+"""The data position of a plan, and what becomes of the samples, for every trainer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def data_document(plan: ResumePlan) -> Document:
-    """Spell how the data go on where batches are counted; states of the data loader alone say where they are."""
+    """Return the data position if batches are counted; None if only the data loader's states know it."""
     skip = skip_of(plan.data)
     if skip is None:
         return None
@@ -41,7 +41,7 @@ def data_document(plan: ResumePlan) -> Document:
 
 
 def position_document(position: DataPosition) -> Document:
-    """Spell where the data go on in any trainer's currency; null where that currency does not tell."""
+    """Return the data position in the trainer's units; null for units that it does not count."""
     record: dict[str, Document] = dict.fromkeys(("samples", "tokens", "batches", "repeated", "lost", "where", "why"))
     match position:
         case SkipBatches():
@@ -61,7 +61,7 @@ def position_document(position: DataPosition) -> Document:
 
 
 def _kind(position: DataPosition) -> str:
-    """Say what counts: batches that are skipped, states of the data loader, or what the trainer goes on behind."""
+    """Return how the position is counted: by skipped batches, data loader states, samples or tokens."""
     match position:
         case SkipBatches():
             return "skip-batches"
@@ -73,7 +73,7 @@ def _kind(position: DataPosition) -> str:
 
 
 def data_rows(plan: ResumePlan) -> list[tuple[str, str]]:
-    """Spell the settings of the data, each with what it means here."""
+    """Return the settings of the data, each with its meaning here."""
     match plan.data:
         case Unknown(why=why):
             return [("data position", f"unknown: {shown(why)}  (next step {plan.next_step})")]
@@ -86,21 +86,21 @@ def data_rows(plan: ResumePlan) -> list[tuple[str, str]]:
 
 
 def _by_itself(plan: ResumePlan, position: GoesOn) -> list[tuple[str, str]]:
-    """Say where a trainer goes on that is told nothing, what becomes of the samples, and what would keep them."""
+    """Say where a trainer continues without settings, what becomes of the samples, and what would keep them."""
     if position.where is not None:
         place = shown(position.where)
     elif position.samples is not None:
-        place = f"behind {counted(position.samples, 'sample')}"
+        place = f"after {counted(position.samples, 'sample')}"
     elif position.tokens is not None:
-        place = f"behind {counted(position.tokens, 'token')}"
+        place = f"after {counted(position.tokens, 'token')}"
     else:
-        place = "not told by the save"
+        place = "not recorded in the checkpoint"
     details = [] if position.source is None else [_SOURCES[position.source]]
     is_exact = position.effect is DataEffect.EXACT
     if is_exact and position.why is not None:
         details.append(shown(position.why))
     if position.batches is not None:
-        details.append(f"{counted(position.batches, 'batch', 'batches')} taken for read")
+        details.append(f"{counted(position.batches, 'batch', 'batches')} counted as read")
     rows = [("data position", f"{place}  ({'; '.join([*details, f'next step {plan.next_step}'])})")]
     if not is_exact:
         why = "" if position.why is None else f": {shown(position.why)}"
@@ -113,8 +113,8 @@ def _by_itself(plan: ResumePlan, position: GoesOn) -> list[tuple[str, str]]:
 
 
 _SOURCES = {
-    SampleSource.CONTENT: "by the save itself",
-    SampleSource.COMPUTED: "by its step and batch size",
+    SampleSource.CONTENT: "recorded in the checkpoint",
+    SampleSource.COMPUTED: "computed from its step and batch size",
 }
 
 
@@ -134,18 +134,18 @@ def effect_words(position: GoesOn) -> str:
 
 
 def seen_twice(skip: SkipBatches) -> str | None:
-    """Say how much comes a second time because the skip is a whole number of batches and sinks; None: nothing."""
+    """Say how many samples are seen twice because only whole batches and sinks can be skipped; None: none."""
     if skip.repeated_samples is None:
-        return "less than a sink seen twice"
+        return "less than one sink seen twice"
     return f"{counted(skip.repeated_samples, 'sample')} seen twice" if skip.repeated_samples else None
 
 
 def _skip_settings(plan: ResumePlan, skip: SkipBatches) -> list[tuple[str, str]]:
     repeats = seen_twice(skip) or "no sample seen twice"
     batch = f" of {skip.global_batch_size} samples" if skip.global_batch_size is not None else ""
-    place = f"batches{batch}" if skip.batches else "data from its beginning"
+    place = f"batches{batch}" if skip.batches else "data from the beginning"
     detail = f"  ({place}; next step {plan.next_step}; {repeats})"
-    # Where the trainer counts by itself nothing need be set: then this is what that comes to, the number first.
+    # If the trainer counts on its own, nothing has to be set: then this is the result, the number first.
     changed = [setting for setting in plan.load.data if not setting.is_default or isinstance(plan.data, GoesOn)]
     rows = [
         (setting.place.name, str(skip.batches if setting.value is None else setting.value))

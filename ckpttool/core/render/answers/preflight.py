@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from difflib import unified_diff
 from typing import TYPE_CHECKING
 
-from ckpttool.core.domain.finding import Row, Severity, summary_of
+from ckpttool.core.domain.finding import Row, summary_of
 from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.core.domain.preflight import Check, FixedConfig, Lint, Outcome, Preflight, Reason
 from ckpttool.core.domain.settings import dotted
 from ckpttool.core.domain.units import counted
-from ckpttool.core.render.answers.plan import plan_document
+from ckpttool.core.render.answers.plan import chosen_checkpoint, plan_document
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.finding_lines import pointer
 from ckpttool.core.render.json import Document, finding_document
@@ -102,7 +102,7 @@ def _reason(reason: Reason) -> Document:
 
 
 def check_document(check: Check) -> Document:
-    """Spell one check with all its findings, and the file of each."""
+    """Return one check with all its findings, and the file of each."""
     return {
         "name": check.name,
         "outcome": check.outcome.value,
@@ -112,7 +112,7 @@ def check_document(check: Check) -> Document:
 
 
 def table(answer: Preflight | Lint) -> RenderableType:
-    """Show the answer, what was looked at, and why not."""
+    """Show the answer, what was checked, and what is wrong."""
     checks, go = answer.checks, answer.go
     longest = max((len(style) for style, _ in _WORDS.values()), default=0)
     rows = []
@@ -159,7 +159,7 @@ def _listed(answer: Preflight | Lint, reasons: Sequence[Reason], most: int, styl
         yield line()
         yield text
         if first.remedy:
-            yield Indented(line(f"fix: {shown(first.remedy)}", style="" if first.severity > Severity.NOTE else "dim"))
+            yield Indented(line(f"fix: {shown(first.remedy)}"))
     if len(groups) > most:
         yield line(f"\nand {counted(len(groups) - most, 'other kind')}: -v", style="dim")
 
@@ -177,16 +177,15 @@ def verdict(answer: Preflight | Lint) -> str:
         code = answer.exit_code
         return f"NO-GO: {counted(len(kinds(blocking_reasons(answer.checks))), 'reason')} (exit {code.value})"
     if isinstance(answer, Preflight) and isinstance(answer.decision, ResumePlan):
-        chosen = answer.decision.point.checkpoint
-        summary = f"{shown(chosen.name)}, step {chosen.step}"
+        chosen = chosen_checkpoint(answer.decision)
         if any(check.name == "start" and (check.unsure or check.reasons) for check in answer.checks):
-            return f"GO: a start resumes from {summary}, if it is told to load that"
-        return f"GO: a launch now resumes from {summary}"
-    return f"{counted(len(answer.checks), 'config')}: nothing that stops a launch"
+            return f"GO: a start resumes from {chosen} if it is set to load it"
+        return f"GO: a launch now resumes from {chosen}"
+    return f"{counted(len(answer.checks), 'config')}: nothing prevents a launch"
 
 
 def ranks_of(answer: Preflight | Lint) -> int | None:
-    """Return how many ranks the training has, where that is known."""
+    """Return how many ranks the training has; None if that is unknown."""
     match answer:
         case Preflight(decision=ResumePlan() as plan):
             return plan.point.checkpoint.topology.world_size
@@ -197,7 +196,7 @@ def ranks_of(answer: Preflight | Lint) -> int | None:
 
 
 def blocking_reasons(checks: Sequence[Check]) -> list[Reason]:
-    """Return what stands against a launch, over all checks."""
+    """Return what prevents a launch, over all checks."""
     return [reason for check in checks for reason in check.reasons if reason.blocks]
 
 

@@ -19,27 +19,27 @@ from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.plan import JudgedStart, NoResumePoint, ResumePlan
 from ckpttool.core.domain.preflight import DiskNeed
 from ckpttool.core.domain.settings import RunConfig
-from ckpttool.core.domain.units import at_step, counted, in_gib, on_all
+from ckpttool.core.domain.units import counted, in_gib, on_all, step_and_name
 from ckpttool.core.render.answers.position import effect_words, seen_twice
 from ckpttool.core.render.answers.resume import fragment
 from ckpttool.core.render.escape import shown
 
 
 def checkpoint_summary(decision: ResumePlan | NoResumePoint) -> str:
-    """Say what would be resumed from, and how much is known of it."""
+    """Name the checkpoint that would be resumed from, and how thoroughly it was checked."""
     if isinstance(decision, NoResumePoint):
         if seen_in_part(decision.findings):
             return f"unknown from this machine alone: {decision.root}"
-        result = "nothing to resume from" if decision.is_sure else "not known what to resume from"
+        result = "nothing to resume from" if decision.is_sure else "unknown what to resume from"
         return f"{result} in {decision.root}"
     point = decision.point
     ranks = point.checkpoint.topology.world_size
-    on = "whole" if ranks is None else f"whole {on_all(ranks)}"
+    on = "intact" if ranks is None else f"intact {on_all(ranks)}"
     if seen_in_part(decision.findings):
-        on = f"whole on the {counted(len(point.checkpoint.ranks), 'rank')} seen here"
+        on = f"intact on the {counted(len(point.checkpoint.ranks), 'rank')} seen here"
     took = "" if point.lost_time is None else f", about {point.lost_time.words}"
-    lost = f"; {counted(point.lost_steps, 'step')} to be done again{took}" if point.lost_steps else ""
-    chosen = f"{point.checkpoint.name}, {at_step(point.step)}"
+    lost = f"; {counted(point.lost_steps, 'step')} to redo{took}" if point.lost_steps else ""
+    chosen = step_and_name(point.step, point.checkpoint.name)
     return f"{chosen}, {on} ({point.evidence.word}: {point.verdict.value}){lost}"
 
 
@@ -51,13 +51,13 @@ def health_summary(checkpoint: Checkpoint, recorded: Health, *, torn: bool = Fal
         recorded: What the training recorded.
         torn: Whether something of what it recorded cannot be read.
     """
-    nothing = "what is recorded cannot be read" if torn else "nothing is recorded"
+    nothing = "the record cannot be read" if torn else "nothing is recorded"
     if checkpoint.health is recorded:
         is_known = recorded is not Health.UNKNOWN
-        return f"{recorded.value}, as it was recorded" if is_known else f"unknown: {nothing}"
+        return f"{recorded.value}, as recorded" if is_known else f"unknown: {nothing}"
     if recorded is Health.UNKNOWN:
         return f"{checkpoint.health.value}, by the log; {nothing}"
-    return f"{checkpoint.health.value}, by the log; {recorded.value} is recorded"
+    return f"{checkpoint.health.value}, by the log; recorded as {recorded.value}"
 
 
 def config_summary(findings: Iterable[Finding], silenced: Sequence[Finding] = ()) -> str:
@@ -68,7 +68,7 @@ def config_summary(findings: Iterable[Finding], silenced: Sequence[Finding] = ()
     counts = [counted(problems, "problem")] if problems else []
     counts += [counted(notes, "note")] if notes else []
     allowed = f"; {len(silenced)} allowed by a comment" if silenced else ""
-    return (" and ".join(counts) or "nothing against it") + allowed
+    return (" and ".join(counts) or "no problems found") + allowed
 
 
 def launch_summary(
@@ -95,7 +95,7 @@ def launch_summary(
 
 
 def told_summary(plan: ResumePlan, *, trainer: str) -> str:
-    """Say by what a trainer is told, whose config nobody edits, and what becomes of its data.
+    """Say how a trainer is set to load it, if ckpttool edits no config of it, and what becomes of its data.
 
     Args:
         plan: What is resumed.
@@ -103,15 +103,15 @@ def told_summary(plan: ResumePlan, *, trainer: str) -> str:
     """
     settings = (setting for setting in (*plan.load.settings, *plan.load.data) if not setting.is_alternative)
     kinds = dict.fromkeys(where for where, _ in fragment(settings))
-    return f"{trainer} is told by {', '.join(kinds)}; {_data_told(plan.data, trainer, None)}"
+    return f"{trainer} loads it through {', '.join(kinds)}; {_data_told(plan.data, trainer, None)}"
 
 
 def _data_told(position: DataPosition, trainer: str, trainers_skip: TrainersSkip | None) -> str:
     match position:
         case GoesOn(unchanged=None):
-            return f"its data: {_with_conditions(position)}"
+            return f"data: {_with_conditions(position)}"
         case SkipBatches(batches=0):
-            return "data from its beginning"
+            return "data from the beginning"
         case SkipBatches(batches=batches):
             return (
                 f"{counted(batches, 'batch', 'batches')} skipped"
@@ -119,15 +119,15 @@ def _data_told(position: DataPosition, trainer: str, trainers_skip: TrainersSkip
                 else f"{trainers_skip.setting} {trainers_skip.value}"
             )
         case GoesOn(where=None):
-            return f"the data counted by {trainer}"
+            return f"data position counted by {trainer}"
         case GoesOn(where=where):
-            return f"the data from {where}"
+            return f"data position from {where}"
         case Unknown(why=why):  # pragma: no branch  mypy knows all
-            return f"the data where nobody knows: {why}"
+            return f"data position unknown: {why}"
 
 
 def _with_conditions(position: GoesOn) -> str:
-    """Say what becomes of the samples, and what must hold for them to go on exactly."""
+    """Say what becomes of the samples, and under which conditions they continue exactly."""
     effect = effect_words(position)
     if not position.exact_if:
         return effect
@@ -143,7 +143,7 @@ def start_summary(start: JudgedStart, plan: ResumePlan) -> str:
         plan: What it should do.
     """
     if not start.is_known:
-        return f"not judged: {start.reason}"
+        return f"unknown: {start.reason}"
     chosen = plan.point.checkpoint
     has_condition = start.only_in is not None and start.takes(chosen.name)
     condition = f", if started in {start.only_in}" if has_condition else ""
@@ -151,7 +151,7 @@ def start_summary(start: JudgedStart, plan: ResumePlan) -> str:
 
 
 def disk_summary(need: DiskNeed) -> str:
-    """Say what the next saves need of what there is."""
+    """Say how much space the next saves need, and how much is free."""
     files = "" if need.free_files is None else f" and {need.free_files:,} inodes"
     on = "" if need.host is None else f" on {need.host}, which has the least room"
     return (

@@ -1,4 +1,4 @@
-"""How a plan tells a program what to set and where the data go on, for every trainer."""
+"""The settings of a plan, as JSON, as texts to copy and as YAML, for every trainer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def load_document(load: LoadSettings) -> Document:
-    """Spell every setting with its place, and what must be done before."""
+    """Return every setting with its place, and what must be done first."""
     record: dict[str, Document] = {
         "trainer": load.trainer,
         "path": load.path,
@@ -27,7 +27,7 @@ def load_document(load: LoadSettings) -> Document:
 
 
 def setting_document(setting: TrainerSetting) -> dict[str, Document]:
-    """Spell what is said at a place."""
+    """Return a setting with its place."""
     record: dict[str, Document] = {"place": str(setting.place), "value": setting.value}
     return {**record, "alternative": True} if setting.is_alternative else record
 
@@ -121,11 +121,11 @@ def _yaml_lines(settings: Iterable[TrainerSetting]) -> list[str]:
 
 
 def yaml_block(plan: ResumePlan, remarks: Iterable[str]) -> str:
-    """Spell what is to stand in the training's config, to be pasted there; all that is no setting is a comment.
+    """Return the settings to paste into the training's config; everything else is a comment.
 
     Args:
-        plan: With the path as the training shall see it.
-        remarks: What else is to be said, a line each.
+        plan: With the path as the training sees it.
+        remarks: Further comments, one line each.
 
     Raises:
         UsageError: A value is no text that YAML can say.
@@ -141,7 +141,7 @@ def yaml_block(plan: ResumePlan, remarks: Iterable[str]) -> str:
     comments += [f"{kind}: {text}" for kind, text in elsewhere]
     comments += plan.load.remarks
     comments += [
-        f"{setting.place.name}: {spell(setting.value)} is the default; set it where the config says otherwise"
+        f"{setting.place.name}: {spell(setting.value)} is the default; set it if the config differs"
         for setting in in_config
         if setting.is_default
     ]

@@ -46,11 +46,11 @@ def table(answer: Sealed) -> RenderableType:
             lines.append(line(f"{shown(sealing.checkpoint)}: not sealed, {_why_not(sealing)}", style="bold red"))
             continue
         shards = sealing.manifest.shards
-        done = "sealed" if sealing.written else "sealed before, the same now"
+        done = "sealed" if sealing.written else "sealed before, unchanged"
         if sealing.findings:
-            done = "sealed anew; an older seal said something else"
+            done = "sealed again; an older seal differed"
         if blocking(sealing.findings):
-            done = "differs from what was sealed; the old seal is kept"
+            done = "differs from its seal; the old seal is kept"
         style = "bold red" if blocking(sealing.findings) else "bold yellow" if sealing.findings else "bold green"
         since = min((seal.first_seen for seal in shards), default=sealing.manifest.sealed_at)
         headline = line(f"{shown(sealing.checkpoint)}: {done}", style=style)
@@ -65,17 +65,17 @@ def table(answer: Sealed) -> RenderableType:
 
 _WHY_NOT = (
     ({Code.CANNOT_ANSWER}, "there is no place for its seal"),
-    ({Code.MANIFEST_NEWER}, "a newer ckpttool sealed it before"),
-    ({Code.MANIFEST_UNREADABLE}, "the manifest that is there is not believed"),
+    ({Code.MANIFEST_NEWER}, "it was sealed by a newer ckpttool"),
+    ({Code.MANIFEST_UNREADABLE}, "its existing manifest cannot be trusted"),
     ({Code.REPLICA_DIFFERS, Code.REPLICA_STALE}, "its copies differ"),
     ({Code.FOUND_DAMAGED}, "it was found damaged before"),
-    ({*NOT_SEEN, Code.UNSUPPORTED_FORMAT}, "it could not be read whole"),
+    ({*NOT_SEEN, Code.UNSUPPORTED_FORMAT}, "it could not be read completely"),
 )
-"""What says why, the weightiest first."""
+"""Codes and what they say, most severe first."""
 
 
 def _why_not(sealing: Sealing) -> str:
     codes = {finding.code for finding in blocking(sealing.findings)}
     is_known = worst(sealing.findings) is not Severity.UNKNOWN
-    least = "it is not whole" if is_known else "it was read, and something about it is not certain"
+    least = "it is not intact" if is_known else "it was read, but something about it is uncertain"
     return next((why for of, why in _WHY_NOT if codes & of), least)

@@ -37,7 +37,7 @@ _STYLE = {
 
 _LOOKED = {
     Level.STRUCTURE: "headers, sizes and siblings were compared; tensor data was not read",
-    Level.CHECKSUM: "every byte was read; only a shard with a checksum is verified by that",
+    Level.CHECKSUM: "every byte was read; only shards with a checksum are verified",
     Level.NUMERICS: "every byte and every floating-point element was read",
 }
 
@@ -77,13 +77,15 @@ def table(answer: Verification) -> RenderableType:
     parts.append(Drawn([(saves[verdict.key], verdict.findings) for verdict in verdicts]))
     remaining = len(inventory.checkpoints) - len(verdicts)
     if remaining > 0:
-        parts.append(line(f"{counted(remaining, 'other')} not looked at: --checkpoint all", style="dim"))
+        parts.append(line(f"{counted(remaining, 'other')} not checked: --checkpoint all", style="dim"))
     if remembered:
-        parts.append(line(f"{remembered} unchanged shards were checked before and not read again (--no-ledger)"))
+        parts.append(
+            line(f"{remembered} unchanged shards were checked before and not read again (--no-ledger reads them)")
+        )
     for verdict in verdicts:
         if verdict.also_read:
             names, was = ", ".join(map(shown, verdict.also_read)), "was" if len(verdict.also_read) == 1 else "were"
-            note = f"{names} {was} read, too: to tell which ranks hold copies (--no-replicas spares it)"
+            note = f"{names} {was} also read, to see which ranks hold copies (--no-replicas avoids it)"
             parts.append(line(note, style="dim"))
     all_findings = [finding for verdict in verdicts for finding in verdict.findings]
     findings = list(dict.fromkeys([*all_findings, *inventory.findings]))
@@ -91,7 +93,7 @@ def table(answer: Verification) -> RenderableType:
 
 
 def _what_was_read(verdicts: Sequence[Verdict], level: Level) -> str:
-    """Say what was read, and nothing of a shard that was not."""
+    """Say what was read, without a claim about shards that were not."""
     reports = [report for verdict in verdicts for report in verdict.reports]
     unseen = sum(verdict.unseen for verdict in verdicts)
     if not level.reads_content or not unseen:
@@ -104,7 +106,7 @@ def _content(reports: Sequence[ShardReport], level: Level) -> str:
     if not reports:
         return "no tensor data was read" if level.reads_content else _LOOKED[level]
     if all(report.remembered for report in reports):
-        return "nothing was read: every shard is unchanged since an earlier check found it verified"
+        return "nothing was read: every shard is unchanged since an earlier check verified it"
     read = sum(not report.remembered and report.stamp is not None for report in reports)
     if level is Level.NUMERICS and any(
         f.code is Code.UNSUPPORTED_FORMAT for report in reports for f in report.findings
@@ -112,11 +114,11 @@ def _content(reports: Sequence[ShardReport], level: Level) -> str:
         return _LOOKED[Level.CHECKSUM]
     if not level.reads_content or read == len(reports):
         return _LOOKED[level]
-    return f"every byte of {read} of {len(reports)} shards was read; only a shard with a checksum is verified by that"
+    return f"every byte of {read} of {len(reports)} shards was read; only shards with a checksum are verified"
 
 
 def _headline(verdicts: Sequence[Verdict], view: View) -> Text:
-    """Say the worst word; of what was not looked at there is none."""
+    """Say the worst verdict; a checkpoint that was not checked has none."""
     looked_at = [verdict for verdict in verdicts if verdict.looked_at]
     subject = shown(verdicts[0].name) if len(verdicts) == 1 else f"{len(verdicts)} checkpoints"
     if not looked_at:

@@ -21,31 +21,31 @@ SKIP = TrainersSkip(setting="data_skip_steps", value=30)
 
 def test_the_checkpoint_is_told_with_its_ranks_and_what_is_lost() -> None:
     plan = resume_plan()
-    assert summaries.checkpoint_summary(plan) == "15_2, step 30, whole on all 4 ranks (structure: struct-ok)"
+    assert summaries.checkpoint_summary(plan) == "step 30 (15_2), intact on all 4 ranks (structure: struct-ok)"
     lossy = replace(plan, point=replace(plan.point, lost_steps=1))
-    assert summaries.checkpoint_summary(lossy).endswith("; 1 step to be done again")
-    assert "step 30, whole (" in summaries.checkpoint_summary(resume_plan(ranks=0))
+    assert summaries.checkpoint_summary(lossy).endswith("; 1 step to redo")
+    assert "step 30 (15_2), intact (" in summaries.checkpoint_summary(resume_plan(ranks=0))
 
 
 def test_health_is_told_as_recorded_or_as_unknown() -> None:
     checkpoint = resume_plan().point.checkpoint
     assert summaries.health_summary(checkpoint, Health.UNKNOWN) == "unknown: nothing is recorded"
     healthy = replace(checkpoint, health=Health.HEALTHY)
-    assert summaries.health_summary(healthy, Health.HEALTHY) == "healthy, as it was recorded"
+    assert summaries.health_summary(healthy, Health.HEALTHY) == "healthy, as recorded"
 
 
 def test_health_that_a_log_tells_is_not_called_recorded() -> None:
     checkpoint = replace(resume_plan().point.checkpoint, health=Health.HEALTHY)
     assert summaries.health_summary(checkpoint, Health.UNKNOWN) == "healthy, by the log; nothing is recorded"
-    assert summaries.health_summary(checkpoint, Health.UNHEALTHY) == "healthy, by the log; unhealthy is recorded"
+    assert summaries.health_summary(checkpoint, Health.UNHEALTHY) == "healthy, by the log; recorded as unhealthy"
     unknown = replace(checkpoint, health=Health.UNKNOWN)
-    assert summaries.health_summary(unknown, Health.HEALTHY) == "unknown, by the log; healthy is recorded"
+    assert summaries.health_summary(unknown, Health.HEALTHY) == "unknown, by the log; recorded as healthy"
 
 
 @pytest.mark.parametrize(
     ("findings", "words"),
     [
-        ([], "nothing against it"),
+        ([], "no problems found"),
         ([NOTE], "1 note"),
         ([MISSING, MISSING], "2 problems"),
         ([MISSING, NOTE, NOTE], "1 problem and 2 notes"),
@@ -62,7 +62,7 @@ def test_a_launch_is_told_in_the_numbers_that_decide_whether_it_fits() -> None:
     vague = resume_plan(global_batch_size=None, batches=0)
     assert summaries.launch_summary(
         vague, replace(FITS, world_size=None), 2, trainer="Its trainer", trainers_skip=None
-    ) == ("2 settings to change, data from its beginning")
+    ) == ("2 settings to change, data from the beginning")
 
 
 def test_a_disk_is_told_with_what_is_needed_and_free() -> None:
@@ -75,7 +75,7 @@ def test_data_that_the_trainer_counts_are_told_as_its_own() -> None:
     assert skip is not None
     left = replace(plan, data=GoesOn(samples=240, effect=DataEffect.UNKNOWN, unchanged=skip))
     assert summaries.launch_summary(left, FITS, 1, trainer="Its trainer", trainers_skip=None).endswith(
-        ", the data counted by Its trainer"
+        ", data position counted by Its trainer"
     )
 
 

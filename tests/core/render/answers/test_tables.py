@@ -174,8 +174,8 @@ def test_no_step_is_called_lost_or_not_lost_that_no_save_can_tell_of() -> None:
         plan = resume_plan()
         rejected = (Rejection(checkpoint=plan.point.checkpoint, reasons=(finding(code),)),)
         told[name] = drawn(table.plan_table(replace(plan, point=replace(plan.point, rejected=rejected))))
-    assert "Nothing newer on this course was passed over." in told["branch"]
-    assert "What was passed over is no further." in told["damage"]
+    assert "No newer checkpoint on this lineage was skipped." in told["branch"]
+    assert "No skipped checkpoint is further along." in told["damage"]
     assert "lost" not in told["branch"] + told["damage"]
 
 
@@ -186,22 +186,20 @@ def test_lost_steps_and_the_reason_are_told() -> None:
     plan = resume_plan()
     point = replace(plan.point, lost_steps=10, rejected=(rejection("20_2", 40, finding()),))
     text = drawn(table.plan_table(replace(plan, point=point)))
-    assert "10 steps to be done again." in text
-    assert "  20_2 (step 40)\n    damage shard-missing rank_1/x: it is gone" in text
+    assert "10 steps to redo." in text
+    assert "  step 40 (20_2)\n    damage shard-missing rank_1/x: it is gone" in text
     assert "try: put it back" in text
 
 
-@pytest.mark.parametrize(
-    ("steps", "said"), [(0, "How many steps are to be done again is not known"), (2, "At least 2 steps")]
-)
-def test_of_what_does_not_tell_its_step_nobody_knows_how_much_is_lost(steps: int, said: str) -> None:
+@pytest.mark.parametrize(("steps", "cost"), [(0, "How many steps to redo is unknown"), (2, "At least 2 steps")])
+def test_of_what_does_not_tell_its_step_nobody_knows_how_much_is_lost(steps: int, cost: str) -> None:
     plan = resume_plan()
     torn = rejection("20_2", 40, finding())
     torn = replace(torn, checkpoint=replace(torn.checkpoint, step=None))
     point = replace(plan.point, lost_steps=steps, rejected=(torn,))
     text = drawn(table.plan_table(replace(plan, point=point)))
-    assert f"{said}" in text
-    assert ": something newer does not tell its step." in " ".join(text.split())
+    assert cost in text
+    assert ": the step of a skipped checkpoint is unknown." in " ".join(text.split())
 
 
 def test_more_rejections_than_fit_are_counted() -> None:
@@ -219,18 +217,28 @@ def test_renames_are_listed_before_anything_is_started() -> None:
     assert "First rename, in the checkpoint folder:\n  rank_3/a -> rank_3/b" in text
 
 
-@pytest.mark.parametrize(("pick", "words"), [("15_2", "the same"), ("20_2", "20_2"), (None, "nothing sound")])
-def test_mindformers_own_choice_is_compared_with_ours(pick: str | None, words: str) -> None:
+@pytest.mark.parametrize(
+    ("pick", "outcome", "deed"),
+    [
+        ("15_2", Outcome.LOADS, "load: the same checkpoint"),
+        ("20_2", Outcome.LOADS, "load: 20_2"),
+        ("20_2", Outcome.STOPS, "choose: 20_2, and stop"),
+        ("20_2", Outcome.UNKNOWN, "choose: 20_2"),
+        (None, Outcome.SCRATCH, "start from random weights"),
+        (None, Outcome.UNKNOWN, "load: unknown"),
+    ],
+)
+def test_mindformers_own_choice_is_compared_with_ours(pick: str | None, outcome: Outcome, deed: str) -> None:
     simulation = Simulation(
         trainer="mindformers",
         title="MindFormers",
         version="2.1.0",
         would_resume=pick,
-        outcome=Outcome.UNKNOWN,
+        outcome=outcome,
         because="why.",
     )
     text = drawn(table.plan_table(resume_plan(), simulation))
-    assert f"MindFormers 2.1.0 by itself would take: {words}\n  why." in text
+    assert f"On its own, MindFormers 2.1.0 would {deed}\n  why." in text
 
 
 def test_only_a_choice_that_exits_with_0_is_green() -> None:
