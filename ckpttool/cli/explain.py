@@ -36,8 +36,8 @@ CodeArgument = Annotated[
 def explain(code: CodeArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
     """Explain a finding, a verdict or an exit code.
 
-    Says how ckpttool knows it, too; of a verdict (struct-ok) what it means, and of an exit code (14) in which command.
-    Without CODE: every finding that there is, in a line.
+    Also explains the evidence, the meaning of a verdict (struct-ok), or of an exit code (14) per command. Without
+    CODE it lists every finding, one per line.
 
     Example: ckpttool explain shard-missing
     """

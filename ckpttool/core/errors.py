@@ -16,21 +16,21 @@ class ExitCode(IntEnum):
     USAGE = 2
     """Usage."""
     DAMAGE = 10
-    """Damage or a missing shard found (`resolve`: only with `--strict`, or where more is lost than `--max-lost-steps`
-    or `--max-lost-time` allow); `launch`, `preflight`, `lint-config`: a start would not do what it should; `health`:
-    the newest checkpoint is unhealthy; `calibrate`: the stretch is not normal; `guard report`: a person has to
-    look; `asd`: a setting is not read as it is meant.
+    """Damage or a missing shard found (`resolve`: only with `--strict`, or if more is lost than `--max-lost-steps` or
+    `--max-lost-time` allow); `launch`, `preflight`, `lint-config`: a start would not do what it should; `health`: the
+    newest checkpoint is unhealthy; `calibrate`: the stretch is not normal; `guard report`: something needs attention;
+    `asd`: a setting has another effect than intended.
     """
     NOTHING_TO_RESUME = 11
     """Nothing can be resumed from."""
     UNKNOWN_LAYOUT = 12
     """Not a checkpoint folder that ckpttool knows."""
     LOCKED = 13
-    """Locked by another run."""
+    """Another ckpttool is changing the tree."""
     INCOMPLETE = 14
     """The check is incomplete: something could not be read, or changed while it was read."""
     UNSAFE = 15
-    """Refused for safety: to go on would run something, leave the tree, or write over a link."""
+    """Refused for safety: it would run code, leave the tree, or write through a link."""
     NOT_DURABLE = 16
     """Written, but durability could not be confirmed."""
     INTERRUPTED = 130

@@ -45,9 +45,9 @@ app = typer.Typer(
 @app.callback()
 @exits(
     {
-        0: "Answered: nothing in FP8 that hurts.",
+        0: "No harm from FP8 was found.",
         10: "It hurts: a weight would be lost, or an FP8 checkpoint is damaged.",
-        11: "There is no checkpoint to look into.",
+        11: "There is no checkpoint to inspect.",
         **OF_A_TREE,
     }
 )
@@ -66,7 +66,7 @@ def fp8() -> None:
     {
         0: "No weight would be lost under the recipe that decides.",
         10: "A weight would be lost; or a shard, or what is FP8 in it, is damaged.",
-        11: "There is no checkpoint to look into.",
+        11: "There is no checkpoint to inspect.",
         **OF_A_TREE,
         14: "A tensor could not be read, or changed meanwhile.",
     }
@@ -85,9 +85,9 @@ def probe(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Tell what FP8 would do to the weights that lie here. Needs neither a GPU nor a framework.
+    """Show what FP8 would do to the weights of a checkpoint, without a GPU or framework.
 
-    Each tensor is read once and cast as the hardware does; the worst come first.
+    Reads each tensor once and casts it as the hardware does; the worst come first.
 
     Example: ckpttool fp8 probe output/checkpoint --recipe blockwise
     """
@@ -129,9 +129,9 @@ def _holds_probe(source: ByteSource) -> bool:
 @app.command(cls=Command)
 @exits(
     {
-        0: "It does not leave the baseline, or only for spikes that pass as quickly.",
-        10: "It leaves the baseline; or downstream tasks do.",
-        14: "That cannot be told from these logs, or one could not be read.",
+        0: "It follows the baseline, except for spikes that pass as quickly.",
+        10: "It departs from the baseline, or downstream tasks do.",
+        14: "These logs do not show it, or one could not be read.",
     }
 )
 @grouped
@@ -141,9 +141,9 @@ def compare(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Tell whether a training leaves its baseline, since when, in which way, and whether that is more than noise.
+    """Show whether a training departs from its baseline, since when, how, and by more than noise.
 
-    Spikes are taken out; of two runs alone nobody knows how far chance moves them: give --repeat.
+    Spikes are removed. Two runs alone do not show the random variation: add --repeat.
 
     Example: ckpttool fp8 compare bf16.log fp8.log --repeat bf16-again.log
     """
@@ -173,9 +173,9 @@ LayerNames = Annotated[
 @app.command(cls=Command)
 @exits(
     {
-        0: "Nothing to say against it.",
-        10: "A setting does not do what it says.",
-        15: "Refused for safety: a config is larger or deeper than any can be.",
+        0: "No problems found.",
+        10: "A setting has no effect, or another than its text suggests.",
+        15: "Refused for safety: a config is too large or too deep.",
     }
 )
 @grouped
@@ -187,10 +187,10 @@ def lint(
     layers: LayerNames = None,
     verbose: Verbose = False,
 ) -> None:
-    """Say what in settings of FP8 does not do what it says, or is known trouble.
+    """Check FP8 settings that have no effect, or are known to cause trouble.
 
-    Best is a log in which Megatron printed its arguments: there they all are. Scripts are read, and never run.
-    A comment in a file, `# ckpttool: allow CODE`, on the line or above it, silences a finding.
+    The best input is a log in which Megatron printed all arguments. Scripts are read and never executed. A comment
+    in a file, `# ckpttool: allow CODE`, on the line or above it, accepts a finding.
 
     Example: ckpttool fp8 lint train.log
     """
@@ -300,10 +300,10 @@ class PlanOptions:
 @exits(
     {
         0: "The experiments are written.",
-        11: "No good checkpoint lies before the gap.",
+        11: "There is no good checkpoint before the gap.",
         **OF_A_TREE,
-        14: "Nothing can be learned by experiments: the answer says why.",
-        15: "The folder holds something else, or logs that would be lost.",
+        14: "Experiments would show nothing: the answer says why.",
+        15: "The folder has other files, or logs that would be lost.",
     }
 )
 @grouped
@@ -315,9 +315,9 @@ def plan(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Plan the experiments that tell who is guilty: a folder each, with what to change and what each outcome means.
+    """Plan experiments that show the cause: one folder each, with its changes and the meaning of each outcome.
 
-    All start from the newest good checkpoint before the gap, so all are paired. Nothing is started or edited.
+    All start from the newest good checkpoint before the gap, so all are comparable. Starts and edits nothing.
 
     Example: ckpttool fp8 plan output --baseline bf16.log --candidate fp8.log --framework te --output plan
     """
@@ -343,17 +343,17 @@ Planned = Annotated[str, typer.Argument(metavar="OUT", help="Folder that fp8 pla
 @app.command(cls=Command)
 @exits(
     {
-        0: "FP8 is innocent, or a cure that keeps all products in FP8 was shown.",
-        10: "Somebody is guilty; the cure says what to change.",
-        14: "Not decidable yet: the answer says what is missing.",
-        15: "The folder holds no plan of ckpttool's.",
+        0: "FP8 is not the cause, or a fix that keeps all products in FP8 was shown.",
+        10: "A cause was found; the fix says what to change.",
+        14: "Undecided: the answer names what is missing.",
+        15: "The folder has no plan of ckpttool.",
     }
 )
 @grouped
 def verdict(*, output: Planned, logs: OwnLogs = None, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False) -> None:
-    """Judge the experiments of a plan: who is guilty, what makes it well, or which round comes next.
+    """Judge the experiments of a plan: the cause, its fix, or the next round.
 
-    A run counts only where it reached its end and, as far as logs tell, computed what was planned.
+    A run counts only if it reached its end and, according to its logs, ran as planned.
 
     Example: ckpttool fp8 verdict plan
     """

@@ -37,9 +37,9 @@ Prometheus = Annotated[
 @app.callback()
 @exits(
     {
-        0: "Nothing happened that a person has to look at.",
+        0: "Nothing needs attention.",
         10: "The training stopped, or its last save failed; a strike, a wrong product, a disagreement, a capture.",
-        14: "A file could not be read, or tells nothing.",
+        14: "A file could not be read, or shows nothing.",
         16: OF_WRITING[16],
     }
 )
@@ -55,9 +55,9 @@ def guard() -> None:
 def report(
     *, events: Events, prometheus: Prometheus = None, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False
 ) -> None:
-    """Tell what happened, by rank, and what to do next.
+    """Show what happened, by rank, and what to do next.
 
-    Reads what the guard wrote into the training's output folder, while it runs or afterwards.
+    Reads the guard's events in the training's output folder, during the run or afterwards.
 
     Example: ckpttool guard report output --prometheus /var/lib/node_exporter/ckpttool.prom
     """

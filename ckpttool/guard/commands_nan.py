@@ -31,7 +31,7 @@ app = typer.Typer(
         0: "Shown; or the step came out as it was.",
         10: "Computed again, it did not come out as it was.",
         12: _NO_CAPTURE,
-        14: "A rank's part is not there, or not what was written; or it cannot be computed again.",
+        14: "A rank's part is missing or damaged; or the step cannot be computed again.",
     }
 )
 def nan() -> None:
@@ -44,10 +44,10 @@ def nan() -> None:
 
 
 @app.command("list", cls=Command)
-@exits({0: "Listed.", 12: _NO_CAPTURE, 14: "A rank's part is not there, or not what was written."})
+@exits({0: "Listed.", 12: _NO_CAPTURE, 14: "A rank's part is missing or damaged."})
 @grouped
 def list_captures(*, folder: Annotated[str, FOLDER], fmt: FormatOpt = Format.TABLE) -> None:
-    """List the captures of a training: at which step, of which rank. Needs no torch.
+    """List the captures of a training, by step and rank. Needs no torch.
 
     Example: ckpttool nan list output
     """
@@ -55,10 +55,10 @@ def list_captures(*, folder: Annotated[str, FOLDER], fmt: FormatOpt = Format.TAB
 
 
 @app.command(cls=Command)
-@exits({0: "Shown.", 12: _NO_CAPTURE, 14: "A rank's part is not there, or not what was written."})
+@exits({0: "Shown.", 12: _NO_CAPTURE, 14: "A rank's part is missing or damaged."})
 @grouped
 def inspect(*, folder: Annotated[str, FOLDER], fmt: FormatOpt = Format.TABLE, quiet: Quiet = False) -> None:
-    """Show a capture: whose NaN it was, in which gradients, and what a replay needs. Needs no torch.
+    """Show a capture: the rank and gradients with NaN, and what a replay needs. Needs no torch.
 
     Example: ckpttool nan inspect output/guard/captures/nan-at-00000220
     """
@@ -70,17 +70,17 @@ def inspect(*, folder: Annotated[str, FOLDER], fmt: FormatOpt = Format.TABLE, qu
 @app.command(cls=Command)
 @exits(
     {
-        0: "The same losses in every bit, and the same gradients not finite.",
+        0: "The same losses bit for bit, and the same gradients not finite.",
         10: "It did not come out as it was.",
         12: _NO_CAPTURE,
-        14: "It cannot be computed again, and it is said why.",
+        14: "It cannot be computed again, with the reason.",
     }
 )
 @grouped
 def replay(*, question: NanQuestion, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False) -> None:
-    """Compute a captured step again: is it the same to the last bit, and where did it begin?
+    """Compute a captured step again, compare it bit for bit, and find the origin of the NaN.
 
-    Needs torch, and your own code. One forward and backward of each micro-batch, and never an optimizer.
+    Needs torch and your code. Runs one forward and backward pass per micro-batch, and no optimizer.
 
     Example: ckpttool nan replay output/guard/captures/nan-at-00000220 --entry train:replay
     """

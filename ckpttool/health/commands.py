@@ -46,7 +46,7 @@ def health(
 ) -> None:
     """Show which checkpoints are healthy, by the norms in the log.
 
-    Judges by the embedding norm at each save. Finds logs and health_ckpts.json by itself.
+    Uses the embedding norm at each save. Finds logs and health_ckpts.json automatically.
 
     Example: ckpttool health ./output --threshold 270
     """

@@ -32,7 +32,7 @@ Dialect = Annotated[
 
 
 @app.callback()
-@exits({0: "The setting is read as it is meant.", 10: "It is not."})
+@exits({0: "The setting is read as intended.", 10: "It is not."})
 def asd() -> None:
     """Check or write the settings of Ascend's feature detection.
 
@@ -43,7 +43,7 @@ def asd() -> None:
 @app.command(cls=Command)
 @grouped
 def check(*, string: Text, dialect: Dialect = None, fmt: FormatOpt = Format.TABLE) -> None:
-    """Tell what the real parser makes of a configuration, and which of its traps it falls into.
+    """Show how the real parser reads a configuration, and what it silently drops.
 
     Example: ckpttool asd check "enable:true, with_checksum:true"
     """
@@ -106,7 +106,7 @@ class AsdOptions:
 @app.command(cls=Command)
 @grouped
 def emit(*, settings: AsdOptions, dialect: Dialect = None, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False) -> None:
-    """Write a configuration that both parsers read as it is meant.
+    """Write a configuration that both parsers read as intended.
 
     Example: ckpttool asd emit --cooldown 10 --strikes-num 4
     """

@@ -24,7 +24,7 @@ WarmUp = Annotated[
 @exits(
     {
         0: "Thresholds are recommended.",
-        10: "The stretch is not normal: over 1 % of its steps would be alarms.",
+        10: "The stretch is not normal: more than 1 % of its steps would be alarms.",
         14: "A log could not be read, or shows too little.",
     }
 )
@@ -39,7 +39,7 @@ def calibrate(
 ) -> None:
     """Compute thresholds that fit this run, from its own log.
 
-    The log shall show a normal stretch, with at least 200 steps after the warm-up.
+    The log must show a normal stretch, with at least 200 steps after the warm-up.
 
     Example: ckpttool calibrate output/log/rank_0/info.log
     """

@@ -107,7 +107,7 @@ Every = Annotated[
 @exits(
     {
         0: "Replayed.",
-        12: "--tree names no checkpoint folder.",
+        12: "--tree is not a checkpoint folder.",
         14: "A log could not be read, or shows nothing that could be judged.",
     }
 )
@@ -126,8 +126,8 @@ def replay(
 ) -> None:
     """Show what a skip or health policy would have done over a log.
 
-    Also says to which checkpoints. Reads logs of MindFormers, Megatron-LM and Hugging Face, CSV, JSON lines and
-    TensorBoard files, gzipped or not.
+    With --tree also for which checkpoints. Reads logs of MindFormers, Megatron-LM and Hugging Face, CSV, JSON lines
+    and TensorBoard files, gzipped or not.
 
     Example: ckpttool replay output/log/rank_0/info.log --policy skip --threshold 3.0
     """

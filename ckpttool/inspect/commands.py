@@ -30,7 +30,7 @@ Tree = Annotated[
     {
         0: "Shown.",
         10: "It is damaged; with --stats: it holds NaN or infinity.",
-        11: "There is no checkpoint to look into.",
+        11: "There is no checkpoint to inspect.",
         **OF_A_TREE,
     }
 )
@@ -51,8 +51,8 @@ def inspect(
 ) -> None:
     """Show the tensors and scalars of a shard or a checkpoint.
 
-    And who wrote it, and which checksums there are; whether they agree is what verify says. Needs neither the trainer
-    nor torch, and runs nothing that a file holds. A damaged file is shown as far as it can be read.
+    Also shows the writer and the checksums, which verify compares. Needs neither the trainer nor torch, and
+    executes nothing in a file. A damaged file is shown as far as it can be read.
 
     Example: ckpttool inspect model.safetensors --tensor '*norm*' --stats
     """

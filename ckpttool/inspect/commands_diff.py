@@ -67,8 +67,8 @@ def diff(
 ) -> None:
     """Compare two shards or checkpoints, down to their values.
 
-    Which tensors were added, are gone, or changed type or shape; which scalars say something else. With --level
-    numerics how far values moved: relative L2, the largest element, the angle; the oddest first.
+    Shows tensors that were added, removed, or changed in type or shape, and scalars that differ. With --level
+    numerics also how far values moved: relative L2, largest element, angle; the largest change first.
 
     Example: ckpttool diff 10_2 15_2 --tree output/checkpoint --level numerics
     """

@@ -121,7 +121,7 @@ class LookOptions:
 @exits(
     {
         0: "The part is written, whatever it found.",
-        15: "Refused for safety: it is larger than any that is read.",
+        15: "Refused for safety: it is too large.",
         16: OF_WRITING[16],
     }
 )
@@ -138,9 +138,10 @@ def part(
 ) -> None:
     """Record what this machine sees of a tree, as one part of many.
 
-    Run it on every machine (srun --ntasks-per-node=1 ckpttool part …), then give all parts to any command that reads a
-    tree. Looks at the headers of all checkpoints, and at the content of those that --checkpoint names (latest: each
-    machine's own latest). Ends with 0 when the part is written, whatever it found: a launcher would end the others.
+    Run it on every machine (srun --ntasks-per-node=1 ckpttool part …), then give all parts to any command that
+    reads a tree. Reads the headers of all checkpoints, and the content of those in --checkpoint (latest: each
+    machine's own latest). Exits with 0 once the part is written, whatever it found, because a launcher would end
+    the others.
 
     Example: ckpttool part ./output --out /shared/parts/ --part 3/16
     """

@@ -15,11 +15,11 @@ from ckpttool.replicas.model import HealOrder
 
 @exits(
     {
-        0: "Nothing is wrong, or all of it can be rebuilt.",
-        10: "Something is wrong that no copy can mend.",
-        11: "Refused: nothing proves a copy, or it is in doubt itself. Or there is no checkpoint.",
+        0: "No problem, or everything can be rebuilt.",
+        10: "A problem that no copy can repair.",
+        11: "Refused: no copy is proven, or it is suspect itself. Or there is no checkpoint.",
         **OF_A_TREE,
-        14: "Refused: somebody is saving, or something could not be read.",
+        14: "Refused: a save is in progress, or something could not be read.",
         **OF_WRITING,
     }
 )
@@ -33,9 +33,9 @@ def heal(
 ) -> None:
     """Rebuild lost or damaged shards from proven copies.
 
-    Data-parallel ranks save the same. A shard is a copy where the trainer's record of the layout says so, where it
-    holds what was sealed of the lost one, or where two other checkpoints of the run show both ranks equal in every
-    tensor; and only one that is beyond doubt itself is taken. What was damaged is kept in the trash.
+    Data-parallel ranks save the same tensors. A shard is a copy if the trainer's record of the layout says so, if
+    it matches the seal of the lost one, or if two other checkpoints of the run show both ranks equal in every
+    tensor. Only a copy that is intact itself is used. The damaged file goes to the trash.
 
     Example: ckpttool heal ./output/checkpoint --checkpoint 20_2
     """

@@ -48,8 +48,8 @@ class PageOptions:
 
 @exits(
     {
-        0: "Written; a checkpoint was chosen, even if newer ones were passed over.",
-        10: "Written; a newer one was passed over, with --strict; or more is lost than --max-lost-… allows.",
+        0: "Written; a checkpoint was chosen, even if newer ones were skipped.",
+        10: "Written; a newer one was skipped (with --strict), or more is lost than --max-lost-… allows.",
         11: "Written; nothing can be resumed from.",
         **OF_A_TREE,
         16: OF_WRITING[16],
@@ -67,8 +67,8 @@ def report(
 ) -> None:
     """Write one page with everything known about a tree.
 
-    The answer of `resolve` first, then every rank of every checkpoint, the norms of the training log, what was found
-    and what to do, the disk. Asks for nothing: no script, no font, no network. Looks at all checkpoints.
+    Shows the answer of `resolve`, every rank of every checkpoint, the norms of the training log, all findings with
+    remedies, and the disk. The page needs no script, font or network. Checks all checkpoints.
 
     Example: ckpttool report ./output --output report.html
     """

@@ -16,12 +16,12 @@ from ckpttool.core.domain.retention import PruneOrder, Pruning, RetentionPolicy
 
 @exits(
     {
-        0: "The plan stands, done or (without --apply) not.",
+        0: "Planned, or (with --apply) carried out.",
         10: "Refused: damage is in the way.",
-        11: "No checkpoint is good, so nothing goes.",
+        11: "No checkpoint is good, so nothing is deleted.",
         13: OF_WRITING[13],
         **OF_A_TREE,
-        14: "Refused: somebody is saving, or something could not be read.",
+        14: "Refused: a save is in progress, or something could not be read.",
         16: OF_WRITING[16],
     }
 )
@@ -38,8 +38,8 @@ def prune(
 ) -> None:
     """Delete superseded checkpoints (dry run unless --apply).
 
-    What newer good ones replace goes, on all ranks or none. What is damaged, incomplete or unknown never goes, and
-    counts for nothing. Ranks, names and meta.json stay in step.
+    Deletes checkpoints that newer good ones replace, on all ranks or none. A damaged, incomplete or unknown one is
+    never deleted, and replaces nothing. Ranks, names and meta.json stay consistent.
 
     Example: ckpttool prune ./output/checkpoint --keep-last 3 --keep-every 10000
     """

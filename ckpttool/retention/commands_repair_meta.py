@@ -33,7 +33,7 @@ Apply = Annotated[
     {
         0: "The records are right, or would be with --apply.",
         10: "Refused: damage is in the way.",
-        11: "There is no whole checkpoint to name.",
+        11: "There is no intact checkpoint to name.",
         **OF_A_TREE,
         **OF_WRITING,
     }
@@ -52,8 +52,7 @@ def repair_meta(
 ) -> None:
     """Point meta.json or the tracker at the newest intact save.
 
-    The records are meta.json, or the tracker. One that is missing, torn or stale is written from the shards, which are
-    the truth.
+    A record that is missing, damaged or stale is written again from the shards. Dry run unless --apply.
 
     Example: ckpttool repair-meta ./output/checkpoint
     """

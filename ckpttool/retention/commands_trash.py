@@ -74,10 +74,10 @@ Apply = Annotated[
 @app.callback()
 @exits(
     {
-        0: "Listed; or done, or would be with --apply.",
-        10: "Restored, but a header shows that it is damaged, or a part of it is gone.",
+        0: "Listed; or carried out (with --apply), or planned.",
+        10: "Restored, but a header shows damage, or a part is missing.",
         **OF_A_TREE,
-        14: "Refused: somebody is saving, or something could not be read.",
+        14: "Refused: a save is in progress, or something could not be read.",
         **OF_WRITING,
     }
 )
@@ -100,7 +100,7 @@ def trash() -> None:
 def show_list(
     *, tree: TreeQuestion, older_than: OlderThan = None, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False
 ) -> None:
-    """Show what lies in the trash: name, step, bytes, since when; with --older-than also until when.
+    """List the trash: name, step, bytes, since when; with --older-than also until when.
 
     Example: ckpttool trash list ./output/checkpoint --older-than 7d
     """
@@ -111,9 +111,9 @@ def show_list(
 @exits(
     {
         0: "Restored, and its headers show no damage.",
-        10: "Restored, but a header shows that it is damaged, or a part of it is gone.",
+        10: "Restored, but a header shows damage, or a part is missing.",
         **OF_A_TREE,
-        14: "Refused: somebody is saving, or something could not be read.",
+        14: "Refused: a save is in progress, or something could not be read.",
         **OF_WRITING,
     }
 )
@@ -127,9 +127,9 @@ def restore(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Bring checkpoints back from the trash to where they were, all ranks or none; nothing is overwritten.
+    """Restore checkpoints from the trash, all ranks or none; overwrites nothing.
 
-    One that is interrupted is finished by the next restore, prune --apply or repair-meta --apply.
+    An interrupted restore is completed by the next restore, prune --apply or repair-meta --apply.
 
     Example: ckpttool trash restore 20_2 ./output/checkpoint
     """
@@ -169,7 +169,7 @@ def empty(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Delete what lies in the trash, for good; a dry run unless --apply.
+    """Delete the trash permanently (dry run unless --apply).
 
     Example: ckpttool trash empty ./output/checkpoint --older-than 7d --apply
     """

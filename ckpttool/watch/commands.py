@@ -217,11 +217,11 @@ class KeepOptions:
 
 @exits(
     {
-        0: "Ended by SIGTERM; with --once: nothing is known to be wrong.",
+        0: "Stopped by SIGTERM; with --once: no problem is known.",
         10: "With --once: a checkpoint is damaged, or suspect.",
         11: "With --once: there is no checkpoint.",
         **OF_A_TREE,
-        13: "The tree is watched already.",
+        13: "The tree is already being watched.",
     }
 )
 @grouped
@@ -236,10 +236,10 @@ def watch(
 ) -> None:
     """Verify, seal and report each checkpoint as it is saved.
 
-    It waits until a save has come to rest, reads it, says in a line what it is, and looks on until it is ended. A rank
-    that hangs in a save, saves that stay away, and files that change later are told as well. Nothing is changed but
-    what --seal records. Where each machine has a part of the checkpoints, each watches with --part-out FOLDER, and one
-    more watches FOLDER and tells.
+    Waits until a save is complete, reads it, prints one line, and continues until it is stopped. It also reports a
+    rank that hangs in a save, overdue saves, and files that change later. Changes nothing but the records of
+    --seal. If each machine has a part of the checkpoints, each watches with --part-out FOLDER, and one more watches
+    FOLDER.
 
     Example: ckpttool watch ./output/checkpoint --seal
     """

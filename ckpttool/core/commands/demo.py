@@ -21,8 +21,8 @@ Folder = Annotated[
 def demo(folder: Folder = "ckpttool-demo", fmt: FormatOpt = Format.TABLE) -> None:
     """Write a small damaged tree to try things on.
 
-    A real run of 4 ranks whose newest save is cut short on two, with its config, and what to try there. Nothing is
-    written over.
+    A real run of 4 ranks whose newest save is truncated on two, with its config and commands to try. Overwrites
+    nothing.
 
     Example: ckpttool demo
     """

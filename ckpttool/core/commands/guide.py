@@ -30,7 +30,7 @@ TopicArgument = Annotated[
 def guide(topic: TopicArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
     """Show a page of the manual, without a network.
 
-    Laid out on a terminal, as Markdown elsewhere. Without TOPIC: every page that there is, in a line.
+    Formatted on a terminal, Markdown elsewhere. Without TOPIC it lists every page, one per line.
 
     Example: ckpttool guide verify
     """

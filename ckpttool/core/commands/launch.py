@@ -89,7 +89,7 @@ class JobOptions:
 @exits(
     {
         0: "The config is written.",
-        10: "A start would not do what it should: nothing is written.",
+        10: "A start would not do what it should; nothing is written.",
         11: "Nothing can be resumed from.",
         **OF_A_TREE,
         16: OF_WRITING[16],
@@ -110,8 +110,9 @@ def launch(
 ) -> None:
     """Write the config that resumes, and print its start command.
 
-    Comments are kept; where to resume is what `resolve` says. Nothing is written where `preflight` says no-go. The
-    batch size is the one that BASE.yaml makes. Without --config: what to tell a trainer whose configs are not edited.
+    Resumes from the checkpoint that `resolve` chooses; keeps comments. Writes nothing if `preflight` answers no-go.
+    The batch size is that of BASE.yaml. Without --config it prints the settings for a trainer whose configs are not
+    edited.
 
     Example: ckpttool launch --config pretrain.yaml --output resume.yaml
     """

@@ -27,7 +27,7 @@ SkipForeign = Annotated[
 Diff = Annotated[bool, typer.Option("--diff", help="Show what --fix would change, without writing.")]
 
 
-@exits({0: "Nothing to say against it.", 10: "A start would not do what it should.", 14: OF_A_TREE[14]})
+@exits({0: "No problems found.", 10: "A start would not do what it should.", 14: OF_A_TREE[14]})
 @grouped
 def lint_config(
     *,
@@ -40,10 +40,10 @@ def lint_config(
 ) -> None:
     """Check training configs for mistakes reported late, or never.
 
-    Looks at no checkpoint. Made for a pre-commit hook; `ckpttool preflight` does the same and looks at the
-    checkpoints as well. A comment in the config, `# ckpttool: allow CODE`, on the line or above it, silences a finding.
+    Reads no checkpoint, for a pre-commit hook; `ckpttool preflight` also checks the checkpoints. A comment in the
+    config, `# ckpttool: allow CODE`, on the line or above it, accepts a finding.
 
-    With --fix it writes what one value mends and nothing else can be meant, `eps: 1e-8` say; every other byte stays.
+    --fix changes settings with exactly one right value, such as `eps: 1e-8`; every other byte stays.
 
     Example: ckpttool lint-config pretrain.yaml
     """

@@ -51,8 +51,8 @@ def preflight(
 ) -> None:
     """Answer go or no-go before a launch. Changes nothing.
 
-    Checks checkpoint, health, config, launch, start and disk. Exit 0 only if this start, with its config as it is,
-    resumes where it says; --allow start-differs asks for what `launch` would write instead.
+    Checks checkpoint, health, config, launch, start and disk. Exits with 0 only if this start, with its config as
+    it is, resumes from the checkpoint it names; --allow start-differs judges the config that `launch` would write.
 
     Example: ckpttool preflight ./output/checkpoint --config pretrain.yaml
     """

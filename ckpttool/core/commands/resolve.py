@@ -91,8 +91,8 @@ OWN = "own"
 
 @exits(
     {
-        0: "One was chosen, even if newer ones were passed over.",
-        10: "A newer one was passed over, with --strict; or more is lost than --max-lost-… allows.",
+        0: "One was chosen, even if newer ones were skipped.",
+        10: "A newer one was skipped (with --strict), or more is lost than --max-lost-… allows.",
         11: "Nothing can be resumed from.",
         **OF_A_TREE,
     }
@@ -114,8 +114,9 @@ def resolve(
 ) -> None:
     """Choose the newest checkpoint that is intact on every rank.
 
-    Says for every newer one why not, and how many data steps to skip. Reads headers, newest first, and stops at the
-    first good one; of a small newer one that lacks shards also every byte, to say whether heal would mend it.
+    Gives the reason against every newer one, and the number of data steps to skip. Reads headers, newest first, and
+    stops at the first good one. Of a small newer one that lacks shards it reads every byte, to say whether heal can
+    rebuild it.
 
     Example: ckpttool resolve ./output/checkpoint --gbs 768
     """

@@ -37,7 +37,7 @@ _OF_COMMAND = {
 def schema(name: NameArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
     """Print the JSON Schema of a command's output.
 
-    That is what --format json gives. Without NAME: every document that there is, in a line; with --json as a list.
+    The output is that of --format json. Without NAME it lists every document, one per line; with --json as a list.
 
     Example: ckpttool schema plan
     """

@@ -26,7 +26,7 @@ Reseal = Annotated[
 @exits(
     {
         0: "Sealed.",
-        10: "One is not whole, or not what was sealed before.",
+        10: "One is damaged, or differs from its seal.",
         11: "There is no checkpoint to seal.",
         **OF_A_TREE,
         **OF_WRITING,
@@ -47,7 +47,8 @@ def seal(
 ) -> None:
     """Record the checksums of a checkpoint, to detect later damage.
 
-    Only a checkpoint that is whole is sealed. What was sealed before is kept where it differs, and reported.
+    Seals only intact checkpoints. If a sealed file has changed, the old record stays and the difference is
+    reported.
 
     Example: ckpttool seal ./output/checkpoint --checkpoint all
     """

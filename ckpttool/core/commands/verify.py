@@ -172,9 +172,9 @@ def bucket(text: str) -> tuple[int, int] | Fraction | int:
 
 @exits(
     {
-        0: "Every shard that was looked at is whole.",
+        0: "Every checked shard is intact.",
         10: "Damage, or something suspect.",
-        11: "There is no checkpoint to look at.",
+        11: "There is no checkpoint to check.",
         **OF_A_TREE,
     }
 )
@@ -191,9 +191,8 @@ def verify(
 ) -> None:
     """Check every shard: headers, every byte, or every element.
 
-    Without a checksum (ckpttool seal writes them), and without copies on other ranks, changed tensor data is not seen
-    at any level, nor is a zeroed page in the middle, another rank's shard of the same shape, or an older shard that was
-    saved at the same step.
+    Without a checksum (written by ckpttool seal) and without copies on other ranks, no level detects changed tensor
+    data, a zeroed page in the middle, another rank's shard of the same shape, or an older shard of the same step.
 
     Example: ckpttool verify ./output/checkpoint --level checksum --checkpoint all
     """
