@@ -144,7 +144,7 @@ def test_14_for_a_torn_health_file_that_nobody_named_until_somebody_says_that_un
     for command in (["resolve"], launch, ["preflight", "--config", "base.yaml"]):
         said = ask(*command)
         assert said.code == ExitCode.INCOMPLETE, command
-        assert "the health file cannot be read to its end" in " ".join(said.stdout.split())
+        assert "the health file cannot be read completely" in " ".join(said.stdout.split())
         assert "--allow-unknown-health" in said.stdout
     assert not (here / "new.yaml").exists()
     assert ask("resolve", "--allow-unknown-health").code == ExitCode.OK
@@ -170,7 +170,7 @@ def test_14_for_a_health_file_that_was_named_and_is_none(here: Path) -> None:
     for command in (["resolve"], launch, ["preflight", "--config", "base.yaml"]):
         said = ask(*command, "--health-file", named)
         assert said.code == ExitCode.INCOMPLETE, command
-        assert f"health-unheard {named}: the health file was to have a say" in " ".join(said.stdout.split())
+        assert f"health-unheard {named}: the health file was requested" in " ".join(said.stdout.split())
     assert not (here / "new.yaml").exists()
     assert ask("resolve", "--health-file", named, "--ignore-health").code == ExitCode.OK
     assert ask("resolve", "--health-file", "output/health_ckpts.json").code == ExitCode.OK

@@ -322,5 +322,5 @@ def test_disks_of_two_machines_that_were_taken_for_one_are_never_nothing_to_resu
     assert done.code == ends, done.stdout
     found = [*document["findings"], *(reason for one in document["rejected"] for reason in one["reasons"])]
     assert ("not-looked-at" in {each["code"] for each in found}) is own
-    assert "bring back" not in done.stdout
+    assert "restore intact" not in done.stdout
     assert "restore it" not in done.stdout

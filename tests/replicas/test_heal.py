@@ -267,7 +267,7 @@ def test_the_documentation_s_example_goes_on_where_it_was_after_healing(tmp_path
     ):
         (told,) = [finding for finding in found if finding.code is Code.HEALED]
         assert told.path == "rank_3/llama2_7b_rank_3-20_2.ckpt"
-        assert "from rank 0's, which holds the same (they were equal at other checkpoints) and another" in told.message
+        assert "from rank 0's copy, which is equal (they were equal at other checkpoints) and equaled" in told.message
     assert {fix.text.name for fix in healing.fixes} == {f"llama2_7b_rank_{rank}-20_2.ckpt" for rank in range(4)}
     last = json.loads((tree / "rank_3/meta.json").read_text())
     assert (last["last_epoch"], last["last_ckpt_file"]) == (20, "llama2_7b_rank_3-20_2.ckpt")

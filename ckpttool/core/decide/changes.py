@@ -31,18 +31,18 @@ def signs_of_writing(
     for path in sorted(unfinished):
         yield unknown(
             Code.IN_PROGRESS,
-            "a temporary file: a save is under way, or was cut off",
+            "a temporary file: a save is in progress, or was interrupted",
             path=path,
-            remedy="wait for the save; where no training runs, remove the file",
+            remedy="wait for the save; if no training is running, remove the file",
         )
     age, path, at = min(((abs(now - mtime), path, mtime) for path, mtime in written), default=(grace, "", now))
     if age < grace:
         yield unknown(
             Code.IN_PROGRESS,
-            f"written {age:.0f} s ago: somebody may still be saving (--grace {grace:g})",
+            f"written {age:.0f} s ago: a save may be in progress (--grace {grace:g})",
             path=path,
             actual=moment_if_any(at),
-            remedy="wait; where no training runs, --grace 0",
+            remedy="wait; if no training is running, pass --grace 0",
         )
 
 
@@ -68,7 +68,7 @@ def stale_pointers(
         best = {**naming(checkpoint), **best}
     for pointer in stale:
         if pointer.path in best:
-            trouble = f"names {pointer.name}, which goes"
+            trouble = f"names {pointer.name}, which will be deleted"
             yield PointerFix(path=pointer.path, trouble=trouble, text=best[pointer.path])
 
 

@@ -55,12 +55,12 @@ def without_effect(world_size: int | None, expected: Expected) -> list[Finding]:
     if world_size is None or not answers:
         return []
     shared = all(answer.topology.shared for answer in answers)
-    why = "all ranks load the same files" if shared else "which files belong to a save is not told by ranks here"
+    why = "all ranks load the same files" if shared else "this layout does not assign the files of a save to ranks"
     return [
         note(
             Code.WORLD_SIZE_DIFFERS,
             f"--world-size {world_size} has no effect on {counted(len(answers), 'checkpoint')}: {why}",
-            remedy="leave it out",
+            remedy="remove the option",
         )
     ]
 
@@ -148,16 +148,16 @@ def _uncommitted(checkpoint: Checkpoint, _: Expectation) -> list[Finding]:
     if blocking(checkpoint.findings):
         return []
     if checkpoint.commit is CommitState.UNKNOWN:
-        message = "the record that the trainer writes last cannot be read: nobody knows whether the save was finished"
+        message = "the record that the trainer writes last cannot be read: it is unknown whether the save is complete"
         return [unknown(Code.UNCOMMITTED_SAVE, message, path=checkpoint.name)]
     if checkpoint.commit is not CommitState.UNCOMMITTED:
         return []
     return [
         damage(
             Code.UNCOMMITTED_SAVE,
-            "the save was not finished: the record that the trainer writes last is not there, or does not cover it",
+            "the save is not complete: the record that the trainer writes last is missing, or does not cover it",
             path=checkpoint.name,
-            remedy="resume from an older checkpoint; where a save is under way, wait for it",
+            remedy="resume from an older checkpoint; if a save is in progress, wait for it",
         )
     ]
 
@@ -200,7 +200,7 @@ def _missing_paths(checkpoint: Checkpoint, files: FilesByPath) -> list[Finding]:
         helped(
             damage(
                 Code.SHARD_MISSING,
-                "the checkpoint's own record names this file, but it is not there",
+                "the checkpoint's own record names this file, but it is missing",
                 path=path,
                 ranks=(files.ranks[path],) if path in files.ranks else (),
             )
@@ -208,7 +208,7 @@ def _missing_paths(checkpoint: Checkpoint, files: FilesByPath) -> list[Finding]:
         for path in lacking[:MOST_NAMED]
     ]
     if len(lacking) > MOST_NAMED:
-        more = f"{len(lacking) - MOST_NAMED} more files that the checkpoint's own record names are not there"
+        more = f"{len(lacking) - MOST_NAMED} more files named by the checkpoint's own record are missing"
         named.append(helped(damage(Code.SHARD_MISSING, more, path=checkpoint.name)))
     return named
 
@@ -225,7 +225,7 @@ def _and_more(name: str, ranks: Sequence[int], files: FilesByRank) -> list[Findi
     """Say in one finding what is missing beyond those that are named."""
     if not ranks:
         return []
-    message = f"{len(ranks)} more shards are not there, of ranks {ranks[0]} to {ranks[-1]}"
+    message = f"{len(ranks)} more shards are missing, of ranks {ranks[0]} to {ranks[-1]}"
     return [files.size.missing(message, Code.SHARD_MISSING, name, sorted(set(ranks)))]
 
 
@@ -235,7 +235,7 @@ def _empty(checkpoint: Checkpoint, _: Expectation) -> list[Finding]:
         helped(
             damage(
                 Code.SHARD_EMPTY,
-                "the file has no bytes",
+                "the file is empty",
                 path=shard.path,
                 ranks=() if shard.rank is None else (shard.rank,),
             )
@@ -259,7 +259,7 @@ def _untold(checkpoint: Checkpoint, expectation: Expectation) -> list[Finding]:
     said = (finding for rule in OF_FILES for finding in rule(checkpoint, expectation))
     if blocking(tuple(said)):
         return []
-    message = "nothing tells which files belong to this save, so nobody knows whether it is whole"
+    message = "it is unknown which files belong to this save, and therefore whether it is intact"
     return [unknown(Code.METADATA_INCOMPLETE, message, path=checkpoint.name)]
 
 

@@ -183,12 +183,12 @@ def effect_findings(position: GoesOn, *, title: str, remedy: str | None = None) 
     match position.effect:
         case DataEffect.RESTARTS:
             return (
-                suspect(Code.DATA_RESTARTS, f"{title} reads the data from their beginning again{why}", remedy=remedy),
+                suspect(Code.DATA_RESTARTS, f"{title} starts the data again from the beginning{why}", remedy=remedy),
             )
         case DataEffect.REORDERS:
-            return (note(Code.DATA_REORDERED, f"{title} goes on in another order of the data{why}", remedy=remedy),)
+            return (note(Code.DATA_REORDERED, f"{title} continues the data in another order{why}", remedy=remedy),)
         case DataEffect.LOSES:
-            return (suspect(Code.DATA_MISPLACED, f"{title} leaves out {_samples(position.lost)}{why}", remedy=remedy),)
+            return (suspect(Code.DATA_MISPLACED, f"{title} skips {_samples(position.lost)}{why}", remedy=remedy),)
         case DataEffect.REPEATS:
             repeated = _samples(position.repeated)
             return (suspect(Code.DATA_MISPLACED, f"{title} reads {repeated} again{why}", remedy=remedy),)
@@ -199,7 +199,7 @@ def effect_findings(position: GoesOn, *, title: str, remedy: str | None = None) 
 
 
 def _samples(number: int | None) -> str:
-    return "samples, nobody knows how many," if number is None else counted(number, "sample")
+    return "an unknown number of samples" if number is None else counted(number, "sample")
 
 
 def against_size(
@@ -217,9 +217,9 @@ def against_size(
     if not differing:
         return []
     sizes = " and ".join(f"{name} {current}, not {before}" for name, current, before in differing)
-    message = f"the save was made on other sizes than are asked for ({sizes})"
+    message = f"the save was made with other sizes than those requested ({sizes})"
     if refuses is None:
-        message = f"{message}, for which it is cut anew when it is loaded"
+        message = f"{message}, and is resharded when it is loaded"
         return [note(Code.WORLD_SIZE_DIFFERS, message, path=checkpoint.name)]
     option = ", ".join(f"{name} {before}" for name, _, before in differing)
     return [
@@ -240,5 +240,5 @@ def stray_taken(path: str, *, title: str, instead: str, remedy: str, stops: bool
         stops: Whether it does harm even where a checkpoint is named.
     """
     make = suspect if stops else note
-    message = f"{title} by itself would take it for the newest save, {instead}"
+    message = f"{title} on its own would choose it as the newest save, {instead}"
     return make(Code.STRAY_TAKES_OVER, message, path=path, remedy=remedy)

@@ -78,8 +78,8 @@ def plan_data(
     old = recorded_global_batch if recorded_global_batch is not None else question.old_global_batch
     if question.old_global_batch not in {None, old}:
         raise UsageError(
-            f"--old-gbs says {question.old_global_batch}, but the checkpoint says {old} samples a batch; leave it out, "
-            f"or overrule the checkpoint with --segment {step}:{question.old_global_batch}"
+            f"--old-gbs is {question.old_global_batch}, but the checkpoint records {old} samples per batch; omit it, "
+            f"or override the checkpoint with --segment {step}:{question.old_global_batch}"
         )
     new = question.new_global_batch if question.new_global_batch is not None else old
     if new is None:
@@ -151,7 +151,7 @@ def next_step(step: Step, recorded_global_batch: int | None, question: DataQuest
 def _without_batch_size(step: Step, question: DataQuestion) -> SkipBatches:
     """Count in batches alone: nothing says how large they are, and nothing says that it changes."""
     if question.segments:
-        raise UsageError("--segment needs the new global batch size: give --gbs")
+        raise UsageError("--segment needs the new global batch size: pass --gbs")
     since = step - _checked(step, _in_own_batches(None, question, _NO_PAST))
     batches = 0 if question.new_dataset else since
     repeated = batches % (question.sink_size or 1)
@@ -169,14 +169,14 @@ def _without_batch_size(step: Step, question: DataQuestion) -> SkipBatches:
 def _past(step: Step, old: int | None, new: int, question: DataQuestion, told_by: PastSizes) -> list[BatchSegment]:
     steps_given = sum(segment.steps for segment in question.segments)
     if steps_given > step:
-        raise UsageError(f"the --segment options tell of {steps_given} steps, but the checkpoint is at step {step}")
+        raise UsageError(f"the --segment options cover {steps_given} steps, but the checkpoint is at step {step}")
     past = list(question.segments)
     if steps_given < step:
         if old is None:
             why = "" if told_by.why_unrecorded is None else f" ({told_by.why_unrecorded})"
             raise UsageError(
-                f"the checkpoint does not hold its global batch size{why}, so "
-                f"{step - steps_given} steps cannot be turned into batches of {new}: give --old-gbs"
+                f"the checkpoint does not record its global batch size{why}, so "
+                f"{step - steps_given} steps cannot be converted to batches of {new}: pass --old-gbs"
             )
         past.append(BatchSegment(steps=step - steps_given, global_batch_size=old))
     return past
@@ -188,9 +188,9 @@ def _assert_untold(step: Step, recorded: int, question: DataQuestion, past: Past
     overrules = len(question.segments) == 1 and steps_given == step
     if question.segments and not overrules and steps_given > past.unrecorded_steps:
         raise UsageError(
-            f"--segment is for steps of which no shard records a batch size: step {step} counts batches of {recorded} "
-            f"samples whatever was trained before, which is {step * recorded} samples; leave it out, or overrule the "
-            f"record as a whole with --segment {step}:GBS"
+            f"--segment is for steps whose batch size no shard records: step {step} counts batches of {recorded} "
+            f"samples, whatever earlier runs used, which is {step * recorded} samples; omit it, or override the "
+            f"whole record with --segment {step}:GBS"
         )
 
 
@@ -205,16 +205,16 @@ def _in_own_batches(own_size: int | None, question: DataQuestion, past: PastSize
     if batch is not None:
         if own_size is None or question.segments:
             raise UsageError(
-                f"--dataset-changed-at {step}:{batch} needs to know how many samples a batch of the checkpoint has: "
-                "give --old-gbs, or beside --segment the step alone"
+                f"--dataset-changed-at {step}:{batch} needs the checkpoint's global batch size: "
+                "pass --old-gbs, or with --segment only the step"
             )
         return Step(step * batch // own_size)
     other_sizes = [size for size in past.batch_sizes if size != own_size]
     if own_size is not None and other_sizes:
         options = " or ".join(f"--dataset-changed-at {step}:{size}" for size in (*other_sizes, own_size))
         raise UsageError(
-            f"the checkpoint counts batches of {own_size} samples, and runs before it batches of "
-            f"{', '.join(map(str, other_sizes))}, so step {step} can mean several places: give {options}"
+            f"the checkpoint counts batches of {own_size} samples, and earlier runs counted batches of "
+            f"{', '.join(map(str, other_sizes))}, so step {step} is ambiguous: pass {options}"
         )
     return step
 

@@ -72,7 +72,7 @@ def _is_after(save: Checkpoint, later: Checkpoint) -> bool:
 def _inherited(shard: Shard, drift: Drift) -> Finding:
     message = (
         f"not read: {drift.checkpoint.name} ({at_step(drift.checkpoint.step)}) of the same run is known to differ from "
-        f"its replicas from step {drift.since} on, and what went wrong stays in the weights"
+        f"its replicas from step {drift.since} on, and the error stays in the weights"
     )
     ranks = () if shard.rank is None else (shard.rank,)
     return suspect(Code.REPLICA_DRIFTED, message, path=shard.path, ranks=ranks)

@@ -89,9 +89,9 @@ def _words(text: str) -> Iterator[_Word]:
 def _unused(comment: _Word, path: str) -> Finding:
     allowable = [row.value for row in rows() if row.may_be_allowed]
     if comment.code in allowable:
-        why, remedy = f"line {comment.line} has no finding {comment.code}", "take it out of the comment"
+        why, remedy = f"line {comment.line} has no finding {comment.code}", "remove the code from the comment"
     else:
-        why = f"no finding that can be allowed is called {comment.code!r}"
+        why = f"no finding that can be allowed has the code {comment.code!r}"
         close = get_close_matches(comment.code, allowable, n=1)
         remedy = f"did you mean {close[0]}?" if close else "`ckpttool explain` lists all codes"
     return note(Code.ALLOW_UNUSED, f"the comment allows nothing: {why}", path=path, line=comment.at, remedy=remedy)

@@ -50,7 +50,7 @@ class Lineage:
         run = self._run_again(checkpoint)
         if run is None:
             return None
-        why = f"run {run.run} did the steps from {run.first_step} on again"
+        why = f"run {run.run} repeated the steps from {run.first_step}"
         return self._branch(why, checkpoint, self.progress.of(checkpoint) or 0)
 
     def best_first(self, newest_first: Iterable[Checkpoint]) -> list[Checkpoint]:
@@ -65,15 +65,15 @@ class Lineage:
         run = self._run_again(checkpoint)
         if run is None:
             return []
-        why = "" if is_named else ", but nothing of its course can be loaded"
+        why = "" if is_named else ", but none of its checkpoints can be loaded"
         return [
             note(
                 Code.RUN_REWOUND,
                 (
-                    f"run {run.run} did the steps from {run.first_step} on again{why}: {checkpoint.name} is on run "
-                    f"{checkpoint.run}'s own course"
+                    f"run {run.run} repeated the steps from {run.first_step}{why}: {checkpoint.name} is on run "
+                    f"{checkpoint.run}'s own branch"
                 ),
-                remedy="choose an older one with --checkpoint if that course was left for a reason",
+                remedy="choose an older checkpoint with --checkpoint if that branch was abandoned for a reason",
             )
         ]
 
@@ -149,18 +149,18 @@ class Lineage:
             Code.RUN_REWOUND,
             (
                 f"run {later.run} was rewound: it is at {self._where(later, later.last_step, own_last)}, behind run "
-                f"{earlier.run}'s {self._where(earlier, earlier.last_step, last)}; what is higher there is an "
+                f"{earlier.run}'s {self._where(earlier, earlier.last_step, last)}; later steps there are an "
                 "abandoned branch"
             ),
-            remedy="name a checkpoint of the abandoned branch with --checkpoint to go back to it",
+            remedy="to return to the abandoned branch, name one of its checkpoints with --checkpoint",
         )
 
     def _branch(self, why: str, checkpoint: Checkpoint, place: int) -> Finding:
         more = f" ({place} samples)" if self.progress.counts_samples(checkpoint.prefix) else ""
         return suspect(
             Code.ABANDONED_BRANCH,
-            f"{why}, so step {checkpoint.step}{more} is on a branch that the training left",
-            remedy=f"choose it with --checkpoint {checkpoint.name} if that is what you mean",
+            f"{why}, so step {checkpoint.step}{more} is on an abandoned branch",
+            remedy=f"pass --checkpoint {checkpoint.name} to choose it anyway",
         )
 
 
@@ -225,7 +225,7 @@ class TrackedLineage:
         if when is _When.BOTH:
             return f"some of its files are older than the tracker, at {self._told}, and some are newer"
         if when is _When.BEFORE or (when is _When.UNKNOWN and self._are_several):
-            return f"the tracker says that the training came to {self._told} after it"
+            return f"the tracker shows that the training reached {self._told} after it"
         return None
 
     def findings(self, inventory: Inventory) -> list[Finding]:

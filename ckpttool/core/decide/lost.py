@@ -57,7 +57,7 @@ def perhaps_lost(newer: Sequence[Rejection]) -> list[Finding]:
             Code.STEP_UNKNOWN,
             f"{rejection.checkpoint.name} "
             f"{'is newer by its label, but' if rejection.checkpoint.label else 'may be newer, but'} "
-            "no shard tells its step: more may be lost",
+            "no shard records its step: more may be lost",
             path=next((shard.path for shard in rejection.checkpoint.shards), rejection.checkpoint.name),
         )
         for rejection in newer
@@ -115,22 +115,22 @@ def beyond_limits(point: ResumePoint, question: ResumeQuestion) -> tuple[Finding
     beyond = [by_steps] if steps is not None and lost > steps else []
     beyond += [by_time] if seconds is not None and took is not None and took.seconds > seconds else []
     if beyond:
-        about = "" if took is None else f", about {took.words},"
+        about = "" if took is None else f", about {took.words}"
         return (
             suspect(
                 Code.TOO_MUCH_LOST,
-                f"from {name} on {counted(lost, 'step')}{about} are done again, and {' and '.join(beyond)}",
-                remedy="ckpttool resolve says what stands against each newer one: bring one back, or allow more",
+                f"resuming from {name} repeats {counted(lost, 'step')}{about}, but {' and '.join(beyond)}",
+                remedy="ckpttool resolve shows why each newer checkpoint was rejected: restore one, or raise the limit",
             ),
         )
     if by_time and lost and took is None:
-        message = f"{by_time}, and nothing tells how long it took to do what {name} does not hold"
-        remedy = "give the training log with --log; copied files do not tell when they were saved"
+        message = f"{by_time}, but it is unknown how long the steps after {name} took"
+        remedy = "pass the training log with --log; copied files do not show when they were saved"
     elif point.may_lose_more and (by_steps or by_time):
-        message = f"{by_steps or by_time}, and something newer than {name} does not tell its step"
+        message = f"{by_steps or by_time}, but the step of a checkpoint newer than {name} is unknown"
         silent = (rejection.checkpoint for rejection in point.rejected if rejection.checkpoint.step is None)
         remedies = [f"; {checkpoint.step_remedy}" for checkpoint in silent if checkpoint.step_remedy is not None]
-        remedy = f"ckpttool resolve says which{next(iter(remedies), '')}"
+        remedy = f"ckpttool resolve shows which checkpoint{next(iter(remedies), '')}"
     else:
         return ()
     return (unknown(Code.TOO_MUCH_LOST, message, remedy=remedy),)

@@ -72,7 +72,7 @@ def focused(checkpoints: Sequence[Checkpoint], focus: str, name: str | None) -> 
     both = [checkpoint for checkpoint in matches if checkpoint in also]
     if not both or (name == "all" and both != also):
         target = matches[0].name if matches else focus
-        raise UsageError(f"DIR is a part of {target}, but --checkpoint says {name}; leave one of them out")
+        raise UsageError(f"DIR is a part of {target}, but --checkpoint is {name}; remove one of them")
     return both
 
 

@@ -45,8 +45,8 @@ def _newer_elsewhere(plan: ResumePlan, inventory: Inventory, around: Surrounding
         return None
     return unknown(
         Code.ONE_NODE_ONLY,
-        f"{job.said_by} speaks of more machines, and what {newer[0]} lacks on {_on(around.mount)} may lie on theirs: "
-        "nobody knows from here whether it is whole",
+        f"the launcher indicates more machines ({job.said_by}), which may have what {newer[0]} lacks on "
+        f"{_on(around.mount)}: it is unknown here whether it is intact",
         path=newer[0],
         remedy=_together(around),
     )
@@ -68,18 +68,17 @@ def intact_here_alone(checkpoint: Checkpoint, around: Surroundings) -> Finding |
         return None
     return unknown(
         Code.ONE_NODE_ONLY,
-        f"{job.said_by} speaks of more machines than this one, and {_ranks(seen_ranks)} lie on "
-        f"{_on(around.mount)}: nobody "
-        "knows from here whether there are more",
-        actual=f"{len(seen_ranks)} ranks seen",
+        f"the launcher indicates more machines than this one ({job.said_by}), and {_on(around.mount)} has only "
+        f"{_ranks(seen_ranks)}: it is unknown here whether there are more",
+        actual=f"{len(seen_ranks)} ranks found",
         remedy=_together(around) + _if_all_here(seen_ranks),
     )
 
 
 def _together(around: Surroundings) -> str:
     files_text = f"all {around.sign.rstrip('/')}" if around.files is RankFiles.APART else "all files"
-    parts = "run ckpttool part DIR --out FOLDER/ on every machine (srun --ntasks-per-node=1), then ask about FOLDER"
-    return f"{parts}; or run it with {files_text} gathered on a disk that the machines share"
+    parts = "run ckpttool part DIR --out FOLDER/ on every machine (srun --ntasks-per-node=1), then pass FOLDER as DIR"
+    return f"{parts}; or copy {files_text} to a disk that all machines share and run it there"
 
 
 def _nothing_here(decision: NoResumePoint, inventory: Inventory, around: Surroundings) -> NoResumePoint:
@@ -100,14 +99,14 @@ def _nothing_here(decision: NoResumePoint, inventory: Inventory, around: Surroun
     if not elsewhere and inventory.checkpoints:
         return decision
     known_worlds = [world for world in elsewhere if world is not None]
-    where = _seen(seen_ranks) if elsewhere else "no checkpoint lies here"
+    where = _seen(seen_ranks) if elsewhere else "no checkpoint"
     if known_worlds:
-        where = f"of {max(known_worlds)} ranks only {where}"
-    why = "as one machine's share would" if job is None else f"and {job.said_by} speaks of more machines"
+        where = f"only {where} of {max(known_worlds)} ranks"
+    why = "as one machine's share" if job is None else f"and the launcher indicates more machines ({job.said_by})"
     finding = unknown(
         Code.ONE_NODE_ONLY,
-        f"{where}, on {_on(around.mount)}, {why}: nobody knows from here what others have",
-        actual=f"{len(seen_ranks)} ranks seen",
+        f"{where} found on {_on(around.mount)}, {why}: it is unknown here what other machines have",
+        actual=f"{len(seen_ranks)} ranks found",
         remedy=_together(around) + ("" if None in elsewhere else _if_all_here(seen_ranks)),
     )
     rejected = tuple(
@@ -173,13 +172,13 @@ def _on(mount: Mount) -> str:
     if mount.reach is Reach.LOCAL:
         return f"this machine's own disk ({mount.kind} on {mount.source})"
     if mount.kind:
-        return f"{mount.kind}, which ckpttool does not know for a file system that other machines see"
-    return "a disk of which nothing tells whether other machines see it"
+        return f"{mount.kind}, a file system that may not be visible on other machines"
+    return "a disk that may not be visible on other machines"
 
 
 def _seen(ranks: Sequence[Rank]) -> str:
     """Say what lies here; where ranks write to one folder, a file need not be any rank's."""
-    return f"{_ranks(ranks)} lie here" if ranks else "a part of a save lies here"
+    return _ranks(ranks) if ranks else "a part of a save"
 
 
 def _ranks(ranks: Sequence[Rank]) -> str:
@@ -192,4 +191,4 @@ def _if_all_here(ranks: Sequence[Rank]) -> str:
     """Say what to declare where these can be all; ranks from 2 on never are."""
     count = len(ranks)
     is_first = count > 0 and ranks[-1] == count - 1
-    return f"; if the training has no more ranks than these {count}, say --world-size {count}" if is_first else ""
+    return f"; if the training has no more ranks than these {count}, pass --world-size {count}" if is_first else ""

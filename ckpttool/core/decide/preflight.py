@@ -68,9 +68,9 @@ def devices_unknown(decision: ResumePlan | NoResumePoint, config: RunConfig) -> 
     return (
         unknown(
             Code.DEVICES_UNKNOWN,
-            f"neither the config nor {checkpoint.name} tells how many devices to start",
+            f"neither the config nor {checkpoint.name} records how many devices to start",
             path=config.path,
-            remedy="preflight --devices N, launch --devices-per-node N",
+            remedy="pass --devices N to preflight, --devices-per-node N to launch",
         ),
     )
 
@@ -88,7 +88,7 @@ def unusable(message: str, path: str, line: int | None, remedy: str | None = Non
         Code.CONFIG_UNUSABLE,
         message,
         path=path,
-        remedy=remedy or "mend the file, or give another: its trainer reads it no better",
+        remedy=remedy or "repair the file, or pass another one: its trainer cannot read it either",
         line=line,
     )
 
@@ -104,18 +104,18 @@ def not_editable(message: str, path: str) -> Finding:
     """Say that no launch config can be made of the base config."""
     return suspect(
         Code.CONFIG_DISAGREES,
-        f"`ckpttool launch` cannot make a launch config of it: {message}",
+        f"`ckpttool launch` cannot make a launch config from it: {message}",
         path=path,
-        remedy="write the settings that it names in the plain form `key: value`",
+        remedy="write the settings that the message names in the plain form `key: value`",
     )
 
 
 def _nothing(decision: NoResumePoint, view: View) -> Finding:
     rejected_count = len(decision.rejected)
-    message = f"there is no checkpoint in {decision.root} that can be resumed from"
-    remedy = "ckpttool resolve says for each why not; restore what is missing, or start anew"
+    message = f"no checkpoint in {decision.root} can be resumed from"
+    remedy = "ckpttool resolve shows the reason for each; restore the missing files, or start from scratch"
     if not decision.rejected:
-        remedy = "no checkpoint was saved there: name another folder, or start the training anew"
+        remedy = "no checkpoint was saved there: name another folder, or start the training from scratch"
     remedy = decision.where_else or remedy
     if rejected_count:
         message = f"none of the {rejected_count} checkpoints in {decision.root} can be resumed from"
@@ -180,7 +180,7 @@ def _space(need: DiskNeed) -> Iterator[Finding]:
             path=need.folder,
             expected=str(bytes_needed),
             actual=str(need.free_bytes),
-            remedy=f"make room{of_older}: ckpttool prune, then ckpttool trash empty; or keep fewer",
+            remedy=f"free space{of_older}: ckpttool prune, then ckpttool trash empty; or keep fewer checkpoints",
         )
 
 
@@ -202,10 +202,10 @@ def _rights(need: DiskNeed) -> Iterator[Finding]:
     for folder in need.unwritable:
         yield suspect(
             Code.FOLDER_NOT_WRITABLE,
-            f"this user may not write to {folder}{_on(need)}, where the next save goes",
+            f"this user has no permission to write to {folder}{_on(need)}, the folder of the next save",
             path=folder,
-            remedy="start as the user who owns it, or mend its mode; --allow folder-not-writable where another user "
-            "starts the training",
+            remedy="start as the user who owns it, or correct its permissions; --allow folder-not-writable if another "
+            "user starts the training",
         )
 
 
@@ -217,7 +217,7 @@ def disk_unknown(folder: str, why: str) -> Finding:
     """Say that nobody knows whether the next saves fit."""
     return unknown(
         Code.DISK_UNKNOWN,
-        f"how much room the next saves have in {folder} cannot be told: {why}",
+        f"the free space for the next saves in {folder} is unknown: {why}",
         path=folder,
-        remedy="look at the mount, or accept it with --allow disk-unknown",
+        remedy="check the mount, or accept it with --allow disk-unknown",
     )

@@ -9,7 +9,7 @@ from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, in_o
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.health import Health, HealthBook, worst_health
 
-IGNORE_HEALTH = "--ignore-health takes it all the same"
+IGNORE_HEALTH = "--ignore-health chooses it anyway"
 """What to do about a checkpoint that nothing but its health speaks against; whoever says it looks at the rest."""
 
 
@@ -47,7 +47,7 @@ def _ghosts(names: list[str], path: str | None) -> Finding:
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return note(
         Code.HEALTH_NAMES_NOTHING,
-        f"the health file has an entry for {names[0]}{more} but there is no such checkpoint: pruned, or never written",
+        f"the health file has an entry for {names[0]}{more}, but no such checkpoint exists: pruned, or never written",
         path=path,
     )
 
@@ -81,8 +81,8 @@ def health_reason(checkpoint: Checkpoint, *, require: bool, ignore: bool) -> Fin
     if checkpoint.health is Health.UNKNOWN and require:
         return suspect(
             Code.HEALTH_UNKNOWN,
-            f"nothing is recorded about the health of {checkpoint.name}, and --require-health asks for it",
-            remedy="judge it from the training log with ckpttool health, or leave --require-health out",
+            f"the health of {checkpoint.name} is not recorded, and --require-health requires it",
+            remedy="judge it from the training log with ckpttool health, or omit --require-health",
         )
     return None
 
@@ -101,15 +101,14 @@ def record_without_answer(book: HealthBook, *, named: bool, health: Health) -> t
     unread = any(finding.severity is Severity.UNKNOWN for finding in book.findings)
     if not book.over_limit and not (unread and (named or health is Health.UNKNOWN)):
         return ()
-    over_limit = "is too large to be read to its end" if book.over_limit else "cannot be read to its end"
-    why = "was to have a say and cannot be read" if named else over_limit
+    over_limit = "is too large to be read completely" if book.over_limit else "cannot be read completely"
+    why = "was requested and cannot be read" if named else over_limit
     return (
         unknown(
             Code.HEALTH_UNHEARD,
             f"the health file {why}: a checkpoint that it calls unhealthy may have been chosen",
             path=book.path,
-            remedy="give one that can be read with --health-file, or say with --allow-unknown-health that what is not "
-            "known to be unhealthy will do",
+            remedy="pass a readable one with --health-file, or accept unknown health with --allow-unknown-health",
         ),
     )
 

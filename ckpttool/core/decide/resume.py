@@ -174,18 +174,18 @@ def _only_left(
             continue
         if not question.evidence.reads_content and _reasons_by_content(save, question, verdict_of(save)):
             continue
-        message = f"nothing is known against {save.name} but that the training left it, and what it went on to is lost"
-        remedy = f"--checkpoint {save.name} takes it"
+        message = f"{save.name} is rejected only as part of an abandoned branch, and the later checkpoints are lost"
+        remedy = f"--checkpoint {save.name} chooses it"
         if inventory.tracked is not None:
             is_there = inventory.named(inventory.tracked.name) is not None
-            which = "which is not whole" if is_there else "which is not there"
+            which = "which is not intact" if is_there else "which is missing"
             message = (
-                f"the tracker names {inventory.tracked.name}, {which}, and nothing else is known against {save.name}"
+                f"the tracker names {inventory.tracked.name}, {which}; {save.name} is rejected for no other reason"
             )
             from shlex import quote  # most trees need none
 
             repair = f"ckpttool repair-meta {quote(inventory.root)} --checkpoint {save.name} --apply"
-            remedy += f"; {repair} lets the tracker name it"
+            remedy += f"; {repair} points the tracker at it"
         yield unknown(Code.ABANDONED_BRANCH, message, path=save.name, remedy=remedy)
         return
 
@@ -260,7 +260,7 @@ def _with_true_remedies(
 
     Headers are opened for that. To read every byte of what will not be chosen would cost too much for a promise.
     """
-    unread = ", if its shards are whole: they were not read"
+    unread = ", if its shards are intact: they were not read"
     if not question.evidence.reads_content:
         unread = ""
         reasons = [*reasons, *_unreported(_reasons_by_content(checkpoint, question, verdict_of(checkpoint)), reasons)]
@@ -268,7 +268,7 @@ def _with_true_remedies(
     codes = {reason.code for reason in reasons if not reason.code.taken_with}
     if codes == {Code.ABANDONED_BRANCH}:
         options = [f"--checkpoint {checkpoint.name}", *options]
-    promise = None if codes - {Code.ABANDONED_BRANCH} else f"{' '.join(options)} takes it all the same{unread}"
+    promise = None if codes - {Code.ABANDONED_BRANCH} else f"{' '.join(options)} chooses it anyway{unread}"
     return [replace(reason, remedy=promise) if reason.code.taken_with else reason for reason in reasons]
 
 
@@ -326,7 +326,7 @@ def _is_beyond(checkpoint: Checkpoint, before: Step | None) -> bool:
 def _all_beyond(late: Sequence[Checkpoint], before: Step | None) -> list[Finding]:
     """Say where the saves begin, all of which lie beyond the step that they were to lie at or before."""
     first = min(late, key=lambda checkpoint: (checkpoint.step or 0, checkpoint.name))
-    remedy = "allow a later step, or look where older checkpoints were moved to"
+    remedy = "allow a later step, or look for older checkpoints that were moved elsewhere"
     message = f"no checkpoint is at or before step {before}: the first is {first.name}, at step {first.step}"
     return [note(Code.REWOUND_PAST, message, path=first.name, remedy=remedy)]
 
@@ -342,7 +342,7 @@ def _named(inventory: Inventory, name: str, prefix: str | None, before: Step | N
     late = next((checkpoint for checkpoint in matches if _is_beyond(checkpoint, before)), None)
     if late is not None:
         raise UsageError(
-            f"{late.name} is at step {late.step}, and only what is at or before step {before} was asked for"
+            f"{late.name} is at step {late.step}, but the requested checkpoint must be at or before step {before}"
         )
     return newest_first(matches)
 
@@ -355,8 +355,8 @@ def _prefix_meant(inventory: Inventory, question: ResumeQuestion) -> tuple[str |
         return question.prefix, ()
     mixed_note = note(
         Code.RUN_MIXED,
-        f"checkpoints of several trainings lie here ({', '.join(prefixes)}); the config saves as {named}, so "
-        "that one is meant",
+        f"checkpoints of several trainings share this folder ({', '.join(prefixes)}); the config saves as {named}, "
+        "so that one is used",
         remedy=f"choose another with --prefix {next(prefix for prefix in prefixes if prefix != named)}",
     )
     return named, (mixed_note,)
@@ -372,12 +372,12 @@ def _mixed_prefixes(candidates: Sequence[Checkpoint], saves_as: str | None = Non
     prefixes = _trainings(candidates)
     if len(prefixes) < 2:  # noqa: PLR2004  two is the smallest mixture
         return None
-    why = "nothing says which is meant"
+    why = "it is unknown which one to use"
     if saves_as is not None:
-        why = f"the config means none of them: it saves as {saves_as}"
+        why = f"the config selects none of them: it saves as {saves_as}"
     return unknown(
         Code.RUN_MIXED,
-        "checkpoints of several trainings lie here "
+        "checkpoints of several trainings share this folder "
         f"({', '.join(prefix or _NO_PREFIX for prefix in prefixes)}), and {why}",
         remedy=f"choose one with --prefix {prefixes[0] or _NO_PREFIX}",
     )
@@ -406,9 +406,9 @@ def _passed_over(candidates: Sequence[Checkpoint]) -> list[Finding]:
     return [
         note(
             Code.RUN_MIXED,
-            f"{prefix} is on a few ranks alone: not taken for a training that could be meant",
+            f"{prefix} exists only on a few ranks: not treated as a training",
             path=strays[prefix].shards[0].path,
-            remedy=f"look at it alone with --prefix {prefix}",
+            remedy=f"select it with --prefix {prefix}",
         )
         for prefix in sorted(strays)
         if trainings
@@ -422,7 +422,7 @@ def _not_loadable(checkpoint: Checkpoint, why: str) -> Finding:
 def _weights_only(checkpoint: Checkpoint) -> Finding:
     return suspect(
         Code.WEIGHTS_ONLY,
-        "holds weights and no optimizer state, by design: a training would begin its optimizer anew",
+        "contains weights but no optimizer state, by design: a training would re-initialize its optimizer",
         path=checkpoint.name,
     )
 
@@ -432,7 +432,7 @@ def _needs_renames(checkpoint: Checkpoint) -> Finding:
     more = f" and {len(checkpoint.renames) - 1} more" if len(checkpoint.renames) > 1 else ""
     return suspect(
         Code.NEEDS_RENAMES,
-        f"whole on every rank, but {first.why}: rename {first.source} to {first.target}{more}",
+        f"intact on every rank, but {first.why}: rename {first.source} to {first.target}{more}",
         path=first.source,
         remedy="--allow-renames chooses it and lists every rename",
     )
@@ -454,16 +454,16 @@ def ranks_to_restore(rejected: Sequence[Rejection], *, opened: bool) -> tuple[Fi
         len(rejected) > 1 and all(_at_fault(rejection) == ranks for rejection in rejected),
     )
     failure = f"all {len(rejected)} checkpoints fail" if everywhere else f"{newest} fails"
-    caveat = "" if topology.confirmed else f", as far as is seen here ({counted(topology.world_size or 0, 'rank')})"
+    caveat = "" if topology.confirmed else f", as far as visible here ({counted(topology.world_size or 0, 'rank')})"
     caveat += "" if opened else "; the other ranks' shards were not opened"
-    remedy = f"bring back whole shards of {subject}, and {newest} is {'whole' if opened else 'complete'}{caveat}"
+    remedy = f"restore intact shards of {subject}, and {newest} is {'intact' if opened else 'complete'}{caveat}"
     moved = {rank for why in rejected[0].reasons if why.code is Code.SHARD_ELSEWHERE for rank in why.ranks}
     if moved:
-        remedy = f"what {on_ranks(sorted(moved))} saved lies in another rank's folder: move that back first"
+        remedy = f"the files saved by {on_ranks(sorted(moved))} are in another rank's folder: move them back first"
     return (
         note(
             Code.RANKS_TO_RESTORE,
-            f"{failure} on {subject} alone",
+            f"{failure} only on {subject}",
             remedy=remedy,
             ranks=tuple(sorted(ranks)),
         ),
@@ -524,10 +524,10 @@ def gap_notes(verdict: Verdict) -> list[Finding]:
             Code.TIMES_DISAGREE,
             (
                 f"{fewer[0][1]}{more} written more than an hour {than} the other files of {verdict.name}: copied, or "
-                "of another run of that name"
+                "from another run with the same name"
             ),
             path=fewer[0][1],
-            remedy="compare it with another rank's if nobody copied it",
+            remedy="compare it with another rank's file unless it was copied",
         )
     ]
 
@@ -569,8 +569,7 @@ def _hours_apart(checkpoint: Checkpoint, first: Shard, second: Shard) -> Finding
         Code.TIMES_DISAGREE,
         (
             f"{second.path} was written more than an hour after {first.path}, and by their names they are of "
-            "other runs: "
-            f"{checkpoint.name} may be two runs' saves"
+            f"different runs: {checkpoint.name} may mix two runs' saves"
         ),
         path=second.path,
         remedy=f"choose it with --checkpoint {checkpoint.name} --allow-renames if that file was only copied later",
@@ -583,7 +582,7 @@ def _mixed(checkpoint: Checkpoint, twin: Checkpoint, late: list[Shard]) -> Findi
         Code.TIMES_DISAGREE,
         (
             f"{checkpoint.name} on {on_ranks(ranks)} was written when the others wrote "
-            f"{twin.name}, so it may be of that run: two runs under one name"
+            f"{twin.name}, so it may be from that run: two runs under one name"
         ),
         path=late[0].path,
         expected=f"a file as old as the other ranks' {checkpoint.name}",

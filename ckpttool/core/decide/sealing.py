@@ -130,22 +130,22 @@ def _differs(before: ShardSeal, current: ShardSeal) -> Finding:
     sizes = "" if before.size == current.size else f" and has {current.size} bytes instead of {before.size}"
     return damage(
         Code.CHECKSUM_MISMATCH,
-        f"differs from what was sealed on {before.first_seen} in {len(chunks)} of "
+        f"differs from its seal of {before.first_seen} in {len(chunks)} of "
         f"{max(len(before.chunks), len(current.chunks))} chunks of 64 MiB (from 0: {numbers}){sizes}; the old "
         "seal is kept",
         path=before.path,
         expected=before.xxh3_128,
         actual=current.xxh3_128,
-        remedy="copy the shard again from where it was whole; ckpttool seal --reseal where the change was meant",
+        remedy="copy the shard again from an intact copy; if the change was intended, ckpttool seal --reseal",
     )
 
 
 def _file_gone(before: ShardSeal) -> Finding:
     return damage(
         Code.SHARD_MISSING,
-        f"was sealed on {before.first_seen} and is not there now; its seal is kept",
+        f"was sealed on {before.first_seen} and is missing now; its seal is kept",
         path=before.path,
-        remedy="copy the shard back; ckpttool seal --reseal where it was removed or renamed on purpose",
+        remedy="copy the shard back; if it was removed or renamed on purpose, ckpttool seal --reseal",
     )
 
 
@@ -156,7 +156,7 @@ def _sealed_anew(recorded: dict[str, ShardSeal], current: dict[str, ShardSeal]) 
         if current_seal is None:
             yield note(Code.SHARD_MISSING, f"was sealed on {before.first_seen}; --reseal dropped its seal", path=path)
         elif not current_seal.same_content(before):
-            message = f"is not what was sealed on {before.first_seen}; --reseal took what is there now"
+            message = f"differs from its seal of {before.first_seen}; --reseal recorded the current content"
             yield note(
                 Code.CHECKSUM_MISMATCH, message, path=path, expected=before.xxh3_128, actual=current_seal.xxh3_128
             )
@@ -170,16 +170,16 @@ def _world(old: Manifest, new: Manifest) -> tuple[Finding, ...]:
         f"was sealed with {old.world_size} ranks and has {new.world_size} now; the old number is kept",
         expected=str(old.world_size),
         actual=str(new.world_size),
-        remedy="ckpttool seal --reseal where the change was meant",
+        remedy="if the change was intended, ckpttool seal --reseal",
     )
     return (finding,)
 
 
-_PROVEN = {Proof.RECORDED: "the record of the layout says so", Proof.SEALED: "as it was sealed"}
+_PROVEN = {Proof.RECORDED: "by the layout's record", Proof.SEALED: "by its seal"}
 _TRUSTED = {
     Trust.CHECKSUM: "and was verified by a checksum",
-    Trust.COPY: "and another rank held the same",
-    Trust.NUMERICS: "and was whole, its numbers sound",
+    Trust.COPY: "and equaled another rank's copy",
+    Trust.NUMERICS: "and was intact, with plausible numbers",
 }
 
 
@@ -192,7 +192,7 @@ def healed_notes(checkpoint: Checkpoint, seals: Iterable[ShardSeal]) -> Iterator
             subject = "" if healed.tensor is None else f"its tensor {healed.tensor} was "
             same = _PROVEN.get(healed.proof, "they were equal at other checkpoints")
             message = (
-                f"{subject}rebuilt on {healed.at} from rank {healed.rank}'s, which holds the same ({same}) "
+                f"{subject}rebuilt on {healed.at} from rank {healed.rank}'s copy, which is equal ({same}) "
                 f"{_TRUSTED[healed.trust]}"
             )
             yield note(Code.HEALED, message, path=seal.path, ranks=(rank,))

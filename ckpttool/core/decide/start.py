@@ -23,14 +23,14 @@ def start_findings(
         return ()
     if simulation is None or not start.is_known:
         say = note if start.by_script else unknown
-        message = f"what {trainer} loads at a start as it stands is not known: {start.reason}"
+        message = f"it is unknown what {trainer} loads at a start as it stands: {start.reason}"
         return (say(Code.START_UNKNOWN, message, path=config, line=start.line, remedy=remedy),)
     message = f"{start.lead}, {trainer} {start.deed(chosen)}: {start.reason}"
     actual = simulation.would_resume
     say = suspect
     if simulation.outcome is not Outcome.STOPS and _may_be_good(actual, plan):
         say = unknown
-        message += f"; whether {actual} is good is not known"
+        message += f"; it is unknown whether {actual} is good"
     return (
         say(
             Code.START_DIFFERS,

@@ -45,7 +45,7 @@ _OUT_OF_PLACE = frozenset({Code.DUPLICATE_CHECKPOINT, Code.TIMES_DISAGREE, Code.
 
 _LAW = _OUT_OF_PLACE | {Code.STEP_UNKNOWN, Code.STEP_DISAGREES}
 
-NAME_REMEDY = "save the step inside it (a whole number called step), or name all checkpoints of the tree alike: step_N"
+NAME_REMEDY = "save the step in it (an integer called step), or name all checkpoints of the tree alike: step_N"
 
 
 def read_name(name: str) -> NamedStep:
@@ -118,7 +118,7 @@ def untold(checkpoint: Checkpoint) -> Finding:
     """Say that nothing tells the step of a checkpoint."""
     return unknown(
         Code.STEP_UNKNOWN,
-        f"no shard of {checkpoint.name} tells its step, and a name alone cannot",
+        f"no shard of {checkpoint.name} records its step, and a name alone is no proof",
         remedy=checkpoint.step_remedy,
     )
 
@@ -137,16 +137,16 @@ def left_by_name(saves: Sequence[Checkpoint]) -> dict[CheckpointKey, str]:
         is_free = save.named is not None and save.named.is_free
         if save.named is None or not is_free:
             if any(finding.code is Code.STEP_DISAGREES for finding in save.findings):
-                reasons[save.key] = "is named for another step than it holds"
+                reasons[save.key] = "is named for another step than it contains"
         elif usual is not None and (save.named.number is None or save.named.stem != usual):
-            reasons[save.key] = "is not named as the other checkpoints are, so a person may have put it there"
+            reasons[save.key] = "is not named like the other checkpoints, so a person may have put it there"
     counted = [save for save in numbered if save.named is not None and save.named.counts_saves]
     furthest: Checkpoint | None = None
     for save in sorted((save for save in counted if save.step is not None), key=_number):
         if furthest is None or (save.step or 0) >= (furthest.step or 0):
             furthest = save
         else:
-            reasons[save.key] = f"is numbered after {furthest.name}, which holds a later step"
+            reasons[save.key] = f"is numbered after {furthest.name}, which contains a later step"
     return reasons
 
 
@@ -282,13 +282,13 @@ def _against_names(saves: Sequence[Checkpoint]) -> Iterable[tuple[CheckpointKey,
                     replace(
                         _other_step(save, number, step),
                         severity=Severity.UNKNOWN,
-                        remedy=f"--checkpoint {save.name} loads it; rename the folder to the step that it holds",
+                        remedy=f"--checkpoint {save.name} loads it; rename the folder to the step inside it",
                     ),
                 )
             elif agree or not named.is_free:
                 yield save.key, _other_step(save, number, step)
             else:
-                message = f"the name says step {number}, the content says {step}; the content is used"
+                message = f"the name says step {number}, the content step {step}; the content is used"
                 expected, actual = str(number), str(step)
                 yield (
                     save.key,
@@ -299,11 +299,11 @@ def _against_names(saves: Sequence[Checkpoint]) -> Iterable[tuple[CheckpointKey,
 def _other_step(save: Checkpoint, number: int, step: int) -> Finding:
     return suspect(
         Code.STEP_DISAGREES,
-        f"the name says step {number}, the content says {step}: a copy, or files of two checkpoints",
+        f"the name says step {number}, the content step {step}: a copy, or files of two checkpoints",
         path=save.name,
         expected=str(number),
         actual=str(step),
-        remedy="resume from another checkpoint, or rename the folder to the step that it holds",
+        remedy="resume from another checkpoint, or rename the folder to the step inside it",
     )
 
 
@@ -366,8 +366,8 @@ def _misfits(save: Checkpoint, checkpoints: Iterable[Checkpoint]) -> int:
 def _copy(save: Checkpoint, original: Checkpoint, *, is_sure: bool) -> Finding:
     message = f"a copy of {original.name} under another name"
     if not is_sure:
-        message = f"{save.name} and {original.name} are one checkpoint and its copy, and nothing says which is which"
-    remedy = f"move it out of the tree; --checkpoint {save.name} loads it all the same"
+        message = f"{save.name} and {original.name} are a checkpoint and its copy, and it is unknown which is which"
+    remedy = f"move it out of the tree; --checkpoint {save.name} loads it anyway"
     severity = Severity.SUSPECT if is_sure else Severity.UNKNOWN
     return Finding(code=Code.DUPLICATE_CHECKPOINT, severity=severity, message=message, path=save.name, remedy=remedy)
 
@@ -385,10 +385,10 @@ def _out_of_order(
         for _, committed, save in sorted(group, key=lambda item: item[:2]):
             if latest is not None and committed < latest[0]:
                 message = (
-                    f"{save.name} was committed before {latest[1].name}, which has a lower step: it is a copy, or of "
+                    f"{save.name} was committed before {latest[1].name}, which has a lower step: it is a copy, or from "
                     "an earlier run"
                 )
-                remedy = f"move it out of the tree; --checkpoint {save.name} loads it all the same"
+                remedy = f"move it out of the tree; --checkpoint {save.name} loads it anyway"
                 yield save.key, suspect(Code.TIMES_DISAGREE, message, path=save.name, remedy=remedy)
             else:
                 latest = committed, save
@@ -403,7 +403,7 @@ def _unconfirmed(saves: Sequence[Checkpoint]) -> Iterable[tuple[CheckpointKey, F
     for save in saves:
         if save.named is not None and save.step_source is StepSource.NAME and len(stems[save.prefix]) > 1:
             message = (
-                f"its name alone says step {save.step}, and the checkpoints of this tree are not all named alike: "
-                "prune, seal, heal and repair-meta leave it as it is"
+                f"only its name says step {save.step}, and the checkpoints of this tree are not all named alike: "
+                "prune, seal, heal and repair-meta do not change it"
             )
             yield save.key, note(Code.STEP_UNKNOWN, message, path=save.name, remedy=NAME_REMEDY)

@@ -341,7 +341,7 @@ def test_each_reason_has_its_remedy_beside_it_and_none_that_does_not_help(here: 
     path = here / "output/checkpoint/rank_1"
     (newest,) = path.glob("*-15_2.ckpt")
     said = ask("resolve", "output").stdout
-    assert "--ignore-health takes it" in said
+    assert "--ignore-health chooses it" in said
     newest.write_bytes(newest.read_bytes()[:-100])
     torn = ask("resolve", "output").stdout
     assert "--ignore-health" not in torn
@@ -356,9 +356,9 @@ def test_where_one_rank_alone_keeps_everything_back_it_is_said_first(here: Path)
     SITUATIONS["all-damaged"](here)
     said = ask("resolve", "output")
     assert said.code == 11
-    assert said.stdout.splitlines()[1].startswith("All 5 checkpoints fail on rank 0 alone: bring back ")
+    assert said.stdout.splitlines()[1].startswith("All 5 checkpoints fail only on rank 0: restore ")
     SITUATIONS["replaced-node"](here / "other")
-    assert " alone: " not in ask("resolve", str(here / "other/output")).stdout
+    assert " fail only " not in ask("resolve", str(here / "other/output")).stdout
 
 
 def test_where_nothing_was_saved_it_is_said_what_to_do(here: Path) -> None:

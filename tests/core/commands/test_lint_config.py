@@ -155,7 +155,7 @@ class TestComments:
         check = json.loads(said.stdout)["checks"][0]
         found = [(each["code"], each["line"], each["remedy"]) for each in check["findings"]]
         assert found[:2] == [
-            ("allow-unused", 1, "take it out of the comment"),
+            ("allow-unused", 1, "remove the code from the comment"),
             ("allow-unused", 1, "did you mean unknown-key?"),
         ]
         assert found[2][:2] == ("keeps-one-checkpoint", 36)

@@ -165,7 +165,7 @@ class TestConfig:
         shared = GOOD.replace(f"load_checkpoint: {folder}", f"load_checkpoint: &x {folder}\nother: *x")
         said = asked(here, "--format", "json", config=shared)
         assert (said.code, codes(said), outcomes(said)["launch"]) == (10, {"config-disagrees"}, "failed")
-        assert "cannot make a launch config of it" in said.stdout
+        assert "cannot make a launch config from it" in said.stdout
         launched = ask("launch", "output", "--config", "base.yaml", "--output", "new.yaml")
         assert (launched.code, (here / "new.yaml").exists()) == (10, False)
 

@@ -69,7 +69,7 @@ class TestFilesByPath:
         *named, rest = compared(checkpoint(), FilesByPath(paths=paths, ranks={})).findings
         assert [each.path for each in named] == list(paths[:MOST_NAMED])
         assert (rest.code, rest.path) == (Code.SHARD_MISSING, "10_2")
-        assert rest.message.startswith("10 more files that")
+        assert rest.message.startswith("10 more files named")
 
     def test_a_save_with_all_of_them_is_whole(self) -> None:
         one = checkpoint()
@@ -88,7 +88,7 @@ class TestFilesByRank:
     def test_what_is_missing_beyond_some_thousand_is_one_number(self) -> None:
         *named, rest = compared(checkpoint(ranks=[0]), by_rank(MOST_NAMED + 11)).findings
         assert len(named) == MOST_NAMED
-        assert rest.message.startswith(f"10 more shards are not there, of ranks {MOST_NAMED + 1} to {MOST_NAMED + 10}")
+        assert rest.message.startswith(f"10 more shards are missing, of ranks {MOST_NAMED + 1} to {MOST_NAMED + 10}")
         assert (rest.path, rest.remedy, len(rest.ranks)) == ("10_2", "bring it back", 10)
 
 
@@ -182,7 +182,10 @@ def test_more_ranks_than_any_training_has_are_an_error_and_not_looked_for() -> N
         believable(Evidence(worlds=(WorldEvidence(world_size=99999999999, source="a file", declared=False),)))
 
 
-@pytest.mark.parametrize(("shared", "why"), [(True, "all ranks load the same files"), (False, "is not told by ranks")])
+@pytest.mark.parametrize(
+    ("shared", "why"),
+    [(True, "all ranks load the same files"), (False, "does not assign the files of a save to ranks")],
+)
 def test_a_size_that_changes_nothing_is_said_to_have_no_effect(*, shared: bool, why: str) -> None:
     def of(topology: Topology) -> Expected:
         return Expected(checkpoints=(Expectation(files=None, topology=topology),), runs=())

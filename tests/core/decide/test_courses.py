@@ -166,7 +166,7 @@ class TestThePastOfTheData:
     def test_a_change_of_data_tells_in_whose_batches_it_is_counted(self, doubled: TreeBuilder) -> None:
         asked = cli("resolve", str(doubled.checkpoint), "--dataset-changed-at", "6")
         assert asked.exit_code == ExitCode.USAGE
-        assert "give --dataset-changed-at 6:2 or --dataset-changed-at 6:4" in " ".join(asked.stderr.split())
+        assert "pass --dataset-changed-at 6:2 or --dataset-changed-at 6:4" in " ".join(asked.stderr.split())
         told = cli("resolve", str(doubled.checkpoint), "--dataset-changed-at", "6:2", "--format", "json").stdout
         assert '"data_skip_steps": 18' in told
 
@@ -219,7 +219,7 @@ class TestLostRuns:
         assert [name for name, _ in why_not(answer)] == ["_1-25_2", "_1-20_2", "_1-15_2", "20_2", "15_2"]
         (branch,) = reasons(answer, "20_2")
         assert branch.code is Code.ABANDONED_BRANCH
-        assert "run 1 did the steps from 30 on again" in branch.message
+        assert "run 1 repeated the steps from 30" in branch.message
 
     def test_it_is_the_fallback_where_nothing_else_is_whole_and_a_note_says_so(self, lost: TreeBuilder) -> None:
         lost.remove(lost.shard(0, 10, 2))
@@ -235,10 +235,10 @@ class TestLostRuns:
         (note,) = coded(
             plan(lost.checkpoint, choice=ckpttool.ResumeQuestion(name="20_2")).point.findings, Code.RUN_REWOUND
         )
-        assert note.message == "run 1 did the steps from 30 on again: 20_2 is on run 0's own course"
+        assert note.message == "run 1 repeated the steps from 30: 20_2 is on run 0's own branch"
         lost.remove(lost.shard(0, 10, 2))
         (note,) = coded(plan(lost.checkpoint).point.findings, Code.RUN_REWOUND)
-        assert "nothing of its course can be loaded: 20_2" in note.message
+        assert "none of its checkpoints can be loaded: 20_2" in note.message
 
     def test_of_one_that_is_damaged_too_it_is_not_said_that_it_can_be_named(self, tmp_path: Path) -> None:
         """A left branch is 20_2 and 30_2; 30_2 has lost a shard."""
@@ -249,7 +249,7 @@ class TestLostRuns:
         (branch,) = coded(reasons(answer, "30_2"), Code.ABANDONED_BRANCH)
         assert branch.remedy is None
         (whole,) = reasons(answer, "20_2")
-        assert whole.remedy == "choose it with --checkpoint 20_2 if that is what you mean"
+        assert whole.remedy == "pass --checkpoint 20_2 to choose it anyway"
 
     def test_a_run_that_only_went_on_makes_no_fallback_worse(self, tmp_path: Path) -> None:
         tree = TreeBuilder(tmp_path).legacy()

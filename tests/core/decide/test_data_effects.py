@@ -191,9 +191,9 @@ class TestAsFindings:
     @pytest.mark.parametrize(
         ("position", "said"),
         [
-            (GoesOn(effect=DataEffect.LOSES, lost=48, repeated=0), "Toy leaves out 48 samples"),
+            (GoesOn(effect=DataEffect.LOSES, lost=48, repeated=0), "Toy skips 48 samples"),
             (GoesOn(effect=DataEffect.REPEATS, lost=0, repeated=1), "Toy reads 1 sample again"),
-            (GoesOn(effect=DataEffect.REPEATS), "Toy reads samples, nobody knows how many, again"),
+            (GoesOn(effect=DataEffect.REPEATS), "Toy reads an unknown number of samples again"),
         ],
     )
     def test_samples_that_are_lost_or_repeated_are_counted_in_it(self, position: GoesOn, said: str) -> None:

@@ -150,7 +150,7 @@ class TestPlanData:
 
     def test_a_change_of_data_that_can_mean_two_places_is_asked_for(self) -> None:
         past = PastSizes(batch_sizes=(2, 4))
-        with pytest.raises(UsageError, match=r"give --dataset-changed-at 13:2 or --dataset-changed-at 13:4$"):
+        with pytest.raises(UsageError, match=r"pass --dataset-changed-at 13:2 or --dataset-changed-at 13:4$"):
             plan_data(Step(22), 4, DataQuestion(dataset_changed_at=Step(13)), past)
         assert plan_data(Step(22), 4, DataQuestion(dataset_changed_at=Step(0)), past).batches == 22
         alone = PastSizes(batch_sizes=(4,))
@@ -158,7 +158,7 @@ class TestPlanData:
 
     def test_a_change_of_data_in_other_batches_needs_the_checkpoints_own(self) -> None:
         told = DataQuestion(dataset_changed_at=Step(13), dataset_changed_batch=4)
-        with pytest.raises(UsageError, match="give --old-gbs"):
+        with pytest.raises(UsageError, match="pass --old-gbs"):
             plan_data(Step(22), None, told)
         known = DataQuestion(dataset_changed_at=Step(13), dataset_changed_batch=4, old_global_batch=2)
         assert plan_data(Step(30), None, known).batches == 4
@@ -188,11 +188,11 @@ class TestPlanData:
         assert plan_data(Step(30), None, question).batches == 15
 
     def test_segments_longer_than_the_past_cannot_be_meant(self) -> None:
-        with pytest.raises(UsageError, match="tell of 31 steps"):
+        with pytest.raises(UsageError, match="cover 31 steps"):
             plan_data(Step(30), None, DataQuestion(segments=(segment(31, 8),), old_global_batch=8))
 
     def test_an_unknown_size_is_asked_for_where_it_is_needed(self) -> None:
-        with pytest.raises(UsageError, match="give --old-gbs"):
+        with pytest.raises(UsageError, match="pass --old-gbs"):
             plan_data(Step(30), None, DataQuestion(new_global_batch=8))
         told = plan_data(Step(30), None, DataQuestion(new_global_batch=8, old_global_batch=4))
         assert (told.batches, told.samples) == (15, 120)
@@ -206,7 +206,7 @@ class TestPlanData:
             plan_data(Step(30), None, question)
 
     def test_an_old_size_that_contradicts_the_recorded_one_is_refused_and_not_ignored(self) -> None:
-        with pytest.raises(UsageError, match=r"--old-gbs says 4, but the checkpoint says 8 .* --segment 30:4"):
+        with pytest.raises(UsageError, match=r"--old-gbs is 4, but the checkpoint records 8 .* --segment 30:4"):
             plan_data(Step(30), 8, DataQuestion(old_global_batch=4))
         assert plan_data(Step(30), 8, DataQuestion(old_global_batch=8)).batches == 30
 
@@ -218,7 +218,7 @@ class TestPlanData:
         assert plan_data(Step(30), None, DataQuestion(new_dataset=True)).batches == 0
 
     def test_segments_without_a_new_size_are_not_enough(self) -> None:
-        with pytest.raises(UsageError, match="give --gbs"):
+        with pytest.raises(UsageError, match="pass --gbs"):
             plan_data(Step(30), None, DataQuestion(segments=(segment(30, 4),)))
 
     def test_what_sinks_repeat_of_batches_of_unknown_size_is_not_called_nothing(self) -> None:

@@ -56,7 +56,7 @@ def test_a_comment_that_silences_nothing_is_a_note_at_its_own_line() -> None:
     text = "# ckpttool: allow unknown-key\n# ckpttool: allow\na: 1\n# ckpttool: allow zzz"
     found = part([], text, path="c.yaml").findings
     assert [(each.code, each.line, each.remedy) for each in found] == [
-        (Code.ALLOW_UNUSED, 1, "take it out of the comment"),
+        (Code.ALLOW_UNUSED, 1, "remove the code from the comment"),
         (Code.ALLOW_UNUSED, 2, "`ckpttool explain` lists all codes"),
         (Code.ALLOW_UNUSED, 4, "`ckpttool explain` lists all codes"),
     ]

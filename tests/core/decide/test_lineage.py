@@ -172,7 +172,7 @@ class TestOverlaps:
         earlier = checkpoint("20_2")
         found = Lineage(tree(earlier, checkpoint("15_2", run=1), checkpoint("25_2", run=1))).overlaps(earlier)
         assert [(one.code, one.severity) for one in found] == [(Code.RUN_REWOUND, Severity.NOTE)]
-        assert "run 1 did the steps from 30 on again" in found[0].message
+        assert "run 1 repeated the steps from 30" in found[0].message
 
     def test_a_run_that_went_on_behind_it_says_nothing(self) -> None:
         earlier = checkpoint("20_2")

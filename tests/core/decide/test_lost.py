@@ -131,7 +131,7 @@ def test_more_than_may_be_lost_is_suspect_and_what_nobody_knows_is_unknown(
 def test_all_limits_that_do_not_hold_are_in_one_sentence() -> None:
     (told,) = beyond_limits(lossy(10, 7320.0), ResumeQuestion(max_lost_steps=3, max_lost_seconds=7200.0))
     assert told.message == (
-        "from 20_2 on 10 steps, about 2 h (by file times), are done again, and --max-lost-steps allows 3 and "
+        "resuming from 20_2 repeats 10 steps, about 2 h (by file times), but --max-lost-steps allows 3 and "
         "--max-lost-time allows 2 h"
     )
 

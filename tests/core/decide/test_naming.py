@@ -81,7 +81,7 @@ def test_a_shard_and_a_name_that_mean_the_same_are_fine(name: str | None, tmp_pa
 
 @pytest.mark.parametrize("name", ["5_2", "llama2_7b_rank_0-15_2.ckpt", "nothing", "all"])
 def test_a_shard_and_a_name_that_mean_two_are_an_error(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="leave one of them out"):
+    with pytest.raises(UsageError, match="remove one of them"):
         focused(checkpoints(legacy(tmp_path)), "10_2", name)
 
 
@@ -91,7 +91,7 @@ def test_no_command_ignores_a_name_beside_a_shard(command: str, tmp_path: Path) 
     shard = tree.output / tree.shard(1, 10, 2)
     said = ask(command, str(shard), "--checkpoint", "5_2", "-q")
     assert said.code == ExitCode.USAGE
-    assert "--checkpoint says 5_2" in said.stderr
+    assert "--checkpoint is 5_2" in said.stderr
     same = ask(command, str(shard), "--checkpoint", shard.name, "-q")
     assert same.code == ExitCode.OK
     assert "10_2" in same.stdout

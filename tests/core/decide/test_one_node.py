@@ -91,7 +91,7 @@ class TestWholeHere:
         assert isinstance(answer, ResumePlan)
         (found,) = said(answer)
         assert found.severity is Severity.UNKNOWN
-        assert "ranks 0 to 1 lie on this machine's own disk (ext4 on /dev/sda1)" in found.message
+        assert "this machine's own disk (ext4 on /dev/sda1) has only ranks 0 to 1" in found.message
         assert "--world-size 2" in (found.remedy or "")
         assert code(answer) is ExitCode.INCOMPLETE
 
@@ -113,7 +113,9 @@ class TestWholeHere:
     def test_on_a_disk_that_all_machines_see_it_is_as_it_was(self, one: TreeBuilder, disk: str) -> None:
         assert resolved(one, node(disk, SLURM)) == decide(one.output)
 
-    @pytest.mark.parametrize(("disk", "words"), [(ODD, "9p, which ckpttool does not know"), ("", "nothing tells")])
+    @pytest.mark.parametrize(
+        ("disk", "words"), [(ODD, "9p, a file system that may not be visible"), ("", "a disk that may not be visible")]
+    )
     def test_a_disk_that_is_not_known_as_shared_is_not_taken_for_it(
         self, one: TreeBuilder, disk: str, words: str
     ) -> None:
@@ -158,7 +160,7 @@ class TestWholeHere:
         for files in (RankFiles.UNKNOWN, RankFiles.UNCOUNTED):
             found = intact_here_alone(save, around(mount, [], jobs, files))
             assert found is not None
-            assert "files of unknown ranks lie on" in found.message
+            assert "has only files of unknown ranks" in found.message
         recorded = replace(save, expected=("a",))
         assert intact_here_alone(recorded, around(mount, [], jobs, RankFiles.UNKNOWN)) is None
         assert intact_here_alone(recorded, around(mount, [], jobs, RankFiles.UNCOUNTED)) is not None
@@ -175,7 +177,7 @@ class TestRanksElsewhere:
         for answer in (resolved(one, node(), world=4), resolved(one, node(), base=config(tmp_path, dp=4))):
             assert isinstance(answer, NoResumePoint)
             (found,) = said(answer)
-            assert "of 4 ranks only ranks 0 to 1 lie here" in found.message
+            assert "only ranks 0 to 1 of 4 ranks found on" in found.message
             reasons = [reason for one in answer.rejected for reason in one.reasons]
             assert {(each.code, each.severity) for each in reasons} == {(Code.RANK_MISSING, Severity.UNKNOWN)}
             assert code(answer) is ExitCode.INCOMPLETE
@@ -187,7 +189,7 @@ class TestRanksElsewhere:
             for path in folder.glob("llama*"):
                 path.rename(folder / path.name.replace(f"_rank_{rank}-", f"_rank_{rank + 2}-"))
         answer = resolved(one, node())
-        assert "of 4 ranks only ranks 2 to 3" in said(answer)[0].message
+        assert "only ranks 2 to 3 of 4 ranks" in said(answer)[0].message
         assert code(answer) is ExitCode.INCOMPLETE
 
     def test_that_these_are_all_is_offered_to_the_first_machine_alone(self, one: TreeBuilder, tmp_path: Path) -> None:
@@ -212,7 +214,7 @@ class TestRanksElsewhere:
         assert code(resolved(built, node(), world=2)) is ExitCode.NOTHING_TO_RESUME
         heard = resolved(built, node(ODD, SLURM), world=2)
         assert code(heard) is ExitCode.INCOMPLETE
-        assert "SLURM_JOB_NUM_NODES=2 speaks" in said(heard)[0].message
+        assert "the launcher indicates more machines (SLURM_JOB_NUM_NODES=2)" in said(heard)[0].message
 
     @pytest.mark.parametrize("disk", [SHARED, ODD, ""])
     def test_on_a_disk_that_others_may_see_it_is_a_loss(self, one: TreeBuilder, disk: str) -> None:
@@ -236,7 +238,7 @@ class TestRanksElsewhere:
         assert code(resolved(built, node())) is ExitCode.NOTHING_TO_RESUME
         answer = resolved(built, node(environment=SLURM))
         assert code(answer) is ExitCode.INCOMPLETE
-        assert "no checkpoint lies here" in said(answer)[0].message
+        assert "no checkpoint found on" in said(answer)[0].message
 
     def test_thousands_of_others_are_unknown_too(self) -> None:
         world = 8 * MOST_NAMED
@@ -311,7 +313,7 @@ class TestCommands:
         assert ask("resolve", str(one.output)).code == ExitCode.OK
         declared = ask("resolve", str(one.output), "--world-size", "4")
         assert declared.stdout.startswith("From this machine alone it is unknown what")
-        assert "bring back" not in declared.stdout
+        assert "restore intact" not in declared.stdout
         assert ask("resolve", str(one.output), "--world-size", "2", env=SLURM).code == ExitCode.OK
         base = config(tmp_path, dp=4, trans=True)
         flight = ("preflight", str(one.output), "--config", base, "--allow", "start-differs")

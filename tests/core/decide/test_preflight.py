@@ -55,11 +55,14 @@ class TestDisk:
         (finding,) = judge.disk_findings(replace(NEED, free_bytes=399))
         assert (finding.code, finding.severity, finding.path) == (Code.DISK_SPACE_LOW, Severity.SUSPECT, "out")
         assert "3 more saves would fit" in finding.message
-        assert finding.remedy == "make room: ckpttool prune, then ckpttool trash empty; or keep fewer"
+        assert finding.remedy == "free space: ckpttool prune, then ckpttool trash empty; or keep fewer checkpoints"
 
     def test_what_the_trainer_never_removes_is_told_where_room_is_to_be_made(self) -> None:
         (finding,) = judge.disk_findings(replace(NEED, free_bytes=0, stays="old saves stay"))
-        assert finding.remedy == "make room (old saves stay): ckpttool prune, then ckpttool trash empty; or keep fewer"
+        assert (
+            finding.remedy
+            == "free space (old saves stay): ckpttool prune, then ckpttool trash empty; or keep fewer checkpoints"
+        )
 
     def test_one_inode_less_is_not(self) -> None:
         (finding,) = judge.disk_findings(replace(NEED, free_files=7))
@@ -217,7 +220,7 @@ class TestWords:
 
     def test_a_config_that_cannot_be_used_or_edited_is_found_in_its_file(self) -> None:
         unusable = judge.unusable("x", "a.yaml", 3)
-        assert unusable.remedy == "mend the file, or give another: its trainer reads it no better"
+        assert unusable.remedy == "repair the file, or pass another one: its trainer cannot read it either"
         assert (unusable.path, unusable.line) == ("a.yaml", 3)
         assert judge.not_editable("x", "a.yaml").path == "a.yaml"
 

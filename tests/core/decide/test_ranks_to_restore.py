@@ -32,13 +32,13 @@ def said(*rejected: Rejection, opened: bool = True) -> list[str]:
 
 def test_one_rank_that_every_checkpoint_fails_on_is_named_with_what_it_would_give_back() -> None:
     assert said(against("20_2", lost(1)), against("10_2", lost(1))) == [
-        "all 2 checkpoints fail on rank 1 alone: bring back whole shards of rank 1, and 20_2 is whole"
+        "all 2 checkpoints fail only on rank 1: restore intact shards of rank 1, and 20_2 is intact"
     ]
 
 
 def test_where_older_ones_fail_elsewhere_only_the_newest_is_spoken_of() -> None:
     (only,) = said(against("20_2", lost(1), lost(2)), against("10_2", lost(3)))
-    assert only == "20_2 fails on ranks 1-2 alone: bring back whole shards of ranks 1-2, and 20_2 is whole"
+    assert only == "20_2 fails only on ranks 1-2: restore intact shards of ranks 1-2, and 20_2 is intact"
 
 
 def test_what_was_not_opened_is_not_called_whole() -> None:
@@ -51,14 +51,14 @@ def test_where_only_the_ranks_seen_here_tell_how_many_there_are_no_more_is_promi
     unsure = against("20_2", lost(1), world=3)
     unsure = replace(unsure, checkpoint=replace(unsure.checkpoint, topology=Topology(world_size=3, confirmed=False)))
     (only,) = said(unsure)
-    assert only.endswith("bring back whole shards of rank 1, and 20_2 is whole, as far as is seen here (3 ranks)")
-    assert said(against("20_2", lost(1), world=3))[0].endswith("and 20_2 is whole")
+    assert only.endswith("restore intact shards of rank 1, and 20_2 is intact, as far as visible here (3 ranks)")
+    assert said(against("20_2", lost(1), world=3))[0].endswith("and 20_2 is intact")
 
 
 def test_a_shard_that_lies_in_another_ranks_folder_is_not_to_be_brought_back() -> None:
     (only,) = said(against("20_2", replace(lost(3), code=Code.SHARD_ELSEWHERE), lost(4), world=5))
-    assert "what rank 3 saved lies in another rank's folder: move that back first" in only
-    assert "bring back" not in only
+    assert "the files saved by rank 3 are in another rank's folder: move them back first" in only
+    assert "restore intact" not in only
 
 
 @pytest.mark.parametrize(

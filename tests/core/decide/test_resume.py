@@ -99,7 +99,7 @@ class TestOrder:
 
     def test_a_name_and_a_step_before_it_contradict_each_other(self) -> None:
         inventory = tree(checkpoint("10_2"), checkpoint("20_2"))
-        with pytest.raises(UsageError, match="20_2 is at step 40, and only what is at or before step 39"):
+        with pytest.raises(UsageError, match=r"20_2 is at step 40, but the requested .* at or before step 39$"):
             choose(inventory, ResumeQuestion(name="20_2", before=Step(39)), verdicts())
         assert point(inventory, ResumeQuestion(name="10_2", before=Step(39))).step == 20
 
@@ -166,7 +166,7 @@ class TestHealth:
 
     def test_an_option_is_offered_only_where_it_would_take_the_checkpoint(self) -> None:
         inventory = tree(checkpoint("10_2"), checkpoint("20_2", health=Health.UNHEALTHY))
-        assert remedies(point(inventory)) == {Code.MARKED_UNHEALTHY: "--ignore-health takes it all the same"}
+        assert remedies(point(inventory)) == {Code.MARKED_UNHEALTHY: "--ignore-health chooses it anyway"}
         torn = point(inventory, verdict_of=verdicts(["20_2"]))
         assert rejected(torn) == [("20_2", {Code.MARKED_UNHEALTHY, Code.SHARD_TRUNCATED})]
         assert remedies(torn)[Code.MARKED_UNHEALTHY] is None
@@ -176,16 +176,16 @@ class TestHealth:
     def test_weights_alone_are_offered_too_only_where_nothing_else_is_against_them(self) -> None:
         weights = replace(checkpoint("20_2"), content=Content.WEIGHTS_ONLY)
         inventory = tree(checkpoint("10_2"), weights)
-        assert remedies(point(inventory)) == {Code.WEIGHTS_ONLY: "--allow-weights-only takes it all the same"}
+        assert remedies(point(inventory)) == {Code.WEIGHTS_ONLY: "--allow-weights-only chooses it anyway"}
         assert remedies(point(inventory, verdict_of=verdicts(["20_2"])))[Code.WEIGHTS_ONLY] is None
         both = tree(checkpoint("10_2"), replace(weights, health=Health.UNHEALTHY))
-        promise = "--allow-weights-only --ignore-health takes it all the same"
+        promise = "--allow-weights-only --ignore-health chooses it anyway"
         assert remedies(point(both)) == {Code.WEIGHTS_ONLY: promise, Code.MARKED_UNHEALTHY: promise}
         taken = point(both, ResumeQuestion(allow_weights_only=True, ignore_health=True))
         assert taken.checkpoint.name == "20_2"
 
     def test_what_is_said_to_do_about_a_finding_does_not_make_it_one_of_health(self) -> None:
-        torn = replace(finding(), remedy="--ignore-health takes it all the same")
+        torn = replace(finding(), remedy="--ignore-health chooses it anyway")
         inventory = tree(checkpoint("10_2"), checkpoint("20_2", health=Health.UNHEALTHY, findings=[torn]))
         assert remedies(point(inventory))[Code.MARKED_UNHEALTHY] is None
 
@@ -195,14 +195,14 @@ class TestHealth:
         found = point(inventory, ResumeQuestion(evidence=Level.CHECKSUM), verdict_of=verdicts(asked=asked))
         assert asked == ["10_2"]
         assert remedies(found) == {
-            Code.MARKED_UNHEALTHY: "--ignore-health takes it all the same, if its shards are whole: they were not read"
+            Code.MARKED_UNHEALTHY: "--ignore-health chooses it anyway, if its shards are intact: they were not read"
         }
 
     def test_an_unhealthy_one_on_a_branch_that_was_left_needs_its_name_too(self) -> None:
         bad = checkpoint("20_2", health=Health.UNHEALTHY)
         inventory = tree(bad, checkpoint("7_2", run=1, findings=[finding(Code.RANK_MISSING)]))
         found = nothing(inventory)
-        assert remedies(found)[Code.MARKED_UNHEALTHY] == "--checkpoint 20_2 --ignore-health takes it all the same"
+        assert remedies(found)[Code.MARKED_UNHEALTHY] == "--checkpoint 20_2 --ignore-health chooses it anyway"
         assert point(inventory, ResumeQuestion(name="20_2", ignore_health=True)).checkpoint.name == "20_2"
 
     def test_an_unknown_one_is_passed_over_only_where_health_is_required(self) -> None:
@@ -257,9 +257,7 @@ class TestBranches:
         found = nothing(left, verdict_of=verdicts(["_1-15_2"]))
         assert not found.is_sure
         (way,) = [one for one in found.findings if one.code is Code.ABANDONED_BRANCH]
-        assert (
-            way.message == "nothing is known against 20_2 but that the training left it, and what it went on to is lost"
-        )
+        assert way.message == "20_2 is rejected only as part of an abandoned branch, and the later checkpoints are lost"
         assert nothing(left, verdict_of=verdicts(["_1-15_2", "20_2"])).is_sure
 
     def test_its_bytes_are_not_read_to_know_that(self) -> None:
@@ -271,7 +269,7 @@ class TestBranches:
         found = nothing(inventory, ResumeQuestion(evidence=Level.CHECKSUM), verdicts(["_1-15_2"], asked=asked))
         assert (asked, found.is_sure) == (["_1-15_2"], False)
         (way,) = [one for one in found.findings if one.code is Code.ABANDONED_BRANCH]
-        assert way.message.startswith("the tracker names _1-15_2, which is not whole")
+        assert way.message.startswith("the tracker names _1-15_2, which is not intact")
 
     def test_named_it_is_the_choice_and_not_at_the_same_time_rejected(self) -> None:
         found = point(self.INVENTORY, ResumeQuestion(name="20_2"))
@@ -470,7 +468,7 @@ class TestOneOfSeveral:
 
     def test_if_the_config_means_none_of_them_nothing_is_chosen(self) -> None:
         (found,) = nothing(self.TWO, ResumeQuestion(saves_as="other")).findings
-        assert "the config means none of them: it saves as other" in found.message
+        assert "the config selects none of them: it saves as other" in found.message
 
     def test_a_copy_is_no_training_of_its_own(self) -> None:
         copy = checkpoint("20_2", prefix="gpt", findings=[finding(Code.DUPLICATE_CHECKPOINT, Severity.SUSPECT)])

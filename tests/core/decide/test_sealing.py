@@ -186,13 +186,13 @@ def test_what_was_not_hashed_as_a_whole_is_not_sealed() -> None:
             Proof.LEARNED,
             Trust.COPY,
             None,
-            "rebuilt on NOW|they were equal at other checkpoints|another rank held the same",
+            "rebuilt on NOW|they were equal at other checkpoints|equaled another rank's copy",
         ),
         (
             Proof.RECORDED,
             Trust.CHECKSUM,
             "w",
-            "its tensor w was rebuilt on NOW|the record of the layout says so|was verified by a checksum",
+            "its tensor w was rebuilt on NOW|by the layout's record|was verified by a checksum",
         ),
     ],
 )
@@ -204,4 +204,4 @@ def test_a_note_says_from_whom_a_shard_is(proof: Proof, trust: Trust, tensor: st
     (told,) = healed_notes(save, seals)
     what, same, speaks = words.split("|")
     assert (told.code, told.path, told.ranks) == (Code.HEALED, rebuilt.path, (2,))
-    assert told.message == f"{what} from rank 0's, which holds the same ({same}) and {speaks}"
+    assert told.message == f"{what} from rank 0's copy, which is equal ({same}) and {speaks}"

@@ -65,7 +65,7 @@ def test_to_take_a_save_that_could_not_be_read_is_not_known_to_be_wrong(
     plan = replace(PLAN, point=replace(PLAN.point, rejected=(rejected,)))
     (finding,) = start_findings(start("20_2", outcome), plan, trainer="T", config=None, remedy="do")
     assert (finding.code, finding.severity) == (Code.START_DIFFERS, severity)
-    assert ("whether 20_2 is good is not known" in finding.message) == (severity is Severity.UNKNOWN)
+    assert ("it is unknown whether 20_2 is good" in finding.message) == (severity is Severity.UNKNOWN)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.LOADS, Outcome.UNKNOWN])

@@ -190,13 +190,13 @@ def test_what_a_person_may_have_named_or_numbered_does_not_go_by_its_step_alone(
         return {one.name: found[one.key].partition(" ")[2] for one in saves if one.key in found}
 
     assert left(save("step_10", 10), save("step_20", 20), save("final", 30)) == {
-        "final": "not named as the other checkpoints are, so a person may have put it there"
+        "final": "not named like the other checkpoints, so a person may have put it there"
     }
     assert left(counted(0, 4), counted(1, 8), counted(9, 4)) == {
-        "checkpoint_9": "numbered after checkpoint_1, which holds a later step"
+        "checkpoint_9": "numbered after checkpoint_1, which contains a later step"
     }
     denied = replace(dated("10", 10, 1), findings=(finding(Code.STEP_DISAGREES),))
-    assert left(denied, dated("20", 20, 2)) == {"10": "named for another step than it holds"}
+    assert left(denied, dated("20", 20, 2)) == {"10": "named for another step than it contains"}
 
 
 @pytest.mark.parametrize(("severity", "is_open"), [(Severity.UNKNOWN, True), (Severity.SUSPECT, False)])

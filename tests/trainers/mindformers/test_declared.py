@@ -114,8 +114,8 @@ class TestPrefix:
 
     def test_one_that_neither_has_says_nothing_about_which_is_meant(self, two: TreeBuilder, tmp_path: Path) -> None:
         for path, words in (
-            (None, "nothing says which is meant"),
-            (config(tmp_path, prefix="gamma"), "the config means none of them: it saves as gamma"),
+            (None, "it is unknown which one to use"),
+            (config(tmp_path, prefix="gamma"), "the config selects none of them: it saves as gamma"),
         ):
             answer = resolved(two, path)
             assert isinstance(answer, NoResumePoint)

@@ -128,7 +128,7 @@ class TestTooManyRanks:
         (found,) = expect_ranks(tree(checkpoint("10_2")), [declared(1 << 13)]).checkpoints
         assert len(found.findings) == MOST_NAMED + 1
         rest = (1 << 13) - 4 - MOST_NAMED
-        assert found.findings[-1].message.startswith(f"{rest} more shards are not there, of ranks 4100 to 8191")
+        assert found.findings[-1].message.startswith(f"{rest} more shards are missing, of ranks 4100 to 8191")
 
 
 class TestFoldersWithoutCheckpoints:
