@@ -36,16 +36,28 @@ else:
 
             return rows()
 
+        def __len__(self) -> int:
+            return sum(1 for _ in self)
+
         def __call__(self, code: str) -> core.Row:
             from ckpttool.core.extensions import row_of
 
             return row_of(code)
 
-        def __getattr__(self, name: str) -> core.Row:
+        def __getitem__(self, name: str) -> core.Row:
             for row in self:
                 if row.name == name:
                     return row
-            raise AttributeError(f"no finding has the code {name}")
+            raise KeyError(name)
+
+        def __instancecheck__(self, value: object) -> bool:
+            return isinstance(value, core.Row)
+
+        def __getattr__(self, name: str) -> core.Row:
+            try:
+                return self[name]
+            except KeyError:
+                raise AttributeError(f"no finding has the code {name}") from None
 
     class Code(core.Code, metaclass=_All):
         """Every kind of finding. A promise to scripts: codes are added, never renamed."""

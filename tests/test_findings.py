@@ -96,6 +96,16 @@ def test_the_library_has_every_code_by_its_name() -> None:
         _ = code.SHARD_MISING
 
 
+def test_the_library_can_be_asked_for_codes_as_an_enum_can() -> None:
+    code: Any = ckpttool.Code
+    assert code["FP8_MARGIN"] is ckpttool.Code.FP8_MARGIN
+    with pytest.raises(KeyError, match="SHARD_MISING"):
+        _ = code["SHARD_MISING"]
+    assert len(code) == len([*rows()])
+    assert isinstance(ckpttool.Code.FP8_MARGIN, ckpttool.Code)
+    assert not isinstance("fp8-margin", ckpttool.Code)
+
+
 def test_type_checkers_know_every_class_of_rows() -> None:
     code = (Path(ckpttool.__file__).parent / "codes.py").read_text(encoding="utf-8")
     typed = next(node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ClassDef))
