@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.core.commands import tree_options
+from ckpttool.core.commands import options
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.load_settings import LoadSettings
@@ -25,7 +25,7 @@ FOREIGN = ("MindFormers", "load_checkpoint", "resume_training", "data_skip_steps
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "TRAINERS", (toy.TOY, *registry.TRAINERS))
-    monkeypatch.setattr(tree_options, "LAYOUT_NAMES", (*toy.TOY.layout_names, *registry.LAYOUT_NAMES))
+    monkeypatch.setattr(options, "LAYOUT_NAMES", (*toy.TOY.layout_names, *registry.LAYOUT_NAMES))
 
 
 @pytest.fixture
