@@ -107,17 +107,17 @@ def table(answer: Contents) -> RenderableType:
         parts += [line(), _tensors(answer)]
         parts += left_out(len(answer.tensors), answer.most_rows)
     if answer.left_out:
-        parts.append(line(f"{counted(answer.left_out, 'other tensor')} no --tensor asked for", style="dim"))
+        parts.append(line(f"{counted(answer.left_out, 'other tensor')} not selected by --tensor", style="dim"))
     unread = sum(row.unread for row in answer.files)
     if unread:
-        parts.append(line(f"and {counted(unread, 'tensor')} of kinds that ckpttool does not follow", style="yellow"))
+        parts.append(line(f"and {counted(unread, 'tensor')} of kinds that ckpttool does not read", style="yellow"))
     parts += _scalars(answer)
     parts += grouped_findings(answer.findings, len(_ranks(answer)) or None)
     return stack(*parts, *pointer(answer.findings))
 
 
 def left_out(rows: int, most: int | None) -> list[RenderableType]:
-    """Say how many rows a table does not show, and by which option they come."""
+    """Say how many rows a table leaves out, and which options show them."""
     from ckpttool.core.render.text import line
 
     if most is None or rows <= most:
@@ -137,7 +137,7 @@ def _headline(answer: Contents) -> Text:
 
 
 def _about(answer: Contents) -> tuple[str, str]:
-    """Say where it lies, who wrote it, and which checksums there are."""
+    """Say where it is, who wrote it, and which checksums there are."""
     where = answer.inventory.root if answer.file is None else answer.inventory.path_of(answer.file)
     formats = Counter(row.format.value for row in answer.files if row.format is not None)
     producers = Counter(row.producer for row in answer.files if row.producer is not None)

@@ -114,7 +114,7 @@ def _headline(answer: Difference) -> Text:
     counts = [f"{by_word[kind]} {text}" for kind, text in _WORDS.items() if by_word[kind]]
     of = len({row.name for side in (answer.a, answer.b) for row in side.tensors})
     if counts:
-        return line(f"of {counted(of, 'tensor')} {', '.join(counts)}", style="bold yellow")
+        return line(f"{counted(of, 'tensor')}: {', '.join(counts)}", style="bold yellow")
     if answer.level is Level.STRUCTURE:
         same, compared_how = of, "in type and shape; values were not compared"
     else:
@@ -127,14 +127,14 @@ def _headline(answer: Difference) -> Text:
 
 
 def _rest(answer: Difference) -> str:
-    return f"{answer.uncompared} not compared, or not on every rank" if answer.uncompared else "there is no other"
+    return f"{answer.uncompared} not compared, or not on every rank" if answer.uncompared else "there are no others"
 
 
 _WORDS = {
-    "gone": "gone",
+    "gone": "removed",
     "added": "added",
-    "dtype": "of another type",
-    "shape": "of another shape",
+    "dtype": "with another dtype",
+    "shape": "with another shape",
     "ranks": "on other ranks",
     "values": "moved",
 }
@@ -153,9 +153,9 @@ def _notes(answer: Difference) -> Iterator[str]:
     if answer.level is Level.STRUCTURE and answer.tensors:
         yield f"{counted(answer.same, 'tensor')} the same in type and shape; --level numerics compares values"
     elif answer.level is Level.STRUCTURE:
-        yield "values were not compared: --level checksum compares every bit, --level numerics tells how far"
+        yield "values were not compared: --level checksum compares every bit, --level numerics measures the change"
     for group in answer.groups:
-        yield f"{_group(group)}{', where compared' if answer.uncompared else ''}"
+        yield f"{_group(group)}{', as far as compared' if answer.uncompared else ''}"
     if nonfinite := sum(change.movement is not None and any(change.movement.nonfinite) for change in answer.tensors):
         yield f"{counted(nonfinite, 'tensor')} with NaN or infinity: distances leave those elements out"
     weights = [group for group in answer.groups if group.kind == "weights"]
@@ -163,23 +163,23 @@ def _notes(answer: Difference) -> Iterator[str]:
     if states and weights:
         learned, moved = (any(group.moved for group in groups) for groups in (weights, states))
         if learned and not moved:
-            yield "weights moved and no optimizer state did: it was not saved anew, or the optimizer does not go on"
+            yield "weights moved but no optimizer state did: it was not saved again, or the optimizer does not continue"
         if moved and not learned:
-            yield "optimizer states moved and no weight did: frozen, or not saved anew"
+            yield "optimizer states moved but no weight did: frozen, or not saved again"
 
 
 def _apart(answer: Difference) -> Iterator[str]:
     """Say what could not be compared, and how the files differ beside their tensors."""
     if answer.uncompared:
         tensors = counted(answer.uncompared, "tensor")
-        yield f"{tensors} could not be compared on every rank: damaged, scattered, no numbers, or on one side alone"
+        yield f"{tensors} could not be compared on every rank: damaged, scattered, no numbers, or on one side only"
     for sign, side, peer in (("A", answer.a, answer.b), ("B", answer.b, answer.a)):
         alone = {row.rank for row in side.files} - {row.rank for row in peer.files} - {None}
         if alone and len(alone) < len(side.files):
-            yield f"{on_ranks(sorted(rank for rank in alone if rank is not None))} in {sign} alone"
+            yield f"{on_ranks(sorted(rank for rank in alone if rank is not None))} in {sign} only"
     for sign, side in (("A", answer.a), ("B", answer.b)):
         if unread := sum(row.unread for row in side.files):
-            yield f"{counted(unread, 'tensor')} of {sign} of kinds that are not read: not compared"
+            yield f"{counted(unread, 'tensor')} of {sign} not compared: of kinds that are not read"
     # The checksum follows the values.
     before, after = ({pair for row in side.files for pair in row.metadata} for side in (answer.a, answer.b))
     keys = {key for key, _ in before ^ after} - {CHECKSUM_KEY}
@@ -213,12 +213,12 @@ _OF_NUMBERS = ((" REL L2", 1), (" × MEDIAN", 2), (" LARGEST", 3), (" COSINE", 4
 
 
 def _change(change: TensorChange) -> str:
-    """Say what became of it: its form where that is another, NaN where they came."""
+    """Say how it changed: its dtype and shape, the number of NaN, or its values."""
     before, after = _forms(change.before), _forms(change.after)
     if change.what == ("ranks",):
         return f"{_places(change.before)} → {_places(change.after)}"
     if change.what != ("values",):
-        return f"{change.what[0]} {before or after}" if not (before and after) else f"{before} → {after}"
+        return f"{_WORDS[change.what[0]]} {before or after}" if not (before and after) else f"{before} → {after}"
     movement = change.movement
     if movement is None:
         return "other bits"

@@ -1,4 +1,4 @@
-"""What one of several machines wrote down, and where: what it means, the answer to all parts says."""
+"""What one of several machines recorded, and where; the answer over all parts says what it means."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def document(answer: PartWritten) -> Document:
 
 
 def table(answer: PartWritten) -> RenderableType:
-    """Say what was looked at and how it looks from here, and what to do with the part."""
+    """Show what was checked on this machine, and where the part was written."""
     seat = answer.seat
     good = {VerdictWord.VERIFIED, VerdictWord.AGREED, VerdictWord.STRUCT_OK}
     is_good = all(verdict_word in good for verdict_word, _ in answer.words)
     counts = ", ".join(f"{count} {verdict_word.value}" for verdict_word, count in answer.words)
     subject = f"{counted(answer.shards, 'shard')} ({counts})" if answer.shards else "no shards"
-    where = seat.root if answer.found else f"{seat.root}, where there is no tree that ckpttool knows"
+    where = seat.root if answer.found else f"{seat.root}, which holds no tree that ckpttool recognizes"
     return stack(
         line(
             f"Part {seat.number} of {seat.of}, {seat.host}: {subject} in {where}",
@@ -59,5 +59,5 @@ def _sealed(sealing: Sealing) -> RenderableType:
     if sealing.manifest is None:
         return line(f"{shown(sealing.checkpoint)}: nothing sealed", style="bold red")
     shards = counted(len(sealing.manifest.shards), "shard")
-    done = f"{shards} sealed" if sealing.written else "what is whole was sealed before"
+    done = f"{shards} sealed" if sealing.written else "the intact shards were sealed before"
     return line(f"{shown(sealing.checkpoint)}: {done}", style="bold red" if sealing.findings else "bold green")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.plan import may_be_good
 from ckpttool.core.domain.replicas import Proof, Trust
-from ckpttool.core.domain.units import counted
+from ckpttool.core.domain.units import counted, step_and_name
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.finding_lines import grouped_findings, pointer
 from ckpttool.core.render.json import Document, finding_document
@@ -65,7 +65,7 @@ def _shard(shard: ShardHealing) -> Document:
 
 
 def table(healing: Healing) -> RenderableType:
-    """Show for each shard what it can be rebuilt from, and why that is known."""
+    """Show the copy that each shard can be rebuilt from, and what proves it."""
     parts: list[RenderableType] = [_headline(healing), line(shown(healing.root), style="dim")]
     for shard in healing.shards[:MOST_SHARDS]:
         parts += [line(), *_shard_lines(shard, done=healing.applied)]
@@ -81,13 +81,14 @@ def table(healing: Healing) -> RenderableType:
 
 
 def _headline(healing: Healing) -> Text:
-    name, able = shown(healing.checkpoint.name), len(healing.healable)
+    able = len(healing.healable)
+    name = step_and_name(healing.checkpoint.step, shown(healing.checkpoint.name))
     if not healing.shards:
         if not healing.lost and not healing.refusals:
             return line(f"{name}: no shard is missing or damaged", style="bold green")
         if may_be_good(healing.lost):
-            return line(f"{name}: whether it is whole is not known, and no copy tells", style="bold red")
-        return line(f"{name}: it is not whole, and no copy can mend it", style="bold red")
+            return line(f"{name}: whether it is intact is unknown, and no copy shows it", style="bold red")
+        return line(f"{name}: it is not intact, and no copy can repair it", style="bold red")
     target = counted(len(healing.shards), "shard")
     if not able:
         return line(f"{name}: {target} missing or damaged, and no copy is proven", style="bold red")
@@ -103,9 +104,9 @@ def _headline(healing: Healing) -> Text:
 
 def _outcome(healing: Healing) -> Iterator[Text]:
     if not healing.apply:
-        yield line("Dry run: nothing was changed. With --apply it is rebuilt.")
+        yield line("Dry run: nothing was changed. Pass --apply to rebuild it.")
     elif healing.trash is not None:
-        yield line(f"What was damaged is kept in {shown(healing.trash)}")
+        yield line(f"The damaged files are kept in {shown(healing.trash)}")
 
 
 def _shard_lines(shard: ShardHealing, *, done: bool) -> Iterator[Text]:
@@ -121,20 +122,20 @@ def _shard_lines(shard: ShardHealing, *, done: bool) -> Iterator[Text]:
 
 def _same(donor: Donor) -> str:
     if donor.proof is Proof.SEALED:
-        return f"it holds in every tensor what {shown(donor.record or '')} has of this one"
+        return f"every tensor equals the one that {shown(donor.record or '')} records for this shard"
     if donor.record is not None:
-        return f"it holds the same slices by {shown(donor.record)}"
-    rest = ", and now in all that is whole of it" if donor.rest_agrees else ""
+        return f"it holds the same slices, according to {shown(donor.record)}"
+    rest = ", and now in everything of it that is intact" if donor.rest_agrees else ""
     return f"equal in every tensor at {' and '.join(map(shown, donor.witnesses))}{rest}"
 
 
 def _trust(donor: Donor) -> str:
     match donor.trust:
         case Trust.CHECKSUM:
-            return f"rank {donor.rank}'s is verified by a checksum"
+            return f"rank {donor.rank}'s shard is verified by a checksum"
         case Trust.COPY if donor.agrees is None:  # the seal that vouches for it is of a heal
-            return f"rank {donor.rank}'s is as a heal left it, of which another rank held the same then"
+            return f"rank {donor.rank}'s shard is unchanged since a heal, when another rank held the same"
         case Trust.COPY:
             return f"rank {donor.agrees} holds the same now, bit for bit"
         case Trust.NUMERICS:
-            return f"rank {donor.rank}'s is whole, its numbers are sound, and there is no third copy"
+            return f"rank {donor.rank}'s shard is intact, its numbers are sound, and there is no third copy"

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _LOOKED = {
-    None: "checksums compared where there are any, else headers",
+    None: "checksums compared if there are any, otherwise headers",
     Level.STRUCTURE: "headers and sizes; no tensor data",
-    Level.CHECKSUM: "every byte of what stays for the others",
-    Level.NUMERICS: "every element of what stays for the others",
+    Level.CHECKSUM: "every byte of the checkpoints that replace others",
+    Level.NUMERICS: "every element of the checkpoints that replace others",
 }
 
 
@@ -96,14 +96,14 @@ def table(pruning: Pruning) -> RenderableType:
 
 
 def _elsewhere(places: Sequence[Elsewhere]) -> Iterator[Text]:
-    """Say what would go on each machine, those with most of it first."""
+    """Say what would be deleted on each machine, the largest share first."""
     hosts: dict[str | None, list[Elsewhere]] = {}
     for place in places:
         hosts.setdefault(place.host, []).append(place)
     order = sorted(hosts.items(), key=lambda item: (-sum(place.nbytes for place in item[1]), item[0] or ""))
     for host, seats in order[:MOST_HOSTS]:
         files = counted(sum(len(place.paths) for place in seats), "file")
-        where = "where it lies" if host is None else f"on {shown(host)}"
+        where = "where they are" if host is None else f"on {shown(host)}"
         names = _named_few([*dict.fromkeys(place.checkpoint for place in seats)])
         yield line(f"{where}: {files}, {size(ByteCount(sum(place.nbytes for place in seats)))}: {names}")
     if len(order) > MOST_HOSTS:
@@ -117,23 +117,22 @@ def _named_few(names: Sequence[str]) -> str:
 
 
 MOST_HOSTS = 16
-"""Machines of which is shown what would go."""
+"""Machines that are listed with the files to delete."""
 
 
 def _headline(pruning: Pruning) -> Text:
     going, fates = len(pruning.plan.going), len(pruning.plan.fates)
     if not pruning.plan.good:
-        text = "Nothing goes: no checkpoint here is known to be good to resume from"
+        text = "Nothing to delete: no checkpoint here is known to be good to resume from"
         return line(text, style="bold red")
     if not going:
-        return line(f"Nothing goes: {_stay(fates)}", style="bold green")
+        return line(f"Nothing to delete: {_stay(fates)}", style="bold green")
     summary = f"{going} of {fates} checkpoints, {size(pruning.freed)}"
     if pruning.refusals:
-        return line(f"Refused: {summary} could go, but nothing was changed", style="bold red")
-    action = "would go"
-    if pruning.applied:
-        action = "moved to the trash" if pruning.order.trash_days else "deleted"
-    return line(f"{summary}: {action}; {_stay(fates - going)}", style="bold green")
+        return line(f"Refused: {summary} could be deleted, but nothing was changed", style="bold red")
+    action = "moved to the trash" if pruning.order.trash_days else "deleted"
+    would = "" if pruning.applied else "would be "
+    return line(f"{summary}: {would}{action}; {_stay(fates - going)}", style="bold green")
 
 
 def _stay(number: int) -> str:
@@ -145,7 +144,7 @@ class _FateTable:
 
     def __init__(self, fates: Sequence[Fate], *, done: bool) -> None:
         self._fates = fates
-        self._go = "gone" if done else "go"
+        self._go = "gone" if done else "drop"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         narrow = options.max_width < NARROW
@@ -169,7 +168,7 @@ class _FateTable:
 
 
 def _undo(pruning: Pruning) -> str:
-    """Spell the command that brings back what was let go, by its names where they are few."""
+    """Return the command that restores the pruned checkpoints, by name if they are few."""
     names = [checkpoint.name for checkpoint in pruning.plan.going]
     named = join(names) if len(names) <= _MOST_NAMED else "NAME"
     return f"ckpttool trash restore {named} {quote(pruning.plan.root)}"
@@ -185,16 +184,16 @@ def _outcome(pruning: Pruning) -> list[Text]:
     retained = [entry.name for entry in pruning.trash if not entry.goes]
     lines = []
     if old:
-        verb = "deleted" if pruning.applied else "to be deleted"
-        lines.append(line(f"In the trash, {len(old)} from before: {verb}"))
+        verb = "deleted" if pruning.applied else "would be deleted"
+        lines.append(line(f"{counted(len(old), 'earlier checkpoint')} in the trash: {verb}"))
     if retained:
-        lines.append(line(f"In the trash, {len(retained)} from before: kept until {days:g} days old"))
+        lines.append(line(f"{counted(len(retained), 'earlier checkpoint')} in the trash: kept until {days:g} days old"))
     if pruning.applied and pruning.plan.going and days:
-        lines.append(line(f"In the trash for {days:g} days; to undo:"))
+        lines.append(line(f"Kept in the trash for {days:g} days. To undo:"))
         lines.append(line(_undo(pruning), no_wrap=True))
     if pruning.elsewhere:
         machine = "" if pruning.elsewhere[0].host is None else " with its machine"
-        return [line(f"Only a plan: nothing is deleted. --json names each file{machine}.")]
+        return [line(f"Plan only: nothing is deleted. --json lists each file{machine}.")]
     if not pruning.order.apply and not pruning.refusals and (pruning.plan.going or old):
-        lines.append(line("Dry run: nothing was changed. With --apply it is done."))
+        lines.append(line("Dry run: nothing was changed. Pass --apply to carry it out."))
     return lines

@@ -31,21 +31,21 @@ def document(repair: Repair) -> Document:
 
 
 def table(repair: Repair) -> RenderableType:
-    """Show which records do not name the newest whole checkpoint."""
+    """Show which records do not name the newest intact checkpoint."""
     if repair.checkpoint is None:
-        nothing = f"Nothing in {shown(repair.root)} is whole"
-        unknown = f"It is not known which checkpoint in {shown(repair.root)} is the newest whole one"
-        reason = f"{nothing if repair.is_sure else unknown}, so nothing tells what to write"
+        nothing = f"No checkpoint in {shown(repair.root)} is intact, so there is nothing to write"
+        unknown = f"The newest intact checkpoint in {shown(repair.root)} is unknown, so nothing can be written"
+        reason = nothing if repair.is_sure else unknown
         refusals = () if repair.is_sure else repair.refusals
         return stack(line(reason, style="bold red"), *grouped_findings(refusals), *pointer(refusals))
     name = shown(repair.checkpoint.name)
-    target = name if repair.named else f"{name}, the newest whole checkpoint"
+    target = name if repair.named else f"{name}, the newest intact checkpoint"
     if not repair.fixes:
         text = f"All records name {target}"
         if not repair.read:
             text = f"{repair.layout} keeps no record that names its last save: nothing to repair"
         elif repair.refusals:
-            text = f"Refused: all records name {name}, but whether they should is not known"
+            text = f"Refused: all records name {name}, but whether they should is unknown"
         elif repair.able < repair.read:
             text = f"{repair.able} of {counted(repair.read, 'record')} name {target}; the others cannot"
         headline = line(text, style="bold red" if repair.refusals else "bold green")
@@ -64,5 +64,5 @@ def table(repair: Repair) -> RenderableType:
     parts = [headline, line(shown(repair.root), style="dim"), line(), *record_lines(repair.fixes)]
     parts += [*grouped_findings(repair.refusals), *pointer(repair.refusals)]
     if not repair.apply and not repair.refusals:
-        parts += [line(), line("Dry run: nothing was changed. With --apply they are written.")]
+        parts += [line(), line("Dry run: nothing was changed. Pass --apply to write the records.")]
     return stack(*parts)

@@ -1,4 +1,4 @@
-"""What lies in a tree's trash, and what became of it."""
+"""What a tree's trash contains, and what became of it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _expires(trash: Trash, save: InTrash) -> str | None:
 
 
 def table(trash: Trash) -> RenderableType:
-    """Show what lies there, newest first."""
+    """Show what the trash contains, newest first."""
     parts: list[RenderableType] = [_headline(trash), line(f"{shown(trash.root)} ({trash.layout})", style="dim")]
     listed = trash.taken if trash.action is TrashAction.RESTORE else trash.content
     if listed:
@@ -82,10 +82,10 @@ def _headline(trash: Trash) -> Text:
     if trash.action is TrashAction.LIST:
         return line(f"{number} in the trash, {size(_sum(trash.content))}", style="bold green")
     if not trash.taken:
-        return line(f"Nothing goes: {number} in the trash, none old enough", style="bold green")
+        return line(f"Nothing to delete: {number} in the trash, none old enough", style="bold green")
     summary = f"{len(trash.taken)} of {number} in the trash, {size(_sum(trash.taken))}"
     if trash.interrupted:
-        return line(f"Refused: {summary} could go, but nothing was changed", style="bold red")
+        return line(f"Refused: {summary} could be deleted, but nothing was changed", style="bold red")
     return line(f"{summary}: {'deleted' if trash.applied else 'would be deleted'}", style="bold green")
 
 
@@ -107,7 +107,7 @@ def _rows(trash: Trash, listed: tuple[InTrash, ...]) -> RenderableType:
     for save in reversed(listed):
         cell = line("keep", style="green")
         if save.taken:
-            cell = line("gone" if trash.applied else "go", style="yellow")
+            cell = line("gone" if trash.applied else "drop", style="yellow")
         name = save.name if named[save.name] == 1 else save.folder
         step = "?" if save.step is None else str(save.step)
         until = (to_the_minute(_expires(trash, save) or ""),) if times else ()
@@ -123,10 +123,10 @@ def _rows(trash: Trash, listed: tuple[InTrash, ...]) -> RenderableType:
 def _advice(trash: Trash) -> list[Text]:
     if trash.action is TrashAction.LIST and trash.content and not trash.interrupted:
         command = f"ckpttool trash restore NAME {quote(trash.root)}"
-        text = "Each prune deletes what is older than its --trash-days. To bring one back:"
+        text = "Each prune deletes what is older than its --trash-days. To restore one:"
         return [line(), line(text), line(command, no_wrap=True)]
     if trash.action is TrashAction.LIST and not trash.content:
-        return [line("ckpttool prune --trash-days 7d keeps here what goes, for seven days")]
+        return [line("ckpttool prune --trash-days 7d keeps deleted checkpoints here for seven days")]
     if trash.action is TrashAction.EMPTY and trash.taken and not trash.apply and not trash.interrupted:
-        return [line(), line("Dry run: nothing was changed. With --apply it is done.")]
+        return [line(), line("Dry run: nothing was changed. Pass --apply to carry it out.")]
     return []

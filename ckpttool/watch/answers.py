@@ -1,4 +1,4 @@
-"""What a watch tells, as it happens."""
+"""What a watch reports, as it happens."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 _SAID = {  # of all others the finding says it, and names the save
     EventKind.GOOD: "is good",
     EventKind.BAD: "is not good",
-    EventKind.UNREADABLE: "cannot be read to its end",
-    EventKind.HEALTH_UNKNOWN: "is whole, and nobody knows whether the training was well",
+    EventKind.UNREADABLE: "cannot be read completely",
+    EventKind.HEALTH_UNKNOWN: "is intact, but the health of the training is unknown",
     EventKind.READ_AGAIN: "was read again and is good",
-    EventKind.CHECKSUM_MISMATCH: "is no longer what it was",
+    EventKind.CHECKSUM_MISMATCH: "no longer has the content it had",
 }
 
 

@@ -175,4 +175,4 @@ def test_a_file_that_nobody_may_read_is_14_with_the_reason(here: Path, monkeypat
     said = ask("guard", "report", "output")
     assert said.code == 14
     assert "cannot be read: Permission denied" in said.stdout
-    assert said.stdout.startswith("The files tell of no guarded training")
+    assert said.stdout.startswith("The files record no guarded training")

@@ -246,7 +246,7 @@ def test_saves_that_failed_are_in_the_headline_with_the_error_and_10_only_where_
         assert second == "3 of 4 saves failed, the last at step 4: OSError: no room for 4; a later one was written"
     else:
         assert code(answer) is ExitCode.DAMAGE
-        assert headline == "Somebody has to look: 3 failed saves in 5 updates"
+        assert headline == "Needs attention: 3 failed saves in 5 updates"
         assert second == "3 of 3 saves failed, the last at step 4: OSError: no room for 4"
     assert (answer.failed_saves, answer.last_save_failed) == (3, not goes_on)
 

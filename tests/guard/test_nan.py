@@ -72,7 +72,7 @@ def test_to_go_on_from_a_stop_is_advised_only_where_the_training_stopped(ends: s
     for folder in (str(capture), f"{capture}/", str(capture.absolute())):
         said = ask("nan", "inspect", folder).stdout
         assert ("--around-spike last" in said) is (ends == "stopped")
-        assert ("The training went on without this update" in said) is (ends == "went on")
+        assert ("The training continued without this update" in said) is (ends == "went on")
         assert "ckpttool nan replay" in said
     assert len(ask("nan", "inspect", str(capture), "--json").json["next"]) == 1 + (ends == "stopped")
 
@@ -149,7 +149,7 @@ def test_a_step_is_computed_again(output: Path) -> None:
     assert (origin["op"], origin["phase"], origin["inf"]) == ("sqrt", "backward", 1)
     assert "return apart.square().sum(1).sqrt().mean()" in str(origin["line"])
     text = ask("nan", "replay", str(output), *ENTRY, "--no-locate")
-    assert "Step 7 came out as it was, on cpu" in text.stdout
+    assert "Step 7 was reproduced, on cpu" in text.stdout
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_14_where_a_log_cannot_be_read_to_its_end_or_shows_no_step(here: Path) -
     (here / "empty.log").touch()
     for name in ("cut.log.gz", "poem.txt", "empty.log"):
         assert ask("replay", name).code == 14
-    assert "The logs show no step" in ask("replay", "poem.txt").stdout
+    assert "The logs contain no steps" in ask("replay", "poem.txt").stdout
 
 
 JUST_LONG_ENOUGH = {"zscore": 65, "zclip": 26, "olmo": 64, "features": 11}

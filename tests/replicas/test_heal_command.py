@@ -46,7 +46,7 @@ def test_with_apply_it_is_done_and_there_is_nothing_left(here: Path, golden: Gol
     said = ask("heal", "--grace", "0", "--apply", "-q")
     assert said.code == 0
     golden("heal/applied.txt", said.stdout)
-    assert ask("heal", "-q").stdout == "20_2: no shard is missing or damaged\noutput/checkpoint\n"
+    assert ask("heal", "-q").stdout == "step 40 (20_2): no shard is missing or damaged\noutput/checkpoint\n"
 
 
 def test_healing_is_the_remedy_of_the_rejection_that_it_would_mend_and_no_note_below(

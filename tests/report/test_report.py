@@ -75,10 +75,12 @@ def test_the_threshold_of_the_page_is_that_of_the_answer(tmp_path: Path) -> None
     assert done.stdout.startswith("Resume from step 20 (10_2)\n")
     text = page.read_text(encoding="utf-8")
     assert "threshold 0.2, 1 step at or above it" in text
-    assert "<b>15_2</b> was not chosen: the log shows the embedding local norm" in text
+    assert "<b>step 30 (15_2)</b> was not chosen: the log shows the embedding local norm" in text
 
 
 def test_what_stops_a_prune_stops_no_report(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     assert ask("report", TREE, "--keep-last", "2", "--prefix", "llama2_7b", "--output", str(page)).code == 0
-    assert "With <code>ckpttool prune --keep-last 2</code>, 3 checkpoints would go" in page.read_text(encoding="utf-8")
+    assert "With <code>ckpttool prune --keep-last 2</code>, 3 checkpoints would be deleted" in page.read_text(
+        encoding="utf-8"
+    )

@@ -219,12 +219,12 @@ def test_a_named_checkpoint_is_not_called_the_newest(here: Path) -> None:
     ask("repair-meta", "output", "--grace", "0", "--apply")
     (here / "output/checkpoint/rank_1/meta.json").unlink()
     one = ask("repair-meta", "output", "--grace", "0", "--apply")
-    assert one.stdout.startswith("1 record now names _1-30_2, the newest whole checkpoint\n")
+    assert one.stdout.startswith("1 record now names _1-30_2, the newest intact checkpoint\n")
 
 
 def test_11_where_no_record_can_be_made(here: Path) -> None:
     SITUATIONS["all-damaged"](here)
     said = ask("repair-meta", "output", "--apply")
     assert said.code == ExitCode.NOTHING_TO_RESUME
-    assert said.stdout.startswith("Nothing in output/checkpoint is whole")
+    assert said.stdout.startswith("No checkpoint in output/checkpoint is intact")
     assert ask("repair-meta", "output", "--format", "json").json["checkpoint"] is None

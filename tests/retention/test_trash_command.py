@@ -201,7 +201,7 @@ def test_the_command_that_undoes_a_prune_undoes_it_as_it_stands(here: Path) -> N
     (here / "it's one").mkdir()
     SITUATIONS["whole"](here / "it's one")
     pruned = ask("prune", "it's one/output", "--keep-last", "2", "--grace", "0", "--trash-days", "7", "--apply").stdout
-    command = " ".join(pruned.split()).partition("to undo: ckpttool ")[2]
+    command = " ".join(pruned.split()).partition("To undo: ckpttool ")[2]
     names = {"10_2", "15_2", "20_2"}
     assert set(shlex.split(command)[2:]) == {*names, "it's one/output/checkpoint"}
     assert ask(*shlex.split(command), "--grace", "0").code == ExitCode.OK

@@ -1,4 +1,4 @@
-"""Two trainings held against each other: how far apart their losses are, since when, and what to do."""
+"""Two trainings compared: how far apart their losses are, since when, and what to do."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _CASES = {
 """Of the published triage; match and inconclusive are none."""
 
 _PLAN = (
-    "ckpttool fp8 plan DIR --baseline LOG --candidate LOG --framework NAME --output OUT: experiments that tell which "
+    "ckpttool fp8 plan DIR --baseline LOG --candidate LOG --framework NAME --output OUT: experiments that find the "
     "product, operand and layers, from a checkpoint before it began"
 )
 _ADVICE = {
@@ -55,26 +55,26 @@ _ADVICE = {
     CurveClass.STEP: ("the recipe does not fit", _PLAN),
     CurveClass.DRIFT: ("the recipe does not fit", _PLAN),
     CurveClass.LATE: ("the recipe does not fit", _PLAN),
-    CurveClass.TRANSIENT: ("it came back by itself, but the baseline never left like this: watch it",),
-    CurveClass.SPIKES: ("not the arithmetic's: wait, or go around one: ckpttool resolve --around-spike STEP",),
+    CurveClass.TRANSIENT: ("it came back on its own, but the baseline never left like this: watch it",),
+    CurveClass.SPIKES: ("not caused by the arithmetic: wait, or skip one: ckpttool resolve --around-spike STEP",),
 }
 
 
 _SENTENCES = {
     CurveClass.DIVERGED: "The candidate has diverged",
     CurveClass.EARLY: "The candidate is {worse} from the start",
-    CurveClass.STEP: "The candidate is {worse}{since}, and by as much ever since",
-    CurveClass.DRIFT: "The candidate is {worse}{since}, and more so with each further step",
-    CurveClass.LATE: "The candidate is {worse}{since}; whether that grows cannot be told",
-    CurveClass.TRANSIENT: "The candidate left the baseline for longer than that ever left its own course, "
+    CurveClass.STEP: "The candidate is {worse}{since}, by a constant gap",
+    CurveClass.DRIFT: "The candidate is {worse}{since}, by a growing gap",
+    CurveClass.LATE: "The candidate is {worse}{since}; whether the gap grows is unknown",
+    CurveClass.TRANSIENT: "The candidate left the baseline for longer than the baseline ever left its own trend, "
     "and came back",
-    CurveClass.INCONCLUSIVE: "Whether the candidate leaves the baseline cannot be told",
-    CurveClass.SPIKES: "The candidate {matches}, but for spikes that pass as quickly as the baseline's",
+    CurveClass.INCONCLUSIVE: "Whether the candidate leaves the baseline is unknown",
+    CurveClass.SPIKES: "The candidate {matches}, except for spikes that pass as quickly as the baseline's",
     CurveClass.MATCH: "The candidate {matches}",
 }
 _MATCHES = {
-    Downstream.ALL: "matches the baseline in its loss, and in hardly any downstream task",
-    Downstream.SOME: "matches the baseline in its loss, and is worse at some downstream tasks",
+    Downstream.ALL: "matches the baseline in its loss, but in hardly any downstream task",
+    Downstream.SOME: "matches the baseline in its loss, but is worse at some downstream tasks",
     Downstream.NONE: "matches the baseline",
     None: "matches the baseline",
 }
@@ -188,12 +188,12 @@ def _numbers(comparison: Comparison) -> Iterator[tuple[str, str]]:
         loss = comparison.metric.value
         yield "pairs", f"{comparison.pairs} of {loss}, steps {comparison.first} to {comparison.last}{by}"
     if comparison.pairing is not None:
-        yield "same data", f"correlation {comparison.pairing:.2f} of what moves both from value to value"
+        yield "same data", f"correlation {comparison.pairing:.2f} of the changes of both from value to value"
     gap = comparison.gap
     if gap is not None and comparison.limit is not None:
         share = "" if comparison.relative_gap is None else f" ({comparison.relative_gap:+.2%})"
         yield "gap at the end", f"{gap.mean:+.4g}{share}, 95 %: {gap.low:+.4g} to {gap.high:+.4g}"
-        yield "limit", f"{comparison.limit:.4g}, {_limit_from(comparison)}: what is smaller is not seen"
+        yield "limit", f"{comparison.limit:.4g}, {_limit_from(comparison)}: smaller gaps are not visible"
     yield from _judgement(comparison)
     if comparison.onset is not None:
         onset = comparison.onset
@@ -202,7 +202,7 @@ def _numbers(comparison: Comparison) -> Iterator[tuple[str, str]]:
         mine = sum(spike.candidate for spike in comparison.spikes)
         shared = sum(spike.candidate and spike.shared for spike in comparison.spikes)
         theirs = len(comparison.spikes) - mine
-        yield "spikes", f"{mine} of the candidate ({shared} shared), {theirs} of the baseline"
+        yield "spikes", f"{mine} in the candidate ({shared} shared), {theirs} in the baseline"
     if comparison.norm_gap is not None:
         norm = comparison.norm_gap
         low, high = (math.expm1(bound) for bound in (norm.low, norm.high))
@@ -214,22 +214,22 @@ def _limit_from(comparison: Comparison) -> str:
     if floor is None or tolerance is None:
         return ""
     if floor.source is FloorFrom.SAMPLING:
-        return f"from one baseline alone (noise {floor.value:.4g}, tolerance {tolerance:.4g})"
+        return f"from a single baseline (noise {floor.value:.4g}, tolerance {tolerance:.4g})"
     return f"from repeats {floor.value:.4g} and tolerance {tolerance:.4g}"
 
 
 _EFFECT = {
     Effect.YES: "yes, more than a repeat on the same data differs",
     Effect.NO: "no, a repeat on the same data differs as much",
-    Effect.UNKNOWN: "unknown: no repeat on the same data tells",
+    Effect.UNKNOWN: "unknown: there is no repeat on the same data",
 }
 _MATTERS = {True: "yes", False: "no", None: "unknown"}
 
 
 def _judgement(comparison: Comparison) -> Iterator[tuple[str, str]]:
     if comparison.gap is not None:
-        yield "an effect", _EFFECT[comparison.effect]
-        yield "that matters", _MATTERS[comparison.matters]
+        yield "effect", _EFFECT[comparison.effect]
+        yield "matters", _MATTERS[comparison.matters]
 
 
 def _chart(comparison: Comparison) -> Picture:
@@ -246,22 +246,22 @@ def _advice(answer: CurvesAnswer) -> Sequence[str]:
     comparison = answer.comparison
     verdict = None if answer.evals is None else answer.evals.verdict
     if verdict is Downstream.ALL:
-        return ("look at the export and the evaluation: scales, format, the model's own precision",)
+        return ("check the export and the evaluation: scales, format, the model's own precision",)
     if verdict is Downstream.SOME:
         return ("change the recipe", _PLAN)
     if comparison.kind is CurveClass.INCONCLUSIVE and comparison.gap is not None and not comparison.findings:
         return (
-            "give a second run of the baseline: --repeat LOG",
+            "pass a second run of the baseline: --repeat LOG",
             "ckpttool fp8 plan begins with one from a checkpoint",
         )
     if comparison.leaves and comparison.gap is not None and comparison.gap.mean < 0:
-        return ("a better loss is a difference, too: compare data, batch sizes and settings of both runs",)
+        return ("a better loss is also a difference: compare data, batch sizes and settings of both runs",)
     return _ADVICE.get(comparison.kind, ())
 
 
 def _evals_parts(evals: Evals) -> list[RenderableType]:
     if evals.verdict is None:
-        return [line(), line("The downstream tasks were not judged: the losses do not match", style="dim")]
+        return [line(), line("The downstream tasks were not compared: the losses do not match", style="dim")]
     summary = (
         f"{counted(len(evals.tasks), 'downstream task')}: {len(evals.changed)} changed, {len(evals.dropped)} dropped"
     )

@@ -11,7 +11,7 @@ from ckpttool.fp8.model.plan import REFERENCE, Change, Evidence, Experiment, Fp8
 
 README, ABOUT, FLAGS = "README.md", "experiment.json", "flags.txt"
 OWN = (README, ABOUT, FLAGS)
-"""What lies in each folder, besides configs of the framework."""
+"""The files in each folder, besides configs of the framework."""
 
 
 def files_of(experiment: Experiment, plan: Fp8Plan) -> dict[str, str]:
@@ -26,7 +26,7 @@ def files_of(experiment: Experiment, plan: Fp8Plan) -> dict[str, str]:
 
 
 def flags(change: Change) -> Iterator[str]:
-    """Spell a change, one a line: nobody's script is edited."""
+    """Return a change, one setting per line: no script is edited."""
     for name in change.remove:
         yield f"remove {name}"
     for name, value in change.set:
@@ -42,11 +42,11 @@ def _readme(experiment: Experiment, plan: Fp8Plan) -> Iterator[str]:
         yield f"{(experiment.reason or 'Not expressible here')[:1].upper()}{(experiment.reason or '')[1:]}."
         return
     yield from (_where(experiment, plan), "", "| product | arithmetic |", "|---|---|")
-    only = "" if trial.operand is None else f", its {trial.operand.value} alone"
+    only = "" if trial.operand is None else f", only its {trial.operand.value}"
     for gemm in Gemm:
         yield f"| {gemm.value} | {trial.products.of(gemm).value}{only if gemm in trial.products.changed else ''} |"
     if trial.layers is not None:
-        yield from ("", f"In the layers `{trial.layers}` alone; in all others as the candidate does.")
+        yield from ("", f"Only in the layers `{trial.layers}`; all others as in the candidate.")
     yield from ("", "## How to run it", "")
     for flag in flags(change):
         yield f"- {flag}"
@@ -55,15 +55,15 @@ def _readme(experiment: Experiment, plan: Fp8Plan) -> Iterator[str]:
     first, last = experiment.window
     yield from (
         "",
-        "Leave all else as it is: the same data in the same order, seed, batch size and learning rates. Log the loss",
-        f"as often as you can, and put the log here as `{trial.id}.log`; or name it: `--log {trial.id}=LOG`.",
+        "Change nothing else: same data in the same order, same seed, batch size and learning rates. Log the loss",
+        f"as often as you can, and put the log here as `{trial.id}.log`, or pass it: `--log {trial.id}=LOG`.",
         "",
-        "## What it tells",
+        "## What the result means",
         "",
         f"- **{_if(experiment)}:** {trial.if_guilty}",
-        f"- **Else:** {trial.if_innocent}",
+        f"- **Otherwise:** {trial.if_innocent}",
         "",
-        f"`ckpttool fp8 verdict {plan.output}` judges it with the others, by steps {first} to {last}.",
+        f"`ckpttool fp8 verdict {plan.output}` evaluates it with the others, over steps {first} to {last}.",
     )
 
 
@@ -71,7 +71,7 @@ def _if(experiment: Experiment) -> str:
     trial = experiment.trial
     if trial.id == REFERENCE or trial.is_regrouped or (not trial.products.changed and trial.id.startswith("C")):
         return "As expected"
-    return "The loss comes back to that of BF16"
+    return "The loss returns to that of BF16"
 
 
 def _where(experiment: Experiment, plan: Fp8Plan) -> str:
@@ -82,5 +82,5 @@ def _where(experiment: Experiment, plan: Fp8Plan) -> str:
     if start.evidence is Evidence.SCRATCH:
         return f"From scratch: {steps}."
     named = "" if start.name is None else f" {start.name}"
-    how = "on your word" if start.evidence is Evidence.TRUSTED else "found whole"
+    how = "not checked" if start.evidence is Evidence.TRUSTED else "found intact"
     return f"From the checkpoint{named} of step {start.step}, {how}: {steps}."

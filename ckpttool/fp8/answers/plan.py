@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.core.domain.units import counted
+from ckpttool.core.domain.units import counted, step_and_name
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.json import Document
 from ckpttool.core.render.shell import quote
@@ -23,7 +23,7 @@ _NOTHING: dict[str, Document] = dict.fromkeys(
 
 
 def document(answer: Fp8Plan | NoPlan) -> Document:
-    """`ckpttool/fp8-plan/1`: a folder an experiment; or why nothing can be learned."""
+    """`ckpttool/fp8-plan/1`: one folder per experiment; or why nothing can be learned."""
     if isinstance(answer, Fp8Plan):
         return {**plan_document(answer)}
     return {
@@ -41,7 +41,7 @@ def document(answer: Fp8Plan | NoPlan) -> Document:
 
 
 def table(answer: Fp8Plan | NoPlan) -> RenderableType:
-    """Show what to run, what it costs, and what to do then."""
+    """Show what to run, what it costs, and what to do next."""
     if isinstance(answer, NoPlan):
         return stack(line("No experiment was planned", style="bold yellow"), line(shown(answer.reason)))
     latest = [experiment for experiment in answer.experiments if experiment.trial.round == answer.round]
@@ -52,7 +52,7 @@ def table(answer: Fp8Plan | NoPlan) -> RenderableType:
     drawn = Table()
     for heading in ("ID", "FPROP", "DGRAD", "WGRAD", "STEPS"):
         drawn.add_column(heading, no_wrap=True)
-    drawn.add_column("WHAT IT IS")
+    drawn.add_column("DESCRIPTION")
     for experiment in possible:
         arithmetic = [experiment.trial.products.of(gemm).value for gemm in Gemm]
         drawn.add_row(
@@ -68,7 +68,7 @@ def table(answer: Fp8Plan | NoPlan) -> RenderableType:
     for note in answer.notes:
         parts += [line(), line(shown(note), style="dim")]
     steps = counted(answer.steps_in_all, "step")
-    how = f"each folder's README.md says how to run it; its log goes there, too ({steps} in all)"
+    how = f"each folder's README.md explains how to run it; put its log there too ({steps} in total)"
     parts += listed("Next:", [line(how), line(shown(f"ckpttool fp8 verdict {quote(answer.output)}"))])
     return stack(*parts)
 
@@ -83,14 +83,14 @@ def _numbers(plan: Fp8Plan) -> list[tuple[str, str]]:
         [experiment.device_hours for experiment in plan.experiments if experiment.change is not None],
     )
     evidence = {
-        Evidence.RESOLVED: f"{start.name} (step {start.step}), found whole",
-        Evidence.TRUSTED: f"step {start.step}, on your word",
+        Evidence.RESOLVED: f"{step_and_name(start.step, start.name or '')}, found intact",
+        Evidence.TRUSTED: f"step {start.step}, not checked",
         Evidence.SCRATCH: "from scratch",
     }
     numbers = [
-        ("candidate", f"{plan.suspicion.kind.value}, recipe {plan.recipe.value if plan.recipe else 'not known'}"),
+        ("candidate", f"{plan.suspicion.kind.value}, recipe {plan.recipe.value if plan.recipe else 'unknown'}"),
         ("start", shown(evidence[start.evidence])),
-        ("each trains", f"{plan.horizon} steps, judged by {plan.window[0]} to {plan.window[1]}"),
+        ("steps each", f"{plan.horizon}, evaluated over {plan.window[0]} to {plan.window[1]}"),
     ]
     if any(hours):
         numbers.append(("device-hours", f"{sum(hour or 0.0 for hour in hours):.1f}"))

@@ -110,7 +110,7 @@ def _headline(answer: Fp8Probe, weights: Sequence[ProbedTensor]) -> Text:
     risks = f"{count[Risk.LOST]} lost, {count[Risk.WEAK]} weak, {count[Risk.FINE]} fine"
     headline = f"{counted(count.total(), 'weight')} in FP8 ({answer.question.formats[0].value}, {by}): {risks}"
     if not weights:
-        headline = f"no weight of a linear layer that could be {'put into FP8' if answer.read_all else 'looked at'}"
+        headline = f"no weight of a linear layer could be {'put into FP8' if answer.read_all else 'checked'}"
     return line(f"{shown(answer.checkpoint.rpartition('/')[2])}: {headline}", style=_STYLE[worst] or "bold")
 
 
@@ -230,14 +230,14 @@ def _states(answer: Fp8Probe, states: Sequence[ProbedTensor]) -> Iterator[Render
     ]
     yield Columns([("TENSOR", 0), ("RISK", 0), *_recipes(answer)], cells)
     yield from _left_out(answer, rows, common)
-    yield line("Share that changes by over half a step; a first moment hints at gradients, too.", style="dim")
+    yield line("Share that changes by over half a step; a first moment also hints at gradients.", style="dim")
 
 
 def _apart(answer: Fp8Probe) -> Iterator[str]:
-    """Say what is not in the tables, and what no checkpoint can tell."""
+    """Say what is not in the tables, and what no checkpoint holds."""
     resting = {tensor.whole_name for tensor in answer.tensors if not tensor.numbers.recipes}
     if resting:
-        yield f"In FP8 already: {counted(len(resting), 'tensor')}, of which scales and codes were checked."
+        yield f"Already in FP8: {counted(len(resting), 'tensor')}; scales and codes were checked."
     roles_left = {
         tensor.whole_name: tensor.role
         for tensor in answer.tensors
@@ -257,7 +257,7 @@ def _apart(answer: Fp8Probe) -> Iterator[str]:
         counts = ", ".join(counted(roles[role], _WORDS[role]) for role in TensorRole if role in roles)
         yield f"No FP8 in any recipe: {counts}."
     if any(tensor.numbers.recipes for tensor in answer.tensors):
-        yield "Weights are 2 of the 6 operands: activations and gradients lie in no checkpoint."
+        yield "Weights are 2 of the 6 operands: a checkpoint holds no activations or gradients."
 
 
 _WORDS = {

@@ -1,4 +1,4 @@
-"""Who is guilty of a gap, what makes it well, and what comes next."""
+"""The cause of a gap, its fix, and the next round."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _HEADLINES = {
-    VerdictKind.CULPRIT: "Guilty",
-    VerdictKind.SOFTWARE: "It is software",
-    VerdictKind.STALE_SCALE: "It is a stale scale",
+    VerdictKind.CULPRIT: "Cause",
+    VerdictKind.SOFTWARE: "The cause is the software",
+    VerdictKind.STALE_SCALE: "The cause is a stale scale",
     VerdictKind.FORMAT: "The format is too coarse",
-    VerdictKind.NOT_REPRODUCED: "The gap is not reproduced",
-    VerdictKind.WEAK: "The gap is too weak to tell",
-    VerdictKind.DAMAGED_START: "The start is damaged already",
+    VerdictKind.NOT_REPRODUCED: "The gap was not reproduced",
+    VerdictKind.WEAK: "The gap is too small to decide",
+    VerdictKind.DAMAGED_START: "The start is already damaged",
     VerdictKind.UNDECIDED: "Not decided yet",
-    VerdictKind.INNOCENT: "FP8 is innocent",
+    VerdictKind.INNOCENT: "FP8 is not the cause",
 }
 
 _NO_LOG = "it has no log"
 
 
 def document(answer: Fp8Verdict) -> Document:
-    """`ckpttool/fp8-verdict/1`: who is guilty, what to change, or which round comes next."""
+    """`ckpttool/fp8-verdict/1`: the cause, what to change, or which round comes next."""
     shares = answer.shares
     return {
         "schema": "ckpttool/fp8-verdict/1",
@@ -78,7 +78,7 @@ def _shown(result: Shown) -> Document:
 
 
 def table(answer: Fp8Verdict) -> RenderableType:
-    """Show the verdict, what each experiment showed, the cure, and what to run next."""
+    """Show the verdict, what each experiment showed, the fix, and what to run next."""
     decided = answer.kind not in {VerdictKind.UNDECIDED, VerdictKind.WEAK, VerdictKind.NOT_REPRODUCED}
     style = "bold green" if answer.kind is VerdictKind.INNOCENT else "bold red" if decided else "bold yellow"
     parts: list[RenderableType] = [
@@ -130,9 +130,9 @@ def _headline(answer: Fp8Verdict) -> str:
 
 
 def _cure_title(cure: Cure) -> str:
-    effect = "all stays in FP8" if cure.keeps_fp8 else "these products leave FP8"
+    effect = "everything stays in FP8" if cure.keeps_fp8 else "these products leave FP8"
     outcome = {True: "shown to help", False: "shown not to help", None: "not run yet"}[cure.restores]
-    return f"The cure, as in {cure.id} ({effect}; {outcome}):"
+    return f"Fix, as in {cure.id} ({effect}; {outcome}):"
 
 
 def _cure_lines(cure: Cure) -> list[str]:

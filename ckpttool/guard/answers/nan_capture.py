@@ -44,7 +44,7 @@ def document(answer: Capture) -> Document:
 
 
 def culprits_document(answer: Capture) -> Document:
-    """Spell on which ranks it began."""
+    """Return the ranks on which it began."""
     return [{"rank": culprit.rank, "why": culprit.why} for culprit in answer.culprits]
 
 
@@ -85,7 +85,7 @@ def _loss(loss: LossBits) -> Document:
 
 
 def gradient_document(gradient: GradientFacts) -> Document:
-    """Spell what a gradient held."""
+    """Return what a gradient contained."""
     return {
         "name": gradient.name,
         "shape": list(gradient.shape),
@@ -109,7 +109,7 @@ def table(answer: Capture) -> RenderableType:
             ]
         elif rank.bad_losses:
             of = f" of rank {rank.rank}" if answer.world_size > 1 else ""
-            parts.append(line(f"\nThe loss{of} alone: {counted(len(rank.gradients), 'gradient')}, all finite"))
+            parts.append(line(f"\nOnly the loss{of}: {counted(len(rank.gradients), 'gradient')}, all finite"))
         elif norm_overflows(rank.gradients):
             of = f" on rank {rank.rank}" if answer.world_size > 1 else ""
             largest = sorted(rank.gradients, key=lambda gradient: -gradient.norm)[:_MOST_ROWS]
@@ -120,14 +120,14 @@ def table(answer: Capture) -> RenderableType:
     parts += findings_parts(answer)
     parts += [line("\nNext:"), *(line(f"  {command}", style="bold", no_wrap=True) for command in _next(answer))]
     if answer.has_stopped is False:
-        parts.append(line("The training went on without this update: there is nothing to do for it.", style="dim"))
+        parts.append(line("The training continued without this update; it needs no action.", style="dim"))
     return stack(*parts)
 
 
 def headline(answer: Capture) -> str:
     """Say in a line what was captured."""
     if not answer.culprits:
-        return f"Step {answer.step} was not finite; on which rank it began cannot be told"
+        return f"Step {answer.step} was not finite; the rank on which it began is unknown"
     if answer.world_size == 1:
         return f"Step {answer.step}: {answer.culprits[0].why}"
     ranks = on_ranks([culprit.rank for culprit in answer.culprits])
@@ -145,18 +145,18 @@ def _facts(answer: Capture) -> list[tuple[str, str]]:
         of = f"rank {rank.rank} " if answer.world_size > 1 else ""
         losses = ", ".join(f"{batch.loss.value:g}" for batch in rank.micro_batches if batch.loss is not None)
         has_batches = any(batch.left_out is None for batch in rank.micro_batches)
-        contents = "batches, chance" if has_batches else "no batches"
+        contents = "batches, random-number state" if has_batches else "no batches"
         contents = f"weights, {contents}" if rank.level is CaptureLevel.FULL else f"{contents}; no weights"
         rows += [
-            (f"{of}losses", losses or "none told"),
-            (f"{of}kept", f"{contents}: {size(rank.shard.size)}, {shown(rank.device)}"),
+            (f"{of}losses", losses or "not recorded"),
+            (f"{of}contents", f"{contents}: {size(rank.shard.size)}, {shown(rank.device)}"),
         ]
         if rank.rerun is not None:
             rerun = "finite" if rank.rerun.is_finite else "not finite again"
-            rows.append((f"{of}in place", f"{rerun}: transient" if is_transient else rerun))
+            rows.append((f"{of}repeated", f"{rerun}: transient" if is_transient else rerun))
     environment = dict(answer.ranks[0].environment) if answer.ranks else {}
     facts = [f"{name} {environment[name]}" for name in ("torch", "python", "threads") if name in environment]
-    return [*rows, ("with", shown(", ".join(facts)))] if facts else rows
+    return [*rows, ("environment", shown(", ".join(facts)))] if facts else rows
 
 
 def gradients_table(gradients: tuple[GradientFacts, ...]) -> RenderableType:
@@ -175,7 +175,7 @@ def gradients_table(gradients: tuple[GradientFacts, ...]) -> RenderableType:
         Columns([("gradient", 0), ("shape", 3), (" nan", 1), (" inf", 2), ("first", 4)], rows)
     ]
     if len(gradients) > _MOST_ROWS:
-        parts.append(line(f"and {len(gradients) - _MOST_ROWS} more; --json has all", style="dim"))
+        parts.append(line(f"and {len(gradients) - _MOST_ROWS} more; --json shows all", style="dim"))
     return stack(*parts)
 
 
@@ -185,12 +185,12 @@ def findings_parts(answer: Capture) -> list[RenderableType]:
     for finding in answer.findings:
         lines.append(line(f"{finding.severity.word} {finding.code.value} {shown(finding.message)}"))
         if finding.remedy is not None:
-            lines.append(line(f"  {shown(finding.remedy)}", style="dim"))
+            lines.append(line(f"  try: {shown(finding.remedy)}"))
     return [line(), *lines] if lines else []
 
 
 def _next(answer: Capture) -> tuple[str, ...]:
-    """Return what to do: make it happen again, and go on with the training where it stopped."""
+    """Return the commands that reproduce the step and, if the training stopped, resume it."""
     place = answer.path.rstrip("/")
     command = f"ckpttool nan replay {quote(place)} --entry MODULE:FUNCTION"
     if answer.has_stopped is not True:

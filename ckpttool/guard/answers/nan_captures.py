@@ -41,7 +41,7 @@ def document(answer: Captures) -> Document:
 
 
 def row_document(row: CaptureRow) -> Document:
-    """Spell captures in a row."""
+    """Return captures in a row."""
     return {"first_step": row.first, "last_step": row.last, "captures": row.count, "path": row.path}
 
 
@@ -59,7 +59,7 @@ def table(answer: Captures) -> RenderableType:
         ]
         for capture in answer.captures
     ]
-    heads = [(" step", 0), ("ranks", 3), ("culprit", 1), ("kept", 5), (" size", 4), ("captured", 6), ("name", 0)]
+    heads = [(" step", 0), ("ranks", 3), ("culprit", 1), ("level", 5), (" size", 4), ("captured", 6), ("name", 0)]
     parts: list[RenderableType] = [
         line(f"{counted(len(answer.captures), 'capture')} of steps that were not finite", style="bold"),
         line(),

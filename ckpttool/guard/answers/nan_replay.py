@@ -1,4 +1,4 @@
-"""What came of computing a captured step again."""
+"""The result of computing a captured step again."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _WORDS = {
-    NanVerdict.TRANSIENT: "transient: this device, or an operation of chance",
-    NanVerdict.DEVICE: "device: that rank's computes it wrongly, again and again",
-    NanVerdict.DATA_OR_MODEL: "data or model, and not the device",
+    NanVerdict.TRANSIENT: "transient: this device, or a random operation",
+    NanVerdict.DEVICE: "device: that rank's device computes it wrongly, repeatedly",
+    NanVerdict.DATA_OR_MODEL: "data or model, not the device",
     NanVerdict.UNDECIDED: "undecided",
 }
 
@@ -84,10 +84,10 @@ def _origin(origin: Origin) -> Document:
 
 
 def table(answer: NanReplay) -> RenderableType:
-    """Show whether it happened again, where it began, and what that says."""
+    """Show whether it was reproduced, where it began, and the verdict."""
     parts: list[RenderableType] = [_headline(answer), line()]
     if answer.environment and not answer.reproduced:
-        parts += [line("Not as it was captured:"), _environment(answer.environment), line()]
+        parts += [line("Differs from the capture:"), _environment(answer.environment), line()]
     if answer.origin is not None:
         parts += [line("It began here:"), Pairs(_origin_rows(answer, answer.origin)), line()]
     if answer.ranks:
@@ -103,18 +103,18 @@ def table(answer: NanReplay) -> RenderableType:
     for finding in answer.findings:
         parts.append(line(f"\n{finding.severity.word} {finding.code.value} {shown(finding.message)}"))
         if finding.remedy is not None:
-            parts.append(line(f"  {shown(finding.remedy)}", style="dim"))
+            parts.append(line(f"  try: {shown(finding.remedy)}"))
     return stack(*parts)
 
 
 def _headline(answer: NanReplay) -> Text:
     if answer.reproduced:
-        return line(f"Step {answer.step} came out as it was, on {shown(answer.device)}", style="bold green")
+        return line(f"Step {answer.step} was reproduced, on {shown(answer.device)}", style="bold green")
     if not answer.ranks:
         return line(f"Step {answer.step} could not be computed again", style="bold yellow")
     if any(finding.severity > Severity.NOTE for finding in answer.findings):
-        return line(f"Step {answer.step} could be computed again only in part", style="bold yellow")
-    return line(f"Step {answer.step} did not come out as it was, on {shown(answer.device)}", style="bold red")
+        return line(f"Step {answer.step} could only be computed again in part", style="bold yellow")
+    return line(f"Step {answer.step} was not reproduced, on {shown(answer.device)}", style="bold red")
 
 
 def _environment(differences: tuple[Difference, ...]) -> RenderableType:

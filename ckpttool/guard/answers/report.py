@@ -34,22 +34,22 @@ _COLUMNS = (
 """Heading -> field of a rank's report."""
 
 _GAUGES = (
-    ("last_step", "The last step that the rank told of."),
+    ("last_step", "The last step that the rank reported."),
     ("overhead", "The guard's mean share of a step."),
 )
 _COUNTERS = (
     ("starts", "Processes that wrote events."),
-    ("steps", "Updates that were decided on."),
+    ("steps", "Updates that the guard decided on."),
     ("applied", "Updates that reached the weights."),
     ("dropped", "Updates that were dropped."),
-    ("overflows", "Updates that a loss scaler is to blame for."),
-    ("captures", "Steps that were kept to be replayed."),
+    ("overflows", "Updates whose overflow a loss scaler caused."),
+    ("captures", "Steps that were captured for replay."),
     ("capture_failures", "Captures that failed."),
     ("strikes", "Strikes of the feature value detection."),
-    ("abnormal_products", "Matrix products that were wrong."),
-    ("disagreements", "Times that replicas were seen to differ."),
-    ("saves", "Checkpoints that the rank has written its part of."),
-    ("failed_saves", "Checkpoints that the rank could not write its part of."),
+    ("abnormal_products", "Wrong matrix products."),
+    ("disagreements", "Times that replicas were found to differ."),
+    ("saves", "Checkpoints of which the rank wrote its part."),
+    ("failed_saves", "Checkpoints of which the rank could not write its part."),
     ("guard_errors", "Failures of parts of the guard."),
     ("lost_lines", "Events that could not be written."),
 )
@@ -127,13 +127,13 @@ def table(answer: GuardReport) -> RenderableType:
     if answer.ranks:
         parts += [line(), *_by_rank(answer)]
     parts += listed("Would have been dropped:" if answer.is_watching else "Dropped:", list(map(_drop, answer.drops)))
-    parts += listed("Kept to be replayed:", list(_captures(answer)))
+    parts += listed("Captured for replay:", list(_captures(answer)))
     parts += listed("Strikes:", list(map(_fault, answer.strikes)))
-    parts += listed("Matrix products that were wrong:", list(map(_fault, answer.abnormal_products)))
+    parts += listed("Wrong matrix products:", list(map(_fault, answer.abnormal_products)))
     parts += listed("Replicas disagree:", list(map(_fault, answer.disagreements)))
     parts += listed("Alarms:", [line(shown(text)) for text in answer.alarms])
     parts += listed("Forgotten at a restart:", [line(shown(text)) for text in answer.forgotten])
-    parts += listed("Failed in the guard itself, while the training went on:", list(_failures(answer)))
+    parts += listed("Failures of the guard itself (the training continued):", list(_failures(answer)))
     if answer.next:
         parts += [line(), line("Next:", style="bold")]
         parts += [Indented(line(_command(command), no_wrap=True)) for command in answer.next]
@@ -142,7 +142,7 @@ def table(answer: GuardReport) -> RenderableType:
 
 def _headline(answer: GuardReport) -> Text:
     if not answer.ranks:
-        return line("The files tell of no guarded training", style="bold yellow")
+        return line("The files record no guarded training", style="bold yellow")
     if answer.stopped_at is not None:
         text = f"The training stopped at step {answer.stopped_at}: too many updates in a row were dropped"
         return line(text, style="bold red")
@@ -161,9 +161,9 @@ def _headline(answer: GuardReport) -> Text:
     grave += [counted(answer.failed_saves, "failed save")] if answer.last_save_failed else []
     updates = counted(answer.steps, "update")
     if grave:
-        return line(f"Somebody has to look: {', '.join(grave)} in {updates}", style="bold red")
+        return line(f"Needs attention: {', '.join(grave)} in {updates}", style="bold red")
     if answer.dropped:
-        return line(f"{answer.dropped} of {updates} were dropped, and the training went on", style="bold yellow")
+        return line(f"{answer.dropped} of {updates} were dropped; the training continued", style="bold yellow")
     if answer.is_watching:
         return line(f"{updates}, all applied: the guard only watched", style="bold yellow")
     return line(f"{updates}, none dropped", style="bold green")
@@ -182,7 +182,7 @@ def _by_rank(answer: GuardReport) -> list[RenderableType]:
     rows: dict[tuple[object, ...], list[Rank]] = {}
     for rank in answer.ranks:
         rows.setdefault((*(getattr(rank, field) for _, field in _COLUMNS), rank.last_step), []).append(rank.rank)
-    # A column of nothing but 0 says nothing; the first three are what was asked.
+    # A column of zeros says nothing; the first three are always shown.
     used_columns = [place for place, _ in enumerate(_COLUMNS) if place < 3 or any(row[place] for row in rows)]  # noqa: PLR2004
     drawn = Table()
     drawn.add_column("RANKS", no_wrap=True)
@@ -197,9 +197,9 @@ def _by_rank(answer: GuardReport) -> list[RenderableType]:
         parts.append(line(f"and {len(rows) - _MOST_ROWS} more: --format json", style="dim"))
     missing = (answer.world_size or 0) - len(answer.ranks)
     if missing > 0:
-        parts.append(line(f"no file of {counted(missing, 'rank')} of {answer.world_size}", style="dim"))
+        parts.append(line(f"no file from {counted(missing, 'rank')} of {answer.world_size}", style="dim"))
     if answer.starts > 1:
-        parts.append(line(f"started {answer.starts} times; what was done again counts again", style="dim"))
+        parts.append(line(f"started {answer.starts} times; repeated steps are counted again", style="dim"))
     if answer.overhead is not None:
         parts.append(line(f"the guard took {answer.overhead:.2%} of a step", style="dim"))
     return parts
@@ -229,7 +229,7 @@ def _captures(answer: GuardReport) -> Iterator[Text]:
 
 def _capture(capture: CaptureTold) -> Text:
     on_which = f" ({on_ranks(capture.culprits)})" if capture.culprits else ""
-    verdict = "" if capture.verdict is None else f": {capture.verdict}, finite when it was computed once more"
+    verdict = "" if capture.verdict is None else f": {capture.verdict}, finite when computed again"
     return _at(capture.step).append(f"{shown(capture.path)}{on_which}{verdict}")
 
 
@@ -259,7 +259,7 @@ def _failures(answer: GuardReport) -> Iterator[Text]:
 
 
 def prometheus(answer: GuardReport) -> str:
-    """Spell the numbers for node_exporter's textfile collector."""
+    """Return the numbers for node_exporter's textfile collector."""
     lines: list[str] = []
     for field, about in _COUNTERS:
         lines += _metric(f"{field}_total", "counter", about, [(rank, getattr(rank, field)) for rank in answer.ranks])

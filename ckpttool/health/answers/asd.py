@@ -1,4 +1,4 @@
-"""What a parser makes of a detector's configuration."""
+"""How a detector's configuration string is parsed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.finding import blocking
+from ckpttool.core.domain.units import counted
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.json import Document, finding_document
 from ckpttool.core.render.text import Pairs, line, stack
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def document(answer: AsdAnswer) -> Document:
-    """`ckpttool/asd/1`: what a parser makes of a configuration string."""
+    """`ckpttool/asd/1`: how a configuration string is parsed."""
     config = answer.check.config
     return {
         "schema": "ckpttool/asd/1",
@@ -37,7 +38,7 @@ def table(answer: AsdAnswer) -> RenderableType:
     rows = [(name, str(getattr(answer.check.config, name)).lower()) for name in names]
     parts: list[RenderableType] = [_headline(answer), line()]
     if answer.check.error is None:
-        parts += [line(f"In force for {answer.check.dialect.name}:"), Pairs(rows), line()]
+        parts += [line(f"Effective settings for {answer.check.dialect.name}:"), Pairs(rows), line()]
     # All of them: a string has few, and each one counts.
     lines = [
         line(f"{finding.severity.word} {finding.code.value} {shown(finding.message)}") for finding in answer.findings
@@ -50,6 +51,5 @@ def _headline(answer: AsdAnswer) -> Text:
         return line(f"The training does not start with this {answer.variable}", style="bold red")
     traps = len(blocking(answer.findings))
     if traps:
-        noun = "thing is" if traps == 1 else "things are"
-        return line(f"{traps} {noun} not as meant in this {answer.variable}", style="bold yellow")
-    return line(f"{answer.variable} is read as it is written", style="bold green")
+        return line(f"{counted(traps, 'problem')} in this {answer.variable}", style="bold yellow")
+    return line(f"{answer.variable} is read as written", style="bold green")

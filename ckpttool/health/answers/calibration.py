@@ -82,7 +82,7 @@ def _headline(yaml: str) -> Text:
 def _basis(threshold: Threshold | Refusal, calibration: Calibration) -> Iterator[str]:
     match threshold:
         case Refusal():
-            yield f"{threshold.quantity}: none, for {threshold.reason}"
+            yield f"{threshold.quantity}: none ({threshold.reason})"
         case Threshold():
             yield (
                 f"{threshold.quantity}: {yaml_float(threshold.value)}, from {threshold.points} normal steps after "
@@ -92,5 +92,5 @@ def _basis(threshold: Threshold | Refusal, calibration: Calibration) -> Iterator
                 f"false skips expected: {threshold.false_alarms:.3g} per 10,000 steps, with 95 % confidence at most "
                 f"{threshold.false_alarms_at_most:.3g}"
             )
-            alarms = f"{threshold.alarm_share:.2%} of the steps lie at or above it"
-            yield f"{alarms}; {threshold.excluded} were taken for spikes and left out"
+            alarms = f"{threshold.alarm_share:.2%} of the steps are at or above it"
+            yield f"{alarms}; {threshold.excluded} were treated as spikes and left out"

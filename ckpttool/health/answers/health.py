@@ -75,7 +75,7 @@ def table(answer: HealthAnswer) -> RenderableType:
         parts += [line(), *_weights(answer.weights)]
     parts += _curve(answer)
     if answer.written:
-        parts += [line(), line(f"Wrote {shown(answer.health_file or '')}; the old one is beside it as .bak")]
+        parts += [line(), line(f"Wrote {shown(answer.health_file or '')}; the old file is next to it as .bak")]
     return stack(*parts, *grouped_findings(answer.report.findings))
 
 
@@ -91,7 +91,7 @@ def _headline(answer: HealthAnswer) -> Text:
         case Health.UNHEALTHY:
             return line(f"The newest checkpoint, {name}, is unhealthy; {latest}", style="bold red")
         case Health.UNKNOWN:
-            return line(f"The newest checkpoint, {name}, is of unknown health; {latest}", style="bold yellow")
+            return line(f"The health of the newest checkpoint, {name}, is unknown; {latest}", style="bold yellow")
 
 
 def _basis(answer: HealthAnswer) -> str:
@@ -99,11 +99,11 @@ def _basis(answer: HealthAnswer) -> str:
     reading = answer.reading
     parts = []
     if threshold is None:
-        parts.append("no threshold given: by the record alone")
+        parts.append("no threshold given: only the record is used")
     else:
         parts.append(f"threshold {threshold:g} (sum of squares; L2 norm {math.sqrt(threshold):.4g})")
     if reading is None:
-        parts.append("no training log found: give --log")
+        parts.append("no training log found: pass --log")
     else:
         names = [shown(name) for name in reading.sources[:_SHOWN_LOGS]]
         more = len(reading.sources) - len(names)
@@ -172,8 +172,8 @@ def _weights(weights: tuple[WeightNumbers, ...]) -> list[RenderableType]:
             line(shown(numbers.name)), step, bad, _norm(numbers.embedding_l2), _norm(numbers.embedding_moment)
         )
     caption = (
-        "In the shards. FIRST MOMENT: sum of squares of adam_m of the embedding, a stand-in for NORM: a smoothed "
-        "gradient, smaller and later, so the threshold does not apply to it."
+        "Read from the shards. FIRST MOMENT is the sum of squares of the embedding's adam_m, a stand-in for NORM: a "
+        "smoothed gradient, smaller and later, so the threshold does not apply to it."
     )
     return [line(caption), table]
 

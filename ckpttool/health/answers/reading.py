@@ -23,9 +23,9 @@ MOST_LINES = 12
 _NOTES = {
     NoteKind.REWIND: "training went back from step {before} to {step}",
     NoteKind.COUNT_STOP: "training stopped at step {step}: too many norms in a row above the threshold",
-    NoteKind.NORM_STOP: "training stopped at step {step}, to repeat it: a norm above the threshold",
+    NoteKind.NORM_STOP: "training stopped at step {step} to repeat it: a norm above the threshold",
     NoteKind.NAN_STOP: "training stopped at step {step}: a NaN",
-    NoteKind.CUT: "the last record is not whole: the log is still being written, or its writer was stopped",
+    NoteKind.CUT: "the last record is incomplete: the log is still being written, or its writer was stopped",
 }
 
 
@@ -55,19 +55,19 @@ def reading_document(reading: LogReading) -> Document:
 
 
 def reading_parts(reading: LogReading) -> list[RenderableType]:
-    """Show where training was resumed or ended by itself, and which lines could not be read."""
+    """Show where training was resumed or stopped on its own, and which lines could not be read."""
     texts = []
     for note in reading.notes:
         place = f"{shown(note.source)}:{note.line}" if note.line else shown(note.source)
         texts.append(line(f"{place}: {_NOTES[note.kind].format(step=note.step, before=note.previous_step)}"))
-    parts = listed("The logs themselves tell:", texts)
+    parts = listed("From the logs:", texts)
     if not reading.problem_count:
         return parts
     lines = []
     for problem in reading.problems[:MOST_LINES]:
         at = f":{problem.line}" if problem.line else ""
         lines.append(line(f"{shown(problem.source)}{at}: {problem.reason}"))
-    title = f"{counted(reading.problem_count, 'line')} could not be read, and nothing was guessed from them:"
+    title = f"{counted(reading.problem_count, 'unreadable line')}, not used:"
     more = reading.problem_count - len(lines)
     return parts + listed(title, lines) + ([line(f"  and {more} more", style="dim")] if more else [])
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.metrics import LocalTime, show_local_time
-from ckpttool.core.domain.units import counted
+from ckpttool.core.domain.units import counted, step_and_name
 from ckpttool.core.formats.strict_json import number
 from ckpttool.core.render.answers.advice import Row, advice_document, advice_parts
 from ckpttool.core.render.escape import shown
@@ -114,7 +114,7 @@ def _headlines(result: ReplayResult) -> list[Text]:
     headlines = [] if summary is None else [summary]
     if result.steps_seen and result.judged is not None and result.judged.first is None:
         headlines.append(line(f"Not judged: {result.judged.why}", style="bold yellow"))
-    return headlines or [line("Nothing to notice", style="bold green")]
+    return headlines or [line("Nothing noticed", style="bold green")]
 
 
 def _result_text(result: ReplayResult) -> Text | None:
@@ -122,7 +122,7 @@ def _result_text(result: ReplayResult) -> Text | None:
         return line(f"Training would have stopped at step {result.stopped_at}", style="bold red")
     if result.updates_lost:
         lost = counted(result.updates_lost, "update")
-        return line(f"{lost} would have been lost, and training would not have stopped", style="bold yellow")
+        return line(f"{lost} would have been lost; training would not have stopped", style="bold yellow")
     noticed = [event for event in result.events if event.kind not in _TOLD_AS_NOTES]
     if noticed:
         kinds: dict[str, int] = {}
@@ -132,7 +132,7 @@ def _result_text(result: ReplayResult) -> Text | None:
         counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
         return line(f"Noticed: {counts}", style="bold red" if grave else "bold yellow")
     if not result.steps_seen:
-        return line("The logs show no step", style="bold yellow")
+        return line("The logs contain no steps", style="bold yellow")
     return None
 
 
@@ -142,8 +142,8 @@ def _settings(answer: ReplayAnswer) -> str:
 
 
 def _numbers(result: ReplayResult) -> Iterator[Row]:
-    unseen = f", {result.steps_unseen} between them not shown" if result.steps_unseen else ""
-    yield "steps", f"{result.first_step} to {result.last_step}: {result.steps_seen} shown{unseen}"
+    unseen = f", {result.steps_unseen} between them not logged" if result.steps_unseen else ""
+    yield "steps", f"{result.first_step} to {result.last_step}: {result.steps_seen} logged{unseen}"
     yield "updates lost", str(result.updates_lost)
     if result.updates_lost and result.learning_rate_index is not None:
         lag = (result.last_step or 0) - result.learning_rate_index
@@ -169,15 +169,16 @@ def _event(event: HealthEvent) -> Text:
 
 
 def _timeline(timeline: HealthTimeline) -> list[RenderableType]:
-    return listed("Suspect stretches:", [line(shown(interval.reason)) for interval in timeline.intervals])
+    return listed("Suspect intervals:", [line(shown(interval.reason)) for interval in timeline.intervals])
 
 
 def _marks(marks: Sequence[CheckpointMark]) -> list[RenderableType]:
     clear = [mark for mark in marks if mark.state is MarkState.CLEAR]
     lines = []
     for mark in reversed(marks):
-        step = "?" if mark.step is None else str(mark.step)
-        text = line(f"{shown(mark.name)} (step {step}) ").append(mark.state.value, style=_MARK_STYLE[mark.state])
+        text = line(f"{step_and_name(mark.step, shown(mark.name))} ").append(
+            mark.state.value, style=_MARK_STYLE[mark.state]
+        )
         lines.append(text.append("" if mark.state is MarkState.CLEAR else f": {shown(mark.reason)}"))
     return listed(f"Checkpoints, {len(clear)} of {len(marks)} clear:", lines)
 

@@ -12,7 +12,7 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.metrics import NoteKind
 from ckpttool.core.domain.plan import NoResumePoint, Rejection, ResumePlan
-from ckpttool.core.domain.units import Rank, counted, lasting, moment_if_any, on_ranks
+from ckpttool.core.domain.units import Rank, counted, lasting, moment_if_any, on_ranks, step_and_name
 from ckpttool.core.domain.verdict import Level, VerdictWord
 from ckpttool.core.errors import ExitCode
 from ckpttool.core.render.answers.inventory import age, minute, to_the_minute, unconfirmed
@@ -49,12 +49,12 @@ class Lead:
     headline: str
     sentences: tuple[str, ...]
     passed: tuple[tuple[str, str], ...]
-    """Newer checkpoints that were not chosen: name and why, newest first."""
+    """Newer checkpoints that were not chosen, by step and name, each with the reason; newest first."""
     more_passed: int
     """How many there are beside them."""
     facts: tuple[tuple[str, str], ...] = ()
     load: tuple[tuple[str, str], ...] = ()
-    """What to tell the trainer: where, in words, and a text to copy."""
+    """Settings for the trainer: the place, in words, and a text to copy."""
     first: tuple[tuple[str, str], ...] = ()
     """Files to rename before: from, to."""
     more_first: int = 0
@@ -66,12 +66,12 @@ def lead(report: TreeReport) -> Lead:
     """Say what `resolve` says."""
     answer, code = report.resolution.decision, report.resolution.exit_code
     rejected = _rejected(report)
-    passed = tuple((shown(rejection.checkpoint.name), _why(rejection)) for rejection in rejected[:_MOST_PASSED])
+    passed = tuple((_named(rejection.checkpoint), _why(rejection)) for rejection in rejected[:_MOST_PASSED])
     if isinstance(answer, NoResumePoint):
         unsure = code is ExitCode.INCOMPLETE
         return Lead(
             tone=Tone.DOUBT if unsure else Tone.BAD,
-            word="Nobody knows" if unsure else "Stop here",
+            word="Unknown" if unsure else "Stop here",
             headline=refusal(answer, code).removesuffix(f" in {shown(answer.root)}"),  # it stands above the answer
             sentences=tuple(remedies_of(answer, report.resolution.view)),
             passed=passed,
@@ -85,7 +85,7 @@ def lead(report: TreeReport) -> Lead:
         grouped.setdefault(kind, []).append(shown(text))
     return Lead(
         tone=Tone.GOOD if code is ExitCode.OK else Tone.DOUBT,
-        word="Good to resume from" if code is ExitCode.OK else f"Look before you resume (exit {code.value})",
+        word="Good to resume from" if code is ExitCode.OK else f"Check before you resume (exit {code.value})",
         headline=f"Resume from {chosen_checkpoint(answer)}",
         sentences=tuple(filter(None, (f"{is_intact[:1].upper()}{is_intact[1:]}.", lost(answer), warning))),
         passed=passed,
@@ -98,12 +98,16 @@ def lead(report: TreeReport) -> Lead:
     )
 
 
+def _named(checkpoint: Checkpoint) -> str:
+    return step_and_name(checkpoint.step, shown(checkpoint.name))
+
+
 _TOLD_AT = {
     "first write": "First write",
     "environment": "Set in the environment",
     "arguments": "Start with the arguments",
     "config": "Set in the config",
-    "code": "Say in the code",
+    "code": "Set in the code",
 }
 """By the word that `fragment` has for it."""
 
@@ -153,8 +157,8 @@ def _facts(plan: ResumePlan, report: TreeReport) -> Iterator[tuple[str, str]]:
     yield from beside_settings(plan)
     simulation = report.resolution.simulation
     if simulation is not None:
-        pick = "nothing sound" if simulation.would_resume is None else shown(simulation.would_resume)
-        yield f"{simulation.title} by itself", f"{pick}: {shown(simulation.because)}"
+        pick = "no single checkpoint" if simulation.would_resume is None else shown(simulation.would_resume)
+        yield f"{simulation.title} on its own", f"{pick}: {shown(simulation.because)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +176,7 @@ class Save:
     health: str
     health_tone: Tone
     fate: str
-    """`resume here`, or why it was passed over; empty where nobody asked about it."""
+    """`resume here`, or why it was skipped; empty if it was not considered."""
     is_chosen: bool
     findings: tuple[Finding, ...]
 
@@ -231,7 +235,7 @@ def _fate(rejection: Rejection | None) -> str:
     if rejection is None:
         return ""
     codes = Counter(reason.code.value for reason in rejection.reasons if reason.severity > Severity.NOTE)
-    return f"passed over: {', '.join(codes)}" if codes else "passed over"
+    return f"skipped: {', '.join(codes)}" if codes else "skipped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,7 +338,7 @@ def all_findings(report: TreeReport) -> list[PlacedFinding]:
 
 _LOOKED = {
     Level.STRUCTURE: "Headers, sizes and siblings were compared; tensor data was not read.",
-    Level.CHECKSUM: "Every byte was read; only a shard with a checksum is verified by that.",
+    Level.CHECKSUM: "Every byte was read; only shards with a checksum are verified.",
     Level.NUMERICS: "Every byte and every floating-point element was read.",
 }
 
@@ -368,7 +372,7 @@ def looked(report: TreeReport) -> list[tuple[str, str]]:
         rows.append(("health record", shown(report.health.health_file)))
     rows += [(name, shown(value)) for name, value in report.settings]
     made = moment_if_any(report.made)
-    rows.append(("looked", f"{'' if made is None else to_the_minute(made)} UTC, for {lasting(report.seconds)}"))
+    rows.append(("checked", f"{'' if made is None else to_the_minute(made)} UTC, for {lasting(report.seconds)}"))
     return rows
 
 
@@ -401,7 +405,7 @@ _SHOWN_LOGS = 4
 def _logs(report: TreeReport) -> str:
     reading = report.health.reading
     if reading is None:
-        return "none found; --log names one"
+        return "none found; pass --log"
     names = [shown(name) for name in reading.sources[:_SHOWN_LOGS]]
     more = len(reading.sources) - len(names)
     which = f"{', '.join(names)}{f' and {more} more' if more else ''}: {counted(reading.steps, 'step')}"

@@ -35,7 +35,7 @@ def markdown(report: TreeReport) -> str:
     for line in lines:
         used += len(line) + 1
         if used > MOST_CHARACTERS - 100:
-            output += ["", "(cut: `ckpttool report --format html` has all)"]
+            output += ["", "(truncated: `ckpttool report --format html` shows all)"]
             break
         output.append(line)
     return "\n".join(output)
@@ -49,7 +49,7 @@ def _lines(report: TreeReport) -> Iterator[str]:
         yield ""
         yield from (f"- **{_cell(name)}** was not chosen: {_cell(why)}" for name, why in lead.passed)
     if lead.more_passed:
-        yield f"- nor {counted(lead.more_passed, 'more checkpoint')}"
+        yield f"- and {counted(lead.more_passed, 'more checkpoint')}"
     if lead.first:
         yield from ("", "**First rename, in the checkpoint folder**", "")
         yield from _block([f"{old} -> {new}" for old, new in lead.first])
@@ -64,7 +64,7 @@ def _lines(report: TreeReport) -> Iterator[str]:
     yield from _findings(report)
     yield ""
     level = report.verification.level.word
-    yield f"{_cell(report.verification.inventory.root)}, looked at by {level}; nothing was changed"
+    yield f"{_cell(report.verification.inventory.root)}, checked at level {level}; nothing was changed"
 
 
 def _block(lines: Sequence[str]) -> Iterator[str]:
@@ -88,10 +88,10 @@ def _saves(report: TreeReport) -> Iterator[str]:
 def _findings(report: TreeReport) -> Iterator[str]:
     grave = [kind for kind in content.kinds(report, MOST_FINDINGS) if kind.severity > Severity.NOTE]
     if not grave:
-        text = "Nothing is wrong with what was looked at."
+        text = "No problems found in what was checked."
         yield from ("", text if not isinstance(report.resolution.decision, NoResumePoint) else "")
         return
-    yield from ("", "| weight | finding | where | what | fix |", "|---|---|---|---|---|")
+    yield from ("", "| severity | finding | where | message | fix |", "|---|---|---|---|---|")
     told_ones = 0
     for kind in grave:
         for item in kind.findings[: max(MOST_FINDINGS - told_ones, 0)]:

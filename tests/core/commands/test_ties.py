@@ -32,8 +32,8 @@ def test_of_a_save_and_its_copy_under_another_step_no_command_says_that_nothing_
     word, *options = command.split()
     tied = ask(word, str(two_saves(tmp_path / "tied", alike=True)), *options)
     assert tied.code == ExitCode.INCOMPLETE, tied.stdout
-    assert "Nothing in" not in tied.stdout
-    assert "is not whole" not in tied.stdout
+    assert "No checkpoint in" not in tied.stdout
+    assert "is not intact" not in tied.stdout
     assert "could not be read" not in tied.stdout
     healthy = ask(word, str(two_saves(tmp_path / "healthy", alike=False)), *options)
     if word != "heal":  # of this format it cannot look at the numbers, tied or not

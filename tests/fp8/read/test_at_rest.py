@@ -200,4 +200,4 @@ def test_damage_ends_with_10_and_a_whole_checkpoint_with_0(tmp_path: Path) -> No
     save_file(tensors, path)
     said = ask("fp8", "probe", str(path))
     assert said.code == ExitCode.DAMAGE
-    assert "In FP8 already: 1 tensor" in said.stdout
+    assert "Already in FP8: 1 tensor" in said.stdout
