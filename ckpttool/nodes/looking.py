@@ -255,9 +255,14 @@ def _note_seals(storage: Storage) -> None:
     with suppress(OSError):
         for folder in ("", OWN_FOLDER):
             storage.entries(folder)
-        for save in storage.entries(SEALS_BESIDE):
-            for entry in storage.entries(f"{SEALS_BESIDE}/{save.name}") if save.kind is Kind.FOLDER else ():
-                path = f"{SEALS_BESIDE}/{save.name}/{entry.name}"
+        folders = [SEALS_BESIDE]
+        while folders:
+            folder = folders.pop()
+            for entry in storage.entries(folder):
+                path = f"{folder}/{entry.name}"
+                if entry.kind is Kind.FOLDER:  # a save that is a folder has its seals in one of its name
+                    folders.append(path)
+                    continue
                 storage.stamp(path)
                 storage.small_file(path, limit=MANIFEST_LIMIT)
 

@@ -95,6 +95,19 @@ def test_each_machine_seals_its_own_shards_and_all_together_prove_the_save(nodes
     assert verified(again) == (0, {"15_2": "verified"}, [])
 
 
+@pytest.mark.parametrize("tree", ["newfmt_4rank/output/checkpoint", "layouts/verl_2ranks", "layouts/hf_ddp2"])
+def test_a_part_holds_the_seals_of_a_save_that_is_a_folder(
+    tree: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, parts = tmp_path / "here", tmp_path / "parts"
+    shutil.copytree(FIXTURES / tree, here)
+    monkeypatch.chdir(here)
+    sealed = ask("part", ".", "--part", "1/1", "--out", f"{parts}/", "--run-id", "look", "--seal", "--json")
+    assert json.loads(sealed.stdout)["seals"][0]["written"]
+    code, words, found = verified(parts)
+    assert (code, [*words.values()], found) == (0, ["verified"], [])
+
+
 def test_without_being_asked_a_look_seals_nothing(nodes: list[Path], look: Look) -> None:
     _, said = look(nodes, "--level", "checksum")
     assert not any("seals" in document for document in said)
