@@ -18,7 +18,8 @@ def main() -> int:
         options = ["--nightly", f"--figures={new}", "--ignore=tests/reliability/test_figures.py", *sys.argv[1:]]
         command = [sys.executable, "-m", "pytest", "tests/reliability", *options]
         code = subprocess.run(command, cwd=pages.ROOT, check=False).returncode
-        if code == 0:  # half a run, or one in which something was wrong, leaves the figures as they were
+        # Half a run, one in which something was wrong, and one that only lists tests leave the figures as they were.
+        if code == 0 and new.exists():
             if not sys.argv[1:]:
                 FIGURES.unlink(missing_ok=True)  # all of it is new
             store(load(new))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.reliability.figures import PARTS, Figure, Programme, load, store, table, this_run
+from tests.pages import ROOT
+from tests.reliability.figures import FIGURES, PARTS, Figure, Programme, load, store, table, this_run
 
 
 def test_every_part_of_the_programme_is_in_it() -> None:
@@ -34,3 +37,12 @@ def test_tests_of_one_part_are_added_up() -> None:
     assert programme.figures["fuzz"] == {"": both}
     with pytest.raises(AssertionError):
         programme.report("nothing", Figure(tried=1, unit="", seconds=0.0))
+
+
+@pytest.mark.parametrize("option", ["--help", "--collect-only"])
+def test_a_command_that_runs_no_test_leaves_the_figures_as_they_were(option: str) -> None:
+    before = FIGURES.read_bytes()
+    subprocess.run(
+        [sys.executable, "-m", "tests.reliability", option], cwd=ROOT, capture_output=True, timeout=300, check=True
+    )
+    assert FIGURES.read_bytes() == before
