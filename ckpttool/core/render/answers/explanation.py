@@ -43,7 +43,7 @@ def codes() -> tuple[str, ...]:
 
 def one_text(row: Row, *, width: int = WIDTH) -> str:
     """Explain one code in some ten lines."""
-    lines = [*textwrap.wrap(f"{row.value}: {row.headline}", width), ""]
+    lines = [*_wrap(f"{row.value}: {row.headline}", width), ""]
     lines += _labelled("What it is", row.meaning, width)
     lines += _labelled("How we know", row.evidence, width)
     for title, text in row.trainers.items():
@@ -67,14 +67,14 @@ def _weights(row: Row) -> str:
 def _labelled(label: str, text: str, width: int) -> list[str]:
     """Set a text beside its label; a label that leaves no blank before it has a line of its own."""
     above, same_line = ([], label) if len(label) < _LABEL else ([label], "")
-    wrapped = textwrap.wrap(
-        text,
-        max(width, 2 * _LABEL),
-        initial_indent=f"{same_line:{_LABEL}}",
-        subsequent_indent=" " * _LABEL,
-        break_on_hyphens=False,
+    return [*above, *_wrap(text, max(width, 2 * _LABEL), f"{same_line:{_LABEL}}", " " * _LABEL)]
+
+
+def _wrap(text: str, width: int, first: str = "", later: str = "") -> list[str]:
+    """Break lines between words only, with an indent for the first line and one for the later lines."""
+    return textwrap.wrap(
+        text, width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False, break_long_words=False
     )
-    return [*above, *wrapped]
 
 
 def list_text(*, width: int = WIDTH) -> str:
@@ -87,17 +87,17 @@ def list_text(*, width: int = WIDTH) -> str:
     verdicts = ", ".join(verdict.word for verdict in guide.verdicts())
     for title, values in (("Verdicts", verdicts), ("Exit codes", ", ".join(str(code.value) for code in ExitCode))):
         lines += ["", f"{title}:"]
-        lines += textwrap.wrap(values, width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+        lines += _wrap(values, width, "  ", "  ")
     return "\n".join(lines)
 
 
 def _entry(row: Row, indent: int, width: int) -> Iterator[str]:
     if width < 2 * indent:
         yield f"  {row.value}"
-        yield from textwrap.wrap(row.headline, width, initial_indent="    ", subsequent_indent="    ")
+        yield from _wrap(row.headline, width, "    ", "    ")
         return
     label = f"  {row.value:{indent - 2}}"
-    yield from textwrap.wrap(row.headline, width, initial_indent=label, subsequent_indent=" " * indent)
+    yield from _wrap(row.headline, width, label, " " * indent)
 
 
 def one_document(row: Row, names: Mapping[str, str], *, first: str) -> Document:
@@ -135,7 +135,7 @@ def _document(row: Row, names: Mapping[str, str], first: str) -> dict[str, Docum
 
 def verdict_text(verdict: guide.Verdict, *, width: int = WIDTH) -> str:
     """Explain one verdict."""
-    lines = [*textwrap.wrap(f"verdict {verdict.word}: {verdict.meaning}", width, break_on_hyphens=False), ""]
+    lines = [*_wrap(f"verdict {verdict.word}: {verdict.meaning}", width), ""]
     lines += _labelled("What to do", verdict.remedy, width)
     return "\n".join([*lines, *_labelled("More", "ckpttool guide concepts", width)])
 
@@ -159,7 +159,7 @@ def exit_text(code: ExitCode, commands: Mapping[str, str], *, width: int = WIDTH
         width: Columns.
     """
     meaning, remedy = _exit(code)
-    lines = [*textwrap.wrap(f"exit {code.value}, {_words(code)}: {meaning}", width), ""]
+    lines = [*_wrap(f"exit {code.value}, {_words(code)}: {meaning}", width), ""]
     by_text: dict[str, list[str]] = {}
     for command, text in commands.items():
         by_text.setdefault(text, []).append(command)

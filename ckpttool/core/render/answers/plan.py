@@ -184,6 +184,7 @@ def plan_table(
         parts += [line(), *advice_parts(answer.advice)]
     if simulation is not None:
         parts += [line(), *_simulation(simulation, answer)]
+        findings = [finding for finding in findings if not _repeats(finding, simulation)]
     rejected = answer.point.rejected if isinstance(answer, ResumePlan) else answer.rejected
     findings = [finding for finding in findings if finding.code is not Code.CAN_BE_HEALED]  # the rejection says it
     reasons = [reason for rejection in rejected[:MOST_REJECTED] for reason in rejection.reasons]
@@ -404,6 +405,12 @@ def _simulation(simulation: Simulation, answer: ResumePlan | NoResumePoint) -> I
         deed = f"{verb}: {'the same checkpoint' if pick == ours else shown(pick)}{f', and {then}' if then else ''}"
     yield line(f"On its own, {title} would {deed}", style="bold")
     yield Indented(line(shown(simulation.because)))
+
+
+def _repeats(finding: Finding, simulation: Simulation) -> bool:
+    """Tell whether a note on the start says no more than the simulation above it."""
+    is_note_on_start = finding.code is Code.START_DIFFERS and finding.severity is Severity.NOTE
+    return is_note_on_start and finding.message.endswith(f": {simulation.because}")
 
 
 _THEN = {

@@ -241,6 +241,24 @@ def test_mindformers_own_choice_is_compared_with_ours(pick: str | None, outcome:
     assert f"On its own, MindFormers 2.1.0 would {deed}\n  why." in text
 
 
+def test_a_note_on_the_start_with_the_reason_of_the_simulation_is_not_repeated() -> None:
+    simulation = Simulation(
+        trainer="mindformers",
+        title="MindFormers",
+        version=None,
+        would_resume="20_2",
+        outcome=Outcome.LOADS,
+        because="20_2 is the newest name",
+    )
+    repeated, other = (
+        replace(finding(Code.START_DIFFERS), severity=Severity.NOTE, message=f"it takes 20_2: {why}")
+        for why in ("20_2 is the newest name", "the config names it")
+    )
+    shown = drawn(table.plan_table(replace(resume_plan(), findings=(repeated, other)), simulation))
+    text = " ".join(shown.split())
+    assert (text.count("20_2 is the newest name"), text.count("the config names it")) == (1, 1)
+
+
 def test_only_a_choice_that_exits_with_0_is_green() -> None:
     def style(code: ExitCode) -> str:
         console = Console(force_terminal=True, color_system="standard", no_color=False, width=80)
