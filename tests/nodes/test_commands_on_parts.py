@@ -129,7 +129,7 @@ def test_prune_says_of_each_machine_what_would_go(divided: Divided) -> None:
     said = ask("prune", str(parts), *PRUNE)
     assert said.code == 0
     assert re.search(r"on node01: [0-9]+ files, .* KiB: 10_2, 20_2, _1-25_2", said.stdout)
-    assert "Only a plan: nothing is deleted." in said.stdout
+    assert "Plan only: nothing is deleted." in said.stdout
     assert "--apply" not in said.stdout
 
 
