@@ -57,7 +57,7 @@ def test_parts_of_a_tree_are_read_by_the_feature_that_writes_them_and_by_nobody_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "one.ckptpart").write_text("torn")
-    with pytest.raises(IncompleteError, match="no part that can be read"):
+    with pytest.raises(IncompleteError, match="no readable part"):
         ckpttool.scan(str(tmp_path))
     monkeypatch.setattr("ckpttool.core.extensions.FEATURES", ())
     with pytest.raises(UnknownLayoutError, match="does not read"):

@@ -113,7 +113,7 @@ def _assert_numbers_replaceable(path: str, requested: str | None) -> None:
     from ckpttool.core.domain.question import TreeQuestion
 
     if requested is not None and same_file(path, requested):
-        raise UsageError(f"--stats {path!r} is the file that is looked at; name another")
+        raise UsageError(f"--stats {path!r} is the file to read; name another")
     assert_outside(path, root_of(TreeQuestion(path=requested)), option="--stats")
     assert_replaceable(path, option="--stats", is_ours=_holds_probe, purpose="numbers")
 
@@ -226,7 +226,7 @@ class RunsOptions:
         if self.baseline is None or self.candidate is None:
             if self.baseline is self.candidate:
                 return None
-            raise UsageError("--baseline and --candidate belong together: give both")
+            raise UsageError("--baseline and --candidate are used together: give both")
         return ckpttool.CurvesQuestion(
             baseline=self.baseline,
             candidate=self.candidate,

@@ -47,7 +47,7 @@ class Checks:
         """
         for name, steps in (("patrol", patrol), ("replica_every", replica_every)):
             if type(steps) is not int or steps < 0:
-                raise UsageError(f"{name} is a number of steps, 0 for never, not {steps!r}")
+                raise UsageError(f"{name} must be a number of steps, or 0 for never, not {steps!r}")
         self._patrol = patrol
         self._replica_every = replica_every
         self._model = model
@@ -106,7 +106,7 @@ class Checks:
         if disagreement is None:
             return
         names, ranks = disagreement.parameters, disagreement.ranks
-        on_which = f": another one on {on_ranks(ranks)}" if ranks else ""
+        on_which = f": different on {on_ranks(ranks)}" if ranks else ""
         message = f"weights differ from rank to rank{on_which}, in {', '.join(names)}"
         if disagreement.count > len(names):
             message += f" and {disagreement.count - len(names)} more"

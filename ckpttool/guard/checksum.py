@@ -166,7 +166,7 @@ class MatmulChecksum(TorchDispatchMode):
         self._innocent[site] += 1
         if self._innocent[site] == _INNOCENT:
             op, module, phase, *_ = map(str, site)
-            message = f"roundings add up here: {_INNOCENT} products looked wrong and were right"
+            message = f"rounding errors add up here: {_INNOCENT} products looked wrong but were right"
             self._emit(
                 GuardEventKind.CHECKSUM_SUSPICION, step=self.step, op=op, module=module, phase=phase, message=message
             )

@@ -36,7 +36,9 @@ class EmbeddingHealth:
             UsageError: There is no such parameter, it cannot be measured, or one of the two is given without the other.
         """
         if (embedding is None) != (threshold is None):
-            raise UsageError("embedding and health_threshold go together: the one says what is measured by the other")
+            raise UsageError(
+                "embedding and health_threshold are used together: the embedding is measured against the threshold"
+            )
         self._threshold = threshold
         self._guard = objects.guard
         self._scaler = objects.scaler
@@ -46,7 +48,9 @@ class EmbeddingHealth:
         if embedding is not None:
             parameters = dict(unwrapped(objects.model).named_parameters())
             if embedding not in parameters:
-                raise UsageError(f"the model has no parameter {embedding!r}; there are {', '.join(parameters)}"[:500])
+                raise UsageError(
+                    f"the model has no parameter {embedding!r}; its parameters are {', '.join(parameters)}"[:500]
+                )
             self._watch(parameters[embedding], embedding, objects)
         if self._guard is not None:
             self._guard.sinks.append(self._listen)
@@ -69,9 +73,9 @@ class EmbeddingHealth:
             self._guard.embedding.watch(parameter)
             return
         if is_sharded(parameter):
-            raise UsageError(f"{name} is sharded, and without a guard nobody measures it over all ranks: pass guard=…")
+            raise UsageError(f"{name} is sharded, and without a guard it is not measured over all ranks: pass guard=…")
         if not parameter.requires_grad:
-            raise UsageError(f"{name} is not trained, so its gradient tells nothing: name a parameter that is")
+            raise UsageError(f"{name} is not trained, so it has no useful gradient: name a trained parameter")
         # Not in a hook of the optimizer: by then the training has clipped its gradients.
         parameter.register_post_accumulate_grad_hook(self._measure)
         objects.optimizer.register_step_pre_hook(self._apply)

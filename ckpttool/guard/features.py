@@ -120,11 +120,11 @@ class SilentErrors:
         """Look less often, and then not at all; return what was done."""
         if self._every != _SELDOM:
             self._every = _SELDOM
-            return "feature values are looked at in every tenth step"
+            return "feature values are checked only in every tenth step"
         if self._probe is not None:
             self._probe.close()
         self._contain.switch_off(Part.FEATURES, reason)
-        return "feature values are looked at no more"
+        return "feature values are no longer checked"
 
     def saved(self) -> Json:
         """Return everything that is remembered, as JSON."""
@@ -144,7 +144,7 @@ class SilentErrors:
                 return
             message = "feature values were judged with other settings"
         except ParseError as error:
-            message = f"what was remembered of feature values cannot be read ({error})"
+            message = f"the saved state of feature values cannot be read ({error})"
         self._contain.emit(GuardEventKind.GUARD_RESET, step=step, message=f"{message}: it is not used")
 
 

@@ -213,13 +213,13 @@ def refuse_undroppable(model: nn.Module, optimizer: Optimizer) -> None:
     Raises:
         UsageError: It is one.
     """
-    advice = "its updates cannot be dropped; mode='watch' says what would have been"
+    advice = "its updates cannot be dropped; mode='watch' reports which would have been dropped"
     if not hasattr(optimizer, "register_step_pre_hook"):
         raise UsageError(f"{type(optimizer).__name__} has no hook before its step: {advice}")
     if hasattr(optimizer, "fused_backward") or (hasattr(model, "backward") and hasattr(model, "step")):
         raise UsageError(f"{type(optimizer).__name__} steps inside backward: {advice}")
     if isinstance(optimizer, LBFGS):
-        raise UsageError(f"LBFGS takes many gradients in one step: {advice}")
+        raise UsageError(f"LBFGS uses many gradients in one step: {advice}")
 
 
 class Scaling:

@@ -66,7 +66,7 @@ class Objects:
         names = self._parameter_names()
         for key in states["state"]:
             if not isinstance(key, int):
-                raise Unsaveable("optimizer", f"a state that belongs to no parameter: {key!r:.40}")
+                raise Unsaveable("optimizer", f"a state that does not belong to a parameter: {key!r:.40}")
         return {
             "model": dict(unwrapped(self.model).state_dict()),
             "optimizer": {names[index]: state for index, state in states["state"].items()},
@@ -94,7 +94,7 @@ class Objects:
         try:
             model.load_state_dict({name: _like(value, current.get(name)) for name, value in tree["model"].items()})
         except RuntimeError as error:
-            raise UsageError(f"the model is not the one that was saved: {error}") from None
+            raise UsageError(f"the model differs from the saved one: {error}") from None
         self._load_optimizer(tree)
         for part, stateful in (("scheduler", self.scheduler), ("scaler", self.scaler), ("loader", self.loader)):
             if stateful is not None:
@@ -110,14 +110,14 @@ class Objects:
     def _assert_same(self, tree: Tree) -> None:
         if tree["parameters"] != self._parameter_names():
             raise UsageError(
-                "the optimizer has other parameters, or in another order, than the one that was saved: "
+                "the optimizer's parameters, or their order, differ from the saved ones: "
                 f"{_first_difference(tree['parameters'], self._parameter_names())}"
             )
         for part, stateful in (("scheduler", self.scheduler), ("scaler", self.scaler), ("loader", self.loader)):
             if stateful is not None and tree[part] is None:
                 raise UsageError(
-                    f"the checkpoint was saved without a {part}, and it is to be resumed with one: resume without, and "
-                    "make it for what comes after"
+                    f"the checkpoint was saved without a {part}, but the resume has one: resume without it, and "
+                    "create it afterwards"
                 )
             if stateful is None and tree[part] is not None:
                 raise _gone(part)
@@ -125,8 +125,8 @@ class Objects:
             raise _gone("guard")
         if missing := sorted(self.extra.keys() - tree["extra"].keys()):
             raise UsageError(
-                f"the checkpoint was saved without {', '.join(map(repr, missing))} in extra: resume without, and put "
-                "it into extra for the saves that follow"
+                f"the checkpoint was saved without {', '.join(map(repr, missing))} in extra: resume without it, and "
+                "add it to extra for later saves"
             )
 
     def _parameters(self) -> Iterator[Tensor]:
@@ -156,15 +156,15 @@ class Objects:
 def _stateful(loader: object) -> Stateful:
     if not isinstance(loader, Stateful):
         raise UsageError(
-            f"{type(loader).__name__} cannot tell where it is in the data: hand over one with state_dict and "
-            "load_state_dict, as torchdata's StatefulDataLoader has them, or none"
+            f"{type(loader).__name__} cannot report its position in the data: pass a loader with state_dict and "
+            "load_state_dict, such as torchdata's StatefulDataLoader, or none"
         )
     return loader
 
 
 def _gone(part: str) -> UsageError:
     return UsageError(
-        f"the checkpoint was saved with a {part}, and it is to be resumed without one: hand one over, as it was saved"
+        f"the checkpoint was saved with a {part}, but the resume has none: pass one, as when it was saved"
     )
 
 
@@ -194,7 +194,7 @@ def _like(value: object, current: object) -> object:
     )
     current_layout = (tuple(mesh.mesh.shape), tuple(mesh.mesh_dim_names or ()), placements)
     if current_layout != (value.mesh_shape, value.mesh_names, value.placements):
-        raise _other_shards(value, f"is cut as {current_layout[2]} over {current_layout[0]} here")
+        raise _other_shards(value, f"is sharded as {current_layout[2]} over {current_layout[0]} here")
     local = value.local.to(current.to_local().device, copy=True)
     shape, stride = torch.Size(value.shape), value.stride
     return DTensor.from_local(local, mesh, current.placements, run_check=False, shape=shape, stride=stride)
@@ -202,13 +202,13 @@ def _like(value: object, current: object) -> object:
 
 def _other_shards(value: Sharded, current: str) -> UsageError:
     return UsageError(
-        f"a tensor was saved in shards, cut as {value.placements} over {value.mesh_shape}, and {current}: resume on as "
-        "many ranks as saved, or save with torch.distributed.checkpoint, which cuts anew"
+        f"a tensor was saved in shards, as {value.placements} over {value.mesh_shape}, but {current}: resume on the "
+        "same number of ranks, or save with torch.distributed.checkpoint, which reshards"
     )
 
 
 def _first_difference(saved: Sequence[str], current: Sequence[str]) -> str:
     for index, (first, second) in enumerate(zip(saved, current, strict=False)):
         if first != second:
-            return f"number {index} was {first}, and is {second}"
-    return f"it had {len(saved)}, and has {len(current)}"
+            return f"number {index} was {first}, and now is {second}"
+    return f"there were {len(saved)}, and now there are {len(current)}"

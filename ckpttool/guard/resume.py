@@ -159,9 +159,7 @@ def resume(
     chosen = _for_all(ranks, group, lambda: choose(ranks.count))
     if chosen is None:
         if not fresh_ok:
-            raise NothingToResumeError(
-                "there is no checkpoint to resume from; a training that begins says so: fresh_ok=True"
-            )
+            raise NothingToResumeError("there is no checkpoint to resume from; a new training passes fresh_ok=True")
         return Resumed(None)
     restored = _on_every_rank(ranks, group, lambda: _read(layout, chosen, ranks))
     if objects.guard is not None and restored.tree["guard"] is None:
@@ -196,7 +194,7 @@ def _read(layout: SaveLayout, chosen: Chosen, ranks: Ranks) -> _Shard:
     """Read this rank's file, and compare each byte with what was recorded of it before any of it is used."""
     label, rank = layout.parsed(chosen.file), Rank(ranks.own)
     if label is None:
-        raise UsageError(f"{chosen.file!r} is no file of a save that ckpttool.checkpoint_writer made")
+        raise UsageError(f"{chosen.file!r} is not a file of a save by ckpttool.checkpoint_writer")
     path, name = layout.shard(label, rank), layout.checkpoint(label)
     place = SealPlace(
         path=layout.manifest(label),
@@ -213,14 +211,14 @@ def _read(layout: SaveLayout, chosen: Chosen, ranks: Ranks) -> _Shard:
     streamed = digest.streamed()
     if seal is not None and (seal.size, seal.xxh3_128) != (streamed.size, streamed.xxh3_128):
         raise IncompleteError(
-            f"{path} is not what was written ({streamed.size} bytes with the digest {streamed.xxh3_128}, recorded "
-            f"{seal.size} with {seal.xxh3_128}): ckpttool resolve --level checksum chooses another, of which it writes "
-            "a plan with --format json that resume_training takes"
+            f"{path} differs from what was written ({streamed.size} bytes with the digest {streamed.xxh3_128}, "
+            f"recorded {seal.size} with {seal.xxh3_128}): ckpttool resolve --level checksum chooses another, and "
+            "with --format json it writes a plan for resume_training"
         )
     try:
         tree, progress = _parsed(layout, tensors_in(content, path), ranks.count)
     except (ValueError, UnreadableState) as error:
-        raise UsageError(f"{path} holds no training that ckpttool.checkpoint_writer saved: {error}") from error
+        raise UsageError(f"{path} does not contain a training saved by ckpttool.checkpoint_writer: {error}") from error
     return _Shard(checkpoint=name, path=path, tree=tree, progress=progress, is_checked=seal is not None)
 
 
@@ -247,14 +245,14 @@ def _parsed(layout: SaveLayout, tensors: dict[str, Tensor], world_size: int) -> 
         raise ParseError(f"expected {STATE_SCHEMA}, found {schema!a:.80}")
     if (saved_by := get_int(document, "world_size")) != world_size:
         raise UsageError(
-            f"it was saved on {saved_by} ranks and is to be resumed on {world_size}: a training goes on exactly on as "
-            "many as saved it"
+            f"it was saved on {saved_by} ranks and would be resumed on {world_size}: an exact resume needs the same "
+            "number of ranks"
         )
     scalars = {name: tensor.item() for name, tensor in tensors.items() if "." not in name and tensor.numel() == 1}
     progress = layout.progress(scalars)
     tree = read(document["tree"], tensors)
     if progress is None or not isinstance(tree, dict):
-        raise ParseError("it does not tell how far the training was")
+        raise ParseError("it does not contain the step of the training")
     return _own_memory(tree), progress
 
 

@@ -185,7 +185,7 @@ class _Speller:
         if type(value) not in {torch.Tensor, torch.nn.Parameter}:
             raise Unsaveable(path, _type_name(value))
         if value.layout is not torch.strided or value.is_quantized or value.is_meta:
-            raise Unsaveable(path, f"a tensor of {value.layout} on {value.device}, of which there are no plain bytes")
+            raise Unsaveable(path, f"a tensor of {value.layout} on {value.device}, which has no plain bytes")
         plain = value.detach().resolve_conj().resolve_neg()
         record: JsonObject = {"requires_grad": True} if value.requires_grad else {}
         # The strides, too: in another order in memory another kernel takes it, and the last bits differ.
@@ -273,7 +273,7 @@ def _text(value: str, path: str) -> str:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        raise Unsaveable(path.encode("ascii", "backslashreplace").decode("ascii"), "text that is no UTF-8") from None
+        raise Unsaveable(path.encode("ascii", "backslashreplace").decode("ascii"), "text that is not UTF-8") from None
     return value
 
 
@@ -397,7 +397,7 @@ class _Reader:
                 array = content.copy().view(kind).reshape(_integers(tree, "shape"))
                 return array if tag == "array" else array[()]
             case _:
-                raise UnreadableState(f"an object that begins with {tag!a:.40} is none that ckpttool writes")
+                raise UnreadableState(f"an object that begins with {tag!a:.40} is not one that ckpttool writes")
 
     def _tensor(self, tree: JsonObject) -> torch.Tensor:
         """Return a tensor; the same one wherever the same was."""
@@ -440,7 +440,7 @@ def _placement(placement: Json) -> str:
 
 def _strided(stored: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
     if len(shape) != len(stride) or not _fits(shape, stride):
-        raise ParseError("strides that no tensor is saved with")
+        raise ParseError("strides that no saved tensor can have")
     once = tuple(length if step else min(length, 1) for length, step in zip(shape, stride, strict=True))
     if tuple(stored.shape) != once:
         raise ParseError(f"expected a tensor of shape {once}, found {tuple(stored.shape)}")

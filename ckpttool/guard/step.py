@@ -51,12 +51,18 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
 _ALARMS = {
-    "decided-too-late": "call guard.clip_ or guard.decide behind scaler.unscale_: else an overflow is seen "
-    "only when the next step begins, and its gradients are gone",
-    "scaler-not-given": "hand the loss scaler over, Guard(..., scaler=scaler): it was found when it first called the "
-    "optimizer, and what overflowed before was taken for a part of that step",
-    "no-micro-batch": "put guard.micro(batch) around forward and backward: else a dropped update leaves buffers "
-    "changed, as running means are, a loss that is not finite is not seen, and nothing is kept that could be replayed",
+    "decided-too-late": (
+        "call guard.clip_ or guard.decide after scaler.unscale_: otherwise an overflow is detected only when the "
+        "next step begins, and its gradients are gone"
+    ),
+    "scaler-not-given": (
+        "pass the loss scaler, Guard(..., scaler=scaler): it was found only when it first called the optimizer, and "
+        "earlier overflows were counted as part of that step"
+    ),
+    "no-micro-batch": (
+        "put guard.micro(batch) around forward and backward: otherwise a dropped update leaves buffers such as "
+        "running means changed, a loss that is not finite is not detected, and nothing is saved for a replay"
+    ),
 }
 """What a training should do otherwise, by the alarm's name."""
 
@@ -241,7 +247,7 @@ class Guard:
         try:
             full_norm = full(norm) if isinstance(norm, Tensor) else torch.tensor(norm, device=self._updated.device)
         except (TypeError, ValueError, RuntimeError):
-            raise UsageError(f"a norm is a number or a tensor of one, not {norm!r}") from None
+            raise UsageError(f"a norm must be a number or a tensor with one element, not {norm!r}") from None
         self._clip(self._decide(full_norm), full_norm)
         return self.applied
 
@@ -485,7 +491,7 @@ class Guard:
         most = MOST_SHARE_WITH_FEATURES if is_due else MOST_SHARE
         if not self._pace.is_too_slow(own_seconds, share, most) or (self._is_slow and not is_due):
             return
-        message = f"the guard takes {share:.1%} of a step, more than {most:.0%} for a hundred steps"
+        message = f"the guard takes {share:.1%} of a step, more than {most:.0%}, for a hundred steps"
         if is_due:
             message = f"{message}: {self._features.cost_too_much(message)}"
         else:
@@ -505,7 +511,7 @@ class Guard:
         why = f"{self._spikes.in_a_row} updates in a row were dropped, so the weights are bad"
         if agreed.abnormal and self._stops_at_abnormal:
             why = "a matrix product was wrong; the event checksum-abnormal names the device"
-        stop = GuardStop(f"step {self.step}: {why}; `ckpttool resolve --around-spike last` says from where to go on")
+        stop = GuardStop(f"step {self.step}: {why}; `ckpttool resolve --around-spike last` chooses where to resume")
         if self.on_stop is None:
             raise stop
         self.on_stop(stop)
@@ -606,16 +612,16 @@ def _refuse_settings(  # noqa: PLR0913, PLR0917  of a guard
         UsageError: A setting is not valid.
     """
     if mode not in tuple(GuardMode):
-        raise UsageError(f"a guard can act or watch, not {mode!r}")
+        raise UsageError(f"a guard's mode must be 'act' or 'watch', not {mode!r}")
     if output is not None:
         path_text(output, "output")
     if policy is not None and (isinstance(policy, type) or not hasattr(policy, "begin")):
-        raise UsageError(f"a policy is an object, as RobustZPolicy() makes one, not {policy!r}")
+        raise UsageError(f"a policy must be an object such as RobustZPolicy(), not {policy!r}")
     if scaler is not None and not (hasattr(scaler, "get_scale") and hasattr(scaler, "is_enabled")):
-        raise UsageError(f"scaler is a loss scaler, as torch.amp.GradScaler() makes one, not {scaler!r}")
+        raise UsageError(f"scaler must be a loss scaler such as torch.amp.GradScaler(), not {scaler!r}")
     if capture is not None and not isinstance(capture, CaptureSettings):
-        raise UsageError(f"capture is CaptureSettings(...), or None for no captures, not {capture!r}")
+        raise UsageError(f"capture must be CaptureSettings(...), or None for no captures, not {capture!r}")
     if on_abnormal not in {"warn", "stop"}:
-        raise UsageError(f"on_abnormal can be 'warn' or 'stop', not {on_abnormal!r}")
+        raise UsageError(f"on_abnormal must be 'warn' or 'stop', not {on_abnormal!r}")
     if type(step) is not int or step < 0:
-        raise UsageError(f"step is a number of steps that were done, not {step!r}")
+        raise UsageError(f"step must be the number of completed steps, not {step!r}")

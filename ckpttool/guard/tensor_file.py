@@ -75,7 +75,7 @@ def open_tensors(path: str) -> dict[str, torch.Tensor]:
     """
     with open(path, "rb") as file:
         if not os.fstat(file.fileno()).st_size:
-            raise ValueError(f"{path} is no safetensors file")
+            raise ValueError(f"{path} is not a safetensors file")
         return tensors_in(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), path)
 
 
@@ -89,7 +89,7 @@ def tensors_in(content: mmap.mmap | memoryview, path: str) -> dict[str, torch.Te
 
     size, length = len(content), int.from_bytes(content[:8], "little")
     if not 2 <= length <= min(size - 8, _MOST_HEADER):  # noqa: PLR2004  `{}`
-        raise ValueError(f"{path} is no safetensors file")
+        raise ValueError(f"{path} is not a safetensors file")
     header = parse_strictly(bytes(content[8 : 8 + length]).decode("utf-8").rstrip(" "), data_begin=8 + length)
     wrong = [finding.message for finding in header.findings]
     if wrong or 8 + length + header.data_bytes != size:

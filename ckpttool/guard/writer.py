@@ -161,7 +161,7 @@ class CheckpointWriter:
         label = self._layout.label(self._prefix, self._run, progress)
         parts = spell(tree)
         if OWN_STATE in parts.tensors:
-            raise Unsaveable(OWN_STATE, "the name of our own state")
+            raise Unsaveable(OWN_STATE, "the name is reserved for ckpttool's own state")
         return _Save(
             name=self._layout.checkpoint(label),
             label=label,
@@ -176,7 +176,9 @@ class CheckpointWriter:
         guard = tree["guard"]
         if step is None:
             if self._objects.guard is None:
-                raise UsageError("say save(step=…), the batches of data that were consumed: there is no guard to ask")
+                raise UsageError(
+                    "pass save(step=…), the number of consumed batches: there is no guard that counts them"
+                )
             step = self._objects.guard.step
         every = self._steps_per_epoch or max(step, 1)
         epoch, rest = divmod(max(step, 1) - 1, every)

@@ -51,7 +51,7 @@ def health(
     Example: ckpttool health ./output --threshold 270
     """
     if more and (judge.logs.patterns or tree.health_file is not None):
-        raise UsageError("--log and --health-file tell of one training: give one DIR")
+        raise UsageError("--log and --health-file apply to one training: give one DIR")
 
     def ask(path: str | None) -> HealthAnswer:
         question = from_here(tree, config=config, sizes=from_weights, path=path)

@@ -134,7 +134,7 @@ def replay(
     log_question = ckpttool.LogQuestion(patterns=tuple(logs), columns=columns)
     if every is not None:
         if around_spike is None:
-            raise UsageError("--every says where checkpoints are, for --around-spike: give that too")
+            raise UsageError("--every gives the steps of checkpoints for --around-spike: give that as well")
         around_spike = replace(around_spike, every=every)
     question = policy.question(log_question, around_spike)
     tree = None if health_timeline is None else ckpttool.scan(ckpttool.TreeQuestion(path=health_timeline, sizes=True))

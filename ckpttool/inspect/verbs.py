@@ -87,8 +87,8 @@ def none_called(tensors: Sequence[str], count: int) -> UsageError:
     """Say that no tensor has any of these names."""
     patterns = " or ".join(map(repr, tensors))
     tried = any(character in tensor for tensor in tensors for character in "*?[")
-    more = "without --tensor all are shown" if tried else "a pattern such as '*norm*' finds more"
-    return UsageError(f"none of {count} tensors is called {patterns}; {more}")
+    more = "omit --tensor to show all" if tried else "a pattern such as '*norm*' finds more"
+    return UsageError(f"none of {count} tensors is named {patterns}; {more}")
 
 
 def contents_of(side: Side, *, tensors: Sequence[str], observed: Iterable[Observation]) -> Contents:
@@ -170,8 +170,8 @@ def _here(question: TreeQuestion) -> Tree:
     tree = scan(question)
     if not tree.machines.is_here:
         raise IncompleteError(
-            f"{question.path} is what machines wrote down of {tree.inventory.root}: what shards hold is not in it; "
-            "ask on the machine that has them"
+            f"{question.path} has parts, the records that machines wrote about {tree.inventory.root}, without the "
+            "shards' contents; run this on the machine that has the shards"
         )
     return tree
 
@@ -190,7 +190,7 @@ def _of_tree(path: str | None, name: str | None, layout: str | None, *, is_intac
     elif len(several) > 1:
         names = ", ".join(f"{checkpoint.prefix}-{checkpoint.name}" for checkpoint in several)
         title = name or path or tree.inventory.root
-        raise UsageError(f"{title} means several checkpoints ({names}): give the file of one of its shards")
+        raise UsageError(f"{title} matches several checkpoints ({names}): give the file of one of its shards")
     return Side(tree, several[0], None)
 
 

@@ -89,7 +89,7 @@ def _alike(a: str, b: str, ours: Side, theirs: Side) -> tuple[Side, Side]:
         len(side.checkpoint.shards) for side in (ours, theirs)
     ) > 1:
         file, folder = (a, b) if ours.file is not None else (b, a)
-        raise UsageError(f"{file} is one file, and {folder} a checkpoint of several: give two of a kind")
+        raise UsageError(f"{file} is one file, and {folder} a checkpoint of several: give two files or two checkpoints")
     if ours.file is None and theirs.file is None:
         return ours, theirs
     return _without_rank(ours), _without_rank(theirs)

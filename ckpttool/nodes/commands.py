@@ -151,7 +151,7 @@ def part(
             raise typer.Exit(_of_nodes(question, fmt))
         written = ckpttool.part(question)
     if written is None:
-        output.looking_at(None, quiet=quiet, more="this process only keeps others together: nothing to look at")
+        output.looking_at(None, quiet=quiet, more="this process only coordinates others: it reads nothing")
     else:
         output.looking_at(written.resolved_from, quiet=quiet)
         show(written, fmt)
@@ -173,7 +173,7 @@ def _ranks(which: WhichOptions) -> tuple[Rank, ...] | None:
     if which.ranks is None:
         return None
     if which.devices_per_node is not None:
-        raise UsageError("--ranks and --devices-per-node both say which ranks will start here: give one")
+        raise UsageError("--ranks and --devices-per-node both give the ranks that will start here: give only one")
     ranks: set[int] = set()
     for run in which.ranks.split(","):
         first, dash, last = run.partition("-")
@@ -182,7 +182,7 @@ def _ranks(which: WhichOptions) -> tuple[Rank, ...] | None:
             raise UsageError(f"--ranks takes A-B or numbers, such as 0-7 or 0,2,4, not {which.ranks!r}")
         ranks.update(range(int(numbers[0]), int(numbers[1]) + 1))
     if not ranks:
-        raise UsageError(f"--ranks {which.ranks} names none")
+        raise UsageError(f"--ranks {which.ranks} has no rank")
     return tuple(Rank(rank) for rank in sorted(ranks))
 
 

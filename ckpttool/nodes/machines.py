@@ -61,8 +61,10 @@ class MachinesOfParts:
         """
         if len(self.merge.places) == 1:
             return self.merge.places[0]
-        where = " and ".join(self.merge.places[:2]) or f"{root}, wherever they stood"
-        raise UsageError(f"the machines have the tree at {where}: one config names one folder, so give --root /PATH")
+        where = " and ".join(self.merge.places[:2]) or f"{root}, relative to an unknown folder"
+        raise UsageError(
+            f"the machines have the tree at {where}, but a config can have only one folder: give --root /PATH"
+        )
 
     def report(self, path: str) -> ShardReport | None:
         """Return what was seen of a shard; of several looks the hardest, and of equal ones the worst."""
@@ -206,10 +208,10 @@ class MachinesOfParts:
         hosts_with = {seats[at].host for shard in save.shards for at in self.merge.holders.get(shard.path, ())}
         return note(
             NodesCode.HALF_GONE,
-            f"{_named(hosts_without)} moved its files to the trash, and {_named(hosts_with)} did not: what is "
-            "left counts for nothing",
+            f"{_named(hosts_without)} moved its files to the trash, and {_named(hosts_with)} did not: the remaining "
+            "files are ignored",
             path=save.name,
-            remedy=f"ckpttool trash restore {save.name} where it went; or remove what is left",
+            remedy=f"ckpttool trash restore {save.name} on the machine that moved them; or remove the remaining files",
         )
 
     def _forget(self, paths: Iterable[str]) -> None:
@@ -288,10 +290,12 @@ class RecordedEngine:
 def _unseen(path: str) -> Finding:
     return unknown(
         NodesCode.NOT_LOOKED_AT,
-        "is listed, and nobody looked at it where it lies: unknown, not damaged",
+        "is listed, but was not checked on the machine that has it: unknown, not damaged",
         path=path,
-        remedy="run ckpttool part again on its machine; where its save's own records lie on another one, nothing "
-        "there tells that it belongs to a save: put them on one disk",
+        remedy=(
+            "run ckpttool part again on its machine; if the save's own records are on another machine, put them on "
+            "one disk, because without them nothing shows that the file belongs to a save"
+        ),
     )
 
 
@@ -300,7 +304,7 @@ def _compared(task: CheckTask, report: ShardReport) -> ShardReport:
     if report.level < task.level:
         finding = unknown(
             NodesCode.NOT_LOOKED_AT,
-            f"was looked at where it lies by its {report.level.word} alone: unknown, not damaged",
+            f"was checked on its machine only by {report.level.word}: unknown, not damaged",
             path=task.path,
             expected=task.level.word,
             actual=report.level.word,
@@ -315,9 +319,10 @@ def _compared(task: CheckTask, report: ShardReport) -> ShardReport:
             return report
     finding = unknown(
         NodesCode.NOT_LOOKED_AT,
-        "was read where no record of its checksum lies, and the record where it does not: not compared",
+        "was read on a machine without the record of its checksum, and the record is on a machine without the file: "
+        "not compared",
         path=task.path,
-        remedy="put the record on its machine, too, and run ckpttool part there again",
+        remedy="copy the record to its machine as well, and run ckpttool part there again",
     )
     return replace(report, findings=(*report.findings, finding))
 
@@ -336,10 +341,10 @@ def _compared_with(seal: ShardSeal, report: ShardReport, digest: str) -> ShardRe
         return replace(report, checksum_matched=True, findings=findings)
     finding = damage(
         Code.CHECKSUM_MISMATCH,
-        f"its bytes are not what another machine's manifest recorded on {seal.first_seen}",
+        f"its bytes differ from the manifest that another machine recorded on {seal.first_seen}",
         path=report.path,
         expected=seal.xxh3_128,
         actual=digest,
-        remedy="resume from another checkpoint, or copy this shard again from where it was whole",
+        remedy="resume from another checkpoint, or copy this shard again from an intact copy",
     )
     return replace(report, findings=(*report.findings, finding))

@@ -77,8 +77,8 @@ def _common_root(views: Sequence[PartView], source: str) -> str:
     if len(roots) > 1:
         named = " and ".join(f"{hosts[folder]} at {folder}" if folder in hosts else folder for folder in roots[:2])
         raise UsageError(
-            f"{source}: the parts are of different folders ({named}): let ckpttool part look at the tree's own folder "
-            "on every machine; where these are one tree by several names, give --root PATH"
+            f"{source}: the parts are of different folders ({named}): run ckpttool part on the tree's own folder on "
+            "every machine; if these are one tree under several names, give --root PATH"
         )
     return roots[0]
 
@@ -86,7 +86,7 @@ def _common_root(views: Sequence[PartView], source: str) -> str:
 def _common_total(views: Sequence[PartView], source: str) -> int:
     totals = sorted({view.seat.of for view in views})
     if len(totals) > 1:
-        raise UsageError(f"{source}: some parts are of {totals[0]}, others of {totals[1]}: give those of one run")
+        raise UsageError(f"{source}: some parts are of {totals[0]}, others of {totals[1]}: give the parts of one run")
     return totals[0]
 
 

@@ -141,10 +141,10 @@ class Merge:
         named = {number: str(number) for number in numbers[:_MOST_NAMED]}
         for seat in self.left_out:
             if seat.of == self.of and seat.number in named:
-                named[seat.number] = f"{seat.number} ({seat.host} in an older look)"
+                named[seat.number] = f"{seat.number} ({seat.host} in an older part)"
         more = f" and {len(numbers) - _MOST_NAMED} more" if len(numbers) > _MOST_NAMED else ""
         verb = "is" if len(numbers) == 1 else "are"
-        reasons = [f"of {counted(self.of, 'part')} {', '.join(named.values())}{more} {verb} not here"]
+        reasons = [f"of {counted(self.of, 'part')} {', '.join(named.values())}{more} {verb} missing"]
         if self.missing:
             reasons += [f"{name} {why}" for name, why in self.unread[:_MOST_TORN]]
         blind = sorted(self.blind.items())[:_MOST_NAMED]

@@ -36,7 +36,7 @@ def process_of_part(text: str) -> Process | None:
         process = process_of(os.environ, count=None if match[2] is None else int(match[2]))
         if process is not None and process.count > MOST_PARTS:
             raise UsageError(
-                f"{process.launcher} started {process.count} processes, and {MOST_PARTS} parts are the most"
+                f"{process.launcher} started {process.count} processes, but at most {MOST_PARTS} parts are possible"
             )
         return process
     return Process(
@@ -82,7 +82,8 @@ def place_of(out: str, root: str, run: str, number: int, of: int) -> str:
     """
     if out == STREAM:
         raise UsageError(
-            "--out -: a part is a file: name a folder that all machines see, or one file a machine, and collect them"
+            "--out -: a part is a file: name a folder that all machines share, or one file per machine, and collect "
+            "the files"
         )
     is_meant_for_all = of > 1 and not os.path.lexists(out) and not out.endswith(PART_SUFFIX)
     is_named_folder = out.endswith("/") or os.path.isdir(out) or is_meant_for_all
@@ -91,7 +92,7 @@ def place_of(out: str, root: str, run: str, number: int, of: int) -> str:
         place = os.path.join(out, f"{run or NO_RUN}.{number:05}-of-{of:05}{PART_SUFFIX}")
     real, tree = os.path.realpath(place), os.path.realpath(root)
     if os.path.isdir(tree) and real.startswith(f"{tree.rstrip('/')}/"):
-        raise UsageError(f"--out {out} lies in the checkpoint tree, in which nothing is changed")
+        raise UsageError(f"--out {out} is in the checkpoint tree, which is never changed")
     if is_named_folder:
         from ckpttool.core.write.files import ensure_folder
 
@@ -99,7 +100,7 @@ def place_of(out: str, root: str, run: str, number: int, of: int) -> str:
     elif not os.path.isdir(os.path.dirname(place) or "."):
         raise UsageError(f"--out {out}: there is no folder {os.path.dirname(place)!r}")
     if os.path.lexists(place) and not is_part(place):
-        raise UsageError(f"--out {out}: {place} is there, and is no part that ckpttool wrote; name another")
+        raise UsageError(f"--out {out}: {place} exists and is not a part that ckpttool wrote; name another file")
     return place
 
 
@@ -122,6 +123,6 @@ def assert_own(place: str, seat: Seat, *, keeps: bool = False) -> None:
         return
     if owner.run == seat.run and owner.ended_ns > seat.began_ns - BREAK_NS:
         raise UsageError(
-            f"--out: {place} is {owner.name}, and this is {seat.name}: name a folder, and end it with /, in which each "
-            "part has a name of its own"
+            f"--out: {place} is {owner.name}, and this is {seat.name}: name a folder, with a / at the end, so that "
+            "each part has its own name"
         )

@@ -129,7 +129,10 @@ def read_parts(data: bytes, *, name: str) -> Iterator[tuple[str, PartView | str]
     begins = [match.start() for match in re.finditer(rb"^" + re.escape(_BEGIN_OF_ANY_VERSION), data, re.MULTILINE)]
     if not begins or data[: begins[0]].strip():
         is_compressed = data.startswith(b"\x1f\x8b")
-        yield name, "is compressed: gunzip it first" if is_compressed else "begins with no part's first line"
+        yield (
+            name,
+            "is compressed: gunzip it first" if is_compressed else "does not start with the first line of a part",
+        )
     for number, (begin, end) in enumerate(zip(begins, [*begins, len(data)][1:], strict=True), 1):
         called = name if len(begins) == 1 else f"{name}: part {number} in it"
         try:
@@ -137,7 +140,7 @@ def read_parts(data: bytes, *, name: str) -> Iterator[tuple[str, PartView | str]
         except ParseError as error:
             yield called, str(error)
         except _WRONG as error:
-            yield called, f"is spelled otherwise ({error})"
+            yield called, f"is encoded differently ({error})"
 
 
 def is_part(path: str) -> bool:
@@ -165,21 +168,21 @@ def _head(path: str, length: int) -> bytes:
 
 def _part(data: bytes) -> PartView:
     if len(data) > MOST_PART_BYTES:
-        raise ParseError(f"has {len(data)} bytes; no part has more than {MOST_PART_BYTES}")
+        raise ParseError(f"has {len(data)} bytes; a part has at most {MOST_PART_BYTES}")
     if not data.startswith(_BEGIN):
-        raise ParseError(f"is no {SCHEMA}: another version of ckpttool wrote it")
+        raise ParseError(f"is not {SCHEMA}: another version of ckpttool wrote it")
     if data.endswith(b"\r\n"):
-        raise ParseError("has other line ends than were written: copy it as it is, not as text")
+        raise ParseError("has other line endings than were written: copy it as binary, not as text")
     lines = data.rstrip(b"\n").split(b"\n")
     end = _END.fullmatch(lines[-1])
     if end is None or int(end[1]) != len(lines) or not data.endswith(b"\n"):
-        raise ParseError("is torn: its last lines are not there")
+        raise ParseError("is truncated: its last lines are missing")
     before = data[: len(data.rstrip(b"\n")) - len(lines[-1])]
     if _hash(before) != end[2].decode("ascii"):
-        raise ParseError("is not what was written: its hash is another")
+        raise ParseError("was changed after it was written: its hash differs")
     head = _object(lines[0], "line 1")
     if get_int(head, "lines", where="line 1") != len(lines):
-        raise ParseError("has not as many lines as its first one says")
+        raise ParseError("does not have as many lines as its first line says")
     seat = _decode_seat(head)
     record = _object(lines[1], "line 2")
     of_saves = lines[2:-1]
@@ -349,7 +352,7 @@ def _decode_answers(record: JsonObject, line_count: int) -> tuple[Answers, dict[
         name, line = as_list(value)
         line_of[decode_path(name)] = as_int(line)
     if any(line >= line_count for line in line_of.values()):
-        raise ParseError("names a line that is not there")
+        raise ParseError("names a line that does not exist")
     _decode_contents(record, answers)
     for value in as_list(record.get("divided", [])):
         name, names = as_list(value)
@@ -357,7 +360,7 @@ def _decode_answers(record: JsonObject, line_count: int) -> tuple[Answers, dict[
     for value in get_list(record, "failures"):
         request, name, kind, number = as_list(value)
         if request not in _REQUESTS or kind not in FAILURES or as_int(number) > _LAST_ERRNO:
-            raise ParseError("names an error that is none", key="failures")
+            raise ParseError("names an unknown error", key="failures")
         answers.failures[as_str(request), decode_path(name)] = as_str(kind), as_int(number)
     return answers, line_of
 
@@ -379,7 +382,7 @@ def _decode_contents(record: JsonObject, answers: Answers) -> None:
 def _decode_entry(folder: str, columns: list[Json], answers: Answers, line_of: dict[str, int]) -> Entry:
     name, kind = decode_text(columns[0]), columns[1]
     if name in {"", ".", ".."} or "/" in name or "\0" in name:
-        raise ParseError(f"holds {name!r}, which is no file's name")
+        raise ParseError(f"has {name!r}, which is not a file name")
     if isinstance(kind, str):
         return Entry(name, _KINDS[kind])
     path = f"{folder}/{name}" if folder else name
@@ -601,7 +604,7 @@ def decode_path(value: Json) -> str:
     """
     path = decode_text(value)
     if path.startswith("/") or "\0" in path or ".." in path.split("/")[1:]:
-        raise ParseError(f"names {path!r}, which lies in no tree")
+        raise ParseError(f"names {path!r}, which is not in a tree")
     return path
 
 
@@ -622,7 +625,7 @@ def _decode_stamp(columns: Sequence[Json]) -> FileStamp:
         elif isinstance(part, (int, str)):
             parts.append(part)
         else:
-            raise ParseError("holds a stamp that is none")
+            raise ParseError("has an invalid stamp")
     return FileStamp(
         size=ByteCount(as_int(size)),
         token=tuple(parts),
@@ -651,12 +654,12 @@ class _Unpacker:
         length = as_int(size)
         self._bytes_left -= length
         if self._bytes_left < 0:
-            raise ParseError(f"holds more than {_MOST_CONTENT} bytes of records")
+            raise ParseError(f"has more than {_MOST_CONTENT} bytes of records")
         try:
             unpacker = zlib.decompressobj()
             content = unpacker.decompress(b64decode(as_str(packed), validate=True), length + 1)
         except (Base64Error, zlib.error) as error:
-            raise ParseError(f"holds a record that cannot be unpacked ({error})") from None
+            raise ParseError(f"has a record that cannot be unpacked ({error})") from None
         if len(content) != length or unpacker.unconsumed_tail:
-            raise ParseError("holds a record of another length than it says")
+            raise ParseError("has a record whose length differs from the stated length")
         return content

@@ -222,7 +222,7 @@ def _inside(folder: str, path: str) -> str:
 
 def not_recorded(path: str) -> OSError:
     """Return the error for what was not read on its machine."""
-    return OSError(errno.ENODATA, "nobody looked at it where it lies", path)
+    return OSError(errno.ENODATA, "it was not checked on its machine", path)
 
 
 def _absent(path: str) -> OSError:
@@ -236,8 +236,8 @@ class RecordsDifferError(OSError):
 _ERRORS: dict[str, tuple[type[OSError], str]] = {
     LostLinkError.__name__: (LostLinkError, "a link that leads nowhere"),
     NotRegularError.__name__: (NotRegularError, "not a regular file"),
-    OverLimitError.__name__: (OverLimitError, "more bytes than such a file has"),
-    RecordsDifferError.__name__: (RecordsDifferError, "machines have different ones"),
+    OverLimitError.__name__: (OverLimitError, "more bytes than such a file can have"),
+    RecordsDifferError.__name__: (RecordsDifferError, "the machines have different records"),
 }
 """The errors that keep their class, and the words for them; any other is an `OSError` with its number."""
 
@@ -293,7 +293,7 @@ def opened(root: str) -> Storage:
     begin, _, path = root.partition("!")
     open_inner = _OPENED.get(f"{begin}!")
     if open_inner is None:
-        raise UsageError(f"{root}: nobody knows what that is; give the folder that holds the parts, as it is")
+        raise UsageError(f"{root}: its meaning is unknown; give the folder with the parts as it is")
     return open_inner(root, path)
 
 

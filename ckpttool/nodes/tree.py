@@ -49,14 +49,14 @@ def read_views(path: str) -> Iterator[tuple[str, PartView | str]]:
         files = (entry.name for entry in open_storage(folder).entries("") if entry.kind is not Kind.FOLDER)
         names = sorted(name for name in files if name.endswith(PART_SUFFIX))
     if len(names) > MOST_PARTS:
-        raise UnsafeError(f"{path} holds {len(names)} parts, and {MOST_PARTS} are the most")
+        raise UnsafeError(f"{path} has {len(names)} parts; at most {MOST_PARTS} are allowed")
     storage, bytes_left = open_storage(folder or "."), int(MOST_PARTS_BYTES)
     for name in names:
         try:
             data = storage.small_file(name, limit=bytes_left)
         except OverLimitError:
             raise UnsafeError(
-                f"{path} holds more than {MOST_PARTS_BYTES} bytes of parts: give fewer of them at once"
+                f"{path} has more than {MOST_PARTS_BYTES} bytes of parts: give fewer parts at once"
             ) from None
         except OSError as error:
             yield name, f"cannot be read: {error.strerror or error}"
@@ -68,10 +68,10 @@ def read_views(path: str) -> Iterator[tuple[str, PartView | str]]:
 @cache  # it can be read but once, and several questions may be asked of one tree
 def _standard_input() -> bytes:
     if sys.stdin is None:
-        raise IncompleteError("standard input is closed: no part came through it")
+        raise IncompleteError("standard input is closed: no part could be read from it")
     data = sys.stdin.buffer.read(MOST_PARTS_BYTES + 1)
     if len(data) > MOST_PARTS_BYTES:
-        raise UnsafeError(f"standard input holds more than {MOST_PARTS_BYTES} bytes: give fewer parts at once")
+        raise UnsafeError(f"standard input has more than {MOST_PARTS_BYTES} bytes: give fewer parts at once")
     return data
 
 
@@ -101,9 +101,9 @@ def locate_parts(path: str, *, layout: str | None, config: RunConfig | None, roo
     except OSError as error:
         raise IncompleteError(f"{merged.root} cannot be read there: {error.strerror or error}") from None
     if not layouts:
-        message = f"{path}: no machine that looked has checkpoints that ckpttool knows in {merged.root}"
+        message = f"{path}: no machine has checkpoints that ckpttool knows in {merged.root}"
         if merged.missing or merged.blind:
-            raise IncompleteError(f"{message}; but not all have answered: {merged.lacking}")
+            raise IncompleteError(f"{message}; but parts are missing: {merged.lacking}")
         raise UnknownLayoutError(message)
     return Located(
         storage=storage,
@@ -126,7 +126,7 @@ def _machines_of(path: str, root: str | None) -> MachinesOfParts:
             unread.append((name, view))
     if not views:
         named = "; ".join(f"{name}: {why}" for name, why in unread[:3])
-        raise IncompleteError(f"{path} holds no part that can be read ({named or 'it is empty'})")
+        raise IncompleteError(f"{path} has no readable part ({named or 'it is empty'})")
     return merge(views, source=path, unread=unread, root=root)
 
 

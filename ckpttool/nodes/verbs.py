@@ -111,7 +111,9 @@ def parts_of_nodes(question: PartQuestion) -> Iterator[PartWritten | IncompleteE
     if cluster is None:
         raise UsageError("no cluster was joined: call this inside `with on_ray(ADDRESS)`")
     if question.ranks is not None or question.devices_per_node is not None or question.part != "auto":
-        raise UsageError("--engine ray numbers the nodes as it likes: --part, --ranks, --devices-per-node say nothing")
+        raise UsageError(
+            "--engine ray numbers the nodes in any order: --part, --ranks and --devices-per-node have no meaning"
+        )
     tree = replace(question.tree, path=str(Path(question.tree.path or DEFAULT_DIR).absolute()), environment=None)
     if question.run is None:
         question = replace(question, run=time.strftime("ray-%Y%m%dT%H%M%SZ", time.gmtime()))
@@ -120,14 +122,12 @@ def parts_of_nodes(question: PartQuestion) -> Iterator[PartWritten | IncompleteE
     of = len(nodes) + len(dead)
     places = [place_of(question.out, tree.path or "", run, number, of) for number in range(1, of + 1)]
     if len(set(places)) < of:
-        raise UsageError(f"--out {question.out}: each of {of} nodes has a part: name a folder, and end it with /")
+        raise UsageError(f"--out {question.out}: each of {of} nodes has a part: name a folder, with a / at the end")
     calls = [(node, (__version__, requested, number, of)) for number, (node, _) in enumerate(nodes, 1)]
     answers = zip(cluster.on_nodes(part_on_node, calls), (host for _, host in nodes), strict=True)
     for at, (answer, host) in enumerate(chain(answers, (("it is dead", host) for host in dead))):
         if isinstance(answer, str):
-            yield IncompleteError(
-                f"part {at + 1} of {of}: the node {host} was lost ({answer}); what it has, nobody knows"
-            )
+            yield IncompleteError(f"part {at + 1} of {of}: the node {host} was lost ({answer}); its files are unknown")
             continue
         own_version, version, made = answer
         assert_same(own_version, version)
@@ -250,15 +250,17 @@ def _located(question: PartQuestion) -> tuple[Located | None, str]:
     tree = question.tree
     path = shortest(DEFAULT_DIR if tree.path is None else tree.path)
     if not is_local(path):
-        raise UsageError(f"{path} is seen from everywhere alike: one process can look at it, and needs no parts")
+        raise UsageError(f"{path} is visible from every machine: one process can check it, without parts")
     if path == STREAM:
-        raise UsageError("DIR: a part is what this machine sees of a folder: name that")
+        raise UsageError("DIR: a part records one folder as this machine sees it: name that folder")
     try:
         located = locate(tree.path, layout=tree.layout)
     except (UnknownLayoutError, IncompleteError):
         return None, next(places_below(path), path)
     if located.machines is not None:
-        raise UsageError(f"{path} holds parts that were written already: name the folder of checkpoints here")
+        raise UsageError(
+            f"{path} contains parts that are already written: name the folder of checkpoints on this machine"
+        )
     return replace(located, focus=None), located.storage.root
 
 
@@ -275,7 +277,7 @@ def _divided(split: Split, process: Process, *, shared: bool) -> tuple[int, int]
     elif process.local_index is not None and process.local_count is not None:
         index, count = process.local_index, process.local_count
     elif split is Split.NODE:
-        raise UsageError("--split node: nothing tells how many processes of this machine look; say all or none")
+        raise UsageError("--split node: the number of ckpttool processes on this machine is unknown; use all or none")
     else:
         return None
     return None if count == 1 else (index, count)
@@ -324,7 +326,7 @@ def _claims(question: PartQuestion, process: Process) -> tuple[Rank, ...] | None
     if node is None:
         # By hand each is one machine; Open MPI tells how many processes a machine has, not which machine it is.
         if process.local_count not in {None, 1}:
-            raise UsageError("--devices-per-node: nothing tells which machine this is; say --ranks A-B")
+            raise UsageError("--devices-per-node: the number of this machine is unknown; give --ranks A-B")
         node = process.index
     first = node * question.devices_per_node
     return tuple(Rank(rank) for rank in range(first, first + question.devices_per_node))
@@ -337,6 +339,7 @@ def _encoded(seat: Seat, view: NodeView) -> bytes:
     data = encode_part(seat, view.answers, sorted(saves.items()), version=__version__, damaged=view.damaged)
     if len(data) > MOST_PART_BYTES:
         raise UnsafeError(
-            f"the part has {len(data)} bytes, and {MOST_PART_BYTES} are the most: let more processes share it"
+            f"the part has {len(data)} bytes; at most {MOST_PART_BYTES} are allowed: divide the files among more "
+            "processes"
         )
     return data

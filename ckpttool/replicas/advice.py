@@ -151,17 +151,17 @@ def heal_advice(
         is_proven: Whether all of it was looked at and has proven copies; else some rank's files were like the others'.
     """
     command = f"ckpttool heal {quote(root)} --checkpoint {quote(checkpoint.name)}"
-    gain = f"make {checkpoint.name} whole"
+    gain = f"make {checkpoint.name} intact"
     if isinstance(point, ResumePoint):
         saved = None if checkpoint.step is None else checkpoint.step - point.step
         if saved is not None and saved <= 0:
             return None
-        gain = "save what was done since" if saved is None else f"save {counted(saved, 'step')}"
+        gain = "save the steps since then" if saved is None else f"save {counted(saved, 'step')}"
     if is_proven:
-        message = f"{command} would {gain}: other ranks hold proven copies of all that is missing or damaged"
+        message = f"{command} would {gain}: other ranks have proven copies of all missing or damaged files"
     else:
-        message = f"what is missing or damaged may lie on other ranks as well, and to heal it would {gain}"
-    remedy = f"{command} --apply" if is_proven else f"run {command} to see"
+        message = f"other ranks may have copies of the missing or damaged files, and healing would {gain}"
+    remedy = f"{command} --apply" if is_proven else f"check with {command}"
     return note(Code.CAN_BE_HEALED, message, path=checkpoint.name, remedy=remedy)
 
 

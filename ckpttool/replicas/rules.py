@@ -33,8 +33,8 @@ from ckpttool.replicas.model import (
 MISSING = frozenset({Code.RANK_MISSING, Code.SHARD_MISSING})
 
 _TO_PROVE = (
-    "two other whole checkpoints on which all tensors of both ranks are equal, at least one of them of the same run, "
-    "or a record of the layout beside the checkpoints, would prove it"
+    "a copy is proven by two other intact checkpoints in which all tensors of both ranks are equal, at least one of "
+    "them of the same run, or by a record of the layout beside the checkpoints"
 )
 
 _MIN_SAMPLES = 2
@@ -122,7 +122,7 @@ def _healing(target: Target, evidence: Evidence, order: HealOrder) -> ShardHeali
     }
     ranks = [rank for rank, _ in candidates]
     if order.donor is not None and order.donor not in ranks:
-        remedy = f"leave --from out, or take one that has: {on_ranks(ranks)}" if ranks else _TO_PROVE
+        remedy = f"omit --from, or use a rank that has one: {on_ranks(ranks)}" if ranks else _TO_PROVE
         return _refused(target, f"rank {order.donor} has no such shard", remedy)
     proofs: dict[Place, CopyProof] = {}
     reasons: dict[Rank, str] = {}
@@ -135,7 +135,7 @@ def _healing(target: Target, evidence: Evidence, order: HealOrder) -> ShardHeali
     if not proofs:
         return _refused(target, _in_short([*reasons.values()]), _TO_PROVE)
     if order.donor in reasons:
-        remedy = f"leave --from out, or name one that is proven: {on_ranks([rank for rank, _ in proofs])}"
+        remedy = f"omit --from, or use a proven rank: {on_ranks([rank for rank, _ in proofs])}"
         return _refused(target, reasons[order.donor], remedy)
     return _healing_by_copies(target, proofs, evidence, order)
 
@@ -146,10 +146,12 @@ def _healing_by_copies(
     copies = {place: evidence.undamaged[place] for place in proofs}
     intact = _intact_copies(target, copies, evidence)
     if isinstance(intact, str):
-        return _refused(target, intact, "a checksum of one of them from before, or more copies, would tell")
+        return _refused(target, intact, "an earlier checksum of one of them, or more copies, would show which is right")
     donors = [place for place in intact if order.donor in {None, place[0]}]
     if not donors:
-        return _refused(target, f"rank {order.donor} differs from the other copies", "take another donor, or none")
+        return _refused(
+            target, f"rank {order.donor} differs from the other copies", "use another donor, or omit --from"
+        )
     chosen = min(donors, key=lambda place: (not copies[place].checksum_matched, place))
     agrees = next((place[0] for place in intact if are_two_files(copies[place], copies[chosen])), None)
     donor = _donor(chosen[0], copies[chosen], proofs[chosen], agrees)
@@ -159,12 +161,12 @@ def _healing_by_copies(
 def _proof_of_candidate(target: Target, place: Place, report: ShardReport, evidence: Evidence) -> CopyProof | str:
     """Return the proof that another rank's shard is a copy of the target, or say why there is none."""
     if not is_sound(report):
-        return f"rank {place[0]} is doubted itself: {max(report.findings, key=lambda each: each.severity).message}"
+        return f"rank {place[0]} is suspect itself: {max(report.findings, key=lambda each: each.severity).message}"
     if evidence.digests_of(report) is not None:
         return evidence.proof(target.place, place, report)
     if evidence.tensor is not None:
-        return f"rank {place[0]} tells nothing: it has no tensor {evidence.tensor}"
-    return f"rank {place[0]} tells nothing: its tensors could not all be read"
+        return f"rank {place[0]} cannot be compared: it has no tensor {evidence.tensor}"
+    return f"rank {place[0]} cannot be compared: not all of its tensors could be read"
 
 
 def _donor(rank: Rank, report: ShardReport, proof: CopyProof, agrees: Rank | None) -> Donor:
@@ -204,7 +206,7 @@ def _intact_copies(target: Target, copies: Mapping[Place, ShardReport], evidence
     if len(verified) == 1:
         intact = tuple(place for place in verified[0] if place in copies)
         ranks = sorted(rank for rank, _ in every)
-        return intact or f"{on_ranks(ranks)} differ, and a checksum matches only where the file is suspected itself"
+        return intact or f"{on_ranks(ranks)} differ, and a checksum matches only for a file that is suspect itself"
     largest, *others = groups
     intact = tuple(place for place in largest if place in copies)
     if not others:
@@ -214,9 +216,9 @@ def _intact_copies(target: Target, copies: Mapping[Place, ShardReport], evidence
     enough = MIN_COPIES - 1 if ever == MIN_COPIES else MIN_COPIES
     if verified or files[0] < enough or 2 * files[0] <= ever or not intact:
         ranks = sorted(rank for rank, _ in every)
-        return f"{on_ranks(ranks)} hold the same slices and differ: which of them is right, nothing tells"
+        return f"{on_ranks(ranks)} have the same slices but differ: nothing shows which of them is right"
     if any(evidence.is_older_than(intact[0], every[group[0]]) for group in others):
-        return f"{on_ranks([rank for rank, _ in intact])} agree, but hold an older step's tensors"
+        return f"{on_ranks([rank for rank, _ in intact])} agree, but have the tensors of an older step"
     return intact
 
 
@@ -243,8 +245,8 @@ def contradicted(shard: ShardHealing, tensor: str) -> ShardHealing:
         tensor: A tensor in which they differ.
     """
     rank = None if shard.donor is None else shard.donor.rank
-    why = f"the data of this file and of rank {rank}'s differ in {tensor}: which of them is right, nothing tells"
-    return _refused(shard.target, why, "a checksum of one of them from before, or a third copy, would tell")
+    why = f"the data of this file and of rank {rank}'s file differ in {tensor}: nothing shows which is right"
+    return _refused(shard.target, why, "an earlier checksum of one of them, or a third copy, would show which is right")
 
 
 def _refused(target: Target, why: str, remedy: str) -> ShardHealing:
@@ -464,7 +466,7 @@ class Evidence:
         for name in sorted(slices) if self.tensor is None else tensors:
             numbers = slices.get(name, {})
             if numbers.get(target[0]) != numbers.get(donor[0]):
-                return f"rank {donor[0]} holds another slice of {name} by {self._recorded.source}"
+                return f"rank {donor[0]} has another slice of {name} according to {self._recorded.source}"
         uncovered = {name for name in tensors if not {target[0], donor[0]} <= slices.get(name, {}).keys()}
         if not self._recorded.is_of_save:
             check = self._record_check(donor[1], schema, slices)
@@ -554,7 +556,9 @@ class Evidence:
         for name, digest in current.items():
             values = {past.digests[name] for _, past in samples}
             if len(values) == 1 and digest not in values:  # that it was equal proves nothing
-                return f"{name} did not change where rank {donor[0]} was equal, and has changed since"
+                return (
+                    f"{name} was the same in every checkpoint in which rank {donor[0]} was equal, and has changed since"
+                )
         return CopyProof(Proof.LEARNED, witnesses=tuple(saved.name for saved, _ in samples))
 
     def _past(self, saved: SavedShards, place: Place) -> _Past | None:
@@ -607,11 +611,11 @@ class Evidence:
 
 def _difference(ours: _Past, theirs: _Past) -> str:
     if ours.digests.keys() != theirs.digests.keys():
-        return "held other tensors"
+        return "had other tensors"
     for name, digest in ours.digests.items():
         if digest != theirs.digests[name]:
             return f"differed in {name}"
-    return "held tensors of other shapes"
+    return "had tensors of other shapes"
 
 
 def _dots(name: str) -> Iterator[int]:

@@ -167,7 +167,7 @@ class Rebuilding:
             same = all(ours.by_name[name] == theirs.by_name.get(name) for name in names)
             same = same and report.schema_hash == given.schema_hash
         if not same:
-            raise IncompleteError(f"{shard.target.path} as rebuilt is not what the donor holds; nothing was changed")
+            raise IncompleteError(f"{shard.target.path} as rebuilt differs from the donor; nothing was changed")
         return report
 
     def _lay_manifest(self, seals: Iterable[ShardSeal]) -> None:
@@ -186,7 +186,7 @@ class Rebuilding:
             if before is not None and before.same_content(seal):
                 new[path] = replace(seal, first_seen=before.first_seen)
             elif before is not None and before.format is FormatName.MINDSPORE_CKPT:
-                raise IncompleteError(f"{path} as rebuilt is not what was sealed; nothing was changed")
+                raise IncompleteError(f"{path} as rebuilt differs from its seal; nothing was changed")
         both = {**sealed, **new}
         manifest = Manifest(
             layout=place.layout,
@@ -226,9 +226,9 @@ def _one_tensor(storage: Storage, shard: ShardHealing, donor: Donor, entries: tu
     theirs = next((entry for entry in entries if entry.name == name), None)
     ours = target_entries.get(name)
     if ours is None or theirs is None or (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
-        raise IncompleteError(f"{shard.target.path} has no such tensor {name!r} as the donor has; nothing was changed")
+        raise IncompleteError(f"{shard.target.path} has no tensor {name!r} like the donor's; nothing was changed")
     if [end - begin for begin, end in ours.spans] != [end - begin for begin, end in theirs.spans]:
-        raise IncompleteError(f"{name!r} lies in other pieces in {donor.path}; replace the whole file")
+        raise IncompleteError(f"{name!r} has other pieces in {donor.path}; replace the whole file")
     pieces: list[Piece] = []
     at = 0
     for (begin, end), (first, last) in zip(ours.spans, theirs.spans, strict=True):

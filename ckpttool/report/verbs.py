@@ -81,7 +81,7 @@ def survey(
         question = ReportQuestion(tree=tree_question(question))
     logs = question.choice.logs or EvidenceQuestion()
     if STDIN in logs.logs.patterns:
-        raise UsageError("--log -: a report reads its logs twice, and draws them; give a file")
+        raise UsageError("--log -: a report reads its logs twice; give a file")
     began = time.monotonic()
     question = replace(question, tree=replace(question.tree, sizes=True))
     with read_once() as session:

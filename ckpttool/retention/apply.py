@@ -46,7 +46,7 @@ def paths_of(tree: Tree, checkpoint: Checkpoint) -> list[str]:
     except (FileNotFoundError, NotADirectoryError):
         return [*paths, *births]
     except OSError as error:
-        raise IncompleteError(f"{place.path}: whether it is there is not known ({error.strerror or error})") from None
+        raise IncompleteError(f"{place.path}: whether it exists is unknown ({error.strerror or error})") from None
     return [*paths, place.path, *births]
 
 
@@ -128,7 +128,9 @@ def _move(root: str, batches: Sequence[Batch], fixes: Sequence[PointerFix]) -> N
             write(f"{root}/{JOURNAL}", journal_bytes(batches), overwrite=True, backup=False)
             write_pointers(root, fixes)
         except NotDurableError as error:
-            raise WriteFailedError(f"nothing was moved, for what must be on the disk first is not: {error}") from error
+            raise WriteFailedError(
+                f"nothing was moved, because the journal or a record could not be flushed to disk: {error}"
+            ) from error
         move_to_trash(root, batches)
     except BaseException:
         # Where this fails too, the next prune does it.

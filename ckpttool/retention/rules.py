@@ -157,7 +157,7 @@ def _of_one_training(inventory: Inventory, prefix: str | None) -> list[Checkpoin
     prefixes_known = sorted(prefixes or {checkpoint.prefix for checkpoint in inventory.checkpoints})
     names = ", ".join(map(repr, prefixes_known)) or "none"
     if prefix is None and len(prefixes_known) > 1:
-        raise UsageError(f"checkpoints of several trainings lie here ({names}): choose one with --prefix")
+        raise UsageError(f"there are checkpoints of several trainings here ({names}): choose one with --prefix")
     if prefix is not None and prefix not in prefixes_known:
         raise UsageError(f"no checkpoint has the prefix {prefix!r}; there are: {names}")
     return [checkpoint for checkpoint in inventory.checkpoints if prefix in {None, checkpoint.prefix}]
@@ -188,23 +188,23 @@ def _candidate(checkpoint: Checkpoint, course: Lineage, policy: RetentionPolicy,
         candidate.is_intact = not against
     doubts = (*not_acted_on(checkpoint), *([] if two_runs is None else [two_runs]))
     if against and all(finding.is_tie for finding in against):
-        candidate.keep(Why.DISPUTED, f"one of two saves is wrong ({against[0].code.value}), nothing shows which")
+        candidate.keep(Why.DISPUTED, f"one of two saves is wrong ({against[0].code.value}), and nothing shows which")
     elif may_be_good(against) and any(finding not in doubts for finding in against):
-        candidate.keep(Why.DISPUTED, f"whether it is whole is not known ({against[0].code.value}): it stays")
+        candidate.keep(Why.DISPUTED, f"whether it is intact is unknown ({against[0].code.value}): it stays")
     elif any(finding not in doubts for finding in against):
-        candidate.keep(Why.NOT_WHOLE, f"not whole ({against[0].code.value}): never goes by itself")
+        candidate.keep(Why.NOT_WHOLE, f"not intact ({against[0].code.value}): never deleted")
     elif checkpoint.step is None:
-        candidate.keep(Why.STEP_UNKNOWN, "no shard tells its step, so nobody knows what is newer")
+        candidate.keep(Why.STEP_UNKNOWN, "no shard shows its step, so which checkpoints are newer is unknown")
     elif doubts:
         candidate.keep(Why.STEP_UNKNOWN, doubts[0].message.partition(":")[0])
     elif checkpoint.renames:
-        candidate.keep(Why.NEEDS_RENAMES, "ranks disagree about its name, so what belongs to it is a guess")
+        candidate.keep(Why.NEEDS_RENAMES, "the ranks disagree about its name, so which files belong to it is a guess")
     else:
         is_abandoned = course.abandoned(checkpoint) is not None
         if is_abandoned and not policy.drop_abandoned:
             by_number = course.inventory.tracked is not None
-            when = " once enough on the course are numbered higher" if by_number else ""
-            candidate.keep(Why.ABANDONED, f"a branch that the training left; --drop-abandoned lets it go{when}")
+            when = " once enough checkpoints of the lineage have higher numbers" if by_number else ""
+            candidate.keep(Why.ABANDONED, f"an abandoned branch; --drop-abandoned deletes it{when}")
         on_course = not is_abandoned and course.done_again(checkpoint) is None
         resumable = checkpoint.content is not Content.WEIGHTS_ONLY
         candidate.good = on_course and resumable and checkpoint.health is not Health.UNHEALTHY
@@ -222,7 +222,7 @@ def _prove(candidate: _Candidate, verifier: Verifier) -> bool:
         candidate.strong = verdict.is_proven
         if against := blocking(verdict.findings):
             candidate.good = False
-            candidate.keep(Why.NOT_WHOLE, f"not whole ({against[0].code.value}): never goes by itself")
+            candidate.keep(Why.NOT_WHOLE, f"not intact ({against[0].code.value}): never deleted")
             return False
     candidate.proven = True
     return True
@@ -311,7 +311,7 @@ def _keep_evidence(
             return
         if differing(()):
             message = f"{inventory.root} changed while the plan was made"
-            raise IncompleteError(f"{message}; nothing was changed: run again when it is quiet")
+            raise IncompleteError(f"{message}; nothing was changed: run again when nothing changes it")
         mending = _mending(going, lambda staying: differing(_but(going, staying)), after)
         (mending or going[0]).why.append(Why.EVIDENCE)
 
@@ -369,15 +369,15 @@ def _goes(candidate: _Candidate) -> bool:
 
 _BECAUSE = {
     Why.LAST: "among the {last} newest good",
-    Why.VERIFIED: "among the {last} newest that a checksum proves",
-    Why.UNPROVEN: "a checksum can prove it, and fewer than {last} newer were proven by theirs",
+    Why.VERIFIED: "among the {last} newest that are proven by a checksum",
+    Why.UNPROVEN: "it can be proven by a checksum, and fewer than {last} newer ones were",
     Why.HEALTHY: "among the {healthy} newest healthy",
     Why.EVERY: "the first at or after a multiple of {every} steps",
     Why.NAMED: "named by --keep",
     Why.NEWER: "fewer than {last} newer good",
-    Why.UNKNOWN_FILES: "its folder holds files that ckpttool does not know",
-    Why.NOT_MOVED: "not to be moved: it {refused}",
-    Why.EVIDENCE: "without it another one would be judged differently (ranks, branches, headers)",
+    Why.UNKNOWN_FILES: "its folder has files that ckpttool does not know",
+    Why.NOT_MOVED: "must not be moved: it {refused}",
+    Why.EVIDENCE: "without it another checkpoint would be judged differently (ranks, branches, headers)",
 }
 
 

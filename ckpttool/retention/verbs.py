@@ -102,22 +102,20 @@ def _assert_here(tree: Tree) -> None:
     Raises:
         UnsafeError: It does not.
     """
-    hint = "without --apply it is said what would go, and --json names each file"
+    hint = "without --apply the plan is shown, and --json lists each file"
     if not tree.machines.is_here:
         raise UnsafeError(
-            f"nothing is deleted by what machines wrote down of a tree: {hint} with its machine; a folder that has all "
-            "ranks, on the machine itself or a shared one, can be pruned there with --apply"
+            f"nothing can be deleted through parts: {hint} with its machine; a folder with all ranks, on a machine's "
+            "own disk or a shared one, can be pruned there with --apply"
         )
     if not is_local(tree.storage.root):
-        raise UnsafeError(
-            f"{tree.inventory.root} is only read: ckpttool changes nothing but folders of this machine; {hint}"
-        )
+        raise UnsafeError(f"{tree.inventory.root} is read-only: ckpttool changes only folders of this machine; {hint}")
 
 
 _MAKE_ROOM = (
-    "the disk is full, and what must be written before anything can go does not fit: free some hundred KiB by hand "
-    "(an old log, or ckpttool trash empty {root} --apply) and run again; prune and seal then leave a reserve for "
-    "next time"
+    "the disk is full, and the journal that has to be written before anything is deleted does not fit: free a few "
+    "hundred KiB by hand (an old log, or ckpttool trash empty {root} --apply) and run again; prune and seal then "
+    "leave a reserve for next time"
 )
 
 
@@ -266,7 +264,7 @@ def _sizes(tree: Tree, path: str) -> Mapping[DiskKey, ByteCount]:
 
 
 def _unread(path: str, error: OSError) -> IncompleteError:
-    return IncompleteError(f"{path} cannot be read: {error.strerror or error}; it is not known what would go")
+    return IncompleteError(f"{path} cannot be read: {error.strerror or error}; what would be deleted is unknown")
 
 
 class _Verifier:

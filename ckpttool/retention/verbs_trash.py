@@ -144,7 +144,7 @@ def _unless_elsewhere(finding: Finding, present_ranks: Collection[Rank | None]) 
     """Return a finding, as a note if it misses ranks of which this tree has nothing: they never went to its trash."""
     if not is_of_absent(finding) or not finding.ranks or any(rank in present_ranks for rank in finding.ranks):
         return finding
-    remedy = "where other machines have these ranks, bring theirs back, too"
+    remedy = "if other machines have these ranks, restore theirs as well"
     return replace(finding, severity=Severity.NOTE, remedy=remedy)
 
 
@@ -225,9 +225,9 @@ def _links(tree: Tree) -> Iterator[Finding]:
         if os.path.islink(f"{tree.inventory.root}/{path}"):
             yield note(
                 Code.NOT_A_REGULAR_FILE,
-                "a link is no checkpoint that a prune moved here: it is left alone",
+                "a link is not a checkpoint that a prune moved here: it is not changed",
                 path=path,
-                remedy="remove the link by hand, or put what it leads to in its place",
+                remedy="remove the link by hand, or replace it with its target",
             )
 
 
@@ -292,7 +292,7 @@ def _named(root: str, content: Sequence[_TrashFolder], name: str) -> _TrashFolde
             f"{match.listed.folder} (prefix {match.listed.prefix})" if prefixes else match.listed.folder
             for match in matches
         )
-        raise UsageError(f"{len(matches)} checkpoints {name} lie in the trash: name the folder of one: {folders}")
+        raise UsageError(f"{len(matches)} checkpoints named {name} are in the trash: give the folder of one: {folders}")
     names = ", ".join(dict.fromkeys(item.listed.name for item in content[-8:])) or "nothing"
     raise UsageError(f"there is no checkpoint {name!r} in the trash of {root}; there is: {names}")
 
@@ -308,7 +308,7 @@ def _batch(tree: Tree, item: _TrashFolder) -> Batch:
     if item.unread is not None:
         raise IncompleteError(f"{item.unread.path} {item.unread.message}; nothing was moved")
     if item.checkpoint is None:
-        raise IncompleteError(f"{place} does not hold just one checkpoint; move what you want of it back by hand")
+        raise IncompleteError(f"{place} does not contain exactly one checkpoint; move the files you need back by hand")
     paths = list(members_of(item.tree, item.checkpoint).paths)
     seal = tree.seal_place(item.checkpoint)
     try:
@@ -319,7 +319,7 @@ def _batch(tree: Tree, item: _TrashFolder) -> Batch:
             paths += birth_paths(item.tree.storage, seal)
         files = list(files_to_move(f"{tree.inventory.root}/{place}", paths))
     except OSError as error:
-        raise IncompleteError(f"{place} changed while it was looked at ({error.strerror}); run again") from None
+        raise IncompleteError(f"{place} changed while it was read ({error.strerror}); run again") from None
     for file in files:
         if file.blocker is not None:
             raise UnsafeError(f"{place}: {file.blocker}")
@@ -332,14 +332,16 @@ def _bring_back(root: str, batches: Sequence[Batch]) -> None:
     """Move checkpoints back, with the journal of a prune that is undone: whoever finds it does the rest."""
     paths = [move.path for batch in batches for move in batch.moves]
     if len(set(paths)) < len(paths):
-        raise UsageError("two of these were at one place, and nothing is overwritten: name one of them")
+        raise UsageError("two of these have the same destination, and nothing is overwritten: name one of them")
     for batch in batches:
         moves.assert_room(root, batch)
     try:
         write(f"{root}/{JOURNAL}", journal_bytes(batches), overwrite=True, backup=False)
     except NotDurableError as error:
         remove(f"{root}/{JOURNAL}")
-        raise WriteFailedError(f"nothing was moved, for what must be on the disk first is not: {error}") from error
+        raise WriteFailedError(
+            f"nothing was moved, because the journal could not be flushed to disk: {error}"
+        ) from error
     try:
         moves.restore(root, batches)
     except CkptToolError:

@@ -50,7 +50,7 @@ def trees_below(
     while waiting:
         folder, depth_left = waiting.pop()
         if listed == most:
-            raise IncompleteError(f"there are more than {most} folders below {root}: ask about some of them")
+            raise IncompleteError(f"there are more than {most} folders below {root}: name some of them")
         listed += 1
         try:
             listing = list_root(open_storage(folder))

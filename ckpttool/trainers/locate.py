@@ -107,7 +107,7 @@ def locate_emptied(path: str | None, *, layout: str | None = None) -> Located | 
                 by_name |= {layout_.name: layout_ for layout_ in recognised(inside, layout_name=layout)}
         if by_name:
             layout_found = intended(list(by_name.values()), f"{root}/{TRASH}", None)
-            took = None if path is not None and root == shortest(path) else f"{root}, of which only the trash is left"
+            took = None if path is not None and root == shortest(path) else f"{root}, which has only a trash"
             with _withheld(root):
                 return Located(
                     storage=storage, listing=list_root(storage), layout=layout_found, focus=None, resolved_from=took
@@ -130,14 +130,14 @@ def intended(layouts_: Sequence[Layout], where: str, config: RunConfig | None) -
         return layouts_[0]
     names = " and ".join(layout.name for layout in layouts_)
     if config is None:
-        raise UsageError(f"{where} holds {names} side by side: say which is meant with --layout")
+        raise UsageError(f"{where} has {names} side by side: choose one with --layout")
     trainer = trainer_named(config.trainer)
     saves_in = None if trainer.configs is None else trainer.configs.saves_in(config)
     matching = [layout for layout in layouts_ if layout.name == saves_in]
     matching_trainer = matching or [layout for layout in layouts_ if layout.name in trainer.layout_names]
     if len(matching_trainer) != 1:
-        not_told = f"of which {config.path}, a config for {trainer.title}, tells none"
-        raise UsageError(f"{where} holds {names} side by side, {not_told}: say which is meant with --layout")
+        not_told = f"and {config.path}, a config for {trainer.title}, matches none of them"
+        raise UsageError(f"{where} has {names} side by side, {not_told}: choose one with --layout")
     return matching_trainer[0]
 
 
@@ -147,8 +147,8 @@ def _withheld(path: str) -> Iterator[None]:
         yield
     except OSError as error:
         if isinstance(error, LostLinkError) and error.errno == errno.ENOENT:
-            advice = "mount what it leads to, or give the folder or file that is there"
-            raise UnknownLayoutError(f"{path} is a link that leads nowhere; {advice}") from None
+            advice = "mount its target, or give a folder or file that exists"
+            raise UnknownLayoutError(f"{path} is a broken link; {advice}") from None
         if error.errno in {errno.ENOENT, errno.ENOTDIR}:
             raise _missing(path) from None
         reason = os.strerror(error.errno) if error.errno else error
@@ -182,15 +182,15 @@ def _hint(folder: str) -> str:
     if emptied is not None:
         from ckpttool.core.render.shell import quote
 
-        return f"; what it held lies in the trash: ckpttool trash list {quote(emptied.storage.root)}"
+        return f"; its checkpoints are in the trash: ckpttool trash list {quote(emptied.storage.root)}"
     try:
         paths = [place.path for place in _further_below(folder) if place.is_known and not _is_called_a_save(place.path)]
     except IncompleteError:
         return ""
     if folder in paths:
-        return " in this layout; leave --layout out to take it as it is"
+        return " in this layout; omit --layout to detect the layout"
     if len(paths) > 3:  # noqa: PLR2004  as many as a line holds
-        return f"; {len(paths)} trees lie below it: ckpttool scan --all {folder}"
+        return f"; {len(paths)} trees are below it: ckpttool scan --all {folder}"
     return f"; did you mean {' or '.join(paths)}?" if paths else ""
 
 
@@ -283,7 +283,7 @@ def _around_file(path: str, wish: _Wish) -> Located:
         return around
     if name in TRACKERS:
         owner = _whose(list_root(open_storage(folder)))
-        raise UnknownLayoutError(f"{folder} holds no checkpoints that ckpttool knows{owner}")
+        raise UnknownLayoutError(f"{folder} has no checkpoints that ckpttool knows{owner}")
     # What no tree claims is none of its: nobody who names it means the newest of its saves.
     return _loose(folder, name)
 
@@ -304,7 +304,7 @@ def _around_part(path: str, folder: str, file: str | None, wish: _Wish) -> Locat
             return _as_part(path, around.storage, around.listing, layout, around.parts[layout.name])
         is_inside = is_inside or around.is_inside
     if is_inside and wish.layout is not None:
-        raise UnknownLayoutError(f"{path} is no part of a tree of {wish.layout}")
+        raise UnknownLayoutError(f"{path} is not part of a tree of {wish.layout}")
     return None
 
 
@@ -319,7 +319,7 @@ def _loose(folder: str, name: str) -> Located:
     listing = Listing(entries=(Entry(name, Kind.FILE),))
     if not loose_file().signs.recognise(listing):
         raise UnknownLayoutError(
-            f"{folder}/{name} is no shard: expected .ckpt, .safetensors, .pt, .pth, .bin, .distcp or .metadata"
+            f"{folder}/{name} is not a shard: expected .ckpt, .safetensors, .pt, .pth, .bin, .distcp or .metadata"
         )
     return Located(storage=open_storage(folder), listing=listing, layout=loose_file(), focus=name, resolved_from=None)
 
@@ -333,7 +333,9 @@ def _of_parts(path: str, wish: _Wish) -> Located:
 
     read: PartsReader | None = first_imported(lambda feature: feature.parts_reader)
     if read is None:
-        raise UnknownLayoutError(f"{path} is what machines wrote down of a tree, which this ckpttool does not read")
+        raise UnknownLayoutError(
+            f"{path} has parts, the records that machines wrote about a tree, which this ckpttool does not read"
+        )
     return read(path, layout=wish.layout, config=wish.config, root=wish.root)
 
 
@@ -347,8 +349,8 @@ def _around_folder(path: str, wish: _Wish) -> Located:
         _refuse_save_of_others(located.storage.root, by_name=True)  # of which the path is a part
     if located is not None:
         if located.storage.root == path and _hold_parts(located.listing):
-            advice = "give the folder without the parts, or move them to one of their own"
-            raise UsageError(f"{path} holds a tree and parts of one, and nobody says which is meant: {advice}")
+            advice = "give a folder without parts, or move the parts to their own folder"
+            raise UsageError(f"{path} has both a tree and parts of one: {advice}")
         return located
     from ckpttool.trainers.common.loose_file import model_weights
 
@@ -358,19 +360,19 @@ def _around_folder(path: str, wish: _Wish) -> Located:
         return _of_parts(path, wish)
     weights = model_weights(listing) if wish.layout in {None, LOOSE_FILE_LAYOUT} else ()
     if weights:
-        took, alone = "the weights of a model, which are no training's save", replace(listing, entries=weights)
+        took, alone = "the weights of a model, not a save of a training", replace(listing, entries=weights)
         return Located(storage=storage, listing=alone, layout=loose_file(), focus=None, resolved_from=took)
     title = looks_like(listing)
     only = None if title is not None else _only_one_below(path, wish)
     if only is not None:
         return only
     if title is not None:
-        raise _of_others(f"{path} holds no checkpoints that ckpttool knows, but some that look like {title}'s")
+        raise _of_others(f"{path} has no checkpoints that ckpttool knows, but some that look like those of {title}")
     owner, hint = _whose(listing), _hint(path)
     if not (owner or hint):
         _refuse_others_below(path, listing)
     contents = "" if owner or hint else _what_it_holds(listing)
-    raise UnknownLayoutError(f"{path} holds no checkpoints that ckpttool knows{contents}{owner}{hint}")
+    raise UnknownLayoutError(f"{path} has no checkpoints that ckpttool knows{contents}{owner}{hint}")
 
 
 def _refuse_others_below(path: str, listing: Listing) -> None:
@@ -387,7 +389,7 @@ def _refuse_others_below(path: str, listing: Listing) -> None:
             continue
         if title is not None:
             raise _of_others(
-                f"{path} holds no checkpoints that ckpttool knows, but {nested} some that look like {title}'s"
+                f"{path} has no checkpoints that ckpttool knows, but {nested} has some that look like those of {title}"
             )
 
 
@@ -396,17 +398,17 @@ def _of_others(owner: str) -> UnknownLayoutError:
 
 
 _KNOWN = "it knows those of {titles}"
-_ONE_FILE = "ckpttool verify FILE looks at one file alone"
+_ONE_FILE = "ckpttool verify FILE checks a single file"
 
 
 def _what_it_holds(listing: Listing) -> str:
     """Say what a folder holds instead of a tree, and which trees are known."""
     if not listing.entries:
-        return f": it is empty, as before a first launch; {_KNOWN.format(titles=_titles())}"
+        return f": it is empty, as before the first start; {_KNOWN.format(titles=_titles())}"
     alone = [entry.name for entry in listing.entries if loose_file().signs.recognise(listing.alone(entry.name))]
     if alone:
-        files = f"only files such as {alone[-1]}, which ckpttool verify FILE looks at one by one"
-        return f": {files}; of trees {_KNOWN.format(titles=_titles())}"
+        files = f"only files such as {alone[-1]}, which ckpttool verify FILE checks one by one"
+        return f": {files}; as for trees, {_KNOWN.format(titles=_titles())}"
     return f"; {_KNOWN.format(titles=_titles())}"
 
 
@@ -481,7 +483,7 @@ def _meant_tree(trees: list[Located], path: str, wish: _Wish) -> Located:
         tree_names = [f"{tree.storage.root} ({tree.layout.name})" for tree in own_trees]
         last = tree_names.pop() if len(tree_names) <= MOST_NAMED else f"{len(tree_names) - MOST_NAMED} more"
         named = f"{', '.join(tree_names[:MOST_NAMED])} and {last}"
-        raise UsageError(f"{path} holds several trees: {named}; give the one that is meant")
+        raise UsageError(f"{path} has several trees: {named}; give one of them")
     return own_trees[0]
 
 

@@ -131,7 +131,7 @@ class WatchOptions:
         except ValueError as error:
             raise UsageError(f"--on-event: {error}: {self.on_event}") from None
         if (self.log or self.columns) and self.threshold is None:
-            raise UsageError("--log and --columns are for --threshold: give that too")
+            raise UsageError("--log and --columns are for --threshold: give that as well")
         rested = self.settle * self.every if self.once else None
         return ckpttool.WatchQuestion(
             tree=tree,
@@ -152,7 +152,7 @@ class WatchOptions:
     @property
     def _metrics(self) -> str | None:
         if self.metrics is not None and not self.metrics.endswith(".prom"):
-            raise UsageError(f"--metrics {self.metrics}: the node exporter reads names that end with .prom alone")
+            raise UsageError(f"--metrics {self.metrics}: the node exporter reads only files whose names end with .prom")
         return self.metrics
 
     @property
@@ -160,7 +160,7 @@ class WatchOptions:
         if self.listen is None:
             return None
         if self.once:
-            raise UsageError("--listen needs a watch that lasts: with --once, --metrics FILE")
+            raise UsageError("--listen needs a running watch: with --once, use --metrics FILE")
         from urllib.parse import urlsplit
 
         try:
@@ -203,7 +203,7 @@ class KeepOptions:
         """
         if self.part_out is None:
             if self.part != "auto" or self.run_id is not None:
-                raise UsageError("--part and --run-id are of the part that --part-out keeps: say where")
+                raise UsageError("--part and --run-id apply to the part that --part-out writes: give --part-out")
             return None
         return PartQuestion(
             tree=tree,
@@ -246,7 +246,7 @@ def watch(
     where = from_here(tree, config=config)
     part = keep.question(where)
     if part is not None and process_of_part(part.part) is None:
-        output.looking_at(None, quiet=quiet, more="this process only keeps others together: nothing to look at")
+        output.looking_at(None, quiet=quiet, more="this process only coordinates others: it reads nothing")
         return
     watching = ckpttool.Watch(
         replace(look.question(where), part=part),

@@ -48,4 +48,4 @@ def run_hook(command: tuple[str, ...], event: WatchEvent, environment: Mapping[s
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    return None if process.returncode == 0 else f"ended with {process.returncode}"
+    return None if process.returncode == 0 else f"ended with exit code {process.returncode}"

@@ -33,7 +33,9 @@ def part_keeping(question: WatchQuestion, say: Callable[[str, str], None]) -> Pa
     if question.part is None:
         return None
     if question.seal:
-        raise UsageError("--seal: a part of a save tells not whether it is good; seal where all of it is seen")
+        raise UsageError(
+            "--seal: a part of a save does not show whether the save is good; seal it where all of it is visible"
+        )
     return PartKeeping(question.part, say)
 
 
@@ -52,7 +54,7 @@ class PartKeeping:
         """
         process = process_of_part(question.part)
         if process is None:
-            raise UsageError("this process only keeps others together: it has no part to keep")
+            raise UsageError("this process only coordinates others: it has no part to write")
         run = question.run or (RUN if process.run is None else None)
         # Headers alone: what the watch reads of the content is learned from it.
         self._question = replace(question, run=run, check=replace(question.check, level=Level.STRUCTURE))
@@ -86,7 +88,7 @@ class PartKeeping:
             if isinstance(error, UsageError) and not self._is_written:
                 raise
             self._passed = ANEW_EVERY
-            self._say("part", f"the part is not written: {error}; the next poll tries again")
+            self._say("part", f"the part was not written: {error}; the next poll tries again")
             return
         self._passed, self._is_written = 0, True
         self._say("part", "")

@@ -198,7 +198,7 @@ class Reading:
             return above, norm
         if judged.health is Health.UNKNOWN:
             why = f"{checkpoint.name}: {(judgement and judgement.note) or 'nothing tells of its health'}"
-            return unknown(Code.HEALTH_UNKNOWN, why, remedy="name the training's log: --log"), norm
+            return unknown(Code.HEALTH_UNKNOWN, why, remedy="give the training's log with --log"), norm
         return health_reason(judged, require=False, ignore=False), norm
 
     def _seal_apart(self, checkpoint: Checkpoint) -> tuple[bool, tuple[Finding, ...]]:

@@ -76,7 +76,7 @@ def observe(watched: Watched, sighting: Sighting, rule: WatchRule, *, now: float
     """
     now = max(now, watched.now)
     if watched.saves and not sighting.saves:  # a training keeps its newest one: rather is the disk not there
-        return unseen(watched, rule, "it holds no checkpoint any more", now=now)
+        return unseen(watched, rule, "it has no checkpoint any more", now=now)
     moves = sighting.under_way != watched.under_way
     # What came since the last look cannot rest for longer, though its files be older: somebody copies them.
     passed = inf if watched.last_new is None else now - watched.now
@@ -129,8 +129,8 @@ def unseen(watched: Watched, rule: WatchRule, why: str, *, now: float) -> tuple[
         return watched, ()
     finding = unknown(
         Code.UNREADABLE,
-        f"the tree cannot be seen for {lasting(now - since)}: {why}",
-        remedy="see whether its disk is mounted and answers",
+        f"the tree has not been readable for {lasting(now - since)}: {why}",
+        remedy="check whether its disk is mounted and responds",
     )
     newest = watched.saves[0]
     event = replace(_event(EventKind.UNREADABLE, newest, findings=(finding,)), name=None, step=None, word=None)
@@ -283,9 +283,9 @@ def _incomplete(save: KnownSave, seen_save: SeenSave, since: float) -> Finding:
     why = "" if seen_save.ranks else f": {seen_save.incomplete[0].message}"
     return unknown(
         WatchCode.SAVE_INCOMPLETE,
-        f"{save.name} is not whole{where} {lasting(since)} after it was seen first, and nothing of it changes any more"
-        + why,
-        remedy="look for a rank that hangs: its log ends first",
+        f"{save.name} is not complete{where} {lasting(since)} after it was first seen, and none of its files changes "
+        "any more" + why,
+        remedy="look for a hanging rank: its log ends first",
         ranks=seen_save.ranks,
     )
 
@@ -305,8 +305,8 @@ def _overdue(watched: Watched) -> tuple[Watched, tuple[WatchEvent, ...]]:
     last = next((save for save in watched.saves if save.key == watched.newest), watched.saves[0])
     finding = suspect(
         WatchCode.SAVE_OVERDUE,
-        f"no checkpoint for {lasting(passed)} since {last.name}; usually one comes every {lasting(usual)}",
-        remedy="see whether the training still makes steps",
+        f"no checkpoint for {lasting(passed)} since {last.name}; usually there is one every {lasting(usual)}",
+        remedy="check whether the training still makes steps",
     )
     event = _event(EventKind.SAVE_OVERDUE, last, findings=(finding,))
     # That a save's own files change says nothing of the next one.
@@ -327,7 +327,7 @@ def _room(watched: Watched, sighting: Sighting) -> tuple[Watched, tuple[WatchEve
     finding = suspect(
         Code.DISK_SPACE_LOW,
         f"the next checkpoint will not fit: {in_gib(sighting.free_bytes)} are free, and {good.name} has {in_gib(need)}",
-        remedy="ckpttool prune says what may go",
+        remedy="ckpttool prune shows what can be deleted",
     )
     return replace(watched, low_told=True), (_event(EventKind.DISK_SPACE_LOW, good, findings=(finding,)),)
 
@@ -427,11 +427,14 @@ def left_unread(watched: Watched, rule: WatchRule) -> tuple[str, ...]:
             continue
         unchanged, rested = watched.now - save.changed_at, rule.rested or 0.0
         if unchanged < rested:
-            why = f"a file of it changed {lasting(unchanged)} ago, and it has come to rest after {lasting(rested)}"
-            advice = f"look again in {lasting(rested - unchanged)}, or give less with --settle and --every"
+            why = (
+                f"one of its files changed {lasting(unchanged)} ago, and a save is read once it is unchanged for "
+                f"{lasting(rested)}"
+            )
+            advice = f"run again in {lasting(rested - unchanged)}, or reduce --settle and --every"
         else:
-            why = f"it is not whole yet, which is told after {lasting(patience_of(watched, rule))} (--patience)"
-            advice = "look again then, or run ckpttool scan"
+            why = f"it is not complete yet, which is reported after {lasting(patience_of(watched, rule))} (--patience)"
+            advice = "run again then, or run ckpttool scan"
         texts.append(f"{save.name} was not read: {why}; {advice}")
     return tuple(texts)
 
@@ -465,13 +468,13 @@ def _silent_parts(watched: Watched, sighting: Sighting, patience: float) -> tupl
 def _part_is_silent(node: KnownNode, now: float) -> WatchEvent:
     passed = lasting(now - node.since)
     if node.mark:
-        kind, code, message = EventKind.PART_STALE, NodesCode.PART_STALE, f"was written {passed} ago, and not since"
+        kind, code, message = EventKind.PART_STALE, NodesCode.PART_STALE, f"was last written {passed} ago"
     else:
-        kind, code, message = EventKind.PART_MISSING, NodesCode.PART_MISSING, f"is not here for {passed}"
+        kind, code, message = EventKind.PART_MISSING, NodesCode.PART_MISSING, f"has been missing for {passed}"
     finding = unknown(
         code,
-        f"{node.name} {message}: what that machine has now, nobody knows",
-        remedy="see whether it answers, and whether ckpttool watch --part-out runs there",
+        f"{node.name} {message}: the current files of that machine are unknown",
+        remedy="check whether it responds, and whether ckpttool watch --part-out runs there",
     )
     subject = f"part {node.number} {node.mark or round(node.since)}"
     return WatchEvent(kind=kind, subject=subject, name=None, step=None, findings=(finding,))

@@ -56,7 +56,7 @@ def scans_often(question: TreeQuestion) -> tuple[Tree, Moves]:
     from ckpttool.watch.listed import ListedFiles, ListedStorage
 
     if question.path == STREAM:
-        raise UsageError("standard input can be read but once: give the folder in which the parts lie")
+        raise UsageError("standard input can be read only once: give the folder with the parts")
     forget_listings(question.path or os.curdir)
     files = ListedFiles(open_storage(shortest(question.path or os.curdir)), PART_SUFFIX)
     located = locate(question.path, layout=question.layout, config=question.config, root=question.root)
@@ -121,9 +121,9 @@ def assert_meant(question: WatchQuestion, tree: Tree) -> None:
         return
     source = tree.machines.merge.source
     if question.seal:
-        raise UsageError(f"--seal: {source} holds parts; what they are of is sealed where its files are")
+        raise UsageError(f"--seal: {source} has parts; seal the tree on the machines that have its files")
     if question.part is not None:
-        raise UsageError(f"--part-out: {source} holds parts already; give the tree that this machine sees")
+        raise UsageError(f"--part-out: {source} already has parts; give the tree as this machine sees it")
 
 
 def sighting(tree: Tree, listed: Moves, question: WatchQuestion, watched: Watched, wall: float) -> Sighting:
@@ -244,8 +244,8 @@ def _reported(
     if not unlooked:
         return reported, ()
     first = unlooked[0]
-    message = f"{len(unlooked)} of {len(checkpoint.shards)} shards are not read yet by the machine on which they lie"
-    remedy = f"see whether ckpttool watch --part-out --level {level.word} runs there"
+    message = f"{len(unlooked)} of {len(checkpoint.shards)} shards have not been read yet by the machine that has them"
+    remedy = f"check whether ckpttool watch --part-out --level {level.word} runs there"
     ranks = tuple(sorted({shard.rank for shard in unlooked if shard.rank is not None}))
     return reported, (unknown(NodesCode.NOT_LOOKED_AT, message, path=first.path, ranks=ranks, remedy=remedy),)
 

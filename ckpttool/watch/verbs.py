@@ -131,7 +131,7 @@ class Watch:
         root = self.question.tree.path or "."
         place = state_place(root, self.question.environment or os.environ, table=mount_table())
         if place is None:
-            raise UsageError("there is no place for what the watch must remember: set XDG_STATE_HOME to a folder")
+            raise UsageError("there is no folder for the state of the watch: set XDG_STATE_HOME to a folder")
         ensure_folder(os.path.dirname(place))
         with _alone(place, root), self._held, measured(self) as self._write_metrics:
             self._recall(place)
@@ -219,7 +219,7 @@ class Watch:
             is_meant = self._tree is None and isinstance(error, UsageError)  # later, somebody put something there
             if self._is_only_look or is_meant:
                 raise
-            self._say("tree", f"{error}; the next poll looks again")
+            self._say("tree", f"{error}; the next poll tries again")
             return str(error)
         self._said.pop("tree", None)
         self._hold(self._tree)
@@ -360,7 +360,7 @@ class Watch:
         try:
             self._write_metrics()
         except (WriteFailedError, NotDurableError) as error:
-            self._say("metrics", f"{error}; the watch goes on")
+            self._say("metrics", f"{error}; the watch continues")
         else:
             self._said.pop("metrics", None)
 
@@ -400,7 +400,7 @@ class Watch:
         except (WriteFailedError, NotDurableError) as error:
             if self._kept is None:
                 raise
-            self._say("state", f"{error}; the watch goes on, and what it tells now the next one tells again")
+            self._say("state", f"{error}; the watch continues, and the next watch will report these events again")
             return
         self._said.pop("state", None)
         self._kept = watched, now

@@ -121,8 +121,8 @@ def test_11_where_nothing_can_be_resumed_from(here: Path) -> None:
 
 def test_12_for_a_folder_without_checkpoints(here: Path) -> None:
     (here / "output").mkdir()
-    assert_error(ask("scan", "output"), ExitCode.UNKNOWN_LAYOUT, "output holds no checkpoints that ckpttool knows")
-    assert_error(ask("resolve", "output"), ExitCode.UNKNOWN_LAYOUT, "it is empty, as before a first launch")
+    assert_error(ask("scan", "output"), ExitCode.UNKNOWN_LAYOUT, "output has no checkpoints that ckpttool knows")
+    assert_error(ask("resolve", "output"), ExitCode.UNKNOWN_LAYOUT, "it is empty, as before the first start")
     assert_error(ask("resolve"), ExitCode.UNKNOWN_LAYOUT, "output/checkpoint does not exist")
 
 

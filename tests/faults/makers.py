@@ -332,7 +332,7 @@ def number_spelled_otherwise(site: Site) -> None:
     path.rename(path.with_name(path.name.replace("-30_2", "-030_2")))
 
 
-@scene(37, where="best.ckpt", words="move what ends in .ckpt out of")
+@scene(37, where="best.ckpt", words="move files that end in .ckpt out of")
 def weights_beside_the_ranks(site: Site) -> None:
     shutil.copy(site.shard(0, BEFORE), site.checkpoint / "best.ckpt")
 

@@ -92,5 +92,5 @@ def test_what_the_trainer_of_hugging_face_prints_has_no_steps_and_the_way_on_is_
     (here / "printed.log").write_text("  0%|          | 0/300 [00:00<?, ?it/s]\n" + "".join(lines))
     said = ask("fp8", "compare", "printed.log", "printed.log")
     assert said.code == 14
-    assert said.stdout.count("printed.log:2: the Trainer prints no steps: give trainer_state.json") == 2
+    assert said.stdout.count("printed.log:2: the Trainer prints no steps: give the trainer_state.json") == 2
     assert "not JSON" not in said.stdout

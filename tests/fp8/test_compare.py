@@ -119,4 +119,4 @@ def test_validation_losses_are_compared_where_they_are_asked_for(here: Path) -> 
     (here / "none").write_text(megatron(losses))
     refused = ask("fp8", "compare", "base", "none", "--metric", "validation")
     assert refused.code == 14
-    assert "0 pairs of values are too few: 12 are needed" in " ".join(refused.stdout.split())
+    assert "0 pairs of values are not enough: 12 are needed" in " ".join(refused.stdout.split())

@@ -75,11 +75,11 @@ def test_a_sound_file_without_fp8_is_said_to_switch_none_on(name: str, text: str
     (here / name).write_text(text)
     said = ask("fp8", "lint", name)
     assert said.code == 0
-    assert "no FP8 is switched on in it" in said.stdout
+    assert "FP8 is not enabled in it" in said.stdout
     (here / "good.sh").write_text(GOOD)
     beside = ask("fp8", "lint", name, "good.sh")
     assert beside.code == 0
-    assert beside.stdout.count("no FP8 is switched on") == 1
+    assert beside.stdout.count("FP8 is not enabled") == 1
 
 
 @pytest.mark.parametrize(
@@ -94,5 +94,5 @@ def test_a_file_that_may_switch_fp8_on_in_another_way_is_asked_for_another(name:
     (here / name).write_text(text)
     said = ask("fp8", "lint", name)
     assert said.code == 2
-    assert "switched on" not in said.stdout
+    assert "not enabled" not in said.stdout
     assert "fix: give a file that sets FP8" in said.stdout

@@ -110,7 +110,7 @@ def test_11_where_no_good_checkpoint_lies_before_the_gap_and_one_can_be_taken_on
     assert not (here_with_runs / "plan").exists()
     trusted = planned("--checkpoint-step", "100", "--json")
     assert trusted.code == 0
-    assert "taken on trust" in " ".join(map(str, trusted.json["notes"]))
+    assert "used without a check" in " ".join(map(str, trusted.json["notes"]))
 
 
 class TestFromLast:
@@ -137,7 +137,7 @@ class TestFromLast:
     def test_without_a_tree_it_is_said_that_it_is_not_known(self, here_with_runs: Path) -> None:
         (here_with_runs / "output").rename(here_with_runs / "elsewhere")
         reason = self.last("--checkpoint-step", "100")["reason"]
-        assert "last checkpoint is not known: name the folder of its checkpoints (DIR)" in reason
+        assert "last checkpoint is unknown: name the folder of its checkpoints (DIR)" in reason
         (here_with_runs / "output").write_text("mine")
         assert self.last("--checkpoint-step", "100")["reason"].startswith("not expressible here: the candidate's last")
 
@@ -147,7 +147,7 @@ def test_the_length_of_runs_can_be_chosen_for_a_new_plan_alone(here_with_runs: P
     document = planned("--horizon", "90", "--json").json
     assert (document["horizon"], document["window"]) == (90, [160, 190])
     said = planned("--horizon", "90", "--round", "2")
-    assert (said.code, "--horizon is for a new folder" in said.stderr) == (2, True)
+    assert (said.code, "--horizon is only for a new folder" in said.stderr) == (2, True)
 
 
 def test_14_where_there_is_nothing_to_explain(here_with_runs: Path) -> None:
@@ -166,7 +166,7 @@ def test_15_where_the_folder_is_no_plan_of_ours(here_with_runs: Path) -> None:
     (here_with_runs / "plan" / "plan.json").write_text('{"schema": "mine/1"}')
     said = planned()
     assert said.code == 15
-    assert "no plan of ckpttool's" in said.stderr
+    assert "not a plan of ckpttool" in said.stderr
     assert ask("fp8", "verdict", "plan").code == 15
     assert sorted(path.name for path in (here_with_runs / "plan").iterdir()) == ["notes.txt", "plan.json"]
 
@@ -174,8 +174,8 @@ def test_15_where_the_folder_is_no_plan_of_ours(here_with_runs: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--framework", "mindformers"), "MindFormers 2.1.0 trains no FP8"),
-        (("--framework", "te", "--te-version", "new"), "--te-version 'new' is no version"),
+        (("--framework", "mindformers"), "MindFormers 2.1.0 does not train in FP8"),
+        (("--framework", "te", "--te-version", "new"), "--te-version 'new' is not a version"),
     ],
 )
 def test_2_where_it_cannot_be_meant(options: tuple[str, ...], words: str, here_with_runs: Path) -> None:
@@ -242,7 +242,7 @@ class TestRounds:
         assert planned("--round", "2", "--framework-version", version, framework="megatron").code == 0
         reasons = [each["reason"] for each in read(here_with_runs)["experiments"] if each["round"] == 2]
         assert reasons
-        assert any("came with Megatron core" in str(reason) for reason in reasons) is is_too_old
+        assert any("needs Megatron core" in str(reason) for reason in reasons) is is_too_old
 
     def test_the_rounds_of_a_plan_are_for_one_framework(self, here_with_runs: Path) -> None:
         assert here_with_runs.exists()

@@ -77,7 +77,7 @@ def test_numbers_go_to_a_file_a_line_each_and_never_over_somebody_elses(tmp_path
     (tmp_path / "mine.txt").write_text("mine\n")
     for target, why in (
         ("mine.txt", "holds no numbers of ours"),
-        (path, "is the file that is looked at"),
+        (path, "is the file to read"),
         ("no/x", "no folder"),
     ):
         said = ask("fp8", "probe", path, "--stats", target)
@@ -135,7 +135,7 @@ def test_weights_of_which_a_save_has_flat_pieces_alone_are_not_called_fine() -> 
     said = ask("fp8", "probe", "fixtures/layouts/ds_zero3_2ranks")
     assert said.code == ExitCode.INCOMPLETE
     assert "no weight of a linear layer could be checked" in said.stdout
-    assert "3 weights could not be looked at" in said.stdout
+    assert "3 weights could not be checked" in said.stdout
     assert "No FP8 in any recipe" not in said.stdout
     healthy = ask("fp8", "probe", "fixtures/layouts/ds_zero1_2ranks")
-    assert (healthy.code, "could not be looked at" in healthy.stdout) == (ExitCode.OK, False)
+    assert (healthy.code, "could not be checked" in healthy.stdout) == (ExitCode.OK, False)

@@ -78,7 +78,7 @@ def test_a_flipped_bit_or_a_cut_is_never_believed(data: st.DataObject) -> None:
         whole[at] ^= 1 << data.draw(st.integers(0, 7))
     else:
         del whole[at:]
-    with pytest.raises(ParseError, match="torn or edited"):
+    with pytest.raises(ParseError, match="truncated or edited"):
         read_rank(bytes(whole), 1, where="r")
 
 
@@ -86,10 +86,10 @@ def test_a_flipped_bit_or_a_cut_is_never_believed(data: st.DataObject) -> None:
     ("change", "says"),
     [
         (lambda record: record.update(schema="ckpttool/capture-rank/2"), "expected ckpttool/capture-rank/1"),
-        (lambda record: record.update(rank=0), "is of rank 0, copied or renamed"),
+        (lambda record: record.update(rank=0), "is from rank 0, and was copied or renamed"),
         (lambda record: record.update(world_size=1), "at least 2"),
         (lambda record: record.update(world_size=10**12), "at most 1048576, found 1000000000000"),
-        (lambda record: record["shard"].update(name="../x.safetensors"), "another file than its own shard"),
+        (lambda record: record["shard"].update(name="../x.safetensors"), "a file that is not its own shard"),
         (lambda record: record["shard"].update(xxh3_128="xyz"), "expected a digest"),
         (lambda record: record.update(level="half"), "expected full or light"),
         (lambda record: record["micro_batches"][0]["loss"].update(bits="0g"), "expected the bytes of a number"),

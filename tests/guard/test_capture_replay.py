@@ -73,7 +73,7 @@ def test_the_same_step_comes_out_and_exits_0(captured: str) -> None:
         ("another_buffer", "has a buffer that was not captured: extra"),
         ("raising", "the entry's own code raised KeyError: 'no such setting'"),
         ("no_model", "the entry returned int"),
-        ("no_loss", "the loss wants no gradient"),
+        ("no_loss", "the loss does not require a gradient"),
     ],
 )
 def test_what_does_not_fit_is_said_by_name_and_exits_14(captured: str, entry: str, says: str) -> None:
@@ -123,7 +123,7 @@ def test_a_light_capture_takes_its_weights_from_a_file_and_no_other_weights(tmp_
     light = CaptureSettings(budget=CaptureBudget(captures=0))
     _, model = train(tmp_path, capture=light)
     (finding,) = replayed(place(tmp_path)).findings
-    assert "holds no weights" in finding.message
+    assert "has no weights" in finding.message
     assert "--weights" in str(finding.remedy)
     weights = str(tmp_path / "weights.safetensors")
     save_file({f"model.{name}": value.detach().clone() for name, value in model.named_parameters()}, weights)
@@ -137,7 +137,7 @@ def test_a_light_capture_takes_its_weights_from_a_file_and_no_other_weights(tmp_
     save_file({f"model.{name}": value.detach() + 1 for name, value in model.named_parameters()}, weights)
     answer = ckpttool.replay_nan(question)
     assert answer.exit_code is ExitCode.INCOMPLETE
-    assert "are not those that were captured" in answer.findings[0].message
+    assert "differ from the captured ones" in answer.findings[0].message
 
 
 def test_a_whole_capture_can_be_computed_with_other_weights(captured: str, tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_the_autocast_of_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     if is_seen:
         assert (answer.reproduced, notes) == (True, [])
     else:
-        assert notes == ["rank 0: nobody saw with which autocast the model was called; it is computed with none"]
+        assert notes == ["rank 0: the autocast with which the model was called is unknown; it is computed with none"]
 
 
 def test_no_hook_of_ours_is_put_inside_a_compiled_module() -> None:

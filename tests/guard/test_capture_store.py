@@ -124,7 +124,7 @@ def test_a_disk_that_takes_nothing_is_given_up(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(shard, "stream", hangs)
     capture, told = captured(tmp_path, budget=CaptureBudget(io_timeout=0.2))
     assert capture is None
-    assert "took nothing for 0.2 s" in str(told.of(GuardEventKind.CAPTURE_FAILED)[0]["error"])
+    assert "accepted no data for 0.2 s" in str(told.of(GuardEventKind.CAPTURE_FAILED)[0]["error"])
     hung.set()
     for thread in threading.enumerate():
         if thread.name == "ckpttool-capture":
@@ -301,7 +301,7 @@ def test_of_a_batch_of_own_classes_the_rest_is_kept_and_its_place_is_told(tmp_pa
     assert (left_out.path, left_out.reason) == ("meta[0]", "tests.guard.test_capture_store.Strange")
     answer = ckpttool.replay_nan(NanQuestion(path=path, entry="tests.guard.capturing:replay", locate=False))
     cannot = next(each for each in answer.findings if each.severity)
-    assert "its batch was not kept: meta[0] is" in cannot.message
+    assert "its batch was not saved: meta[0] is" in cannot.message
     assert "encode_batch" in str(cannot.remedy)
 
     def plain(batch: object) -> object:

@@ -34,8 +34,8 @@ def step(model: nn.Module, guard: Guard) -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"patrol": -1}, "patrol is a number of steps"),
-        ({"replica_every": True}, "replica_every is a number of steps"),
+        ({"patrol": -1}, "patrol must be a number of steps"),
+        ({"replica_every": True}, "replica_every must be a number of steps"),
         ({"on_abnormal": "panic"}, "'warn' or 'stop', not 'panic'"),
         ({"features": "enable: true"}, "enable must be exactly true or false"),
     ],

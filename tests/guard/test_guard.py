@@ -114,8 +114,8 @@ def test_files_folders_globs_and_pipes_mean_the_same(here: Path) -> None:
     ("content", "reason"),
     [
         (b"", "is empty"),
-        (b"step,loss\n1,2\n", "is no event file of a guard"),
-        (b"\x1f\x8b\x08x", "cut short or damaged"),
+        (b"step,loss\n1,2\n", "is not an event file of a guard"),
+        (b"\x1f\x8b\x08x", "truncated or damaged"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_14_and_the_others_are_told(here: Path, content: bytes, reason: str) -> None:

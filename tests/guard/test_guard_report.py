@@ -272,7 +272,7 @@ def test_an_alarm_asks_for_a_threshold_that_fits() -> None:
 
 
 def test_what_was_forgotten_at_a_restart_is_told_and_that_there_was_one() -> None:
-    blind: Event = (K.BLIND, 40, {"message": "nothing was remembered: for 64 steps the policy notices nothing"})
+    blind: Event = (K.BLIND, 40, {"message": "there is no saved state: for 64 steps the policy detects nothing"})
     reset: Event = (K.GUARD_RESET, 90, {"message": "another policy"})
     again: Event = (K.RUN, 40, {"rank": 0})
     answer = report([*steps(), again, blind, again, reset], [*steps(), again, blind])

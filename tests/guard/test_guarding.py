@@ -342,8 +342,10 @@ def test_nothing_found_at_a_resume_tells_for_how_long_the_policy_is_blind(policy
     guard = SpikeGuard(policy)
     (event,) = guard.restore(None, step=Step(500))
     assert (event.kind, event.step, event.values["steps"]) == (GuardEventKind.BLIND, 500, steps)
-    told = f"for {steps} steps the policy notices nothing" if steps else "what was dropped in a row is forgotten"
-    assert event.values["message"] == f"nothing was remembered: {told}"
+    told = (
+        f"for {steps} steps the policy detects nothing" if steps else "the count of updates dropped in a row restarts"
+    )
+    assert event.values["message"] == f"there is no saved state: {told}"
     if policy is not None and steps:  # and that is true to the step
         assert set(actions(guard, [1.0] * (steps - 1) + [1e6])) == {"."}
         guard = SpikeGuard(policy)
@@ -452,5 +454,5 @@ def test_ranks_with_losses_of_their_own_do_and_count_the_same(
 
 
 def test_a_policy_that_drops_every_norm_is_an_error_at_the_start() -> None:
-    with pytest.raises(UsageError, match="a threshold above 0 on, not from -1"):
+    with pytest.raises(UsageError, match="a threshold above 0 to drop norms, not -1"):
         SpikeGuard(SkipPolicy(threshold=-1.0))

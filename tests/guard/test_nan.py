@@ -83,7 +83,7 @@ def test_a_folder_of_captures_is_listed_where_one_was_to_be_looked_at(shipped: P
     assert ask("nan", "inspect", str(output), "--json").json["schema"] == "ckpttool/nan-captures/1"
     assert ask("nan", "inspect", str(output / NAME), "--json").json["schema"] == "ckpttool/nan-capture/1"
     said = ask("nan", "replay", str(output), *ENTRY)
-    assert (said.code, "holds 2 captures: name one" in said.stderr) == (2, True)
+    assert (said.code, "has 2 captures: name one" in said.stderr) == (2, True)
 
 
 def damaged(folder: Path, what: str) -> None:
@@ -155,7 +155,7 @@ def test_a_step_is_computed_again(output: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "says"),
     [
-        ("train", "is spelled module:function"),
+        ("train", "has the form module:function"),
         ("train:nn", "has no function nn"),
         ("broken:replay", "cannot be imported (ZeroDivisionError"),
         ("quits:replay", "ends the process while it is imported"),
@@ -195,7 +195,5 @@ def test_where_only_the_common_record_is_damaged_it_is_said_that_the_step_came_o
     said = ask("nan", "replay", str(output), *ENTRY, "--json")
     assert (said.code, said.json["verdict"], said.json["reproduced"]) == (14, "undecided", False)
     text = ask("nan", "replay", str(output), *ENTRY).stdout
-    assert "what was computed came out as it was, but not all of the capture is there and whole" in " ".join(
-        text.split()
-    )
+    assert "the computed part was reproduced, but parts of the capture are missing or damaged" in " ".join(text.split())
     assert "did not come out" not in text

@@ -111,14 +111,14 @@ def test_of_a_weight_that_was_bad_before_the_step_the_verdict_says_so() -> None:
         line=None, shape=(3,), nan=0, inf=0, value=1e37, times_rms=1e38,
     )  # fmt: skip
     _, why = verdict([captured], [run(captured, HUGE)], same_device=True, origin=origin)
-    assert "head.weight was so before this step" in why
+    assert "head.weight was not finite before this step" in why
     _, why = verdict([captured], [run(captured, HUGE)], same_device=True, origin=replace(origin, kind=OriginKind.OP))
     assert why == "it happens again in another process"
 
 
 @pytest.mark.parametrize("losses", [[], [None], [0.5, None]])
 def test_of_a_loss_that_nobody_told_it_is_not_said_that_it_was_finite(losses: list[float | None]) -> None:
-    why = "1 of its 1 gradient were not finite, and its loss is not known"
+    why = "1 of its 1 gradient were not finite, and its loss is unknown"
     assert named(rank_capture(0, losses=losses, gradients=[BAD])) == [(0, why)]
 
 

@@ -278,7 +278,7 @@ class TestCaptures:
         assert (answer.origin.rank, answer.origin.op) == (1, "sqrt")
         here = of_rank_1_alone(output, tmp_path)
         answer = ckpttool.replay_nan(NanQuestion(path=here, entry=ENTRY, ranks=(1,)))
-        assert "cannot be put together: 2 parts were saved, and 1 are here" in answer.findings[-1].message
+        assert "cannot be assembled: 2 parts were saved, but 1 are here" in answer.findings[-1].message
 
     @each_of(REPLAYS)
     def test_another_process_gets_every_loss_and_every_gradient_in_every_bit(self, ran: list[Any]) -> None:
@@ -346,7 +346,7 @@ class TestSaves:
         plan.write_text(json.dumps(ckpttool.resolve(question(output)).to_dict()), encoding="utf-8")
         for source, error, message in (
             (output, NothingToResumeError, "has shards of 2 ranks, but 1"),
-            (plan, UsageError, "saved on 2 ranks and is to be resumed on 1"),
+            (plan, UsageError, "saved on 2 ranks and would be resumed on 1"),
         ):
             with pytest.raises(error, match=message):
                 ckpttool.resume_training(str(source), model=model, optimizer=torch.optim.AdamW(model.parameters()))

@@ -92,7 +92,7 @@ def test_a_resumed_training_is_equal_in_every_bit_to_one_that_never_stopped(stop
 def test_a_flipped_bit_is_found_by_the_birth_certificate_alone(tmp_path: Path) -> None:
     train(tmp_path, 4)
     flip(shard(tmp_path, "1_4"))
-    with pytest.raises(IncompleteError, match="is not what was written"):
+    with pytest.raises(IncompleteError, match="differs from what was written"):
         Training().resume(tmp_path)
     assert [verdict.word for verdict in verdicts(tmp_path)] == [VerdictWord.DAMAGED, VerdictWord.VERIFIED]
     assert Training().resume(tmp_path).step == 2, "what a check found damaged is remembered"
@@ -237,11 +237,11 @@ def other_order() -> dict[str, Any]:
     [
         (lambda: without("scheduler"), "with a scheduler"),
         (lambda: without("loader"), "with a loader"),
-        (lambda: without("guard"), "saved with a guard, and it is to be resumed without one: hand one over"),
+        (lambda: without("guard"), "saved with a guard, but the resume has none: pass one"),
         (lambda: {**Training().objects, "extra": {"seen": 0, "mean": 1.0}}, "saved without 'mean' in extra"),
         (other_model, "the model is not the one|other parameters"),
         (other_order, "number 0 was conv.bias, and is embed.weight"),
-        (lambda: {**Training().objects, "loader": DataLoader(SeededByIndex(Noisy(), 1))}, "cannot tell where it is"),
+        (lambda: {**Training().objects, "loader": DataLoader(SeededByIndex(Noisy(), 1))}, "cannot report its position"),
     ],
 )
 def test_other_objects_than_those_saved_are_refused(objects: Any, message: str, tmp_path: Path) -> None:  # noqa: ANN401

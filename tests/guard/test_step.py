@@ -191,7 +191,7 @@ def test_what_is_missed_without_micro_batches_is_told_once(clip: float | None, t
     assert told.of(GuardEventKind.CAPTURE)[0]["level"] == "light"
     found = inspect_nan(str(told.of(GuardEventKind.CAPTURE)[0]["path"]))
     assert isinstance(found, Capture)
-    assert ["its loss is not known" in culprit.why for culprit in found.culprits] == [True]
+    assert ["its loss is unknown" in culprit.why for culprit in found.culprits] == [True]
 
 
 @pytest.mark.parametrize("handed_over", [True, False])
@@ -304,11 +304,11 @@ def test_a_loss_may_be_told_as_the_number_it_is(tmp_path: Path, *, as_number: bo
 
 @pytest.mark.parametrize(
     ("setting", "says"),
-    [({"policy": "zscore"}, "a policy is an object"), ({"policy": SkipPolicy}, "a policy is an object")]
-    + [({"mode": "sleep"}, "act or watch, not 'sleep'")]
-    + [({"step": step}, "step is a number of steps") for step in ("3", -1, True, 1.5)]
-    + [({"capture": capture}, "capture is CaptureSettings") for capture in (True, False, CaptureSettings)]
-    + [({"scaler": scaler}, "scaler is a loss scaler") for scaler in (3, True, 1024.0)]
+    [({"policy": "zscore"}, "a policy must be an object"), ({"policy": SkipPolicy}, "a policy must be an object")]
+    + [({"mode": "sleep"}, "'act' or 'watch', not 'sleep'")]
+    + [({"step": step}, "step must be the number of completed steps") for step in ("3", -1, True, 1.5)]
+    + [({"capture": capture}, "capture must be CaptureSettings") for capture in (True, False, CaptureSettings)]
+    + [({"scaler": scaler}, "scaler must be a loss scaler") for scaler in (3, True, 1024.0)]
     + [({"output": output}, "output is a path") for output in (b"output", 3)]
     + [({"policy": SkipPolicy(threshold=limit)}, "above 0") for limit in (NOT_A_NUMBER, -1, 0, cast("float", "x"))]
     + [({"count_threshold": count}, "first dropped update") for count in ("x", 0, True)],
@@ -324,7 +324,7 @@ def test_a_setting_that_cannot_be_meant_is_an_error_at_the_start(setting: dict[s
 @pytest.mark.parametrize("norm", [None, "x"])
 def test_to_decide_by_what_is_no_norm_is_an_error_and_by_a_number_is_not(norm: Any) -> None:  # noqa: ANN401
     training = Training(adamw)
-    with pytest.raises(UsageError, match="a norm is a number or a tensor of one"):
+    with pytest.raises(UsageError, match="a norm must be a number or a tensor with one element"):
         training.the_guard.decide(norm)
     assert training.the_guard.step == 0
     assert training.the_guard.decide(1)

@@ -47,4 +47,4 @@ def test_200_points_are_enough_and_199_are_refused(here: Path) -> None:
     refused = ask("calibrate", "train.log", "--warm-up", "1", "--format", "json")
     assert (refused.code, refused.json["yaml"]) == (14, None)
     table = " ".join(ask("calibrate", "train.log", "--warm-up", "1").stdout.split())
-    assert "199 values after the warm-up are too few: 200 are needed" in table
+    assert "199 values after the warm-up are not enough: 200 are needed" in table

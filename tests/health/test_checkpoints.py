@@ -105,7 +105,7 @@ def test_from_part_of_a_log_nothing_is_recorded_and_a_line_that_is_torn_hinders_
         return TrainingLog(sources=("a.log",), metrics=(), attempts=(), notes=(), problems=(problem,), problem_count=1)
 
     assert_read_to_its_end(log(7))
-    with pytest.raises(IncompleteError, match=r"a\.log: cut short; nothing was recorded"):
+    with pytest.raises(IncompleteError, match=r"a\.log: cut short; nothing from the part"):
         assert_read_to_its_end(log(0))
 
 
@@ -159,7 +159,7 @@ def test_what_drifted_from_its_copies_is_unhealthy_and_says_which_ranks() -> Non
     report = HealthReport(judgements=(healthy, replace(healthy, name="20_2")), findings=(), threshold=None)
     one, other = with_drift(report, inventory).judgements
     assert (one.health, one.source) == (Health.UNHEALTHY, "replicas")
-    assert "of ranks 1, 3 drifted from its replicas" in (one.note or "")
+    assert "of ranks 1, 3 drifted from their replicas" in (one.note or "")
     assert other == report.judgements[1]
     unhealthy = replace(report, judgements=(replace(healthy, health=Health.UNHEALTHY), healthy))
     assert with_drift(unhealthy, inventory).judgements[0].source == "log"

@@ -102,7 +102,7 @@ def test_after_a_stop_the_checkpoint_of_the_stop_is_good_and_the_data_move_on() 
     assert advice.detour is not None
     assert (advice.detour.checkpoint_step, advice.detour.last_skipped) == (120, 120)
     assert advice.good_batches_lost == 0
-    assert "already stands behind" in advice.notes[0]
+    assert "is already past" in advice.notes[0]
 
 
 def test_after_a_stop_an_older_checkpoint_loses_the_good_batches_between() -> None:
@@ -111,7 +111,7 @@ def test_after_a_stop_an_older_checkpoint_loses_the_good_batches_between() -> No
     assert (advice.detour.checkpoint_step, advice.detour.last_skipped) == (100, 120)
     assert (advice.detour.first_skipped, advice.detour.last_skipped) == (101, 120)
     assert advice.good_batches_lost == 10
-    assert "10 batches that were not bad" in advice.notes[0]
+    assert "10 good batches" in advice.notes[0]
 
 
 def test_a_checkpoint_among_the_bad_steps_loses_no_good_batch() -> None:
@@ -211,7 +211,7 @@ def test_a_training_that_went_on_since_or_ended_otherwise_did_not_end_in_skips()
 
 
 @pytest.mark.parametrize(
-    ("norms", "threshold", "words"), [(20, None, "and the log shows 20; a threshold"), (0, 3.0, "no step")]
+    ("norms", "threshold", "words"), [(20, None, "and the log has 20; give a threshold"), (0, 3.0, "no step")]
 )
 def test_whether_there_was_a_spike_is_unknown_if_no_step_could_be_judged(
     norms: int, threshold: float | None, words: str
@@ -234,7 +234,7 @@ def reading(steps: int, *problems: LogProblem) -> LogReading:
 @pytest.mark.parametrize(
     ("read", "threshold", "error", "words"),
     [
-        (reading(500), None, UsageError, "the log shows no spike; a threshold"),
+        (reading(500), None, UsageError, "the log shows no spike; give a threshold"),
         (reading(500), 3.0, UsageError, "no step of the log has a global norm of 3 or more"),
         (reading(0), 3.0, IncompleteError, "a.log: no training step was found; whether there was"),
         (

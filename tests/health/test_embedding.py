@@ -118,7 +118,7 @@ def test_a_step_that_two_starts_did_leaves_the_threshold_unapplied_and_the_recor
     attempts = [LogAttempt(rows=[one], begun=False, ended=False) for one in rows]
     (judgement,) = judge_health([save(10, recorded=HEALTHY)], attempts, threshold=270.0).judgements
     assert (judgement.health, judgement.source, judgement.embedding_local_norm) == (HEALTHY, "record", None)
-    assert "perhaps of another start" in (judgement.note or "")
+    assert "possibly from another start" in (judgement.note or "")
 
 
 def skipping(*rows: tuple[int, float, bool]) -> list[LogAttempt]:

@@ -116,7 +116,7 @@ def test_a_save_that_has_no_name_in_the_record_keeps_no_other_one_out(
     odd -= {"5_2", "15_2"}
     said = ask("health", "--threshold", "280", "--write")
     assert said.code == 14
-    assert "10_2 was not written into the record: --write is an odd one" in " ".join(said.stdout.split())
+    assert "10_2 was not written to the record: --write is an odd one" in " ".join(said.stdout.split())
     assert recorded(here) == {FILES[0]: 0, FILES[2]: 0}
     odd.clear()
     assert ask("health", "--threshold", "280", "--write").code == 0
@@ -168,7 +168,7 @@ def test_a_file_that_is_no_health_file_is_not_overwritten(here: Path) -> None:
     path.write_text('{"a": 1}')
     said = ask("health", "--threshold", "270", "--write")
     assert (said.code, path.read_text()) == (1, '{"a": 1}')
-    assert "is no health file" in said.stderr
+    assert "is not a health file" in said.stderr
 
 
 def test_another_process_that_writes_is_waited_for_and_then_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

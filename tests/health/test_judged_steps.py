@@ -13,7 +13,7 @@ JUDGED = JudgedSteps(first=Step(64), last=Step(100), why="it needs 64 steps")
 @pytest.mark.parametrize(
     ("step", "objection"),
     [
-        (63, "step 64 is the first that could be judged: it needs 64 steps"),
+        (63, "step 64 is the first that can be judged: it needs 64 steps"),
         (64, None),
         (100, None),
         (101, "the log ends before it, at step 100"),

@@ -70,7 +70,7 @@ def test_nothing_is_recorded_from_a_log_that_ends_early(tmp_path: Path) -> None:
     def asked(log: str) -> ckpttool.HealthQuestion:
         return ckpttool.HealthQuestion(threshold=270.0, logs=logs(str(tmp_path / log)), write=True)
 
-    with pytest.raises(IncompleteError, match="nothing was recorded from the part that was read"):
+    with pytest.raises(IncompleteError, match="nothing from the part that was read was recorded"):
         ckpttool.health(tree, asked("cut.log.gz"))
     assert not (tmp_path / "output/health_ckpts.json").exists()
     assert ckpttool.health(tree, asked("train.log")).written

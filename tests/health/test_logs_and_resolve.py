@@ -69,7 +69,9 @@ def test_a_log_that_goes_on_behind_the_checkpoint_says_how_far_the_training_came
     write_log(here / LOG, range(1, 314), embeddings={300: 1.0})
     said = ask("resolve", "--health-threshold", "270")
     assert said.code == 0
-    assert "150_2 is of step 300, and the log goes on to step 313: what was trained" in " ".join(said.stdout.split())
+    assert "150_2 is from step 300, and the log continues to step 313: the steps between" in " ".join(
+        said.stdout.split()
+    )
     write_log(here / LOG, range(1, 301), embeddings={300: 1.0})
     assert "the log goes on" not in ask("resolve", "--health-threshold", "270").stdout
 
@@ -78,7 +80,7 @@ def test_a_threshold_that_could_not_be_applied_is_said(here: Path) -> None:
     tree(here)
     said = ask("resolve", "--health-threshold", "270")
     assert said.code == 14
-    assert "the log is not there, so the threshold could not be applied" in " ".join(said.stdout.split())
+    assert "the log is missing, so the threshold could not be applied" in " ".join(said.stdout.split())
     assert "there is no training log beside the checkpoints" in " ".join(said.stdout.split())
 
 
@@ -103,7 +105,7 @@ def test_14_where_a_log_that_was_to_have_a_say_shows_no_step(option: list[str], 
     (here / "base.yaml").write_text((FIXTURES / "configs" / "pretrain_sink2.yaml").read_text())
     said = ask("resolve", *option, "no.csv")
     assert said.code == 14
-    assert "no.csv: the log shows no step: what was asked of it could not be answered" in " ".join(said.stdout.split())
+    assert "no.csv: the log has no step: it cannot answer the question" in " ".join(said.stdout.split())
     launched = ask("launch", "--config", "base.yaml", "--output", "new.yaml", *option, "no.csv")
     assert launched.code == 14
     assert not (here / "new.yaml").exists()
@@ -198,7 +200,7 @@ def test_what_replay_printed_is_taken_as_evidence(here: Path) -> None:
     (here / "timeline.json").write_text(printed.replace('"spike"', '"spyke"'))
     broken = ask("resolve", "--health-timeline", "timeline.json")
     assert (broken.code, broken.stdout) == (2, "")
-    assert "expected what ckpttool replay --format json printed" in broken.stderr
+    assert "expected the output of ckpttool replay --format json" in broken.stderr
 
 
 def strike_log(here: Path, *times: str) -> None:
@@ -302,7 +304,7 @@ def test_launch_goes_around_the_spike_too(here: Path) -> None:
     said = ask("launch", "--config", "base.yaml", "--output", "new.yaml", "--around-spike", "last")
     assert said.code == 0
     assert "note data-end-early" in said.stdout
-    assert "MindFormers plans 19400 more steps, but the data give 19200" in " ".join(said.stdout.split())
+    assert "MindFormers plans 19400 more steps, but the data is enough for 19200" in " ".join(said.stdout.split())
     written = (here / "new.yaml").read_text()
     assert "resume_training: llama2_7b_rank_0-50_2.ckpt" in written
     assert "data_skip_steps: " in written
@@ -351,9 +353,15 @@ def test_a_spike_after_which_the_loss_stays_high_is_no_ordinary_one(here: Path) 
         return found
 
     for name, loss_since, last, choice, words in (
-        ("off.csv", 1.975, 300, "rewind", "the loss is not back: its median over the last 44 steps is 1.97"),
-        ("well.csv", 1.96, 300, "wait", "an ordinary spike; the loss is back too"),
-        ("early.csv", 1.975, 270, "wait", "whether the loss is back too is unknown: the log shows 64 losses before it"),
+        ("off.csv", 1.975, 300, "rewind", "the loss has not recovered: its median over the last 44 steps is 1.97"),
+        ("well.csv", 1.96, 300, "wait", "an ordinary spike; the loss has recovered too"),
+        (
+            "early.csv",
+            1.975,
+            270,
+            "wait",
+            "whether the loss has recovered too is unknown: the log has 64 losses before it",
+        ),
     ):
         log(name, loss_since, last)
         for command in (("resolve", "--log", name), ("replay", name, "--tree", "output", "--policy", "zscore")):

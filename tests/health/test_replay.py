@@ -30,7 +30,7 @@ def test_three_skips_in_ten_steps_leave_the_learning_rate_at_seven() -> None:
         SkippedSpan(first=Step(7), last=Step(7), updates=1, peak=5),
     )
     assert (result.steps_seen, result.steps_unseen, result.stopped_at) == (10, 0, None)
-    assert "from step 2 on the log is only an observation" in result.notes[0]
+    assert "from step 2 on, the log is only an observation" in result.notes[0]
 
 
 def test_the_nan_hole_loses_updates_without_a_stop_and_the_strict_rule_stops() -> None:
@@ -54,8 +54,8 @@ def test_blooms_replay_says_what_it_cannot_know() -> None:
     assert result.spans == (SkippedSpan(first=Step(31217), last=Step(31222), updates=6, peak=960.351),)
     assert result.steps_unseen == 27
     text = "\n".join(result.notes)
-    assert "cannot be decided" in text
-    assert "begins at step 31214" in text
+    assert "is unknown" in text
+    assert "starts at step 31214" in text
     assert replay(SkipPolicy(threshold=3.0, count_threshold=2), bloom()).stopped_at == 31218
 
 
@@ -66,7 +66,7 @@ def test_a_log_written_with_the_policy_on_is_no_mere_observation() -> None:
 
 def test_steps_without_a_norm_are_told() -> None:
     result = replay(SkipPolicy(), rows([1.0, None]))
-    assert result.notes == ("1 steps show no norm; they are judged as if they were not in the log",)
+    assert result.notes == ("1 steps have no norm; they are treated as if they were not in the log",)
 
 
 def test_a_clip_loses_no_update() -> None:

@@ -156,7 +156,7 @@ def test_a_file_of_several_is_not_compared_with_a_checkpoint(beside_fixtures: Pa
     tree = real(beside_fixtures, "sink2_ckpt")
     said = ask("diff", str(tree / "rank_0" / "llama2_7b_rank_0-15_2.ckpt"), "output:15_2")
     assert (said.code, said.stdout) == (2, "")
-    assert "give two of a kind" in said.stderr
+    assert "give two files or two checkpoints" in said.stderr
     assert ask("diff", "fixtures/torch/adamw.pt", "fixtures/torch/adamw.pt", "--tensor", "x").code == 2
 
 

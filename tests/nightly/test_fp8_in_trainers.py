@@ -189,7 +189,7 @@ TITANS: dict[str, tuple[dict[str, object], Recipe]] = {
     "tensorwise": ({"quantize.linear.float8.recipe_name": "tensorwise"}, Recipe.TENSORWISE),
     "rowwise": ({"quantize.linear.float8.recipe_name": "rowwise"}, Recipe.ROWWISE),
 }
-FILLED = {"<the old training.steps>": "1000", "<half of what it was>": "2", "<what it was>": "64"}
+FILLED = {"<the old training.steps>": "1000", "<half of the old value>": "2", "<the old value>": "64"}
 MODULES = (*(f"layers.{number}.feed_forward.w1" for number in (0, 1, 2, 3, 10, 11)), "output")
 GRAINS = {Recipe.TENSORWISE: "tensorwise", Recipe.ROWWISE: "axiswise"}
 
@@ -203,7 +203,7 @@ def with_keys(keys: Mapping[str, object], change: Change) -> dict[str, object]:
         assert isinstance(values, list)
         found[key] = [value for value in values if value != word]
     for key, value in change.set:
-        text = value.replace(", <what it was>]", ', "output"]') if key.endswith("fqns") else FILLED.get(value, value)
+        text = value.replace(", <the old value>]", ', "output"]') if key.endswith("fqns") else FILLED.get(value, value)
         found[key] = json.loads(text) if text[0] in "[0123456789" or text in {"true", "false"} else text
     return found
 

@@ -113,7 +113,7 @@ def test_a_guard_compares_weights_now_and_then(seen: dict[str, list[Seen]]) -> N
         assert [event for event, _ in told] == [("replicas-disagree", 10)]
         assert told[0][1]["parameters"] == ["0.weight"]
         assert told[0][1]["ranks"] == [CULPRIT]
-        assert told[0][1]["message"] == "weights differ from rank to rank: another one on rank 1, in 0.weight"
+        assert told[0][1]["message"] == "weights differ from rank to rank: different on rank 1, in 0.weight"
     assert all("replicas-disagree" not in dict(found["told"]) for found in seen["stops"])
 
 

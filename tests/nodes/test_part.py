@@ -76,7 +76,7 @@ def test_a_machines_row_goes_by_its_number_and_not_by_how_a_launcher_dealt_its_p
     done = ask("part", TREE, "--out", f"{tmp_path}/parts/", "--devices-per-node", "8", "--json")
     if claims is None:
         assert done.code == 2
-        assert "nothing tells which machine this is; say --ranks" in done.stderr
+        assert "the number of this machine is unknown; give --ranks" in done.stderr
         return
     found = json.loads(done.stdout)["claims"]
     assert [found[0], found[-1]] == claims
@@ -184,7 +184,7 @@ def test_nothing_is_written_into_the_tree(tmp_path: Path) -> None:
     root = next(tree.rglob("rank_0")).parent
     done = ask("part", str(root), "--part", "1/2", "--out", f"{root}/parts/")
     assert done.code == 2
-    assert "lies in the checkpoint tree" in done.stderr
+    assert "is in the checkpoint tree" in done.stderr
     assert not (root / "parts").exists()
     assert ask("part", str(root), "--part", "1/2", "--out", f"{root}-parts/").code == 0
 

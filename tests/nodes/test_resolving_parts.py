@@ -61,7 +61,7 @@ def test_parts_that_lie_in_a_tree_are_not_passed_over_in_silence(look: Callable[
     shutil.copytree(FIXTURES / "async_ckpt" / "output" / "checkpoint" / "rank_0", parts / "rank_0")
     both = ask("resolve", str(parts))
     assert both.code == 2
-    assert "holds a tree and parts of one" in both.stderr
+    assert "has both a tree and parts of one" in both.stderr
     for part in parts.glob("*.ckptpart"):
         part.unlink()
     assert ask("resolve", str(parts)).code == 0

@@ -127,8 +127,8 @@ def test_records_travel_and_nothing_else_that_happens_to_lie_there(output: Path)
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda part: part[:-10], "is torn: its last lines are not there"),
-        (lambda part: part.replace(b"\n", b"\r\n"), "has other line ends than were written"),
+        (lambda part: part[:-10], "is truncated: its last lines are missing"),
+        (lambda part: part.replace(b"\n", b"\r\n"), "has other line endings than were written"),
         (gzip.compress, "is compressed: gunzip it first"),
     ],
 )
@@ -161,8 +161,8 @@ def test_records_that_differ_between_machines_are_never_nothing_to_resume_from(
     done = ask("resolve", "parts", "--world-size", "4")
     assert done.code == (14 if is_other else 0), done.stdout
     text = " ".join(done.stdout.split())
-    assert ("cannot be read (machines have different ones)" in text) is is_other
-    assert ("iteration_00000030 may be whole" in text) is is_other
+    assert ("cannot be read (the machines have different records)" in text) is is_other
+    assert ("iteration_00000030 may be intact" in text) is is_other
     if is_other:
         config = str(FIXTURES / "configs" / "pretrain_sink2.yaml")
         assert ask("launch", "parts", "--config", config, "--output", "new.yaml").code == 14

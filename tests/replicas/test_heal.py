@@ -158,7 +158,7 @@ def test_the_newer_layout_s_record_tells_tensor_parallel_neighbours_from_copies(
         assert (chosen.rank, chosen.proof) == ((rank + 2) % 4, Proof.RECORDED)
         assert (chosen.record, chosen.trust) == ("iteration_00000030/metadata.json", Trust.NUMERICS)
     for neighbour in {0, 1, 2, 3} - {rank, (rank + 2) % 4}:
-        assert f"rank {neighbour} holds another slice of" in refusal(asked(tree, donor=neighbour))
+        assert f"rank {neighbour} has another slice of" in refusal(asked(tree, donor=neighbour))
 
 
 def test_without_its_record_one_other_step_does_not_tell_them(tmp_path: Path) -> None:
@@ -595,7 +595,7 @@ def test_data_that_are_right_are_not_replaced_by_a_copy_that_differs_when_the_he
     assert chosen.trust is Trust.NUMERICS
     flip_weight(donor)
     healing = asked(tree, "20_2", apply=True)
-    assert "the data of this file and of rank 0's differ in model.tok_embeddings" in refusal(healing)
+    assert "the data of this file and of rank 0's file differ in model.tok_embeddings" in refusal(healing)
     assert healing.exit_code is ExitCode.NOTHING_TO_RESUME
     assert len([1 for before, now in zip(right, target.read_bytes(), strict=True) if before != now]) == 1
 

@@ -182,18 +182,21 @@ def test_a_rank_that_differed_once_is_no_copy() -> None:
 )
 def test_a_rank_that_held_other_tensors_is_no_copy(text: str) -> None:
     others = (at("15_2", r0=text, r3="cd"), *EQUAL[1:])
-    assert answered(shards(r0="ab"), others) == "rank 0 held other tensors at 15_2"
+    assert answered(shards(r0="ab"), others) == "rank 0 had other tensors at 15_2"
 
 
 def test_a_rank_that_held_tensors_of_other_shapes_is_no_copy() -> None:
     other = replace(held(0, "cd"), schema_hash="other shapes")
     witness = of_run({**shards(r3="cd"), (Rank(0), ShardRole.FULL): other})
-    assert answered(shards(r0="ab"), (witness, EQUAL[1])) == "rank 0 held tensors of other shapes at 15_2"
+    assert answered(shards(r0="ab"), (witness, EQUAL[1])) == "rank 0 had tensors of other shapes at 15_2"
 
 
 def test_a_tensor_that_never_changed_then_and_has_since_teaches_nothing() -> None:
     still = (at("15_2", r0="cd", r3="cd"), at("10_2", r0="ed", r3="ed"))
-    assert answered(shards(r0="ab"), still) == "x did not change where rank 0 was equal, and has changed since"
+    assert (
+        answered(shards(r0="ab"), still)
+        == "x was the same in every checkpoint in which rank 0 was equal, and has changed since"
+    )
     assert isinstance(answered(shards(r0="ad"), still), Donor)
 
 
@@ -206,13 +209,15 @@ def test_a_witness_that_is_in_doubt_itself_is_passed_over() -> None:
 def test_a_donor_in_doubt_is_never_taken() -> None:
     odd = suspect(Code.NORM_JUMP, "the norm jumps", path="0")
     now = {(Rank(0), ShardRole.FULL): held(0, findings=(odd,))}
-    assert answered(now) == "rank 0 is doubted itself: the norm jumps"
+    assert answered(now) == "rank 0 is suspect itself: the norm jumps"
 
 
 @pytest.mark.parametrize("known", [None, TensorDigests(names=("w",), digests=b"aaaaaaaa")])
 def test_a_donor_that_could_not_be_read_whole_is_never_taken(known: TensorDigests | None) -> None:
     unread = replace(held(0), tensor_digests=known)
-    assert answered({(Rank(0), ShardRole.FULL): unread}) == ("rank 0 tells nothing: its tensors could not all be read")
+    assert answered({(Rank(0), ShardRole.FULL): unread}) == (
+        "rank 0 cannot be compared: not all of its tensors could be read"
+    )
     witness = of_run({**shards(r3="cd"), (Rank(0), ShardRole.FULL): unread})
     assert answered(shards(r0="ab"), (witness, EQUAL[1])) == "rank 0 was equal at 1 other checkpoint of the run"
 
@@ -223,11 +228,14 @@ def test_for_one_tensor_it_is_enough_that_this_one_was_equal() -> None:
     assert answered(shards(r0="ab"), others) == "rank 0 differed in x at 15_2"
     assert isinstance(answered(shards(r0="ab"), others, order=one), Donor)
     assert answered(shards(r0="ab"), others, order=HealOrder(tensor="x")) == "rank 0 differed in x at 15_2"
-    assert answered(shards(r0="ab"), others, order=HealOrder(tensor="v")) == "rank 0 tells nothing: it has no tensor v"
+    assert (
+        answered(shards(r0="ab"), others, order=HealOrder(tensor="v"))
+        == "rank 0 cannot be compared: it has no tensor v"
+    )
     slices = {"w": {Rank(0): 0, Rank(3): 0}, "x": {Rank(0): 0, Rank(3): 1}}
     record = RecordedSlices(source="metadata.json", slices=slices)
     assert isinstance(answered(shards(r0="ab"), (), record, one), Donor)
-    assert answered(shards(r0="ab"), (), record) == "rank 0 holds another slice of x by metadata.json"
+    assert answered(shards(r0="ab"), (), record) == "rank 0 has another slice of x according to metadata.json"
 
 
 WITNESSES_OF_FIVE = tuple(
@@ -240,9 +248,9 @@ def test_of_copies_that_differ_most_are_believed_and_of_two_none() -> None:
     assert isinstance(donor, Donor)
     assert (donor.rank, donor.agrees) == (1, 2)
     for texts in ({"r0": "aX", "r1": "ab", "r2": "ab"}, {"r0": "aX", "r1": "aX", "r2": "ab", "r4": "ab"}):
-        assert str(answered(shards(**texts), WITNESSES_OF_FIVE)).endswith("which of them is right, nothing tells")
+        assert str(answered(shards(**texts), WITNESSES_OF_FIVE)).endswith("nothing shows which of them is right")
     assert answered(shards(r0="aX", r1="ab")) == (
-        "ranks 0-1 hold the same slices and differ: which of them is right, nothing tells"
+        "ranks 0-1 have the same slices but differ: nothing shows which of them is right"
     )
 
 
@@ -260,7 +268,7 @@ def test_two_that_agree_are_believed_if_the_third_copy_is_the_only_other_one() -
     for others in (five, three):  # the lost one was a copy, or may have been
         (found, _) = find_donors([target, GONE], now, others, None, HealOrder())
         assert found.refusal is not None
-        assert found.refusal.message.endswith("which of them is right, nothing tells")
+        assert found.refusal.message.endswith("nothing shows which of them is right")
     (found, _) = find_donors([target, GONE], now, three, recorded("w", "x", slices=[0, 0, 0, 1]), HealOrder())
     assert found.donor is not None
 
@@ -329,14 +337,17 @@ def test_three_names_of_one_file_outvote_nobody() -> None:
 
 
 def test_what_to_do_about_a_rank_that_has_no_such_shard_is_said() -> None:
-    for now, remedy in ((shards(r0="ab", r1="ab"), "leave --from out, or take one that has: ranks 0-1"), ({}, "two o")):
+    for now, remedy in (
+        (shards(r0="ab", r1="ab"), "omit --from, or use a rank that has one: ranks 0-1"),
+        ({}, "two o"),
+    ):
         (found,) = find_donors([GONE], now, EQUAL, None, HealOrder(donor=Rank(9)))
         assert found.refusal is not None
         assert "rank 9 has no such shard" in found.refusal.message
         assert (found.refusal.remedy or "").startswith(remedy)
     (found,) = find_donors([GONE], shards(r0="ab", r2="ab"), EQUAL, None, HealOrder(donor=Rank(2)))
     assert found.refusal is not None
-    assert found.refusal.remedy == "leave --from out, or name one that is proven: rank 0"
+    assert found.refusal.remedy == "omit --from, or use a proven rank: rank 0"
 
 
 def recorded(*names: str, slices: Sequence[int]) -> RecordedSlices:
@@ -352,7 +363,7 @@ def test_a_record_proves_a_copy_without_any_other_checkpoint() -> None:
 
 def test_what_a_record_says_of_other_slices_outweighs_equal_tensors() -> None:
     assert answered(shards(r0="ab"), EQUAL, recorded("w", "x", slices=[0, 1, 0, 1])) == (
-        "rank 0 holds another slice of w by metadata.json"
+        "rank 0 has another slice of w according to metadata.json"
     )
 
 
@@ -473,7 +484,7 @@ def test_advice_counts_what_healing_saves_and_says_how_sure_it_is() -> None:
     assert may.remedy == "run ckpttool heal t --checkpoint 20_2 to see"
     unknown_step = heal_advice(older, save(step=None), root="t", is_proven=True)
     assert unknown_step is not None
-    assert "would save what was done since" in unknown_step.message
+    assert "would save the steps since then" in unknown_step.message
     assert heal_advice(older, save(step=30), root="t", is_proven=True) is None
     nothing = NoResumePoint(root="t", evidence=Level.STRUCTURE, rejected=(), findings=())
     whole = heal_advice(nothing, save(), root="t", is_proven=True)
@@ -564,8 +575,8 @@ def test_healing_is_named_as_the_remedy_of_what_it_mends_alone_and_of_no_note() 
         assert newest.reasons[1] is aside
         assert other is rejected[1]
         remedies.append(newest.reasons[0].remedy)
-    copies = "other ranks hold proven copies of all that is missing or damaged"
-    lie = "what is missing or damaged may lie on other ranks as well"
+    copies = "other ranks have proven copies of all missing or damaged files"
+    lie = "other ranks may have copies of the missing or damaged files"
     command = "ckpttool heal tree --checkpoint 20_2"
     assert remedies == [
         f"{command} --apply would make 20_2 whole: {copies}",
@@ -578,7 +589,7 @@ def test_a_donor_whose_data_differ_from_what_lies_behind_a_broken_header_is_refu
     refused = contradicted(found, "x").refusal
     assert refused is not None
     assert (refused.code, refused.ranks) == (ReplicasCode.NO_DONOR, (3,))
-    assert "rank 0's differ in x" in refused.message
+    assert "rank 0's file differ in x" in refused.message
 
 
 def test_states_that_the_start_s_record_names_and_no_shard_holds_are_not_missed() -> None:
@@ -592,7 +603,7 @@ def test_states_that_the_start_s_record_names_and_no_shard_holds_are_not_missed(
 def test_if_only_a_suspected_copy_has_a_checksum_the_refusal_says_so() -> None:
     outvoted = held(2, "aX", verified=True, findings=(suspect(Code.REPLICA_DIFFERS, "differs"),))
     reason = answered({**shards(r0="ab"), (Rank(2), ShardRole.FULL): outvoted})
-    assert reason == "ranks 0, 2 differ, and a checksum matches only where the file is suspected itself"
+    assert reason == "ranks 0, 2 differ, and a checksum matches only for a file that is suspect itself"
 
 
 def test_the_refusal_of_the_requested_donor_says_what_speaks_against_it() -> None:
@@ -600,13 +611,13 @@ def test_the_refusal_of_the_requested_donor_says_what_speaks_against_it() -> Non
     now = shards(r0="aX", r1="ak")
     assert isinstance(answered(now, constant), Donor)
     reason = answered(now, constant, order=HealOrder(donor=Rank(0)))
-    assert reason == "x did not change where rank 0 was equal, and has changed since"
+    assert reason == "x was the same in every checkpoint in which rank 0 was equal, and has changed since"
 
 
 def test_a_suspected_copy_that_no_other_checkpoint_has_is_not_taken_for_an_older_step() -> None:
     suspected = held(2, "XY", findings=(suspect(Code.REPLICA_DIFFERS, "differs"),))
     reason = answered({**shards(r0="ab", r1="ab"), (Rank(2), ShardRole.FULL): suspected}, (*EQUAL, EARLIER))
-    assert reason == "ranks 0-2 hold the same slices and differ: which of them is right, nothing tells"
+    assert reason == "ranks 0-2 have the same slices but differ: nothing shows which of them is right"
 
 
 def test_a_shard_whose_tensors_are_unknown_neither_confirms_a_record_nor_contradicts_it() -> None:

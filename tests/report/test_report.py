@@ -75,7 +75,7 @@ def test_the_threshold_of_the_page_is_that_of_the_answer(tmp_path: Path) -> None
     assert done.stdout.startswith("Resume from step 20 (10_2)\n")
     text = page.read_text(encoding="utf-8")
     assert "threshold 0.2, 1 step at or above it" in text
-    assert "<b>step 30 (15_2)</b> was not chosen: the log shows the embedding local norm" in text
+    assert "<b>step 30 (15_2)</b> was not chosen: the log has the embedding local norm" in text
 
 
 def test_what_stops_a_prune_stops_no_report(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ class TestAFullDisk:
         tree = legacy(disk)
         before = files(tree)
         fill(disk)
-        with pytest.raises(WriteFailedError, match="free some hundred KiB by hand"):
+        with pytest.raises(WriteFailedError, match="free a few hundred KiB by hand"):
             pruned(tree)
         assert files(tree) == before
         (disk / "filler").write_bytes(b"")

@@ -170,6 +170,8 @@ def test_nothing_moves_where_the_disk_does_not_confirm_what_must_be_there_first(
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(os, "fsync", fsync)
-    with pytest.raises(WriteFailedError, match="nothing was moved, for what must be on the disk first is not"):
+    with pytest.raises(
+        WriteFailedError, match="nothing was moved, because the journal or a record could not be flushed to disk"
+    ):
         pruned(tree)
     assert whole(tree) == before

@@ -37,14 +37,14 @@ RIGHT = b'{"last_epoch": 30, "last_step": 2, "last_ckpt_file": "llama2_7b_rank_%
 
 TROUBLES: dict[str, tuple[bytes | None, str]] = {
     "missing": (None, "is missing"),
-    "torn": (b'{"last_epoch": 30, "last_', "is torn or edited"),
-    "empty": (b"", "is torn or edited"),
+    "torn": (b'{"last_epoch": 30, "last_', "is truncated or edited"),
+    "empty": (b"", "is truncated or edited"),
     "stale": (RIGHT.replace(b"30", b"25") % 1, "names llama2_7b_rank_1_1-25_2.ckpt"),
     "of a file that is not there": (RIGHT.replace(b"30", b"35") % 1, "names llama2_7b_rank_1_1-35_2.ckpt"),
     "of another rank": (RIGHT % 0, "names llama2_7b_rank_0_1-30_2.ckpt"),
     "with the wrong numbers": (RIGHT.replace(b'"last_epoch": 30', b'"last_epoch": 3') % 1, "names llama2_7b"),
     "leading elsewhere": (b'{"last_epoch": 30, "last_step": 2, "last_ckpt_file": "../../x"}', "names ../../x"),
-    "with a flag for a number": (RIGHT.replace(b"2,", b"true,") % 1, "is torn or edited"),
+    "with a flag for a number": (RIGHT.replace(b"2,", b"true,") % 1, "is truncated or edited"),
     "larger than any": (b"[" * 100_000, "cannot be read (more than 65536 bytes)"),
 }
 

@@ -162,7 +162,7 @@ class TestTheNewest:
         assert going(plan) == {"10_2"}
         fate = plan.fates[0]
         assert (fate.why, fate.word) == ((Why.NOT_WHOLE,), None)
-        assert fate.because == "not whole (rank-missing): never goes by itself"
+        assert fate.because == "not intact (rank-missing): never deleted"
 
     def test_one_without_a_step_and_one_that_needs_renames_stay_and_count_for_nothing(self) -> None:
         inventory = tree(
@@ -260,7 +260,7 @@ class TestNames:
     def test_why_a_damaged_one_stays_is_said_beside_its_name(self) -> None:
         plan = planned(FOUR, RetentionPolicy(keep_last=1, keep=("40_2",)), Verifier(damaged=["40_2"]))
         assert plan.fates[0].why == (Why.NOT_WHOLE, Why.NAMED)
-        assert plan.fates[0].because == "not whole (shard-truncated): never goes by itself; named by --keep"
+        assert plan.fates[0].because == "not intact (shard-truncated): never deleted; named by --keep"
 
 
 class TestTrainings:
@@ -292,7 +292,7 @@ class TestProof:
         plan = planned(FOUR, verifier=verifier)
         assert going(plan) == {"10_2", "30_2"}
         assert whys(plan)["20_2"] == (Why.VERIFIED,)
-        assert plan.fates[2].because == "among the 1 newest that a checksum proves"
+        assert plan.fates[2].because == "among the 1 newest that are proven by a checksum"
         assert verifier.read == ["20_2"]
 
     def test_content_that_does_not_agree_counts_for_nothing_and_never_goes(self) -> None:
@@ -312,7 +312,7 @@ class TestProof:
         assert going(plan) == {"10_2"}
         assert whys(plan)["40_2"] == (Why.LAST,)
         assert whys(plan)["20_2"] == whys(plan)["30_2"] == (Why.UNPROVEN,)
-        assert plan.fates[1].because == "a checksum can prove it, and fewer than 1 newer were proven by theirs"
+        assert plan.fates[1].because == "it can be proven by a checksum, and fewer than 1 newer ones were"
 
     def test_without_a_look_at_content_a_seal_still_counts_for_more(self) -> None:
         verifier = Verifier(sealed=["20_2"], rotten=["20_2"], looked="structure")
@@ -362,12 +362,14 @@ class TestBranches:
         # Nothing is newer than what the tracker left behind, as the folders are numbered.
         assert going(planned(inventory, policy)) == {"iteration_00000005"}
         stays = {one.checkpoint.name: one.because for one in planned(inventory).fates}
-        assert stays["iteration_00000030"].endswith("lets it go once enough on the course are numbered higher")
+        assert stays["iteration_00000030"].endswith(
+            "deletes it once enough checkpoints of the lineage have higher numbers"
+        )
 
     def test_of_runs_that_names_tell_the_option_is_enough(self) -> None:
         inventory = tree(checkpoint("10_2"), checkpoint("40_2"), checkpoint("12_2", run=1))
         stays = {one.checkpoint.name: one.because for one in planned(inventory).fates}
-        assert stays["40_2"].endswith("--drop-abandoned lets it go")
+        assert stays["40_2"].endswith("--drop-abandoned deletes it")
 
 
 class TestEvidence:
@@ -403,7 +405,7 @@ class TestEvidence:
         plan = planned(FOUR, verifier=Verifier(damaged=["10_2", "20_2", "30_2", "40_2"], tied=["30_2", "40_2"]))
         assert going(plan) == set()
         assert whys(plan)["40_2"] == whys(plan)["30_2"] == (Why.DISPUTED,)
-        assert plan.fates[0].because == "one of two saves is wrong (schema-differs), nothing shows which"
+        assert plan.fates[0].because == "one of two saves is wrong (schema-differs), and nothing shows which"
         assert plan.is_undecided
         assert not planned(FOUR, verifier=Verifier(damaged=["40_2"], tied=["40_2"])).is_undecided
 
@@ -429,8 +431,8 @@ class TestEvidence:
         plan = replanned(tree(*saves), refused=refused)
         assert going(plan) == {"20_2"}
         assert whys(plan) == {"30_2": (Why.LAST, Why.NOT_MOVED), "20_2": (Why.REPLACED,), "10_2": (Why.NOT_MOVED,)}
-        assert plan.fates[0].because.endswith("not to be moved: it is linked from elsewhere")
-        assert plan.fates[2].because == "not to be moved: it has a {brace}"
+        assert plan.fates[0].because.endswith("must not be moved: it is linked from elsewhere")
+        assert plan.fates[2].because == "must not be moved: it has a {brace}"
 
     def test_what_would_be_taken_for_another_save_afterwards_keeps_its_neighbour(self) -> None:
         raw = tree(checkpoint("10_2"), checkpoint("20_2"), checkpoint("30_2"))

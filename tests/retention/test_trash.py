@@ -248,7 +248,7 @@ def test_of_two_with_one_name_the_folder_says_which(tmp_path: Path) -> None:
     (folder,) = trash.glob("*-10_2")
     shutil.copytree(folder, trash / "20200101T000000Z-10_2")
     with pytest.raises(
-        UsageError, match="2 checkpoints 10_2 lie in the trash: name the folder of one: 20200101T000000Z-10_2, "
+        UsageError, match="2 checkpoints named 10_2 are in the trash: give the folder of one: 20200101T000000Z-10_2, "
     ):
         ckpttool.restore(question(tree), "10_2")
     assert [save.folder for save in ckpttool.restore(question(tree), folder.name).taken] == [folder.name]
@@ -258,7 +258,7 @@ def test_what_is_no_checkpoint_is_listed_and_left_to_a_person(tmp_path: Path) ->
     tree = legacy(tmp_path).file("checkpoint/.ckpttool/trash/20200101T000000Z-7_2/notes", "x")
     (save,) = ckpttool.trash(question(tree)).content
     assert (save.name, save.step, save.nbytes) == ("7_2", None, None)
-    with pytest.raises(IncompleteError, match="does not hold just one checkpoint"):
+    with pytest.raises(IncompleteError, match="does not contain exactly one checkpoint"):
         ckpttool.restore(question(tree), "7_2")
 
 

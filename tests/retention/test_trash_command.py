@@ -98,7 +98,7 @@ def test_who_asks_about_an_emptied_tree_is_told_that_it_lies_in_the_trash(here: 
     shutil.copytree(FIXTURES / "layouts/hf_single", "my run")
     assert ask("prune", "my run", "--keep-last", "1", "--grace", "0", "--trash-days", "7", "--apply").code == 0
     shutil.rmtree(here / "my run/checkpoint-12")
-    way = "lies in the trash: ckpttool trash list 'my run'"
+    way = "are in the trash: ckpttool trash list 'my run'"
     assert_error(ask(command, "my run"), ExitCode.UNKNOWN_LAYOUT, way)
     shutil.copytree(FIXTURES / "layouts/hf_ddp2", "my run/another")  # nobody says that this is meant
     assert_error(ask(command, "my run"), ExitCode.UNKNOWN_LAYOUT, way)

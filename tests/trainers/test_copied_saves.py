@@ -156,7 +156,7 @@ class TestNamesThatWereExchanged:
         (root / "aside").rename(root / "global_step_1")
         refused = cli("preflight", str(root))
         assert refused.exit_code == ExitCode.INCOMPLETE
-        assert "global_step_3/data.pt counts 1 batch of its epoch, as global_step_1 should" in " ".join(
+        assert "global_step_3/data.pt counts 1 batch in its epoch, as global_step_1 should" in " ".join(
             refused.output.split()
         )
         assert cli("resolve", str(root)).exit_code == ExitCode.INCOMPLETE

@@ -142,7 +142,7 @@ def test_every_path_inside_a_tree_is_a_part_of_it(tree: str, tmp_path: Path) -> 
         try:
             found = locate(str(path))
         except UnknownLayoutError as error:
-            assert "is no checkpoint shard" in str(error)  # noqa: PT017  a part that is no save: meta.json
+            assert "is not a checkpoint shard" in str(error)  # noqa: PT017  a part that is no save: meta.json
             continue
         assert (found.layout.name, found.storage.root) == (layout, str(root)), path
 
@@ -171,7 +171,7 @@ def test_of_two_trees_below_a_folder_none_is_meant(tree: str, tmp_path: Path) ->
 def test_what_lies_in_a_hidden_folder_is_neither_taken_nor_in_the_way(tmp_path: Path) -> None:
     _, names = TREES["hf_single"]
     hidden = written(tmp_path / ".snapshot" / "hourly", names)
-    with pytest.raises(UnknownLayoutError, match="holds no checkpoints"):
+    with pytest.raises(UnknownLayoutError, match="has no checkpoints"):
         locate(str(tmp_path))
     assert locate(str(tmp_path / ".snapshot")).storage.root == str(hidden)
     shown = written(tmp_path / "run", names)
@@ -219,7 +219,7 @@ def test_names_that_only_look_like_a_trees_are_none(names: tuple[str, ...]) -> N
 
 def test_two_layouts_in_one_folder_are_named_and_none_is_taken(tmp_path: Path) -> None:
     (first, names), (second, more) = MINDFORMERS["ranks"], MINDFORMERS["iterations"]
-    with pytest.raises(UsageError, match=rf"{second} and {first} side by side: say which is meant with --layout$"):
+    with pytest.raises(UsageError, match=rf"{second} and {first} side by side: choose one with --layout$"):
         locate(str(written(tmp_path, names | more)))
 
 

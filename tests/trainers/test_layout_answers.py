@@ -41,7 +41,7 @@ def test_a_save_is_recorded_under_rank_0_s_file_even_where_that_is_lost() -> Non
 def test_a_mark_inside_the_save_is_in_no_health_file(name: str) -> None:
     refusal = layout_of(name).recorded_name(SAVE)
     assert isinstance(refusal, Refusal)
-    assert f"in {name} each checkpoint holds its own mark" in refusal.why
+    assert f"in {name} each checkpoint contains its own mark" in refusal.why
 
 
 @pytest.mark.parametrize("name", ["x.safetensors.tmp", "tmpab_1cd2e", "llama_rank_0-10_2.ckpt.tmp"])

@@ -165,7 +165,7 @@ class TestWhereTheDataGoOn:
         content["loops"]["fit_loop"]["state_dict"] = {"combined_loader": [{"_num_yielded": 10}]}
         write(saves / "epoch=1-step=20.ckpt", content)
         data = goes_on(plan(saves))
-        assert (data.effect, "counts an empty one" in str(data.why)) == (DataEffect.EXACT, True)
+        assert (data.effect, "counts an empty epoch" in str(data.why)) == (DataEffect.EXACT, True)
 
     def test_of_a_save_that_tells_nothing_of_its_epoch_nobody_knows(self, saves: Path) -> None:
         write(saves / "epoch=1-step=20.ckpt", {"global_step": 20, "optimizer_states": [{}]})

@@ -99,7 +99,7 @@ class TestPlaces:
         assert (found.layout.name, found.focus) == (LOOSE_FILE_LAYOUT, name)
         said = cli("resolve", str(tree.checkpoint / name))
         assert said.exit_code == ExitCode.UNKNOWN_LAYOUT
-        assert f"stands in no {signs()[0]} folder" in said.stderr
+        assert f"is not in a {signs()[0]} folder" in said.stderr
 
 
 class TestTrackerOfWhom:
@@ -242,7 +242,7 @@ class TestWhereWeStand:
 def test_a_link_that_leads_nowhere_is_no_tree_and_one_in_a_loop_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "lost").symlink_to("gone")
     (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(UnknownLayoutError, match="lost is a link that leads nowhere"):
+    with pytest.raises(UnknownLayoutError, match="lost is a broken link"):
         locate(str(tmp_path / "lost"))
     with pytest.raises(IncompleteError, match=r"loop cannot be read: Too many levels of symbolic links$"):
         locate(str(tmp_path / "loop"))
@@ -252,6 +252,6 @@ def test_a_tree_of_another_layout_than_was_asked_for_is_not_offered_as_another_f
     tree = healthy("hf_single", tmp_path)
     with pytest.raises(UnknownLayoutError) as refused:
         locate(str(tree), layout="verl")
-    assert str(refused.value).endswith("in this layout; leave --layout out to take it as it is")
+    assert str(refused.value).endswith("in this layout; omit --layout to detect the layout")
     with pytest.raises(UnknownLayoutError, match=rf"did you mean {tree}"):
         locate(str(tmp_path), layout="verl")

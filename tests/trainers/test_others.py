@@ -111,9 +111,9 @@ class TestSavesOfATrainerThatIsNotKnown:
     @pytest.mark.parametrize("command", ["scan", "resolve"])
     def test_are_refused_by_name_with_what_is_known(self, title: str, tree: Path, command: str) -> None:
         said = said_of(tree, command)
-        assert f"some that look like {title}'s; it knows those of MindFormers, Orbax" in said
+        assert f"some that look like those of {title}; it knows those of MindFormers, Orbax" in said
         assert all(trainer.title in said for trainer in trainers())
-        assert "ckpttool verify FILE looks at one file alone" in said
+        assert "ckpttool verify FILE checks a single file" in said
 
     @pytest.mark.sample(8)
     def test_send_nobody_into_the_folder_of_one(self, title: str, tree: Path) -> None:
@@ -124,31 +124,31 @@ class TestSavesOfATrainerThatIsNotKnown:
 
     @pytest.mark.sample(8)
     def test_are_named_from_the_folder_around_theirs(self, title: str, tree: Path) -> None:
-        assert f"{tree} some that look like {title}'s" in said_of(tree.parent)
+        assert f"{tree} has some that look like those of {title}" in said_of(tree.parent)
 
     @pytest.mark.sample(8)
     def test_one_alone_is_none_either(self, title: str, tree: Path) -> None:
         shutil.rmtree(tree / SAVES[title][0][0])
-        assert f"look like {title}'s" in said_of(tree)
+        assert f"look like those of {title}" in said_of(tree)
 
 
 @pytest.mark.parametrize("title", FILES)
 def test_a_tree_whose_saves_are_files_is_refused_by_name(title: str, tmp_path: Path) -> None:
-    assert f"look like {title}'s; it knows those of" in said_of(lay(tmp_path / "run", *FILES[title]))
+    assert f"look like those of {title}; it knows those of" in said_of(lay(tmp_path / "run", *FILES[title]))
 
 
 @pytest.mark.parametrize("files", ALONE.values(), ids=ALONE)
 def test_files_that_tell_of_no_trainer_can_be_verified_one_by_one(files: tuple[str, ...], tmp_path: Path) -> None:
     tree = lay(tmp_path / "run", *files)
     said = said_of(tree)
-    assert f"only files such as {files[-1]}, which ckpttool verify FILE looks at one by one" in said
+    assert f"only files such as {files[-1]}, which ckpttool verify FILE checks one by one" in said
     assert cli("verify", str(tree / files[-1])).exit_code == ExitCode.OK
 
 
 def test_an_empty_folder_is_said_to_be_so_as_before_a_first_launch(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     for command in ("scan", "resolve", "preflight"):
-        assert "it is empty, as before a first launch" in said_of(tmp_path / "run", command)
+        assert "it is empty, as before the first start" in said_of(tmp_path / "run", command)
     (tmp_path / "run" / "notes.txt").write_text("x")
     assert "it is empty" not in said_of(tmp_path / "run")
 

@@ -78,8 +78,8 @@ TAKEN: dict[str, tuple[str | None, str]] = {
     "titan_4ranks--torn-metadata": ("step-10", ""),
     "titan_4ranks--half-saved-newest": ("step-10", ""),
     "titan_4ranks--flipped-tensor": ("step-10", ""),
-    "titan_last_model_only": ("step-7", "weights alone"),
-    "hf_only_model": ("checkpoint-6", "begin anew"),
+    "titan_last_model_only": ("step-7", "only weights"),
+    "hf_only_model": ("checkpoint-6", "are re-initialized"),
 }
 """Which save it took of a damaged tree, or one that ends in weights alone, and words of why."""
 

@@ -68,9 +68,9 @@ def test_runs_that_a_launcher_names_are_told_apart_and_those_that_it_does_not_ha
 @pytest.mark.parametrize("title", ["sbatch", "salloc"])
 def test_an_allocation_without_srun_is_never_part_1(title: str) -> None:
     (environment,) = RECORDED[title]
-    with pytest.raises(UsageError, match=r"put srun before it, or say .* --part I/N"):
+    with pytest.raises(UsageError, match=r"put srun before the command, or give .* --part I/N"):
         process_of(environment)
-    with pytest.raises(UsageError, match="put srun before it"):  # many a script exports these for torchrun
+    with pytest.raises(UsageError, match="put srun before the command"):  # many a script exports these for torchrun
         process_of({**environment, "RANK": "0", "WORLD_SIZE": "6"})
 
 
@@ -104,23 +104,23 @@ def test_an_indexed_job_is_told_its_size_and_every_other_launcher_agrees_with_wh
     found = process_of(job, count=2)
     assert found == Process(**{**RUN, "launcher": "Kubernetes", "local_index": 0, "local_count": 1})  # type: ignore[arg-type]
     assert process_of(KUBEFLOW, count=2) is not None
-    with pytest.raises(UsageError, match="WORLD_SIZE is 2, not the 3"):
+    with pytest.raises(UsageError, match="WORLD_SIZE is 2, not 3"):
         process_of(KUBEFLOW, count=3)
 
 
 @pytest.mark.parametrize(
     ("environment", "why"),
     [
-        ({}, "nothing in the environment"),
-        ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}, "nothing in the environment"),
-        ({"RANK": "", "WORLD_SIZE": ""}, "nothing in the environment"),
-        ({"RANK": "2", "WORLD_SIZE": "2"}, "which is none of 2"),
-        ({"RANK": "-1", "WORLD_SIZE": "2"}, "RANK is no whole number"),
-        ({"RANK": "0", "WORLD_SIZE": "0"}, "which is none of 0"),
+        ({}, "the environment does not show"),
+        ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}, "the environment does not show"),
+        ({"RANK": "", "WORLD_SIZE": ""}, "the environment does not show"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "but there are 2"),
+        ({"RANK": "-1", "WORLD_SIZE": "2"}, "RANK is not a whole number"),
+        ({"RANK": "0", "WORLD_SIZE": "0"}, "but there are 0"),
         ({"OMPI_COMM_WORLD_RANK": "0"}, "--part auto/N"),
-        ({"PET_NODE_RANK": "0", "PET_NNODES": "1:3"}, "PET_NNODES is no whole number"),
+        ({"PET_NODE_RANK": "0", "PET_NNODES": "1:3"}, "PET_NNODES is not a whole number"),
         ({"TORCHELASTIC_RUN_ID": "a"}, "there is no RANK"),
-        ({"VC_TASK_INDEX": "0", "VC_WORKER_NUM": "2", "VC_MASTER_NUM": "1"}, "VC_MASTER_NUM tells of another"),
+        ({"VC_TASK_INDEX": "0", "VC_WORKER_NUM": "2", "VC_MASTER_NUM": "1"}, "VC_MASTER_NUM shows another kind"),
     ],
 )
 def test_what_cannot_be_is_an_error_with_the_way_on(environment: dict[str, str], why: str) -> None:

@@ -312,14 +312,14 @@ CONFIGS = [
         )
     ),
     ("light_single", "ckpt_path: run/checkpoints/last.ckpt", Ended.PASSED, "takes "),
-    ("light_single", "ckpt_path: null", Ended.FAILED, "begins at step 0"),
-    ("light_single", "", Ended.FAILED, "begins at step 0"),
+    ("light_single", "ckpt_path: null", Ended.FAILED, "at step 0"),
+    ("light_single", "", Ended.FAILED, "at step 0"),
     ("light_single", "ckpt_path: best", Ended.FAILED, "stops"),
     ("light_single", "ckpt_path: other/checkpoints/last.ckpt", Ended.FAILED, f"{ELSEWHERE}s/last.ckpt, not"),
     ("light_single", "ckpt_path: [run/checkpoints/last.ckpt]", Ended.FAILED, "stops"),
     ("light_single", "ckpt_path: /nope/last.ckpt", Ended.FAILED, "stops"),
-    ("light_single", "ckpt_path: hpc", Ended.UNKNOWN, "names hpc, which was not looked at"),
-    ("light_single", "ckpt_path: file:///run/checkpoints/last.ckpt", Ended.UNKNOWN, "which was not looked at"),
+    ("light_single", "ckpt_path: hpc", Ended.UNKNOWN, "names hpc, which was not checked"),
+    ("light_single", "ckpt_path: file:///run/checkpoints/last.ckpt", Ended.UNKNOWN, "which was not checked"),
     ("titan_4ranks", "", Ended.PASSED, "takes step-"),
     ("titan_4ranks", "load_step = -1", Ended.PASSED, "takes step-"),
     ("titan_4ranks", "load_step = 10", Ended.PASSED, "takes step-10"),
@@ -327,9 +327,9 @@ CONFIGS = [
     ("titan_4ranks", "load_step = 0", Ended.FAILED, STOPS),  # torchtitan 0.3.0: no word for the highest
     ("titan_4ranks", "load_step = 99", Ended.FAILED, STOPS),
     ("titan_4ranks", "load_step = -2", Ended.FAILED, STOPS),
-    ("titan_4ranks", 'load_step = "10"', Ended.UNKNOWN, "is no whole number"),
-    ("titan_4ranks", "load_step = -1.0", Ended.UNKNOWN, "is no whole number"),
-    ("titan_4ranks", "load_step = true", Ended.UNKNOWN, "is no whole number"),
+    ("titan_4ranks", 'load_step = "10"', Ended.UNKNOWN, "is not a whole number"),
+    ("titan_4ranks", "load_step = -1.0", Ended.UNKNOWN, "is not a whole number"),
+    ("titan_4ranks", "load_step = true", Ended.UNKNOWN, "is not a whole number"),
     ("titan_4ranks, newest cut", "load_step = 10", Ended.FAILED, "takes step-10 and stops"),
     ("titan_4ranks", 'folder = "checkpoint"', Ended.PASSED, "takes step-"),
     ("titan_4ranks", 'folder = "ckpt2"', Ended.FAILED, "takes ckpt2, not"),
@@ -380,7 +380,7 @@ class TestConfigs:
         by_output = started(root, config, f"{HF}resume_from_checkpoint: true\noutput_dir: ~/run\n")
         assert by_output.outcome is Ended.PASSED
         (reason,) = started(root, config, f"{HF}resume_from_checkpoint: ~/run/checkpoint-12\n").reasons
-        assert "it does not expand `~`" in reason.finding.message
+        assert "`~` is not expanded" in reason.finding.message
         monkeypatch.setenv("HOME", str(tmp_path / "home"))
         root, named = healthy("light_single", tmp_path / "home"), "ckpt_path: ~/run/checkpoints/last.ckpt\n"
         assert started(root, tmp_path / "fit.yaml", f"{LIGHTNING}{named}").outcome is Ended.PASSED
@@ -446,7 +446,7 @@ class TestConfigs:
         base.write_text(f"{config}\n{resume}\n")
         ran = cli("preflight", str(root) + saves, "--config", str(base), "--allow", "data-restarts")
         assert ("training-complete" in ran.output, ran.exit_code) == (is_done, ExitCode.DAMAGE if is_done else 0)
-        assert ("to train on, raise max_" in " ".join(ran.output.split())) is (is_done and "num_train" not in config)
+        assert ("to continue, raise max_" in " ".join(ran.output.split())) is (is_done and "num_train" not in config)
 
     @pytest.mark.parametrize(
         ("record", "ended", "words"),
@@ -476,8 +476,8 @@ class TestConfigs:
                 "write `enable = true` under [checkpoint], or --allow start-differs if",
             ),
             ("titan_4ranks", TITAN.replace("enable = true\n", ""), "write `enable = true` under [checkpoint], or"),
-            ("titan_4ranks", f'{TITAN}folder = "ckpt2"\n', "write the `dump_folder` and the `folder` that make"),
-            ("titan_4ranks", f'{TITAN}exclude_from_loading = ["train_state"]\n', "take train_state out of"),
+            ("titan_4ranks", f'{TITAN}folder = "ckpt2"\n', "set `dump_folder` and `folder` so that they lead to"),
+            ("titan_4ranks", f'{TITAN}exclude_from_loading = ["train_state"]\n', "remove train_state from"),
             ("titan_4ranks", f"{TITAN}load_step = 99\n", "--checkpoint.load_step"),
             ("hf_single", HF, "--allow start-unknown"),
             ("hf_single", f"{HF}resume_from_checkpoint: run/checkpoint-4\n", "--allow start-differs"),
@@ -495,4 +495,4 @@ class TestConfigs:
         config.write_text(f'{TITAN}exclude_from_loading = ["dataloader"]\n')
         said = ask("preflight", str(root), "--config", str(config))
         assert (said.code, "data: exact" in said.stdout, "data: restarts" in said.stdout) == (10, False, True)
-        assert "fix: take `dataloader` out of exclude_from_loading" in said.stdout
+        assert "fix: remove `dataloader` from exclude_from_loading" in said.stdout

@@ -32,4 +32,4 @@ def test_a_tracker_without_a_step_names_nothing(tmp_path: Path, text: str) -> No
     with pytest.raises(ParseError, match="expected a step"):
         tracked_step(LocalStorage(str(tmp_path)))
     pointer = tracker_pointer(LocalStorage(str(tmp_path)), folder)
-    assert (pointer.target, pointer.trouble, pointer.unknown) == (None, "holds no step", False)
+    assert (pointer.target, pointer.trouble, pointer.unknown) == (None, "has no step", False)

@@ -179,7 +179,7 @@ class TestWhereTheDataGoOn:
         question = ckpttool.TreeQuestion(path=str(tree))
         data = chosen_data(question, "global_step_2")
         assert (data.effect, data.samples, data.batches, data.repeated) == (DataEffect.EXACT, 16, 2, 0)
-        assert data.exact_if == ("the data set and data.train_batch_size are as they were",)
+        assert data.exact_if == ("the data set and data.train_batch_size are unchanged",)
         assert data.where is not None
         assert data.where.endswith("global_step_2/data.pt")
 

@@ -202,14 +202,14 @@ class TestInsideASave:
         (tmp_path / "tree/notes").mkdir()
         found = locate(str(tmp_path / "tree/best"))
         assert (found.layout.name, found.storage.root, found.focus) == ("toy-any", str(tmp_path / "tree"), "best")
-        with pytest.raises(UnknownLayoutError, match="notes holds no checkpoints"):
+        with pytest.raises(UnknownLayoutError, match="notes has no checkpoints"):
             locate(str(tmp_path / "tree/notes"))
 
     def test_one_with_several_saves_of_its_own_is_named_beside_the_other(self, tmp_path: Path) -> None:
         twin(tmp_path, 20)
         record(tmp_path / "best")
         record(tmp_path / "last")
-        with pytest.raises(UsageError, match="holds twin-file and toy-any side by side: say which is meant with --lay"):
+        with pytest.raises(UsageError, match="has twin-file and toy-any side by side: choose one with --lay"):
             locate(str(tmp_path))
         assert locate(str(tmp_path), layout="toy-any").layout.name == "toy-any"
         assert locate(str(tmp_path), layout="twin-file").layout.name == "twin-file"
@@ -308,7 +308,7 @@ class TestByTheConfig:
         assert locate(str(mixed), config=config_of("toy")).layout.name == "toy-dcp"
 
     def test_where_it_has_none_there_both_are_named(self, mixed: Path) -> None:
-        why = f"{BOTH}, of which run.yaml, a config for MindFormers, tells none: say which is meant with --layout"
+        why = f"{BOTH}, and run.yaml, a config for MindFormers, matches none of them: choose one with --layout"
         config = mixed.parent / "run.yaml"
         config.write_text("use_parallel: True\n")
         with pytest.raises(UsageError, match=re.escape(why.replace("run.yaml", str(config)))):

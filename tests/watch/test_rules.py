@@ -122,14 +122,14 @@ def test_a_rank_that_hangs_is_told_once_when_patience_ends_and_named() -> None:
     first = course.told[0].findings[0]
     assert (first.ranks, first.severity) == ((3,), Severity.UNKNOWN)
     assert text(course.told[0]).endswith(
-        "a is not whole on rank 3 100 s after it was seen first, and nothing of it changes any more"
+        "a is not complete on rank 3 100 s after it was first seen, and none of its files changes any more"
     )
 
 
 def test_what_a_save_lacks_that_has_no_ranks_is_said() -> None:
     lacks = damage(Code.UNCOMMITTED_SAVE, "no trainer_state.json", path="a")
     course = Course().poll(save(incomplete=[lacks, lacks]), times=12)
-    assert text(course.told[0]).endswith("and nothing of it changes any more: no trainer_state.json")
+    assert text(course.told[0]).endswith("and none of its files changes any more: no trainer_state.json")
 
 
 def test_a_save_that_still_grows_is_waited_for_however_long_it_takes() -> None:
@@ -499,7 +499,7 @@ def test_a_machine_whose_part_is_written_no_longer_is_told_once_and_again_when_i
     for turn in range(12):
         course.poll(save(), nodes=(node(1, str(turn)), node(2, "a")))
     assert course.kinds == ["good", "part-stale"]
-    assert "part 2 of 2 (host-2) was written 100 s ago" in course.told[-1].findings[0].message
+    assert "part 2 of 2 (host-2) was last written 100 s ago" in course.told[-1].findings[0].message
     assert is_silent(course.known, 2, 100.0)
     assert not is_silent(course.known, 1, 100.0)
     assert not is_silent(course.known, 7, 100.0)
@@ -557,11 +557,13 @@ def test_one_look_says_which_saves_it_did_not_read_and_when_it_would() -> None:
     rule = replace(RULE, rested=60.0)
     course = Course(rule).poll(save("b", age=15.0), save("a", age=70.0)).judge()
     (fresh,) = left_unread(course.known, rule)
-    assert fresh.startswith("b was not read: a file of it changed 15 s ago, and it has come to rest after 60 s; ")
-    assert fresh.endswith("look again in 45 s, or give less with --settle and --every")
+    assert fresh.startswith(
+        "b was not read: one of its files changed 15 s ago, and a save is read once it is unchanged for 60 s; "
+    )
+    assert fresh.endswith("run again in 45 s, or reduce --settle and --every")
     lacking = Course(rule).poll(save(age=70.0, incomplete=[MISSING]))
     (unfinished,) = left_unread(lacking.known, rule)
-    assert unfinished.startswith("a was not read: it is not whole yet, which is told after 100 s (--patience); ")
+    assert unfinished.startswith("a was not read: it is not complete yet, which is reported after 100 s (--patience); ")
     told = Course(rule).poll(save(age=101.0, incomplete=[MISSING]))
     assert left_unread(told.known, rule) == ()
     assert left_unread(Course(rule).poll(save(age=61.0)).judge().known, rule) == ()

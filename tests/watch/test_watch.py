@@ -89,8 +89,8 @@ def test_one_look_at_files_that_were_just_written_says_why_it_ends_with_14(tree:
         os.utime(path)
     done = ask("watch", str(tree), "--once")
     assert (done.code, done.stdout) == (14, "")
-    assert "2_1 was not read: a file of it changed" in done.stderr
-    assert "1_1 was not read: a file of it changed" in done.stderr
+    assert "2_1 was not read: one of its files changed" in done.stderr
+    assert "1_1 was not read: one of its files changed" in done.stderr
     quiet = ask("watch", str(tree), "--once", "-q")
     assert (quiet.code, quiet.stdout + quiet.stderr) == (14, "")
 

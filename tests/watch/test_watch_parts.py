@@ -203,7 +203,7 @@ def test_a_save_is_good_only_when_its_machines_have_read_it(tmp_path: Path, monk
             node.look()
         fleet.judge.poll()
     assert fleet.judge.kinds == ["save-incomplete"]
-    assert "8 of 8 shards are not read yet" in fleet.judge.told[0].findings[1].message
+    assert "8 of 8 shards have not been read yet" in fleet.judge.told[0].findings[1].message
     let_go.set()
     fleet.poll(5)
     assert fleet.judge.kinds == ["save-incomplete", "good"]

@@ -28,7 +28,7 @@ def as_json(value: object, number: Callable[[float], Json] = measured) -> Json:
         return fields_of(value, number)
     if value is None or isinstance(value, (str, int)):
         return value
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
 def fields_of(value: object, number: Callable[[float], Json] = measured) -> dict[str, Json]:

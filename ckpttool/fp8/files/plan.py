@@ -133,7 +133,7 @@ def parse_plan(data: bytes, *, where: str) -> Fp8Plan:
         document = as_object(parse_json(data, where=where, limit=LIMIT), where=where)
         return _plan(_Record(document, where))
     except (ParseError, ValueError) as error:
-        raise UnsafeError(f"{error!s:.500}: no plan of ckpttool's") from None
+        raise UnsafeError(f"{error!s:.500}: not a plan of ckpttool") from None
 
 
 class _Record:
@@ -188,7 +188,7 @@ class _Record:
         try:
             return kind(text)
         except ValueError:
-            raise self.error(f"expected a word that ckpttool knows, found {text!a:.80}", key) from None
+            raise self.error(f"expected a known word, found {text!a:.80}", key) from None
 
     def optional_word(self, kind: type[_E], key: str) -> _E | None:
         return self.word(kind, key) if self.has(key) else None

@@ -23,13 +23,15 @@ _MODULES = {
 }
 
 NOT_IN_FP8 = {
-    "mindformers": "MindFormers 2.1.0 trains no FP8: it only decodes FP8 weights when it loads some (fp8 compare reads "
-    "its logs and fp8 probe its shards)",
+    "mindformers": (
+        "MindFormers 2.1.0 does not train in FP8: it only decodes FP8 weights when it loads them (fp8 compare reads "
+        "its logs and fp8 probe its shards)"
+    ),
 }
 """Why some can be asked for no experiment."""
 
-SAME_BATCH = "the global batch size stays: the same samples a step, summed in another order"
-KEEP_OPTIMIZER = "where parameters are kept in FP8, BF16 needs the master weights: load the optimizer, too"
+SAME_BATCH = "the global batch size stays the same: the same samples per step, summed in another order"
+KEEP_OPTIMIZER = "if parameters are stored in FP8, BF16 needs the master weights: load the optimizer as well"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +121,7 @@ def in_a_script(trial: Trial, setting: Setting) -> list[str]:
     """Say what a script of one's own must do for an experiment, whatever its FP8 is made of."""
     notes = [] if setting.load is None else [f"load the checkpoint of step {setting.first_step} from {setting.load}"]
     notes += [
-        f"stop after step {setting.last_step}, with the learning rates as they were",
+        f"stop after step {setting.last_step}, with unchanged learning rates",
         f"save below {setting.folder}",
     ]
     if trial.is_regrouped:
@@ -132,7 +134,7 @@ def no_delayed(trial: Trial, setting: Setting, title: str) -> str | None:
     needs = trial.drops_history or Arithmetic.CURRENT in trial.products.kinds
     if not needs or setting.recipe in {None, Recipe.DELAYED}:
         return None
-    return f"{title} scales by {setting.recipe.value} here: there is no history" if setting.recipe else None
+    return f"{title} uses {setting.recipe.value} scaling here: there is no history" if setting.recipe else None
 
 
 def printed_otherwise(arithmetic: RunArithmetic, expected: Mapping[str, str]) -> str | None:
@@ -145,7 +147,7 @@ def printed_otherwise(arithmetic: RunArithmetic, expected: Mapping[str, str]) ->
     for name, value in expected.items():
         printed = arithmetic.argument(name)
         if printed is not None and not value.startswith("<") and not _same(printed, value):
-            return f"its log prints {name} = {printed}, and {value} was planned"
+            return f"its log prints {name} = {printed}, but {value} was planned"
     return None
 
 

@@ -36,7 +36,7 @@ def version(text: str, option: str = "--te-version") -> Version:
     """
     match = _VERSION.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"{option} {text!r} is no version; write it as 2.13")
+        raise UsageError(f"{option} {text!r} is not a version; write it as 2.13")
     return tuple(map(int, match[1].split(".")))
 
 
@@ -60,9 +60,9 @@ def read_layers(path: str) -> tuple[str, ...]:
             lines = (line.strip() for line in block.data.splitlines())
             names.update((line.decode("utf-8", "replace"), None) for line in lines if _NAME.fullmatch(line))
         if max(len(layers), len(names)) > _MOST_LAYERS:
-            raise UsageError(f"--layers {path!r} has more names than any model has layers: {_MOST_LAYERS:,}")
+            raise UsageError(f"--layers {path!r} has more names than a model can have layers: {_MOST_LAYERS:,}")
     if not layers and not names:
-        raise UsageError(f"--layers {path!r} holds no names; write one a line, or give a log of debug features")
+        raise UsageError(f"--layers {path!r} has no names; write one per line, or give a log of debug features")
     return tuple(layers or names)
 
 

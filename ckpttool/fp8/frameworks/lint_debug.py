@@ -216,8 +216,8 @@ def _not_wired(view: Fp8View) -> Iterator[Problem]:
     if view.beside.flags and first is not None:
         yield suspect(
             first.name,
-            "Megatron-LM never asks for debug features: with its own scripts such a config does nothing",
-            "train by Megatron-Bridge (`tensor_inspect`) or a script of your own that calls `debug_api.initialize`",
+            "Megatron-LM never starts debug features: with its own scripts such a config has no effect",
+            "train with Megatron-Bridge (`tensor_inspect`) or your own script that calls `debug_api.initialize`",
         )
 
 
@@ -230,8 +230,8 @@ def _overlap(view: Fp8View) -> Iterator[Problem]:
             more = f" and {len(both) - 1} more" if len(both) > 1 else ""
             yield suspect(
                 f"{second}.layers",
-                f"the sections {first!r} and {second!r} both pick {both[0]}{more}: the run stops with a ValueError",
-                "let each layer be picked by one section",
+                f"the sections {first!r} and {second!r} both match {both[0]}{more}: the run stops with a ValueError",
+                "match each layer in only one section",
             )
 
 
@@ -253,7 +253,7 @@ def _two_modifiers(view: Fp8View) -> Iterator[Problem]:
                 yield suspect(
                     active[CURRENT][0],
                     f"{FAKE} and {CURRENT} both change the {tensor} of {gemm}: the run stops with an AssertionError",
-                    "let one of them do it",
+                    "use only one of them",
                 )
 
 
@@ -272,9 +272,8 @@ def _block_format(view: Fp8View) -> Iterator[Problem]:
         if name == FAKE and any(str(form).startswith("MXFP8E") for form in _formats(content)):
             yield suspect(
                 key,
-                f"{FAKE} with a format of blocks fails when the first tensor comes: it passes a text where a type "
-                "belongs",
-                "take FP8E4M3 or FP8E5M2",
+                f"{FAKE} with a format of blocks fails at the first tensor: it passes text instead of a type",
+                "use FP8E4M3 or FP8E5M2",
             )
 
 
@@ -296,7 +295,7 @@ def _needs_delayed(view: Fp8View) -> Iterator[Problem]:
                 key,
                 f"{CURRENT} stops the run with an AssertionError: it is for delayed scales, and the recipe is "
                 + " or ".join(sorted(recipe.value for recipe in recipes)),
-                "take it out: there is no delayed scale to replace",
+                "remove it: there is no delayed scale to replace",
             )
 
 
@@ -311,7 +310,7 @@ def _unknown_sections(view: Fp8View) -> Iterator[Problem]:
         yield _stops(section.name, f"the section {section.name!r} has no `enabled`", "write `enabled: True`")
     for entry in view.inside(""):
         if entry.value is not Nested.MAPPING:
-            yield _stops(str(entry.key[0]), f"`{entry.key[0]}` is no section", "take it out")
+            yield _stops(str(entry.key[0]), f"`{entry.key[0]}` is not a section", "remove it")
     if names and not unsaid and not any(section.is_on for section in names):
         yield _stops(names[0].name, "no section is enabled", "write `enabled: True` in one")
 
@@ -321,19 +320,19 @@ def _unknown_layers(view: Fp8View) -> Iterator[Problem]:
     for section in _on(view):
         key, layers = f"{section.name}.layers", section.layers or {}
         if not any(layers.get(name) is not None for name in SELECTORS):
-            yield _stops(view.at(key, section.name), f"{section.name!r} does not say which layers", f"write {known}")
+            yield _stops(view.at(key, section.name), f"{section.name!r} does not name any layers", f"write {known}")
             continue
         for name, picked in layers.items():
             if name not in SELECTORS:
-                yield suspect(f"{key}.{name}", f"`{name}` picks no layers: nobody reads it", f"known are {known}")
+                yield suspect(f"{key}.{name}", f"`{name}` matches no layers: it is never read", f"known: {known}")
             elif name == "layer_types" and isinstance(picked, str):
                 yield suspect(
                     f"{key}.{name}",
-                    f"`{name}: {picked}` is a text: every layer is picked whose name has one of its letters",
+                    f"`{name}: {picked}` is text, not a list: it matches every layer whose name has one of its letters",
                     f"write `[{picked}]`",
                 )
             elif name == "layer_numbers" and not isinstance(picked, list) and str(picked).lower() != "all":
-                yield _stops(f"{key}.{name}", f"`{name}: {picked}` is no list", f"write `[{picked}]`")
+                yield _stops(f"{key}.{name}", f"`{name}: {picked}` is not a list", f"write `[{picked}]`")
 
 
 def _unknown_features(view: Fp8View) -> Iterator[Problem]:
@@ -341,19 +340,19 @@ def _unknown_features(view: Fp8View) -> Iterator[Problem]:
         for name in section.features:
             if name != NAMESPACE and name not in _OUTSIDE:
                 hint = f" (it belongs under `{NAMESPACE}:`)" if name in _FEATURES else ""
-                feature = f"there is no namespace and no feature {name!r}{hint}"
+                feature = f"there is neither a namespace nor a feature {name!r}{hint}"
                 yield _stops(f"{section.name}.{name}", feature, f"write `{NAMESPACE}:`")
         for key, name, content in _features(section):
             known = _FEATURES.get(name)
             if known is None:
                 yield _stops(
                     key,
-                    f"Transformer Engine has no feature {name!r}, unless a folder of your own features has it",
-                    f"known are {', '.join(_FEATURES)}",
+                    f"Transformer Engine has no feature {name!r}, unless it is in a folder of your own features",
+                    f"known: {', '.join(_FEATURES)}",
                 )
             elif view.beside.engine_from(*known.since) is False:
                 since = ".".join(map(str, known.since))
-                remedy = f"write {known.before}" if known.before else "take it out"
+                remedy = f"write {known.before}" if known.before else "remove it"
                 yield _stops(key, f"{name} is new in Transformer Engine {since}", remedy)
             elif content and "enabled" not in content:
                 yield _stops(key, f"{name} has no `enabled`", "write `enabled: True`")
@@ -371,8 +370,8 @@ def _unknown_settings(view: Fp8View) -> Iterator[Problem]:
     for key, name, content, takes in _checked(view):
         for setting in content:
             if setting not in takes:
-                remedy = f"it takes {', '.join(sorted(takes - {'gemm', 'tensor'}))}"
-                yield _stops(f"{key}.{setting}", f"{name} takes no `{setting}`", remedy)
+                remedy = f"it accepts {', '.join(sorted(takes - {'gemm', 'tensor'}))}"
+                yield _stops(f"{key}.{setting}", f"{name} has no setting `{setting}`", remedy)
 
 
 def _unknown_products(view: Fp8View) -> Iterator[Problem]:
@@ -381,15 +380,15 @@ def _unknown_products(view: Fp8View) -> Iterator[Problem]:
         if "gemms" not in takes:
             continue
         if isinstance(names, str) and "gemms_struct" not in content:
-            feature = f"`gemms: {names}` is a text, and each letter is taken for a product"
+            feature = f"`gemms: {names}` is text, not a list, and each letter is read as a product"
             yield _stops(f"{key}.gemms", feature, f"write `[{names}]`")
         if not products:
             remedy = "write `gemms: [fprop, dgrad, wgrad]`, or some of them"
-            yield _stops(key, f"{name} does not say which products", remedy)
+            yield _stops(key, f"{name} does not name any products", remedy)
         for gemms, inner in products:
             for gemm in gemms:
                 if gemm not in _GEMMS:
-                    remedy = f"known are {', '.join(sorted(_GEMMS))}, in a list"
+                    remedy = f"known: {', '.join(sorted(_GEMMS))}, in a list"
                     yield _stops(f"{key}.gemms", f"there is no product {gemm!r}", remedy)
             if "tensors" in takes:
                 yield from _unknown_tensors(key, name, inner, content.get("quant_format"))
@@ -399,14 +398,14 @@ def _unknown_tensors(key: str, name: str, content: _Content, form: object) -> It
     targets = list(_targets(content, "tensor"))
     if not targets:
         remedy = "write `tensors: [activation, weight, gradient]`, or some"
-        yield _stops(key, f"{name} does not say which tensors", remedy)
+        yield _stops(key, f"{name} does not name any tensors", remedy)
     for tensors, inner in targets:
         for tensor in tensors:
             if tensor not in _TENSORS:
                 yield suspect(
                     f"{key}.tensors",
-                    f"there is no tensor {tensor!r}: nothing is done to it, in silence",
-                    f"known are {', '.join(sorted(_TENSORS))}, in a list",
+                    f"there is no tensor {tensor!r}: the entry is silently ignored",
+                    f"known: {', '.join(sorted(_TENSORS))}, in a list",
                 )
         form_name = inner.get("quant_format", content.get("quant_format", form))
         if name == FAKE and form_name not in _FORMATS:
@@ -424,15 +423,15 @@ def _empty(view: Fp8View) -> Iterator[Problem]:
         if not is_on and all(not content or "enabled" in content for content in features):
             yield suspect(
                 section.name,
-                f"{section.name!r} is enabled, and none of its features is: plain FP8 runs, in silence",
+                f"{section.name!r} is enabled, but none of its features is: it silently runs plain FP8",
                 "write `enabled: True` in the feature as well",
             )
         names = view.beside.layers
         if names is not None and section.layers is not None and all(section.picks(name) is False for name in names):
             yield suspect(
                 f"{section.name}.layers",
-                f"{section.name!r} picks none of the {len(names)} layers: plain FP8 runs, in silence",
-                f"mend the pattern; a layer is called {names[0]}" if names else "give names of layers",
+                f"{section.name!r} matches none of the {len(names)} layers: it silently runs plain FP8",
+                f"correct the pattern; a layer is named {names[0]}" if names else "give names of layers",
             )
 
 
@@ -440,7 +439,7 @@ def _deprecated(view: Fp8View) -> Iterator[Problem]:
     for section in _on(view) if view.beside.engine_from(2, 13) else ():
         for key, name, _ in _features(section):
             if name in _FEATURES and (renamed := _FEATURES[name].renamed):
-                yield note(key, f"{name} is an old name since Transformer Engine 2.13", f"write {renamed}")
+                yield note(key, f"{name} is a deprecated name since Transformer Engine 2.13", f"write {renamed}")
 
 
 _OPEN_END = re.compile(r"(?:\.\*)?$")
@@ -453,7 +452,7 @@ def _substring(view: Fp8View) -> Iterator[Problem]:
         types = layers.get("layer_types")
         for kind in map(str, types) if isinstance(types, list) else ():
             if ends_in_number(kind):
-                yield too_many(f"{section.name}.layers.layer_types", kind, f"{kind}.", "it may be any part of a name")
+                yield too_many(f"{section.name}.layers.layer_types", kind, f"{kind}.", "it matches any part of a name")
         pattern = layers.get("layer_name_regex_pattern")
         if isinstance(pattern, str) and layers.get("exact_layer_names") is None:
             stem = _OPEN_END.sub("", pattern, count=1)
@@ -461,7 +460,10 @@ def _substring(view: Fp8View) -> Iterator[Problem]:
             if ends_in_number(plain):
                 rest = pattern[len(stem) :]
                 yield too_many(
-                    f"{section.name}.layers.layer_name_regex_pattern", pattern, f"{stem}\\.{rest}", "it is searched for"
+                    f"{section.name}.layers.layer_name_regex_pattern",
+                    pattern,
+                    f"{stem}\\.{rest}",
+                    "it matches anywhere in a name",
                 )
 
 

@@ -71,20 +71,20 @@ def _substring(view: Fp8View) -> Iterator[Problem]:
         names = view.raw(dotted(entry.key))
         for name in names.split(",") if isinstance(names, str) else names if isinstance(names, list) else ():
             if isinstance(name, str) and ends_in_number(name.strip()):
-                yield too_many(dotted(entry.key), name.strip(), f"{name.strip()}.", "it may be any part of a name")
+                yield too_many(dotted(entry.key), name.strip(), f"{name.strip()}.", "it matches any part of a name")
     for entry in view.named("pattern"):
         if "matchers" in entry.key and isinstance(entry.value, str):
             stem = entry.value.rstrip("*")
             if stem != entry.value and ends_in_number(stem):
-                yield too_many(dotted(entry.key), entry.value, f"{stem}.*", "a star stands for digits, too")
+                yield too_many(dotted(entry.key), entry.value, f"{stem}.*", "a star also matches digits")
 
 
 def too_many(key: str, pattern: str, closed: str, why: str) -> Problem:
     """Say that a pattern picks the ten layers whose numbers begin alike."""
     return suspect(
         key,
-        f"`{pattern}` picks more layers than the one: {why}, so that 1 picks 10 to 19 as well",
-        f"close it: `{closed}`",
+        f"`{pattern}` matches more than one layer: {why}, so 1 also matches 10 to 19",
+        f"end the pattern: `{closed}`",
         expected=closed,
         actual=pattern,
     )
@@ -99,9 +99,9 @@ def _emulated(view: Fp8View) -> Iterator[Problem]:
         if is_active and entry.value is True and isinstance(recipe, str) and UNKNOWN not in recipe:
             yield suspect(
                 dotted(entry.key),
-                f"`emulate` and the recipe {recipe} do not go together: torchtitan to 0.2 does not emulate then, and "
-                "later versions drop the recipe for one scale a tensor with gradients in E5M2",
-                "take `emulate` out on a device that has FP8; elsewhere take out the recipe: it is another arithmetic",
+                f"`emulate` and the recipe {recipe} cannot be combined: torchtitan up to 0.2 then does not emulate, "
+                "and later versions replace the recipe with one scale per tensor and gradients in E5M2",
+                "remove `emulate` on a device with FP8; elsewhere remove the recipe: it is another arithmetic",
             )
 
 
@@ -112,14 +112,14 @@ def _floor(view: Fp8View) -> Iterator[Problem]:
     for section in _sections(view, "mx"):
         key = f"{dotted(section.key)}.recipe_name"
         if view.get(key) in _FLOOR_RECIPES:
-            yield _rounds_down(key, f"`recipe_name: {view.get(key)}`", "take mxfp8_cublas_rceil or mxfp8_rceil")
+            yield _rounds_down(key, f"`recipe_name: {view.get(key)}`", "use mxfp8_cublas_rceil or mxfp8_rceil")
 
 
 def _rounds_down(key: str, reason: str, remedy: str) -> Problem:
     return suspect(
         key,
-        f"{reason} rounds scales down, as the OCP's standard has it: the largest values of one block in six saturate, "
-        "by up to 14 %",
+        f"{reason} rounds scales down, as in the OCP standard: the largest values of one block in six saturate, by "
+        "up to 14 %",
         remedy,
     )
 
@@ -129,9 +129,9 @@ def _fast(view: Fp8View) -> Iterator[Problem]:
         if entry.value is True:
             yield note(
                 dotted(entry.key),
-                "fast accumulation keeps about 14 bits of a sum on Hopper: nearly 2 % of error where 4096 products are "
+                "fast accumulation keeps about 14 bits of a sum on Hopper: nearly 2 % of error if 4096 products are "
                 "summed",
-                "set `use_fast_accum` to False where that is too coarse",
+                "set `use_fast_accum` to False if that is too coarse",
             )
 
 

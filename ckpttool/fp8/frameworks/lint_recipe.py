@@ -109,12 +109,12 @@ def _wgrad(view: Fp8View) -> Iterator[Problem]:
             why = (
                 f"the recipe {scope.recipe.value} has no such setting"
                 if is_other and scope.recipe is not None
-                else "Transformer Engine 2.0 took the setting away, and passes over words that it does not know"
+                else "Transformer Engine 2.0 removed the setting, and ignores unknown words"
             )
             yield suspect(
                 scope.key(name),
-                f"nothing is computed in higher precision by it: {why}",
-                "take it out; `ckpttool fp8 plan` writes what puts the weight's gradient into BF16",
+                f"it does not make anything compute in higher precision: {why}",
+                "remove it; `ckpttool fp8 plan` writes the setting that computes the weight gradient in BF16",
             )
 
 
@@ -131,7 +131,7 @@ def _interval(view: Fp8View) -> Iterator[Problem]:
         interval = scope.number("interval")
         if interval not in {None, 1}:
             says = f"`{scope.spelt('interval')}: {interval}` is ignored since Transformer Engine 1.8"
-            yield suspect(scope.key("interval"), says, "take it out")
+            yield suspect(scope.key("interval"), says, "remove it")
 
 
 def _not_taken(view: Fp8View) -> Iterator[Problem]:
@@ -145,8 +145,8 @@ def _not_taken(view: Fp8View) -> Iterator[Problem]:
             if name not in accepted and not name.startswith("_"):
                 yield suspect(
                     f"{scope.place}.{name}".lstrip("."),
-                    f"`{name}` is no setting of DelayedScaling, which passes over words that it does not know",
-                    f"take it out; it knows {', '.join(sorted(_DELAYED_TAKES))}",
+                    f"`{name}` is not a setting of DelayedScaling, which ignores unknown words",
+                    f"remove it; known: {', '.join(sorted(_DELAYED_TAKES))}",
                 )
 
 
@@ -158,17 +158,17 @@ def _infinity(view: Fp8View) -> Iterator[Problem]:
             continue
         steps = scope.number("history")
         stays = "as long as it is in the history" if steps is None else f"for {counted(int(steps), 'step')}"
-        effect = f"one infinite value leaves a tensor's scale as it was {stays}"
+        effect = f"one infinite value leaves a tensor's scale unchanged {stays}"
         if unchecked is not None:
             yield suspect(
                 dotted(unchecked.key),
-                f"{effect}, and nothing stops the run at it: the check for NaN is off",
-                "leave the check on, or take a recipe with current scaling",
+                f"{effect}, and the run does not stop: the check for NaN is off",
+                "leave the check on, or use a recipe with current scaling",
             )
         else:
             yield note(
                 scope.key("recipe", "history", "format"),
-                f"{effect}, and nothing says so",
+                f"{effect} without a warning",
                 "watch for infinite gradients; `ckpttool guard` drops such steps",
             )
 
@@ -179,12 +179,12 @@ def _optimizer(view: Fp8View) -> Iterator[Problem]:
             yield note(
                 dotted(setting.key),
                 f"`{setting.key[-1]}: {setting.value}`: the optimizer keeps this state in FP8",
-                "`ckpttool fp8 probe --optimizer` says what that loses of a checkpoint",
+                "`ckpttool fp8 probe --optimizer` shows the loss of precision in a checkpoint",
             )
 
 
 _FULL_HISTORY = (
-    "set `{name[history]}` to 1024 and `{name[algorithm]}` to max, as is Transformer Engine's own default, or take a "
+    "set `{name[history]}` to 1024 and `{name[algorithm]}` to max, the default of Transformer Engine, or use a "
     "recipe with current scaling"
 )
 
@@ -193,7 +193,7 @@ RECIPE: tuple[Rule[Fp8View], ...] = (
         Fp8Code.FP8_HISTORY_SHORT,
         at="history algorithm",
         when=lambda scope: _is_delayed(scope) and scope.number("history") == 1,
-        says="delayed scaling by a history of 1 step: after one step with small values the next one overflows",
+        says="delayed scaling with a history of 1 step: after one step with small values the next one overflows",
         fix=_FULL_HISTORY,
         expected="1024, max",
         actual="{scope.history}",
@@ -204,7 +204,7 @@ RECIPE: tuple[Rule[Fp8View], ...] = (
         when=lambda scope: (
             _is_delayed(scope) and scope.number("history") != 1 and scope.word("algorithm") == "most_recent"
         ),
-        says="delayed scaling by the most recent step alone: after one step with small values the next one overflows",
+        says="delayed scaling with only the most recent step: after one step with small values the next one overflows",
         fix=_FULL_HISTORY,
         expected="1024, max",
         actual="{scope.history}",
@@ -219,7 +219,7 @@ RECIPE: tuple[Rule[Fp8View], ...] = (
             when=partial(_is_not_asked_for, name=name, default=default),
             says=f"`{{name[{name}]}}: {{value[{name}]}}` is ignored: the recipe {{scope.recipe.value}} has no delayed "
             "scale",
-            fix="take it out, or set the recipe to delayed",
+            fix="remove it, or set the recipe to delayed",
         )
         for name, default in (("margin", 0), ("history", 1), ("algorithm", "most_recent"))
     ),
@@ -227,8 +227,8 @@ RECIPE: tuple[Rule[Fp8View], ...] = (
         Fp8Code.FP8_BF16_LAYERS_REFUSED,
         at="bf16_layers",
         when=lambda scope: _is_delayed(scope) and scope.get("bf16_layers") is True,
-        says="no layers can be left in BF16 with delayed scaling: Megatron stops with a ValueError",
-        fix="take another recipe, or set `first_last_layers_bf16` to False",
+        says="layers cannot stay in BF16 with delayed scaling: Megatron stops with a ValueError",
+        fix="use another recipe, or set `first_last_layers_bf16` to False",
     ),
     _rule(
         Fp8Code.FP8_BF16_LAYERS_NONE,
@@ -244,10 +244,10 @@ RECIPE: tuple[Rule[Fp8View], ...] = (
         at="format",
         when=lambda scope: scope.word("format") == "e4m3" and scope.recipe in {Recipe.DELAYED, Recipe.TENSORWISE},
         says=(
-            "gradients in E4M3 with one scale for a whole tensor: what is smaller than the largest by "
-            "2^18.8 becomes 0, where E5M2 keeps it down to 2^32.8"
+            "gradients in E4M3 with one scale for a whole tensor: values smaller than the largest by 2^18.8 become "
+            "0, while E5M2 keeps them down to 2^32.8"
         ),
-        fix="set `{name[format]}` to hybrid, or take a recipe of blocks",
+        fix="set `{name[format]}` to hybrid, or use a recipe with blocks",
         expected="hybrid",
         actual="e4m3",
     ),
@@ -257,8 +257,8 @@ RECIPE: tuple[Rule[Fp8View], ...] = (
         at="format",
         when=lambda scope: scope.word("format") == "hybrid" and scope.recipe in {Recipe.BLOCKWISE, Recipe.MXFP8},
         says=(
-            "gradients in E5M2 have 2 bits of mantissa; with a scale for each block they need no more range "
-            "than E4M3 has, which is this recipe's default"
+            "gradients in E5M2 have 2 bits of mantissa; with a scale per block the range of E4M3, this recipe's "
+            "default, is enough"
         ),
         fix="set `{name[format]}` to e4m3",
         expected="e4m3",
@@ -269,8 +269,8 @@ RECIPE: tuple[Rule[Fp8View], ...] = (
         at="margin",
         when=lambda scope: _margin(scope) < 0,
         says=(
-            "a margin of {value[margin]} saturates: every value within a factor of 2^{scope.overflow} "
-            "of the largest is cut off"
+            "a margin of {value[margin]} saturates: every value within a factor of 2^{scope.overflow} of the "
+            "largest is clipped"
         ),
         fix="set it to 0",
     ),
@@ -280,10 +280,10 @@ RECIPE: tuple[Rule[Fp8View], ...] = (
         at="margin",
         when=lambda scope: _margin(scope) > _MOST_SAFE_MARGIN,
         says=(
-            "a margin of {value[margin]} leaves the top {value[margin]} binades of the format empty: "
-            "what becomes 0 is larger by 2^{value[margin]}"
+            "a margin of {value[margin]} leaves the top {value[margin]} binades of the format empty: the threshold "
+            "below which values become 0 rises by a factor of 2^{value[margin]}"
         ),
-        fix="set it to 0, unless overflows were seen",
+        fix="set it to 0, unless there were overflows",
     ),
     Rule(code=Fp8Code.FP8_INF_FREEZES_SCALE, check=_infinity),
     *(
@@ -292,8 +292,8 @@ RECIPE: tuple[Rule[Fp8View], ...] = (
             problem=note,
             at=name,
             when=when,
-            says="the largest value is not shared by all ranks: scales differ between them, and so do their results",
-            fix="share it, unless that was measured and is too slow",
+            says="the largest value is not shared by all ranks: their scales differ, and so do their results",
+            fix="share it, unless measurements show that it is too slow",
         )
         for name, when in (("tp_only", _is_per_group), ("reduce_amax", _is_per_rank))
     ),
@@ -303,10 +303,10 @@ RECIPE: tuple[Rule[Fp8View], ...] = (
         at="recipe",
         when=lambda scope: scope.recipe is Recipe.TENSORWISE and scope.word("recipe") is not None,
         says=(
-            "with current scaling the forward product is summed in the tensor cores' own accumulator, which "
-            "keeps about 14 bits on Hopper: nearly 2 % of error where 4096 products are summed"
+            "with current scaling the forward product is summed in the tensor cores' own accumulator, which keeps "
+            "about 14 bits on Hopper: nearly 2 % of error if 4096 products are summed"
         ),
-        fix="take the blockwise recipe where that is too coarse",
+        fix="use the blockwise recipe if that is too coarse",
     ),
     *(
         _rule(
@@ -314,8 +314,10 @@ RECIPE: tuple[Rule[Fp8View], ...] = (
             problem=note,
             at=name,
             when=partial(_is_on, name=name),
-            says="attention in FP8 is a beta feature of Transformer Engine: the first to switch off where the loss is "
-            "worse from the start",
+            says=(
+                "attention in FP8 is a beta feature of Transformer Engine: switch it off first if the loss is worse "
+                "from the start"
+            ),
             fix=f"set `{{name[{name}]}}` to False if so",
         )
         for name in ("dot_product_attention", "multi_head_attention")

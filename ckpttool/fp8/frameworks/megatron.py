@@ -68,8 +68,8 @@ _PRECISION_FILE = (0, 16)
 _OVERRIDE = (2, 15)
 _CONFIG = "precision.yaml"
 _NO_FLAG = (
-    "no flag leaves the scale history out (--dist-ckpt-strictness passes over what a checkpoint lacks, never over what "
-    "it holds): a copy of the checkpoint without `_extra_state` would do"
+    "no flag leaves out the scale history (--dist-ckpt-strictness ignores entries that a checkpoint lacks, never "
+    "entries that it has): use a copy of the checkpoint without `_extra_state`"
 )
 _CHECKED = frozenset({"--fp8-recipe", "--micro-batch-size", "--te-precision-config-file"})
 """Flags by whose printed value is told whether a run is the experiment."""
@@ -130,7 +130,7 @@ class Megatron(Framework):
         if otherwise is not None or left_on:
             return AsPlanned.NO, otherwise or f"its log prints that {left_on[0]} is still on"
         if trial.products.changed and not in_bf16(trial):
-            return AsPlanned.UNKNOWN, "its arguments do not tell what single products did"
+            return AsPlanned.UNKNOWN, "its arguments do not show the precision of single products"
         return AsPlanned.YES, None
 
 
@@ -143,7 +143,7 @@ def _recipe(
     if refused is not None:
         return refused
     if is_old and recipe is Recipe.BLOCKWISE:
-        return "--fp8-recipe blockwise came with Megatron core 0.13"
+        return "--fp8-recipe blockwise needs Megatron core 0.13"
     remove: tuple[str, ...] = _DELAYED
     if recipe is not Recipe.MXFP8:
         remove = (*remove, _MXFP8_BUFFER)
@@ -158,10 +158,13 @@ def _regroup(setting: Setting) -> tuple[str, str]:
     size = regrouped(setting.argument("micro_batch_size"))
     sizes = [setting.argument(name) or "" for name in ("global_batch_size", "data_parallel_size")]
     if size is None or not all(map(str.isdecimal, sizes)) or int(sizes[0]) % (int(size) * max(int(sizes[1]), 1)) == 0:
-        return size or "<half of what it was>", SAME_BATCH
+        return size or "<half of the old value>", SAME_BATCH
     return (
         "1",
-        "no other micro-batch size divides a rank's samples: run it on half as many devices, that others sum them",
+        (
+            "no other micro-batch size divides a rank's samples: run it on half as many devices, so that other devices "
+            "sum the samples"
+        ),
     )
 
 
@@ -176,9 +179,9 @@ def _products(
         return "Megatron-LM never starts the debug features of Transformer Engine, and has no flag for it"
     version = setting.engine_version
     if version is not None and version < _OVERRIDE:
-        return "NVTE_BACKWARD_OVERRIDE came with Transformer Engine 2.15, and older ones ignore it without a word"
+        return "NVTE_BACKWARD_OVERRIDE needs Transformer Engine 2.15, and older versions silently ignore it"
     if setting.recipe is Recipe.DELAYED:
-        return "NVTE_BACKWARD_OVERRIDE stops with an error where the scale is delayed"
+        return "NVTE_BACKWARD_OVERRIDE stops with an error if the scale is delayed"
     notes = (*notes, "NVTE_BACKWARD_OVERRIDE is read when Transformer Engine is imported: set it for the process")
     return Change(set=settings, env=(("NVTE_BACKWARD_OVERRIDE", "high_precision"),), notes=notes)
 
@@ -187,12 +190,12 @@ def _layers(
     trial: Trial, setting: Setting, settings: tuple[tuple[str, str], ...], notes: tuple[str, ...]
 ) -> Change | str:
     if setting.recipe is Recipe.DELAYED:
-        return "a precision by module cannot be had where the scale is delayed"
+        return "a precision per module is not possible if the scale is delayed"
     if setting.framework_version is not None and setting.framework_version < _PRECISION_FILE:
-        return "--te-precision-config-file came with Megatron core 0.16"
+        return "--te-precision-config-file needs Megatron core 0.16"
     if setting.argument("pipeline_model_parallel_size") not in {None, "1"}:
-        return "module names count layers from 0 in each pipeline stage, and there are several"
-    notes = (*notes, "all three products of these layers are in BF16, for a precision is a module's here")
+        return "module names count layers from 0 in each pipeline stage, and there are several stages"
+    notes = (*notes, "all three products of these layers are in BF16, because the precision is set per module here")
     path = f"{setting.folder}/{_CONFIG}"
     settings = (*settings, ("--te-precision-config-file", path))
     return Change(set=settings, files=((_CONFIG, _precision(trial)),), notes=notes)
@@ -229,8 +232,11 @@ def _start(setting: Setting) -> Iterator[tuple[str, str]]:
 
 def _stops(setting: Setting) -> Iterator[str]:
     if setting.load is None:
-        yield "leave --load out: it starts from scratch"
-    yield "--exit-interval ends at its first multiple; --train-iters stays, or the learning rates change"
+        yield "omit --load: it starts from scratch"
+    yield (
+        "--exit-interval ends the run at its first multiple; do not change --train-iters, because the learning "
+        "rates depend on it"
+    )
 
 
 FRAMEWORK = Megatron()

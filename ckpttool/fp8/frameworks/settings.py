@@ -94,7 +94,7 @@ def read_settings(path: str) -> Fp8Settings:
     if printed is not None:
         return Fp8Settings(kind=Fp8Input.DUMP, settings=Settings(path=path, entries=printed), text="")
     if len(head) > MAX_BYTES:
-        raise ForeignConfigError(f"{path!r} holds no printed arguments, and is longer than any config or script")
+        raise ForeignConfigError(f"{path!r} has no printed arguments, and is longer than a config or script can be")
     why: CkptToolError | None = None
     try:
         document = _parsed(head, path)
@@ -111,7 +111,7 @@ def read_settings(path: str) -> Fp8Settings:
     if why is not None and (_SPELT.search(text) or not isinstance(why, ConfigError)):
         raise why
     raise ForeignConfigError(
-        f"{path!r} says nothing of FP8: give a log with the trainer's printed arguments, a script with arguments, a "
+        f"{path!r} has no FP8 settings: give a log with the trainer's printed arguments, a script with arguments, a "
         "training config, or a config of debug features"
     )
 

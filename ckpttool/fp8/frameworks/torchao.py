@@ -43,7 +43,7 @@ class Torchao(Framework):
             if base not in self.recipes:
                 return f"torchao has no recipe {base.value}"
             if setting.recipe is None and trial.recipe is None:
-                notes.append(f"the candidate's recipe is not known: {base.value} stands in {CONFIG}")
+                notes.append(f"the candidate's recipe is unknown: {CONFIG} has {base.value}")
             return Change(
                 set=(("convert", f"{setting.folder}/{CONFIG}"),),
                 files=((CONFIG, _conversion(trial, base)),),
@@ -56,9 +56,9 @@ class Torchao(Framework):
 
 def _refused(trial: Trial) -> str | None:
     if trial.drops_history or Arithmetic.CURRENT in trial.products.kinds:
-        return "there is no delayed scaling in torchao, and so no history"
+        return "torchao has no delayed scaling, so there is no history"
     if Arithmetic.FAKE in trial.products.kinds:
-        return "torchao casts both operands of a product, or none: there is no rounding of one alone"
+        return "torchao casts both operands of a product or none: one alone cannot be rounded"
     return None
 
 

@@ -40,11 +40,11 @@ class Torchtitan(Framework):
         settings, notes = _start(setting), _notes(setting)
         if trial.is_regrouped:
             size = regrouped(setting.argument("local_batch_size"))
-            settings += [("training.local_batch_size", size or "<half of what it was>")]
-            settings += [("training.global_batch_size", "<what it was>")]
+            settings += [("training.local_batch_size", size or "<half of the old value>")]
+            settings += [("training.global_batch_size", "<the old value>")]
             notes.append(SAME_BATCH)
         if in_bf16(trial):
-            notes.append(f"take the converter {_FLOAT8} out of model.converters")
+            notes.append(f"remove the converter {_FLOAT8} from model.converters")
             return Change(remove=(f"model.converters: {_FLOAT8}",), set=tuple(settings), notes=tuple(notes))
         if trial.recipe is not None:
             if trial.recipe not in self.recipes:
@@ -54,18 +54,18 @@ class Torchtitan(Framework):
             off = (extra for name in trial.without or self.all_extras for extra in _EXTRAS[name])
             settings += list(dict.fromkeys(off))
         elif trial.drops_history:
-            return "there is no delayed scaling in torchtitan, and so no history"
+            return "torchtitan has no delayed scaling, so there is no history"
         elif trial.layers is not None:
             filters = ", ".join(f'"layers.{number}."' for number in sorted(numbers_in(trial.layers), key=int))
-            settings.append((f"{_FLOAT8}.filter_fqns", f"[{filters}, <what it was>]"))
-            notes.append("all three products of these layers are in BF16, for a filter is a module's here")
+            settings.append((f"{_FLOAT8}.filter_fqns", f"[{filters}, <the old value>]"))
+            notes.append("all three products of these layers are in BF16, because the filter is per module here")
         elif trial.products.changed:
             refused = _no_products(trial, setting)
             if refused is not None:
                 return refused
             settings += _recipe(_WGRAD_HIGH)
             notes.append(
-                f"{_WGRAD_HIGH} also scales the weight of dgrad by the tensor, not by rows, so that may restore, too"
+                f"{_WGRAD_HIGH} also scales the weight of dgrad per tensor, not per row, which alone may close the gap"
             )
         return Change(set=tuple(settings), notes=tuple(notes))
 
@@ -79,7 +79,7 @@ class Torchtitan(Framework):
         if arithmetic.recipe is None:
             return AsPlanned.UNKNOWN, "its log does not say which recipe is active"
         if recipe_name is not None and arithmetic.recipe != recipe_name:
-            return AsPlanned.NO, f"its log says {arithmetic.recipe} is active, and {recipe_name} was planned"
+            return AsPlanned.NO, f"its log says {arithmetic.recipe} is active, but {recipe_name} was planned"
         if recipe_name is None and trial.products.changed:
             return AsPlanned.UNKNOWN, "its log does not say which layers are converted"
         return AsPlanned.YES, None
@@ -87,10 +87,10 @@ class Torchtitan(Framework):
 
 def _no_products(trial: Trial, setting: Setting) -> str | None:
     if trial.products.changed != {Gemm.WGRAD} or trial.products.wgrad is not Arithmetic.BF16:
-        return f"{_WGRAD_HIGH} keeps wgrad in BF16, and there is no other setting for single products"
+        return f"{_WGRAD_HIGH} keeps wgrad in BF16; there is no other setting for single products"
     if setting.recipe not in {None, Recipe.ROWWISE}:
         return (
-            f"{_WGRAD_HIGH} would change the recipe, too: the candidate's is {setting.recipe and setting.recipe.value}"
+            f"{_WGRAD_HIGH} would also change the recipe: the candidate's is {setting.recipe and setting.recipe.value}"
         )
     return None
 
@@ -122,7 +122,7 @@ def _has_total_steps(setting: Setting) -> bool:
 
 def _notes(setting: Setting) -> list[str]:
     notes = [
-        "without lr_scheduler.total_steps (from 0.2.2 on) fewer steps would change the learning rates"
+        "without lr_scheduler.total_steps (since 0.2.2), fewer steps would change the learning rates"
         if _has_total_steps(setting)
         else f"stop it after step {setting.last_step}: before 0.2.2 fewer training.steps change the learning rates"
     ]

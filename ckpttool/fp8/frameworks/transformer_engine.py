@@ -38,11 +38,11 @@ EXTRAS = (
 )  # fmt: skip
 
 _BEFORE = (
-    "before the model is made: nvdlfw_inspect.api.initialize(config_file=…, feature_dirs=[the folder "
+    "before the model is created: nvdlfw_inspect.api.initialize(config_file=…, feature_dirs=[the folder "
     "transformer_engine/debug/features], log_dir=…, init_training_step=…)"
 )
 _AFTER = (
-    "after it is made: nvdlfw_inspect.api.infer_and_assign_layer_names(model); after each step: "
+    "after the model is created: nvdlfw_inspect.api.infer_and_assign_layer_names(model); after each step: "
     "nvdlfw_inspect.api.step()"
 )
 
@@ -95,8 +95,8 @@ def no_debug(trial: Trial, setting: Setting) -> str | None:
     """Say why debug features cannot do it, where that is so."""
     version = setting.engine_version
     if version is not None and version < _FIRST:
-        return f"debug features came with Transformer Engine 2.4, and this is {_shown(version)}"
-    return no_delayed(trial, setting, "PerTensorScaling works inside DelayedScaling alone, and the candidate")
+        return f"debug features need Transformer Engine 2.4, and this is {_shown(version)}"
+    return no_delayed(trial, setting, "PerTensorScaling works only inside DelayedScaling, and the candidate")
 
 
 def no_recipe(recipe: Recipe, version: Version | None) -> str | None:
@@ -105,7 +105,7 @@ def no_recipe(recipe: Recipe, version: Version | None) -> str | None:
         return f"Transformer Engine has no recipe {recipe.value}"
     name, since, _ = _CLASSES[recipe]
     if version is not None and version < since:
-        return f"{name} came with Transformer Engine {_shown(since)}, and this is {_shown(version)}"
+        return f"{name} needs Transformer Engine {_shown(since)}, and this is {_shown(version)}"
     return None
 
 
@@ -143,7 +143,7 @@ class TransformerEngine(Framework):
         if refused is not None:
             return refused
         if trial.drops_history:
-            notes.append("leave out what ends in `_extra_state` when the state dict is loaded (strict=False)")
+            notes.append("skip the keys that end in `_extra_state` when the state dict is loaded (strict=False)")
         if trial.without or trial.id.startswith("E1"):
             notes.append(f"switch off: {', '.join(trial.without or self.all_extras)}")
         if not needs_debug(trial):

@@ -126,7 +126,7 @@ def tolerance(text: str) -> Tolerance:
     """
     match = _TOLERANCE.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"--tolerance takes a share as 0.25% or a loss as 0.01, not {text!r}")
+        raise UsageError(f"--tolerance takes a share such as 0.25% or a loss such as 0.01, not {text!r}")
     number = float(text.strip().removesuffix("%"))
     return Tolerance(value=number / 100 if match[2] else number, relative=bool(match[2]))
 

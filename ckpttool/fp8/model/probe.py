@@ -107,7 +107,7 @@ class ProbeQuestion:
             UsageError: There is one.
         """
         if self.history is not None and Recipe.DELAYED not in self.recipes:
-            raise UsageError("--history is what a delayed scale looks back on: add --recipe delayed")
+            raise UsageError("--history applies to a delayed scale: add --recipe delayed")
 
     @property
     def shown(self) -> tuple[Recipe, ...]:

@@ -257,10 +257,10 @@ def _shared_by(entry: TensorEntry, shape: tuple[int, ...], block: tuple[int, int
 
 
 def _without(path: str, entry: TensorEntry, *, any_there: bool) -> tuple[Finding, ...]:
-    severity, reason = (damage, "others have one") if any_there else (note, "nor has any other")
+    severity, reason = (damage, "other tensors have one") if any_there else (note, "no other tensor has one either")
     base = entry.name.rpartition(".")[2]
     names = " or ".join(f"{base}{suffix}" for suffix in SCALE_WORDS)
-    message = f"{quoted(entry.name)} lies in FP8 and has no scale ({names}); {reason}"
+    message = f"{quoted(entry.name)} is stored in FP8 but has no scale ({names}); {reason}"
     return (severity(Fp8Code.FP8_SCALE_MISSING, message, path=path, tensor=entry.name),)
 
 
@@ -299,8 +299,8 @@ def _range(path: str, entry: TensorEntry, codes: _Codes) -> tuple[Finding, ...]:
     if not low:
         return ()
     message = (
-        f"in {low} of {counted(int(np.count_nonzero(nonzero)), 'block')} of {quoted(entry.name)} the largest number is "
-        "below a quarter of what the format holds: two binades are wasted, and the scale may be stale"
+        f"in {low} of {counted(int(np.count_nonzero(nonzero)), 'block')} of {quoted(entry.name)} the largest number "
+        "is below a quarter of the format's maximum: two binades are wasted, and the scale may be stale"
     )
     return (note(Fp8Code.FP8_RANGE_UNUSED, message, path=path, tensor=entry.name),)
 

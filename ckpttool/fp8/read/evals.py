@@ -87,7 +87,7 @@ def read_evals(path: str) -> tuple[TaskScore, ...]:
     scored = (_score(task, scores) for task, scores in sorted(results.items()) if task not in inside)
     scores = [score for score in scored if score is not None]
     if not scores:
-        raise UsageError(f"--evals: {path} has no task with a score that ckpttool knows ({', '.join(_METRICS)})")
+        raise UsageError(f"--evals: {path} has no task with a known score ({', '.join(_METRICS)})")
     return tuple(scores)
 
 

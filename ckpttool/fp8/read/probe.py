@@ -165,11 +165,10 @@ _WHOLE_NUMBERS = frozenset(
 
 def _not_seen(path: str, remaining: int) -> Finding:
     """Say that tensors were asked for and not looked at."""
-    what_is_missing = counted(remaining, "tensor") if remaining else "what lies in it"
+    what_is_missing = counted(remaining, "tensor") if remaining else "the contents"
     return unknown(
         Code.UNSUPPORTED_FORMAT,
-        f"{what_is_missing} could not be looked at: packed, scattered, or of a type whose numbers ckpttool "
-        "does not read",
+        f"{what_is_missing} could not be checked: packed, scattered, or of a type that ckpttool does not read",
         path=path,
     )
 

@@ -145,9 +145,7 @@ def objections(baseline: Curve, candidate: Curve, terms: Terms) -> tuple[Finding
     problems = []
     rates = other_rates(baseline, candidate)
     if rates is not None:
-        message = (
-            f"the learning rate is another one at {rates[0]} of {counted(rates[1], 'pair')}: that alone moves a loss"
-        )
+        message = f"the learning rate differs at {rates[0]} of {counted(rates[1], 'pair')}: this alone changes the loss"
         problems.append(unknown(Fp8Code.FP8_LR_DIFFERS, message))
     first, second = (interval(curve.steps) for curve in (baseline, candidate))
     by_place = interval(baseline.places) == interval(candidate.places)
@@ -159,8 +157,8 @@ def objections(baseline: Curve, candidate: Curve, terms: Terms) -> tuple[Finding
         and not by_place
     ):
         message = (
-            f"the baseline logs every {counted(first, 'step')}, the candidate every {counted(second, 'step')}: "
-            "a line may be the mean since the last one"
+            f"the baseline logs every {counted(first, 'step')}, the candidate every {counted(second, 'step')}: a "
+            "logged value may be the mean since the previous one"
         )
         problems.append(unknown(Fp8Code.FP8_INTERVAL_DIFFERS, message))
     return tuple(problems)

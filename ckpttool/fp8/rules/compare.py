@@ -88,9 +88,9 @@ def compare(baseline: Curve, candidate: Curve, repeats: Sequence[Curve] = (), *,
         since = comparison.windows[-_tail(len(comparison.windows))].first
         comparison = replace(comparison, norm_gap=_norm_gap(baseline, candidate, since, terms.seed))
     else:
-        notes.append(f"{counted(far.pairs, 'pair')} of values are too few: {needed} are needed")
+        notes.append(f"{counted(far.pairs, 'pair')} of values are not enough: {needed} are needed")
         named = (("baseline", baseline), ("candidate", candidate))
-        notes += [f"the {name}'s log shows none" for name, curve in named if not curve.losses]
+        notes += [f"the {name}'s log has none" for name, curve in named if not curve.losses]
     lost = _NoNumbers(baseline, candidate)
     if comparison.findings or lost.is_no_reference:
         comparison = replace(comparison, kind=CurveClass.INCONCLUSIVE)
@@ -244,33 +244,36 @@ def _norm_gap(baseline: Curve, candidate: Curve, since: Step, seed: int) -> Gap 
 def _same(baseline: Curve, candidate: Curve, repeats: Sequence[Curve]) -> Iterator[str]:
     """Say which logs are those of others: whoever gives one twice learns lost."""
     if is_same(baseline, candidate):
-        yield "the candidate's losses are the baseline's to the last digit: is it one log, given twice?"
+        yield "the candidate's losses equal the baseline's to the last digit: was the same log given twice?"
     for place, repeat in enumerate(repeats, 1):
         of = next(
             (name for name, run in (("baseline", baseline), ("candidate", candidate)) if is_same(run, repeat)), None
         )
         if of is not None:
-            yield f"repeat {place} has the {of}'s losses to the last digit, and counts for nothing: is it the same log?"
+            yield f"repeat {place} equals the {of}'s losses to the last digit and is ignored: is it the same log?"
 
 
 def _notes(far: Apart, comparison: Comparison, lost: _NoNumbers, terms: Terms) -> Iterator[str]:
     if lost.is_no_reference:
         places = counted(lost.of_baseline, "place")
-        yield f"the baseline's own loss is no number at {places}: it is nothing to compare with"
+        yield f"the baseline's own loss is not a number at {places}: it cannot be used for a comparison"
     if lost.of_candidate:
         places = counted(lost.of_candidate, "place")
-        yield f"the candidate's loss is no number at {places} where the baseline's is one"
+        yield f"the candidate's loss is not a number at {places} at which the baseline's loss is a number"
     if far.pairing is not None and far.pairing < SAME_DATA:
         yield "the runs did not see the same data in the same order: the noise is larger"
     if far.together > 1:
-        yield f"so many values are told by the means of {far.together} neighbours"
+        yield f"because there are so many values, means of {far.together} neighbours are compared"
     if any(spike.candidate and far.ends and spike.last >= far.ends[-1] for spike in far.spikes):
-        yield "the candidate's last spike has not ended yet: it may be one, or where its loss now is"
+        yield "the candidate's last spike has not ended yet: it may be a spike, or the new level of its loss"
     if comparison.floor is not None and comparison.floor.source is FloorFrom.SAMPLING:
-        yield "one baseline cannot tell FP8 from what differs from run to run: seeds alone may move a loss by 1 %"
+        yield (
+            "one baseline cannot separate the effect of FP8 from differences between runs: seeds alone may change a "
+            "loss by 1 %"
+        )
     onset, switch = comparison.onset, terms.switch_step
     if onset is not None and switch is not None and onset.not_after < switch:
-        yield f"the gap begins before step {switch}: what begins there did not cause it"
+        yield f"the gap begins before step {switch}: a change that begins there did not cause it"
 
 
 # --- pair by pair ----------------------------------------------------------------------------------------------------

@@ -149,8 +149,8 @@ _REFERENCE = Trial(
     round=1,
     title="BF16 from the same checkpoint",
     products=Products.all(Arithmetic.BF16),
-    if_guilty="It is the reference of all that follows: the old baseline has other weights at this step.",
-    if_innocent="Far from the old baseline, the checkpoint is damaged already: plan from an earlier one.",
+    if_guilty="This is the reference for all others: the old baseline has other weights at this step.",
+    if_innocent="If it is far from the old baseline, the checkpoint is already damaged: plan from an earlier one.",
 )
 _REGROUPED = Trial(
     id=REGROUPED,
@@ -158,16 +158,19 @@ _REGROUPED = Trial(
     title="BF16 with the samples regrouped",
     products=Products.all(Arithmetic.BF16),
     is_regrouped=True,
-    if_guilty="Its distance to B is what the order of sums alone does: the noise floor of paired runs.",
-    if_innocent="Nothing in the others counts that is under three times that distance.",
+    if_guilty="Its distance to B is the effect of the summation order alone: the noise floor of paired runs.",
+    if_innocent="In the other experiments, differences below three times that distance are ignored.",
 )
 _UNCHANGED = Trial(
     id=UNCHANGED,
     round=1,
     title="the candidate, unchanged",
     products=Products.all(Arithmetic.FP8),
-    if_guilty="The gap comes back: it is reproduced, and the others can tell where it comes from.",
-    if_innocent="It does not come back: not FP8's numbers, but a history that the restart lost, hardware or data.",
+    if_guilty="The gap comes back: it is reproduced, and the other experiments can find its cause.",
+    if_innocent=(
+        "The gap does not come back: the cause is not FP8 arithmetic, but a scale history lost at the restart, "
+        "hardware or data."
+    ),
 )
 _FRESH = Trial(
     id=FRESH_HISTORY,
@@ -175,8 +178,11 @@ _FRESH = Trial(
     title="the candidate without its scale history",
     products=Products.all(Arithmetic.FP8),
     drops_history=True,
-    if_guilty="A stale largest magnitude did it: drop the history now; a shorter one or current scaling keeps it well.",
-    if_innocent="The history is not to blame.",
+    if_guilty=(
+        "A stale largest magnitude is the cause: drop the history now; a shorter history or current scaling "
+        "prevents it."
+    ),
+    if_innocent="The history is not the cause.",
 )
 _FROM_LAST = Trial(
     id=LAST,
@@ -184,29 +190,31 @@ _FROM_LAST = Trial(
     title="BF16 from the candidate's last checkpoint",
     products=Products.all(Arithmetic.BF16),
     from_last=True,
-    if_guilty="The gap closes: the weights are still good, and the training can go on from there.",
-    if_innocent="The gap stays: go back to a checkpoint from before it began.",
+    if_guilty="The gap closes: the weights are still good, and the training can continue from there.",
+    if_innocent="The gap stays: go back to a checkpoint from before the gap began.",
 )
 _FAKE = Trial(
     id=FAKE,
     round=1,
     title="all products rounded to FP8 with a current scale",
     products=Products.all(Arithmetic.FAKE),
-    if_guilty="The format is fine, and the delayed scale is not.",
-    if_innocent="The format itself is too coarse: blockwise or mxfp8, else BF16 for the culprits.",
+    if_guilty="The format is fine; the delayed scale is the cause.",
+    if_innocent="The format itself is too coarse: use blockwise or mxfp8, else BF16 for the products that cause it.",
 )
 
 
 def _in_bf16(gemms: frozenset[Gemm], number: int) -> Trial:
     names, is_one = _names(gemms), len(gemms) == 1
-    more = "One at a time may find nobody: then pairs tell." if is_one else "The third one has a part in it."
+    more = (
+        "If no single product is the cause, pairs are tried next." if is_one else "The third product contributes to it."
+    )
     return Trial(
         id=name_of(gemms),
         round=number,
         title=f"{names} in BF16",
         products=Products.fp8_but(Arithmetic.BF16, gemms),
-        if_guilty=f"{names} in FP8 {'does' if is_one else 'do'} the damage.",
-        if_innocent=f"{names} alone {'is' if is_one else 'are'} not to blame. {more}",
+        if_guilty=f"{names} in FP8 {'is' if is_one else 'are'} the cause.",
+        if_innocent=f"{names} alone {'is' if is_one else 'are'} not the cause. {more}",
     )
 
 
@@ -220,8 +228,8 @@ def _without_extras(name: str, number: int, extras: tuple[str, ...]) -> Trial:
         title=f"the candidate without {named}",
         products=Products.all(Arithmetic.FP8),
         without=extras,
-        if_guilty="It is software: one of what was switched off. The next round halves them.",
-        if_innocent="It is the arithmetic.",
+        if_guilty="The cause is software: one of the features that were switched off. The next round halves them.",
+        if_innocent="The cause is the arithmetic.",
     )
 
 
@@ -234,8 +242,11 @@ def _again(last: _Round) -> Iterator[Trial]:
         round=last.number,
         title="the candidate, unchanged, once more",
         products=Products.all(Arithmetic.FP8),
-        if_guilty="The gap comes back this time: something outside the arithmetic decides whether it does.",
-        if_innocent="Twice not: hardware or data did it, not FP8. `ckpttool health` and `replay` look there.",
+        if_guilty="The gap comes back this time: something outside the arithmetic decides it.",
+        if_innocent=(
+            "The gap did not come back twice: the cause is hardware or data, not FP8. Check with `ckpttool health` "
+            "and `replay`."
+        ),
     )
 
 
@@ -268,8 +279,8 @@ def _current(last: _Round) -> Iterator[Trial]:
             round=last.number,
             title=f"current scaling for {last.named}",
             products=Products.fp8_but(Arithmetic.CURRENT, last.culprits),
-            if_guilty="The cheap cure: all stays in FP8.",
-            if_innocent="A current scale is not enough: another recipe, or BF16.",
+            if_guilty="The cheapest fix: everything stays in FP8.",
+            if_innocent="A current scale is not enough: use another recipe, or BF16.",
         )
 
 
@@ -286,7 +297,7 @@ def _other_recipes(last: _Round) -> Iterator[Trial]:
                 title=f"the whole run with the recipe {recipe.value}",
                 products=Products.all(Arithmetic.FP8),
                 recipe=recipe,
-                if_guilty="The cure by recipe: all stays in FP8.",
+                if_guilty="The recipe fixes it: everything stays in FP8.",
                 if_innocent="This recipe does not help.",
             )
 
@@ -306,11 +317,11 @@ def _layers(last: _Round) -> Iterator[Trial]:
         yield Trial(
             id=f"{name}q{place + 1}",
             round=last.number,
-            title=f"{last.named} in BF16 in layers {', '.join(map(str, sorted(part)))} alone",
+            title=f"{last.named} in BF16 only in layers {', '.join(map(str, sorted(part)))}",
             products=Products.fp8_but(Arithmetic.BF16, last.culprits),
             layers=pattern_of(part, last.facts.layers_in),
-            if_guilty="These layers do the damage.",
-            if_innocent="These layers alone are not to blame.",
+            if_guilty="These layers are the cause.",
+            if_innocent="These layers alone are not the cause.",
         )
 
 
@@ -339,21 +350,21 @@ def _operands(last: _Round) -> Iterator[Trial]:
             yield Trial(
                 id=f"E8-{operand.value}",
                 round=last.number,
-                title=f"current scaling for the {operand.value} of {last.named} alone",
+                title=f"current scaling only for the {operand.value} of {last.named}",
                 products=Products.fp8_but(Arithmetic.CURRENT, last.culprits),
                 operand=operand,
-                if_guilty=f"The delayed scale of the {operand.value} does the damage.",
-                if_innocent=f"The scale of the {operand.value} alone is not to blame.",
+                if_guilty=f"The delayed scale of the {operand.value} is the cause.",
+                if_innocent=f"The scale of the {operand.value} alone is not the cause.",
             )
         else:
             yield Trial(
                 id=f"E8-{operand.value}",
                 round=last.number,
-                title=f"of {last.named} the {operand.value} alone rounded to FP8",
+                title=f"only the {operand.value} of {last.named} rounded to FP8",
                 products=Products.fp8_but(Arithmetic.FAKE, last.culprits),
                 operand=operand,
-                if_guilty=f"The {operand.value} is not to blame: without the other one in FP8 all is well.",
-                if_innocent=f"FP8 of the {operand.value} alone does the damage.",
+                if_guilty=f"The {operand.value} is not the cause: without the other operand in FP8 there is no gap.",
+                if_innocent=f"FP8 of the {operand.value} alone is the cause.",
             )
 
 

@@ -69,24 +69,24 @@ def gate(
 def _problems(experiment: Experiment, curve: Curve, window: tuple[Step, Step]) -> Iterator[str]:
     """Yield what is wrong with a run by itself; after the first of it nothing else need be asked."""
     if not curve.steps:
-        yield "its log shows no loss"
+        yield "its log has no loss"
         return
     start, first = experiment.first_step, curve.steps[0]
     needed = start + _REACHES * experiment.steps
     if curve.steps[-1] < needed:
-        yield f"it ends at step {curve.steps[-1]}, and {math.ceil(needed)} is needed"
+        yield f"it ends at step {curve.steps[-1]}, but step {math.ceil(needed)} is needed"
     within = inside(curve, window)
     if len(within) < LEAST_VALUES:
         yield (
-            f"its log shows {len(within)} losses from step {window[0]} to {window[1]}, and {LEAST_VALUES} are needed: "
+            f"its log has {len(within)} losses from step {window[0]} to {window[1]}, but {LEAST_VALUES} are needed: "
             "log more often"
         )
     for place in within:
         if not math.isfinite(curve.losses[place]):
-            yield f"its loss at step {curve.steps[place]} is no finite number"
+            yield f"its loss at step {curve.steps[place]} is not finite"
     pace = max(1, curve.steps[1] - first) if len(curve.steps) > 1 else 1
     if not start <= first <= start + max(pace, experiment.steps // _LATE):
-        yield f"its log begins at step {first}, and the plan at {start}"
+        yield f"its log starts at step {first}, but the plan at {start}"
 
 
 def _apart(curve: Curve, against: Curve | None, window: tuple[Step, Step]) -> str | None:
@@ -96,12 +96,12 @@ def _apart(curve: Curve, against: Curve | None, window: tuple[Step, Step]) -> st
     losses = {against.steps[place]: against.losses[place] for place in near if math.isfinite(against.losses[place])}
     common = [place for place in inside(curve, window) if curve.steps[place] in losses]
     if not common:
-        return "no step of the window is in its log and in that of BF16"
+        return "its log and the BF16 log have no step of the window in common"
     differs = other_rates(against, curve)
     if differs is not None:
-        return f"its learning rate is not that of BF16 at {differs[0]} of {differs[1]} steps"
+        return f"its learning rate differs from the BF16 run at {differs[0]} of {differs[1]} steps"
     if all(curve.losses[place] == losses[curve.steps[place]] for place in common):
-        return "its losses are those of BF16 to the last digit: it is the same log, or nothing was changed"
+        return "its losses equal those of BF16 to the last digit: it is the same log, or nothing was changed"
     return None
 
 
@@ -130,17 +130,17 @@ def operands_as_planned(trial: Trial, arithmetic: RunArithmetic, *, needs_config
     if needs_config and arithmetic.config_missing is not None:
         return (
             AsPlanned.NO,
-            f"its debug config {arithmetic.config_missing} was not found, so it ran as the candidate does",
+            f"its debug config {arithmetic.config_missing} was not found, so it ran like the candidate",
         )
     layers: dict[str, list[OperandSeen]] = {}
     for operand in arithmetic.operands:
         layers.setdefault(operand.layer, []).append(operand)
     in_fp8 = [layer for layer, of in layers.items() if any(operand.computed != (Computed.HIGH,) for operand in of)]
     if not layers:
-        return AsPlanned.UNKNOWN, "its logs do not say what each operand did"
+        return AsPlanned.UNKNOWN, "its logs do not show the precision of each operand"
     wants_fp8 = any(trial.products.of(gemm) is not Arithmetic.BF16 for gemm in Gemm)
     if wants_fp8 and not in_fp8:
-        return AsPlanned.NO, "no layer of it is in FP8"
+        return AsPlanned.NO, "none of its layers is in FP8"
     # What is in high precision throughout is no layer of FP8 in the candidate either: an output layer, say.
     for layer in in_fp8 if wants_fp8 else layers:
         is_meant = trial.layers is None or re.search(trial.layers, layer) is not None
@@ -149,8 +149,8 @@ def operands_as_planned(trial: Trial, arithmetic: RunArithmetic, *, needs_config
             if not allowed.issuperset(operand.computed):
                 deviation = next(computed for computed in operand.computed if computed not in allowed)
                 return AsPlanned.NO, (
-                    f"in {layer} the {operand.operand.value} of {operand.gemm.value} is {_WORDS[deviation]}, "
-                    f"and {_WORDS[min(allowed, key=lambda computed: computed.value)]} was planned"
+                    f"in {layer} the {operand.operand.value} of {operand.gemm.value} is {_WORDS[deviation]}, but "
+                    f"{_WORDS[min(allowed, key=lambda computed: computed.value)]} was planned"
                 )
     if trial.layers is not None and not any(re.search(trial.layers, layer) for layer in layers):
         return AsPlanned.NO, f"it has no layer {trial.layers}"

@@ -39,8 +39,8 @@ def suspicion_of(comparison: Comparison) -> Suspicion:
 
 _WELL = {
     CurveClass.MATCH: "the candidate matches its baseline: there is nothing to explain",
-    CurveClass.SPIKES: "but for ordinary spikes the candidate matches its baseline: there is nothing to explain",
-    CurveClass.TRANSIENT: "the candidate came back by itself: there is no gap at its end to explain",
+    CurveClass.SPIKES: "apart from ordinary spikes the candidate matches its baseline: there is nothing to explain",
+    CurveClass.TRANSIENT: "the candidate recovered on its own: there is no gap at its end to explain",
 }
 
 
@@ -53,9 +53,9 @@ def nothing_to_learn(comparison: Comparison) -> str | None:
     if comparison.gap is None:
         return f"the runs cannot be compared: {comparison.notes[0]}"
     if comparison.by is PairedBy.SAMPLES:
-        return "the runs have different batch sizes, and experiments are held against each other step by step"
+        return "the runs have different batch sizes, but experiments are compared step by step"
     if comparison.onset is None and comparison.kind is not CurveClass.INCONCLUSIVE:
-        return "since when the candidate leaves its baseline cannot be told"
+        return "the step at which the candidate leaves its baseline is unknown"
     return None
 
 
@@ -143,10 +143,10 @@ def last_start(plan: Fp8Plan, ends: Step | None, good: Mapping[Step, str]) -> La
     since = plan.start.step if onset is None else onset.not_after
     later = [step for step in good if step > since]
     if not later:
-        return f"no good checkpoint of the candidate lies after step {since}, when the gap was there"
+        return f"the candidate has no good checkpoint after step {since}, when the gap existed"
     step = max([step for step in later if judged is not None and step <= judged] or later)
     if judged is not None and step <= judged:
         return LastStart(step=step, path=good[step], note=None)
-    reason = "no log of the baseline is there" if ends is None else f"the baseline's log ends at step {ends}"
-    once = f"it can be judged once that run is at step {step + plan.horizon}"
-    return LastStart(step=step, path=good[step], note=f"{LAST} starts from step {step}, and {reason}: {once}")
+    reason = "there is no log of the baseline" if ends is None else f"the baseline's log ends at step {ends}"
+    once = f"it can be judged once that run has reached step {step + plan.horizon}"
+    return LastStart(step=step, path=good[step], note=f"{LAST} starts from step {step}, but {reason}: {once}")

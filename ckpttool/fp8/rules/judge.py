@@ -97,22 +97,24 @@ class Row:
     notes: tuple[str, ...] = ()
 
 
-_NOT_REPRODUCED = "the gap does not come back: C is {0.gap:+.4g} from B, and {0.limit:.4g} counts"
-_KEEP_SHORT = "a shorter history or current scaling keeps it from coming back"
+_NOT_REPRODUCED = "the gap does not come back: C is {0.gap:+.4g} from B, and the limit is {0.limit:.4g}"
+_KEEP_SHORT = "a shorter history or current scaling prevents it from coming back"
 _LONGER = "plan longer runs in a new folder: --horizon {0.longer}"
 
 TABLE = (
     Row(
         when=lambda facts: bool(facts.missing) or math.isinf(facts.limit),
         kind=VerdictKind.UNDECIDED,
-        because="nothing can be said without {0.missing_names}",
+        because="there is no answer without {0.missing_names}",
         run=lambda facts: facts.missing,
     ),
     Row(
         when=lambda facts: abs(facts.old_gap) > facts.old_limit,
         kind=VerdictKind.DAMAGED_START,
-        because="BF16 from {0.start} is {0.old_gap:+.4g} from the old baseline, more than {0.old_limit:.4g}: the "
-        "weights there are damaged already",
+        because=(
+            "BF16 from {0.start} is {0.old_gap:+.4g} from the old baseline, more than {0.old_limit:.4g}: the "
+            "weights there are already damaged"
+        ),
         notes=("plan from an earlier checkpoint: --checkpoint-step",),
     ),
     Row(
@@ -123,19 +125,19 @@ TABLE = (
     Row(
         when=lambda facts: not facts.is_reproduced and abs(facts.gap_again) <= facts.limit,
         kind=VerdictKind.INNOCENT,
-        because="twice the gap does not come back: hardware or data did it, not FP8's numbers",
-        notes=("ckpttool health and ckpttool replay look there",),
+        because="the gap did not come back in two runs: the cause is hardware or data, not FP8 arithmetic",
+        notes=("check with ckpttool health and ckpttool replay",),
     ),
     Row(
         when=lambda facts: not facts.is_reproduced and math.isfinite(facts.gap_again),
         kind=VerdictKind.UNDECIDED,
-        because="the gap comes back once in two runs: C2 is {0.gap_again:+.4g} from B",
-        notes=("something outside the arithmetic decides whether it comes: run on other machines",),
+        because="the gap came back in one of two runs: C2 is {0.gap_again:+.4g} from B",
+        notes=("something outside the arithmetic decides whether it comes back: run on other machines",),
     ),
     Row(
         when=lambda facts: not facts.is_reproduced and facts.restart_lost_history,
         kind=VerdictKind.STALE_SCALE,
-        because=f"{_NOT_REPRODUCED}; the checkpoint holds no scale history, so the restart itself has dropped it",
+        because=f"{_NOT_REPRODUCED}; the checkpoint has no scale history, so the restart itself dropped it",
         cure=lambda facts: replace(facts.cure(UNCHANGED), restores=True),
         notes=(_KEEP_SHORT,),
     ),
@@ -147,35 +149,37 @@ TABLE = (
     Row(
         when=lambda facts: abs(facts.gap) < _LIMITS * facts.floor,
         kind=VerdictKind.WEAK,
-        because="the gap of C, {0.gap:.4g}, is under three times the noise floor of {0.floor:.4g}",
+        because="the gap of C, {0.gap:.4g}, is below three times the noise floor of {0.floor:.4g}",
         notes=(_LONGER,),
     ),
     Row(
         when=lambda facts: facts.fewest_extras is not None,
         kind=VerdictKind.SOFTWARE,
-        because="without {0.extras} the gap is gone: it is software, not the arithmetic",
+        because="without {0.extras} there is no gap: the cause is software, not the arithmetic",
         cure=lambda facts: facts.cure(facts.fewest_extras.trial.id if facts.fewest_extras else EXTRAS),
     ),
     Row(
         when=lambda facts: facts.measured.outcome(FRESH_HISTORY) is Outcome.RESTORES,
         kind=VerdictKind.STALE_SCALE,
-        because="without the scale history the gap is gone: a stale largest magnitude did it",
+        because="without the scale history there is no gap: a stale largest magnitude is the cause",
         cure=lambda facts: facts.cure(FRESH_HISTORY),
         notes=(_KEEP_SHORT,),
     ),
     Row(
         when=lambda facts: facts.measured.outcome(FAKE) in {Outcome.NO, Outcome.WORSE},
         kind=VerdictKind.FORMAT,
-        because="a current scale does not help either: not the scale but the format is too coarse",
+        because="a current scale does not help either: the cause is not the scale, but the format is too coarse",
         blames=True,
         cure=lambda facts: facts.best_cure or facts.cure(f"E6-{Recipe.BLOCKWISE.value}"),
-        notes=("blockwise or mxfp8, else BF16 for the culprits",),
+        notes=("use blockwise or mxfp8, else BF16 for the products that cause it",),
     ),
     Row(
         when=lambda facts: facts.culprits == _ALL,
         kind=VerdictKind.CULPRIT,
-        because="it takes all three products: of the pairs {0.pair.id} closes most, {0.pair.recovered:.1%} of the "
-        "gap{0.and_delayed}",
+        because=(
+            "all three products together are the cause: of the pairs, {0.pair.id} closes most, "
+            "{0.pair.recovered:.1%} of the gap{0.and_delayed}"
+        ),
         blames=True,
         cure=lambda facts: facts.best_cure,
         notes=("{0.not_separable}",),
@@ -183,7 +187,7 @@ TABLE = (
     Row(
         when=lambda facts: bool(facts.culprits),
         kind=VerdictKind.CULPRIT,
-        because="with {0.culprit_names} in BF16 it is well ({0.explained:.1%} of the gap is closed){0.and_delayed}",
+        because="with {0.culprit_names} in BF16 the gap closes ({0.explained:.1%} of it){0.and_delayed}",
         blames=True,
         cure=lambda facts: facts.best_cure,
         notes=("{0.not_separable}",),
@@ -191,19 +195,22 @@ TABLE = (
     Row(
         when=lambda facts: bool(facts.untried),
         kind=VerdictKind.UNDECIDED,
-        because="nobody can be named without {0.untried_names}",
+        because="the cause cannot be named without {0.untried_names}",
         run=lambda facts: facts.untried,
     ),
     Row(
         when=lambda facts: len(facts.pairs) == len(Gemm) and bool(facts.pairs_open),
         kind=VerdictKind.UNDECIDED,
-        because="no two products bring the loss back, but {0.pairs_open}: too short to tell whether it takes all three",
+        because=(
+            "no two products bring the loss back, but {0.pairs_open}: the runs are too short to show whether all "
+            "three are the cause"
+        ),
         notes=(_LONGER,),
     ),
     Row(
         when=lambda _: True,
         kind=VerdictKind.UNDECIDED,
-        because="no product alone brings the loss back: two together may",
+        because="no single product brings the loss back: two together may",
     ),
 )
 
@@ -310,9 +317,9 @@ class Facts:
         for pair in self.pairs:
             closes = f"{pair.id} closes {pair.recovered or 0.0:.0%} of the gap"
             if (pair.recovered_high or 0.0) >= RESTORED:
-                return f"{closes}, and it may be {pair.recovered_high:.0%}"
+                return f"{closes}, and possibly {pair.recovered_high:.0%}"
             if unchanged is None or not is_settled(unchanged, self.measured.stretches[pair.id]):
-                return f"{closes}, and that or the gap itself still grows"
+                return f"{closes}, and this share or the gap itself is still growing"
         return ""
 
     @property
@@ -325,14 +332,16 @@ class Facts:
         """The end of a sentence if a current scale helps, too."""
         if self.measured.outcome(FAKE) is not Outcome.RESTORES:
             return ""
-        return f", and so it is in FP8 with a current scale: the delayed scale of {self.culprit_names} does it"
+        return (
+            f", and it also closes in FP8 with a current scale: the delayed scale of {self.culprit_names} is the cause"
+        )
 
     @property
     def not_separable(self) -> str:
         """A note if some of the culprits could not be tried alone; empty if not."""
         refused = [each.trial for each in self.measured.experiments.values() if each.change is None]
         names = ", ".join(trial.id for trial in refused if trial.cell and trial.cell < self.culprits)
-        return f"which of them alone would do cannot be told here: {names}" if names else ""
+        return f"which of them alone would be enough is unknown here: {names}" if names else ""
 
     def cure(self, name: str, *, keeps_fp8: bool = True) -> Cure:
         """Return an experiment as the cure, whether or not it was shown to help."""
@@ -384,9 +393,12 @@ def _unproven_runs(measured: Measured) -> Iterator[str]:
     counts = [shown for shown in measured.shown.values() if shown.gate.is_valid]
     names = [shown.id for shown in counts if shown.gate.as_planned is AsPlanned.UNKNOWN]
     if names:
-        yield f"nothing in their logs tells what was computed, so they are taken at their word: {', '.join(names)}"
+        yield (
+            "their logs do not show the precision of what was computed, so they are assumed to have run as planned: "
+            f"{', '.join(names)}"
+        )
     for alike in measured.alike:
-        yield f"the losses of {' and '.join(alike)} are the same to the last digit: is it one log, given twice?"
+        yield f"the losses of {' and '.join(alike)} are the same to the last digit: was the same log given twice?"
     last = measured.shown.get(LAST)
     if last is not None and last.outcome is not None:
         closed = "" if last.note is None else f" ({last.note})"

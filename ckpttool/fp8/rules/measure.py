@@ -93,7 +93,7 @@ def measure(plan: Fp8Plan, runs: Sequence[Run], baseline: Curve | None) -> Measu
         for trial in trials:
             if not _keeps_arithmetic(trial):
                 other = next(twin.id for twin in trials if twin != trial)
-                why = f"its losses are those of {other} to the last digit: it is the same log, or nothing was changed"
+                why = f"its losses equal those of {other} to the last digit: it is the same log, or nothing was changed"
                 gates[trial.id] = replace(gates[trial.id], is_valid=False, reason=why)
     stretches: dict[str, Stretch] = {}
     for name, run in by_id.items():
@@ -157,11 +157,11 @@ def _shown(measured: Measured, trial: Trial, passed: Gate) -> Shown:
         gap = measured.plan.suspicion.gap
         closed = 1 - part.gap.mean / gap if gap else None
         share = "" if closed is None else f"{closed:.0%} of the gap is closed"
-        forecast = "" if further is None else f"; at this rate the rest takes {further:.0f} steps"
+        forecast = "" if further is None else f"; at this rate the rest needs {further:.0f} steps"
         return replace(result, outcome=how, recovered=closed, note=f"{share}{forecast}" or None)
     bounds = recovered(unchanged, part)
     if bounds is None:
-        why = f"no step of the window is in its log and in that of {UNCHANGED}"
+        why = f"its log and that of {UNCHANGED} have no step of the window in common"
         return replace(result, gate=replace(passed, is_valid=False, reason=why), gap=None)
     share_closed, low, high = bounds
     how = outcome(part.gap.mean, bounds, measured.limit)

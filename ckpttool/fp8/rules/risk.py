@@ -181,7 +181,7 @@ def scattered(tensors: Iterable[ProbedTensor]) -> tuple[Finding, ...]:
     count = counted(sum(names.values()), "weight")
     if not any(names.values()):
         return ()
-    message = f"{count} could not be looked at: the trainer cut them into flat pieces, and no rows or columns are left"
+    message = f"{count} could not be checked: the trainer split them into flat pieces without rows or columns"
     return (unknown(Code.UNSUPPORTED_FORMAT, message),)
 
 
@@ -198,8 +198,8 @@ def aligned(gated: Iterable[GatedNumbers]) -> tuple[Finding, ...]:
     return tuple(
         note(
             Fp8Code.SWIGLU_ALIGNED,
-            f"unit {pair.unit} of {pair.units} of '{pair.name}' amplifies {pair.gain_over_median:.1f} times as much as "
-            f"most, and gate and up rows align up to {pair.alignment:.2f}: FP8 behind it may overflow",
+            f"unit {pair.unit} of {pair.units} of '{pair.name}' amplifies {pair.gain_over_median:.1f} times as much "
+            f"as the median, and gate and up rows align up to {pair.alignment:.2f}: FP8 after it may overflow",
             path=pair.path,
             tensor=pair.name,
         )

@@ -82,7 +82,7 @@ def _by(requested: PairedBy | None, logs: list[TrainingLog]) -> PairedBy:
     baseline, candidate = sizes
     if baseline is None or candidate is None:
         if requested is PairedBy.SAMPLES:
-            raise UsageError("--by samples: not both logs count the samples that were consumed")
+            raise UsageError("--by samples: one of the logs does not count the consumed samples")
         return PairedBy.STEP
     differ = abs(baseline - candidate) > _OTHER_BATCH * max(baseline, candidate)
     return PairedBy.SAMPLES if differ or requested else PairedBy.STEP

@@ -19,7 +19,7 @@ from ckpttool.fp8.frameworks.settings import read_settings
 from ckpttool.fp8.frameworks.view import OtherFacts
 from ckpttool.fp8.model.settings import Fp8Settings
 
-_NONE = "no FP8 is switched on in it"
+_NONE = "FP8 is not enabled in it"
 
 
 def fp8_lint(
@@ -82,5 +82,5 @@ def fp8_lint(
 
 def _remedy(path: str, error: CkptToolError) -> str | None:
     if not os.path.isfile(path):
-        return "name a file that is there"
+        return "name an existing file"
     return "give a file that sets FP8" if isinstance(error, ForeignConfigError) else None

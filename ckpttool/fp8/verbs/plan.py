@@ -86,18 +86,18 @@ def fp8_plan(question: PlanQuestion) -> Fp8Plan | NoPlan:
         raise UsageError(f"--horizon takes {SHORTEST} to {LONGEST:,} steps, not {question.horizon}")
     old = read_plan(question.output)
     if old is None and foreign(question.output, ()):
-        raise UnsafeError(f"{question.output} holds no plan of ckpttool's: name a new folder")
+        raise UnsafeError(f"{question.output} has no plan of ckpttool: name a new folder")
     if question.round > 1:
         if old is None:
-            raise UsageError(f"there is no plan in {question.output} yet: leave --round out")
+            raise UsageError(f"there is no plan in {question.output} yet: omit --round")
         if question.horizon is not None:
-            raise UsageError("all rounds of a plan have one length: --horizon is for a new folder")
+            raise UsageError("all rounds of a plan have the same length: --horizon is only for a new folder")
         if question.round > old.round + 1:
             raise UsageError(f"the plan in {question.output} is at round {old.round}: the next one is {old.round + 1}")
         answer = _further(old, question, framework)
     else:
         if old is not None and any(experiment.logs for experiment in with_logs(old, {}).experiments):
-            raise UnsafeError(f"{question.output} holds logs of experiments: name a new folder, or plan the next round")
+            raise UnsafeError(f"{question.output} has logs of experiments: name a new folder, or plan the next round")
         answer = _first(question, framework)
     if isinstance(answer, Fp8Plan):
         _write(answer, old)
@@ -106,7 +106,7 @@ def fp8_plan(question: PlanQuestion) -> Fp8Plan | NoPlan:
 
 def _first(question: PlanQuestion, framework: Framework) -> Fp8Plan | NoPlan:
     if question.curves is None:
-        raise UsageError("give --baseline and --candidate: what is planned hangs on how they differ")
+        raise UsageError("give --baseline and --candidate: the plan depends on how they differ")
     runs = read_runs(question.curves)
     baseline, candidate, *repeats = runs.curves
     comparison = compare(baseline, candidate, repeats, terms=runs.terms)
@@ -126,7 +126,7 @@ def _first(question: PlanQuestion, framework: Framework) -> Fp8Plan | NoPlan:
         far = apart(baseline, candidate, metric=runs.terms.metric)
         steps = horizon(far.steps, far.differences, onset, start=start.step, limit=limit)
     if steps is None:
-        why = "the gap is under three times what can be seen: no experiment of 5,000 steps can tell"
+        why = "the gap is below three times the smallest visible difference: no experiment of 5,000 steps can decide"
         return NoPlan(reason=why, suspicion=suspicion)
     plan = Fp8Plan(
         round=1,
@@ -155,13 +155,13 @@ def _first(question: PlanQuestion, framework: Framework) -> Fp8Plan | NoPlan:
 def _further(old: Fp8Plan, question: PlanQuestion, framework: Framework) -> Fp8Plan | NoPlan:
     """Add what tells more than those that were run."""
     if question.framework != old.framework:
-        raise UsageError(f"the plan is for {old.framework}: its rounds are too")
+        raise UsageError(f"the plan is for {old.framework}, and so are all its rounds")
     verdict, plan = judged(old, {}, framework)
     planned = [experiment.trial for experiment in plan.experiments]
     trials = next_round(question.round, Known.of(plan, framework.recipes), verdict, planned)
     if not trials:
         missing = "" if verdict.next is None else f" without {', '.join(verdict.next.ids)}"
-        why = f"{verdict.kind.value}: {verdict.because}: no further experiment tells more{missing}"
+        why = f"{verdict.kind.value}: {verdict.because}: no further experiment would show more{missing}"
         return NoPlan(reason=why, suspicion=plan.suspicion)
     question = replace(
         question,
@@ -211,8 +211,8 @@ def _start(question: PlanQuestion, curves: CurvesQuestion, comparison: Compariso
         return StartPoint(name=None, step=Step(0), path=None, evidence=Evidence.SCRATCH, has_history=False)
     where = tree or (decision.root if decision is not None else ".")
     raise NothingToResumeError(
-        f"no good checkpoint of {where} lies at or before step {before}, and what is later has the gap in it; "
-        f"ckpttool resolve --before {before} says why, and --checkpoint-step takes one on trust"
+        f"{where} has no good checkpoint at or before step {before}, and later ones have the gap; ckpttool resolve "
+        f"--before {before} shows why, and --checkpoint-step uses one without a check"
     )
 
 
@@ -249,14 +249,17 @@ def _arguments(arithmetic: RunArithmetic) -> Mapping[str, str] | None:
 def _notes(comparison: Comparison, candidate: _Candidate, start: StartPoint) -> list[str]:
     notes = list(comparison.notes)
     if candidate.recipe is None:
-        notes.append("the candidate's recipe is not known (--recipe): what only a delayed scale needs is planned, too")
+        notes.append(
+            "the candidate's recipe is unknown (--recipe): experiments that only a delayed scale needs are planned "
+            "as well"
+        )
     if start.evidence is Evidence.TRUSTED:
-        notes.append(f"the checkpoint of step {start.step} is taken on trust: nothing of it was looked at")
+        notes.append(f"the checkpoint of step {start.step} is used without a check")
         onset = comparison.onset
         if onset is not None and start.step > onset.not_before:
-            notes.append(f"the gap may have begun at step {onset.not_before}: that checkpoint may have it already")
+            notes.append(f"the gap may have begun at step {onset.not_before}: that checkpoint may already have it")
     if not candidate.layers:
-        notes.append("how many layers there are is not known (--stats, or a log that prints its arguments): no layers")
+        notes.append("the number of layers is unknown (--stats, or a log that prints its arguments): no layers")
     return notes
 
 
@@ -312,7 +315,7 @@ def _last_of(question: PlanQuestion, plan: Fp8Plan, ends: Step | None) -> LastSt
         decisions = [resolve(tree, ResumeQuestion(before=step)).decision for step in (None, last_judged(plan, ends))]
     except CkptToolError as error:
         why = "name the folder of its checkpoints (DIR)" if isinstance(error, UnknownLayoutError) else f"{error}"
-        return f"the candidate's last checkpoint is not known: {why}"
+        return f"the candidate's last checkpoint is unknown: {why}"
     good = {
         decision.point.step: os.path.abspath(decision.root)
         for decision in decisions

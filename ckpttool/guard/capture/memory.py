@@ -133,7 +133,7 @@ class StepMemory:
         while on_device and sum(micro.nbytes(on_host=False) for micro in on_device) > device:
             on_device.pop(0).move_to_host()
         while retained and sum(micro.nbytes(on_host=True) for micro in retained) > host:
-            retained.pop().drop(f"beyond the {host >> 20} MiB that the batches of a step may take of the host's memory")
+            retained.pop().drop(f"above the limit of {host >> 20} MiB of host memory for the batches of a step")
 
     @property
     def holds_all(self) -> bool:

@@ -63,7 +63,7 @@ class ShardWriter:
                 progress, since = self._progress, time.monotonic()
             elif time.monotonic() - since > io_timeout:
                 self._given_up = True
-                raise TimeoutError(f"{self._path}: the disk took nothing for {io_timeout:g} s")
+                raise TimeoutError(f"{self._path}: the disk accepted no data for {io_timeout:g} s")
         if self._error is not None:
             raise self._error
 
@@ -130,7 +130,7 @@ class Content:
         self._captured = captured
         content = read(captured.content, open_tensors(path))
         if not isinstance(content, dict):
-            raise UnreadableState("the content is no object")
+            raise UnreadableState("the content is not an object")
         self.parameters: dict[str, Tensor | Sharded] = content.get("parameters", {})
         self.buffers: dict[str, Tensor] = content.get("buffers", {})
         self.batches: list[object] = content.get("batches", [])
@@ -138,7 +138,7 @@ class Content:
         expected = len(captured.micro_batches)
         kinds = [type(part) for part in (self.parameters, self.buffers, self.batches, self.random)]
         if kinds != [dict, dict, list, list]:
-            raise UnreadableState("the content is not arranged as ckpttool does it")
+            raise UnreadableState("the content does not have the arrangement that ckpttool writes")
         self.trained = {
             name: (value.local if isinstance(value, Sharded) else value).requires_grad
             for name, value in self.parameters.items()
@@ -172,7 +172,7 @@ class Content:
                 try:
                     self.parameters[name] = put_together([part for part in parts if isinstance(part, Sharded)])
                 except ValueError as error:
-                    raise ValueError(f"the sharded weight {name} cannot be put together: {error}") from None
+                    raise ValueError(f"the sharded weight {name} cannot be assembled: {error}") from None
 
 
 def put_together(parts: Sequence[Sharded]) -> Tensor:
@@ -188,11 +188,11 @@ def put_together(parts: Sequence[Sharded]) -> Tensor:
     if {(part.shape, part.mesh_shape, part.placements) for part in parts} != {
         (first.shape, first.mesh_shape, first.placements)
     }:
-        raise ValueError("its parts are of different tensors")
+        raise ValueError("its parts belong to different tensors")
     if len(parts) != math.prod(first.mesh_shape):
-        raise ValueError(f"{math.prod(first.mesh_shape)} parts were saved, and {len(parts)} are here")
+        raise ValueError(f"{math.prod(first.mesh_shape)} parts were saved, but {len(parts)} are here")
     if math.prod(first.shape) > sum(part.local.numel() for part in parts):
-        raise ValueError(f"its parts hold fewer elements than its shape {first.shape}")
+        raise ValueError(f"its parts have fewer elements than its shape {first.shape}")
     tensor = torch.empty(first.shape, dtype=first.local.dtype)
     for place, part in zip(product(*map(range, first.mesh_shape)), parts, strict=True):
         target = tensor
@@ -200,7 +200,7 @@ def put_together(parts: Sequence[Sharded]) -> Tensor:
             if placement != "replicate":
                 target = _chunk(target, int(placement.removeprefix("shard:")), first.mesh_shape[axis], place[axis])
         if target.shape != part.local.shape:
-            raise ValueError(f"a part has the shape {tuple(part.local.shape)}, and its place {tuple(target.shape)}")
+            raise ValueError(f"a part has the shape {tuple(part.local.shape)}, but its place has {tuple(target.shape)}")
         target.copy_(part.local.detach())
     return tensor.requires_grad_(first.local.requires_grad)
 

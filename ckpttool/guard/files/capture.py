@@ -190,10 +190,10 @@ def read_rank(data: bytes, rank: int, *, where: str) -> RankCapture:
     """
     record = _whole_record(data, _RANK_SCHEMA, where)
     if get_int(record, "rank", where=where) != rank:
-        raise ParseError(f"is of rank {record['rank']}, copied or renamed to here", where=where)
+        raise ParseError(f"is from rank {record['rank']}, and was copied or renamed to here", where=where)
     shard = get_object(record, "shard", where=where)
     if get_str(shard, "name", where=where) != shard_name(rank):
-        raise ParseError("names another file than its own shard", where=where, key="shard.name")
+        raise ParseError("names a file that is not its own shard", where=where, key="shard.name")
     rerun = None
     if record.get("rerun") is not None:
         again = as_object(record["rerun"], where=where, key="rerun")
@@ -234,7 +234,7 @@ def read_rank(data: bytes, rank: int, *, where: str) -> RankCapture:
 def _whole_record(data: bytes, schema: str, where: str) -> JsonObject:
     # The hash first: what an accident made of the file need not be parsed.
     if not is_intact(data):
-        raise ParseError("torn or edited: it does not match its own hash", where=where)
+        raise ParseError("truncated or edited: it does not match its own hash", where=where)
     record = parse_object(data, where=where, limit=RECORD_LIMIT, most_memory=OWN_MEMORY)
     own_schema = get_str(record, "schema", where=where)
     if own_schema != schema:

@@ -176,7 +176,9 @@ class Locator(TorchDispatchMode):
         """Return the event that made a tensor not finite; without one, the tensor was given so."""
         storage = _storage(tensor)
         if storage not in self._by_storage:
-            kind, name = self._given.get(storage, (OriginKind.INPUT, "a tensor that neither model nor batch holds"))
+            kind, name = self._given.get(
+                storage, (OriginKind.INPUT, "a tensor that belongs to neither the model nor the batch")
+            )
             nan, inf = _counts(tensor)
             is_mask = not nan and not tensor.is_complex() and not bool(torch.isposinf(tensor).any())
             on_purpose = kind is not OriginKind.PARAMETER and is_mask

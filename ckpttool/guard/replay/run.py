@@ -59,7 +59,7 @@ _SQUARE_OVERFLOWS = 1.8e19
 class EntryDoesNotFit(Exception):  # noqa: N818  it says what is so
     """The entry does not return what was captured, or the capture lacks what a replay needs."""
 
-    def __init__(self, why: str, *, remedy: str = "let the entry build what was trained") -> None:
+    def __init__(self, why: str, *, remedy: str = "let the entry build the model that was trained") -> None:
         """Take what is so, and what to do."""
         super().__init__(why)
         self.remedy = remedy
@@ -180,7 +180,7 @@ class RankRun:
         captured: dict[str, Tensor] = {}
         for name, value in self._content.parameters.items():
             if isinstance(value, Sharded):
-                raise EntryDoesNotFit(f"the weight {name} is sharded, and not all ranks' captures are here")
+                raise EntryDoesNotFit(f"the weight {name} is sharded, but not all ranks' captures are here")
             captured[name] = value
         _assert_same("parameter", captured, weights)
         _assert_same("buffer", self._content.buffers, dict(self._model.named_buffers()))
@@ -201,8 +201,8 @@ class RankRun:
         changed = [name for name, digest in self._captured.weights if current.get(name) != digest]
         if changed:
             raise EntryDoesNotFit(
-                f"{len(changed)} of {len(current)} weights are not those that were captured, {changed[0]} first: "
-                "name the checkpoint of that very step, or one with no applied update in between"
+                f"{len(changed)} of {len(current)} weights differ from the captured ones, {changed[0]} first: name "
+                "the checkpoint of exactly that step, or one without an applied update in between"
             )
 
     def _prepare(self) -> None:
@@ -229,7 +229,7 @@ class RankRun:
         with self._autocast(micro):
             loss = self._own_loss(micro, batch)
         if not isinstance(loss, Tensor):
-            raise EntryDoesNotFit(f"the loss is a {type(loss).__name__}, and no tensor")
+            raise EntryDoesNotFit(f"the loss is a {type(loss).__name__}, not a tensor")
         return loss
 
     def _own_loss(self, micro: MicroBatch, batch: object) -> object:
@@ -242,7 +242,7 @@ class RankRun:
             loss = result["loss"] if isinstance(result, Mapping) else result
             return loss / divisor
         if not isinstance(batch, Mapping):
-            raise EntryDoesNotFit("the batch is no dict, as a transformers model takes it: return a ReplayTask")
+            raise EntryDoesNotFit("the batch is not a dict, which a transformers model needs: return a ReplayTask")
         inputs = {key: value for key, value in batch.items() if key != "num_items_in_batch"}
         counted = batch.get("num_items_in_batch")
         # Without a number of items the trainer divides by the accumulation itself.
@@ -263,7 +263,9 @@ class RankRun:
 
     def _backward(self, loss: Tensor) -> None:
         if not loss.requires_grad:
-            raise EntryDoesNotFit("the loss wants no gradient: the entry has to return what goes to `backward`")
+            raise EntryDoesNotFit(
+                "the loss does not require a gradient: the entry has to return the loss on which `backward` is called"
+            )
         scale = self._captured.scale
         (loss if scale is None else loss * scale).sum().backward()
 
@@ -368,7 +370,7 @@ class _Session:
         if not replayed or could_not:
             outcome, why = NanVerdict.UNDECIDED, "it could not be computed again"
             if replayed and is_reproduced(replayed, exact=self._question.exact):
-                why = "what was computed came out as it was, but not all of the capture is there and whole"
+                why = "the computed part was reproduced, but parts of the capture are missing or damaged"
         if self._differences:
             self._findings.append(self._environment_note(reproduced=reproduced))
         return NanReplay(
@@ -390,11 +392,15 @@ class _Session:
         names = sorted({difference.what for difference in self._differences.values()})
         ours = [name for name in names if name.startswith(_OF_MODEL)]
         foreign = [name for name in names if name not in ours]
-        parts = [f"not as it was captured: {', '.join(foreign)}"] if foreign else []
-        parts += [f"set as it was captured: {', '.join(ours)}"] if ours else []
-        remedy = None if reproduced or not foreign else "replay where these are as they were; each changes last bits"
+        parts = [f"differs from the capture: {', '.join(foreign)}"] if foreign else []
+        parts += [f"set as in the capture: {', '.join(ours)}"] if ours else []
+        remedy = (
+            None
+            if reproduced or not foreign
+            else "replay in an environment with the same values; each of them changes last bits"
+        )
         if COMPILED in foreign:
-            remedy = "compiled code has other last bits: let a ReplayTask's loss call the model as the training did"
+            remedy = "compiled code gives other last bits: let a ReplayTask's loss call the model as the training did"
         return note(GuardCode.ENVIRONMENT_DIFFERS, "; ".join(parts), remedy=remedy)
 
     def _computed(self, captured: RankCapture) -> _Computed | None:
@@ -419,10 +425,10 @@ class _Session:
         except EntryDoesNotFit as error:
             self._cannot(GuardCode.ENTRY_DOES_NOT_FIT, captured, str(error), error.remedy)
         except (UnreadableState, OSError) as error:
-            self._cannot(GuardCode.CAPTURE_DAMAGED, captured, str(error), "copy the capture once more")
+            self._cannot(GuardCode.CAPTURE_DAMAGED, captured, str(error), "copy the capture again")
         except (Exception, SystemExit) as error:  # noqa: BLE001  the user's own code may raise anything
             text = f"the entry's own code raised {type(error).__name__}: {' '.join(str(error).split())[:500]}"
-            self._cannot(GuardCode.ENTRY_DOES_NOT_FIT, captured, text, "let the entry build what was trained")
+            self._cannot(GuardCode.ENTRY_DOES_NOT_FIT, captured, text, "let the entry build the model that was trained")
         else:
             return result
         return None
@@ -439,20 +445,20 @@ class _Session:
         left_out = next((batch.left_out for batch in captured.micro_batches if batch.left_out is not None), None)
         if left_out is not None:
             raise EntryDoesNotFit(
-                f"its batch was not kept: {left_out.path or 'it'} is {left_out.reason}",
+                f"its batch was not saved: {left_out.path or 'it'} is {left_out.reason}",
                 remedy=f"for the next capture, {left_out.remedy}",
             )
         if not captured.micro_batches:
             raise EntryDoesNotFit(
-                "no micro-batch was remembered: the training did not hand them to the guard",
-                remedy="for the next capture, hand each batch over: with guard.micro(batch)",
+                "no micro-batch was recorded: the training did not pass them to the guard",
+                remedy="for the next capture, pass each batch to the guard: with guard.micro(batch)",
             )
         if self._question.weights is not None:
             content.take_weights(self._question.weights)
         elif captured.level is CaptureLevel.LIGHT:
             raise EntryDoesNotFit(
-                "the capture is light and holds no weights",
-                remedy="name the safetensors file of a checkpoint at this step by --weights",
+                "the capture is light and has no weights",
+                remedy="give the safetensors file of a checkpoint at this step with --weights",
             )
         if any(isinstance(value, Sharded) for value in content.parameters.values()):
             folder = self._capture.path
@@ -471,7 +477,7 @@ class _Session:
         self._findings.append(
             note(
                 GuardCode.CAPTURE_INCOMPLETE,
-                f"rank {captured.rank}: nobody saw with which autocast the model was called; it is computed with "
+                f"rank {captured.rank}: the autocast with which the model was called is unknown; it is computed with "
                 f"{', '.join(sorted(around)) or 'none'}",
                 ranks=(captured.rank,),
                 remedy="return a ReplayTask whose loss enters the training's own autocast",
@@ -483,7 +489,7 @@ def _requested_ranks(capture: Capture, question: NanQuestion) -> tuple[RankCaptu
     by_rank = {int(rank.rank): rank for rank in capture.ranks}
     for rank in question.ranks:
         if rank not in by_rank and rank >= capture.world_size:
-            raise UsageError(f"there is no rank {rank}: {capture.path} is of {capture.world_size}")
+            raise UsageError(f"there is no rank {rank}: {capture.path} has {capture.world_size}")
     damaged = {rank for finding in capture.findings if finding.severity > Severity.NOTE for rank in finding.ranks}
     requested = sorted(set(question.ranks) or by_rank)
     return tuple(by_rank[rank] for rank in requested if rank in by_rank and Rank(rank) not in damaged)
@@ -516,18 +522,18 @@ def _entry(text: str) -> Callable[[RankCapture], object]:
     """
     module, _, name = text.partition(":")
     if not module or not name.isidentifier():
-        raise UsageError(f"an entry is spelled module:function, not {text!r}")
+        raise UsageError(f"an entry has the form module:function, not {text!r}")
     folder = os.getcwd()
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
         entry = getattr(importlib.import_module(module), name, None)
     except ImportError as error:
-        raise UsageError(f"{module} cannot be imported ({error}); its folder belongs into PYTHONPATH") from None
+        raise UsageError(f"{module} cannot be imported ({error}); add its folder to PYTHONPATH") from None
     except SystemExit:
         raise UsageError(
-            f"{module} ends the process while it is imported: what it runs as a program belongs behind "
-            "if __name__ == '__main__'"
+            f"{module} ends the process while it is imported: put the code that it runs as a program under if "
+            "__name__ == '__main__'"
         ) from None
     except Exception as error:  # noqa: BLE001  the user's own code may raise anything
         raise UsageError(f"{module} cannot be imported ({type(error).__name__}: {error})") from None
@@ -552,7 +558,7 @@ def _within(timeout: float | None) -> Iterator[None]:
     try:
         yield
     except _Late:
-        raise IncompleteError(f"it took longer than {timeout:g} s; --timeout allows more") from None
+        raise IncompleteError(f"it took longer than {timeout:g} s; raise --timeout") from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

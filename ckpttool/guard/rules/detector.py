@@ -54,11 +54,11 @@ class FeatureValueDetector:
             )
         check = check_asd_config(settings, dialect)
         if check.error is not None:
-            raise UsageError(f"feature values: {check.error}; ckpttool asd check tells all of it")
+            raise UsageError(f"feature values: {check.error}; ckpttool asd check shows all problems")
         findings = check.findings
         words = {item.replace("=", ":").replace(" ", "") for item in settings.split(",")}
         if settings.strip() and not check.config.enable and "enable:false" not in words:
-            message = f"nothing is detected: {settings[:80]!r} does not switch it on; write enable:true into it"
+            message = f"nothing is detected: {settings[:80]!r} does not enable it; add enable:true"
             findings += (suspect(Code.CONFIG_DISAGREES, message),)
         return FeatureValueDetector(
             watch=FeaturePolicy(config=check.config, dialect=dialect).begin(), findings=findings

@@ -83,7 +83,7 @@ class SpikeGuard:
         self._watch = None if policy is None else policy.begin()
         limit = None if self._watch is None else self._watch.limit()
         if limit is not None and not (isinstance(cast("object", limit), Real) and limit > 0):
-            raise UsageError(f"a policy can drop norms from a threshold above 0 on, not from {limit!r}")
+            raise UsageError(f"a policy needs a threshold above 0 to drop norms, not {limit!r}")
         self._row = StepMetrics(step=Step(0))
         self._noticed: tuple[HealthEvent, ...] = ()
         self._own_is_finite = True
@@ -175,8 +175,8 @@ class SpikeGuard:
         stops = agreed.action is Action.STOP or self.in_a_row >= self._count_threshold
         if stops and (self._acts or not self._stop_reported):
             message = (
-                f"{self.in_a_row} in a row were dropped: the weights are bad; "
-                "`ckpttool resolve --around-spike last` says from where to go on"
+                f"{self.in_a_row} in a row were dropped: the weights are bad; `ckpttool resolve --around-spike last` "
+                "chooses where to resume"
             )
             stop = self._event(GuardEventKind.STOP, count=self.in_a_row, stopped=self._acts, message=message)
             events.append(stop)
@@ -226,7 +226,7 @@ class SpikeGuard:
         if len(self._recent) > _USUAL_DROPS and not is_recent:
             self._alarmed = self._settled
             count = len(self._recent)
-            message = f"{count} of the last {_RECENT} updates were dropped: does the threshold fit this run?"
+            message = f"{count} of the last {_RECENT} updates were dropped: check whether the threshold fits this run"
             yield self._event(GuardEventKind.ALARM, name="skips-too-often", count=count, message=message)
 
     def _event(self, kind: GuardEventKind, **values: EventValue) -> GuardEvent:
@@ -261,11 +261,11 @@ class SpikeGuard:
         """
         self._row = StepMetrics(step=step)
         if saved is None:
-            return (self._afresh(GuardEventKind.BLIND, "nothing was remembered"),)
+            return (self._afresh(GuardEventKind.BLIND, "there is no saved state"),)
         try:
             return self._restored(as_object(saved))
         except ParseError as error:
-            message = f"what was remembered cannot be read ({error}), and is not used"
+            message = f"the saved state cannot be read ({error}) and is not used"
             return (self._afresh(GuardEventKind.GUARD_RESET, message),)
 
     def _restored(self, saved: JsonObject) -> tuple[GuardEvent, ...]:
@@ -274,7 +274,7 @@ class SpikeGuard:
         totals = [get_int(saved, key) for key in ("dropped", "applied", "overflows")]
         if saved.get("policy") != _encode_policy(self._policy):
             self.dropped, self.applied, self.overflows = totals
-            message = "what was remembered is another policy's, or with other settings, and is not used"
+            message = "the saved state is from another policy or other settings, and is not used"
             return (self._afresh(GuardEventKind.GUARD_RESET, message),)
         watch = None if self._policy is None else self._policy.begin()
         if watch is not None:
@@ -290,7 +290,11 @@ class SpikeGuard:
 
     def _afresh(self, kind: GuardEventKind, why: str) -> GuardEvent:
         steps = self._warm_up()
-        follows = f"for {steps} steps the policy notices nothing" if steps else "what was dropped in a row is forgotten"
+        follows = (
+            f"for {steps} steps the policy detects nothing"
+            if steps
+            else "the count of updates dropped in a row restarts"
+        )
         return self._event(kind, steps=steps, message=f"{why}: {follows}")
 
     def _warm_up(self) -> int:

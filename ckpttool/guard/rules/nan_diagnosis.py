@@ -89,7 +89,7 @@ def _bad_gradients(rank: RankCapture, gradients: Sequence[GradientFacts]) -> str
     if not bad:
         subject = "each of them and its loss were" if loss_is_known else "each of them was"
         return f"the norm of its {counted(len(gradients), 'gradient')} was not finite, while {subject}"
-    loss = "while its loss was" if loss_is_known else "and its loss is not known"
+    loss = "while its loss was" if loss_is_known else "and its loss is unknown"
     return f"{len(bad)} of its {counted(len(gradients), 'gradient')} were not finite, {loss}"
 
 
@@ -201,20 +201,23 @@ def verdict(
     reruns = [rank.rerun for rank in captured if rank.rerun is not None]
     bad_here = any(not rank.is_finite for rank in replayed)
     if len(reruns) == len(captured) and all(rerun.is_finite for rerun in reruns):
-        return NanVerdict.TRANSIENT, "computed once more at once, on the same device, it was finite"
+        return NanVerdict.TRANSIENT, "recomputed immediately on the same device, it was finite"
     on_accelerator = any(rank.device != "cpu" for rank in captured)
     if bad_here and (not same_device or not on_accelerator):
         outcome = "it happens again in another process" + ("" if same_device else " and on another kind of device")
         if origin is not None and origin.kind is OriginKind.PARAMETER:
             outcome += (
-                f"; {origin.op} was so before this step: an earlier update or a flipped bit of memory made it; "
-                "resume from a checkpoint before that"
+                f"; {origin.op} was not finite before this step: an earlier update or a flipped bit in memory caused "
+                "it; resume from a checkpoint before that"
             )
         return NanVerdict.DATA_OR_MODEL, outcome
     if bad_here:
         return NanVerdict.UNDECIDED, "it happens again on this kind of device; a replay with --device cpu would decide"
     if not same_device and reruns:
-        return NanVerdict.DEVICE, "it happened twice on that rank's device, and does not on another one"
+        return NanVerdict.DEVICE, "it happened twice on that rank's device, but not on another device"
     if not same_device:
-        return NanVerdict.UNDECIDED, "it does not happen on another device; a replay on the rank's own would decide"
+        return (
+            NanVerdict.UNDECIDED,
+            "it does not happen on another device; a replay on the rank's own device would decide",
+        )
     return NanVerdict.UNDECIDED, "it does not happen again here; a replay on the rank's own machine would decide"

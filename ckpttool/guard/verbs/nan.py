@@ -51,8 +51,7 @@ def list_nan(path: str) -> Captures:
         captures = [_read(storage, folder, f"{path.rstrip('/')}/{folder}", shards=False) for folder in folders]
     if not captures:
         raise UnknownLayoutError(
-            f"{path} holds no capture of a step that was not finite: no nan-at-* in it, in its captures/ or "
-            "guard/captures/"
+            f"{path} has no capture of a non-finite step: no nan-at-* in it, in its captures/ or guard/captures/"
         )
     by_step = tuple(sorted(captures, key=lambda capture: (capture.step, capture.path)))
     return Captures(path=path, captures=by_step, in_a_row=in_a_row(by_step))
@@ -91,7 +90,7 @@ def replay_nan(question: NanQuestion) -> NanReplay:
     if not _is_capture(open_storage(path), ""):
         captures = list_nan(path).captures
         if len(captures) > 1:
-            raise UsageError(f"{path} holds {len(captures)} captures: name one, {captures[0].path}")
+            raise UsageError(f"{path} has {len(captures)} captures: name one, {captures[0].path}")
         path = captures[0].path
     capture = _read(open_storage(path), "", path, shards=True)
     from importlib.util import find_spec
@@ -141,7 +140,7 @@ def _read(storage: Storage, folder: str, shown_path: str, *, shards: bool) -> Ca
     if missing:
         finding = unknown(
             GuardCode.CAPTURE_INCOMPLETE,
-            f"of {counted(world_size, 'rank')}, {on_ranks(missing)} left nothing here that can be read",
+            f"of {counted(world_size, 'rank')}, {on_ranks(missing)} left no readable files here",
             ranks=tuple(map(Rank, missing)),
             remedy="copy their files from the disks of their machines; each rank wrote its own",
         )
@@ -206,12 +205,12 @@ def _shard_findings(storage: Storage, prefix: str, rank: RankCapture, *, shards:
     return [
         unknown(
             GuardCode.CAPTURE_DAMAGED,
-            f"rank {rank.rank}'s tensors are not what was written",
+            f"rank {rank.rank}'s tensors were changed after they were written",
             path=path,
             expected=f"{rank.shard.size} bytes, {rank.shard.xxh3_128}",
             actual=f"{size} bytes, {digest}" if size == rank.shard.size else f"{size} bytes",
             ranks=(rank.rank,),
-            remedy="copy the file once more from that rank's machine",
+            remedy="copy the file again from that rank's machine",
         )
     ]
 
@@ -233,9 +232,10 @@ def _notes(rank: RankCapture) -> list[Finding]:
         notes.append(
             note(
                 GuardCode.INPUTS_MUTATED,
-                f"rank {rank.rank}'s batch was changed in place during the step: kept is not what its forward got",
+                f"rank {rank.rank}'s batch was changed in place during the step: the saved batch is not the one that "
+                "its forward pass received",
                 ranks=(rank.rank,),
-                remedy="the next capture of this run has a copy: the guard keeps copies from the next step on",
+                remedy="the next capture of this run has a copy, because the guard keeps copies from the next step on",
             )
         )
     left_out = next((batch.left_out for batch in rank.micro_batches if batch.left_out is not None), None)
@@ -243,7 +243,7 @@ def _notes(rank: RankCapture) -> list[Finding]:
         notes.append(
             note(
                 GuardCode.CAPTURE_INCOMPLETE,
-                f"rank {rank.rank}'s batch could not be kept: {left_out.path or 'it'} is {left_out.reason}",
+                f"rank {rank.rank}'s batch could not be saved: {left_out.path or 'it'} is {left_out.reason}",
                 ranks=(rank.rank,),
                 remedy=left_out.remedy,
             )
@@ -254,8 +254,8 @@ def _notes(rank: RankCapture) -> list[Finding]:
 def _damaged(path: str, error: Exception, rank: Rank | None = None) -> Finding:
     return unknown(
         GuardCode.CAPTURE_DAMAGED,
-        f"cannot be believed: {error}",
+        f"cannot be trusted: {error}",
         path=path,
         ranks=() if rank is None else (rank,),
-        remedy="copy the file once more from the machine that wrote it",
+        remedy="copy the file again from the machine that wrote it",
     )

@@ -66,9 +66,7 @@ def _files(pattern: str) -> tuple[str, ...]:
         return expand_globs([pattern])
     files = GuardFiles().inside(pattern)
     if not files:
-        raise UsageError(
-            f"{pattern} holds no {GuardFiles.names[0]}: a guard writes it into the training's output folder"
-        )
+        raise UsageError(f"{pattern} has no {GuardFiles.names[0]}: a guard writes it to the training's output folder")
     return files
 
 
@@ -79,12 +77,12 @@ def _read(name: str) -> Iterator[EventLine | LogNote | LogProblem]:
             items = lines(source)
             first = next(items, None)
             if first is None or isinstance(first, LogProblem) or not is_run(first[1]):
-                reason = "is empty" if first is None else "is no event file of a guard"
+                reason = "is empty" if first is None else "is not an event file of a guard"
                 yield LogProblem(source=name, line=0, reason=reason, text="")
                 return
             yield from event_lines(source, chain([first], items))
     except (EOFError, zlib.error) as error:
-        reason = f"the compressed data are cut short or damaged: {error}"
+        reason = f"the compressed data is truncated or damaged: {error}"
         yield LogProblem(source=name, line=0, reason=reason, text="")
     except OSError as error:
         yield LogProblem(source=name, line=0, reason=f"cannot be read: {error.strerror or error}", text="")

@@ -81,7 +81,7 @@ def checkpoint_writer(  # noqa: PLR0913  the objects of a training, each by its 
     from ckpttool.guard.writer import CheckpointWriter
 
     if not isinstance(prefix, str):
-        raise UsageError(f"the prefix is the text that the names of all files begin with, not {prefix!r}")
+        raise UsageError(f"the prefix must be the text with which the names of all files begin, not {prefix!r}")
     for name, number in (("steps_per_epoch", steps_per_epoch), ("global_batch_size", global_batch_size)):
         if number is not None and (type(number) is not int or number < 1):
             raise UsageError(f"expected {name} of 1 or more, not {number!r}")
@@ -182,7 +182,7 @@ def _chosen(path: str, layout: SaveLayout, prefix: str | None, world: int) -> Ch
             return None
         reasons = [finding.message for rejection in decision.rejected for finding in rejection.reasons]
         why = f": {reasons[0].rstrip('.')}" if reasons else ""
-        raise NothingToResumeError(f"no save in {root} can be resumed from{why}; ckpttool resolve {root} says more")
+        raise NothingToResumeError(f"no save in {root} can be resumed from{why}; ckpttool resolve {root} shows details")
     shards = decision.point.checkpoint.shards
     file = next(shard.path for shard in shards if shard.rank == 0).rpartition("/")[2]
     return Chosen(root=answer.tree.inventory.root, file=file)
@@ -203,10 +203,10 @@ def _planned(path: str) -> Chosen:
         if get_str(plan, "schema", where=path) != _PLAN_SCHEMA:
             raise ParseError(f"expected {_PLAN_SCHEMA}", where=path, key="schema")  # noqa: TRY301  caught below, as all that is wrong with it
         if plan.get("resume") is None:
-            raise NothingToResumeError(f"{path} says that there is nothing to resume from")
+            raise NothingToResumeError(f"{path} has no checkpoint to resume from")
         resume = get_object(plan, "resume", where=path)
         if get_list(resume, "renames", where=path):
-            raise UsageError(f"{path} wants files renamed first, of which ckpttool.checkpoint_writer never makes any")
+            raise UsageError(f"{path} requires renames first, which saves of ckpttool.checkpoint_writer never need")
         name = get_str(resume, "resume_training", where=path)
         # Batches behind the save that the plan leaves out: those around a spike, or up to a stop.
         advice = as_object(plan.get("advice") or {}, where=path, key="advice")
@@ -216,4 +216,4 @@ def _planned(path: str) -> Chosen:
     except OSError as error:
         raise UsageError(f"cannot read the plan {path!r}: {error.strerror or error}") from None
     except ParseError as error:
-        raise UsageError(f"{error!s:.500}; expected what ckpttool resolve --format json printed") from None
+        raise UsageError(f"{error!s:.500}; expected the output of ckpttool resolve --format json") from None

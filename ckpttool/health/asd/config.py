@@ -64,7 +64,7 @@ def config_in_force(text: str | None, dialect: AsdDialect) -> AsdConfig:
         return replace(defaults(dialect), enable=True)
     check = check_asd_config(text, dialect)
     if check.error is not None:
-        raise UsageError(f"--asd-config: {check.error}; ckpttool asd check tells all of it")
+        raise UsageError(f"--asd-config: {check.error}; ckpttool asd check shows all problems")
     return replace(check.config, enable=True)
 
 
@@ -113,7 +113,7 @@ class _Reading:
 
     def read(self, text: str) -> AsdConfig:
         if self.dialect.is_strict and text:
-            message = "NPU_ASD_ENABLE is ignored as soon as NPU_ASD_CONFIG is set, even to enable:false"
+            message = "NPU_ASD_ENABLE is ignored if NPU_ASD_CONFIG is set, even to enable:false"
             self.findings.append(note(TrainersCode.CONFIG_KEY_IGNORED, message))
         for key, value in sorted(self._items(text).items(), key=lambda item: _KEYS.index(item[0])):
             if key in _FLAGS:
@@ -128,18 +128,18 @@ class _Reading:
         for raw in text.split(",") if text else ():
             parts = (raw if self.dialect.is_strict else raw.replace("=", ":")).split(":")
             if len(parts) != _PAIR:
-                self._ignored(f"{raw!r} is not key:value and is dropped", raw)
+                self._ignored(f"{raw!r} is not key:value and is ignored", raw)
                 continue
             key, value = parts if self.dialect.is_strict else (part.strip() for part in parts)
             if key not in _KEYS:
                 near = f"; write it as {key.strip()}, without spaces" if key.strip() in _KEYS else ""
-                self._ignored(f"{key!r} is no setting and is ignored{near}", raw)
+                self._ignored(f"{key!r} is not a setting and is ignored{near}", raw)
                 continue
             if key in items:
-                self._ignored(f"{key} is set twice; the later value {value!r} counts", raw)
+                self._ignored(f"{key} is set twice; the later value {value!r} is used", raw)
             items[key] = value
         if self.ignored > _SHOWN_ITEMS:
-            more = f"{self.ignored - _SHOWN_ITEMS} more items are dropped, ignored or set twice"
+            more = f"{self.ignored - _SHOWN_ITEMS} more items are ignored or set twice"
             self.findings.append(suspect(TrainersCode.CONFIG_KEY_IGNORED, more))
         return items
 
@@ -156,17 +156,19 @@ class _Reading:
         least = _COUNTS[key]
         if not value.isdecimal():
             if self.dialect.is_strict and value.isdigit():  # superscripts are digits, but no number
-                self.error = self.error or f"{key}: {value!r} passes the parser's test and then raises"
+                self.error = self.error or f"{key}: {value!r} passes the parser's test and then raises an error"
             self._wrong(key, value, f"digits only, at least {least}")
         elif len(value) > _MOST_DIGITS:
             if self.dialect.is_strict:
-                self.error = self.error or f"{key}: a number of {len(value)} digits raises: the training does not start"
+                self.error = (
+                    self.error or f"{key}: a number of {len(value)} digits raises an error: the training does not start"
+                )
             self._wrong(key, f"{value[:20]}…", f"at most {_MOST_DIGITS} digits")
         elif value == "0" or (least > 1 and int(value) < least):
             self._wrong(key, value, f"at least {least}")
         else:
             if int(value) == 0:
-                self._wrong(key, value, "at least 1; the parser refuses 0 only where it is written so")
+                self._wrong(key, value, "at least 1; the parser refuses 0 only if it is written as 0")
             self.values[key] = int(value)
 
     def _wrong(self, key: str, value: str, expected: str) -> None:
@@ -190,15 +192,24 @@ class _Reading:
 _MISFITS: tuple[tuple[Callable[[AsdConfig], bool], str], ...] = (
     (
         lambda c: (c.strikes_num - 1) * c.cooldown > c.strikes_window,
-        "a strike-out is impossible: {strikes_num} events {cooldown} minutes apart do not fit into {strikes_window}",
+        (
+            "a strike-out is impossible: {strikes_num} events {cooldown} minutes apart do not fit into "
+            "{strikes_window} minutes"
+        ),
     ),
     (
         lambda c: c.cooldown >= c.strikes_window,
-        "events are lost: one stays suppressed for {cooldown} minutes, but is remembered for {strikes_window} only",
+        (
+            "events are lost: an event stays suppressed for {cooldown} minutes, but is remembered for only "
+            "{strikes_window}"
+        ),
     ),
     (
         lambda c: c.strikes_num == _SHORT_WINDOW_STRIKES,
-        "with 2 strikes torch_npu uses an event again that has already struck: every event after the first one strikes",
+        (
+            "with 2 strikes torch_npu reuses an event that already counted for a strike: every event after the "
+            "first is a strike"
+        ),
     ),
     (lambda c: c.with_checksum and not c.enable, "with_checksum does nothing without enable:true"),
     (

@@ -31,12 +31,15 @@ _KEEP = 0.99  # share of the old mean
 _WARM_UP = 10  # values before anything but NaN and infinity is abnormal
 
 _LOGGED = {
-    AsdKind.EVENT: (EventKind.SDC_EVENT, "an abnormal feature value; without its time nothing can be counted"),
-    AsdKind.ECHO: (EventKind.SDC_ECHO, "an abnormal feature value, taken for an echo of another one"),
+    AsdKind.EVENT: (EventKind.SDC_EVENT, "an abnormal feature value; it cannot be counted without its time"),
+    AsdKind.ECHO: (EventKind.SDC_ECHO, "an abnormal feature value, counted as an echo of another"),
     AsdKind.STRIKE: (EventKind.SDC_STRIKE, "the detector logged a strike"),
     AsdKind.CHECKSUM_ON: (EventKind.CHECKSUM_ON, "the checksum of matrix products starts"),
     AsdKind.CHECKSUM_OFF: (EventKind.CHECKSUM_OFF, "the checksum of matrix products ends"),
-    AsdKind.CHECKSUM_DROPPED: (EventKind.CHECKSUM_DROPPED, "a strike that starts no checksum of matrix products"),
+    AsdKind.CHECKSUM_DROPPED: (
+        EventKind.CHECKSUM_DROPPED,
+        "a strike that does not start the checksum of matrix products",
+    ),
     AsdKind.CHECKSUM_ABNORMAL: (
         EventKind.CHECKSUM_ABNORMAL,
         "a matrix product was wrong: the hardware of this rank is broken",
@@ -216,7 +219,7 @@ class FeatureWatch(Watch):
         if not self._history(value.rank, value.name).abnormal(value.value):
             return ()
         if value.time is None:
-            message = "an abnormal feature value; without its time nothing can be counted"
+            message = "an abnormal feature value; it cannot be counted without its time"
             kind = EventKind.SDC_EVENT
             return (HealthEvent(kind=kind, step=value.step, rank=value.rank, value=value.value, message=message),)
         abnormal = Abnormal(time=value.time, step=value.step, rank=value.rank, value=value.value, name=value.name)

@@ -260,11 +260,11 @@ _RULES: dict[StrikeCount, Callable[..., StrikeRule]] = {
 
 
 def _counted(abnormal: Abnormal) -> HealthEvent:
-    return _event(EventKind.SDC_EVENT, abnormal, "an abnormal feature value; by itself it means nothing")
+    return _event(EventKind.SDC_EVENT, abnormal, "an abnormal feature value; alone it means nothing")
 
 
 def _echo(abnormal: Abnormal, counted: LocalTime) -> HealthEvent:
-    message = f"an abnormal feature value, taken for an echo of the one at {show_local_time(counted)}"
+    message = f"an abnormal feature value, counted as an echo of the one at {show_local_time(counted)}"
     return _event(EventKind.SDC_ECHO, abnormal, message)
 
 
@@ -350,7 +350,7 @@ class ChecksumClock:
             yield HealthEvent(
                 kind=EventKind.CHECKSUM_DROPPED,
                 time=now,
-                message="a checksum is running already: this strike starts none",
+                message="a checksum is already running: this strike does not start one",
             )
         elif self._allowed(now):
             yield from self.start(now)
@@ -358,7 +358,7 @@ class ChecksumClock:
             self.waiting = LocalTime(self.started + self.config.checksum_cooldown * MINUTE)
         else:
             minutes = self.config.checksum_cooldown
-            message = f"a checksum ran less than {minutes} minutes ago: this strike starts none"
+            message = f"a checksum ran less than {minutes} minutes ago: this strike does not start one"
             yield HealthEvent(kind=EventKind.CHECKSUM_DROPPED, time=now, message=message)
 
     def _allowed(self, now: LocalTime) -> bool:

@@ -107,7 +107,7 @@ class JudgedSteps:
         if step is None:
             return "its step is unknown"
         if step < self.first:
-            return f"step {self.first} is the first that could be judged: {self.why}"
+            return f"step {self.first} is the first that can be judged: {self.why}"
         if step > self.last:
             return f"the log ends before it, at step {self.last}"
         return None

@@ -130,12 +130,12 @@ class Coverage:
 
     def _why(self) -> str:
         if not self._norms:
-            return "no step of the log shows a global norm"
+            return "no step in the log has a global norm"
         needed = self._policy.warm_up
         if not needed:
-            return "the log begins there"
-        why = f"{self._policy.name} needs {needed} steps with a norm before it judges one"
-        return why if self._first is not None else f"{why}, and the log shows {self._norms}"
+            return "the log starts there"
+        why = f"{self._policy.name} needs {needed} steps with a norm before it can judge a step"
+        return why if self._first is not None else f"{why}, and the log has {self._norms}"
 
 
 def judge(policy: Policy, metrics: Iterable[StepMetrics], coverage: Coverage | None = None) -> Iterator[HealthEvent]:

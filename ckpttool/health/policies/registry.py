@@ -57,7 +57,7 @@ def policy_of(name: str, settings: PolicySettings) -> Policy:
     }
     for option, is_given in given.items():
         if is_given and option not in policy.options:
-            raise UsageError(f"{option} is no setting of {policy.name}, which has {', '.join(policy.options)}")
+            raise UsageError(f"{option} is not a setting of {policy.name}, which has {', '.join(policy.options)}")
     return policy.from_settings(settings)
 
 

@@ -82,14 +82,14 @@ class _Window(Watch):
             return ()
         self._spikes.append(value)
         limit = math.exp(self._median + self._policy.z_limit * self._spread)
-        message = f"norm {norm:g} lies {z:.1f} robust standard deviations above the recent ones"
+        message = f"norm {norm:g} is {z:.1f} robust standard deviations above the recent norms"
         spike = HealthEvent(kind=EventKind.SPIKE, step=row.step, value=norm, limit=limit, message=message)
         if len(self._spikes) != self._policy.level_shift:
             return (spike,)
         self._normal = deque(self._spikes)
         self._spikes.clear()
         self._refresh()
-        message = f"{self._policy.level_shift} spikes in a row: the norm has a new level"
+        message = f"{self._policy.level_shift} spikes in a row: the norm is at a new level"
         return (spike, HealthEvent(kind=EventKind.LEVEL_SHIFT, step=row.step, value=norm, message=message))
 
     def limit(self) -> float | None:

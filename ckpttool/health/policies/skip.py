@@ -95,7 +95,7 @@ class _InARow(Watch):
                 kind=EventKind.RESTART,
                 step=step,
                 since_step=self.last,
-                message=f"the log goes back from step {self.last} to {step}; the count starts at 0",
+                message=f"the log goes back from step {self.last} to {step}; the count restarts at 0",
             )
             self._reset()
         elif self.last is not None and step > self.last + 1:
@@ -111,13 +111,13 @@ class _InARow(Watch):
             yield from self._skip(row.step, norm)
         elif math.isnan(norm):
             self._reset()
-            message = "the norm is NaN: the update is dropped, nothing is logged and the count starts at 0"
+            message = "the norm is NaN: the update is dropped, nothing is logged and the count restarts at 0"
             yield self._event(EventKind.SKIP_UNCOUNTED, row.step, norm, message)
         else:
             self._reset()
             if row.overflow:
                 message = (
-                    "the loss scaler dropped the update; the norm is below the threshold, so the count starts at 0"
+                    "the loss scaler dropped the update; the norm is below the threshold, so the count restarts at 0"
                 )
                 yield self._event(EventKind.OVERFLOW, row.step, norm, message)
 
@@ -152,8 +152,7 @@ class _InARow(Watch):
             step=last,
             since_step=first,
             count=self.high,
-            message=f"whether {limit} in a row were reached by step {last} cannot be decided: the log does not show "
-            "every step",
+            message=f"whether there were {limit} in a row by step {last} is unknown: the log does not have every step",
         )
 
     def _reset(self) -> None:

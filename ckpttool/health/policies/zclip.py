@@ -73,10 +73,10 @@ class _Averaging(Watch):
         events: tuple[HealthEvent, ...] = ()
         if z > self._policy.z_limit:
             value = self._policy.clipped(average, z)
-            message = f"norm {norm:g} lies {z:.1f} standard deviations above the average: clipped to {value:g}"
+            message = f"norm {norm:g} is {z:.1f} standard deviations above the average: clipped to {value:g}"
             events = (HealthEvent(kind=EventKind.CLIP, step=row.step, value=norm, limit=value, message=message),)
         elif math.isnan(norm) and not math.isnan(average.mean):
-            message = "the norm is NaN: so is the average from here on, and nothing is noticed any more"
+            message = "the norm is NaN: from here on the average is NaN too, and nothing is detected"
             events = (HealthEvent(kind=EventKind.NONFINITE, step=row.step, value=norm, message=message),)
         self._average = average.after(value, self._policy.alpha)
         return events

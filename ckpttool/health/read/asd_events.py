@@ -214,7 +214,7 @@ def _event(
     line = text[:_LONGEST_LINE].decode("utf-8", "replace")
     match = pattern[2].search(line)
     if match is None:
-        return problem(source, number, "a detector's line of an unknown form", text)
+        return problem(source, number, "a line of a detector in an unknown form", text)
     groups = match.groupdict()
     rank, step, backward = (_int(groups.get(key)) for key in ("rank", "step", "backward"))
     return AsdEvent(

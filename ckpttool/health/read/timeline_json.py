@@ -69,7 +69,7 @@ def parse_timeline(data: bytes, *, source: str) -> HealthTimeline:
         intervals = tuple(_interval(source, index, item) for index, item in enumerate(items))
         return HealthTimeline(intervals=intervals, judged=_judged(document, source))
     except (ParseError, ValueError) as error:
-        raise UsageError(f"{error!s:.500}; expected what ckpttool replay --format json printed") from None
+        raise UsageError(f"{error!s:.500}; expected the output of ckpttool replay --format json") from None
 
 
 def _interval(path: str, index: int, item: Json) -> SuspectInterval:
@@ -106,7 +106,7 @@ def _kind(text: str, where: str) -> SuspectKind:
     try:
         return SuspectKind(text)
     except ValueError:
-        raise ParseError(f"expected a kind that ckpttool knows, found {text!a:.80}", where=where, key="kind") from None
+        raise ParseError(f"expected a known kind, found {text!a:.80}", where=where, key="kind") from None
 
 
 def _time(record: dict[str, Json], where: str) -> LocalTime | None:

@@ -75,7 +75,7 @@ class _Points:
 def _threshold(quantity: str, points: _Points) -> Threshold | Refusal:
     finite = array("d", (value for value in points.values if 0 < value < math.inf))
     if len(finite) < NEEDED_POINTS:
-        reason = f"{len(finite)} values after the warm-up are too few: {NEEDED_POINTS} are needed"
+        reason = f"{len(finite)} values after the warm-up are not enough: {NEEDED_POINTS} are needed"
         return Refusal(quantity=quantity, points=len(finite), needed=NEEDED_POINTS, reason=reason)
     logs = array("d", map(math.log, finite))
     median, spread = robust(logs)
@@ -146,6 +146,6 @@ def _notes(global_norm: Threshold | Refusal) -> Iterator[str]:
         return
     if global_norm.alarms_too_often:
         yield (
-            f"{global_norm.alarm_share:.1%} of the steps lie at or above {global_norm.value:g}: this stretch is not "
-            "normal, so do not trust a threshold taken from it"
+            f"{global_norm.alarm_share:.1%} of the steps are at or above {global_norm.value:g}: this part of the log "
+            "is not normal, so do not use a threshold from it"
         )

@@ -76,7 +76,7 @@ def with_weights(
 def _weighed(judgement: HealthJudgement, numbers: WeightNumbers | None) -> HealthJudgement:
     if numbers is None or not numbers.nonfinite:
         return judgement
-    note = f"its shards hold {numbers.nonfinite} NaN or infinite values"
+    note = f"its shards have {numbers.nonfinite} NaN or infinite values"
     return replace(judgement, health=Health.UNHEALTHY, source="weights", note=note)
 
 
@@ -91,7 +91,7 @@ def _drifted(judgement: HealthJudgement, checkpoint: Checkpoint) -> HealthJudgem
     if not drifted or judgement.health is Health.UNHEALTHY:
         return judgement
     ranks = tuple(sorted({rank for finding in drifted for rank in finding.ranks}))
-    note = f"what it holds of {on_ranks(ranks)} drifted from its replicas: ckpttool verify says since when"
+    note = f"its weights of {on_ranks(ranks)} drifted from their replicas: ckpttool verify shows since when"
     return replace(judgement, health=Health.UNHEALTHY, source="replicas", note=note)
 
 
@@ -141,5 +141,5 @@ def assert_read_to_its_end(log: TrainingLog) -> None:
     for problem in log.problems:
         if problem.ends_the_log:
             raise IncompleteError(
-                f"{problem.source}: {problem.reason}; nothing was recorded from the part that was read"
+                f"{problem.source}: {problem.reason}; nothing from the part that was read was recorded"
             )

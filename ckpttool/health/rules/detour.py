@@ -19,8 +19,8 @@ from ckpttool.health.model.reading import LogReading
 from ckpttool.health.policies.robust_z import MAD_TO_SIGMA
 
 _SAME_DATA_AGAIN = (
-    "if the spike returns at the same data, skip more batches, lower the learning rate or change the seed; and move "
-    "the later checkpoints away, or the next resume picks one of them"
+    "if the spike returns with the same data, skip more batches, lower the learning rate or change the seed; and "
+    "move the later checkpoints away, because otherwise the next resume chooses one of them"
 )
 
 
@@ -98,7 +98,7 @@ def ended_in_skips(notes: Sequence[LogNote], newest: Step | None, at_end: int = 
     if newest is None or at_end < _FEWEST_AT_END:
         return None
     stop = Stop(step=newest, count=at_end)
-    return replace(stop, skipped=f"{_skipped(stop)}; the log ends there without a line that says why")
+    return replace(stop, skipped=f"{_skipped(stop)}; the log ends there without giving a reason")
 
 
 def _skipped(stop: Stop) -> str:
@@ -144,7 +144,7 @@ def spike_to_pass(
         ends = [f"{problem.source}: {problem.reason}" for problem in reading.problems if problem.ends_the_log]
         why = ends[0] if ends else f"{', '.join(reading.sources)}: no training step was found"
         raise IncompleteError(f"{why}; whether there was a spike is unknown")
-    remedy = "" if threshold is not None else "; a threshold of the global norm tells what a spike is"
+    remedy = "" if threshold is not None else "; give a threshold of the global norm to define a spike"
     if line.judged is not None and line.judged.first is None:
         raise IncompleteError(f"whether there was a spike is unknown: {line.judged.why}{remedy}")
     but = ""
@@ -200,18 +200,20 @@ def loss_after(spike: Spike, losses: Iterable[tuple[Step, float]]) -> LossAfter:
         elif spike.end is not None and step >= spike.end:
             since.append(loss)
     if len(before) < _FEWEST_LOSSES or len(since) < _FEWEST_LOSSES:
-        few = f"{len(before)} losses before it and {len(since)} since"
-        return LossAfter(is_back=None, clause=f"whether the loss is back too is unknown: the log shows {few}")
+        few = f"{len(before)} losses before it and {len(since)} after it"
+        return LossAfter(is_back=None, clause=f"whether the loss has recovered too is unknown: the log has {few}")
     usual = median(before)
     spread = MAD_TO_SIGMA * median(abs(loss - usual) for loss in before)
     loss_now = median(since)
     if loss_now - usual <= _LOSS_SIGMAS * spread:
-        return LossAfter(is_back=True, clause="the loss is back too")
+        return LossAfter(is_back=True, clause="the loss has recovered too")
     sigmas = "far" if not spread else f"{(loss_now - usual) / spread:.1f} robust standard deviations"
     return LossAfter(
         is_back=False,
-        clause=f"the loss is not back: its median over the last {len(since)} steps is {loss_now:.5g}, "
-        f"{sigmas} above {usual:.5g} before step {spike.onset}",
+        clause=(
+            f"the loss has not recovered: its median over the last {len(since)} steps is {loss_now:.5g}, {sigmas} "
+            f"above {usual:.5g} before step {spike.onset}"
+        ),
     )
 
 
@@ -276,11 +278,11 @@ def advise_after_stop(
     lost = max(0, stop - count - base)
     if lost:
         notes.append(
-            f"{lost} batches that were not bad are skipped too: a skip begins at the checkpoint, so the data cannot be "
-            f"trained from step {base} on and only then skipped"
+            f"{lost} good batches are skipped too: a skip starts at the checkpoint, so it is not possible to train "
+            f"on the data after step {base} first and skip then"
         )
     if base == stop:  # nothing to skip: the checkpoint already stands behind the bad batches
-        notes.append("the checkpoint of the stop already stands behind the bad data; its step number is the data skip")
+        notes.append("the checkpoint at the stop is already past the bad data; its step number is the data skip")
     return StopAdvice(stop=stop, detour=_detour(base, stop - base, clock), good_batches_lost=lost, notes=tuple(notes))
 
 
@@ -302,15 +304,15 @@ def _choose(spike: Spike, wait_cost: int | None, detour: DataDetour | None, reci
     if wait_cost is not None and wait_cost <= recipe.recovers_within:
         of_loss = "" if loss is None else f"; {loss.clause}"
         return Choice.WAIT, (
-            f"the norm was well again {wait_cost} steps after step {spike.onset} by itself: an ordinary spike{of_loss}"
+            f"the norm recovered on its own {wait_cost} steps after step {spike.onset}: an ordinary spike{of_loss}"
         )
     of_loss = f"; {loss.clause}" if loss is not None and loss.is_back is False else ""
     if detour is None:
         reason = f"there is no good checkpoint {recipe.margin} steps before step {spike.onset}{of_loss}"
         return (Choice.NONE if wait_cost is None else Choice.WAIT), reason
     if of_loss:
-        return Choice.REWIND, f"the norm came back after step {spike.onset}{of_loss}"
-    length = "has not recovered by itself" if wait_cost is None else f"took {wait_cost} steps to recover"
+        return Choice.REWIND, f"the norm recovered after step {spike.onset}{of_loss}"
+    length = "has not recovered on its own" if wait_cost is None else f"took {wait_cost} steps to recover"
     return Choice.REWIND, f"the spike of step {spike.onset} {length}"
 
 
@@ -320,7 +322,7 @@ def _notes(detour: DataDetour | None, recipe: RewindRecipe) -> Iterator[str]:
     if detour.skip_batches > recipe.max_skip:
         yield (
             f"{detour.skip_batches} batches have to be skipped to pass the spike's data, more than the recipe's "
-            f"{recipe.max_skip}: save more often, or use a checkpoint nearer to the onset"
+            f"{recipe.max_skip}: save more often, or use a checkpoint closer to the onset"
         )
     yield _SAME_DATA_AGAIN
 
@@ -351,7 +353,7 @@ def only_up_to(inventory: Inventory, limit: Step, why: str) -> Inventory:
         if checkpoint.step is None or checkpoint.step <= limit:
             checkpoints.append(checkpoint)
             continue
-        message = f"step {checkpoint.step} is beyond step {limit}, {why}"
+        message = f"step {checkpoint.step} is after step {limit}, {why}"
         reason = suspect(Code.REWOUND_PAST, message)
         checkpoints.append(replace(checkpoint, findings=(*checkpoint.findings, reason)))
     return replace(inventory, checkpoints=tuple(checkpoints))

@@ -75,9 +75,9 @@ def _judge(
         healthy = norm < threshold  # false for NaN too
         health, note = (Health.HEALTHY if healthy else Health.UNHEALTHY), None
     elif threshold is not None:
-        message = "does not show the embedding's norm at its step" if logged else "is not there"
+        message = "does not have the embedding's norm at its step" if logged else "is missing"
         if logged_line.is_doubtful:
-            message = "shows its step, but perhaps of another start of the training that did it too"
+            message = "has its step, but possibly from another start of the training"
         note = f"the log {message}, so the threshold could not be applied{f'; {note}' if note else ''}"
     return HealthJudgement(
         name=save.name,

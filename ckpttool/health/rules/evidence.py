@@ -133,7 +133,7 @@ def _judged(checkpoint: Checkpoint, judgement: HealthJudgement, *, threshold: fl
         checkpoint,
         suspect(
             HealthCode.NORM_ABOVE_THRESHOLD,
-            f"the log shows the embedding local norm {norm:g} at its save, and the threshold is {threshold:g}",
+            f"the log has the embedding local norm {norm:g} at its save, and the threshold is {threshold:g}",
             expected=f"below {threshold:g}",
             actual=f"{norm:g}",
             remedy=IGNORE_HEALTH,
@@ -179,9 +179,9 @@ def log_findings(problems: Iterable[LogProblem], count: int) -> tuple[Finding, .
 
 def _unreadable(problem: LogProblem) -> Finding:
     if problem.ends_the_log:
-        remedy = "give a log that can be read to its end"
+        remedy = "give a log that is readable to its end"
         return unknown(Code.LOG_UNREADABLE, problem.reason, path=problem.source, remedy=remedy)
-    message = f"{problem.reason}; nothing was guessed from this line"
+    message = f"{problem.reason}; this line was not used"
     return note(Code.LOG_UNREADABLE, message, path=problem.source, line=problem.line)
 
 
@@ -190,7 +190,7 @@ def no_log() -> Finding:
     return unknown(
         Code.LOG_UNREADABLE,
         "there is no training log beside the checkpoints: the threshold could not be applied",
-        remedy="give one with --log, or leave --health-threshold out",
+        remedy="give one with --log, or omit --health-threshold",
     )
 
 
@@ -200,8 +200,8 @@ def trained_since(save: SavedCheckpoint, home: Home, attempts: Sequence[LogAttem
         return None
     return note(
         HealthCode.LOG_GOES_ON,
-        f"{save.name} is of step {save.step}, and the log goes on to step {attempts[-1].last}: what was "
-        "trained between is to be done again",
+        f"{save.name} is from step {save.step}, and the log continues to step {attempts[-1].last}: the steps between "
+        "have to be repeated",
     )
 
 
@@ -210,9 +210,9 @@ def no_steps(sources: Sequence[str]) -> Finding:
     more = f" (nor do {len(sources) - 1} more)" if len(sources) > 1 else ""
     return unknown(
         Code.LOG_UNREADABLE,
-        f"the log shows no step{more}: what was asked of it could not be answered",
+        f"the log has no step{more}: it cannot answer the question",
         path=sources[0],
-        remedy="give the log of a rank that trained; where its columns have other names, --columns says which",
+        remedy="give the log of a rank that trained; if its columns have other names, give them with --columns",
     )
 
 
@@ -271,7 +271,7 @@ class Evidence:
         newest = log.metrics[-1].step if log.metrics else None
         stop = ended_in_skips(log.notes, newest, skipped_at_end(log.metrics))
         if stop is not None and (wish.around is None or stop.step - stop.count < wish.around <= stop.step):
-            point = pick(only_up_to(without_spikes(self.inventory), stop.step, "where training stopped"))
+            point = pick(only_up_to(without_spikes(self.inventory), stop.step, "where the training stopped"))
             after = advise_after_stop(stop.step, _steps(point), count=stop.count, clock=clock, skipped=stop.skipped)
             return point, after
         skipped = [row.step for row in log.metrics if row.skipped]
@@ -317,14 +317,16 @@ class Evidence:
             yield unknown(
                 Code.HEALTH_UNKNOWN,
                 f"{chosen.name}: {hindered}",
-                remedy="give the log that shows the embedding's norm at its step, or leave --health-threshold out; "
-                "--allow-unknown-health if what could not be judged will do",
+                remedy=(
+                    "give the log that has the embedding's norm at its step, or omit --health-threshold; "
+                    "--allow-unknown-health accepts checkpoints that could not be judged"
+                ),
             )
         if self.question.timeline and self.marks and self.marks[place].state is MarkState.UNKNOWN:
             yield unknown(
                 Code.HEALTH_UNKNOWN,
                 f"{chosen.name}: whether it was saved in a spike is unknown: {self.marks[place].reason}",
-                remedy="give the log of the steps before it, or --spike-threshold with the norm of a spike",
+                remedy="give the log of the steps before it, or the norm of a spike with --spike-threshold",
             )
         if self.log is not None and self.log.attempts:
             since = trained_since(saved(chosen), self._home(chosen, self.log.attempts), self.log.attempts)

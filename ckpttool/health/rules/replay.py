@@ -41,8 +41,8 @@ from ckpttool.health.rules.detour import (
 from ckpttool.health.rules.timeline import LineageTimelines, mark_checkpoints, timeline, without_skipped
 
 ONLY_AN_OBSERVATION = (
-    "from step {step} on the log is only an observation: the training that wrote it applied that update, so with this "
-    "policy every later norm would have been another one"
+    "from step {step} on, the log is only an observation: the training applied that update, so with this policy "
+    "every later norm would have been different"
 )
 
 
@@ -152,11 +152,11 @@ def _notes(trace: Trace, events: tuple[HealthEvent, ...], first_lost: Step | Non
     if first_lost is not None and first_lost not in trace.skipped:
         yield ONLY_AN_OBSERVATION.format(step=first_lost)
     if trace.unseen:
-        yield f"the log does not show {trace.unseen} of the steps between; what is in a row there cannot be decided"
+        yield f"the log lacks {trace.unseen} of the steps between; which steps there are in a row is unknown"
     if trace.without_norm:
-        yield f"{trace.without_norm} steps show no norm; they are judged as if they were not in the log"
+        yield f"{trace.without_norm} steps have no norm; they are treated as if they were not in the log"
     if trace.steps and trace.steps[0] > 1:
-        yield f"the log begins at step {trace.steps[0]}: updates lost before are not known"
+        yield f"the log starts at step {trace.steps[0]}: updates lost before it are unknown"
     yield from (event.message for event in events if event.kind in {EventKind.UNDECIDED, EventKind.RESTART})
 
 

@@ -154,7 +154,7 @@ def _mark_by_start(
         marks = [_mark(line_of(place), save) for place in home.attempts]
         if len({mark.state for mark in marks}) == 1:
             return marks[0]
-    reason = "the logs do not tell which start of the training saved it, and another one did its step too"
+    reason = "the logs do not show which start of the training saved it, and another start reached its step too"
     return CheckpointMark(name=save.name, step=save.step, state=MarkState.UNKNOWN, reason=reason)
 
 
@@ -226,13 +226,13 @@ def _mark(line: HealthTimeline, save: SavedCheckpoint) -> CheckpointMark:
     if reasons:
         return CheckpointMark(name=save.name, step=save.step, state=MarkState.SUSPECT, reason=f"saved in {reasons[0]}")
     if any(inside is None for inside, _ in states):
-        reason = "neither its step nor its time can be compared with every suspect stretch"
+        reason = "neither its step nor its time can be compared with every suspect interval"
         return CheckpointMark(name=save.name, step=save.step, state=MarkState.UNKNOWN, reason=reason)
     objection = None if line.judged is None else line.judged.objection(save.step)
     if objection is not None:
         reason = f"not judged: {objection}"
         return CheckpointMark(name=save.name, step=save.step, state=MarkState.UNKNOWN, reason=reason)
-    reason = "saved outside every suspect stretch"
+    reason = "saved outside every suspect interval"
     return CheckpointMark(name=save.name, step=save.step, state=MarkState.CLEAR, reason=reason)
 
 

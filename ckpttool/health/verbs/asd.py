@@ -52,7 +52,7 @@ def _with_variable(variable: str | None) -> AsdDialect:
     dialect = dialect_of(variable, every)
     if dialect.variable is None:
         names = ", ".join(dialect.name for dialect in every if dialect.variable is not None)
-        raise UsageError(f"{dialect.name} reads no such string; those that do: {names}")
+        raise UsageError(f"{dialect.name} does not read such a string; these do: {names}")
     return dialect
 
 

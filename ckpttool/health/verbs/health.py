@@ -101,13 +101,13 @@ def _assert_writable(tree: Tree, question: HealthQuestion) -> None:
     if question.health_file is None:
         assert_changeable(tree.storage.root)
     if question.threshold is None:
-        raise UsageError("--write records a judgement: give the --threshold to judge by")
+        raise UsageError("--write records a judgement: give a --threshold for it")
     if health_file_of(tree.layout) is None:
         raise UsageError("--write: the trainer of this tree keeps no health file that ckpttool knows")
     refusals = _nameless(tree)
     if refusals and len(refusals) == len(tree.inventory.checkpoints):
         why = next(iter(refusals.values())).why
-        raise UsageError(f"--write {why}; resolve --health-threshold judges without one")
+        raise UsageError(f"--write {why}; resolve --health-threshold judges without a record")
 
 
 def _nameless(tree: Tree) -> dict[str, Refusal]:
@@ -120,7 +120,7 @@ def _after_writing(report: HealthReport, tree: Tree) -> tuple[Finding, ...]:
     """Return what is left to say: what the record got wrong is right now, and some of it cannot be in there."""
     settled = (replace(finding, severity=Severity.NOTE) for finding in report.findings)
     left_out = (
-        unknown(Code.CANNOT_ANSWER, f"{name} was not written into the record: --write {refusal.why}")
+        unknown(Code.CANNOT_ANSWER, f"{name} was not written to the record: --write {refusal.why}")
         for name, refusal in _nameless(tree).items()
     )
     return (*settled, *left_out)
@@ -142,7 +142,7 @@ def _write(place: str, file: HealthFile, tree: Tree, report: HealthReport) -> bo
         try:
             new = file.updated(old, judged)
         except ValueError as error:
-            raise WriteFailedError(f"{place} is no health file ({error}); nothing was changed") from None
+            raise WriteFailedError(f"{place} is not a health file ({error}); nothing was changed") from None
         if new == old:
             return False
         write(place, new, overwrite=True, backup=True)

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from ckpttool.trainers.abilities import PolicyWords
 
 _STAND_IN = (
-    "the logs hold no line of a detector, so the square of the global norm is judged: a stand-in for the largest "
-    "gradient of each parameter, which the detector sees"
+    "the logs have no line of a detector, so the square of the global norm is judged, in place of each parameter's "
+    "largest gradient, which the detector uses"
 )
 
 Logs: TypeAlias = "str | os.PathLike[str] | Sequence[str]"
@@ -129,7 +129,7 @@ def _detected(policy: Policy, logs: LogPass) -> tuple[AsdEvent, ...]:
         return ()
     events, problems = detector_events(logs.names)
     if not events and STDIN in logs.names:
-        raise UsageError("the log shows no event of a detector; to judge its norms give a file instead of -")
+        raise UsageError("the log has no event of a detector; to judge its norms, give a file instead of -")
     for problem in problems if events else ():
         logs.keep_problem(problem)
     return events

@@ -57,8 +57,8 @@ def not_everywhere(read: ReadByAll, merge: Merge) -> tuple[Finding, ...]:
     findings = [_lacking(*lack, lack_disks, disks) for lack, lack_disks in by_lack.items()]
     unseen = sorted({*merge.missing, *(number for number, why in merge.blind.items() if why != "ENOENT")})
     if unseen and not any(disk.shared for disk in disks):
-        message = f"{merge.lacking}: whether {surely[0]}, which every machine reads, is there, too, nobody knows"
-        remedy = f"run on that machine: ckpttool part --part {unseen[0]}/{merge.of}, and give its file, too"
+        message = f"{merge.lacking}: whether {surely[0]}, which every machine reads, is there too is unknown"
+        remedy = f"run on that machine: ckpttool part --part {unseen[0]}/{merge.of}, and give its file as well"
         findings.append(unknown(NodesCode.PART_MISSING, message, path=surely[0], remedy=remedy))
     return tuple(findings)
 
@@ -80,9 +80,12 @@ def stale_copies(chosen: Checkpoint, checkpoints: Sequence[Checkpoint], merge: M
         return ()
     verb = "has" if len(stale) == 1 else "have"
     message = (
-        f"{_named(stale)} {verb} files of other saves, and none of {chosen.name}: a rank that starts there has none"
+        f"{_named(stale)} {verb} files of other saves, but none of {chosen.name}: a rank that starts there has no file"
     )
-    remedy = f"say --ranks A-B to ckpttool part on every machine; or bring what they read: on {quote(stale[0].host)}: "
+    remedy = (
+        "give --ranks A-B to ckpttool part on every machine; or copy the files that they read: on "
+        f"{quote(stale[0].host)}: "
+    )
     copies = _copies(paths, stale[0], disks)
     return (unknown(Code.SHARD_ELSEWHERE, message, path=paths[0], actual=stale[0].host, remedy=f"{remedy}{copies}"),)
 
@@ -124,13 +127,13 @@ def _lacking(
         files += f" and {counted(len(lack) - _MOST_NAMED, 'more file')}"
     remedy = f"on {quote(first.host)}: {_copies([*surely, *perhaps], first, disks)}"
     if len(lacking_disks) > 1:
-        remedy += "; and so on the others"
+        remedy += "; and likewise on the other machines"
     verb = "lacks" if len(lacking_disks) == 1 else "lack"
     message = f"{_named(lacking_disks)} {verb} {files}: "
     if surely:
-        message += "every machine reads that at the start, and stops or begins anew"
+        message += "every machine reads this at the start, and otherwise stops or starts from scratch"
         return damage(Code.SHARD_ELSEWHERE, message, path=lack[0], actual=first.host, remedy=remedy)
-    message += "whether the ranks that start there read it no record tells"
+    message += "no record shows whether the ranks that start there read it"
     return unknown(Code.SHARD_ELSEWHERE, message, path=lack[0], actual=first.host, remedy=remedy)
 
 
@@ -196,9 +199,10 @@ def _claimed_badly(starts: Mapping[Rank, Sequence[Home]]) -> list[Finding]:
     unclaimed = [rank for rank, homes in starts.items() if not homes]
     if unclaimed:
         message = (
-            f"no machine says that {on_ranks(unclaimed)} will start there: nobody knows whether the files lie right"
+            f"no machine says that {on_ranks(unclaimed)} will start there: whether their files are on the right "
+            "machine is unknown"
         )
-        remedy = "say --ranks A-B or --devices-per-node D to ckpttool part on every machine"
+        remedy = "give --ranks A-B or --devices-per-node D to ckpttool part on every machine"
         findings.append(note(Code.SHARD_ELSEWHERE, message, remedy=remedy, ranks=tuple(unclaimed)))
     twice: defaultdict[tuple[str, ...], list[Rank]] = defaultdict(list)
     for rank, homes in starts.items():
@@ -206,7 +210,7 @@ def _claimed_badly(starts: Mapping[Rank, Sequence[Home]]) -> list[Finding]:
             twice[_hosts(homes)].append(rank)
     for hosts, ranks in sorted(twice.items()):
         message = f"{' and '.join(hosts)} each say that {on_ranks(ranks)} will start there"
-        remedy = "a rank starts once: give every machine ranks of its own with --ranks A-B"
+        remedy = "a rank starts once: give each machine its own ranks with --ranks A-B"
         findings.append(suspect(Code.SHARD_ELSEWHERE, message, remedy=remedy, ranks=tuple(ranks)))
     return findings
 
@@ -232,7 +236,7 @@ def _elsewhere(
             moves.append(
                 damage(
                     Code.SHARD_ELSEWHERE,
-                    f"rank {rank} will start on {claimer.host}, which has no file of it: that lies on {host}",
+                    f"rank {rank} will start on {claimer.host}, which has no file of it: the file is on {host}",
                     path=paths[0],
                     expected=claimer.host,
                     actual=host,
@@ -267,7 +271,7 @@ def needs_of(coming: NextSaves, merge: Merge, sizes: Mapping[str, int]) -> tuple
         One for each disk that has files of that save, the one with the least room first; or why it is unknown.
     """
     if normpath(coming.folder) != normpath(merge.root):
-        return disk_unknown(coming.folder, f"the machines that looked told what is free in {merge.root}")
+        return disk_unknown(coming.folder, f"the parts report the free space only for {merge.root}")
     disks: defaultdict[str | None, dict[str, int]] = defaultdict(dict)
     seats: defaultdict[str | None, list[Seat]] = defaultdict(list)
     for seat in merge.seats:
@@ -280,7 +284,7 @@ def needs_of(coming: NextSaves, merge: Merge, sizes: Mapping[str, int]) -> tuple
         rooms = [seat.room for seat in seats[disk] if seat.room is not None]
         first = seats[disk][0]
         if not rooms:
-            return disk_unknown(coming.folder, f"{first.name} does not say what was free there")
+            return disk_unknown(coming.folder, f"{first.name} did not report the free space there")
         inodes = [room.free_files for room in rooms if room.free_files is not None]
         unwritable = {folder for seat in seats[disk] for folder in seat.unwritable}
         needs.append(

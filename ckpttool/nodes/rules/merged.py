@@ -66,9 +66,10 @@ def with_warning(decision: NoResumePoint, merge: Merge) -> NoResumePoint:
         return decision
     finding = unknown(
         NodesCode.NODES_DISAGREE,
-        f"{doubtful.checkpoint.name} may be whole: against it stands no more than that machines saw different things",
+        f"{doubtful.checkpoint.name} may be intact: the only reason against it is that the machines saw different "
+        "files",
         path=doubtful.checkpoint.name,
-        remedy="run ckpttool part again on all machines while nothing is saved, and remove what a former rank left",
+        remedy="run ckpttool part again on all machines while nothing is saved, and remove the files of former ranks",
     )
     return replace(decision, findings=(finding, *decision.findings))
 
@@ -188,13 +189,15 @@ class _Judge:
             different = _listing_finding(None, next(iter(self._apart.values())))
             findings.append(replace(different, severity=severity))
         for name, why in merge.unread:
-            message = f"is no part that can be read ({why}): what it held is not in the answer"
-            remedy = "run ckpttool part again on its machine, or remove it if it is of another look"
+            message = f"is not a readable part ({why}): its contents are not in the answer"
+            remedy = (
+                "run ckpttool part again on its machine, or remove it if it belongs to another run of ckpttool part"
+            )
             findings.append(unknown(NodesCode.PART_MISSING, message, path=name, remedy=remedy))
         findings.extend(_long_before(merge.seats))
         for seat in merge.left_out:
-            message = f"{seat.name} is of an older look or another run than the newest, and was left out"
-            findings.append(note(NodesCode.PART_STALE, message, remedy="remove it from what is given"))
+            message = f"{seat.name} is older than the newest parts or of another run, and was ignored"
+            findings.append(note(NodesCode.PART_STALE, message, remedy="do not give it"))
         return findings
 
 
@@ -216,11 +219,11 @@ def _long_before(seats: Sequence[Seat]) -> Iterator[Finding]:
         names = _named(sorted(before, key=lambda seat: seat.number))
         more = f" and {len(before) - _MOST_NAMED} more" if len(before) > _MOST_NAMED else ""
         message = (
-            f"{names}{more} looked {counted(late // BREAK_NS, 'hour')} and more before the others of the same name: "
-            "what became of the files there since is not known"
+            f"{names}{more} looked {counted(late // BREAK_NS, 'hour')} or more before the other parts of the same "
+            "name: later changes of the files there are unknown"
         )
         yield note(
-            NodesCode.PART_STALE, message, remedy="run ckpttool part there again, and give each look a name of its own"
+            NodesCode.PART_STALE, message, remedy="run ckpttool part there again, and give each run its own name"
         )
 
 
@@ -251,17 +254,19 @@ def _named(seats: Sequence[Seat]) -> str:
 
 def _open(finding: Finding) -> Finding:
     """Say of what is missing that it may be there: then nothing is to be restored yet."""
-    return replace(finding, severity=Severity.UNKNOWN, remedy="it may lie where nobody looked: look there first")
+    return replace(
+        finding, severity=Severity.UNKNOWN, remedy="it may be on a machine that was not checked: check there first"
+    )
 
 
 def _part_missing(path: str | None, merge: Merge, unseen: Sequence[int]) -> Finding:
     return unknown(
         NodesCode.PART_MISSING,
-        f"{merge.lacking}: nobody knows what {'its machine has' if len(unseen) == 1 else 'their machines have'}",
+        f"{merge.lacking}: the files of {'its machine' if len(unseen) == 1 else 'their machines'} are unknown",
         path=path,
         expected=str(merge.of),
         actual=str(merge.of - len(unseen)),
-        remedy=f"run on that machine: ckpttool part --part {unseen[0]}/{merge.of}, and give its file, too",
+        remedy=f"run on that machine: ckpttool part --part {unseen[0]}/{merge.of}, and give its file as well",
     )
 
 
@@ -280,7 +285,7 @@ def _divided(seats: Sequence[Seat]) -> Iterator[Seat]:
 
 
 def _of_share(path: str | None, seats: Sequence[Seat]) -> Finding:
-    message = f"{_named(seats)} looked at a share of a disk, and nobody at the rest of it: what lies there is not known"
+    message = f"{_named(seats)} checked a share of a disk, and the rest of it was not checked: its files are unknown"
     remedy = "run ckpttool part --split none again on all machines"
     return unknown(NodesCode.NOT_LOOKED_AT, message, path=path, remedy=remedy)
 
@@ -315,24 +320,22 @@ def _is_another_folder(first: Seat, second: Seat) -> bool:
 def _listing_finding(path: str | None, seats: Sequence[Seat]) -> Finding:
     names = " and ".join(seat.name for seat in seats)
     message = (
-        f"{names} shared files out as if they saw one disk, and saw other names there: what each left to the other "
-        "nobody may have looked at"
+        f"{names} divided the files as if they saw one disk, but saw different names there: files that each left to "
+        "the other may be unchecked"
     )
-    remedy = "run ckpttool part --split none again on all machines; or again when nothing is being saved"
+    remedy = "run ckpttool part --split none again on all machines; or when nothing is being saved"
     return unknown(NodesCode.NOT_LOOKED_AT, message, path=path, remedy=remedy)
 
 
 def _part_empty(checkpoint: Checkpoint, empty: Sequence[Seat]) -> Finding:
-    message = f"{_named(empty)} saw no shard of any save: whether the last ranks belong there is not known"
-    remedy = "run ckpttool part there on the right folder; where no rank belongs there, say --world-size"
+    message = f"{_named(empty)} saw no shard of any save: whether the last ranks belong there is unknown"
+    remedy = "run ckpttool part there on the right folder; if no rank belongs there, give --world-size"
     return unknown(NodesCode.PART_MISSING, message, path=checkpoint.name, remedy=remedy)
 
 
 def _part_stale(checkpoint: Checkpoint, late: Sequence[Seat]) -> Finding:
-    message = (
-        f"{_named(late)} looked before the last file of this save was written: what is missing may be there by now"
-    )
-    remedy = "run ckpttool part again on all machines; where their clocks differ by more, say --skew"
+    message = f"{_named(late)} looked before the last file of this save was written: the missing files may exist by now"
+    remedy = "run ckpttool part again on all machines; if their clocks differ by more, give --skew"
     return unknown(NodesCode.PART_STALE, message, path=checkpoint.name, remedy=remedy)
 
 
@@ -371,18 +374,18 @@ def _of_one_disk(path: str, copies: Sequence[Copy]) -> Iterator[Finding]:
         names = _hosts(copies)
         if len(names) == 1:
             names = [copy.seat.name for copy in copies]
-        message = f"was another file when {names[0]} looked than when {names[-1]} did: somebody writes it"
-        yield unknown(Code.CHANGED_WHILE_READING, message, path=path, remedy="run again when nothing writes here")
+        message = f"differed between the checks on {names[0]} and {names[-1]}: something is writing it"
+        yield unknown(Code.CHANGED_WHILE_READING, message, path=path, remedy="run again when nothing writes it")
         return
     for first, second in combinations([copy for copy in copies if copy.report is not None], 2):
         if not _may_be_same(first.report, second.report):
             yield suspect(
                 NodesCode.NODES_DISAGREE,
-                f"{first.seat.host} and {second.seat.host} read different things in one unchanged file of one disk",
+                f"{first.seat.host} and {second.seat.host} read different contents from one unchanged file on one disk",
                 path=path,
                 expected=first.seat.host,
                 actual=second.seat.host,
-                remedy="a cache, a link or a controller of one of them is bad: read it on a third machine",
+                remedy="a cache, a link or a controller of one machine is bad: read the file on a third machine",
             )
             return
 
@@ -410,14 +413,17 @@ def _on_several(path: str, copies: Sequence[Copy]) -> Finding:
     ranks = () if first.report is None or first.report.rank is None else (first.report.rank,)
     if all(copy.stamp.size == first.stamp.size and _may_be_same(first.report, copy.report) for copy in copies[1:]):
         return note(
-            NodesCode.RANK_ON_SEVERAL_NODES, f"lies on {where}, as far as was looked alike", path=path, ranks=ranks
+            NodesCode.RANK_ON_SEVERAL_NODES,
+            f"is on {where}, and the copies are equal as far as they were checked",
+            path=path,
+            ranks=ranks,
         )
     return suspect(
         NodesCode.RANK_ON_SEVERAL_NODES,
-        f"lies on {where}, and they differ: nobody knows which of them the training would load",
+        f"is on {where}, and the copies differ: which one the training would load is unknown",
         path=path,
         ranks=ranks,
-        remedy="remove what a former rank left there, on the machine where this rank will not start",
+        remedy="on the machine where this rank will not start, remove the files of the former rank",
     )
 
 

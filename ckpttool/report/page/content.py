@@ -409,4 +409,4 @@ def _logs(report: TreeReport) -> str:
     names = [shown(name) for name in reading.sources[:_SHOWN_LOGS]]
     more = len(reading.sources) - len(names)
     which = f"{', '.join(names)}{f' and {more} more' if more else ''}: {counted(reading.steps, 'step')}"
-    return f"{which}, {counted(reading.problem_count, 'line')} not readable" if reading.problem_count else which
+    return f"{which}, {counted(reading.problem_count, 'line')} unreadable" if reading.problem_count else which

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ckpttool.core.storage.base import Storage
     from ckpttool.trainers.abilities import OwnStart
 
-_CALL = "load_state() without a folder"
-_REMEDY = f"move it out of {FOLDER}/, or give load_state the folder"
+_CALL = "load_state() without a path"
+_REMEDY = f"move it out of {FOLDER}/, or pass the folder to load_state"
 
 
 def traps(strays: Sequence[str], checkpoints: Sequence[Checkpoint]) -> Iterator[Finding]:
@@ -35,17 +35,21 @@ def traps(strays: Sequence[str], checkpoints: Sequence[Checkpoint]) -> Iterator[
     for path in strays:
         number = first_number(path.rpartition("/")[2])
         if number is None:
-            message = f"{_CALL} stops with an IndexError: an entry of {FOLDER}/ without a number"
+            message = f"{_CALL} stops with an IndexError, because an entry of {FOLDER}/ has no number"
             yield note(Code.STRAY_TAKES_OVER, message, path=path, remedy=_REMEDY)
         elif number >= max(numbers, default=0):
-            yield stray_taken(path, title=TRAINER.title, instead="and load that, or stop at it", remedy=_REMEDY)
+            yield stray_taken(
+                path, title=TRAINER.title, instead="and either load it or stop with an error", remedy=_REMEDY
+            )
     steps = [(save.step, save.name, first_number(save.name)) for save in checkpoints if save.step is not None]
     if steps:
         _, newest, own_steps = steps[-1]
         _, taken, highest = max(steps, key=lambda item: item[2] or 0)
         if own_steps is not None and highest is not None and highest > own_steps:
-            message = f"{newest} is further than {taken}, which {_CALL} takes: a resumed run began to number anew"
-            remedy = "resume with ProjectConfiguration(..., iteration=N), the number of the next save"
+            message = (
+                f"{newest} is further along than {taken}, which {_CALL} loads: a resumed run restarted the numbering"
+            )
+            remedy = "resume with ProjectConfiguration(..., iteration=N), where N is the number of the next save"
             yield note(Code.RUN_REWOUND, message, path=f"{FOLDER}/{newest}", remedy=remedy)
 
 
@@ -54,17 +58,17 @@ def choose(start: OwnStart) -> Choice | ChoiceUnknown:
     try:
         names = sorted(entry.name for entry in start.storage.entries(FOLDER))
     except OSError:
-        return ChoiceUnknown(why=f"its script names the folder: there is no {FOLDER}/", by_script=True)
+        return ChoiceUnknown(why=f"the training script chooses the folder: there is no {FOLDER}/", by_script=True)
     without = next((name for name in names if first_number(name) is None), None)
     if without is not None:
-        return None, Outcome.STOPS, f"{_CALL} stops with an IndexError: {without} has no number in its name"
+        return None, Outcome.STOPS, f"{_CALL} stops with an IndexError, because the name {without} has no number"
     taken = max(names, key=lambda name: first_number(name) or 0)
-    message = f"{_CALL} takes {taken}: of all entries it has the highest first number in its name"
+    message = f"{_CALL} loads {taken}, the entry with the highest first number in its name"
     save = start.inventory.named(taken)
     if save is None:
         if _holds_a_save(start.storage, f"{FOLDER}/{taken}"):
-            return taken, Outcome.LOADS, f"{message}, and holds what a save holds, however old it is"
-        return taken, Outcome.UNKNOWN, f"{message}, and it is no save that is known"
+            return taken, Outcome.LOADS, f"{message}; it has the files of a save, however old it is"
+        return taken, Outcome.UNKNOWN, f"{message}; it is not a known save"
     against = [finding for finding in start.checked(save).findings if finding.severity > Severity.NOTE]
     silent = [finding for finding in against if "/random_states_" in (finding.path or "")]
     if len(silent) == len(against):

@@ -19,12 +19,15 @@ from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetti
 from ckpttool.trainers.accelerate import LOADER, NUMBERED, TRAINER, first_number, folder_of
 from ckpttool.trainers.base import Effects, Resume
 
-_SKIPS = "the script itself skips what was read: accelerator.skip_first_batches(loader, batches), or nothing does"
-_STATE = "the data loader's state does not hold its epoch, so a shuffled later one goes on in the first one's order"
-_FIRST_EPOCH = "the save lies within the first epoch, before its end (accelerate up to 1.15, torchdata 0.11)"
-_AS_THEY_WERE = "batches and ranks are as they were"
-_OTHER = "the data loader's state is of batches of another size"
-_OTHER_RANKS = "the data loader's state is of another number of ranks"
+_SKIPS = "only the training script can skip the data already read, with accelerator.skip_first_batches(loader, batches)"
+_STATE = (
+    "the data loader's state does not include its epoch, so a later epoch of shuffled data continues in the first "
+    "epoch's order"
+)
+_FIRST_EPOCH = "the save is from within the first epoch, before its end (accelerate up to 1.15, torchdata 0.11)"
+_AS_THEY_WERE = "the batch size and the number of ranks are unchanged"
+_OTHER = "the data loader's state is for another batch size"
+_OTHER_RANKS = "the data loader's state is for another number of ranks"
 
 
 def load(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
@@ -32,12 +35,12 @@ def load(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
     path = inventory.path_of(folder_of(checkpoint.name, checkpoint.shards))
     place = Place.parsed("code:accelerator.load_state(input_dir)")
     settings = [TrainerSetting(place=place, value=path, is_path=True)]
-    remarks = ["Never call load_state() without a folder: it takes the entry with the highest number in its name."]
+    remarks = ["Never call load_state() without a path: it loads the entry with the highest number in its name."]
     if re.fullmatch(NUMBERED, checkpoint.name):
         numbers = [first_number(save.name) or 0 for save in inventory.checkpoints]
         iteration_place = Place.parsed("code:ProjectConfiguration(..., iteration)")
         settings.append(TrainerSetting(place=iteration_place, value=max(numbers) + 1))
-        remarks.append("Without iteration a resumed run numbers its saves from 0 again, over the old ones.")
+        remarks.append("Without iteration, a resumed run numbers its saves from 0 again and overwrites the old ones.")
     return LoadSettings(trainer=TRAINER.name, path=path, settings=tuple(settings), remarks=tuple(remarks))
 
 

@@ -105,7 +105,7 @@ def _scan_save(storage: Storage, folder: str, options: ScanOptions) -> _Scanned:
         step=None if step is None else Step(step),
         step_source=StepSource.UNKNOWN if step is None else StepSource.CONTENT,
         named=_named(save.name.rpartition("/")[2]),
-        step_remedy="save it with the training: accelerator.register_for_checkpointing(what holds a step)",
+        step_remedy="save the step with the training: accelerator.register_for_checkpointing(an object with the step)",
         shards=save.shards,
         topology=Topology(world_size=world, shared=world is None),
         format=save.format,
@@ -127,17 +127,17 @@ def _named(name: str) -> NamedStep:
 
 def _lacking(save: SaveFolder) -> Iterator[Finding]:
     if not any(name.startswith("random_states_") for name in save.names):
-        message = "no rank's random_states, which are written last: the save was not finished"
-        remedy = "resume from an older checkpoint; where a save is under way, wait for it"
+        message = "no rank's random_states, which are written last: the save is not complete"
+        remedy = "resume from an older checkpoint; if a save is in progress, wait for it"
         yield listed_damage(Code.UNCOMMITTED_SAVE, message, save.name, remedy=remedy)
     if not save.has(ShardRole.MODEL):
-        yield listed_damage(Code.SHARD_MISSING, "no weights in this folder", save.name)
+        yield listed_damage(Code.SHARD_MISSING, "this folder has no weights", save.name)
 
 
 def _absent_ranks(save: SaveFolder, ranks: frozenset[Rank], world: int) -> Iterator[Finding]:
     absent = sorted(set(range(world)) - ranks)
     if absent:
-        message = f"the random numbers of {counted(len(absent), 'rank')} of {world} are not there"
+        message = f"the random-number states of {counted(len(absent), 'rank')} of {world} are missing"
         path = save.path(f"random_states_{absent[0]}.pkl")
         yield replace(listed_damage(Code.SHARD_MISSING, message, path), ranks=tuple(map(Rank, absent)))
 
@@ -176,11 +176,11 @@ def _fewer_ranks(scanned: _Scanned, most: int) -> Iterator[Finding]:
         return  # its schedule counted each rank's batches: there were no more
     yield suspect(
         Code.SHARD_MISSING,
-        f"rank states of {counted(world, 'rank')}, and others here have {most}: loaded, those of the rest would begin "
-        "anew without a word",
+        f"rank states of {counted(world, 'rank')}, while other saves here have {most}: if loaded, the states of the "
+        "other ranks would be re-initialized without a warning",
         path=f"{folder_of(save.name, save.shards)}/random_states_{world}.pkl",
         ranks=tuple(map(Rank, range(world, most))),
-        remedy="bring them back from a copy, or resume from another checkpoint",
+        remedy="restore them from a copy, or resume from another checkpoint",
     )
 
 
@@ -189,7 +189,7 @@ def _fewer_files(scanned: _Scanned, usual: set[str]) -> Iterator[Finding]:
     for name in sorted(usual - scanned.kinds):
         yield suspect(
             Code.SHARD_MISSING,
-            "is not there, and most saves here have it",
+            "is missing, while most saves here have it",
             path=f"{folder}/{name}",
-            remedy="bring it back from a copy, or resume from another checkpoint",
+            remedy="restore it from a copy, or resume from another checkpoint",
         )

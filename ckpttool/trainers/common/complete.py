@@ -27,5 +27,5 @@ def complete(resume: Resume, view: View, key: str, *, ends: str) -> Finding:
         f"{point.checkpoint.name}, step {point.step}: `{name}: {view.get(key)}` is reached, and {ends}",
         path=None if config is None else config.path,
         line=view.line(key),
-        remedy=f"nothing is left to train; to train on, raise {name}",
+        remedy=f"nothing is left to train; to continue, raise {name}",
     )

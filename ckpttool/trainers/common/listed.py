@@ -18,7 +18,7 @@ from ckpttool.trainers.listing import Listing
 
 UNFINISHED_MARK = "-unfinished"
 """What NeMo writes beside a save when it begins, and removes when it is done, is called so at its end."""
-_FROM_A_COPY = "bring it back from a copy, or resume from another checkpoint"
+_FROM_A_COPY = "restore it from a copy, or resume from another checkpoint"
 
 
 def one_save(folders: str) -> Refusal:
@@ -37,7 +37,7 @@ def holds_its_mark(layout: str, *, companion: str) -> Refusal:
         layout: Its name.
         companion: The layout whose saves are recorded so.
     """
-    mark = f"in {layout} each checkpoint holds its own mark, and checkpoints are never changed"
+    mark = f"in {layout} each checkpoint contains its own mark, and checkpoints are never changed"
     return Refusal(why=f"is for {companion}: {mark}")
 
 
@@ -67,7 +67,7 @@ def own_folder(checkpoint: Checkpoint, record: str, *records: str) -> Members | 
         records: Files in the folder that the trainer writes besides the shards.
     """
     if checkpoint.is_tracked:
-        return Refusal(why=f"is what {record} names, from which a start that names none goes on")
+        return Refusal(why=f"is the one that {record} names, from which a start without a name resumes")
     return Members(paths=(checkpoint.name,), records=tuple(f"{checkpoint.name}/{own_record}" for own_record in records))
 
 
@@ -124,13 +124,13 @@ def marked_unfinished(listing: Listing, names: Iterable[str]) -> frozenset[str]:
 
 def not_finished(name: str) -> Finding:
     """Report such a save."""
-    message = f"the file *{UNFINISHED_MARK} beside it says that the save was not finished"
+    message = f"the file *{UNFINISHED_MARK} beside it shows that the save is not complete"
     return damage(Code.UNCOMMITTED_SAVE, message, path=name, remedy="resume from an older checkpoint")
 
 
 def stray(path: str) -> Finding:
     """Report what belongs to no save."""
-    return note(Code.STRAY_FILE, "not a part of any checkpoint: listed, never counted", path=path)
+    return note(Code.STRAY_FILE, "not part of any checkpoint: listed, but never counted", path=path)
 
 
 def stamp_if_there(storage: Storage, path: str) -> FileStamp | None:

@@ -158,7 +158,7 @@ class LooseFile:
 
     def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
         """Refuse: nobody knows what the file is a part of."""
-        return Refusal(why="is a lone file: no rank's file beside it may be a copy of it")
+        return Refusal(why="is a single file: no other rank's file is treated as a copy of it")
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
         """Name none: nothing starts from it."""
@@ -180,11 +180,11 @@ class LooseFile:
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
         """Refuse: the file names what ranks saved."""
-        return Refusal(why="is for saves in a trainer's folders, of which a lone file is none")
+        return Refusal(why="is for saves in a trainer's folders, not for a single file")
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Refuse: it may be one of many."""
-        return Refusal(why=f"stands in no {self._folders()} folder: its other ranks are unknown")
+        return Refusal(why=f"is not in a {self._folders()} folder: its other ranks are unknown")
 
     def _meaning(self, values: ScalarValues) -> tuple[ScalarRules, Scalars, Facts]:
         """Tell by the names of the scalars whose they are; the first trainer's where there are none."""

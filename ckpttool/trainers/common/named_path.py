@@ -57,9 +57,9 @@ def elsewhere(root: str, path: str, path_text: str) -> tuple[str | None, Outcome
         path_text: Which setting names it, for the beginning of a sentence.
     """
     if is_gone(root, path):
-        tilde = ", for it does not expand `~`" if path.startswith("~") else ""
-        return None, Outcome.STOPS, f"{path_text}, which is not there{tilde}"
-    return path, Outcome.UNKNOWN, f"{path_text}, which is no save of {root}"
+        tilde = ", because `~` is not expanded" if path.startswith("~") else ""
+        return None, Outcome.STOPS, f"{path_text}, which does not exist{tilde}"
+    return path, Outcome.UNKNOWN, f"{path_text}, which is not a save of {root}"
 
 
 def is_gone(root: str, path: str) -> bool:

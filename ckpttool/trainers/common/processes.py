@@ -12,7 +12,7 @@ from ckpttool.core.errors import UsageError
 
 _Environment = Mapping[str, str]
 
-_BY_HAND = "say which part this is, from 1: --part I/N"
+_BY_HAND = "give the number of this part, from 1, with --part I/N"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +99,10 @@ _TABLE = (
     _Row(
         launcher="msrun",
         needs=("MS_ROLE=MS_WORKER",),
-        refusal="msrun was started without --node_rank, so this worker does not know which one it is: start it with "
-        "--node_rank on each machine, or",
+        refusal=(
+            "msrun was started without --node_rank, so this worker does not know its number: start msrun with "
+            "--node_rank on each machine, or"
+        ),
     ),
     _Row(  # srun's own tasks; `--mpi=pmi2` adds PMI_RANK, but nothing of those on the same machine
         launcher="srun",
@@ -116,8 +118,10 @@ _TABLE = (
     _Row(
         launcher="sbatch",
         needs=("SLURM_JOB_ID",),
-        refusal="this is Slurm's batch script or allocation, which runs on its first machine alone: put srun before "
-        "it, or",
+        refusal=(
+            "this is Slurm's batch script or allocation, which runs only on its first machine: put srun before the "
+            "command, or"
+        ),
     ),
     _Row(
         launcher="Kubeflow",
@@ -184,7 +188,7 @@ def process_of(environment: Mapping[str, str], *, count: int | None = None) -> P
         del present["SLURM_STEP_ID"]
     row = next((row for row in _TABLE if _fits(row, present)), None)
     if row is None:
-        raise UsageError(f"nothing in the environment tells which of how many parts this is: {_BY_HAND}")
+        raise UsageError(f"the environment does not show the number of this part or how many there are: {_BY_HAND}")
     if row.refusal:
         raise UsageError(f"{row.refusal} {_BY_HAND}")
     return _process(row, present, count) if row.looks else None
@@ -208,13 +212,13 @@ def _process(row: _Row, present: _Environment, count: int | None) -> Process:
     if count_name is not None:
         needed = _needed(row, present, count_name)
         if count not in {None, needed}:
-            _refuse(row, f"{count_name} is {needed}, not the {count} of --part")
+            _refuse(row, f"{count_name} is {needed}, not {count} as in --part")
         count = needed
     if count is None:
-        which = f"{row.launcher} tells that this is process {index} from 0 on, not of how many"
-        raise UsageError(f"{which}: say --part auto/N")
+        which = f"{row.launcher} gives the number of this process ({index}, from 0), but not how many there are"
+        raise UsageError(f"{which}: use --part auto/N")
     if index >= count:
-        _refuse(row, f"{row.index} is {index}, which is none of {count}")
+        _refuse(row, f"{row.index} is {index}, but there are {count}")
     _not_of_several_kinds(row, present)
     local_index, local_count = _local(row, present)
     names = [present[name] for name in row.run if name in present]
@@ -250,13 +254,13 @@ def _not_of_several_kinds(row: _Row, present: _Environment) -> None:
         return
     kinds = sorted(name for name in present if re.fullmatch(r"VC_[A-Z0-9_]+_NUM", name) and name != "VC_WORKER_NUM")
     if kinds:
-        _refuse(row, f"{row.index} counts the pods of one kind alone, and {kinds[0]} tells of another")
+        _refuse(row, f"{row.index} counts the pods of only one kind, and {kinds[0]} shows another kind")
 
 
 def _needed(row: _Row, present: _Environment, name: str) -> int:
     number = _whole_number(present.get(name, ""))
     if number is None:
-        _refuse(row, f"{name} is no whole number" if name in present else f"there is no {name}")
+        _refuse(row, f"{name} is not a whole number" if name in present else f"there is no {name}")
     return number
 
 

@@ -33,6 +33,6 @@ def count_at(values: object, *path: str) -> int | None:
 
 def other_step(name: str, step: int) -> Finding:
     """Report a save whose name says another step than it holds."""
-    message = f"is a save of step {step} by its own record, whatever its name says: a copy, or files of two saves"
-    remedy = "resume from another checkpoint, or give it the name of the step that it holds"
+    message = f"is a save of step {step} according to its own record, unlike its name: a copy, or files of two saves"
+    remedy = "resume from another checkpoint, or rename it to the step of its content"
     return suspect(Code.STEP_DISAGREES, message, path=name, remedy=remedy)

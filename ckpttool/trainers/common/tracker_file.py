@@ -26,8 +26,8 @@ def whose_tracker(names: Collection[str]) -> str:
         save_name = next((name for name in names if re.fullmatch(pattern, name)), None)
         if save_name is not None:
             return (
-                f"; {save_name} beside {TRACKER} looks like a tree of {trainer}, but no save that ckpttool knows "
-                "lies in it"
+                f"; {save_name} beside {TRACKER} looks like a tree of {trainer}, but contains no save that ckpttool "
+                "knows"
             )
     notes = [f"{name} is a tracker of {trainers}" for name, trainers in TRACKERS.items() if name in names]
     return f"; {' and '.join(notes)}, but there is no checkpoint" if notes else ""
@@ -80,7 +80,7 @@ def tracker_pointer(storage: Storage, folder_of: Callable[[Step], str], *, conte
     except OSError as error:
         return Pointer(path=TRACKER, trouble=f"cannot be read ({error.strerror or error})", unknown=True)
     except ParseError:
-        return Pointer(path=TRACKER, trouble="holds no step")
+        return Pointer(path=TRACKER, trouble="has no step")
     folder = folder_of(step)
     return Pointer(path=TRACKER, name=folder, target=folder, content=_bytes(step))
 

@@ -39,7 +39,7 @@ class WrittenTogether:
     def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
         """Refuse: what ranks hold alike is saved once."""
         return Refusal(
-            why=f"holds checkpoints of {self.title}, which saves each slice once: no rank's file is a copy of another's"
+            why=f"has checkpoints of {self.title}, which saves each slice once: no rank's file is a copy of another's"
         )
 
     def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:

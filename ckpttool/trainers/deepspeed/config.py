@@ -23,9 +23,9 @@ def _universal(view: View) -> Iterator[Problem]:
     if view.is_on(key):
         yield note(
             key,
-            "`load_universal` makes every start take what `latest_universal` names, which no save moves: a run that "
-            "stops later goes back to the save that was converted",
-            "set it for the first start after the conversion alone",
+            "with `load_universal` every start loads the save that `latest_universal` names, which no later save "
+            "updates: a run that stops later goes back to the converted save",
+            "set it only for the first start after the conversion",
         )
 
 
@@ -48,9 +48,9 @@ def _filled_in(view: View) -> Iterator[Problem]:
     if view.get(_BATCH) == _AUTO:
         yield note(
             _BATCH,
-            "`train_batch_size: auto` is filled in by the trainer when it starts, so this config does not tell for how "
-            "many data-parallel ranks it is",
-            "give --dp N, the data-parallel ranks that will be started, to have that compared with the save",
+            "`train_batch_size: auto` is filled in by the trainer when it starts, so this config does not show its "
+            "number of data-parallel ranks",
+            "give the number of data-parallel ranks to start with --dp N, to compare it with the save",
         )
 
 

@@ -39,7 +39,7 @@ def latest_pointer(storage: Storage, record: str = LATEST) -> Pointer:
     if not tag:
         return Pointer(path=record, trouble="is empty")
     if "/" in tag or leads_out(tag):
-        return Pointer(path=record, trouble="names no folder beside it")
+        return Pointer(path=record, trouble="does not name a folder beside it")
     return Pointer(path=record, name=tag, target=tag, content=tag_bytes(tag))
 
 

@@ -95,7 +95,7 @@ class DeepSpeedTags(WrittenTogether):
             trainer=TRAINER.name,
             path=inventory.root,
             settings=tuple(settings),
-            remarks=("Where it finds nothing it returns (None, None) and goes on: look at the path that it returns.",),
+            remarks=("If it finds nothing, it returns (None, None) without an error: check the returned path.",),
         )
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _UNIVERSAL, _STAGE = "checkpoint.load_universal", "zero_optimization.stage"
 _WEIGHTS_PARTED = (3,)
-_WITHOUT_TAG = "load_checkpoint without a tag goes by `latest`"
+_WITHOUT_TAG = "load_checkpoint without a tag follows `latest`"
 
 
 def choose(start: OwnStart) -> Choice:
@@ -60,21 +60,21 @@ def choice_of(start: OwnStart, view: View) -> ConfigChoice:
     if (
         stage == 0 and wrote != _WEIGHTS_PARTED
     ):  # the model's file is there, and what comes of the optimizer is not known
-        why = f"ZeRO is off, which looks for the optimizer in the model's file, and {made}"
+        why = f"ZeRO is off, so the optimizer is expected in the model's file, and {made}"
         return ConfigChoice(choice=ChoiceUnknown(why=why), key=_STAGE, mend=mend)
-    why = f"`{_STAGE}: {stage}` looks for files of other names: {made}"
+    why = f"`{_STAGE}: {stage}` looks for files with other names: {made}"
     return ConfigChoice(choice=(save.name, Outcome.STOPS, why), key=_STAGE, mend=mend)
 
 
 def _of_universal(start: OwnStart) -> Choice | ChoiceUnknown:
     pointer = latest_pointer(start.storage, LATEST_UNIVERSAL)
-    message = f"`load_universal` goes by `{LATEST_UNIVERSAL}`"
+    message = f"`load_universal` follows `{LATEST_UNIVERSAL}`"
     if pointer.trouble == "is missing":
         return None, Outcome.STOPS, f"{message}, which is missing: a ValueError"
     if pointer.name is None:
         return ChoiceUnknown(why=f"{message}, which {pointer.trouble}")
     if start.inventory.named(pointer.name) is not None:
-        return None, Outcome.STOPS, f"{message}, which names {pointer.name}: that is no universal checkpoint"
+        return None, Outcome.STOPS, f"{message}, which names {pointer.name}, which is not a universal checkpoint"
     return pointer.name, Outcome.UNKNOWN, f"{message}, which names {pointer.name}"
 
 
@@ -91,12 +91,12 @@ def _stages(save: Checkpoint) -> tuple[int, ...] | None:
 
 def _without_save(pointer: Pointer) -> tuple[Outcome, str]:
     if pointer.trouble == "is missing":
-        effect = "it warns and returns (None, None), so the training begins anew unless the script looks at that"
+        effect = "it warns and returns (None, None), so the training starts from scratch unless the script checks that"
         return Outcome.SCRATCH, f"which is missing: {effect}"
     if pointer.unknown:
         return Outcome.UNKNOWN, f"which {pointer.trouble}"
-    trouble = pointer.trouble or f"names {pointer.name}, which is no save there"
-    return Outcome.STOPS, f"which {trouble}: an AssertionError without a text"
+    trouble = pointer.trouble or f"names {pointer.name}, which is not a save there"
+    return Outcome.STOPS, f"which {trouble}: an AssertionError without a message"
 
 
 def _with(start: OwnStart, named: Checkpoint) -> tuple[Outcome, str]:
@@ -113,8 +113,8 @@ def effects(resume: Resume) -> Effects:
     """Say what its counters go on from: where the data go on it does not save."""
     read = consumed(resume.plan, resume.inventory, resume.data)
     why = (
-        "DeepSpeed counts samples on and saves no place in the data: the training script goes on by itself, from the "
-        "client_state that it saved or by skipping what was read"
+        "DeepSpeed restores its sample count but saves no position in the data: the training script restores the "
+        "position, from the client_state that it saved or by skipping the data already read"
     )
     position = GoesOn(effect=DataEffect.UNKNOWN, why=why, samples=read.samples, source=read.source)
     return Effects(position=position, settings=(), findings=())
@@ -132,11 +132,11 @@ def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, 
     refuses = None
     if any(file.role is ShardRole.OPTIMIZER for file in files):
         refuses = (
-            "ZeRO loads its parts of the optimizer state on as many data-parallel ranks as wrote them, unless "
-            "ds_to_universal.py makes a universal checkpoint of it"
+            "ZeRO loads its parts of the optimizer state only on as many data-parallel ranks as wrote them, unless "
+            "ds_to_universal.py converts them to a universal checkpoint"
         )
     elif (requested.tensor or requested.pipeline or 1) != 1:
-        refuses = "each part of the model has a file of its own, which is not cut anew"
+        refuses = "each part of the model has its own file, which is not resharded"
     return tuple(against_size(checkpoint, requested, saved=saved, refuses=refuses))
 
 

@@ -87,9 +87,9 @@ def scan_tags(storage: Storage, listing: Listing, options: ScanOptions) -> Inven
 
 
 def _latest_disagrees(trouble: str | None, tag: str | None) -> Finding:
-    message = f"`latest` {trouble}" if trouble is not None else f"`latest` names {tag}, which is not there"
-    effect = "DeepSpeed begins anew with a warning" if trouble == "is missing" else "DeepSpeed stops here"
-    remedy = "load by the tag, or let it name the newest whole one: ckpttool repair-meta"
+    message = f"`latest` {trouble}" if trouble is not None else f"`latest` names {tag}, which does not exist"
+    effect = "DeepSpeed starts from scratch with a warning" if trouble == "is missing" else "DeepSpeed stops here"
+    remedy = "load by tag, or point `latest` at the newest intact checkpoint: ckpttool repair-meta"
     return note(Code.TRACKER_DISAGREES, f"{message}: without a tag {effect}", path=LATEST, remedy=remedy)
 
 
@@ -121,7 +121,7 @@ def _scan_tag(storage: Storage, name: str, options: ScanOptions, *, is_latest: b
     if match is not None and step is not None and step != int(match[1]):
         findings.append(other_step(name, step))
     if not files and not findings:
-        findings.append(listed_damage(Code.SHARD_MISSING, "no file of a save in this folder", name))
+        findings.append(listed_damage(Code.SHARD_MISSING, "this folder has no file of a save", name))
     view = _seen(files)
     expected = None if record is None else record.files(view)
     shards = _shards(storage, files, record, findings, options)
@@ -162,7 +162,7 @@ def _shards(
     shards: list[Shard] = []
     for path, parsed, kind in files:
         if record is not None and record.is_beyond(parsed):
-            message = f"left from a save by more ranks: by its own record this one is of {record.world_size}"
+            message = f"left over from a save by more ranks: this save's own record says {record.world_size}"
             findings.append(note(Code.STRAY_FILE, message, path=path))
             continue
         rank = None if record is None else record.rank(parsed)

@@ -158,7 +158,7 @@ def list_save(storage: Storage, folder: str, named: Callable[[str], FileNamed | 
 
 def _unfinished(store: DcpStore, path: str) -> Iterator[Finding]:
     if store.commit is CommitState.UNCOMMITTED and not store.findings:
-        message = "has no record of its slices, which is written last: the save was not finished"
+        message = "has no record of its slices, which is written last: the save is not complete"
         yield listed_damage(Code.UNCOMMITTED_SAVE, message, path)
 
 
@@ -185,7 +185,7 @@ def is_unfinished(name: str) -> bool:
 
 
 def _killed(path: str) -> Finding:
-    message = "safetensors renames such a file when it is written: a save is under way, or was killed"
+    message = "safetensors renames such a file when it is complete: a save is in progress, or was killed"
     return note(Code.IN_PROGRESS, message, path=path)
 
 
@@ -197,7 +197,9 @@ def absent_parts(save: SaveFolder) -> Iterator[Finding]:
     start, _, tail = parts[0].rpartition("-of-")
     suffix = tail.partition(".")[2]
     if f"{start[:-6]}.{suffix}.index.json" not in save.names:
-        message = f"{parts[0]} is a part, and no index says which tensors lie in which: they cannot be loaded"
+        message = (
+            f"{parts[0]} is one part of several, and no index says which part has which tensor: they cannot be loaded"
+        )
         yield listed_damage(Code.METADATA_INCOMPLETE, message, save.name)
     for number in range(1, min(int(tail.partition(".")[0]), _MOST_PARTS) + 1):
         name = f"{start[:-5]}{number:05d}-of-{tail}"
@@ -212,8 +214,8 @@ def absent(path: str, subject: str) -> Finding:
         path: Where it must be.
         subject: It is, in words that the sentence begins with.
     """
-    remedy = "bring it back from a copy, or resume from another checkpoint"
-    return listed_damage(Code.SHARD_MISSING, f"{subject} is not there", path, remedy=remedy)
+    remedy = "restore it from a copy, or resume from another checkpoint"
+    return listed_damage(Code.SHARD_MISSING, f"{subject} is missing", path, remedy=remedy)
 
 
 def with_own_records(storage: Storage, checkpoint: Checkpoint, folder: str) -> Checkpoint:
@@ -289,7 +291,7 @@ def _against_parts(storage: Storage, checkpoint: Checkpoint, path: str, index: W
         shard = by_path.get(part)
         if re.fullmatch(WEIGHTS, name) is None:
             yield unsafe(
-                Code.UNSAFE_NAME, f"names {name!r}, which is no part of weights; it is not followed", path=path
+                Code.UNSAFE_NAME, f"names {name!r}, which is not a part of weights; it is not followed", path=path
             )
         elif shard is None:
             if part not in missing_paths:
@@ -309,7 +311,7 @@ def _against_parts(storage: Storage, checkpoint: Checkpoint, path: str, index: W
 
 def _lacks_tensors(path: str, lacking: set[str]) -> Iterator[Finding]:
     if lacking:
-        message = f"the index says that {quoted(min(lacking))} lies in it{_more(len(lacking) - 1)}, and it does not"
+        message = f"according to the index it has {quoted(min(lacking))}{_more(len(lacking) - 1)}, but it does not"
         yield helped(damage(Code.ENTRIES_MISSING, message, path=path, tensor=min(lacking)))
 
 

@@ -22,10 +22,10 @@ _OWN = (
 )  # fmt: skip
 """Not `resume_from_checkpoint`, `output_dir` and `ignore_data_skip`, which others have, too."""
 
-KEEPS_ONE = "`save_total_limit: 1` keeps one checkpoint: where that turns out damaged, or bad, there is none before it"
+KEEPS_ONE = "`save_total_limit: 1` keeps one checkpoint: if it is damaged or bad, there is no older one"
 KEEP_TWO = "set save_total_limit to 2 or more"
-REMOVE_IT = "remove `ignore_data_skip: true`, or write false: Trainer then passes over what was read"
-BEGINS_ANEW = "with ignore_data_skip it reads the epoch from its beginning"
+REMOVE_IT = "remove `ignore_data_skip: true`, or write false: Trainer then skips the data already read"
+BEGINS_ANEW = "with ignore_data_skip it reads the epoch again from its beginning"
 
 
 def _keeps_one(view: View) -> Iterator[Problem]:
@@ -37,9 +37,9 @@ def _model_alone(view: View) -> Iterator[Problem]:
     if view.is_on("save_only_model"):
         yield suspect(
             "save_only_model",
-            "`save_only_model: true` saves no optimizer, schedule and random numbers: Trainer resumes from such a save "
-            "without a word, with a fresh optimizer, and the schedule begins anew",
-            "write `save_only_model: false` for a training that may have to go on",
+            "`save_only_model: true` saves no optimizer, schedule or random-number state: Trainer resumes from such "
+            "a save without a warning, with a re-initialized optimizer and schedule",
+            "write `save_only_model: false` for a training that may have to be resumed",
         )
 
 
@@ -48,9 +48,9 @@ def _takes_its_own_choice(view: View) -> Iterator[Problem]:
         if view.is_on(key) and (key == RESUME or view.get(RESUME) is None):
             yield note(
                 key,
-                f"`{key}: true` names no checkpoint: Trainer takes the highest checkpoint-N, whatever is in it, and "
-                "falls back on none",
-                f"write the path that `ckpttool resolve` names: `{RESUME}: PATH`",
+                f"`{key}: true` names no checkpoint: Trainer loads the highest checkpoint-N, whatever its content, "
+                "and never falls back to another",
+                f"write the path that `ckpttool resolve` reports: `{RESUME}: PATH`",
             )
 
 
@@ -58,7 +58,7 @@ def _begins_anew(view: View) -> Iterator[Problem]:
     if view.is_on("ignore_data_skip"):
         yield note(
             "ignore_data_skip",
-            f"{BEGINS_ANEW}, while the steps go on",
+            f"{BEGINS_ANEW}, while the step count continues",
             REMOVE_IT,
         )
 
@@ -68,13 +68,13 @@ def _saves_nothing(view: View) -> Iterator[Problem]:
     if strategy == "no":
         yield suspect(
             "save_strategy",
-            "`save_strategy` is no: nothing is saved, so that a run that stops begins from scratch",
+            "`save_strategy` is no: nothing is saved, so a run that stops starts from scratch",
             "write steps or epoch",
         )
     elif strategy is False:
         yield suspect(
             "save_strategy",
-            "`save_strategy` is a no without quotes, which YAML reads as false: Trainer stops with a ValueError",
+            "`save_strategy` is no without quotes, which YAML reads as false: Trainer stops with a ValueError",
             "write steps or epoch",
         )
 
@@ -83,9 +83,9 @@ def _best_alone(view: View) -> Iterator[Problem]:
     if view.get("save_strategy") == "best":
         yield note(
             "save_strategy",
-            "`save_strategy: best` saves only where the metric was never better: a run that stops goes on from the "
-            "best save, not from the newest",
-            "write steps or epoch, and `load_best_model_at_end: true` to keep the best one, too",
+            "`save_strategy: best` saves only when the metric reaches a new best: a run that stops resumes from the "
+            "best save, not from the newest state",
+            "write steps or epoch, and `load_best_model_at_end: true` to keep the best checkpoint as well",
         )
 
 

@@ -31,23 +31,24 @@ from ckpttool.trainers.huggingface.findings import HuggingFaceCode
 from ckpttool.trainers.huggingface.record import Arguments, ArgumentsReader, Epochs, State, read_state
 
 _SIZES = "per_device_train_batch_size x gradient_accumulation_steps x ranks"
-_SKIPS = "it skips as many batches as steps were done"
-_OTHER = f"{_SKIPS}, of the new size: {_SIZES} must stay what it was"
-_SHORT = "an epoch's last batch is counted as a full one"
-_RANKS_AS_THEY_WERE = "the number of ranks is as it was"
-_AS_THEY_WERE = "per_device_train_batch_size, gradient_accumulation_steps and the number of ranks are as they were"
-_SPLIT_WHY = "up to transformers 5.1 the loader keeps the micro batch of {micro} that {state} names"
+_SKIPS = "it skips as many batches as steps were completed"
+_OTHER = f"{_SKIPS}, but of the new size: {_SIZES} must stay the same"
+_SHORT = "an epoch's last batch is counted as full"
+_RANKS_AS_THEY_WERE = "the number of ranks is unchanged"
+_AS_THEY_WERE = "per_device_train_batch_size, gradient_accumulation_steps and the number of ranks are unchanged"
+_SPLIT_WHY = "up to transformers 5.1, the loader keeps the micro batch of {micro} from {state}"
 _NEW_SPLIT, _OLD_SPLIT = "transformers is 5.2 or newer", "transformers is older than 5.2"
 _EPOCH_WHY = (
-    "the save lies within epoch {epoch}, of which accelerate before 1.15 reads the rest in the first one's order"
+    "the save is from within epoch {epoch}, and accelerate before 1.15 reads the rest of that epoch in the first "
+    "epoch's order"
 )
 _EPOCH_UNKNOWN = (
-    "nothing tells its epoch, and accelerate before 1.15 reads the rest of a later one in the first's order"
+    "its epoch is unknown, and accelerate before 1.15 reads the rest of a later epoch in the first epoch's order"
 )
 _NEW_ACCELERATE = "accelerate is 1.15 or newer"
-_ENDED = "the data have no length and had ended before, and a resume begins them anew"
-_SAME_ORDER = "the data, which have no length, come in the same order again"
-_ENDS = "Trainer ends with exit 0 after one step more, or none"
+_ENDED = "the data has no length and had ended before, and a resume starts it again from the beginning"
+_SAME_ORDER = "the data, which has no length, comes in the same order again"
+_ENDS = "Trainer ends with exit code 0 after at most one more step"
 _MODEL_CONFIG_LIMIT = 1 << 20
 
 
@@ -313,11 +314,12 @@ def _notes(resume: Resume, arguments: Arguments) -> Iterator[Finding]:
     updates = _updates(first_told(resume.storage, (path,)))
     if updates not in {None, checkpoint.step}:
         message = (
-            f"the schedule counts {updates} steps, {STATE} {checkpoint.step}: it counts otherwise, or is not of it"
+            f"the schedule counts {updates} steps, {STATE} {checkpoint.step}: it counts differently, or is from "
+            "another save"
         )
         yield note(Code.STEP_DISAGREES, message, path=path, expected=str(checkpoint.step), actual=str(updates))
     if any(shard.path.endswith(("/adapter_model.safetensors", "/adapter_model.bin")) for shard in checkpoint.shards):
-        message = "an adapter: the model that it was trained on lies elsewhere, and is not looked at"
+        message = "an adapter: its base model is elsewhere and is not checked"
         yield note(HuggingFaceCode.BASE_ELSEWHERE, message, path=checkpoint.name)
     if arguments.most_saves == 1:
         yield note(Code.KEEPS_ONE_CHECKPOINT, KEEPS_ONE, path=f"{checkpoint.name}/{ARGUMENTS}", remedy=KEEP_TWO)

@@ -49,11 +49,11 @@ def inner_tag(storage: Storage, save: SaveFolder, *, sizes: bool) -> InnerTag | 
         if re.fullmatch(r"[\w.-]+", tag) is None or tag.startswith("."):
             return InnerTag((), (unsafe(Code.UNSAFE_NAME, f"names {tag!r}, which is not followed", path=path),))
         if tag not in save.names:
-            message = f"names {tag}, which is not there: DeepSpeed stops with an AssertionError"
+            message = f"names {tag}, which does not exist: DeepSpeed stops with an AssertionError"
             return InnerTag((), (listed_damage(Code.METADATA_INCOMPLETE, message, path),))
         entries = sorted(storage.entries(save.path(tag)))
     except FileNotFoundError:
-        message = "no latest: DeepSpeed loads nothing without it, and only warns"
+        message = "`latest` is missing: without it DeepSpeed loads nothing and only warns"
         return InnerTag((), (listed_damage(Code.METADATA_INCOMPLETE, message, path),))
     except OSError as error:
         return InnerTag((), (unreadable(path, error),))
@@ -73,12 +73,12 @@ def _absent(storage: Storage, folder: str, shards: list[Shard]) -> list[Finding]
     file_names = {shard.path.rpartition("/")[2] for shard in shards}
     models = [shard.path for shard in shards if shard.role is ShardRole.MODEL]
     if not models:
-        return [absent(folder, "DeepSpeed's file of the model")]
+        return [absent(folder, "DeepSpeed's model file")]
     content = first_told(storage, models)
     data, tensor = (min(integer_at(content, f"{which}_world_size") or 1, _MOST) for which in ("dp", "mp"))
     stage = integer_at(content, "ds_config", "zero_optimization", "stage") or 0
     if stage and all("_optim_states" not in name for name in file_names):
-        return [absent(folder, "DeepSpeed's state of the optimizer")]
+        return [absent(folder, "DeepSpeed's optimizer state")]
     lacking = []
     for kind in ("model", "optim"):
         kind_names = sorted(name for name in file_names if f"_{kind}_states" in name)
@@ -88,4 +88,4 @@ def _absent(storage: Storage, folder: str, shards: list[Shard]) -> list[Finding]
         ranks = [f"{start}{zero}{rank}_" for rank in range(data)] if zero else [""]
         every = (f"{rank}mp_rank_{part:02d}_{kind}_states.pt" for rank in ranks for part in range(tensor))
         lacking += [name for name in islice(every, _MOST) if name not in file_names]
-    return [absent(f"{folder}/{name}", "DeepSpeed's file of a rank") for name in lacking]
+    return [absent(f"{folder}/{name}", "DeepSpeed's file for a rank") for name in lacking]

@@ -48,9 +48,9 @@ class HfTrainerLayout(Untracked):
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Return the save's own folder, with all that is in it; the best one stays."""
         if checkpoint.is_tracked:
-            return Refusal(why="is what best_model_checkpoint names")
+            return Refusal(why="is the one that best_model_checkpoint names")
         if number_in(checkpoint.name) is None:
-            return Refusal(why="has a name that Trainer gives to no save: somebody keeps it")
+            return Refusal(why="has a name that Trainer does not use: a person keeps it")
         return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{STATE}",))
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
@@ -86,5 +86,5 @@ class HfTrainerLayout(Untracked):
                 TrainerSetting(place=in_code, value=path, is_path=True),
                 TrainerSetting(place=on_line, value=path, is_path=True, is_alternative=True),
             ),
-            remarks=("Never say resume_from_checkpoint=True: it takes the highest number, whatever is in it.",),
+            remarks=("Never use resume_from_checkpoint=True: it loads the highest number, whatever its content.",),
         )

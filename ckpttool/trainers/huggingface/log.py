@@ -14,7 +14,7 @@ from ckpttool.core.logs.fields import json_row, steps_of
 STATE_LIMIT = ByteCount(64 << 20)
 """Over a hundred thousand log entries; the file is one JSON document, so it has to be in memory whole."""
 
-_NO_STEPS = "the Trainer prints no steps: give trainer_state.json of its newest checkpoint, which has them"
+_NO_STEPS = "the Trainer prints no steps: give the trainer_state.json of its newest checkpoint, which has them"
 _PRINTED = re.compile(rb"\{'(?:eval_)?loss': [^{}\n]*'epoch': ")
 """What the Trainer prints while it trains; of the step it says nothing."""
 

@@ -35,7 +35,7 @@ def choice_of(start: OwnStart, view: View) -> ConfigChoice:
     if path is True or (path in {None, False} and view.is_on(AUTOMATIC)):
         return _highest_elsewhere(start, view, RESUME if path is True else AUTOMATIC)
     if path in {None, False, ""}:
-        why = f"`{RESUME}` names no save, so the script begins at step 0, or takes the highest number"
+        why = f"`{RESUME}` names no save, so the script starts at step 0 or loads the highest number"
         return ConfigChoice(choice=ChoiceUnknown(why=why), key=RESUME)
     if not isinstance(path, str):
         return ConfigChoice(choice=(None, Outcome.STOPS, f"`{RESUME}` is neither a path nor true"), key=RESUME)
@@ -66,8 +66,8 @@ def choose(start: OwnStart) -> Choice:
     ]
     newest = max(numbered, key=_number, default=None)
     if newest is None:
-        return None, Outcome.STOPS, "resume_from_checkpoint=True finds no checkpoint-N, and it stops"
-    taken = f"resume_from_checkpoint=True takes {newest.name}, the highest number, whatever is in it"
+        return None, Outcome.STOPS, "resume_from_checkpoint=True finds no checkpoint-N and stops"
+    taken = f"resume_from_checkpoint=True loads {newest.name}, the highest number, whatever its content"
     return _outcome(newest, start, taken)
 
 
@@ -94,7 +94,7 @@ def _outcome(save: Checkpoint, start: OwnStart, taken: str) -> Choice:
         stops = next(finding for finding in against if finding not in silent)
         return save.name, Outcome.STOPS, f"{taken}, and stops: {save_finding_text(stops, save)}"
     if not against and save.content is Content.WEIGHTS_ONLY:
-        return save.name, Outcome.LOADS, f"{taken}: optimizer and learning rate begin anew, without a word"
+        return save.name, Outcome.LOADS, f"{taken}: optimizer and learning rate are re-initialized without a warning"
     return save.name, Outcome.UNKNOWN if against else Outcome.LOADS, taken
 
 

@@ -51,7 +51,7 @@ from ckpttool.trainers.huggingface.record import (
 from ckpttool.trainers.listing import Listing
 
 _CONFIG_LIMIT = 16 << 20
-_OLDER = "resume from an older checkpoint; where a save is under way, wait for it"
+_OLDER = "resume from an older checkpoint; if a save is in progress, wait for it"
 _SAME_PACE = 0.02
 """An epoch's last batch may be smaller; twice the ranks make half the steps."""
 
@@ -126,7 +126,7 @@ def _scan_save(storage: Storage, name: str, arguments_of: ArgumentsReader, optio
         findings += (*_what_is_lacking(save, has_tag=tag is not None), *absent_parts(save))
     number = number_in(name)
     if state is not None and number is not None and state.step != number:
-        message = f"{STATE} says step {state.step}, the folder's name {number}"
+        message = f"{STATE} says step {state.step}, the folder's name says {number}"
         findings.append(listed_damage(Code.STEP_DISAGREES, message, save.path(STATE)))
     world = _world(save, arguments)
     findings += _absent_ranks(save, world)
@@ -191,7 +191,8 @@ def _of_two_runs(scanned_saves: list[_Scanned]) -> list[_Scanned]:
         return scanned_saves
     first, two = (scanned.checkpoint.name for scanned in differing)
     message = (
-        f"the logs in {first} and {two} contradict each other: two runs saved here, and nothing says which is meant"
+        f"the logs in {first} and {two} contradict each other: two runs saved here, and nothing shows which one to "
+        "resume"
     )
     remedy = "move one run's checkpoints to another folder, or name the checkpoint with --checkpoint"
     return [
@@ -236,7 +237,10 @@ def _state(storage: Storage, save: SaveFolder, findings: list[Finding]) -> tuple
     """Read the record that is written last; what is wrong with it is added to the findings."""
     path = save.path(STATE)
     if UNFINISHED in save.names:
-        message = f"{UNFINISHED} is there, which transformers removes when a save on SIGTERM is done: it was cut off"
+        message = (
+            f"{UNFINISHED} is there, which transformers removes when a save on SIGTERM is complete: the save was "
+            "interrupted"
+        )
         findings.append(listed_damage(Code.UNCOMMITTED_SAVE, message, save.path(UNFINISHED), remedy=_OLDER))
         return None, CommitState.UNCOMMITTED
     try:
@@ -245,7 +249,7 @@ def _state(storage: Storage, save: SaveFolder, findings: list[Finding]) -> tuple
         if isinstance(error, LostLinkError):
             findings.append(unreadable(path, error))
             return None, CommitState.UNKNOWN
-        message = f"no {STATE}, which is written last: the save was not finished, and to resume from it is an error"
+        message = f"no {STATE}, which is written last: the save is not complete, and resuming from it fails"
         findings.append(listed_damage(Code.UNCOMMITTED_SAVE, message, save.name, remedy=_OLDER))
         return None, CommitState.UNCOMMITTED
     except OSError as error:
@@ -285,7 +289,7 @@ def with_model_config(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
     except FileNotFoundError:
         return checkpoint  # an adapter has none, and Trainer does without
     except ParseError as error:
-        torn = listed_damage(Code.META_UNREADABLE, f"{error}: Trainer reads it first, and stops", path)
+        torn = listed_damage(Code.META_UNREADABLE, f"{error}: Trainer reads it first and stops", path)
         return replace(checkpoint, findings=(*checkpoint.findings, torn))
     return checkpoint
 
@@ -305,7 +309,7 @@ def _what_is_lacking(save: SaveFolder, *, has_tag: bool) -> Iterator[Finding]:
     if has_tag:
         return
     if not save.has(ShardRole.MODEL) and not any(name.endswith(".index.json") for name in save.names):
-        yield listed_damage(Code.SHARD_MISSING, "no weights in this folder", save.name)
+        yield listed_damage(Code.SHARD_MISSING, "this folder has no weights", save.name)
     presence = {
         "optimizer.pt": save.has(ShardRole.OPTIMIZER),
         "scheduler.pt": "scheduler.pt" in save.names,
@@ -314,7 +318,10 @@ def _what_is_lacking(save: SaveFolder, *, has_tag: bool) -> Iterator[Finding]:
     if any(presence.values()):
         companions = " and ".join(file for file, is_there in presence.items() if is_there)
         for file in (file for file, is_there in presence.items() if not is_there):
-            message = f"{companions} without it: loaded, this part of the training would begin anew without a word"
+            message = (
+                f"{companions} without it: if loaded, this part of the training would be re-initialized without a "
+                "warning"
+            )
             yield listed_damage(Code.SHARD_MISSING, message, save.path(file))
 
 
@@ -335,10 +342,10 @@ def _absent_ranks(save: SaveFolder, world: int | None) -> Iterator[Finding]:
     if absent:
         yield damage(
             Code.SHARD_MISSING,
-            f"{counted(len(absent), 'rank')} of {world} without the state of its random numbers: loaded, it would "
-            "begin anew without a word",
+            f"{counted(len(absent), 'rank')} of {world} without random-number state: if loaded, it would be "
+            "re-initialized without a warning",
             path=save.path(f"rng_state_{absent[0]}.pth"),
-            remedy="bring it back from a copy, or resume from another checkpoint",
+            remedy="restore it from a copy, or resume from another checkpoint",
             ranks=tuple(map(Rank, absent)),
         )
 
@@ -353,7 +360,7 @@ def _with_peers(scanned_saves: Sequence[_Scanned]) -> Iterator[Checkpoint]:
         elif scanned.pace is None or most.pace is None or math.isclose(scanned.pace, most.pace, rel_tol=_SAME_PACE):
             message = (
                 f"files of {counted(world, 'rank')}, but {most.checkpoint.name} has those of "
-                f"{most.checkpoint.topology.world_size}, and nothing tells that the run became smaller"
+                f"{most.checkpoint.topology.world_size}, and nothing shows that the run became smaller"
             )
             remedy = "look for the other ranks' rng_state files, or resume from another checkpoint"
             warning = suspect(Code.RANK_MISSING, message, path=scanned.checkpoint.name, remedy=remedy)

@@ -42,9 +42,9 @@ def _model_alone(view: View) -> Iterator[Problem]:
     if callbacks and all(view.is_on(f"{callback}.save_weights_only") for callback in callbacks):
         yield suspect(
             f"{callbacks[0]}.save_weights_only",
-            "`save_weights_only: true` saves no optimizer: Lightning stops with a KeyError where it is to go on from "
+            "`save_weights_only: true` saves no optimizer: Lightning stops with a KeyError when it resumes from "
             "such a save",
-            "write `save_weights_only: false`, or add a ModelCheckpoint that saves all",
+            "write `save_weights_only: false`, or add a ModelCheckpoint that saves everything",
         )
 
 
@@ -54,7 +54,7 @@ def _best_alone(view: View) -> Iterator[Problem]:
         yield note(
             _place(view, callbacks[0], "monitor"),
             "only the best saves by a metric are kept, and with `save_last: true` (Lightning 2.6, run) last.ckpt is "
-            "written with these alone: a run that stops goes on from one of these, not from the newest",
+            "written only together with them: a run that stops resumes from one of them, not from the newest state",
             "add a ModelCheckpoint without `monitor`, which keeps the newest",
         )
 
@@ -75,7 +75,7 @@ def _saves_nothing(view: View) -> Iterator[Problem]:
     if view.get(switch) is False or (none and all(none)):
         yield suspect(
             switch if view.get(switch) is False else f"{callbacks[0]}.save_top_k",
-            "nothing is saved, so that a run that stops begins from scratch",
+            "nothing is saved, so a run that stops starts from scratch",
             "write `enable_checkpointing: true`, and `save_top_k: 1` or more",
         )
 
@@ -88,16 +88,16 @@ def _takes_its_own_choice(view: View) -> Iterator[Problem]:
     if callbacks and not any(_keeps_last(view, callback) for callback in callbacks):
         yield suspect(
             key,
-            "`ckpt_path: last` looks for files that begin with `last`, and no ModelCheckpoint here writes one: "
-            "Lightning begins from scratch, with a warning",
-            "write `save_last: true`, or the path that `ckpttool resolve` names",
+            "`ckpt_path: last` looks for files whose names begin with `last`, and no ModelCheckpoint here writes "
+            "one: Lightning starts from scratch with a warning",
+            "write `save_last: true`, or the path that `ckpttool resolve` reports",
         )
     else:
         yield note(
             key,
-            "`ckpt_path: last` names no checkpoint: Lightning takes the `last*.ckpt` that was changed last, a stale "
-            "one before newer saves; where there is none it begins from scratch, with a warning",
-            "write the path that `ckpttool resolve` names",
+            "`ckpt_path: last` names no checkpoint: Lightning loads the `last*.ckpt` with the latest modification "
+            "time, even a stale one instead of newer saves; without one it starts from scratch with a warning",
+            "write the path that `ckpttool resolve` reports",
         )
 
 

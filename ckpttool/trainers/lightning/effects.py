@@ -18,16 +18,21 @@ from ckpttool.trainers.lightning import META, TRAINER
 from ckpttool.trainers.lightning.callbacks import fit_prefix
 from ckpttool.trainers.lightning.record import Record, read_record
 
-_ITS_STATE = "the data loader goes on from the state that it saved"
-_AS_THEY_WERE = "batches and ranks are as they were"
-_OTHER_BATCHES = "the data loader's state is of batches of another size"
-_NO_STATE = "the data loader keeps no state, so the epoch's first batches are read again, and its last ones never"
-_NEXT_EPOCH = "an epoch had ended, so the next one begins; an order by chance is drawn anew"
-_SKIPS_EPOCH = "the data go on with the next epoch, but Lightning counts an empty one before it, as max_epochs does"
-_UNKNOWN = "the save tells nothing of the epoch"
-_ENDS = "Lightning ends with exit 0 without a step"
+_ITS_STATE = "the data loader continues from its saved state"
+_AS_THEY_WERE = "the batch size and the number of ranks are unchanged"
+_OTHER_BATCHES = "the data loader's state is for another batch size"
+_NO_STATE = (
+    "the data loader saves no state, so the epoch's first batches are read again and its last ones are never read"
+)
+_NEXT_EPOCH = "an epoch had ended, so the next one starts; a random order is drawn again"
+_SKIPS_EPOCH = (
+    "the data continues with the next epoch, but Lightning counts an empty epoch before it, which also counts for "
+    "max_epochs"
+)
+_UNKNOWN = "the save does not record the epoch"
+_ENDS = "Lightning ends with exit code 0 without a step"
 _STOPS = "Lightning stops with a MisconfigurationException"
-_REMEDY = "give the training a loader with state_dict() and load_state_dict(), as torchdata's StatefulDataLoader"
+_REMEDY = "use a loader with state_dict() and load_state_dict(), such as torchdata's StatefulDataLoader"
 
 
 def effects(resume: Resume) -> Effects:

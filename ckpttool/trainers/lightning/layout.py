@@ -52,9 +52,9 @@ class LightningLayout(Untracked):
         """Return the file or folder; a refusal where `ckpt_path="last"` would miss it, or a person gave the name."""
         last = next(filter(is_last, (checkpoint.name, *checkpoint.aliases)), None)
         if last is not None:
-            return Refusal(why=f"is what {last} stands for, from which a start with ckpt_path='last' may resume")
+            return Refusal(why=f"is the target of {last}, from which a start with ckpt_path='last' may resume")
         if is_bare(checkpoint.name):
-            return Refusal(why="has a name without a number, which a person may have given")
+            return Refusal(why="has a name without a number, which a person may have chosen")
         return Members(paths=(checkpoint.name,))
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
@@ -77,5 +77,5 @@ class LightningLayout(Untracked):
                 TrainerSetting(place=in_code, value=path, is_path=True),
                 TrainerSetting(place=on_line, value=path, is_path=True, is_alternative=True),
             ),
-            remarks=("Never say ckpt_path='last': it takes the newest file called last*.ckpt, whatever is in it.",),
+            remarks=("Never use ckpt_path='last': it loads the newest file named last*.ckpt, whatever its content.",),
         )

@@ -66,7 +66,7 @@ def _of_last(start: OwnStart, view: View) -> Choice | ChoiceUnknown | None:
         folders_here += inside(root, os.path.expanduser(folder)) == ""
     if folders_here and folders_here < len(folders):
         return ChoiceUnknown(
-            why="`ckpt_path: last` takes the newest of several folders, of which others were not looked at"
+            why="`ckpt_path: last` loads the newest from several folders, and not all of them were checked"
         )
     if folders:
         message = f"`ckpt_path: last` looks in the `dirpath` {folders[0]}, not in {root}"
@@ -93,11 +93,11 @@ def _of_logger(view: View) -> Choice | ChoiceUnknown | None:
     kind = str(view.get(f"{first}.class_path") or view.get(first)).rpartition(".")[2]
     if raw in {None, True} or (kind in _LOGGERS and view.get(f"{first}.init_args.version") is None):
         why = (
-            "`ckpt_path: last` looks beside the logger's files, in a new version_N without a save: it begins at step 0"
+            "`ckpt_path: last` looks beside the logger's files, in a new version_N without a save: it starts at step 0"
         )
         return None, Outcome.SCRATCH, why
     return ChoiceUnknown(
-        why="`ckpt_path: last` looks beside the files of the logger, whose name and version decide: write a `dirpath`"
+        why="`ckpt_path: last` looks beside the logger's files, which depend on its name and version: write a `dirpath`"
     )
 
 
@@ -118,15 +118,18 @@ def _of_path(start: OwnStart, key: str, path: object) -> Choice | ChoiceUnknown:
     if path in {None, ""}:
         if any(hpc_number(entry.name) is not None for entry in start.storage.entries("")):
             return ChoiceUnknown(
-                why=f"`{key}` names no save: {_ON_SLURM} takes the highest hpc_ckpt_N.ckpt, any other none"
+                why=(
+                    f"`{key}` names no save: {_ON_SLURM} loads the highest hpc_ckpt_N.ckpt, any other start loads "
+                    "nothing"
+                )
             )
-        return None, Outcome.SCRATCH, f"`{key}` names no save, so it begins at step 0"
+        return None, Outcome.SCRATCH, f"`{key}` names no save, so it starts at step 0"
     if path == "best":
-        return None, Outcome.STOPS, f"`{key}: best` stops with a ValueError: no fit has run before this one"
+        return None, Outcome.STOPS, f"`{key}: best` stops with a ValueError, because no fit has run before"
     if not isinstance(path, str):
-        return None, Outcome.STOPS, f"`{key}` is no path"
+        return None, Outcome.STOPS, f"`{key}` is not a path"
     if path == "hpc" or not is_local(path) or path.startswith("registry"):
-        return ChoiceUnknown(why=f"`{key}` names {path}, which was not looked at: write the path of the save")
+        return ChoiceUnknown(why=f"`{key}` names {path}, which was not checked: write the path of the save")
     return _named(start, os.path.expanduser(path), f"`{key}` names {path}")
 
 
@@ -137,7 +140,7 @@ def _named(start: OwnStart, path: str, label: str) -> Choice:
     if relative is None or save is None:
         return elsewhere(start.inventory.root, path, label)
     if is_torn(start.storage, relative):
-        return relative, Outcome.STOPS, f"{label}, and stops there: it is not whole"
+        return relative, Outcome.STOPS, f"{label} and stops there, because it is not intact"
     return _outcome(start, save, label)
 
 
@@ -145,22 +148,26 @@ def choose(start: OwnStart) -> Choice:
     """Look for the newest as Lightning does with `ckpt_path="last"`."""
     newest = newest_lasts(start.storage, start.storage.entries(""))
     if not newest:
-        why = "ckpt_path='last' finds no last*.ckpt, so it begins from scratch with a warning"
+        why = "ckpt_path='last' finds no last*.ckpt, so it starts from scratch with a warning"
         return None, Outcome.SCRATCH, why
     if len(newest) > 1:
-        return None, Outcome.UNKNOWN, f"ckpt_path='last' takes the newest by time, and {' and '.join(newest)} are alike"
+        return (
+            None,
+            Outcome.UNKNOWN,
+            f"ckpt_path='last' loads the newest by modification time, and {' and '.join(newest)} have the same",
+        )
     (taken,) = newest
     save = holder(start.inventory.checkpoints, taken)
-    message = f"ckpt_path='last' takes {taken}, whatever is in it"
+    message = f"ckpt_path='last' loads {taken}, whatever its content"
     if save is None or is_torn(start.storage, taken):
-        return taken, Outcome.STOPS, f"{message}, and stops there: it is not whole"
-    holds = message if save.step is None or taken == save.name else f"{message}: it holds step {save.step}"
+        return taken, Outcome.STOPS, f"{message}, and stops there, because it is not intact"
+    holds = message if save.step is None or taken == save.name else f"{message}: it contains step {save.step}"
     return _outcome(start, save, holds)
 
 
 def _outcome(start: OwnStart, save: Checkpoint, holds: str) -> Choice:
     if save.content is Content.WEIGHTS_ONLY:
-        return save.name, Outcome.STOPS, f"{holds}, and stops there: it has no optimizer state"
+        return save.name, Outcome.STOPS, f"{holds}, and stops there, because it has no optimizer state"
     against = blocking(start.checked(save).findings)
     if against:
         return save.name, Outcome.STOPS, f"{holds}, and stops there: {save_finding_text(against[0], save)}"
@@ -209,22 +216,22 @@ def traps(storage: Storage, entries: Sequence[Entry], checkpoints: Sequence[Chec
     for taken in newest_lasts(storage, entries):
         save = holder(checkpoints, taken)
         if save is None or is_torn(storage, taken):
-            yield _trap(taken, "and stop, for it is not whole")
+            yield _trap(taken, "and stop, because it is not intact")
         elif save not in newest and save.step is not None:
-            yield _trap(taken, f"and go on from step {save.step}")
+            yield _trap(taken, f"and resume from step {save.step}")
     numbers = [(number, entry.name) for entry in entries if (number := hpc_number(entry.name)) is not None]
     for _, name in sorted(numbers)[-1:]:
         if all(name not in {save.name, *save.aliases} for save in newest):
-            message = f"the highest of its kind, which {_ON_SLURM} takes instead of newer saves"
+            message = f"the highest of its kind, which {_ON_SLURM} loads instead of newer saves"
             yield note(Code.STRAY_TAKES_OVER, message, path=name, remedy="resume with ckpt_path=PATH")
     for entry in entries:
         if entry.kind is Kind.LOST and is_last(entry.name):
-            message = f"leads nowhere: {_START} begins from scratch, with a warning, unless there is another"
+            message = f"a broken link: {_START} starts from scratch with a warning, unless there is another"
             yield note(Code.TRACKER_DISAGREES, message, path=entry.name, remedy=_REMEDY)
 
 
 def _trap(path: str, instead: str) -> Finding:
-    message = f"{_START} would take it, whatever is in it, {instead}"
+    message = f"{_START} would load it, whatever its content, {instead}"
     return note(Code.STRAY_TAKES_OVER, message, path=path, remedy=_REMEDY)
 
 

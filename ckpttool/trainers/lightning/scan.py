@@ -143,7 +143,7 @@ def _checkpoint(group: list[SaveEntry]) -> Checkpoint:
     named = step_in(main.name)
     findings = (*main.findings, *(main.store.findings if main.store is not None else ()))
     if step is not None and named not in {None, step}:
-        message = f"the name says step {named}, the save itself step {step}, which is believed"
+        message = f"the name says step {named}, the save itself step {step}, which is used"
         findings = (
             *findings,
             note(Code.STEP_DISAGREES, message, path=main.name, expected=str(named), actual=str(step)),

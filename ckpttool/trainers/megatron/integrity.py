@@ -30,7 +30,7 @@ def with_digests(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         return checkpoint
     except (OSError, ParseError) as error:
         why = (isinstance(error, OSError) and error.strerror) or error
-        message = f"the digests of the save cannot be read ({why}): nothing is compared with them"
+        message = f"the save's digests cannot be read ({why}): nothing is compared with them"
         digests, findings = {}, (note(Code.META_UNREADABLE, message, path=path),)
     findings = tuple(finding for finding in findings if finding not in checkpoint.findings)
     own_digests = tuple(sorted((f"{checkpoint.name}/{name}", digest) for name, digest in digests.items()))
@@ -40,13 +40,13 @@ def with_digests(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
 def _digests(content: bytes, path: str) -> tuple[dict[str, str], tuple[Finding, ...]]:
     record = parse_object(content, where=path)
     if get_str(record, "algorithm", where=path) != "sha256":
-        raise ParseError("of another algorithm than sha256")
+        raise ParseError("the algorithm is not sha256")
     digests = {
         name: as_str(digest, where=path, key=name) for name, digest in get_object(record, "files", where=path).items()
     }
     escaping = sorted(name for name in digests if "/" in name or leads_out(name))
     if escaping:
-        message = f"names {quoted(escaping[0])}, which is no file of this folder; it is not followed"
+        message = f"names {quoted(escaping[0])}, which is not a file of this folder; it is not followed"
         return {}, (unsafe(Code.UNSAFE_NAME, message, path=path),)
     invalid = next((name for name, digest in sorted(digests.items()) if re.fullmatch(_DIGEST, digest) is None), None)
     if invalid is not None:

@@ -84,7 +84,7 @@ class MegatronIterations(WrittenTogether):
         if is_there(storage, BRIDGE_TRACKER):
             from ckpttool.core.domain.pointer import Pointer
 
-            return iter((Pointer(path=BRIDGE_TRACKER, trouble="is read by Megatron-Bridge alone", unknown=True),))
+            return iter((Pointer(path=BRIDGE_TRACKER, trouble="is read only by Megatron-Bridge", unknown=True),))
         return iter((tracker_pointer(storage, iteration_folder, content=RELEASE),))
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:

@@ -29,7 +29,9 @@ def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Ref
     chosen_settings: tuple[TrainerSetting, ...]
     step = iteration_of(checkpoint.name)
     if step == 0:
-        return Refusal(why="is of iteration 0: --ckpt-step 0 counts as not given, and a tracker that says 0 is refused")
+        return Refusal(
+            why="is from iteration 0: --ckpt-step 0 counts as not given, and a tracker that says 0 is refused"
+        )
     if step is not None and by_bridge(checkpoint):
         root = replace(_setting("argument:checkpoint.load", inventory.root), is_path=True)
         chosen_settings = (root, _setting("argument:checkpoint.ckpt_step", step))
@@ -46,13 +48,11 @@ def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Ref
     return LoadSettings(trainer=TRAINER.name, path=inventory.root, settings=chosen_settings, remarks=(_LOG,))
 
 
-_LOG = "Look for the log line that names the iteration: where it cannot load it may leave with exit code 0."
+_LOG = "Check the log for the line with the iteration: if loading fails, the training may end with exit code 0."
 """Up to core 0.16 with --exit-on-missing-checkpoint, too."""
 
 
-_OF_BRIDGE = (
-    f"Megatron-Bridge goes by {BRIDGE_TRACKER} where no step is given; the tracker of Megatron-LM has no effect."
-)
+_OF_BRIDGE = f"Megatron-Bridge follows {BRIDGE_TRACKER} if no step is given; the tracker of Megatron-LM has no effect."
 
 
 def by_bridge(checkpoint: Checkpoint) -> bool:

@@ -79,7 +79,7 @@ def _iteration(source: LogSource, block: Block, match: re.Match[bytes]) -> tuple
     reasons: list[str] = []
     *fields, rest = match[2].split(b"|")
     if rest.strip():
-        reasons.append("the line is cut short")
+        reasons.append("the line is truncated")
     pairs = (field.split(b":", 1) for field in fields if b":" in field)
     texts = {key.strip(): value.strip() for key, value in pairs}
     values: dict[str, float | None] = {}

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 def choose(start: OwnStart) -> Choice:
     """Follow the tracker, as `--load DIR` without `--ckpt-step`, and see whether each rank finds its file."""
     if is_there(start.storage, BRIDGE_TRACKER):
-        why = f"Megatron-Bridge goes by {BRIDGE_TRACKER} before any other tracker, and ckpttool does not read it"
+        why = f"Megatron-Bridge follows {BRIDGE_TRACKER} before any other tracker, and ckpttool does not read it"
         return None, Outcome.UNKNOWN, why
     pointer = tracker_pointer(start.storage, iteration_folder, content=RELEASE)
     save = None if pointer.name is None else start.inventory.named(pointer.name)
@@ -63,14 +63,17 @@ def choose(start: OwnStart) -> Choice:
 def _without_save(pointer: Pointer) -> tuple[Outcome, str]:
     if pointer.trouble == "is missing":
         effect = (
-            "it begins at iteration 0 with random weights and no error, unless --exit-on-missing-checkpoint is given"
+            "it starts at iteration 0 with random weights and no error, unless --exit-on-missing-checkpoint is given"
         )
         return Outcome.SCRATCH, f"there is no tracker: {effect}"
     if pointer.unknown:
         return Outcome.UNKNOWN, f"the tracker {pointer.trouble}"
     if pointer.trouble is not None:
-        return Outcome.STOPS, f"the tracker {pointer.trouble}: it leaves with exit code 0, as if all were done"
-    return Outcome.STOPS, f"the tracker names {pointer.name}, which is not there: it stops with FileNotFoundError"
+        return (
+            Outcome.STOPS,
+            f"the tracker {pointer.trouble}: it ends with exit code 0, as if the training were complete",
+        )
+    return Outcome.STOPS, f"the tracker names {pointer.name}, which does not exist: it stops with FileNotFoundError"
 
 
 def _with(start: OwnStart, named: Checkpoint) -> tuple[Outcome, str]:
@@ -81,9 +84,9 @@ def _with(start: OwnStart, named: Checkpoint) -> tuple[Outcome, str]:
     damage = max(findings, key=lambda finding: finding.severity)
     is_legacy = any(shard.path.endswith(f"/{MODEL}") for shard in named.shards)
     effect = (
-        "the ranks whose file cannot be read leave with exit code 0, and the others hang"
+        "the ranks whose file cannot be read end with exit code 0, and the others hang"
         if is_legacy
-        else "it stops with an error on the ranks that need what is damaged"
+        else "it stops with an error on the ranks that need the damaged files"
     )
     return Outcome.STOPS, f"{because}; {effect} ({save_finding_text(damage, named)})"
 
@@ -99,8 +102,8 @@ def effects(resume: Resume) -> Effects:
     return Effects(position=position, settings=(), findings=findings)
 
 
-_OF_BRIDGE = f"Megatron-Bridge counts in {TRAIN_STATE} what was read, which ckpttool does not read"
-_REORDERED_REMEDY = "keep the global batch size, or give the length of the run as --train-samples from the beginning on"
+_OF_BRIDGE = f"Megatron-Bridge counts the samples read in {TRAIN_STATE}, a file that ckpttool does not read"
+_REORDERED_REMEDY = "keep the global batch size, or set the length of the run with --train-samples from the start"
 
 
 def _position(resume: Resume) -> GoesOn:
@@ -108,17 +111,22 @@ def _position(resume: Resume) -> GoesOn:
     arguments = _args(resume.storage, resume.plan.point.checkpoint)
     read = consumed(resume.plan, resume.inventory, resume.data)
     kind = text_at(arguments, "dataloader_type") or "single"
-    exact = by_samples(resume.plan.point.step, read, why="the sampler begins behind consumed_train_samples of the save")
+    exact = by_samples(
+        resume.plan.point.step, read, why="the sampler starts after the consumed_train_samples of the save"
+    )
     if kind == "single" and (not read.changes or integer_at(arguments, "train_samples") is not None):
         return exact
     if kind == "single":
-        why = "with --train-iters the index of samples is built anew for another number of them, and shuffled otherwise"
+        why = "with --train-iters the sample index is rebuilt for another number of samples and shuffled differently"
         return replace(exact, effect=DataEffect.REORDERS, why=why, repeated=None, lost=None)
     if kind == "cyclic" and not read.changes:
         return exact
-    why = f"--dataloader-type {kind} is the script's own"
+    why = f"--dataloader-type {kind} is implemented by the script"
     if kind == "cyclic":
-        why = "the cyclic sampler stops unless the samples of an epoch divide by micro batch and data-parallel ranks"
+        why = (
+            "the cyclic sampler stops unless the samples per epoch are divisible by the micro batch size times the "
+            "data-parallel ranks"
+        )
     return replace(exact, effect=DataEffect.UNKNOWN, why=why, repeated=None, lost=None)
 
 
@@ -135,29 +143,30 @@ def _tracked(resume: Resume) -> Iterator[Finding]:
     says = pointer.trouble or f"names {pointer.name}"
     remedy = f"ckpttool repair-meta {quote(resume.plan.root)} --checkpoint {checkpoint.name} --apply"
     if pointer.unknown:
-        message = f"the tracker {says}: what Megatron-LM makes of it, which goes before --ckpt-step, is not known"
-        yield unknown(
-            MegatronCode.TRACKER_MIXES, message, path=TRACKER, remedy="make it a file that can be read, and ask again"
-        )
+        message = f"the tracker {says}: it takes precedence over --ckpt-step, and how Megatron-LM reads it is unknown"
+        yield unknown(MegatronCode.TRACKER_MIXES, message, path=TRACKER, remedy="make the file readable and run again")
     elif mixes_saves(checkpoint) and pointer.name != checkpoint.name:
         yield suspect(
             MegatronCode.TRACKER_MIXES,
-            f"the tracker {says}, and from there Megatron-LM takes the state of the distributed optimizer, whatever "
-            f"--ckpt-step says: moments of one iteration on weights of another, without an error",
+            f"the tracker {says}, and Megatron-LM loads the state of the distributed optimizer from there, whatever "
+            "--ckpt-step says: moments of one iteration with weights of another, without an error",
             path=TRACKER,
             expected=checkpoint.name,
             actual=pointer.name,
             remedy=remedy,
         )
     elif pointer.name == RELEASE != checkpoint.name:
-        message = f"the tracker says {RELEASE}, which goes before --ckpt-step: those weights are loaded, at iteration 0"
+        message = (
+            f"the tracker says {RELEASE}, which takes precedence over --ckpt-step: those weights are loaded, at "
+            "iteration 0"
+        )
         yield suspect(MegatronCode.TRACKER_MIXES, message, path=TRACKER, remedy=remedy)
     elif pointer.trouble not in {None, "is missing"}:
-        message = f"the tracker {says}: Megatron-LM leaves with exit code 0 before it looks at --ckpt-step"
+        message = f"the tracker {says}: Megatron-LM ends with exit code 0 before it reads --ckpt-step"
         yield suspect(MegatronCode.TRACKER_MIXES, message, path=TRACKER, remedy=remedy)
     if is_there(resume.storage, NON_PERSISTENT):
-        message = "a save in there that is as far as --ckpt-step, or further, is loaded instead: Megatron-LM prefers it"
-        yield note(Code.STRAY_TAKES_OVER, message, path=NON_PERSISTENT, remedy="move it away before the start")
+        message = "Megatron-LM prefers a save in there that is at --ckpt-step or later, and loads it instead"
+        yield note(Code.STRAY_TAKES_OVER, message, path=NON_PERSISTENT, remedy="move the folder away before the start")
 
 
 def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
@@ -174,12 +183,13 @@ def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, 
     refuses = None
     if cut and any(shard.role is ShardRole.MODEL for shard in checkpoint.shards):
         refuses = (
-            "the legacy format loads on no other tensor and pipeline sizes: Megatron-LM's tools/checkpoint converts it"
+            "the legacy format cannot be loaded with other tensor and pipeline sizes: Megatron-LM's "
+            "tools/checkpoint converts it"
         )
     elif cut and values.get("fully_reshardable") == 0:
         refuses = (
-            "the distributed optimizer's state was cut for these (dp_reshardable): only what was saved with "
-            "--dist-ckpt-optim-fully-reshardable loads on others"
+            "the distributed optimizer's state was split for these sizes (dp_reshardable): only a save with "
+            "--dist-ckpt-optim-fully-reshardable can be loaded with others"
         )
     return tuple(against_size(checkpoint, requested, saved=saved, refuses=refuses))
 

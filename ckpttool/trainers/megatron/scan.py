@@ -116,13 +116,13 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 
 
 def _tracker_disagrees(pointer: Pointer) -> Finding:
-    message, effect = f"the tracker {pointer.trouble}", "Megatron-LM leaves with exit code 0"
+    message, effect = f"the tracker {pointer.trouble}", "Megatron-LM ends with exit code 0"
     if pointer.trouble is None:
-        message, effect = f"the tracker names {pointer.name}, which is not there", "Megatron-LM stops"
+        message, effect = f"the tracker names {pointer.name}, which does not exist", "Megatron-LM stops"
     elif pointer.trouble == "is missing":
-        effect = "Megatron-LM begins anew from random weights, without an error"
-    remedy = "name the save with --ckpt-step, and set the tracker: ckpttool repair-meta"
-    return note(Code.TRACKER_DISAGREES, f"{message}: by itself {effect}", path=TRACKER, remedy=remedy)
+        effect = "Megatron-LM starts from random weights without an error"
+    remedy = "name the save with --ckpt-step, and repair the tracker: ckpttool repair-meta"
+    return note(Code.TRACKER_DISAGREES, f"{message}: without --ckpt-step {effect}", path=TRACKER, remedy=remedy)
 
 
 def _tracked(storage: Storage, pointer: Pointer, checkpoints: Iterable[Checkpoint]) -> Tracked | None:
@@ -174,7 +174,7 @@ def _none(findings: tuple[Finding, ...], commit: CommitState = CommitState.UNCOM
 def _unknown(storage: Storage, name: str, entries: Sequence[Entry], to_read: _ToRead) -> _Files:
     """Tell of a folder in which nothing says what it is: a save begins with it."""
     del storage, entries, to_read
-    return _none((listed_damage(Code.SHARD_MISSING, "no file of a save in this folder", name),))
+    return _none((listed_damage(Code.SHARD_MISSING, "this folder has no file of a save", name),))
 
 
 def _distributed(storage: Storage, name: str, entries: Sequence[Entry], to_read: _ToRead) -> _Files:

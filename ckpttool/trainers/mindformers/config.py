@@ -69,7 +69,7 @@ class TrainConfigs:
             file.content.decode("utf-8")
         except UnicodeDecodeError as error:
             raise ConfigError(
-                f"{file.path!r} is not UTF-8 (byte {error.start}); YAML for MindFormers must be"
+                f"{file.path!r} is not UTF-8 (byte {error.start}); YAML for MindFormers must be UTF-8"
             ) from error
         return train_config_of(file.yaml, path=file.path, devices=devices) if _is_own(file.yaml.data) else None
 

@@ -160,10 +160,10 @@ def _rounded(case: _Case) -> Iterator[Finding]:
     yield note(
         MindFormersCode.COUNTER_ROUNDED,
         f"MindFormers scales step {case.step} from batches of {case.old_batch} to {case.new_batch} samples in "
-        f"floating point and goes on from step {case.initial_step}; exact is {case.exact_step}",
+        f"floating point and continues from step {case.initial_step}; the exact step is {case.exact_step}",
         expected=str(case.exact_step),
         actual=str(case.initial_step),
-        remedy="nothing to do for the data, data_skip_steps is exact"
+        remedy="nothing is needed for the data, because data_skip_steps is exact"
         + (f"; a global batch size of {exact} keeps the counter exact too" if exact else ""),
     )
 
@@ -200,12 +200,12 @@ def _sinks(case: _Case) -> Iterator[Finding]:
     is_near = exact is not None and case.new_batch <= 2 * exact
     yield note(
         MindFormersCode.EPOCH_COUNTER_SHIFTS,
-        f"MindFormers goes on from step {case.initial_step} but from {_of_sinks(sinks, size)}, which is "
-        f"step {sinks * size}: the two counters do not agree",
+        f"MindFormers continues from step {case.initial_step}, but from {_of_sinks(sinks, size)}, which is step "
+        f"{sinks * size}: the two counters disagree",
         expected=f"{case.initial_step} steps",
         actual=f"{sinks * size} steps",
         remedy=f"expect step numbers to be off by {difference}"
-        + (f", or choose a global batch size of {exact}, at which both agree" if is_near else ""),
+        + (f", or choose a global batch size of {exact}, with which both agree" if is_near else ""),
     )
 
 
@@ -225,19 +225,19 @@ def _sink_changed(case: _Case, saved: SavedSinks, new: int) -> Finding:
     else:
         effect = f"plans {counted(-short, 'batch', 'batches')} too many: at the end of the data it stops with an "
         effect += "exception, exit 1, without a last save"
-    taken = f"but sink_size is {new} now: MindFormers takes them for sinks of the new size, and {effect}"
+    taken = f"but sink_size is now {new}: MindFormers reads them as sinks of the new size, and {effect}"
     if saved.size is None:
         counts = f"the checkpoint counts {counted(epoch, 'epoch')} at step {case.step}, "
-        counts += "which are no sinks of one size, "
+        counts += "which are not sinks of one size, "
         expected = "no sinks"
-        remedy = "keep runner_config.sink_mode: False, as it was without sinks when this was saved"
+        remedy = "keep runner_config.sink_mode: False, because this was saved without sinks"
     elif saved.is_sure:
         counts = f"the checkpoint counts {_of_sinks(epoch, saved.size)}, "
         expected, remedy = f"sink_size {saved.size}", f"keep runner_config.sink_size: {saved.size}"
     else:
         counts = f"the checkpoint counts {_of_sinks(epoch, saved.size)}, or as many steps without sinks, "
         expected = f"sink_size {saved.size}, or no sinks"
-        remedy = "keep runner_config.sink_mode and sink_size as they were when it was saved"
+        remedy = "keep runner_config.sink_mode and sink_size unchanged since the save"
     return suspect(
         MindFormersCode.SINK_SIZE_CHANGED,
         f"{counts}{taken}",
@@ -252,7 +252,7 @@ def sinks_as_epochs(saved: SavedSinks, epoch: int) -> Finding:
     size = saved.size or 0
     return suspect(
         MindFormersCode.SINK_SIZE_CHANGED,
-        f"the checkpoint counts {_of_sinks(epoch, size)}, but the config has no sinks now: MindFormers takes them for "
+        f"the checkpoint counts {_of_sinks(epoch, size)}, but the config now has no sinks: MindFormers reads them as "
         f"{counted(epoch, 'epoch')}",
         expected=f"sink_size {size}",
         actual="no sinks",
@@ -271,7 +271,7 @@ def _epochs(case: _Case) -> Iterator[Finding]:
         return
     yield suspect(
         MindFormersCode.EPOCH_COUNTER_SHIFTS,
-        f"MindFormers takes step {case.initial_step} for the end of epoch {case.epoch} and skips what is left of it",
+        f"MindFormers reads step {case.initial_step} as the end of epoch {case.epoch} and skips the rest of that epoch",
         expected=f"epoch {case.epoch - 1} finished",
         actual=f"epoch {case.epoch} finished",
         remedy=f"keep the global batch size of {case.old_batch} until a later checkpoint, or raise "
@@ -286,8 +286,8 @@ def _unscaled_updates(case: _Case, updates: int | None) -> Iterator[Finding]:
     exact = updates * case.old_batch // case.new_batch
     yield suspect(
         MindFormersCode.COUNTER_ROUNDED,
-        f"the optimizer goes on from update {updates}, which MindFormers does not scale in this layout; in "
-        f"batches of {case.new_batch} samples it would be {exact}, so the learning rate is not where it was",
+        f"the optimizer continues from update {updates}, which MindFormers does not scale in this layout; with "
+        f"batches of {case.new_batch} samples it would be {exact}, so the learning rate differs",
         expected=str(exact),
         actual=str(updates),
         remedy=f"keep the global batch size of {case.old_batch}, or shift the learning rate schedule "

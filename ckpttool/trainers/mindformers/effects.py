@@ -55,7 +55,7 @@ def effects(resume: Resume) -> Effects:
         if folder is not None:
             position = GoesOn(
                 effect=DataEffect.EXACT,
-                why="from the state files of the streaming data, whatever the settings say",
+                why="from the state files of the streaming data, regardless of the settings",
                 where=folder,
                 repeated=0,
                 lost=0,

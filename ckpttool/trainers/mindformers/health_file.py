@@ -143,16 +143,16 @@ def _book(path: str, entries: Iterable[Json]) -> HealthBook:
         if name is not None:
             marks.setdefault(name, []).append(health)
     if wrong > _SHOWN_ENTRIES:
-        more = f"{path}: {wrong - _SHOWN_ENTRIES} more entries are wrong in the same ways"
+        more = f"{path}: {wrong - _SHOWN_ENTRIES} more entries have the same problems"
         findings.append(_unreadable(path, more))
     findings += [
         suspect(
             TrainersCode.HEALTH_CONTRADICTORY,
-            f"{path}: {name!a} is recorded both healthy and unhealthy; the unhealthy entry is believed",
+            f"{path}: {name!a} is recorded both healthy and unhealthy; the unhealthy entry is used",
             path=path,
-            expected="one state a checkpoint",
+            expected="one state per checkpoint",
             actual="healthy and unhealthy",
-            remedy="ckpttool health --threshold X --log LOG judges it again from the training log",
+            remedy="ckpttool health --threshold X --log LOG rates it again from the training log",
         )
         for name, mark in sorted(marks.items())
         if {Health.HEALTHY, Health.UNHEALTHY} <= set(mark)
@@ -173,10 +173,10 @@ def _health(mark: int, where: str) -> Health:
 def _unreadable(path: str, problem: str, line: int | None = None) -> Finding:
     return unknown(
         Code.HEALTH_UNREADABLE,
-        f"{problem}; what it says about these checkpoints is unknown",
+        f"{problem}; its states for these checkpoints are unknown",
         path=path,
         line=line,
-        remedy="ckpttool health --threshold X --log LOG judges the checkpoints again from the training log",
+        remedy="ckpttool health --threshold X --log LOG rates the checkpoints again from the training log",
     )
 
 

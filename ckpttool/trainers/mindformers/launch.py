@@ -27,7 +27,7 @@ _SCRIPT = "run_mindformer.py"
 _LAUNCHER = "scripts/msrun_launcher.sh"
 _MASTER_PORT = "8118"
 _LOG_DIR = "output/msrun_log"
-_STAYS = "older runs' checkpoints are never removed by MindFormers"
+_STAYS = "MindFormers never removes checkpoints of older runs"
 _JOIN = "True"
 """The command lasts as long as the training. The launcher's own default is to return at once, with 0: a script or a CI
 job would then take a training that is just starting for one that has succeeded."""
@@ -102,8 +102,8 @@ def _check_edit(text: str, after: dict[str, object], changes: list[ConfigChange]
         good = False
     if not good:
         raise CkptToolError(
-            "the edited config does not read back as the base config with these changes: nothing was written; "
-            "set them by hand: " + ", ".join(f"{change.key}: {change.after}" for change in changes)
+            "the edited config does not read back as the base config with these changes: nothing was written; make "
+            "these changes by hand: " + ", ".join(f"{change.key}: {change.after}" for change in changes)
         )
 
 
@@ -137,12 +137,12 @@ def _check(job: LaunchJob) -> None:
     if job.nodes < 1 or job.devices_per_node < 1:
         raise UsageError(f"expected at least one node and one device, found {job.nodes} and {job.devices_per_node}")
     if job.nodes > 1 and not job.master_addr:
-        raise UsageError(f"{job.nodes} nodes must be told where node 0 is: give --master-addr")
+        raise UsageError(f"{job.nodes} nodes need the address of node 0: give --master-addr")
     if not job.config.endswith((".yaml", ".yml")):
-        raise UsageError(f"{job.config!r} must end in .yaml or .yml: MindFormers reads no settings from another file")
+        raise UsageError(f"{job.config!r} must end in .yaml or .yml: MindFormers reads settings from no other files")
     if not job.config.startswith("/"):
         raise UsageError(
-            f"{job.config!r} must be absolute: run_mindformer.py looks for a relative config beside itself"
+            f"{job.config!r} must be absolute: run_mindformer.py resolves a relative config against its own folder"
         )
 
 
@@ -152,8 +152,8 @@ def _wanted_settings(document: Dict[str, object], plan: ResumePlan) -> dict[str,
     section = document.get("checkpoint")
     if load.use_legacy_format and section:
         raise UsageError(
-            "the base config has a `checkpoint:` section, with which MindFormers loads no checkpoint of the `rank_N` "
-            "layout: remove the section"
+            "the base config has a `checkpoint:` section, with which MindFormers cannot load checkpoints of the "
+            "`rank_N` layout: remove the section"
         )
     values: dict[str, Scalar] = {
         "load_checkpoint": load.load_checkpoint,
@@ -170,7 +170,7 @@ def _wanted_settings(document: Dict[str, object], plan: ResumePlan) -> dict[str,
         }
     if section:
         if not isinstance(section, dict):
-            raise UsageError("`checkpoint:` in the base config must be a section with keys of its own")
+            raise UsageError("`checkpoint:` in the base config must be a section with its own keys")
         values["checkpoint.load_path"] = load.load_checkpoint  # it wins over the top-level key
         if section.get("no_load_optim") is not None:
             values["checkpoint.no_load_optim"] = False  # it wins over resume_training
@@ -187,7 +187,7 @@ def _editable(editor: Editor, section: str) -> Mapping:
     value: Value | None = entry[1] if entry else None
     if value is not None and value.mapping is not None and not editor.shared(value):
         return value.mapping
-    raise UsageError(f"`{section}:` in the base config comes from an alias or a merge: write the section out first")
+    raise UsageError(f"`{section}:` in the base config comes from an alias or a merge: write the section in full first")
 
 
 def _neighbours(name: str) -> tuple[str, ...]:
@@ -204,9 +204,9 @@ def _load(text: str) -> dict[str, object]:
     try:
         document = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, TypeError) as error:
-        raise UsageError(f"the base config is no YAML: {' '.join(str(error).split())}") from error
+        raise UsageError(f"the base config is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(document, dict):
-        raise UsageError("the base config holds no settings; expected YAML with keys at the top level")
+        raise UsageError("the base config has no settings; expected YAML with keys at the top level")
     return document
 
 

@@ -49,8 +49,8 @@ def other_devices(config: RunConfig, devices: int) -> Iterator[Finding]:
         yield _suspect(
             config,
             "parallel_config",
-            f"the config is for {config.world_size} ranks, but {devices} will be started",
-            "make nodes x devices a node equal to data_parallel x model_parallel x pipeline_stage x context_parallel",
+            f"the config is for {config.world_size} ranks, but {devices} will start",
+            "make nodes x devices per node equal to data_parallel x model_parallel x pipeline_stage x context_parallel",
         )
 
 
@@ -68,7 +68,7 @@ def _layout(config: TrainConfig, keys: LoadKeys) -> Iterator[Finding]:
         yield _suspect(
             config,
             "checkpoint",
-            "the `checkpoint:` section makes MindFormers load the newer layout only, but the checkpoint is of the "
+            "with the `checkpoint:` section MindFormers loads only the newer layout, but the checkpoint has the "
             "`rank_N` layout",
             "remove the `checkpoint:` section, or resume with weights converted to the newer layout",
         )
@@ -77,8 +77,8 @@ def _layout(config: TrainConfig, keys: LoadKeys) -> Iterator[Finding]:
         yield _note(
             config,
             config.legacy_switch,
-            f"the config is for the {first_kind} layout, the checkpoint is of the {second_kind} layout",
-            f"the launch config says `{config.legacy_switch}: {legacy}`; checkpoints will be saved in that layout too",
+            f"the config is for the {first_kind} layout, the checkpoint has the {second_kind} layout",
+            f"the launch config sets `{config.legacy_switch}: {legacy}`; checkpoints will be saved in that layout too",
         )
     if not legacy:
         yield from _newer_layout(config)
@@ -92,16 +92,16 @@ def _newer_layout(config: TrainConfig) -> Iterator[Finding]:
         yield _suspect(
             config,
             key,
-            "with the health monitor on, MindFormers ignores the iteration that the launch config names: it loads the "
-            "newest one of `<output_dir>/checkpoint` whose common.json says healthy, whole or not",
+            "with the health monitor on, MindFormers ignores the iteration in the launch config: it loads the "
+            "newest one of `<output_dir>/checkpoint` whose common.json says healthy, intact or not",
             f"switch `{key}` off for this start",
         )
     if config.no_load_optim:
         yield _note(
             config,
             "checkpoint.no_load_optim",
-            "`no_load_optim: True` loads weights alone and starts at step 0",
-            "the launch config says `no_load_optim: False`",
+            "`no_load_optim: True` loads only weights and starts at step 0",
+            "the launch config sets `no_load_optim: False`",
         )
 
 
@@ -111,15 +111,15 @@ def _format(config: TrainConfig, keys: LoadKeys) -> Iterator[Finding]:
         yield _note(
             config,
             "load_ckpt_format",
-            f"`load_ckpt_format` is {fmt}, but the files are {wanted}: MindFormers would find none",
-            f"the launch config says `load_ckpt_format: {wanted}`",
+            f"`load_ckpt_format` is {fmt}, but the files are {wanted}: MindFormers would not find them",
+            f"the launch config sets `load_ckpt_format: {wanted}`",
         )
     message = _two_formats(config.resume_training, fmt)
     if message:
-        yield _note(config, "resume_training", message, "the launch config names the file and its format together")
+        yield _note(config, "resume_training", message, "the launch config sets the file and its format together")
     message = _two_formats(keys.resume_training, wanted)
     if message:
-        remedy = f"rename the files of this checkpoint so that they end in .{wanted}"
+        remedy = f"rename the files of this checkpoint to end in .{wanted}"
         yield _suspect(config, "resume_training", message, remedy)
 
 
@@ -139,12 +139,12 @@ def _prefix(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
     keys = ("checkpoint.prefix", *(key for key in lines if key.startswith("callbacks.") and key.endswith(".prefix")))
     yield suspect(
         MindFormersCode.PREFIX_DIFFERS,
-        f"the config saves as {config.prefix}, the checkpoint is of {saved_prefix}: the next save begins a second "
-        "training beside it, by its names",
+        f"the config saves with the prefix {config.prefix}, but the checkpoint has {saved_prefix}: by its names, the "
+        "next save starts a second training beside it",
         path=config.path,
         expected=saved_prefix,
         actual=config.prefix,
-        remedy=f"write `prefix: {saved_prefix}`; --allow prefix-differs where the change is meant",
+        remedy=f"write `prefix: {saved_prefix}`; --allow prefix-differs if the change is intended",
         line=next((lines[key] for key in keys if key in lines), None),
     )
 
@@ -156,27 +156,27 @@ def _world(config: TrainConfig, checkpoint: Checkpoint, keys: LoadKeys) -> Itera
     if not saved_world or world is None or world == saved_world:
         return
     one_file_a_rank = keys.use_legacy_format and isinstance(keys.resume_training, str)
-    message = f"the checkpoint was written by {saved_world} ranks, the config starts {world}"
+    message = f"the checkpoint was written by {saved_world} ranks, but the config starts {world}"
     if config.auto_trans_ckpt or not one_file_a_rank:
         yield _note(config, "auto_trans_ckpt", message, "MindFormers re-slices it while loading")
     elif config.data_parallel and world < saved_world:
         yield _fewer_devices(config, saved_world, world)
     else:
-        remedy = "set `auto_trans_ckpt: True` and `src_strategy_path_or_dir`, or start as many ranks as wrote it"
+        remedy = "set `auto_trans_ckpt: True` and `src_strategy_path_or_dir`, or start the same number of ranks"
         yield _suspect(config, "auto_trans_ckpt", message, remedy)
 
 
 def _fewer_devices(config: TrainConfig, saved_world: int, config_world: int) -> Finding:
     """In data-parallel mode every rank's file holds the whole model, and each rank loads its own."""
     message = (
-        f"the checkpoint was written by {saved_world} ranks, and {config_world} devices will be started in "
-        "data-parallel mode: "
+        f"the checkpoint was written by {saved_world} ranks, and {config_world} devices will start in data-parallel "
+        "mode: "
     )
     if config.shards_optimizer:
-        message += "with `enable_parallel_optimizer` their files lack the optimizer's state of the other ranks"
+        message += "with `enable_parallel_optimizer` their files lack the optimizer state of the other ranks"
         return _suspect(config, "parallel.enable_parallel_optimizer", message, f"start {saved_world} devices")
-    message += "each loads the file of its own rank, which holds the whole model"
-    remedy = "nothing to do: the steps are scaled to the smaller batches"
+    message += "each device loads the file of its own rank, which has the whole model"
+    remedy = "nothing: the steps are scaled to the smaller batches"
     return _note(config, "parallel.parallel_mode", message, remedy)
 
 
@@ -186,19 +186,19 @@ def _batch(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
     if isinstance(plan.data, GoesOn):
         yield note(
             TrainersCode.BATCH_SIZE_UNKNOWN,
-            f"the config does not tell how large the coming batches are: MindFormers counts the data itself, "
-            f"{skip.batches} steps if they stay at {planned} samples, and a number of ours would overrule it",
+            f"the config does not show the new batch size: MindFormers computes the data skip itself, {skip.batches} "
+            f"steps if batches stay at {planned} samples, and a number from ckpttool would override it",
             path=config.path,
-            remedy="give --gbs to have `data_skip_steps` written",
+            remedy="give --gbs to write `data_skip_steps`",
         )
     if planned is not None and config.global_batch_size is not None and planned != config.global_batch_size:
         yield _suspect(
             config,
             "runner_config.batch_size",
-            f"the data skip was computed for batches of {planned} samples, but this config makes batches of "
+            f"the data skip was computed for batches of {planned} samples, but this config has batches of "
             f"{config.global_batch_size}",
-            f"leave --gbs out, so that it is taken from the config, or set runner_config.batch_size so that it makes "
-            f"batches of {planned}",
+            "omit --gbs to use the batch size of the config, or set runner_config.batch_size so that batches have "
+            f"{planned} samples",
         )
 
 
@@ -210,11 +210,11 @@ def _recorded_by_1_3(config: TrainConfig, checkpoint: Checkpoint) -> Iterator[Fi
     yield _suspect(
         config,
         "parallel.full_batch",
-        f"the checkpoint says {recorded} samples a batch, which is what MindFormers 1.3.2 and older make of these "
-        f"settings by counting every device; 1.6 and later make {real} of them and would multiply the steps by "
+        f"the checkpoint records {recorded} samples per batch, which MindFormers 1.3.2 and older compute from these "
+        f"settings by counting every device; 1.6 and later compute {real} and would multiply the steps by "
         f"{recorded / real:g}",
-        f"if it was written by 1.3.2 or older, state the truth with --segment {checkpoint.scalars.step}:{real}, "
-        "and raise runner_config.epochs until the last step is where it should be",
+        "if it was written by 1.3.2 or older, give the real batch size with --segment "
+        f"{checkpoint.scalars.step}:{real}, and raise runner_config.epochs until the last step is right",
     )
 
 
@@ -224,8 +224,8 @@ def _sink(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
         yield _suspect(
             config,
             "runner_config.sink_size",
-            f"the data skip was rounded to sinks of {planned} batches, but this config sinks {config.sink_size}",
-            f"say --sink-size {config.sink_size}, or leave it out so that it is taken from the config",
+            f"the data skip was rounded to sinks of {planned} batches, but this config has sinks of {config.sink_size}",
+            f"use --sink-size {config.sink_size}, or omit it to use the value of the config",
         )
 
 

@@ -86,7 +86,7 @@ def _number_as_text(view: ConfigView) -> Iterator[Problem]:
                 key=dotted(entry.key),
                 message=f"`{place}` is {entry.spelt}, which YAML reads as text, not as a number: "
                 "a number with an exponent needs a point and a sign",
-                remedy=f"write {right}, or put it in quotes where text is meant",
+                remedy=f"write {right}, or put it in quotes if it is text",
                 expected="a number",
                 actual=f"the text {entry.spelt!r}",
                 fix=right if is_number else None,
@@ -106,7 +106,7 @@ def _wrong(view: ConfigView, key: str, expected: str, remedy: str = "", *, fix: 
         severity=Severity.NOTE if key in _REWRITTEN else Severity.SUSPECT,
         key=key,
         message=f"`{key}` must be {expected}, but the config has {actual}",
-        remedy="`ckpttool launch` writes this key itself" if key in _REWRITTEN else remedy,
+        remedy="`ckpttool launch` writes this key" if key in _REWRITTEN else remedy,
         expected=expected,
         actual=actual,
         fix=None if key in _REWRITTEN else fix,
@@ -134,7 +134,7 @@ def _counts(view: ConfigView) -> Iterator[Problem]:
             yield _wrong(view, key, "a whole number of at least 1", remedy, fix=fix)
     key = "runner_config.sink_size"
     if view.setting(key) is not None and view.count(key, 0) < 1 and view.count(key, 0) != WHOLE_DATA_SET:
-        yield _wrong(view, key, "a whole number of at least 1, or -1", "write how many batches a data sink has")
+        yield _wrong(view, key, "a whole number of at least 1, or -1", "write the number of batches per data sink")
 
 
 def _words(view: ConfigView) -> Iterator[Problem]:
@@ -156,11 +156,11 @@ def _odd_numbers(view: ConfigView) -> Iterator[Problem]:
         reads = f"`{key}` is {entry.spelt}, which YAML reads as {entry.value}: "
         if _OCTAL.fullmatch(entry.spelt):
             meant = entry.spelt.lstrip("+-0_") or 0
-            remedy = f"write {meant} where that is meant, or put it in quotes where text is"
+            remedy = f"write {meant} if that is intended, or put it in quotes if it is text"
             yield suspect(key, f"{reads}a number that begins with 0 is octal", remedy)
         elif _BASE_60.fullmatch(entry.spelt):
-            message = f"{reads}digits with colons are counted in sixties"
-            yield suspect(key, message, "put it in quotes where text is meant")
+            message = f"{reads}digits with colons are read as a base-60 number"
+            yield suspect(key, message, "put it in quotes if it is text")
 
 
 def _none_as_text(view: ConfigView) -> Iterator[Problem]:
@@ -168,8 +168,8 @@ def _none_as_text(view: ConfigView) -> Iterator[Problem]:
         if entry.spelt == "None" and entry.value == "None":
             yield note(
                 dotted(entry.key),
-                f"`{dotted(entry.key)}` is None, which YAML reads as a text of four letters, not as nothing",
-                "write null, or leave the value out",
+                f"`{dotted(entry.key)}` is None, which YAML reads as the text None, not as an empty value",
+                "write null, or omit the value",
             )
 
 
@@ -185,8 +185,8 @@ def _unknown_keys(view: ConfigView) -> Iterator[Problem]:
             close = get_close_matches(name, names, n=1)
             yield suspect(
                 f"{section}.{name}",
-                f"`{name}` is no key of `{section}:` in MindFormers 1.6 to 2.1, which stop with a KeyError",
-                f"did you mean `{close[0]}`?" if close else "remove it, or move it to where it belongs",
+                f"`{name}` is not a key of `{section}:` in MindFormers 1.6 to 2.1, which stop with a KeyError",
+                f"did you mean `{close[0]}`?" if close else "remove it, or move it to the right section",
             )
 
 
@@ -210,14 +210,15 @@ def _no_effect(view: ConfigView) -> Iterator[Problem]:
     if view.count("data_skip_steps") == 0:
         yield note(
             "data_skip_steps",
-            "`data_skip_steps: 0` means to MindFormers that it is not set, so it skips the steps of the checkpoint",
-            "write `ignore_data_skip: True` to start the data at its beginning; `ckpttool launch --new-dataset` does",
+            "`data_skip_steps: 0` counts as not set in MindFormers, so it skips the steps of the checkpoint",
+            "write `ignore_data_skip: True` to start the data from its beginning; `ckpttool launch --new-dataset` "
+            "does that",
         )
     if view.get("base_config") is not None:
         yield suspect(
             "base_config",
-            "`base_config` takes settings from another file, which ckpttool does not read: "
-            "world size and global batch size are not known",
+            "`base_config` reads settings from another file, which ckpttool does not read: world size and global "
+            "batch size are unknown",
             "write one config with all settings, or give --world-size and --gbs",
         )
     yield from _batch_sizes(view)
@@ -254,19 +255,17 @@ def _misplaced(view: ConfigView) -> Iterator[Problem]:
                     yield _of_the_top(view, name, key)
     for key, home in _HOMES.items():
         if view.setting(key) is not None:
-            yield suspect(
-                key, f"`{key}` stands at the top level, where MindFormers ignores it", f"move it into `{home}:`"
-            )
+            yield suspect(key, f"`{key}` is at the top level, where MindFormers ignores it", f"move it into `{home}:`")
 
 
 def _of_the_top(view: ConfigView, section: str, key: str) -> Problem:
     inner, remedy = f"{section}.{key}", f"move `{key}` to the top level"
-    where = f"`{key}` stands under `{section}:`, where MindFormers"
+    where = f"`{key}` is under `{section}:`, where MindFormers"
     if section in KNOWN_KEYS:
         return suspect(inner, f"{where} 1.6 and later stop with a KeyError and older ones ignore it", remedy)
-    message = f"{where} ignores it; it is read at the top level only"
+    message = f"{where} ignores it; it is read only at the top level"
     if view.setting(key) is not None and view.raw(key) == view.raw(inner):
-        return note(inner, f"{message}, where it stands too", "nothing to do")
+        return note(inner, f"{message}, where it is set too", "nothing")
     return suspect(inner, message, remedy)
 
 
@@ -285,14 +284,14 @@ def _refused(view: ConfigView) -> Iterator[Problem]:
             continue
         nested, above = view.raw(f"trainer.{key}"), view.raw(key)
         if view.setting(key) is not None and type(nested) is type(above) and nested == above:
-            ours = ", as an older `ckpttool launch` wrote it" if key in _WRITTEN_ONCE else ""
-            remedy = f"delete it: the same stands at the top level{ours}"
+            ours = ", written by an older `ckpttool launch`" if key in _WRITTEN_ONCE else ""
+            remedy = f"delete it: the top level has the same value{ours}"
         else:
             remedy = f"move `{key}` to the top level" if key in TOP_ONLY else "delete it"
         yield suspect(
             f"trainer.{key}",
-            f"`{key}` stands under `trainer:`, which MindFormers passes on to the trainer's class; that takes "
-            "`type` and `model_name` alone, so every start ends in a TypeError",
+            f"`{key}` is under `trainer:`, which MindFormers passes to the trainer's class; that accepts only `type` "
+            "and `model_name`, so every start ends in a TypeError",
             remedy,
         )
 
@@ -302,8 +301,8 @@ def _sinks_all(view: ConfigView) -> Iterator[Problem]:
     if view.count(key) == WHOLE_DATA_SET and view.get("runner_config.sink_mode") is not False:
         yield note(
             key,
-            "`sink_size: -1` sinks the whole data set at once, and a config does not tell how many batches that is",
-            "give --sink-size, the number of batches in the data set, so that the skip is rounded as MindSpore does",
+            "`sink_size: -1` sinks the whole data set at once, and the config does not show the number of its batches",
+            "give --sink-size, the number of batches in the data set, to round the skip as MindSpore does",
         )
 
 
@@ -327,7 +326,7 @@ def _two_layouts(view: ConfigView) -> Iterator[Problem]:
         yield note(
             "use_legacy_format",
             "`use_legacy_format: True` has no effect: a `checkpoint:` section switches to the newer layout",
-            "remove the one that is not meant",
+            "remove the one that is not intended",
         )
 
 
@@ -339,9 +338,9 @@ def _prefix(view: ConfigView) -> Iterator[Problem]:
             continue
         problem = None
         if "rank" in prefix:
-            problem = "1.7 and later stop at the start, and older ones take it for the rank of a file"
+            problem = "1.7 and later stop at the start, and older versions read it as the rank of a file"
         elif "." in prefix and view.is_on("auto_trans_ckpt"):
-            problem = "1.8 and later cut it at the point when auto_trans_ckpt looks for the files"
+            problem = "1.8 and later truncate it at the dot when auto_trans_ckpt looks for the files"
         if problem:
             yield suspect(
                 key,
@@ -362,7 +361,8 @@ def _only_strategy(view: ConfigView) -> Iterator[Problem]:
     if view.is_on("only_save_strategy"):
         yield suspect(
             "only_save_strategy",
-            "`only_save_strategy: True` compiles, writes the strategy files and ends with exit code 0, untrained",
+            "`only_save_strategy: True` compiles, writes the strategy files and ends with exit code 0, without "
+            "training",
             "write `only_save_strategy: False`",
         )
 
@@ -370,10 +370,10 @@ def _only_strategy(view: ConfigView) -> Iterator[Problem]:
 def _run_mode(view: ConfigView) -> Iterator[Problem]:
     mode = view.get("run_mode")
     if mode is not None and mode not in _TRAINS:
-        text = f"`run_mode: {mode}`" if isinstance(mode, str) else "a `run_mode` that is no word"
+        text = f"`run_mode: {mode}`" if isinstance(mode, str) else "a `run_mode` that is not a word"
         yield suspect(
             "run_mode",
-            f"{text} trains nothing, so nothing is resumed",
+            f"{text} does not train, so nothing is resumed",
             "write `run_mode: train`, or give the config of the training",
         )
 
@@ -383,8 +383,8 @@ def _micro_batches(view: ConfigView) -> Iterator[Problem]:
     if 0 < micro < view.stages:
         yield suspect(
             "parallel_config.micro_batch_num",
-            f"`micro_batch_num` is {micro}, but there are {view.stages} pipeline stages: MindSpore needs at "
-            "least as many micro batches, and finds that out while it compiles",
+            f"`micro_batch_num` is {micro}, but there are {view.stages} pipeline stages: MindSpore needs at least as "
+            "many micro batches, and fails only while it compiles",
             f"set `micro_batch_num` to {view.stages} or more; the global batch size grows with it",
         )
 
@@ -397,9 +397,9 @@ def _data_strategy(view: ConfigView) -> Iterator[Problem]:
         parts = view.count("parallel_config.data_parallel")
         yield suspect(
             "parallel.full_batch",
-            "`full_batch: False` needs a `dataset_strategy` that says how each input is sliced: without one "
+            "`full_batch: False` needs a `dataset_strategy` that defines how each input is sliced: without one "
             "MindFormers 1.6 and later stop with a ValueError",
-            f"write `dataset_strategy: [[{parts}, 1], …]`, one pair for each input, under `parallel:`",
+            f"write `dataset_strategy: [[{parts}, 1], …]`, one pair per input, under `parallel:`",
         )
 
 
@@ -420,8 +420,8 @@ def _keeps_one(view: ConfigView) -> Iterator[Problem]:
         if view.count(f"{callback}.keep_checkpoint_max", KEPT_CHECKPOINTS) == 1:
             yield suspect(
                 f"{callback}.keep_checkpoint_max",
-                "`keep_checkpoint_max: 1` deletes the only checkpoint before the next one is written: a run that stops "
-                "in between leaves none",
+                "`keep_checkpoint_max: 1` deletes the only checkpoint before the next one is written: a run that "
+                "stops in between leaves no checkpoint",
                 "write `keep_checkpoint_max: 2` or more",
             )
 
@@ -433,9 +433,9 @@ def _format(view: ConfigView) -> Iterator[Problem]:
         if saves != loads and not view.is_newer_layout:
             yield note(
                 f"{callback}.checkpoint_format",
-                f"the run saves {saves} but loads {loads}: with this config MindFormers finds none of its own "
+                f"the run saves {saves} but loads {loads}: with this config MindFormers does not find its own "
                 "checkpoints when it resumes",
-                f"write `load_ckpt_format: {saves}` for the resume after next; `ckpttool launch` does",
+                f"write `load_ckpt_format: {saves}` for the resume after next; `ckpttool launch` does that",
             )
 
 
@@ -444,7 +444,7 @@ def _redundancy(view: ConfigView) -> Iterator[Problem]:
         if view.is_on(f"{callback}.remove_redundancy") and _saved_as(view, callback) == "ckpt":
             yield suspect(
                 f"{callback}.remove_redundancy",
-                "`remove_redundancy: True` with checkpoints in the format ckpt: MindFormers stops with a ValueError "
+                "`remove_redundancy: True` with checkpoints in ckpt format: MindFormers stops with a ValueError "
                 "after the model is built",
                 "write `checkpoint_format: safetensors` beside it",
             )
@@ -455,9 +455,9 @@ def _async_save(view: ConfigView) -> Iterator[Problem]:
         if view.is_on(f"{callback}.async_save") and not view.is_newer_layout:
             yield note(
                 f"{callback}.async_save",
-                "with `async_save` the last save of a run never reaches meta.json: MindFormers by itself resumes from "
-                "the one before",
-                "start the next run with `ckpttool launch`, which goes by the shards",
+                "with `async_save` the last save of a run never reaches meta.json: on its own, MindFormers resumes "
+                "from the save before",
+                "start the next run with `ckpttool launch`, which uses the shards",
             )
 
 
@@ -466,8 +466,8 @@ def _by_mtime(view: ConfigView) -> Iterator[Problem]:
     if view.is_on(key):
         yield note(
             key,
-            f"`{key}` makes MindFormers take each rank's newest file: one that was copied or touched wins, and ranks "
-            "may differ; a launch config that names its file is not affected",
+            f"`{key}` makes MindFormers load each rank's file with the latest modification time: a copied or touched "
+            "file wins, and ranks may differ; a launch config that names its file is not affected",
             f"write `{key}: False`",
         )
 
@@ -498,21 +498,21 @@ def _exclusive(view: ConfigView) -> Iterator[Problem]:
             _CHECK,
             f"`check_for_global_norm` and `{_SKIP}` cannot both be on: MindFormers stops with a ValueError, "
             "at the end of the first step",
-            f"set one of them to False: `{_SKIP}` passes over a spike, `check_for_global_norm` stops at it",
+            f"set one of them to False: `{_SKIP}` skips a spike, `check_for_global_norm` stops at it",
         )
     elif view.get(_NEWER_THRESHOLD):
         yield suspect(
             _NEWER_THRESHOLD,
-            f"a `global_norm_spike_threshold` under `health_checkpoint:` switches `check_for_global_norm` on in "
-            f"MindFormers 1.9 and later, which cannot be on together with `{_SKIP}`: ValueError at the first step",
+            "a `global_norm_spike_threshold` under `health_checkpoint:` enables `check_for_global_norm` in "
+            f"MindFormers 1.9 and later, which cannot be combined with `{_SKIP}`: ValueError at the first step",
             "move the threshold up into `monitor_config:`",
         )
     elif _is_watched(view) and (view.is_on(_HEALTH) or view.is_section("monitor_config.health_checkpoint")):
         key = _HEALTH if view.is_on(_HEALTH) else "monitor_config.health_checkpoint"
         yield suspect(
             key,
-            f"with `{key.rpartition('.')[2]}` MindFormers 1.9 and later forget the threshold that `{_SKIP}` compares "
-            "with: TypeError at the end of the first step (1.6 to 1.8 can do both)",
+            f"with `{key.rpartition('.')[2]}` MindFormers 1.9 and later lose the threshold that `{_SKIP}` compares "
+            "with: TypeError at the end of the first step (1.6 to 1.8 support both)",
             f"switch off `{_SKIP}` or the health monitor",
         )
 
@@ -522,7 +522,7 @@ def _clip(view: ConfigView) -> Iterator[Problem]:
     if view.is_on(_SKIP) and view.is_section("runner_wrapper") and not view.is_on("runner_wrapper.use_clip_grad"):
         yield suspect(
             "runner_wrapper.use_clip_grad",
-            f"`{_SKIP}` compares the global norm, which is computed only while gradients are clipped: without "
+            f"`{_SKIP}` compares the global norm, which is computed only with gradient clipping: without "
             "`use_clip_grad: True` the first step fails (the documentation does not say so)",
             "write `use_clip_grad: True` under `runner_wrapper:`",
         )
@@ -535,13 +535,13 @@ def _local_norm(view: ConfigView) -> Iterator[Problem]:
         yield suspect(
             view.at("runner_wrapper.local_norm", _HEALTH),
             f"`{_HEALTH}` needs the local norms: without `local_norm: True` the first save fails with a ValueError "
-            "(which speaks of skipping data)",
+            "(whose message is about skipping data)",
             "write `local_norm: True` under `runner_wrapper:`",
         )
     elif view.is_on(_SKIP):
         yield note(
             _SKIP,
-            f"the documentation asks for `local_norm: True` with `{_SKIP}`; the code of 1.6 to 2.1 does without",
+            f"the documentation requires `local_norm: True` with `{_SKIP}`; the code of 1.6 to 2.1 does not",
             "write `local_norm: True` under `runner_wrapper:` to be on the safe side",
         )
 
@@ -549,7 +549,7 @@ def _local_norm(view: ConfigView) -> Iterator[Problem]:
 def _unwatched(view: ConfigView) -> Iterator[Problem]:
     if not view.is_on(_SKIP) or _is_watched(view):
         return
-    effect = " skips in silence: updates are left out, but nothing counts them, logs them or stops the run"
+    effect = " skips silently: updates are dropped, but not counted or logged, and the run does not stop"
     if view.is_on("check_for_nan_in_loss_and_grad"):
         effect = (
             ", but with `check_for_nan_in_loss_and_grad`: the monitor is added without a threshold, and the first step "
@@ -564,7 +564,7 @@ def _unchecked(view: ConfigView) -> Iterator[Problem]:
     if (view.is_on(_CHECK) or view.get(_NEWER_THRESHOLD)) and not _is_watched(view):
         yield suspect(
             key,
-            f"`{key.rpartition('.')[2]}` has no effect while `monitor_on` is not True: no spike stops the run",
+            f"`{key.rpartition('.')[2]}` has no effect while `monitor_on` is not True: a spike does not stop the run",
             "write `monitor_on: True` under `monitor_config:`",
         )
 
@@ -581,24 +581,24 @@ def _floats(view: ConfigView) -> Iterator[Problem]:
         is_whole = isinstance(setting.value, int) and not isinstance(setting.value, bool)
         problem = suspect(
             key,
-            f"`{key.rpartition('.')[2]}` must be a float, but {_value_text(setting.value)} is none: MindFormers stops "
+            f"`{key.rpartition('.')[2]}` must be a float, but {_value_text(setting.value)} is not: MindFormers stops "
             "with a TypeError",
-            f"write {setting.value}.0" if is_whole else "write a number with a point, as 3.0",
+            f"write {setting.value}.0" if is_whole else "write a number with a point, such as 3.0",
         )
         yield replace(problem, fix=f"{setting.value}.0") if is_whole else problem
 
 
 _STOPS = "the run stops at its first step"
 _ALL_UNHEALTHY = "every save is recorded as unhealthy"
-_MEASURED = "as this run's log shows it: ckpttool calibrate LOG"
+_MEASURED = "based on this run's log: ckpttool calibrate LOG"
 
 
 def _too_low(view: ConfigView) -> Iterator[Problem]:
     if view.is_on(_SKIP):
-        yield from _reached(view, _THRESHOLD, "every update is dropped", "as 3.0")
+        yield from _reached(view, _THRESHOLD, "every update is dropped", "such as 3.0")
     elif view.is_on(_CHECK):
-        yield from _reached(view, _THRESHOLD, _STOPS, "as 3.0")
-    yield from _reached(view, _NEWER_THRESHOLD, _STOPS, "as 3.0")
+        yield from _reached(view, _THRESHOLD, _STOPS, "such as 3.0")
+    yield from _reached(view, _NEWER_THRESHOLD, _STOPS, "such as 3.0")
     yield from _reached(view, _NEWER_EMBEDDING, _ALL_UNHEALTHY, _MEASURED)
     for callback in view.callbacks(_SAVES) if view.is_on(_HEALTH) else ():
         key = f"{callback}.embedding_local_norm_threshold"
@@ -606,8 +606,9 @@ def _too_low(view: ConfigView) -> Iterator[Problem]:
         if view.get(key) is None and view.get(_NEWER_EMBEDDING) is None:
             yield note(
                 _HEALTH,
-                f"`{_HEALTH}` without an `embedding_local_norm_threshold` compares with 1.0, low and in squares "
-                "of the norm: healthy saves may be recorded as unhealthy, and none is left to resume from",
+                f"`{_HEALTH}` without an `embedding_local_norm_threshold` compares with 1.0, which is low and "
+                "applies to the squared norm: healthy saves may be recorded as unhealthy, and no save is left to "
+                "resume from",
                 f"write `embedding_local_norm_threshold` under `CheckpointMonitor`, {_MEASURED}",
             )
 
@@ -616,7 +617,7 @@ def _reached(view: ConfigView, key: str, effect: str, instead: str) -> Iterator[
     """Find a threshold that every norm reaches."""
     value = view.get(key)
     if isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
-        message = f"`{key.rpartition('.')[2]}` is {value}: every norm reaches it, so that {effect}"
+        message = f"`{key.rpartition('.')[2]}` is {value}: every norm reaches it, so {effect}"
         yield suspect(key, message, f"write a number above 0, {instead}")
 
 
@@ -632,7 +633,7 @@ def _spike_count(view: ConfigView) -> Iterator[Problem]:
             key,
             f"`global_norm_spike_count_threshold` must be a whole number of at least 1, not {_value_text(value)}: "
             "MindFormers stops with a TypeError",
-            "write how many spikes in a row shall stop the run; 10 is the default",
+            "write the number of spikes in a row that stops the run; the default is 10",
         )
 
 
@@ -641,7 +642,7 @@ def _nan_hole(view: ConfigView) -> Iterator[Problem]:
         yield note(
             _SKIP,
             "a global norm of NaN is skipped on the device but resets the count and is not logged: a run with NaN "
-            "norms goes on for ever without an update",
+            "norms continues forever without an update",
             "write `check_for_nan_in_loss_and_grad: True` at the top level",
         )
 
@@ -651,9 +652,9 @@ def _some_steps(view: ConfigView) -> Iterator[Problem]:
     if view.is_on(_SKIP) and view.get("runner_config.sink_mode") is not False and size > 1:
         yield note(
             "runner_config.sink_size",
-            f"with sinks of {size} batches the spikes are counted at the last batch of a sink alone: "
-            "the others are skipped uncounted",
-            "set `sink_size: 1` where the count shall mean steps",
+            f"with sinks of {size} batches spikes are counted only at the last batch of a sink: the others are "
+            "skipped without being counted",
+            "set `sink_size: 1` if the count should refer to steps",
         )
 
 
@@ -670,7 +671,8 @@ def _health_stages(view: ConfigView) -> Iterator[Problem]:
         yield suspect(
             "parallel_config.pipeline_stage" if view.setting("parallel_config.pipeline_stage") else switch,
             "the health monitor measures nothing without pipeline stages: every checkpoint is recorded as healthy",
-            "set `pipeline_stage` to 2 or more, or judge by the training log: ckpttool health --threshold X --log LOG",
+            "set `pipeline_stage` to 2 or more, or rate checkpoints by the training log: ckpttool health "
+            "--threshold X --log LOG",
         )
 
 
@@ -679,7 +681,7 @@ def _health_slices(view: ConfigView) -> Iterator[Problem]:
     if switch is not None and view.get("parallel.full_batch") is not False:
         yield suspect(
             "parallel.full_batch" if view.setting("parallel.full_batch") else switch,
-            "the health monitor is documented for `full_batch: False` alone",
+            "the health monitor is documented only for `full_batch: False`",
             "write `full_batch: False` and a `dataset_strategy` under `parallel:`",
         )
 

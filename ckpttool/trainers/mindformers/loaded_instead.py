@@ -30,7 +30,7 @@ _FAULT_TOLERANCE = ("TTP:1", "UCE:1", "ARF:1", "HCCE:1")
 """What makes `MS_ENABLE_TFT` count, anywhere in it; TRE and TSP do not."""
 
 
-_OWN_FOLDER = "copy this checkpoint's files, each into its rank_N/, to a folder of their own, and give that as DIR"
+_OWN_FOLDER = "copy this checkpoint's files, each into its rank_N/, to a separate folder, and give that as DIR"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,8 @@ def _pattern(start: Start) -> Iterator[Finding]:
             yield suspect(
                 MindFormersCode.PATH_IS_PATTERN,
                 f"{signs} in the {label} {text} makes it a pattern: MindFormers loads the safetensors files that "
-                "`glob` finds for it, which are others or none, and then trains from random weights without a word",
+                "`glob` finds for it, which are other files or none, and then trains from random weights without a "
+                "warning",
                 remedy=remedy,
             )
 
@@ -103,11 +104,13 @@ def _one_device(start: Start) -> Iterator[Finding]:
     if start.inventory.layout == RANK_LAYOUT and start.keys.load_ckpt_format == "safetensors":
         yield suspect(
             MindFormersCode.RANK_FOLDER_ON_ONE_DEVICE,
-            "without `use_parallel: True` MindFormers loads no safetensors from rank folders: every start ends in a "
-            "ValueError",
-            remedy="convert the shards with mindspore.safetensors_to_ckpt (`ckpttool explain "
-            "rank-folder-on-one-device` shows how), and let the next run save `checkpoint_format: ckpt`, which one "
-            "device can load",
+            "without `use_parallel: True` MindFormers cannot load safetensors from rank folders: every start ends "
+            "in a ValueError",
+            remedy=(
+                "convert the shards with mindspore.safetensors_to_ckpt (`ckpttool explain "
+                "rank-folder-on-one-device` shows how), and set `checkpoint_format: ckpt` for the next run, which "
+                "one device can load"
+            ),
             path=config.path,
         )
 
@@ -126,12 +129,12 @@ def _beside_the_ranks(start: Start) -> Iterator[Finding]:
         return
     ckpt_files = [name for name in start.inventory.strays if "/" not in name and name.endswith(".ckpt")]
     if ckpt_files:
-        more = f" and {len(ckpt_files) - 1} more like it" if len(ckpt_files) > 1 else ""
+        more = f" and {len(ckpt_files) - 1} more" if len(ckpt_files) > 1 else ""
         yield suspect(
             MindFormersCode.CKPT_BESIDE_RANKS,
             f"{ckpt_files[0]}{more} beside the rank_N/ folders: every rank would load its weights instead of the "
-            "chosen checkpoint's, and go on at the chosen one's step and data position without a word",
-            remedy=f"move what ends in .ckpt out of {start.load_path}",
+            "chosen checkpoint's, and continue at the chosen checkpoint's step and data position without a warning",
+            remedy=f"move files that end in .ckpt out of {start.load_path}",
             path=ckpt_files[0],
         )
 
@@ -159,8 +162,8 @@ def _resliced(start: Start) -> Iterator[Finding]:
             taken = f"the newest .ckpt, not {file} alone" if config.reslices_by_time else f"{max(files)}, not {file}"
             yield suspect(
                 MindFormersCode.RESLICING_PICKS,
-                f"with `auto_trans_ckpt: True` MindFormers takes what it re-slices by the folder alone: in {folder}/ "
-                f"{taken}",
+                f"with `auto_trans_ckpt: True` MindFormers chooses the file to re-slice only by folder: in {folder}/ "
+                f"it loads {taken}",
                 remedy=_OWN_FOLDER,
                 path=shard.path,
             )
@@ -176,7 +179,7 @@ def _uncountable(start: Start) -> Iterator[Finding]:
     """
     if not _reslices_ckpt(start):
         return
-    begins = "with `auto_trans_ckpt: True` MindFormers takes whatever begins with rank_ for a rank's folder"
+    begins = "with `auto_trans_ckpt: True` MindFormers treats every name that begins with rank_ as a rank's folder"
     ranks = list(start.inventory.folder_ranks)
     for name in sorted(name for name in start.inventory.strays if name.startswith("rank_") and "/" not in name):
         tail = name.rpartition("_")[2]
@@ -223,8 +226,8 @@ def _rank_in_prefix(start: Start) -> Iterator[Finding]:
         if expected != file:
             yield suspect(
                 MindFormersCode.PREFIX_HOLDS_RANK,
-                f"the prefix {checkpoint.prefix} holds a rank, and MindFormers puts each rank's number there: on rank "
-                f"{rank} it looks for {expected}, where there is {file}",
+                f"the prefix {checkpoint.prefix} contains a rank, and MindFormers inserts each rank's number there: "
+                f"on rank {rank} it looks for {expected}, but the file is {file}",
                 remedy="rename this checkpoint's files, on every rank, to a prefix without _rank_N",
                 path=f"rank_{rank}/{file}",
             )
@@ -245,11 +248,15 @@ def _no_optimizer(start: Start) -> Iterator[Finding]:
     yield Finding(
         code=MindFormersCode.OPTIMIZER_MISSING,
         severity=Severity.NOTE if is_meant else Severity.SUSPECT,
-        message=f"{checkpoint.name} holds no optimizer state: the training goes on at step {checkpoint.step} with an "
-        "optimizer that starts anew",
+        message=(
+            f"{checkpoint.name} has no optimizer state: the training continues at step {checkpoint.step} with a "
+            "re-initialized optimizer"
+        ),
         path=checkpoint.name,
-        remedy="restore its -opt- shards, or accept it with --allow optimizer-missing; where the training saves "
-        "weights alone, the config says so with `no_save_optim: True`",
+        remedy=(
+            "restore its -opt- shards, or accept it with --allow optimizer-missing; if the training saves only "
+            "weights, set `no_save_optim: True` in the config"
+        ),
     )
 
 
@@ -264,11 +271,11 @@ def _fault_tolerance(start: Start) -> Iterator[Finding]:
     flags = [flag for flag in _FAULT_TOLERANCE if flag in start.fault_tolerance]
     if not flags or config is None or config.remove_redundancy is not False or not start.keys.use_legacy_format:
         return
-    named = f"`resume_training: {name}`" if isinstance(name, str) else "what is asked for"
+    named = f"`resume_training: {name}`" if isinstance(name, str) else "the requested file"
     yield suspect(
         MindFormersCode.FAULT_TOLERANCE_PICKS,
-        f"with {flags[0]} in MS_ENABLE_TFT and without `remove_redundancy: True` MindFormers ignores {named} and takes "
-        "the file with the newest modification time of any rank",
+        f"with {flags[0]} in MS_ENABLE_TFT and without `remove_redundancy: True` MindFormers ignores {named} and "
+        "loads the file with the newest modification time of any rank",
         remedy="start this once without it: `unset MS_ENABLE_TFT`",
         path=config.path,
     )
@@ -290,13 +297,16 @@ def _redundancy(start: Start) -> Iterator[Finding]:
     if removes:
         yield suspect(
             MindFormersCode.REDUNDANCY_NOT_LOADABLE,
-            f"the shards were saved with `remove_redundancy`, each with a part of the tensors: {ends}",
-            remedy="resume from one that was saved without (`--checkpoint NAME`), and save without in this mode",
+            f"the shards were saved with `remove_redundancy`, so each has only a part of the tensors: {ends}",
+            remedy=(
+                "resume from a checkpoint that was saved without it (`--checkpoint NAME`), and do not use it in "
+                "this mode"
+            ),
         )
     elif removes is None and config.remove_redundancy:
         yield suspect(
             MindFormersCode.REDUNDANCY_NOT_LOADABLE,
-            f"`remove_redundancy: True` is about shards with a part of the tensors each: {ends}",
+            f"`remove_redundancy: True` is for shards with a part of the tensors each: {ends}",
             remedy="write `remove_redundancy: False`",
             path=config.path,
         )

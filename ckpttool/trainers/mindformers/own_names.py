@@ -38,7 +38,7 @@ def label_of(file: str, fmt: str) -> tuple[int, int]:
     """
     match = re.search(rf"-(\d+)_(\d+)\.{re.escape(fmt)}", file)
     if match is None:
-        raise StopsError(f"it finds no epoch and step in the name {file}, and one such name ends the whole resume")
+        raise StopsError(f"it finds no epoch and step in the name {file}, and one such name stops the whole resume")
     return _whole(match[1]), _whole(match[2])
 
 

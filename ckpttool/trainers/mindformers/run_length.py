@@ -145,12 +145,12 @@ def _per_epoch(
         return None  # log and names are of other data
     if logged is not None:
         batches = _converted(logged, plan.point.checkpoint.scalars.global_batch_size, batch)
-        return (batches, "the training log tells") if batches > 0 else None
+        return (batches, "from the training log") if batches > 0 else None
     prefix = plan.point.checkpoint.prefix
     own_saves = (checkpoint for checkpoint in inventory.checkpoints if checkpoint.prefix == prefix)
     sizes = {_labelled(config, checkpoint, batch) for checkpoint in own_saves} - {0}
     batches = sizes.pop() if len(sizes) == 1 else -1
-    return (batches, "the file names tell") if batches > 0 else None
+    return (batches, "from the file names") if batches > 0 else None
 
 
 def _labelled(config: TrainConfig, checkpoint: Checkpoint, batch: int | None) -> int:
@@ -207,19 +207,22 @@ def _into_an_epoch(config: TrainConfig, plan: ResumePlan, inventory: Inventory, 
     if saved is None:
         return None
     length = _per_epoch(replace(config, sink_mode=False), plan, inventory, logged)
-    begins = "and with `sink_size: -1` MindFormers begins a whole one"
-    remedy = "set runner_config.sink_mode: False, as it was when this was saved"
+    begins = "and with `sink_size: -1` MindFormers starts a whole epoch"
+    remedy = "set runner_config.sink_mode: False, as when this was saved"
     if length is not None:
         rest = step % length[0]
         into = f"{counted(rest, 'batch', 'batches')} into an epoch of {length[0]} ({length[1]})"
-        message = f"the checkpoint is {into}, {begins}: these are trained again, and the step counts on from {step}"
+        message = (
+            f"the checkpoint is {into}, {begins}: these batches are trained again, and the step count continues from "
+            f"{step}"
+        )
         return suspect(MindFormersCode.SINK_SIZE_CHANGED, message, path=config.path, remedy=remedy) if rest else None
     if saved.size is not None and saved.is_sure:
         return None
     if step % epoch:
         message = f"the checkpoint is within epoch {epoch}, at step {step}, {begins}: its batches are trained again"
         return suspect(MindFormersCode.SINK_SIZE_CHANGED, message, path=config.path, remedy=remedy)
-    message = f"nothing tells whether step {step} ends an epoch, {begins}: if it does not, batches are trained again"
+    message = f"whether step {step} ends an epoch is unknown, {begins}: if it does not, batches are trained again"
     return unknown(
         MindFormersCode.SINK_SIZE_CHANGED,
         message,
@@ -239,10 +242,10 @@ def _is_complete(config: TrainConfig, plan: ResumePlan, length: RunLength | None
 def _complete(config: TrainConfig, plan: ResumePlan, length: RunLength | None) -> Finding:
     point = plan.point.checkpoint
     size = "" if length is None else f" of {length.per_epoch} batches ({length.source})"
-    are, remedy = "are done", "nothing is left to train; to train on, raise runner_config.epochs"
+    are, remedy = "are complete", "nothing is left to train; to continue, raise runner_config.epochs"
     if length is not None and length.due >= (config.sink_size or 1):
-        are = f"pass for done at step {length.start} of {length.total}"
-        remedy = "keep data sinks and batch size as they were when it was saved, or raise runner_config.epochs"
+        are = f"count as complete at step {length.start} of {length.total}"
+        remedy = "keep data sinks and batch size unchanged since the save, or raise runner_config.epochs"
     return suspect(
         TrainersCode.TRAINING_COMPLETE,
         f"{point.name}, step {point.step}: all {config.epochs} epochs{size} {are}, and MindFormers {_STOPS}",
@@ -262,16 +265,16 @@ def _of_unknown_length(config: TrainConfig, plan: ResumePlan) -> Iterator[Findin
         condition = f"if it has {counted(few, 'batch', 'batches')} or fewer" if few else ""
     else:
         condition = f"if epoch {epochs} ends at step {step}" if epochs_done == epochs else ""
-    unknown = "nothing tells how many batches an epoch has"
+    unknown = "the number of batches per epoch is unknown"
     if condition:
         yield _note(
             config,
             TrainersCode.TRAINING_COMPLETE,
-            f"{unknown}: {condition}, the training is done, and MindFormers stops with a ValueError",
-            "if so, nothing is left to train; a log/ or msrun_log/ beside the checkpoint folder would tell",
+            f"{unknown}: {condition}, the training is complete, and MindFormers stops with a ValueError",
+            "if so, nothing is left to train; a log/ or msrun_log/ beside the checkpoint folder would show it",
         )
     elif not config.sink_mode and epochs_done > 1:
-        yield _if_unchanged(config, f"{unknown}: the run ends with its epochs if it has as many as before")
+        yield _if_unchanged(config, f"{unknown}: the run ends with its epochs if they have as many batches as before")
 
 
 def _if_unchanged(config: TrainConfig, ends: str) -> Finding:
@@ -283,8 +286,8 @@ def _if_unchanged(config: TrainConfig, ends: str) -> Finding:
     return _note(
         config,
         MindFormersCode.ENDS_ELSEWHERE,
-        f"{ends}; without sinks a data set that has grown or shrunk since moves the end elsewhere",
-        f"if the data set has another size now, {_stop_at('N')}, N the steps that are left",
+        f"{ends}; without sinks, a data set that has grown or shrunk since moves the end",
+        f"if the data set now has another size, {_stop_at('N')}, where N is the number of remaining steps",
     )
 
 
@@ -308,20 +311,21 @@ def _moved(config: TrainConfig | None, plan: ResumePlan) -> Iterator[Finding]:
         yield _note(
             config,
             MindFormersCode.DATA_END_EARLY,
-            f"the data go on {ahead} batches ahead of the steps, by which MindFormers plans: where the data end it "
-            "ends in an exception, exit 1, without a last save, whatever epochs say, unless a TrainCallBack ends "
-            "it before",
-            "give the callback `- {type: TrainCallBack, stop_step: N}`, N at most the batches that are left then",
+            f"the data is {ahead} batches ahead of the steps, by which MindFormers plans: when the data ends, the "
+            "run ends in an exception, exit 1, without a last save, whatever epochs says, unless a TrainCallBack "
+            "ends it before",
+            "give the callback `- {type: TrainCallBack, stop_step: N}`, where N is at most the number of batches "
+            "left then",
         )
     elif config is not None and not config.sink_mode and epochs_done is not None and config.epochs is not None:
         epochs_left = config.epochs - epochs_done
         yield _note(
             config,
             MindFormersCode.ENDS_ELSEWHERE,
-            f"without sinks MindFormers trains on to the end of epoch {config.epochs}: {epochs_left} or "
-            f"{epochs_left + 1} epochs of these data, and not the steps that are left",
-            "give the callback `- {type: TrainCallBack, stop_step: N}`, N the steps that are left, or set "
-            "runner_config.epochs anew",
+            f"without sinks, MindFormers trains to the end of epoch {config.epochs}: {epochs_left} or "
+            f"{epochs_left + 1} epochs of this data, not the remaining steps",
+            "give the callback `- {type: TrainCallBack, stop_step: N}`, where N is the number of remaining steps, "
+            "or set runner_config.epochs again",
         )
 
 
@@ -336,9 +340,9 @@ def _parted(config: TrainConfig, length: RunLength) -> Iterator[Finding]:
         yield _note(
             config,
             MindFormersCode.DATA_END_EARLY,
-            f"MindFormers plans {length.planned} more steps, but the data give {length.left}: at step "
-            f"{length.start + length.left} it ends in an exception, exit 1, without a last save, whatever epochs say, "
-            f"unless a TrainCallBack with `stop_step: {length.left}` ends it before",
+            f"MindFormers plans {length.planned} more steps, but the data is enough for {length.left}: at step "
+            f"{length.start + length.left} it ends in an exception, exit 1, without a last save, whatever epochs "
+            f"says, unless a TrainCallBack with `stop_step: {length.left}` ends it before",
             remedy,
         )
     elif length.planned != length.due:
@@ -351,14 +355,15 @@ def _parted(config: TrainConfig, length: RunLength) -> Iterator[Finding]:
         yield _note(
             config,
             MindFormersCode.ENDS_ELSEWHERE,
-            f"MindFormers trains {length.planned} more steps and ends at step {length.start + length.planned}, not at "
-            f"{length.total}, for it counts whole epochs of {length.per_epoch} batches ({length.source}); {mends}",
+            f"MindFormers trains {length.planned} more steps and ends at step {length.start + length.planned}, not "
+            f"at {length.total}, because it counts whole epochs of {length.per_epoch} batches ({length.source}); "
+            f"{mends}",
             remedy,
         )
 
 
 def _stop_at(steps: int | str) -> str:
-    return f"give the callback `- {{type: TrainCallBack, stop_step: {steps}}}`, which ends it in good order"
+    return f"give the callback `- {{type: TrainCallBack, stop_step: {steps}}}`, which ends it regularly"
 
 
 def _note(config: TrainConfig | None, code: Row, message: str, remedy: str) -> Finding:

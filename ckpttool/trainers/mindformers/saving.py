@@ -46,7 +46,7 @@ class RankSaves:
         """Refuse what MindFormers, too, would read in two ways."""
         if _PREFIX.fullmatch(prefix) is None:
             return "expected up to 64 letters, digits, _ and ."
-        return "_rank_ stands before the rank" if "_rank_" in prefix else None
+        return "_rank_ precedes the rank" if "_rank_" in prefix else None
 
     def rank_folder(self, rank: Rank) -> str:
         """Return the folder of a rank."""

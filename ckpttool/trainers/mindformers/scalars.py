@@ -41,7 +41,7 @@ RULES = ScalarRules(
         # All ranks scale by one number. But nothing breaks where one does not.
         AgreedScalar(name="loss_scale", code=Code.SCHEMA_DIFFERS, severity=Severity.SUSPECT),
     ),
-    without="MindFormers would take this one and start at step 0",
+    without="MindFormers would load this one and start at step 0",
     without_batch_size="MindFormers 1.2 wrote none",
 )
 """What MindFormers appends. It writes Int64 [] and, for the optimizer's own counter, Int32 [1]."""
@@ -167,8 +167,8 @@ class EpochStep:
         `epoch_num` is the label's epoch in every file that MindFormers writes. The label's step is counted in the epoch
         (or is the sink size), so it tells only that no fewer steps were done.
         """
-        epoch = f"the name says epoch {self.epoch}, the content %d"
-        step = f"the name says step {self.step} of its epoch, the content that only %d steps were done"
+        epoch = f"the name says epoch {self.epoch}, the content says %d"
+        step = f"the name says step {self.step} of its epoch, the content says that only %d steps were completed"
         return (
             NameClaim(scalar="epoch_num", value=self.epoch, message=epoch),
             NameClaim(scalar="step_num", value=self.step, at_least=True, message=step),

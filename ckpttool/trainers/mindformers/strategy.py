@@ -48,7 +48,7 @@ def world_evidence(output: Storage, config: RunConfig | None) -> Evidence:
 def _of_config(config: TrainConfig, world: int) -> WorldEvidence:
     reslices = config.auto_trans_ckpt
     if config.data_parallel and not reslices:
-        source = f"{world} devices are to be started in data-parallel mode, each with a file of its own"
+        source = f"{world} devices start in data-parallel mode, each with its own file"
         return WorldEvidence(world_size=world, source=source, declared=False, confirms=True, at_least=True)
     return WorldEvidence(world_size=world, source=f"{config.path} says so", declared=not reslices, confirms=reslices)
 

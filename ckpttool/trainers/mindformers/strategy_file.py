@@ -120,7 +120,7 @@ def parse_strategy(data: bytes, *, where: str) -> StageStrategy:
         raise ParseError(str(error), where=where) from None
     sizes = {prod(layout.devices) for layout in layouts.values() if layout is not None}
     if len(sizes) != 1 or len(set(stages)) != 1:
-        raise ParseError("does not tell of one pipeline stage", where=where)
+        raise ParseError("does not describe exactly one pipeline stage", where=where)
     known_layouts = {name: layout for name, layout in layouts.items() if layout is not None}
     return StageStrategy(stage=stages[0], ranks=sizes.pop(), layouts=known_layouts)
 
@@ -145,7 +145,7 @@ def _of_protobuf(data: bytes, where: str) -> _Told:
     items = [_Message(item) for item in record.every(_LAYOUTS)]
     layouts = {item.text(_NAME): item.message(_CONTENT) for item in items}
     if len(layouts) < len(items):
-        raise ParseError("tells of a parameter twice", where=where)
+        raise ParseError("has a parameter twice", where=where)
     return stages, ((name, _layout(layout)) for name, layout in layouts.items())
 
 
@@ -185,7 +185,7 @@ class _Message:
     def every(self, key: int) -> list[bytes]:
         parts = self._parts.get(key, [])
         if len(parts) > MOST_PARAMETERS:
-            raise WireError(f"tells of more than {MOST_PARAMETERS} of a kind")
+            raise WireError(f"has more than {MOST_PARAMETERS} of a kind")
         return parts
 
     def message(self, key: int) -> _Message:
@@ -196,12 +196,12 @@ class _Message:
         try:
             return text.decode()
         except UnicodeDecodeError:
-            raise WireError("a name is no UTF-8") from None
+            raise WireError("a name is not UTF-8") from None
 
     @staticmethod
     def _once(values: list[_T]) -> list[_T]:
         if len(values) != 1:
-            raise WireError(f"a field is there {len(values)} times, not once")
+            raise WireError(f"a field occurs {len(values)} times, not once")
         return values
 
 

@@ -106,22 +106,22 @@ def not_movable(config: TrainConfig, plan: ResumePlan, data: DataQuestion) -> It
             config, f"batches of {current} samples", f"keep batches of {was} samples, in the config and by --gbs"
         )
     elif any(segment.global_batch_size != current for segment in data.segments):
-        yield _fixed(config, "--segment", "leave it out: the state files know how much was consumed")
+        yield _fixed(config, "--segment", "omit it: the state files record how much was consumed")
     if data.new_dataset and step:
-        fix = "start a new training from the weights alone (`load_checkpoint`, no `resume_training`) with another "
+        fix = "start a new training from only the weights (`load_checkpoint`, no `resume_training`) with another "
         yield _fixed(config, "--new-dataset", f"{fix}`dataset_state_dir`")
     if data.dataset_changed_at:
-        fix = "leave it out: the state files were written for the data of today, or none fits"
+        fix = "omit it: the state files were written for the current data, or none of them fits"
         yield _fixed(config, "--dataset-changed-at", fix)
     if plan.advice is not None and plan.advice.detour is not None and plan.advice.followed:
-        yield _fixed(config, "--around-spike", "leave it out, or train from a data loader that does not stream")
+        yield _fixed(config, "--around-spike", "omit it, or use a data loader that does not stream")
 
 
 def _fixed(config: TrainConfig, label: str, fix: str) -> Finding:
     return suspect(
         MindFormersCode.STREAM_POSITION_FIXED,
-        f"{label} would move the data position, but a streaming data loader goes on where its state of the "
-        "checkpoint's step says, or stops",
+        f"{label} would move the data position, but a streaming data loader continues from its saved state for the "
+        "checkpoint's step, or stops",
         path=config.path,
         remedy=fix,
         line=config.line("train_dataset.data_loader.streaming"),
@@ -132,7 +132,7 @@ def _not_known(config: TrainConfig, why: str, fix: str) -> Finding:
     """Say that the state files could not be looked for."""
     return unknown(
         MindFormersCode.STREAM_STATE_MISSING,
-        f"{why}, so nobody knows whether the state files of the streaming data are there",
+        f"{why}, so whether the state files of the streaming data exist is unknown",
         path=config.path,
         remedy=fix,
         line=config.line(_DIR),
@@ -147,13 +147,15 @@ def unusable_states(folder: str, missing: Sequence[Rank], broken: Sequence[tuple
         missing: Ranks without a file, ascending.
         broken: Ranks whose file is none, with what is wrong.
     """
-    remedy = "choose a checkpoint whose step has its states with --checkpoint; later states prove no step: the data "
+    remedy = "use --checkpoint to choose a checkpoint with states for its step; later states prove no step: the data "
     finding = suspect(
-        MindFormersCode.STREAM_STATE_MISSING, "", path=folder, remedy=f"{remedy}are fetched ahead of the training"
+        MindFormersCode.STREAM_STATE_MISSING, "", path=folder, remedy=f"{remedy}is fetched ahead of the training"
     )
     if missing:
         names = ", ".join(map(str, missing[:_SHOWN])) + (f" and {len(missing) - _SHOWN} more" * (len(missing) > _SHOWN))
-        message = f"expected the data loader's state of rank {names} as dataset_state_rank{missing[0]}.json, found none"
+        message = (
+            f"expected the data loader's state of rank {names} as dataset_state_rank{missing[0]}.json, but found none"
+        )
         message += ": MindFormers stops with a FileNotFoundError"
         yield replace(finding, message=message, ranks=tuple(missing))
     for rank, why in broken[:_SHOWN]:
@@ -182,7 +184,7 @@ def _states(plan: ResumePlan, config: TrainConfig, stream: StreamingData) -> Ite
             MindFormersCode.STREAM_STATE_MISSING,
             "`streaming: True` needs a `dataset_state_dir`: without one MindFormers stops with a ValueError",
             path=config.path,
-            remedy="write the `dataset_state_dir` of the training that is to go on",
+            remedy="set the `dataset_state_dir` of the training to resume",
             line=config.line(_DIR) or config.line("train_dataset.data_loader.streaming"),
         )
         return
@@ -191,7 +193,8 @@ def _states(plan: ResumePlan, config: TrainConfig, stream: StreamingData) -> Ite
     if not os.path.isabs(stream.state_dir) and not is_folder(stream.state_dir):
         yield _not_known(
             config,
-            f"there is no folder {stream.state_dir!r} here, and MindFormers looks from where training is started",
+            f"there is no folder {stream.state_dir!r} here, and MindFormers resolves it from the folder in which the "
+            "training is started",
             "run ckpttool in that folder, or write an absolute `dataset_state_dir`",
         )
         return
@@ -199,12 +202,12 @@ def _states(plan: ResumePlan, config: TrainConfig, stream: StreamingData) -> Ite
     if ranks is None:
         yield _not_known(
             config,
-            "the config does not tell which ranks read data",
-            "give the whole config (with `parallel`, `parallel_config` and `dataset_strategy`), and --devices in "
+            "the config does not show which ranks read data",
+            "give the complete config (with `parallel`, `parallel_config` and `dataset_strategy`), and --devices in "
             "data-parallel mode",
         )
         return
     states = read_states(folder, ranks)
     yield from unusable_states(os.path.abspath(folder), states.missing, states.broken)
     for rank, why in states.unread[:1]:
-        yield _not_known(config, f"the state of rank {rank} in {folder} cannot be read ({why})", "let it be read")
+        yield _not_known(config, f"the state of rank {rank} in {folder} cannot be read ({why})", "make it readable")

@@ -143,7 +143,7 @@ def with_trainer_defaults(config: RunConfig) -> TrainConfig:
     """
     if isinstance(config, TrainConfig):
         return config
-    raise UsageError(f"{config.path} is a config for {config.trainer}, but the checkpoints are of {TRAINER}")
+    raise UsageError(f"{config.path} is a config for {config.trainer}, but the checkpoints belong to {TRAINER}")
 
 
 class ConfigView(View):

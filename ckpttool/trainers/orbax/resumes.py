@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
     from ckpttool.trainers.abilities import OwnStart
 
-_NO_ITEM = "no item of the save tells where the data stood"
+_NO_ITEM = "no item of the save has the position in the data"
 
 
 def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
@@ -38,7 +38,7 @@ def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
             TrainerSetting(place=by_step, value=checkpoint.step),
             TrainerSetting(place=by_path, value=path, is_path=True, is_alternative=True),
         ),
-        remarks=("latest_step() is the highest step, whatever is left of it: name the step.",),
+        remarks=("latest_step() is the highest step, whatever remains of it: name the step.",),
     )
 
 
@@ -46,14 +46,14 @@ def choose(start: OwnStart) -> Choice:
     """Take the highest step that has its final name: `latest_step()`."""
     latest = max(start.inventory.checkpoints, key=lambda save: save.step or 0, default=None)
     if latest is None:
-        return None, Outcome.SCRATCH, "latest_step() finds no step, so the script begins from scratch"
+        return None, Outcome.SCRATCH, "latest_step() finds no step, so the script starts from scratch"
     why = "latest_step() is the highest step that has its final name"
     against = blocking(start.checked(latest).findings)
     if not against:
         return latest.name, Outcome.LOADS, why
     message = save_finding_text(against[0], latest)
     if max(finding.severity for finding in against) < Severity.DAMAGE:
-        return latest.name, Outcome.UNKNOWN, f"{why}; whether it can be restored is not known: {message}"
+        return latest.name, Outcome.UNKNOWN, f"{why}; whether it can be restored is unknown: {message}"
     return latest.name, Outcome.STOPS, f"{why}, and restoring it raises an error: {message}"
 
 
@@ -65,8 +65,8 @@ def effects(resume: Resume) -> Effects:
     read = consumed(resume.plan, resume.inventory, resume.data)
     position = GoesOn(
         effect=DataEffect.UNKNOWN if read.changes else DataEffect.EXACT,
-        why="each process's loader goes on from its own state",
-        exact_if=("there are as many processes, and batches are as large",),
+        why="each process's loader continues from its own state",
+        exact_if=("the number of processes and the batch size are unchanged",),
         samples=read.samples,
         source=read.source,
         where=f"{resume.plan.load.path}/{item}",

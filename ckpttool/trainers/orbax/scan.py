@@ -86,8 +86,8 @@ def _of_trainings(saves: Iterable[Checkpoint]) -> list[Checkpoint]:
 
 
 def _unfinished(name: str) -> Finding:
-    message = "a save that was not finished: Orbax renames the folder when it is, and passes this one over"
-    return note(Code.IN_PROGRESS, message, path=name, remedy="where no training runs, remove it")
+    message = "an incomplete save: Orbax renames the folder when the save is complete, and skips this one"
+    return note(Code.IN_PROGRESS, message, path=name, remedy="if no training is running, remove it")
 
 
 def _scan_save(storage: Storage, name: str, options: ScanOptions) -> Checkpoint:
@@ -140,9 +140,9 @@ def _record(storage: Storage, name: str, findings: list[Finding]) -> _Record | N
     try:
         record = parse_object(storage.small_file(path, limit=RECORD_LIMIT), where=path)
     except (FileNotFoundError, ParseError) as error:
-        why = error if isinstance(error, ParseError) else "is not there"
-        message = f"{why}: nothing tells which items the save has"
-        findings.append(suspect(Code.METADATA_INCOMPLETE, message, path=path, remedy="bring it back from a copy"))
+        why = error if isinstance(error, ParseError) else "is missing"
+        message = f"{why}: which items the save has is unknown"
+        findings.append(suspect(Code.METADATA_INCOMPLETE, message, path=path, remedy="restore it from a copy"))
         return None
     handlers, metrics = record.get("item_handlers"), record.get("metrics")
     items = handlers if isinstance(handlers, dict) else {"": handlers}
@@ -164,7 +164,7 @@ def _items(name: str, names: set[str], record: _Record | None, findings: list[Fi
         return sorted(names - {RECORD, MARK, MANIFEST_NAME})
     escaping = sorted(item for item in record.items if "/" in item or (item and leads_out(item)))
     if escaping:
-        message = f"names the item {quoted(escaping[0])}, which is no part of this save; it is not followed"
+        message = f"names the item {quoted(escaping[0])}, which is not part of this save; it is not followed"
         findings.append(unsafe(Code.UNSAFE_NAME, message, path=f"{name}/{RECORD}"))
     return sorted(record.items.keys() - set(escaping))
 
@@ -172,8 +172,8 @@ def _items(name: str, names: set[str], record: _Record | None, findings: list[Fi
 def _marks(name: str, names: set[str]) -> Iterator[Finding]:
     if MARK not in names:
         message = (
-            "there is no commit_success.txt: on a local disk the folder's name says that it was finished, on an object "
-            "store only that file does"
+            "there is no commit_success.txt: on a local disk the folder's name shows that the save is complete, on "
+            "an object store only that file does"
         )
         yield note(Code.UNCOMMITTED_SAVE, message, path=name)
 

@@ -88,10 +88,10 @@ def _against(
     """Say what is missing, broken, or not to be believed."""
     paths = {shard.path for shard in shards if shard is not None}
     for path in sorted(path for path in store.least if leads_out(path))[:1]:
-        message = f"names {quoted(path)}, which leads out of the save; it is not followed"
+        message = f"names {quoted(path)}, which is outside the save; it is not followed"
         yield unsafe(Code.UNSAFE_NAME, message, path=folder)
     for path in sorted(needed.keys() - paths):
-        message = "the store's own index refers to this file, but it is not there"
+        message = "the store's own index refers to this file, but it does not exist"
         yield helped(damage(Code.SHARD_MISSING, message, path=path))
     for error in store.broken[:MAX_FINDINGS]:
         yield helped(damage(error.code, f"a node of the store: {error}", path=f"{folder}/{error.path}"))
@@ -105,16 +105,16 @@ def _absent(storage: Storage, folder: str, arrays: frozenset[str]) -> Iterator[F
     try:
         names = _named(storage.small_file(path, limit=_TREE_LIMIT), path)
     except FileNotFoundError:
-        message = "is not there: the arrays can be restored only by who knows how they are nested"
-        yield suspect(Code.METADATA_INCOMPLETE, message, path=path, remedy="bring it back from a copy")
+        message = "is missing: the arrays can be restored only with knowledge of how they are nested"
+        yield suspect(Code.METADATA_INCOMPLETE, message, path=path, remedy="restore it from a copy")
     except OSError as error:
         yield unreadable(path, error)
     except ParseError as error:
-        yield suspect(Code.METADATA_INCOMPLETE, str(error), path=path, remedy="bring it back from a copy")
+        yield suspect(Code.METADATA_INCOMPLETE, str(error), path=path, remedy="restore it from a copy")
     else:
         for name in sorted(names - arrays)[:MAX_FINDINGS]:
             yield helped(
-                damage(Code.ENTRIES_MISSING, f"names {quoted(name)}, of which the store holds nothing", path=path)
+                damage(Code.ENTRIES_MISSING, f"names {quoted(name)}, but the store has no data of it", path=path)
             )
 
 

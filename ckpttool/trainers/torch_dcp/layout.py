@@ -79,12 +79,12 @@ def _renamed(name: str) -> Finding:
     """Say of a save beside a trainer's tracker that this trainer calls no save so."""
     trainers = TRACKERS[TRACKER]
     message = (
-        f"{TRACKER} beside it is a tracker of {trainers}, and none of them calls a save so: somebody renamed it, and "
-        "none of them loads it by this name"
+        f"{TRACKER} beside it is a tracker of {trainers}, and none of them uses such a name: the folder was renamed, "
+        "and none of them loads it by this name"
     )
     remedy = (
-        "give the folder its own name back (Megatron-LM's iter_0000100 for step 100); if a script of your own saved "
-        f"it, move {TRACKER} out of the tree"
+        "give the folder its original name again (Megatron-LM's iter_0000100 for step 100); if your own script "
+        f"saved it, move {TRACKER} out of the tree"
     )
     return unknown(Code.NOT_LOADABLE, message, path=name, remedy=remedy)
 

@@ -13,7 +13,7 @@ from ckpttool.trainers.torch_dcp import TRAINER
 if TYPE_CHECKING:
     from ckpttool.trainers.abilities import OwnStart
 
-_OWN = "torch.distributed.checkpoint moves no data: the training's own script does"
+_OWN = "torch.distributed.checkpoint does not restore the position in the data: the training's own script does"
 
 
 def effects(resume: Resume) -> Effects:

@@ -146,7 +146,7 @@ def _name(path: str) -> str:
 
 def _missing(path: str) -> Finding:
     return helped(
-        damage(Code.SHARD_MISSING, "the checkpoint's own record names this file, but it is not there", path=path)
+        damage(Code.SHARD_MISSING, "the checkpoint's own record names this file, but it does not exist", path=path)
     )
 
 
@@ -164,9 +164,9 @@ def _unfinished(folder: str) -> Finding:
     path = _below(folder, UNFINISHED)
     return damage(
         Code.UNCOMMITTED_SAVE,
-        f"the save was not finished: {METADATA} is written under this name first, and was not renamed",
+        f"the save is not complete: {METADATA} is first written under this name, and was not renamed",
         path=folder or path,
-        remedy="resume from an older checkpoint; where a save is under way, wait for it",
+        remedy="resume from an older checkpoint; if a save is in progress, wait for it",
     )
 
 
@@ -208,7 +208,7 @@ def _most_ever() -> int:
 
 def _over_limit(path: str) -> Finding:
     """Refuse to read a record that is larger than any that a trainer writes."""
-    return replace(over_limit(f"is larger than {_most_ever()} bytes, and not read"), path=path)
+    return replace(over_limit(f"is larger than {_most_ever()} bytes, so it is not read"), path=path)
 
 
 def _merged(parts: Sequence[DcpMetadata]) -> dict[str, SplitTensor]:
@@ -231,7 +231,7 @@ def _missing_ranks(folder: str, files: Sequence[str]) -> Iterator[Finding]:
         path = _below(folder, f"__{rank}.metadata")
         yield damage(
             Code.RANK_MISSING,
-            "the rank's own record is not there: nothing tells what it had written, and it cannot load",
+            "the rank's own record is missing: nothing shows which files it wrote, and it cannot load them",
             path=path,
             remedy="resume from an older checkpoint",
             ranks=(Rank(rank),),
@@ -241,7 +241,7 @@ def _missing_ranks(folder: str, files: Sequence[str]) -> Iterator[Finding]:
 def _torn(path: str, why: str) -> Finding:
     return damage(
         Code.HEADER_INVALID,
-        f"is no whole record of torch.distributed.checkpoint ({why}): nothing of the save can be loaded",
+        f"is not an intact record of torch.distributed.checkpoint ({why}): nothing of the save can be loaded",
         path=path,
         remedy="resume from an older checkpoint",
     )
@@ -256,7 +256,7 @@ def _compared(
     files = _Files(metadata.slices)
     escaping = sorted(path for path in files.ends if leads_out(path))
     if escaping:
-        message = f"names {quoted(escaping[0])}, which leads out of the folder; it is not followed"
+        message = f"names {quoted(escaping[0])}, which is outside the folder; it is not followed"
         findings.append(unsafe(Code.UNSAFE_NAME, message, path=record))
     ends = {path: end for path, end in files.ends.items() if not leads_out(path)}
     oversized: dict[str, list[Slice]] = {path: [] for path in sorted(files.odd & ends.keys())}
@@ -268,7 +268,7 @@ def _compared(
     changed = files.changed & ends.keys()
     findings += [_not_looked_into(_below(folder, path), _TRANSFORMED) for path in sorted(changed)]
     if _is_raw(metadata):
-        remedy = "check it where torch is installed: torch.distributed.checkpoint.load reads it"
+        remedy = "check it on a machine with torch: torch.distributed.checkpoint.load reads it"
         remaining = sorted(ends.keys() - changed)
         findings += [_not_looked_into(_below(folder, path), _RAW, remedy=remedy) for path in remaining]
         changed = {*ends}
@@ -318,11 +318,11 @@ def _unsafe(record: str, metadata: DcpMetadata) -> Iterator[Finding]:
 
     runs = [f"{module}.{name}" for module, name in metadata.calls if trust(module, name) is Trust.RUNS]
     if runs:
-        message = f"would run code when it is loaded: it calls for {', '.join(map(quoted, runs[:3]))}"
-        yield unsafe(Code.UNSAFE_PICKLE, message, path=record, remedy="load nothing of this save")
+        message = f"would run code when it is loaded: it calls {', '.join(map(quoted, runs[:3]))}"
+        yield unsafe(Code.UNSAFE_PICKLE, message, path=record, remedy="load nothing from this save")
 
 
-_TRANSFORMED = "its slices were compressed or encrypted when they were saved: they are not looked into"
+_TRANSFORMED = "its slices were compressed or encrypted when they were saved: they are not checked"
 _RAW = "its tensors were saved with SerializationFormat.SAFETENSORS, which ckpttool does not read in a .distcp file"
 
 
@@ -380,20 +380,22 @@ def _partly(name: str, tensor: SplitTensor, volumes: dict[tuple[int, ...], int])
     shape, covered = tensor.shape, 0
     for offsets, sizes in tensor.chunks:
         if not len(offsets) == len(sizes) == len(shape) or any(map(gt, map(add, offsets, sizes), shape)):
-            return f"a part of {quoted(name)} lies outside of its shape {list(shape)}"
+            return f"a part of {quoted(name)} is outside its shape {list(shape)}"
         volume = volumes.get(sizes)
         covered += volumes.setdefault(sizes, prod(sizes)) if volume is None else volume
     total = prod(shape)
     if covered == total:
         return None
     parts = counted(len(tensor.chunks), "part")
-    return f"the {parts} of {quoted(name)} have {covered} elements, and its shape {list(shape)} has {total}"
+    return f"the {parts} of {quoted(name)} have {covered} elements, but its shape {list(shape)} has {total}"
 
 
 def _without_slices(name: str, slices: int, parts: int) -> str | None:
     if slices >= parts:
         return None
-    return f"{quoted(name)} was saved in {counted(parts, 'part')}, and {counted(slices, 'slice')} of it can be found"
+    return (
+        f"{quoted(name)} was saved in {counted(parts, 'part')}, but only {counted(slices, 'slice')} of it can be found"
+    )
 
 
 def values_of(storage: Storage, folder: str, slices: Mapping[str, Slice]) -> dict[str, object]:

@@ -28,8 +28,9 @@ def _keeps_one(view: View) -> Iterator[Problem]:
     if view.count(key, 0) == 1:
         yield suspect(
             key,
-            "`keep_latest_k = 1`: torchtitan stops with a ValueError, for the one that is kept may be half written",
-            "write 2 or more, or 0 to keep them all",
+            "`keep_latest_k = 1`: torchtitan stops with a ValueError, because the only kept checkpoint may be "
+            "incomplete",
+            "write 2 or more, or 0 to keep all",
         )
 
 
@@ -38,8 +39,8 @@ def _saves_nothing(view: View) -> Iterator[Problem]:
         key = next((key for key in ON if view.setting(key) is not None), SECTION)
         yield note(
             key,
-            "checkpoints are off, as they are where nothing switches them on: nothing is saved and nothing is resumed "
-            "from, unless the command line says --checkpoint.enable",
+            "checkpoints are off, which is the default: nothing is saved and no checkpoint is loaded, unless the "
+            "command line has --checkpoint.enable",
             f"write `{ON[0].rpartition('.')[2]} = true` under [{SECTION}]",
         )
 
@@ -50,9 +51,9 @@ def _last_model_alone(view: View) -> Iterator[Problem]:
     if any(view.is_on(key) for key in ON) and (view.is_on(old) if is_old else view.get(new) is not False):
         yield note(
             view.at(old if is_old else new, SECTION),
-            "the last save of a finished run holds the model alone: a run that is to go on from there stops with a "
-            "CheckpointException, and has to begin at the save before",
-            f"write `{(old if is_old else new).rpartition('.')[2]} = false` where the run may be made longer",
+            "the last save of a completed run has only the model: a run that resumes from it stops with a "
+            "CheckpointException, and has to resume from the save before",
+            f"write `{(old if is_old else new).rpartition('.')[2]} = false` if the run may be extended later",
         )
 
 
@@ -67,9 +68,9 @@ def _begins_anew(view: View) -> Iterator[Problem]:
     if "dataloader" in left_out(view):
         yield note(
             LEFT_OUT,
-            "`exclude_from_loading` leaves the data loaders out: the data begin again at every start, while the steps "
-            "go on",
-            "take `dataloader` out, unless the number of data-parallel ranks changes at this start",
+            "`exclude_from_loading` leaves out the data loaders: the data starts from the beginning at every start, "
+            "while the step count continues",
+            "remove `dataloader`, unless the number of data-parallel ranks changes at this start",
         )
 
 

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.finding import Finding
 
 _REFUSES = (
-    "torchtitan does not share a loader's state out anew (--checkpoint.exclude_from_loading dataloader leaves it out, "
-    "and the data begin anew)"
+    "torchtitan does not redistribute a loader's state (with --checkpoint.exclude_from_loading dataloader it is "
+    "left out, and the data starts from the beginning)"
 )
-_STATE = "each data-parallel rank goes on from its own loader's state"
-_OTHER_BATCHES = "each data-parallel rank goes on in its own data, in batches of another size: another mixture"
-_AS_THEY_WERE = "the data set and the batches are as they were"
-_LEFT_OUT = "`exclude_from_loading` leaves the data loaders out"
-_WEIGHTS = "weights alone are loaded, so the data begin anew"
+_STATE = "each data-parallel rank continues from its own loader's state"
+_OTHER_BATCHES = "each data-parallel rank continues in its own data, but with another batch size: the mixture differs"
+_AS_THEY_WERE = "the data set and the batch size are unchanged"
+_LEFT_OUT = "`exclude_from_loading` leaves out the data loaders"
+_WEIGHTS = "only weights are loaded, so the data starts from the beginning"
 
 
 def effects(resume: Resume) -> Effects:
@@ -44,7 +44,7 @@ def effects(resume: Resume) -> Effects:
     config = resume.config
     if config is not None and config.trainer == TRAINER.name and "dataloader" in left_out(View(config.settings)):
         restarted = GoesOn(effect=DataEffect.RESTARTS, why=_LEFT_OUT, samples=read.samples, source=read.source)
-        return _effects_of(restarted, remedy="take `dataloader` out of exclude_from_loading")
+        return _effects_of(restarted, remedy="remove `dataloader` from exclude_from_loading")
     changed = resume.data.new_global_batch is not None and read.changes
     return _effects_of(
         GoesOn(
@@ -74,7 +74,8 @@ def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, 
     if requested.data is None and requested.world is not None and requested.world % saved:
         # The data-parallel ranks are a divisor of all ranks.
         message = (
-            f"the save was made by {saved} data-parallel ranks, which {requested.world} ranks cannot be, and {_REFUSES}"
+            f"the save was made by {saved} data-parallel ranks, which does not fit {requested.world} ranks, and "
+            f"{_REFUSES}"
         )
         remedy = f"start with a multiple of {saved} ranks, {saved} of them data-parallel"
         return (suspect(Code.WORLD_SIZE_REFUSED, message, path=checkpoint.name, remedy=remedy),)

@@ -52,6 +52,6 @@ def _expected(storage: Storage, folder: str) -> tuple[tuple[str, ...] | None, tu
         return None, (unreadable(path, error),)
     escaping = sorted(filter(leads_out, files))
     if escaping:
-        message = f"names {quoted(escaping[0])}, which leads out of the folder; it is not followed"
+        message = f"names {quoted(escaping[0])}, which is outside the folder; it is not followed"
         return None, (unsafe(Code.UNSAFE_NAME, message, path=path),)
     return tuple(sorted(f"{folder}/{file}" for file in files)), ()

@@ -63,7 +63,9 @@ class TorchtitanLayout(FoldersOfSlices):
         return LoadSettings(trainer=TRAINER.name, path=path, settings=(load_step,), remarks=(_FOLDER,))
 
 
-_FOLDER = "The step is looked for in the configured folder alone: dump folder and checkpoint folder must lead here."
+_FOLDER = (
+    "torchtitan searches for the step only in the configured folder: dump folder and checkpoint folder must lead here."
+)
 
 
 def _saves(listing: Listing) -> Iterator[str]:

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 _DUMP = "job.dump_folder"
 _ANEW = {
-    "optimizer": "the optimizer begins anew",
-    "lr_scheduler": "the schedule begins anew",
+    "optimizer": "the optimizer is re-initialized",
+    "lr_scheduler": "the schedule is re-initialized",
     "train_state": "the steps are counted from 0",
 }
 """What of a save it can leave out, and what comes of that."""
@@ -74,7 +74,7 @@ def strays_taken(listing: Listing) -> Iterator[Finding]:
             yield stray_taken(
                 name,
                 title=TRAINER.title,
-                instead=f"and then stop, for it opens step-{number}, which is not there or not finished",
+                instead=f"and then stop, because it opens step-{number}, which is missing or incomplete",
                 remedy=f"move it out of the folder, or name the step: --checkpoint.load_step (found {name})",
             )
 
@@ -87,7 +87,7 @@ def choice_of(start: OwnStart, view: View) -> ConfigChoice:
     if not any(view.is_on(key) for key in ON):
         key = next((key for key in ON if view.setting(key) is not None), SECTION)
         name = (ON[0] if key == SECTION else key).rpartition(".")[2]
-        why = "checkpoints are off, so that it begins at step 0, whatever was saved"
+        why = "checkpoints are off, so it starts at step 0, whatever was saved"
         mend = f"write `{name} = true` under [{SECTION}]"
         return ConfigChoice(choice=(None, Outcome.SCRATCH, why), key=key, mend=mend)
     outcome = _of_other_folder(start, view) or _of_other_parts(view) or _of_step(start, view)
@@ -107,7 +107,7 @@ def _of_other_folder(start: OwnStart, view: View) -> ConfigChoice | None:
     if place is None or inside(root, place) == "":
         return None
     choice = place, Outcome.UNKNOWN, f"it looks in {place}, not in {root}"
-    mend = f"write the `dump_folder` and the `folder` that make {root}"
+    mend = f"set `dump_folder` and `folder` so that they lead to {root}"
     return ConfigChoice(choice=choice, key=key if view.setting(key) else _DUMP, mend=mend)
 
 
@@ -115,9 +115,9 @@ def _of_other_parts(view: View) -> ConfigChoice | None:
     """Say what comes of parts that are left out, but for the data loaders, of which the data's place tells."""
     names = left_out(view)
     wrong = [name for name in names if name not in {"dataloader", *_ANEW}]
-    mend = f"take {' and '.join(name for name in names if name != 'dataloader')} out of `exclude_from_loading`"
+    mend = f"remove {' and '.join(name for name in names if name != 'dataloader')} from `exclude_from_loading`"
     if wrong:
-        why = f"`exclude_from_loading` names {wrong[0]}, at which it stops with a ValueError"
+        why = f"`exclude_from_loading` names {wrong[0]}, so it stops with a ValueError"
         return ConfigChoice(choice=(None, Outcome.STOPS, why), key=LEFT_OUT, mend=mend)
     effects = [_ANEW[name] for name in names if name in _ANEW]
     if not effects:
@@ -131,11 +131,13 @@ def _of_step(start: OwnStart, view: View) -> ConfigChoice:
     if step is None or (step == -1 and not isinstance(step, float)):
         return ConfigChoice()
     if isinstance(step, bool) or not isinstance(step, int):
-        return ConfigChoice(choice=ChoiceUnknown(why=f"`load_step` is no whole number: {step}"), key=key)
+        return ConfigChoice(choice=ChoiceUnknown(why=f"`load_step` is not a whole number: {step}"), key=key)
     name, message = f"step-{step}", f"`load_step` names step {step}"
     save = start.inventory.named(name)
     if save is None:
-        return ConfigChoice(choice=(None, Outcome.STOPS, f"{message}, and it stops, for there is no {name}"), key=key)
+        return ConfigChoice(
+            choice=(None, Outcome.STOPS, f"{message}, and it stops, because there is no {name}"), key=key
+        )
     stop = _stop(start, save)
     if stop is None:
         return ConfigChoice(choice=(name, Outcome.LOADS, message), key=key)
@@ -149,14 +151,14 @@ def choose(start: OwnStart) -> Choice:
     except OSError as error:
         return None, Outcome.UNKNOWN, f"a folder cannot be listed here ({error.strerror or error})"
     if not numbered:
-        return None, Outcome.SCRATCH, "no step-N holds a record that its save was finished, so it begins from scratch"
+        return None, Outcome.SCRATCH, "no step-N has a record that its save is complete, so it starts from scratch"
     number, told_by = max(numbered)
     name = f"step-{number}"
     save = start.inventory.named(name)
     if save is None:
-        return name, Outcome.STOPS, f"{told_by} has the highest number, and it stops, for there is no {name}"
+        return name, Outcome.STOPS, f"{told_by} has the highest number, and it stops, because there is no {name}"
     stop = _stop(start, save)
-    by = "it has the highest number of those that were finished"
+    by = "it has the highest number of the complete saves"
     if stop is None:
         return name, Outcome.LOADS, by
     return name, Outcome.STOPS, f"{by}, and then it stops: {stop}"
@@ -168,7 +170,7 @@ def _stop(start: OwnStart, save: Checkpoint) -> str | None:
     if against:
         return against[0].message
     if save.content is Content.WEIGHTS_ONLY:
-        return "the save holds weights alone, as the last of a finished run does, and it looks for the optimizer"
+        return "the save has only weights, like the last save of a completed run, and it looks for the optimizer"
     return None
 
 

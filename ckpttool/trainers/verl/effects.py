@@ -25,16 +25,15 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.checkpoint import Checkpoint
     from ckpttool.core.domain.finding import Finding
 
-_NO_STATE = "the save holds no data.pt, so the loader begins with its first batch"
+_NO_STATE = "the save has no data.pt, so the loader starts with its first batch"
 _OTHER_BATCHES = "data.pt counts batches of the old size"
 _LOADERS = (
-    "verl's SFT trainer has a loader on each data-parallel rank, and ckpttool does not know how those go on from {name}"
+    "verl's SFT trainer has a loader on each data-parallel rank, and ckpttool does not know how they continue from "
+    "{name}"
 )
-_STATE = "the driver's one loader goes on from its own state"
-_MAY_BE_LAST = (
-    "it may have been saved at the last batch of an epoch, from which torchdata 0.11 goes on with none at all"
-)
-_AS_THEY_WERE = "the data set and data.train_batch_size are as they were"
+_STATE = "the driver's single loader continues from its own state"
+_MAY_BE_LAST = "it may have been saved at the last batch of an epoch, after which torchdata 0.11 yields no batches"
+_AS_THEY_WERE = "the data set and data.train_batch_size are unchanged"
 _MOST_SAVES = 16
 """Whose loaders are asked how long an epoch is at least."""
 
@@ -69,7 +68,7 @@ def effects(resume: Resume) -> Effects:
             position = replace(
                 position, effect=DataEffect.EXACT, why=_STATE, repeated=0, lost=0, exact_if=(_AS_THEY_WERE,)
             )
-    remedy = "skip in the data what was read, or resume from a save that has its data.pt"
+    remedy = "skip the data already read, or resume from a save that has its data.pt"
     return Effects(
         position=position, settings=(), findings=effect_findings(position, title=TRAINER.title, remedy=remedy)
     )
@@ -89,7 +88,7 @@ def _loaders_state(checkpoint: Checkpoint) -> str | None:
 def _is_within(batches: int | None) -> str:
     """Spell the condition that it was not saved at an epoch's last batch."""
     if batches is None:
-        return "an epoch has more batches than were read of it"
+        return "an epoch has more batches than were read"
     return f"an epoch has more than {counted(batches, 'batch', 'batches')}"
 
 
@@ -113,5 +112,5 @@ def _yielded(resume: Resume, path: str) -> int | None:
 def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
     """Object to another number of ranks: it stands in the names of the files that each rank looks for."""
     saved = AskedSizes(world=checkpoint.topology.world_size)
-    refuses = "verl looks for files whose names hold the number of ranks"
+    refuses = "verl looks for files with the number of ranks in their names"
     return tuple(against_size(checkpoint, requested, saved=saved, refuses=refuses))

@@ -24,14 +24,14 @@ def choose(start: OwnStart) -> Choice:
     try:
         name = folder_of(tracked_step(start.storage))
     except FileNotFoundError:
-        return None, Outcome.SCRATCH, "there is no tracker file, so it begins from scratch"
+        return None, Outcome.SCRATCH, "there is no tracker file, so it starts from scratch"
     except OSError as error:
         return None, Outcome.UNKNOWN, f"the tracker cannot be read here ({error.strerror or error})"
     except ParseError as error:
         return None, Outcome.STOPS, f"it stops at the tracker: {error}"
     save = start.inventory.named(name)
     if save is None:
-        return None, Outcome.SCRATCH, f"the tracker names {name}, which is not there, so it begins from scratch"
+        return None, Outcome.SCRATCH, f"the tracker names {name}, which does not exist, so it starts from scratch"
     stop = _stop(start, save)
     if stop is None:
         return name, Outcome.LOADS, "the tracker names it"

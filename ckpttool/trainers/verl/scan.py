@@ -59,7 +59,7 @@ from ckpttool.trainers.verl.loader import batches_in
 
 _LOADER_LIMIT = 1 << 20
 """Bytes of a loader's state that are compared; a real one has about 2,000."""
-_OTHER_WORLD = "move away what another number of ranks saved, or resume from another checkpoint"
+_OTHER_WORLD = "move away the files of another number of ranks, or resume from another checkpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,10 +187,10 @@ def _with_exchanged_names(saves: Sequence[Checkpoint], counts: Mapping[str, int]
             continue
         batches = counted(counts[save.name], "batch", "batches")
         message = (
-            f"its name says step {step}, but {save.name}/{DATA} counts {batches} of its epoch, as "
-            f"{folder_of(Step(exchanged[step]))} should: the names of saves were exchanged"
+            f"its name says step {step}, but {save.name}/{DATA} counts {batches} in its epoch, as "
+            f"{folder_of(Step(exchanged[step]))} should: the names of saves were swapped"
         )
-        remedy = f"give each folder the step that it holds; --checkpoint {save.name} loads it as it is"
+        remedy = f"rename each folder to the step of its content; --checkpoint {save.name} loads it as it is"
         warning = unknown(Code.STEP_DISAGREES, message, path=save.name, remedy=remedy)
         yield replace(save, findings=(*save.findings, warning))
 
@@ -219,12 +219,13 @@ def _exchanged(counts: Mapping[int, int]) -> dict[int, int]:
 def _unconfirmed(save: Checkpoint, named_step: int | None, count: int | None) -> Finding:
     tracker = "no tracker confirms it" if named_step is None else f"the tracker says {named_step}"
     batches = "" if count is None else counted(count, "batch", "batches")
-    read = f", {save.name}/{DATA} counts {batches} of its epoch" if batches else ""
+    read = f", {save.name}/{DATA} counts {batches} in its epoch" if batches else ""
     message = (
-        f"its name alone says step {save.step}, but {tracker}{read}, and the numbers of the other saves do not lead to "
-        "it"
+        f"only its name says step {save.step}, but {tracker}{read}, and it does not fit the numbers of the other saves"
     )
-    remedy = f"--checkpoint {save.name} loads it; give the folder the step that it holds, or move it out of the tree"
+    remedy = (
+        f"--checkpoint {save.name} loads it; rename the folder to the step of its content, or move it out of the tree"
+    )
     return unknown(Code.STEP_DISAGREES, message, path=save.name, remedy=remedy)
 
 
@@ -268,7 +269,7 @@ def _emptied(saves: Sequence[_Save], tracked: Tracked | None) -> list[str]:
 
 
 def _left_over(name: str) -> Finding:
-    message = "its models are gone and data.pt alone is left, as verl's own retention leaves it: no checkpoint"
+    message = "its models are gone and only data.pt is left, as after verl's own retention: not a checkpoint"
     return note(Code.STRAY_FILE, message, path=name)
 
 
@@ -459,11 +460,11 @@ def _lacks(save: _Save, saves: Sequence[_Save]) -> Iterator[Finding]:
     }
     for role in sorted(elsewhere):
         place = f"{role}/" if role else "a model's files in their own folder"
-        message = f"other saves hold {place}, this one does not"
-        remedy = "resume from another checkpoint; where a save is under way, wait for it"
+        message = f"other saves have {place}, this one does not"
+        remedy = "resume from another checkpoint; if a save is in progress, wait for it"
         yield suspect(Code.METADATA_INCOMPLETE, message, path=save.name, remedy=remedy)
     if not save.data:
-        message = "there is no data.pt, so nothing tells how far the data had been read: verl begins them anew"
+        message = "there is no data.pt, so the position in the data is unknown: verl starts the data from the beginning"
         yield note(Code.DATA_RESTARTS, message, path=f"{save.name}/{DATA}")
 
 
@@ -472,7 +473,7 @@ def _tracker(storage: Storage, names: set[str]) -> tuple[Tracked | None, list[Fi
     try:
         step = tracked_step(storage)
     except FileNotFoundError:
-        effect = "with resume_mode=auto verl begins from scratch"
+        effect = "with resume_mode=auto verl starts from scratch"
         return None, [note(Code.TRACKER_DISAGREES, f"no tracker file: {effect}", path=TRACKER)]
     except OSError as error:
         return None, [unreadable(TRACKER, error)]
@@ -482,6 +483,6 @@ def _tracker(storage: Storage, names: set[str]) -> tuple[Tracked | None, list[Fi
     tracked = tracked_in(storage, TRACKER, name, step)
     if name in names:
         return tracked, []
-    message = f"the tracker names {name}, which is not there: with resume_mode=auto verl begins from scratch"
+    message = f"the tracker names {name}, which does not exist: with resume_mode=auto verl starts from scratch"
     # Nothing is saved before the first step: a 0 was written by somebody, and tells nothing of the training's course.
     return tracked if step else None, [note(Code.TRACKER_DISAGREES, message, path=TRACKER)]

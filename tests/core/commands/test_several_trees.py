@@ -50,7 +50,7 @@ class TestSeveralTrees:
             assert tree["result"] == (alone if tree["error"] is None else None)
             assert tree["error"] == alone.get("error")
         assert [tree["error"] is None for tree in trees] == [True, False, True]
-        assert "ckpttool: error: empty holds no checkpoints" in said.stderr
+        assert "ckpttool: error: empty has no checkpoints" in said.stderr
 
     @pytest.mark.sample(2)
     @pytest.mark.parametrize("command", ["scan", "verify", "health", "seal"])
@@ -131,7 +131,7 @@ class TestDidYouMean:
         assert_error(ask("scan", "runs"), ExitCode.UNKNOWN_LAYOUT, words)
         for name in ("c", "d"):
             shutil.copytree(three / "second", three / "runs" / name)
-        assert_error(ask("scan", "runs"), ExitCode.UNKNOWN_LAYOUT, "4 trees lie below it: ckpttool scan --all runs")
+        assert_error(ask("scan", "runs"), ExitCode.UNKNOWN_LAYOUT, "4 trees are below it: ckpttool scan --all runs")
 
     def test_the_only_one_is_taken_and_named(self, three: Path) -> None:
         (three / "runs").mkdir()
@@ -155,7 +155,7 @@ class TestDidYouMean:
 
     def test_of_several_that_may_be_meant_none_is_taken_and_each_is_named(self, three: Path) -> None:
         shutil.copytree(three / "output/checkpoint", three / "checkpoint")
-        names = ". holds several trees: checkpoint (mindformers-rank) and output/checkpoint (mindformers-rank); give"
+        names = ". has several trees: checkpoint (mindformers-rank) and output/checkpoint (mindformers-rank); give"
         assert_error(ask("resolve", "."), ExitCode.USAGE, names)
         assert ask("resolve", "checkpoint").code == ExitCode.OK
         assert ask("resolve").code == ExitCode.OK  # the usual place

@@ -65,7 +65,7 @@ def test_0_where_every_rank_has_the_state_of_the_step(kind: str, streaming: Path
     assert resolved.json["data"]["dataset_state"] == f"states/step_{STEP}"
     shown = " ".join(ask("resolve", "output", "--config", "base.yaml").stdout.split())
     assert (
-        "data position states/step_60 (from the state files of the streaming data, whatever the settings say" in shown
+        "data position states/step_60 (from the state files of the streaming data, regardless of the settings" in shown
     )
     assert "the data from states/step_60" in " ".join(
         ask("preflight", "output", "--config", "base.yaml").stdout.split()
@@ -87,7 +87,7 @@ def test_10_where_a_rank_lacks_its_state_though_later_ones_are_there(streaming: 
     said = ask("preflight", "output", "--config", "base.yaml")
     assert said.code == ExitCode.DAMAGE
     words = " ".join(said.stdout.split())
-    assert "expected the data loader's state of rank 1, 3 as dataset_state_rank1.json, found none" in words
+    assert "expected the data loader's state of rank 1, 3 as dataset_state_rank1.json, but found none" in words
     assert "stream-state-missing states/step_60" in words.replace(f"{streaming}/", "")
     launched = ask("launch", "output", "--config", "base.yaml", "--output", "new.yaml")
     assert launched.code == ExitCode.DAMAGE

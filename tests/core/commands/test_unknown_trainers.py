@@ -117,4 +117,4 @@ def test_its_config_is_refused_for_checkpoints_of_another(
     TreeBuilder(tmp_path / "run").legacy(ranks=2).save(epoch=10, step=2)
     sentence = refused("resolve", str(tmp_path / "run"), "--config", config)
     assert f"{config} is a config for Toy, but" in sentence
-    assert "holds checkpoints of MindFormers" in sentence
+    assert "has checkpoints of MindFormers" in sentence

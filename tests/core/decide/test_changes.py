@@ -42,10 +42,10 @@ def test_a_rank_on_which_nothing_whole_stays_keeps_its_record() -> None:
 
 
 def test_a_record_that_names_nothing_is_no_business_of_a_prune() -> None:
-    torn = Pointer(path="rank_0/meta.json", rank=Rank(0), trouble="is torn or edited")
+    torn = Pointer(path="rank_0/meta.json", rank=Rank(0), trouble="is truncated or edited")
     assert list(stale_pointers([torn], [OLD], [NEW], metas_naming)) == []
     assert [(fix.trouble, fix.text.name) for fix in repairs([torn], NEW, metas_naming)] == [
-        ("is torn or edited", "llama_rank_0-30_2.ckpt")
+        ("is truncated or edited", "llama_rank_0-30_2.ckpt")
     ]
 
 

@@ -197,7 +197,7 @@ def test_nothing_is_changed_but_in_a_folder_of_this_machine(
     monkeypatch.chdir(tmp_path / "here")
     said = ask(command[0], "memory://tree", *command[1:])
     assert said.code == ExitCode.UNSAFE
-    assert "is only read: ckpttool changes nothing but folders of this machine" in said.stderr
+    assert "is read-only: ckpttool changes only folders of this machine" in said.stderr
     assert list((tmp_path / "here").iterdir()) == []
 
 

@@ -52,7 +52,7 @@ def test_another_number_of_devices_than_ranks_stops_a_launch_unless_it_is_accept
     assert isinstance(refused, Preflight)
     (reason,) = [reason for check in refused.checks for reason in check.reasons if reason.blocks]
     assert reason.finding.code is Code.CONFIG_DISAGREES
-    assert f"{nodes * devices} will be started" in reason.finding.message
+    assert f"{nodes * devices} will start" in reason.finding.message
     assert reason.finding.remedy
     assert not (run / "new.yaml").exists()
     for strict in (False, True):

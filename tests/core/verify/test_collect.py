@@ -212,7 +212,7 @@ class TestAnotherTrainersScalars:
         assert "no seen inside" in fewer.message
 
     def test_a_name_that_claims_another_iteration_disagrees(self) -> None:
-        claim = NameClaim(scalar="iteration", value=9, message="the name says 9, the content %d")
+        claim = NameClaim(scalar="iteration", value=9, message="the name says 9, the content says %d")
         (found,) = self.judged((("iteration", 7),), claims=(claim,)).findings
         assert (found.code, found.message) == (Code.NAME_DISAGREES, "the name says 9, the content 7")
         assert self.judged((("iteration", 9),), claims=(claim,)).findings == ()

@@ -143,7 +143,7 @@ def test_names_of_layers_may_come_from_an_earlier_log(tmp_path: Path) -> None:
 
 def test_a_file_without_names_of_layers_is_refused(tmp_path: Path) -> None:
     (tmp_path / "layers").write_text("# nothing\n", encoding="utf-8")
-    with pytest.raises(UsageError, match="holds no names"):
+    with pytest.raises(UsageError, match="has no names"):
         linted(tmp_path, debug(), "e.yaml", layers=str(tmp_path / "layers"))
     with pytest.raises(UsageError, match="cannot be read"):
         linted(tmp_path, debug(), "e.yaml", layers=str(tmp_path / "none"))

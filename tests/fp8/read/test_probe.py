@@ -355,7 +355,7 @@ def test_of_a_tensor_that_cannot_be_read_it_is_said_and_the_others_are_looked_at
     assert [each.name for each in probed(tmp_path / "a.pt")] == ["a.weight"]
     (finding,) = seen(tmp_path / "a.pt").report.findings
     assert (finding.code, finding.severity) == (Code.UNSUPPORTED_FORMAT, Severity.UNKNOWN)
-    assert finding.message.startswith("1 tensor could not be looked at")
+    assert finding.message.startswith("1 tensor could not be checked")
 
 
 def test_states_of_the_optimizer_and_scalars_are_not_looked_at_unless_asked(tmp_path: Path) -> None:

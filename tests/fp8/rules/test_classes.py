@@ -81,12 +81,12 @@ class TestClasses:
         broken, well = runs.run(), curve(runs.run())
         broken[300] = nothing
         notes = compare(curve(broken), well, (), terms=Terms()).notes
-        assert not any("nothing to compare with" in note for note in notes)
+        assert not any("cannot be used for a comparison" in note for note in notes)
         broken[1500:] = [nothing] * 500
         for candidate in (well, curve(broken)):
             answer = compare(curve(broken), candidate, (), terms=Terms())
             assert (answer.kind, answer.matters) == (CurveClass.INCONCLUSIVE, None)
-            assert "nothing to compare with" in answer.notes[0]
+            assert "cannot be used for a comparison" in answer.notes[0]
         answer = compare(well, curve(broken), (), terms=Terms())
         assert (answer.kind, answer.matters) == (CurveClass.DIVERGED, True)
 
@@ -96,8 +96,8 @@ class TestClasses:
 
     def test_a_log_that_shows_no_loss_is_named(self) -> None:
         assert compare(curve([]), curve([2.0]), (), terms=Terms()).notes == (
-            "0 pairs of values are too few: 200 are needed",
-            "the baseline's log shows none",
+            "0 pairs of values are not enough: 200 are needed",
+            "the baseline's log has none",
         )
 
     def test_a_gap_of_losses_below_zero_has_the_sign_of_its_share(self) -> None:
@@ -117,7 +117,7 @@ class TestClasses:
         broken[150] = math.inf
         answer = compared(runs, broken)
         assert answer.kind is CurveClass.DIVERGED
-        assert "no number at 10 places" in answer.notes[0]
+        assert "not a number at 10 places" in answer.notes[0]
 
     def test_a_loss_that_is_no_number_at_the_end_has_diverged_however_short_the_log(self) -> None:
         runs = Runs(6, steps=150)
@@ -245,7 +245,7 @@ class TestTerms:
             assert (both.floor, both.limit) == (honest.floor, honest.limit)
         twice = compare(base, base, [again], terms=Terms())
         assert twice.kind is CurveClass.MATCH
-        assert "is it one log, given twice?" in twice.notes[-1]
+        assert "was the same log given twice?" in twice.notes[-1]
         few = curve(runs.run()[:11])
         assert not any("last digit" in note for note in compare(few, few, terms=Terms()).notes)
 

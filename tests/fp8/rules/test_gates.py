@@ -40,44 +40,44 @@ class TestGates:
         assert judged(curve(WHOLE, own=1), curve(WHOLE)) == passed
         same = judged(curve(WHOLE), curve(WHOLE))
         assert (same.is_valid, (same.reason or "").split(":")[0]) == (
-            False, "its losses are those of BF16 to the last digit",
+            False, "its losses equal those of BF16 to the last digit",
         )  # fmt: skip
 
     def test_what_logs_do_not_tell_is_allowed_and_said(self) -> None:
-        unknown = judged(curve(WHOLE), told=(AsPlanned.UNKNOWN, "its logs do not say"))
-        assert unknown == Gate(is_valid=True, as_planned=AsPlanned.UNKNOWN, reason="its logs do not say")
+        unknown = judged(curve(WHOLE), told=(AsPlanned.UNKNOWN, "its logs do not show"))
+        assert unknown == Gate(is_valid=True, as_planned=AsPlanned.UNKNOWN, reason="its logs do not show")
 
     def test_no_log_is_no_run(self) -> None:
         assert judged(None).reason == "it has no log"
-        assert judged(curve(())).reason == "its log shows no loss"
+        assert judged(curve(())).reason == "its log has no loss"
 
     def test_half_a_horizon_does_not_count(self) -> None:
-        assert judged(curve(range(START + EVERY, 401, EVERY))).reason == "it ends at step 400, and 640 is needed"
+        assert judged(curve(range(START + EVERY, 401, EVERY))).reason == "it ends at step 400, but step 640 is needed"
         assert judged(curve(range(START + EVERY, 641, EVERY))).is_valid
 
     def test_a_loss_now_and_then_tells_no_mean(self) -> None:
         few = judged(curve(range(START + 50, LAST + 1, 50)))
-        assert few.reason == "its log shows 5 losses from step 500 to 700, and 8 are needed: log more often"
+        assert few.reason == "its log has 5 losses from step 500 to 700, but 8 are needed: log more often"
 
     def test_a_loss_that_is_no_number_does_not_count(self) -> None:
         shown = curve(WHOLE)
         broken = replace(shown, losses=(*shown.losses[:-1], math.nan))
-        assert judged(broken).reason == "its loss at step 700 is no finite number"
+        assert judged(broken).reason == "its loss at step 700 is not finite"
         early = replace(shown, losses=(math.inf, *shown.losses[1:]))
         assert judged(early).is_valid
 
     @pytest.mark.parametrize("first", [50, 180])
     def test_a_run_from_another_checkpoint_does_not_count(self, first: int) -> None:
         other = judged(curve(range(first, LAST + 1, EVERY)))
-        assert other.reason == f"its log begins at step {first}, and the plan at 100"
+        assert other.reason == f"its log starts at step {first}, but the plan at 100"
 
     def test_another_learning_rate_does_not_count(self) -> None:
         warmer = judged(curve(WHOLE, rate=3.1e-3), curve(WHOLE))
-        assert warmer.reason == "its learning rate is not that of BF16 at 60 of 60 steps"
+        assert warmer.reason == "its learning rate differs from the BF16 run at 60 of 60 steps"
 
     def test_what_shares_no_step_with_bf16_does_not_count(self) -> None:
         apart = judged(curve(step + 1 for step in WHOLE if step < LAST), curve(WHOLE))
-        assert apart.reason == "no step of the window is in its log and in that of BF16"
+        assert apart.reason == "its log and the BF16 log have no step of the window in common"
 
     def test_what_ran_otherwise_does_not_count(self) -> None:
         wrong = judged(curve(WHOLE), told=(AsPlanned.NO, "in FP8"))
@@ -131,7 +131,7 @@ class TestAsPlanned:
         assert as_planned("E4d", log(("layers.1.fc1", DGRAD_HIGH))) == (AsPlanned.YES, None)
         assert as_planned("E4d", log(("layers.1.fc1", FP8))) == (
             AsPlanned.NO,
-            "in layers.1.fc1 the gradient of dgrad is in FP8, and in high precision was planned",
+            "in layers.1.fc1 the gradient of dgrad is in FP8, but in high precision was planned",
         )
 
     def test_one_layer_that_went_its_own_way_is_enough(self) -> None:
@@ -148,7 +148,7 @@ class TestAsPlanned:
     def test_a_run_wholly_in_high_precision_is_bf16_and_nothing_else(self) -> None:
         high = log(("layers.1.fc1", HIGH))
         assert as_planned("B", high) == (AsPlanned.YES, None)
-        assert as_planned("C", high) == (AsPlanned.NO, "no layer of it is in FP8")
+        assert as_planned("C", high) == (AsPlanned.NO, "none of its layers is in FP8")
         assert as_planned("B", log(("layers.1.fc1", FP8)))[0] is AsPlanned.NO
 
     def test_what_is_rounded_is_told_from_what_is_quantized(self) -> None:
@@ -160,12 +160,12 @@ class TestAsPlanned:
         lost = log(missing="E4d/inspect.yaml")
         assert as_planned("E4d", lost) == (
             AsPlanned.NO,
-            "its debug config E4d/inspect.yaml was not found, so it ran as the candidate does",
+            "its debug config E4d/inspect.yaml was not found, so it ran like the candidate",
         )
         assert as_planned("C", lost)[0] is AsPlanned.UNKNOWN
 
     def test_silent_logs_tell_nothing(self) -> None:
-        assert as_planned("E4d", log()) == (AsPlanned.UNKNOWN, "its logs do not say what each operand did")
+        assert as_planned("E4d", log()) == (AsPlanned.UNKNOWN, "its logs do not show the precision of each operand")
 
     def test_layers_that_were_not_meant_stay_in_fp8(self) -> None:
         quarter = log(("layers.1.fc1", DGRAD_HIGH), ("layers.3.fc1", FP8))

@@ -40,11 +40,11 @@ def test_a_gap_that_began_somewhere_can_be_explained() -> None:
     ("comparison", "why"),
     [
         (replace(WORSE, kind=CurveClass.MATCH), "nothing to explain"),
-        (replace(WORSE, kind=CurveClass.TRANSIENT), "came back by itself"),
+        (replace(WORSE, kind=CurveClass.TRANSIENT), "recovered on its own"),
         (replace(WORSE, findings=(unknown(Fp8Code.FP8_LR_DIFFERS, "other rates"),)), "cannot be compared: other rates"),
-        (SHORT, "9 pairs of values are too few"),
+        (SHORT, "9 pairs of values are not enough"),
         (replace(WORSE, by=PairedBy.SAMPLES), "different batch sizes"),
-        (replace(WORSE, onset=None), "since when"),
+        (replace(WORSE, onset=None), "the step at which"),
     ],
 )
 def test_what_cannot_be_explained_is_told(comparison: Comparison, why: str) -> None:
@@ -75,13 +75,13 @@ class TestLastStart:
         assert last_start(plan(), Step(900 + STEPS), GOOD) == LastStart(step=Step(900), path="out", note=None)
 
     def test_else_it_is_the_newest_with_what_must_be_done(self) -> None:
-        silent = "no log of the baseline is there"
+        silent = "there is no log of the baseline"
         for ends, shown in ((Step(1000), "the baseline's log ends at step 1000"), (None, silent)):
-            note = f"E2 starts from step 900, and {shown}: it can be judged once that run is at step 1500"
+            note = f"E2 starts from step 900, but {shown}: it can be judged once that run has reached step 1500"
             assert last_start(plan(), ends, GOOD) == LastStart(step=Step(900), path="out", note=note)
 
     def test_weights_from_before_the_gap_tell_nothing(self) -> None:
-        why = "no good checkpoint of the candidate lies after step {}, when the gap was there"
+        why = "the candidate has no good checkpoint after step {}, when the gap existed"
         early = {Step(200): "out"}
         assert last_start(plan(), Step(5000), early) == why.format(220)
         of = plan()

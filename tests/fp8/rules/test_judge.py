@@ -164,7 +164,7 @@ class TestRows:
         done = runs(of)
         same = [replace(each, curve=done[0].curve) if each.experiment.trial.id == name else each for each in done]
         found = judge(of, same, baseline(), recipes=RECIPES)
-        assert (found.kind, found.because) == (VerdictKind.UNDECIDED, f"nothing can be said without {name}")
+        assert (found.kind, found.because) == (VerdictKind.UNDECIDED, f"there is no answer without {name}")
 
     @pytest.mark.parametrize(("name", "other"), [("E4d", "C"), ("E4w", "E4f"), ("E3", "C")])
     def test_the_log_of_another_run_given_again_counts_for_nothing(self, name: str, other: str) -> None:
@@ -176,7 +176,7 @@ class TestRows:
         refused = {shown.id: shown.gate.reason for shown in found.experiments if not shown.gate.is_valid}
         assert (
             refused[name]
-            == f"its losses are those of {other} to the last digit: it is the same log, or nothing was changed"
+            == f"its losses equal those of {other} to the last digit: it is the same log, or nothing was changed"
         )
         assert refused.keys() == ({name} if other == "C" else {name, other})  # C is what it should be
         assert found.kind is VerdictKind.UNDECIDED
@@ -188,7 +188,7 @@ class TestRows:
         twice = [replace(each, curve=own) if each.experiment.trial.id == "F" else each for each in done]
         found = judge(of, twice, baseline(), recipes=RECIPES)
         assert all(shown.gate.is_valid for shown in found.experiments)
-        assert "the losses of C and F are the same to the last digit: is it one log, given twice?" in found.notes
+        assert "the losses of C and F are the same to the last digit: was the same log given twice?" in found.notes
         assert not any("to the last digit" in note for note in first_verdict().notes)
 
     def test_a_gap_within_three_floors_is_too_weak(self) -> None:
@@ -239,7 +239,9 @@ class TestRows:
         second = second_round()
         found = verdict(second, {"E4dw": 0.6})
         assert (found.culprits, found.explains) == (tuple(Gemm), None)
-        assert found.because.startswith("it takes all three products: of the pairs E4fd closes most, 26.")
+        assert found.because.startswith(
+            "all three products together are the cause: of the pairs, E4fd closes most, 26."
+        )
         assert found.cure is not None
         assert (found.cure.id, found.cure.keeps_fp8) == ("B", False)
 
@@ -255,14 +257,14 @@ class TestRows:
         for shape in (still_opens, still_closes):
             found = shaped(second, shape)
             assert (found.kind, found.culprits, found.cure) == (VerdictKind.UNDECIDED, (), None)
-            assert "and that or the gap itself still grows: too short to tell" in found.because
+            assert "and this share or the gap itself is still growing: the runs are too short to show" in found.because
             assert "plan longer runs in a new folder: --horizon 1200" in found.notes
 
     def test_all_three_are_not_blamed_where_a_pair_may_bring_the_loss_back(self) -> None:
         found = shaped(second_round(), {"E4dw": lambda part: 0.2 * WHOLE + (0.4 if int(20 * part) % 2 else -0.4)})
         assert (found.kind, found.culprits) == (VerdictKind.UNDECIDED, ())
         assert "E4dw closes " in found.because
-        assert "of the gap, and it may be " in found.because
+        assert "of the gap, and possibly " in found.because
 
     def test_all_three_are_not_blamed_by_a_few_values(self) -> None:
         of = second_round()
@@ -298,7 +300,7 @@ class TestRows:
             replace(second, experiments=only), {**gaps, "B": 0.0, "E0": 0.00007, "C": WHOLE, "E4dw": 0.0071}
         )
         assert (found.kind, found.culprits) == (VerdictKind.CULPRIT, (Gemm.DGRAD, Gemm.WGRAD))
-        assert "which of them alone would do cannot be told here: E4d, E4w" in found.notes
+        assert "which of them alone would be enough is unknown here: E4d, E4w" in found.notes
 
     def test_without_a_gap_to_explain_fp8_is_innocent_or_the_first_round_follows(self) -> None:
         of = plan(kind=CurveClass.INCONCLUSIVE)
@@ -321,7 +323,7 @@ class TestRows:
         (lost,) = (each for each in found.experiments if each.id == "E4d")
         assert (lost.gate.is_valid, lost.gate.reason) == (
             False,
-            "no step of the window is in its log and in that of C",
+            "its log and that of C have no step of the window in common",
         )
 
     def test_runs_that_are_taken_at_their_word_are_named(self) -> None:
@@ -329,5 +331,5 @@ class TestRows:
         silent = [replace(each, as_planned=(AsPlanned.UNKNOWN, None)) for each in runs(of)]
         found = judge(of, silent, baseline(), recipes=RECIPES)
         assert found.notes[0].startswith(
-            "nothing in their logs tells what was computed, so they are taken at their word: B"
+            "their logs do not show the precision of what was computed, so they are assumed to have run as planned: B"
         )

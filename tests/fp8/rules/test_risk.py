@@ -251,7 +251,7 @@ def test_weights_that_were_cut_into_flat_pieces_are_said_to_be_unseen(name: str,
     parts = [replace(WEIGHT, name=name, shape=shape, elements=sum(shape), path=path) for path in ("a", "b")]
     (finding,) = scattered(ranked(parts, ProbeQuestion()))
     assert (finding.code, finding.severity) == (Code.UNSUPPORTED_FORMAT, Severity.UNKNOWN)
-    assert "1 weight could not be looked at" in finding.message
+    assert "1 weight could not be checked" in finding.message
 
 
 @pytest.mark.parametrize(

@@ -29,5 +29,5 @@ def test_a_threshold_that_nothing_can_reach_or_miss_is_refused(threshold: float)
 
 
 def test_a_setting_of_another_policy_is_refused_with_the_policy_s_own() -> None:
-    with pytest.raises(UsageError, match=r"--dialect is no setting of skip, which has .*--threshold"):
+    with pytest.raises(UsageError, match=r"--dialect is not a setting of skip, which has .*--threshold"):
         policy_of("skip", PolicySettings(threshold=3.0, dialect="mindspore"))

@@ -206,7 +206,7 @@ class TestWhatEveryMachineReads:
     def test_a_machine_without_it_cannot_start_and_gets_the_command_that_brings_all_it_lacks(self) -> None:
         (damaged, unsure) = not_everywhere(self.READ, self.seen("m0", "1"))[::-1]
         assert (damaged.severity, damaged.code, damaged.path) == (Severity.DAMAGE, Code.SHARD_ELSEWHERE, "s/.metadata")
-        assert "node2 lacks s/.metadata: every machine reads that" in damaged.message
+        assert "node2 lacks s/.metadata: every machine reads this" in damaged.message
         assert damaged.remedy == (
             "on node2: rsync -asR -- node1:/data/output/./s/.metadata :/data/output/./s/__0_0.distcp /data/output/"
         )
@@ -266,7 +266,7 @@ class TestWhatEveryMachineReads:
         (found,) = not_everywhere(ReadByAll(surely=("s/.metadata", *slices)), told)
         assert "node2, node3, node4 and 197 more machines lack" in found.message
         assert "and 98 more files" in found.message
-        assert (found.remedy or "").endswith("node1:/data/output/./s /data/output/; and so on the others")
+        assert (found.remedy or "").endswith("node1:/data/output/./s /data/output/; and likewise on the other machines")
 
 
 class TestCopiesThatAreOlder:
@@ -291,7 +291,7 @@ class TestCopiesThatAreOlder:
     def test_one_that_lacks_the_chosen_save_is_told_with_the_command_that_brings_it(self) -> None:
         (found,) = self.told(self.seen("10 15", "10"))
         assert (found.severity, found.code, found.actual) == (Severity.UNKNOWN, Code.SHARD_ELSEWHERE, "node2")
-        assert "node2 has files of other saves, and none of 15_2" in found.message
+        assert "node2 has files of other saves, but none of 15_2" in found.message
         assert "on node2: rsync -asR -- node1:/data/output/./" in (found.remedy or "")
         (several,) = self.told(self.seen("10 15", *["10"] * 5))
         assert "node2, node3, node4 and 2 more machines have" in several.message

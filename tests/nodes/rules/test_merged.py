@@ -78,7 +78,7 @@ def test_a_machine_that_told_nothing_leaves_every_save_unknown(how: dict[str, ob
     one = saved(0, 1)
     found = judged(one, merged(seat(1), held=held(one, 0, 0), **how))
     assert [each.severity.word for each in (*found.findings, *found.checkpoints[0].findings)] == ["unknown"] * 2
-    assert found.findings[0].remedy == "run on that machine: ckpttool part --part 2/2, and give its file, too"
+    assert found.findings[0].remedy == "run on that machine: ckpttool part --part 2/2, and give its file as well"
 
 
 def test_several_that_told_nothing_are_named_up_to_a_line() -> None:
@@ -97,7 +97,8 @@ def test_machines_that_could_not_look_and_those_that_have_a_copy_are_named_up_to
     merge = merged(*seats, held={path: tuple(range(50))}, copies={path: tuple(map(copy, seats))})
     (alike,) = judged(one, merge).checkpoints[0].findings
     assert alike.message == (
-        "lies on node1, node10, node11, node12, node13, node14, node15, node16 and 42 more, as far as was looked alike"
+        "is on node1, node10, node11, node12, node13, node14, node15, node16 and 42 more, and the copies are equal "
+        "as far as they were checked"
     )
 
 
@@ -222,8 +223,8 @@ def test_who_saw_fewer_ranks_of_a_save_than_of_others_or_saw_no_other_may_have_l
     ("starts", "said"),
     [
         ((0, 0.9, 1.8, 2.7), None),
-        ((0, 3.5, 3.6, 0.1), "part 1 of 4 (node1), part 4 of 4 (node4) looked 3 hours and more before the others"),
-        ((2.5, 0, 2.4, 2.5), "part 2 of 4 (node2) looked 2 hours and more before the others"),
+        ((0, 3.5, 3.6, 0.1), "part 1 of 4 (node1), part 4 of 4 (node4) looked 3 hours or more before the other parts"),
+        ((2.5, 0, 2.4, 2.5), "part 2 of 4 (node2) looked 2 hours or more before the other parts"),
     ],
 )
 def test_parts_that_a_look_of_the_same_name_left_long_before_are_noted(
@@ -312,7 +313,7 @@ def test_two_looks_from_one_machine_are_told_apart_by_their_parts() -> None:
     copies = (copy(seat(1, host="a", disk="d")), copy(seat(2, host="a", disk="d"), stamp=OTHER))
     merge = merged(seat(1), seat(2), held={one.shards[0].path: (0, 1)}, copies={one.shards[0].path: copies})
     (found,) = judged(one, merge).checkpoints[0].findings
-    assert found.message.startswith("was another file when part 1 of 2 (a) looked than when part 2 of 2 (a) did")
+    assert found.message.startswith("differed between the checks on part 1 of 2 (a) and part 2 of 2 (a)")
 
 
 def test_a_file_that_changed_between_two_looks_is_unknown() -> None:
@@ -346,7 +347,7 @@ def test_two_disks_of_one_machine_are_called_so() -> None:
     copies = (copy(seat(1, host="a")), copy(seat(2, host="a"), replace(REPORT, rank=None, tensors=4)))
     merge = merged(seat(1), seat(2), held={path: (0, 1)}, copies={path: copies})
     (found,) = judged(one, merge).checkpoints[0].findings
-    assert found.message.startswith("lies on two disks of a, and they differ")
+    assert found.message.startswith("is on two disks of a, and the copies differ")
 
 
 def test_one_export_mounted_by_two_addresses_is_one_disk() -> None:

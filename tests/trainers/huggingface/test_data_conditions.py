@@ -65,7 +65,7 @@ class TestALaterEpoch:
         told = document_of(run, FIRST)
         assert told["effect"] == "exact"
         assert told["exact_if"] == [
-            "per_device_train_batch_size, gradient_accumulation_steps and the number of ranks are as they were"
+            "per_device_train_batch_size, gradient_accumulation_steps and the number of ranks are unchanged"
         ]
 
     def test_within_the_second_one_it_is_unknown_and_the_version_that_proves_it_is_named(self, run: Path) -> None:
@@ -160,7 +160,7 @@ class TestDataWithoutALength:
     def test_in_the_first_pass_it_is_exact_while_they_come_in_the_same_order(self, run: Path) -> None:
         told = self.streamed(run, SECOND, 12 / 30)
         assert told.effect is EXACT
-        assert "the data, which have no length, come in the same order again" in told.exact_if
+        assert "the data, which has no length, comes in the same order again" in told.exact_if
 
     def test_in_the_second_pass_it_begins_them_anew(self, run: Path) -> None:
         assert self.streamed(run, SECOND, 1 + 12 / 30).effect is RESTARTS
@@ -212,4 +212,4 @@ class TestShortLastSteps:
         name: str,
         is_said: bool,
     ) -> None:
-        assert ("an epoch's last batch is counted as a full one" in str(position(run, name).why)) is is_said
+        assert ("an epoch's last batch is counted as full" in str(position(run, name).why)) is is_said

@@ -70,7 +70,7 @@ def test_a_schedule_of_another_save_is_a_note(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("started", "outcome", "words"),
     [
-        ("other", Ended.FAILED, "which is no save of"),
+        ("other", Ended.FAILED, "which is not a save of"),
         ("nowhere", Ended.PASSED, ", if started in "),
         ("run", Ended.PASSED, ""),
     ],

@@ -208,7 +208,7 @@ class TestTwoRunsInOneFolder:
         assert {code for _, found in why_not(refusal(single)) for code in found} == {Code.RUN_MIXED}
         pruning = ckpttool.prune(str(single), RetentionPolicy(keep_last=1), PruneOrder(grace=0.0))
         assert pruning.plan.going == ()
-        assert not any("not whole" in fate.because for fate in pruning.plan.fates)
+        assert not any("not intact" in fate.because for fate in pruning.plan.fates)
 
     @pytest.mark.parametrize("batch", [4, 64])
     def test_a_save_that_lacks_what_later_ones_logged_is_of_another_run(self, single: Path, batch: int) -> None:

@@ -65,7 +65,7 @@ class TestTrackerMixes:
         told = {finding.code: finding for finding in reasons}
         assert told.keys() >= {MegatronCode.TRACKER_MIXES, Code.START_UNKNOWN}
         assert {finding.severity for finding in reasons} <= {Severity.UNKNOWN, Severity.NOTE}
-        assert "is not known" in told[MegatronCode.TRACKER_MIXES].message
+        assert "is unknown" in told[MegatronCode.TRACKER_MIXES].message
 
     def test_preflight_is_no_go_until_the_tracker_names_it(self, tmp_path: Path) -> None:
         root = healthy("mcore_legacy_tp2dp2", tmp_path)

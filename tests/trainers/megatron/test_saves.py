@@ -155,12 +155,15 @@ class TestTracker:
         (distributed / TRACKER).write_text("9")
         (finding,) = scanned(distributed).findings
         assert (finding.code, finding.path) == (Code.TRACKER_DISAGREES, TRACKER)
-        assert finding.message == "the tracker names iter_0000009, which is not there: by itself Megatron-LM stops"
+        assert (
+            finding.message
+            == "the tracker names iter_0000009, which does not exist: without --ckpt-step Megatron-LM stops"
+        )
 
     def test_what_it_names_is_never_pruned(self, distributed: Path) -> None:
         (distributed / TRACKER).write_text("3")
         done = cli("prune", str(distributed), "--keep-last", "1", "--grace", "0", "--apply")
-        assert "is what the tracker names" in " ".join(done.stdout.split())
+        assert "is the one that the tracker names" in " ".join(done.stdout.split())
         assert (distributed / "iter_0000003").is_dir()
         (distributed / TRACKER).write_text("6")
         assert cli("prune", str(distributed), "--keep-last", "1", "--grace", "0", "--apply").exit_code == 0
@@ -240,7 +243,7 @@ def test_seal_leaves_a_save_whose_step_nothing_tells_and_takes_one_whose_step_is
     (with_digests / "iter_0000006").rename(with_digests / nobody_knows)
     refused = cli("seal", str(with_digests))
     assert refused.exit_code == ExitCode.INCOMPLETE
-    assert f"no shard of {nobody_knows} tells its step" in " ".join(refused.output.split())
+    assert f"no shard of {nobody_knows} records its step" in " ".join(refused.output.split())
     assert not list(with_digests.rglob("*manifest*"))
     (with_digests / nobody_knows).rename(with_digests / "iter_0000006")
     assert cli("seal", str(with_digests)).exit_code == ExitCode.OK
@@ -254,7 +257,7 @@ def test_an_only_save_that_was_renamed_beside_its_tracker_is_no_script_s_own(wit
         assert answer.exit_code == ExitCode.INCOMPLETE
         told = " ".join(answer.output.split())
         assert "a tracker of Megatron-LM, verl or MindFormers" in told
-        assert "give the folder its own name back" in told
+        assert "give the folder its original name again" in told
 
 
 @pytest.mark.parametrize("fixture", ["mcore_dist_tp2dp2", "mcore_legacy_tp2dp2"])

@@ -117,7 +117,7 @@ class TestSinks:
         assert (result.initial_step, result.initial_epoch) == (33, 16)
         (finding,) = result.findings
         assert (finding.code, finding.severity) == (MindFormersCode.EPOCH_COUNTER_SHIFTS, Severity.NOTE)
-        assert "a global batch size of 25, at which both agree" in str(finding.remedy)
+        assert "a global batch size of 25, with which both agree" in str(finding.remedy)
         assert counters(50, 16, 25, epoch=25, new_sink_size=2).findings == ()
 
 

@@ -73,7 +73,7 @@ def test_a_counter_that_goes_wrong_is_told_and_the_skip_is_exact(tmp_path: Path,
     assert notes(plan(tree.checkpoint, data=case.calm)) == set()
 
 
-@pytest.mark.parametrize(("sink", "said"), [("2", "less than a sink seen twice"), ("1", "no sample seen twice")])
+@pytest.mark.parametrize(("sink", "said"), [("2", "less than one sink seen twice"), ("1", "no sample seen twice")])
 def test_what_sinks_repeat_of_batches_of_unknown_size_is_not_called_nothing(
     tmp_path: Path, sink: str, said: str
 ) -> None:

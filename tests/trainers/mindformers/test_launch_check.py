@@ -63,7 +63,7 @@ NOTE, SUSPECT = Severity.NOTE, Severity.SUSPECT
         (replace(FITS, resume_training="x_rank_0-5_2.safetensors"), LEGACY, NOTE, "x_rank_0-5_2.safetensors.ckpt"),
         (replace(FITS, load_ckpt_format="safetensors"), ODD_FORMAT, SUSPECT, "rename"),
         # More ranks than wrote it are suspect unless it is re-sliced, or of a layout that any number can load.
-        (STARTS_8, LEGACY, SUSPECT, "written by 4 ranks, the config starts 8"),
+        (STARTS_8, LEGACY, SUSPECT, "written by 4 ranks, but the config starts 8"),
         (STARTS_8, LEGACY, SUSPECT, "auto_trans_ckpt: True"),
         (replace(STARTS_8, auto_trans_ckpt=True), LEGACY, NOTE, ""),
         (replace(FITS_NEWER, world_size=8), NEWER, NOTE, ""),
@@ -75,8 +75,8 @@ NOTE, SUSPECT = Severity.NOTE, Severity.SUSPECT
         (replace(FITS_NEWER, health_check_picks=True), NEWER, SUSPECT, "embedding_local_norm_threshold"),
         # A launch switches it off that weights alone are loaded.
         (replace(FITS_NEWER, has_checkpoint_section=True, no_load_optim=True), NEWER, NOTE, ""),
-        (replace(FITS, global_batch_size=16), resume_plan(scalars=TrainState()), SUSPECT, "leave --gbs out"),
-        (FITS, resume_plan(sink_size=3), SUSPECT, "say --sink-size 2"),
+        (replace(FITS, global_batch_size=16), resume_plan(scalars=TrainState()), SUSPECT, "omit --gbs"),
+        (FITS, resume_plan(sink_size=3), SUSPECT, "use --sink-size 2"),
     ],
 )
 def test_what_does_not_fit_is_found(config: TrainConfig, plan: ResumePlan, severity: Severity, words: str) -> None:
@@ -109,7 +109,7 @@ def test_a_config_that_fits_is_left_alone(config: TrainConfig, plan: ResumePlan)
 
 def test_another_number_of_devices_than_the_config_is_for_is_suspect() -> None:
     (finding,) = other_devices(FITS, 8)
-    assert "config is for 4 ranks, but 8 will be started" in finding.message
+    assert "config is for 4 ranks, but 8 will start" in finding.message
     assert [*other_devices(FITS, 4), *other_devices(replace(FITS, world_size=None), 4)] == []
 
 

@@ -208,12 +208,12 @@ class TestRefusals:
             ("load_checkpoint: [a]\n", "holds a list"),
             ("? seed\n: 0\n", "no plain `key: value`"),
             ("checkpoint: {load_path: x}\n", "remove the section"),
-            ("- a\n", "holds no settings"),
-            ("", "holds no settings"),
-            ("a: 1\n---\nb: 1\n", "no YAML"),
-            ("? [a]\n: 1\n", "no YAML"),
-            ("a: [\n", "no YAML"),
-            ("a: 2024-13-45\n", "no YAML"),
+            ("- a\n", "has no settings"),
+            ("", "has no settings"),
+            ("a: 1\n---\nb: 1\n", "not YAML"),
+            ("? [a]\n: 1\n", "not YAML"),
+            ("a: [\n", "not YAML"),
+            ("a: 2024-13-45\n", "not YAML"),
         ],
     )
     def test_what_cannot_be_changed_alone_is_one_clear_line(self, base: str, message: str) -> None:

@@ -57,7 +57,7 @@ class TestBesideTheRanks:
         finding = only(self.beside("best.ckpt", "notes.txt"))
         assert (finding.code, finding.path) == (MindFormersCode.CKPT_BESIDE_RANKS, "best.ckpt")
         assert only(self.beside("best.ckpt", config=None)).code is MindFormersCode.CKPT_BESIDE_RANKS
-        assert "best.ckpt and 2 more like it" in only(self.beside("best.ckpt", "c.ckpt", ".hidden.ckpt")).message
+        assert "best.ckpt and 2 more" in only(self.beside("best.ckpt", "c.ckpt", ".hidden.ckpt")).message
 
     @pytest.mark.parametrize("name", ["best.safetensors", "best.ckpt.bak", "rank_0/best.ckpt", "ckpt", "BEST.CKPT"])
     def test_other_strays_are_left_alone(self, name: str) -> None:
@@ -96,7 +96,7 @@ class TestRankInPrefix:
         finding = only(self.of_prefix(prefix))
         there = f"rank_{rank}/{prefix}_rank_{rank}-15_2.ckpt"
         assert (finding.code, finding.path) == (MindFormersCode.PREFIX_HOLDS_RANK, there)
-        assert f"on rank {rank} it looks for {wanted}, where" in finding.message
+        assert f"on rank {rank} it looks for {wanted}, but" in finding.message
 
     @pytest.mark.parametrize("prefix", ["my_rank_model", "rank_7", "my_rank_", "llama-7b", "a_ranks_7"])
     def test_a_prefix_without_a_rank_is_left_alone(self, prefix: str) -> None:
@@ -229,7 +229,7 @@ class TestReslicing:
     def test_a_name_that_sorts_behind_the_chosen_one_would_be_taken(self) -> None:
         finding = only(self.of("15_2", "5_2"))
         assert (finding.code, finding.path) == (MindFormersCode.RESLICING_PICKS, "rank_0/llama_rank_0-15_2.ckpt")
-        assert "in rank_0/ llama_rank_0-5_2.ckpt, not llama_rank_0-15_2.ckpt" in finding.message
+        assert "in rank_0/ it loads llama_rank_0-5_2.ckpt, not llama_rank_0-15_2.ckpt" in finding.message
         assert only(self.of("15_2", strays=("rank_0/my.ckpt",))).code is MindFormersCode.RESLICING_PICKS
 
     def test_a_breakpoint_file_counts_like_any_other(self) -> None:

@@ -100,7 +100,7 @@ class TestFilesOfOtherRanks:
         ]
         assert found[0].remedy is not None
         assert found[0].remedy.endswith("move the file to rank_1/llama2_7b_rank_1_1-15_2.ckpt")
-        assert "because rank_0 holds a file of rank 3" in found[0].message
+        assert "because rank_0 has a file of rank 3" in found[0].message
         assert cli("resolve", str(tree.output)).exit_code == ExitCode.NOTHING_TO_RESUME
         (verdict,) = document("verify", str(tree.output))["checkpoints"]
         assert verdict["verdict"] == VerdictWord.MISSING.value
@@ -207,7 +207,7 @@ class TestBehindAGo:
         answer = plan(tree.output)
         assert chosen(answer) == ("_1-15_2", 30)
         (found,) = coded(answer.findings, MindFormersCode.CKPT_BESIDE_RANKS)
-        assert found.remedy == f"move what ends in .ckpt out of {tree.checkpoint}"
+        assert found.remedy == f"move files that end in .ckpt out of {tree.checkpoint}"
         rename(tree, "checkpoint/best.ckpt", "best.ckpt")
         assert self.asked(tree, self.config(tree)) == (ExitCode.OK, [])
 

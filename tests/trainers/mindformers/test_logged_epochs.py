@@ -50,7 +50,7 @@ class TestAStart:
         log(done.output, first=1, last=40, size=20)
         (finding,) = coded(found(done), TrainersCode.TRAINING_COMPLETE)
         assert finding.severity is Severity.SUSPECT
-        assert "all 2 epochs of 20 batches (the training log tells) are done" in finding.message
+        assert "all 2 epochs of 20 batches (from the training log) are complete" in finding.message
 
     def test_without_a_log_carries_its_condition(self, done: TreeBuilder) -> None:
         (finding,) = coded(found(done), TrainersCode.TRAINING_COMPLETE)

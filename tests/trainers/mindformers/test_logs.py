@@ -74,7 +74,7 @@ def test_a_norm_without_its_point_and_a_line_cut_short_are_told_with_their_lines
     found = problems(log("mindformers_every_form_made.log"))
     assert [(problem.line, problem.reason) for problem in found] == [
         (2, "global_norm has lost its decimal point or a digit"),
-        (12, "the step line is cut short"),
+        (12, "the step line is truncated"),
     ]
     assert "1 31049" in found[0].text
 

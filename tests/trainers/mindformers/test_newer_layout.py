@@ -121,12 +121,12 @@ class TestAFreshRunInAnOldFolder:
         answer = refusal(pruned.checkpoint)
         (left,) = coded(answer.findings, Code.ABANDONED_BRANCH)
         assert (left.severity, answer.is_sure) == (Severity.UNKNOWN, False)
-        assert left.message.startswith("the tracker names iteration_00000010, which is not there")
+        assert left.message.startswith("the tracker names iteration_00000010, which is missing")
         for command in (["resolve", root], ["preflight", root], ["repair-meta", root]):
             answered = cli(*command)
             assert answered.exit_code == ExitCode.INCOMPLETE
             told = " ".join(answered.output.split())
-            assert "--checkpoint iteration_00000300 takes it; ckpttool repair-meta " in told
+            assert "--checkpoint iteration_00000300 chooses it; ckpttool repair-meta " in told
             assert "Nothing to resume from" not in told
         assert cli("prune", root, "--keep-last", "1", "--grace", "0").exit_code == ExitCode.INCOMPLETE
         pruned.iteration(step=10)

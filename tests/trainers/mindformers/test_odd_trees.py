@@ -57,7 +57,7 @@ class TestRanksBeyondAnyTraining:
         tree.folder("checkpoint/rank_9999999")
         found = scanned(tree.output)
         assert found.strays == ("rank_9999999",)
-        assert "no training has more than 1048576 ranks" in coded(found.findings, Code.STRAY_FILE)[0].message
+        assert "a training has at most 1048576 ranks" in coded(found.findings, Code.STRAY_FILE)[0].message
         assert chosen(plan(tree.output)) == ("10_2", 20)
 
 
@@ -144,7 +144,7 @@ class TestSimulatedWithoutAnyCheckpoint:
         asked = ("resolve", str(weights_alone.output), "--simulate-mindformers", "2.1")
         assert document(*asked)["mindformers"]["would_resume"] == "network"
         weights_alone.remove("checkpoint/rank_1/net-network.ckpt")
-        assert "rank_1 holds no .ckpt file" in document(*asked)["mindformers"]["because"]
+        assert "rank_1 has no .ckpt file" in document(*asked)["mindformers"]["because"]
 
 
 def test_a_config_for_fewer_ranks_is_the_reason_before_damage(tmp_path: Path) -> None:

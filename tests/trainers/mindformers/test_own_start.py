@@ -93,7 +93,7 @@ FAULTS: dict[str, tuple[Callable[[TreeBuilder], object], str, str | None]] = {
 MODES = {
     "named": (DIR, "llama2_7b_rank_0-20_2"),
     "chosen by itself": (DIR, "True"),
-    "weights alone": (DIR, "False"),
+    "only weights": (DIR, "False"),
     "from scratch": ("''", "False"),
 }
 
@@ -123,7 +123,7 @@ def told(start: JudgedStart) -> tuple[str | None, Outcome]:
     ("fault", "mode"),
     [
         *((fault, mode) for fault in FAULTS for mode in ("named", "chosen by itself")),
-        *((fault, mode) for fault in ("nothing", "a shard cut") for mode in ("weights alone", "from scratch")),
+        *((fault, mode) for fault in ("nothing", "a shard cut") for mode in ("only weights", "from scratch")),
     ],
 )
 def test_go_is_said_only_of_a_start_that_loads_what_was_chosen(fault: str, mode: str, tmp_path: Path) -> None:
@@ -170,10 +170,10 @@ def test_the_cure_that_is_offered_cures(fault: str, tmp_path: Path) -> None:
     ("load", "resume", "ends", "words"),
     [
         ("''", "True", (None, Outcome.SCRATCH), "`load_checkpoint` is empty"),
-        ("''", "model.ckpt", (None, Outcome.STOPS), "no folder to look for it"),
+        ("''", "model.ckpt", (None, Outcome.STOPS), "names no folder for it"),
         ("null", "False", (None, Outcome.SCRATCH), "is empty"),
         ("null", "True", (None, Outcome.STOPS), "`load_checkpoint` has no value"),
-        ("7", "True", (None, Outcome.STOPS), "is no text"),
+        ("7", "True", (None, Outcome.STOPS), "is not text"),
         ("./elsewhere/checkpoint", "True", ("./elsewhere/checkpoint", Outcome.UNKNOWN), "is another folder than"),
         ("/elsewhere/output/checkpoint", "True", (None, Outcome.STOPS), "does not exist"),
         ("~/output/checkpoint", "True", (None, Outcome.STOPS), "MindFormers does not expand `~`"),
@@ -262,8 +262,8 @@ class TestTypes:
             ("'40'", "must be a whole number"),
             ("[40]", "must be a whole number"),
             ("40.0", "must be a whole number"),
-            ("True", "it skips 0 batches of the data, where 40 are due"),
-            ("-3", "it skips 0 batches of the data, where 40 are due"),
+            ("True", "it skips 0 batches of the data, but 40 are right"),
+            ("-3", "it skips 0 batches of the data, but 40 are right"),
             *((skip, None) for skip in ("40", "0", "''", "False", "0.0", "null")),
         ],
     )
@@ -356,8 +356,8 @@ class TestData:
             ("", None),
             ("data_skip_steps: 40", None),
             ("data_skip_steps: 41", None),  # rounded down to whole sinks
-            ("data_skip_steps: 20", "it skips 20 batches of the data, where 40 are due"),
-            ("ignore_data_skip: True", "it skips 0 batches of the data, where 40 are due"),
+            ("data_skip_steps: 20", "it skips 20 batches of the data, but 40 are right"),
+            ("ignore_data_skip: True", "it skips 0 batches of the data, but 40 are right"),
             ("ignore_data_skip: True\ntrain_dataset: {data_loader: {type: HFDataLoader, streaming: True}}", None),
         ],
     )

@@ -115,7 +115,7 @@ class TestWhatTellsTheBatchesOfAnEpoch:
     def test_names_of_a_first_run_tell(self) -> None:
         length = run_length(PLAIN, planned(AT_48, 48), tree(AT_48, saved(2, 8, 28)))
         assert length is not None
-        assert (length.per_epoch, length.source) == (20, "the file names tell")
+        assert (length.per_epoch, length.source) == (20, "from the file names")
 
     @pytest.mark.parametrize(
         "others",
@@ -155,7 +155,7 @@ class TestATrainingThatIsComplete:
     def test_the_last_step_of_the_last_epoch_is_the_end(self) -> None:
         """Real, with sinks and without: the parameter 'epoch' must bigger than parameter 'initial_epoch'."""
         finding = only(replace(PLAIN, epochs=4), planned(saved(4, 20, 80), 80), TrainersCode.TRAINING_COMPLETE)
-        assert "step 80: all 4 epochs of 20 batches (the file names tell) are done" in finding.message
+        assert "step 80: all 4 epochs of 20 batches (from the file names) are complete" in finding.message
         sized = only(replace(SIZED, epochs=4), planned(saved(40, 2, 80), 80, sink=2), TrainersCode.TRAINING_COMPLETE)
         assert "`sizes` has 41 samples" in sized.message
 
@@ -173,7 +173,7 @@ class TestATrainingThatIsComplete:
         done = planned(saved(40, 2, 80), 80, sink=2)
         (finding,) = length_findings(replace(SINKS, epochs=4), done, tree(done.point.checkpoint), 20)
         assert (finding.code, finding.severity) == (TrainersCode.TRAINING_COMPLETE, Severity.SUSPECT)
-        assert "all 4 epochs of 20 batches (the training log tells) are done" in finding.message
+        assert "all 4 epochs of 20 batches (from the training log) are complete" in finding.message
         assert not [*length_findings(replace(SINKS, epochs=5), done, tree(done.point.checkpoint), 20)]
         again = planned(saved(4, 20, 80, run=1), 80)
         (finding,) = length_findings(replace(PLAIN, epochs=4), again, tree(again.point.checkpoint), 20)
@@ -183,20 +183,20 @@ class TestATrainingThatIsComplete:
         """20 batches of 2 are 13 of 3; of 41 nobody knows whether there is one."""
         for batch, batches in ((4, 10), (3, 13), (41, None)):
             length = run_length(PLAIN, planned(AT_48, 48, batch=batch), tree(AT_48), 20)
-            assert (length and (length.per_epoch, length.source)) == (batches and (batches, "the training log tells"))
+            assert (length and (length.per_epoch, length.source)) == (batches and (batches, "from the training log"))
 
     def test_with_sinks_of_unknown_epochs_the_condition_is_told(self) -> None:
         """Real: a ValueError where a GO had been given."""
         finding = told(replace(SINKS, epochs=4), planned(saved(40, 2, 80), 80, sink=2))[0]
         assert (finding.code, finding.severity) == (TrainersCode.TRAINING_COMPLETE, Severity.NOTE)
-        assert "if it has 20 batches or fewer, the training is done" in finding.message
+        assert "if it has 20 batches or fewer, the training is complete" in finding.message
         assert told(replace(SINKS, epochs=81), planned(saved(40, 2, 80), 80, sink=2)) == []
 
     def test_without_sinks_the_condition_is_told_in_the_last_epoch_alone(self) -> None:
         config = replace(PLAIN, epochs=4)
         last = told(config, planned(saved(4, 1, 9, run=1), 9))[0]
         assert (last.code, last.severity) == (TrainersCode.TRAINING_COMPLETE, Severity.NOTE)
-        assert "if epoch 4 ends at step 9, the training is done" in last.message
+        assert "if epoch 4 ends at step 9, the training is complete" in last.message
         only(config, planned(saved(3, 1, 9, run=1), 9), MindFormersCode.ENDS_ELSEWHERE)
         assert told(config, planned(saved(1, 9, 9), 9)) == []
         bare = replace(AT_48, scalars=TrainState(step_num=48).scalars)
@@ -207,8 +207,8 @@ class TestATrainingThatIsComplete:
         plan = planned(saved(20, 2, 40), 40, sink=4)
         (finding,) = length_findings(replace(SINKS, sink_size=4, epochs=4), plan, tree(plan.point.checkpoint), 20)
         assert finding.code is TrainersCode.TRAINING_COMPLETE
-        assert "pass for done at step 40 of 80" in finding.message
-        assert (finding.remedy or "").startswith("keep data sinks and batch size as they were")
+        assert "count as complete at step 40 of 80" in finding.message
+        assert (finding.remedy or "").startswith("keep data sinks and batch size unchanged")
 
 
 class TestADataSetOfAnotherSize:
@@ -225,11 +225,11 @@ class TestADataSetOfAnotherSize:
 
     def test_that_shrank_the_data_end_before_the_plan(self) -> None:
         finding = only(replace(self.GROWN, dataset_samples=30), self.PLAN, MindFormersCode.DATA_END_EARLY)
-        assert "plans 25 more steps, but the data give 10: at step 60" in finding.message
+        assert "plans 25 more steps, but the data is enough for 10: at step 60" in finding.message
 
     def test_that_the_config_does_not_tell_the_end_carries_its_condition(self) -> None:
         finding = only(replace(PLAIN, epochs=4), self.PLAN, MindFormersCode.ENDS_ELSEWHERE)
-        assert "ends at step 80 if an epoch still has 20 batches (the file names tell)" in finding.message
+        assert "ends at step 80 if an epoch still has 20 batches (from the file names)" in finding.message
         assert "grown or shrunk" in finding.message
 
     def test_that_grew_before_a_resume_is_told_by_its_log(self) -> None:
@@ -244,7 +244,7 @@ class TestDataAheadOfTheSteps:
     def test_the_data_end_before_the_plan(self, config: TrainConfig, chosen: Checkpoint, sink: int | None) -> None:
         """Real: 72 steps, to 120, then an exception; with 10 epochs 112, to 160; with `stop_step: 72` exit 0."""
         finding = only(config, planned(chosen, 88, sink=sink), MindFormersCode.DATA_END_EARLY)
-        assert "plans 112 more steps, but the data give 72: at step 120" in finding.message
+        assert "plans 112 more steps, but the data is enough for 72: at step 120" in finding.message
         assert "stop_step: 72}" in str(finding.remedy)
         assert "raised by 2 it can be 112, which ends at step 160" in str(finding.remedy)
 
@@ -274,7 +274,7 @@ class TestDataBehindTheSteps:
         sized = replace(PLAIN, dataset_samples=40)
         finding = only(replace(sized, epochs=4), planned(saved(2, 7, 27), None), MindFormersCode.ENDS_ELSEWHERE)
         assert "trains 60 more steps and ends at step 87, not at 80" in finding.message
-        assert "not at 80, for it counts whole epochs of 20 batches" in finding.message
+        assert "not at 80, because it counts whole epochs of 20 batches" in finding.message
         assert (finding.remedy or "").startswith("give the callback `- {type: TrainCallBack, stop_step: 53}`")
         assert "ends at step 168" in only(sized, planned(AT_48, None), MindFormersCode.ENDS_ELSEWHERE).message
 

@@ -97,7 +97,7 @@ def iterations(tmp_path: Path) -> TreeBuilder:
 
 
 def test_a_sound_tree_is_resumed_from_its_newest_checkpoint(tree: TreeBuilder) -> None:
-    why = "10_2 is the newest name that all 4 ranks have; it reads names only and never opens a shard"
+    why = "10_2 is the newest name that all 4 ranks have; it compares only names and opens no shard"
     patches = ("1.6.0", "1.7.0", "1.8.0", "1.9.0", "2.0.0", "2.1.0", "2.1.3")
     assert_takes(tree, "10_2", versions=(*ALL, *patches))
     assert set(reasons_of(tree, (*ALL, *patches))) == {why}
@@ -171,7 +171,7 @@ def test_a_health_file_that_is_no_list_of_objects_stops_it(tree: TreeBuilder, co
 def test_the_health_monitor_prefers_a_later_run_to_a_larger_number(tree: TreeBuilder) -> None:
     tree.save(epoch=5, step=2, run=1).save(epoch=15, step=2, run=1).remove(tree.shard(3, 15, 2, run=1))
     tree.remove(tree.shard(0, 5, 2)).health([("llama2_7b_rank_0-5_2.ckpt", 0)])
-    assert_takes(tree, "_1-5_2", "a later run goes before a larger number", versions=FROM_1_6, **MONITORS)
+    assert_takes(tree, "_1-5_2", "a later run takes precedence over a larger number", versions=FROM_1_6, **MONITORS)
 
 
 def test_a_name_without_a_number_before_the_dash_breaks_the_monitors_sorting(tree: TreeBuilder) -> None:
@@ -199,14 +199,14 @@ def test_a_damaged_shard_is_chosen(tree: TreeBuilder, damage: str) -> None:
         tree.file(path, bytes(size))
     else:
         tree.truncate(path, {"empty": 0, "truncated": size // 2, "between two records": len(kept)}[damage])
-    assert_takes(tree, "10_2", "never opens a shard")
+    assert_takes(tree, "10_2", "opens no shard")
 
 
 def test_one_rank_without_meta_is_left_out_and_times_do_not_decide(tree: TreeBuilder) -> None:
     tree.remove("checkpoint/rank_1/meta.json")
     for rank in range(4):
         tree.touch(tree.shard(rank, 5, 2), tree.now_ns + MINUTE_NS)
-    assert_takes(tree, "10_2", "the meta.json of rank 1 cannot be used and is simply left out")
+    assert_takes(tree, "10_2", "the meta.json of rank 1 cannot be used and is ignored")
 
 
 def without_meta(tree: TreeBuilder) -> TreeBuilder:
@@ -217,7 +217,7 @@ def without_meta(tree: TreeBuilder) -> TreeBuilder:
 
 def test_without_any_meta_safetensors_cannot_be_resumed(tmp_path: Path) -> None:
     tree = without_meta(tree_at(tmp_path, fmt="safetensors"))
-    assert_takes(tree, None, "looks for .ckpt only", versions=FROM_1_6, **SAFETENSORS)
+    assert_takes(tree, None, "looks only for .ckpt", versions=FROM_1_6, **SAFETENSORS)
 
 
 def test_without_any_meta_ckpt_is_resumed_by_time(tree: TreeBuilder) -> None:
@@ -237,7 +237,7 @@ def test_leftovers_of_a_larger_run_hide_what_the_smaller_one_saved(tmp_path: Pat
     tree = TreeBuilder(tmp_path).legacy(ranks=8, sparse=True).save(epoch=2, step=2)
     tree.save(epoch=15, step=2, run=1, ranks=range(4))
     assert_takes(tree, "_1-15_2", versions=UP_TO_1_6, world_size=4)
-    counts = "it counts 8 entries that begin with rank_, though 4 ranks train"
+    counts = "it counts 8 entries that begin with rank_, although 4 ranks train"
     assert_takes(tree, "2_2", counts, versions=FROM_1_7, world_size=4)
 
 
@@ -249,7 +249,7 @@ def test_more_ranks_than_before_stop_the_older_versions(tree: TreeBuilder) -> No
 @pytest.mark.parametrize("name", ["llama2_7b_rank_2-10_2_breakpoint.ckpt", "llama2_7b_rank_2-best.ckpt"])
 def test_one_name_without_numbers_ends_the_whole_resume(tree: TreeBuilder, name: str) -> None:
     tree.file(f"checkpoint/rank_2/{name}")
-    assert_takes(tree, None, name, "one such name ends the whole resume")
+    assert_takes(tree, None, name, "one such name stops the whole resume")
 
 
 def test_a_name_without_numbers_in_another_format_does_no_harm(tree: TreeBuilder) -> None:
@@ -258,7 +258,7 @@ def test_a_name_without_numbers_in_another_format_does_no_harm(tree: TreeBuilder
 
 def test_it_never_falls_back_to_the_run_before(tree: TreeBuilder) -> None:
     tree.save(epoch=15, step=2, run=1).remove(tree.shard(3, 15, 2, run=1))
-    assert_takes(tree, None, "no name that begins with llama2_7b_rank_0_1 is there on all 4 ranks")
+    assert_takes(tree, None, "no name that begins with llama2_7b_rank_0_1 exists on all 4 ranks")
 
 
 def test_a_replaced_node_has_other_names_and_stops_it(tree: TreeBuilder) -> None:
@@ -304,7 +304,7 @@ def test_names_that_run_backwards_hide_a_complete_checkpoint(copy_tree: Callable
 
 
 def test_the_last_asynchronous_save_is_ignored(copy_tree: Callable[[str], Path]) -> None:
-    why = "15_2 is on all ranks too, but nothing beyond the oldest meta.json counts"
+    why = "15_2 is on all ranks too, but it ignores everything after the oldest meta.json"
     assert_takes(view_of(copy_tree("async_ckpt") / "output"), "10_2", why)
 
 
@@ -354,7 +354,7 @@ def test_a_meta_of_the_other_format_does_not_count(tree: TreeBuilder) -> None:
 def test_a_record_that_cannot_be_taken_for_an_object_stops_it(tree: TreeBuilder, record: str) -> None:
     meta = "checkpoint/rank_1/meta.json"
     tree.file(meta, "[1]") if record == "list" else tree.remove(meta).folder(meta)
-    assert_takes(tree, None, "rank_1/meta.json is nothing that it can open as an object")
+    assert_takes(tree, None, "rank_1/meta.json cannot be opened as an object")
 
 
 @pytest.mark.parametrize(
@@ -374,13 +374,13 @@ def test_the_oldest_meta_of_all_ranks_is_the_limit(tree: TreeBuilder) -> None:
 
 def test_a_rank_that_is_a_file_stops_it(tree: TreeBuilder) -> None:
     tree.remove("checkpoint/rank_2").file("checkpoint/rank_2")
-    assert_takes(tree, None, "rank_2 is no folder that it can list")
+    assert_takes(tree, None, "rank_2 is not a folder that it can list")
 
 
 def test_a_lost_last_rank_goes_unnoticed_by_those_that_count_folders(tree: TreeBuilder) -> None:
     tree.remove("checkpoint/rank_3")
     assert_takes(tree, None, versions=UP_TO_1_6, world_size=4)
-    counts = "it counts 3 entries that begin with rank_, though 4 ranks train"
+    counts = "it counts 3 entries that begin with rank_, although 4 ranks train"
     assert_takes(tree, "10_2", counts, versions=FROM_1_7, world_size=4)
 
 
@@ -414,12 +414,12 @@ def test_a_touched_old_file_is_the_newest(tree: TreeBuilder) -> None:
 
 def test_without_meta_a_rank_whose_newest_differs_stops_it(tree: TreeBuilder) -> None:
     without_meta(tree).touch(tree.shard(2, 5, 2), tree.now_ns)
-    assert_takes(tree, None, "the newest file of rank_2 is not that of the others")
+    assert_takes(tree, None, "the newest file of rank_2 differs from that of the others")
 
 
 def test_without_meta_some_irregular_names_stop_it_and_only_such_names_do_not(tree: TreeBuilder) -> None:
     without_meta(tree).file("checkpoint/rank_0/best.ckpt")
-    assert_takes(tree, None, "some ranks' newest files follow the naming rule, others not")
+    assert_takes(tree, None, "only some ranks' newest files follow the naming rule")
     for rank in range(1, 4):
         tree.file(f"checkpoint/rank_{rank}/best.ckpt")
     assert_takes(tree, "best")
@@ -428,12 +428,12 @@ def test_without_meta_some_irregular_names_stop_it_and_only_such_names_do_not(tr
 def test_without_meta_an_empty_rank_stops_it(tree: TreeBuilder) -> None:
     without_meta(tree).remove("checkpoint/rank_1").folder("checkpoint/rank_1").remove(tree.shard(0, 5, 2))
     tree.remove(tree.shard(0, 10, 2)).file("checkpoint/rank_0/best.ckpt")
-    assert_takes(tree, None, "rank_1 holds no .ckpt file")
+    assert_takes(tree, None, "rank_1 has no .ckpt file")
 
 
 def test_by_time_an_empty_or_missing_rank_stops_it(tree: TreeBuilder) -> None:
     tree.remove("checkpoint/rank_3").folder("checkpoint/rank_3")
-    assert_takes(tree, None, "it stops with an error: rank_3 holds no .ckpt file", **BY_TIME)
+    assert_takes(tree, None, "it stops with an error: rank_3 has no .ckpt file", **BY_TIME)
     missing = "it stops with an error: it looks for 4 ranks and finds no rank_3"
     assert_takes(tree.remove("checkpoint/rank_3"), None, missing, world_size=4, **BY_TIME)
 
@@ -446,12 +446,12 @@ def test_where_times_decide_a_folder_is_as_new_as_it_says(tree: TreeBuilder) -> 
     for rank in range(1, 4):
         other = f"checkpoint/rank_{rank}/llama2_7b_rank_{rank}-15_2.ckpt"
         tree.folder(other).touch(other, tree.now_ns)
-    assert_takes(tree, "15_2", "; rank_0/llama2_7b_rank_0-15_2.ckpt is a folder, on which it stops", **BY_TIME)
+    assert_takes(tree, "15_2", "; rank_0/llama2_7b_rank_0-15_2.ckpt is a folder, at which it stops", **BY_TIME)
 
 
 def test_by_time_a_link_that_leads_nowhere_stops_it(tree: TreeBuilder) -> None:
     (tree.checkpoint / "rank_0" / "llama2_7b_rank_0-15_2.ckpt").symlink_to("nowhere")
-    assert_takes(tree, None, "leads nowhere", **BY_TIME)
+    assert_takes(tree, None, "is a broken link", **BY_TIME)
 
 
 @pytest.mark.parametrize("apart_ns", [0, 100])
@@ -473,7 +473,7 @@ def test_of_equal_times_the_one_listed_last_is_the_newest(tree: TreeBuilder, apa
 
 
 def test_the_newer_layout_is_resumed_from_what_the_tracker_names(iterations: TreeBuilder) -> None:
-    why = "the tracker names it and all shards that metadata.json lists (8) are there by name; it never opens one"
+    why = "the tracker names it and all shards that metadata.json lists (8) exist by name; it opens none of them"
     assert_takes(iterations, "iteration_00000020", versions=FROM_1_7)
     assert set(reasons_of(iterations, FROM_1_7)) == {why}
     assert_takes(iterations.tracker(" 1_0\n"), "iteration_00000010", versions=FROM_1_7)
@@ -498,13 +498,13 @@ SHARD = f"{NEWEST}/llama2_7b-opt-0000002-0000004.safetensors"
     ("fault", "words"),
     [
         (lambda tree: tree.tracker(""), "the tracker file is empty"),
-        (lambda tree: tree.tracker("release"), "the tracker file is 'release', which is no number"),
+        (lambda tree: tree.tracker("release"), "the tracker file is 'release', which is not a number"),
         (lambda tree: tree.file(TRACKER, b"\xff"), "the tracker file cannot be read"),
-        (lambda tree: tree.remove(NEWEST), "the tracker names iteration_00000020, which is no folder there"),
-        (lambda tree: tree.remove(NEWEST).file(NEWEST), "the tracker names iteration_00000020, which is no folder"),
+        (lambda tree: tree.remove(NEWEST), "the tracker names iteration_00000020, which is not a folder there"),
+        (lambda tree: tree.remove(NEWEST).file(NEWEST), "the tracker names iteration_00000020, which is not a folder"),
         (lambda tree: tree.remove(SHARD), "iteration_00000020 lacks llama2_7b-opt-0000002-0000004.safetensors"),
         (lambda tree: tree.file(f"{NEWEST}/metadata.json", "{"), "the metadata.json of iteration_00000020 is not what"),
-        (lambda tree: tree.remove(NEWEST).folder(NEWEST), "iteration_00000020 holds no *.safetensors"),
+        (lambda tree: tree.remove(NEWEST).folder(NEWEST), "iteration_00000020 has no *.safetensors"),
         (lambda tree: tree.remove(f"{NEWEST}/common.json"), "common.json"),
         (lambda tree: tree.file(f"{NEWEST}/common.json", "{"), "common.json"),
         (lambda tree: tree.file(f"{NEWEST}/common.json", "[]"), "common.json"),
@@ -538,15 +538,15 @@ def monitored(tmp_path: Path) -> TreeBuilder:
 
 
 def test_the_newest_healthy_iteration_goes_before_the_tracker(monitored: TreeBuilder) -> None:
-    why = "neither the tracker nor the shards are looked at"
+    why = "it checks neither the tracker nor the shards"
     assert_takes(monitored, "iteration_00000020", why, versions=FROM_1_9, **MONITORS)
-    unknown = "it does not know the field ckpt_status in common.json, which a newer MindFormers wrote"
+    unknown = "it does not know the field ckpt_status in common.json, written by a newer MindFormers"
     assert all(why.endswith(unknown) for why in reasons_of(monitored, ALL[2:4], **MONITORS))
 
 
 def test_an_iteration_that_holds_only_its_common_record_is_picked(monitored: TreeBuilder) -> None:
     monitored.file("checkpoint/iteration_00000040/common.json", '{"ckpt_status": 0}')
-    assert_takes(monitored, "iteration_00000040", "and this one holds none", versions=FROM_1_9, **MONITORS)
+    assert_takes(monitored, "iteration_00000040", "and this one has none", versions=FROM_1_9, **MONITORS)
 
 
 def test_an_iteration_without_a_number_breaks_its_sorting(monitored: TreeBuilder) -> None:
@@ -577,13 +577,13 @@ def test_a_tree_of_a_newer_version_stops_an_older_one(
     tmp_path: Path, era: Literal["1.7", "1.9", "2.1"], version: str
 ) -> None:
     tree = TreeBuilder(tmp_path, sparse=True).iteration(step=10, era=era)
-    assert_takes(tree, None, "which a newer MindFormers wrote", versions=[version])
+    assert_takes(tree, None, "written by a newer MindFormers", versions=[version])
 
 
 def test_an_iteration_given_as_the_folder_itself_is_taken(iterations: TreeBuilder) -> None:
     storage = LocalStorage(str(iterations.checkpoint / "iteration_00000010"))
     view = view_for_mindformers(storage, MindFormersSettings())
-    assert_takes(view, "iteration_00000010", "there is no tracker, so it takes the folder itself", versions=FROM_1_7)
+    assert_takes(view, "iteration_00000010", "there is no tracker, so it uses the folder itself", versions=FROM_1_7)
 
 
 def test_weights_of_hugging_face_hide_the_iterations_from_1_8_on(iterations: TreeBuilder) -> None:

@@ -48,7 +48,7 @@ def test_sinks_switched_on_are_told(without_sinks: TreeBuilder, tmp_path: Path, 
     told = found(without_sinks.checkpoint, config(tmp_path, sinks=sinks))
     (finding,) = coded(told, MindFormersCode.SINK_SIZE_CHANGED)
     assert f"plans {too_many} batches too many" in finding.message
-    assert "2 epochs at step 27, which are no sinks" in finding.message
+    assert "2 epochs at step 27, which are not sinks" in finding.message
     assert "sink_mode: False" in str(finding.remedy)
     assert MindFormersCode.EPOCH_COUNTER_SHIFTS not in codes(told)
 
@@ -86,7 +86,7 @@ class TestSwitchedOff:
         output = writable_copy("sink2_ckpt", tmp_path / "tree")
         told = found(output, config(tmp_path, sinks=None))
         (finding,) = coded(told, MindFormersCode.SINK_SIZE_CHANGED)
-        assert "sinks of 2 batches, but the config has no sinks now" in finding.message
+        assert "sinks of 2 batches, but the config now has no sinks" in finding.message
         assert finding.remedy == "keep runner_config.sink_mode: True and sink_size: 2"
         assert TrainersCode.TRAINING_COMPLETE not in codes(told)
 
@@ -120,7 +120,7 @@ class TestSinksOfTheWholeDataSet:
             found(without_sinks.checkpoint, config(tmp_path, sinks=-1)), MindFormersCode.SINK_SIZE_CHANGED
         )
         assert finding.severity is Severity.SUSPECT
-        assert "is 7 batches into an epoch of 20 (the file names tell)" in finding.message
+        assert "is 7 batches into an epoch of 20 (from the file names)" in finding.message
         assert "sink_mode: False" in str(finding.remedy)
 
     @pytest.mark.parametrize("epochs", [(1,), (1, 2)])

@@ -304,9 +304,9 @@ class TestPlaces:
             ("trainer:\n  resume_training: 1\nresume_training: True\n", "move `resume_training` to the top level"),
             (
                 "trainer:\n  data_skip_steps: 5\ndata_skip_steps: 5",
-                "delete it: the same stands at the top level, as an older `ckpttool launch` wrote it",
+                "delete it: the top level has the same value, written by an older `ckpttool launch`",
             ),
-            ("trainer:\n  seed: 5\nseed: 5", "delete it: the same stands at the top level"),
+            ("trainer:\n  seed: 5\nseed: 5", "delete it: the top level has the same value"),
             ("trainer:\n  epochs: 5\n", "delete it"),
             ("trainer:\n  5: 5\n", "delete it"),
             ("trainer:\n  a.b: 5\n", "delete it"),

@@ -99,7 +99,7 @@ _SMALL_METADATA = 256 << 10
 _LARGE_METADATA = threading.Lock()
 """Held while one that is not small is in memory: many iterations are read at the same time."""
 
-_RESTORE = "restore it from the disk that the rank saved to, or resume from an older checkpoint"
+_RESTORE = "restore it from the disk of that rank, or resume from an older checkpoint"
 
 _NEEDED = ("step_num", "epoch_num", "global_step", "global_batch_size")
 """Scalars of common.json that MindFormers multiplies and divides at a resume."""
@@ -109,11 +109,11 @@ _RECORDS = {*WRITTEN, MANIFEST_NAME}
 
 _PYNATIVE = "was saved by MindFormers' PyNative trainer"
 _ITS_OWN_START = (
-    f"{_PYNATIVE}, whose start ckpttool does not write yet: ckpttool verify --checkpoint all says which saves are"
-    " whole; name the folder of one in checkpoint.load_path, with checkpoint.no_load_optim: False and"
-    " checkpoint.load_balanced: False"
+    f"{_PYNATIVE}, for which ckpttool cannot write a launch config yet: ckpttool verify --checkpoint all shows which "
+    "saves are intact; set checkpoint.load_path to the folder of one, with checkpoint.no_load_optim: False and "
+    "checkpoint.load_balanced: False"
 )
-_ITS_OWN_RETENTION = f"{_PYNATIVE}, which stops removing saves for good once it misses one of its own"
+_ITS_OWN_RETENTION = f"{_PYNATIVE}, which permanently stops removing saves once one of its own saves is missing"
 
 
 class MindFormersIteration:
@@ -264,7 +264,7 @@ def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkp
         findings += _common_findings(state, step, f"{name}/common.json", pynative=pynative)
     unread = {finding.path for finding in findings if finding.code is Code.UNREADABLE}
     if world is None and not unread:
-        findings.append(listed_damage(Code.SHARD_MISSING, "no shard at all in this folder", name))
+        findings.append(listed_damage(Code.SHARD_MISSING, "this folder has no shard", name))
     commit = CommitState.UNCOMMITTED
     if common is not None and (expected is not None or world == 1):
         commit = CommitState.COMMITTED
@@ -311,7 +311,7 @@ def _shards_in(
             prefixes[match["prefix"] or ""] += 1
     if len(worlds) > 1:
         message = f"shards of several world sizes in one folder: {', '.join(map(str, sorted(worlds)))}"
-        remedy = "move away those that another number of ranks saved, or resume from another checkpoint"
+        remedy = "move away the shards of another number of ranks, or resume from another checkpoint"
         findings.append(listed_damage(Code.WORLD_SIZE_DIFFERS, message, folder, remedy=remedy))
     return by_rank(shards), worlds, prefixes.most_common(1)[0][0] if prefixes else ""
 
@@ -328,10 +328,10 @@ def _extra_safetensors(folder: str, prefix: str, names: Iterable[str]) -> list[F
     return [
         suspect(
             MindFormersCode.EXTRA_SAFETENSORS,
-            "a single card's checkpoint has no metadata.json, so MindFormers reads every *.safetensors here as "
-            "a part of it, this one too, and stops where it finds a parameter twice",
+            "a single card's checkpoint has no metadata.json, so MindFormers reads every *.safetensors here as a "
+            "part of it, including this one, and stops if it finds a parameter twice",
             path=f"{folder}/{name}",
-            remedy=f"move it out of {folder}/, if it is not a part of this checkpoint",
+            remedy=f"move it out of {folder}/ if it is not part of this checkpoint",
         )
         for name in read
         if name not in own_names
@@ -341,18 +341,18 @@ def _extra_safetensors(folder: str, prefix: str, names: Iterable[str]) -> list[F
 def _tracker(storage: Storage, listing: Listing, names: set[str]) -> tuple[str | None, list[Finding]]:
     """Read the tracker, which is written last and not atomically: empty or torn is no verdict on the shards."""
     if not any(entry.name == TRACKER for entry in listing.entries):
-        message = "no tracker file; the iteration folders tell the step instead"
+        message = "no tracker file; the step is taken from the iteration folders"
         return None, [note(Code.TRACKER_DISAGREES, message, path=TRACKER)]
     try:
         tracked = iteration_folder(tracked_step(storage))
     except OSError as error:
         return None, [_withheld(TRACKER, error)]
     except ParseError as error:
-        message = f"{error}; MindFormers stops here, the iteration folders still tell"
+        message = f"{error}; MindFormers stops here; ckpttool uses the iteration folders"
         return None, [note(Code.TRACKER_DISAGREES, message, path=TRACKER)]
     if tracked in names:
         return tracked, []
-    message = f"the tracker names {tracked}, which is not there; MindFormers stops here and never falls back"
+    message = f"the tracker names {tracked}, which does not exist; MindFormers stops here and never falls back"
     return tracked, [note(Code.TRACKER_DISAGREES, message, path=TRACKER)]
 
 
@@ -403,7 +403,7 @@ def _of_one_trainer(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
 
 def _other_step(step: int, number: int, path: str) -> Finding:
     """Report that a common.json says another step than its folder's name."""
-    return listed_damage(Code.STEP_DISAGREES, f"common.json says step {step}, the folder's name {number}", path)
+    return listed_damage(Code.STEP_DISAGREES, f"common.json says step {step}, the folder's name says {number}", path)
 
 
 # The records in a save's folder ---------------------------------------------------------------------------------------
@@ -504,7 +504,7 @@ def _common_findings(state: TrainState, number: int, path: str, *, pynative: boo
                 Code.SCALARS_MISSING,
                 f"no {', '.join(lacking)}: MindFormers stops with a TypeError",
                 path=path,
-                remedy="write into it what the run had, or resume from another checkpoint",
+                remedy="add the values of the run, or resume from another checkpoint",
             )
         )
     return findings
@@ -532,12 +532,12 @@ def slices_in(slices: JsonObject, what: str) -> RecordedSlices:
     for number, (key, places) in enumerate(slices.items()):
         match = re.fullmatch(_SLICE, key)
         if match is None:
-            raise ParseError("is no slice of a tensor", where=what, key=key)
+            raise ParseError("is not a slice of a tensor", where=what, key=key)
         by_rank = by_tensor.setdefault(match["name"], {})
         for place in as_list(places, where=what, key=key):
             rank = get_int(as_object(place, where=what, key=key), "storage_rank", where=f"{what}: {key}")
             if by_rank.setdefault(Rank(rank), number) != number:
-                raise ParseError(f"rank {rank} holds two slices", where=what, key=key)
+                raise ParseError(f"rank {rank} has two slices", where=what, key=key)
     shared: dict[tuple[tuple[Rank, int], ...], dict[Rank, int]] = {}
     return RecordedSlices(source=what, slices={name: _shared(by_rank, shared) for name, by_rank in by_tensor.items()})
 
@@ -559,7 +559,7 @@ def _read_metadata(
         names = _from_metadata(storage, path, files_in, files=files)
     except FileNotFoundError:
         if world is not None and world > 1:
-            message = f"no metadata.json beside the shards of {world} ranks: the save was not finished"
+            message = f"no metadata.json beside the shards of {world} ranks: the save is not complete"
             findings.append(listed_damage(Code.METADATA_INCOMPLETE, message, path))
         return None
     except OSError as error:
@@ -570,7 +570,7 @@ def _read_metadata(
         return None
     escaping = sorted(name for name in names if re.fullmatch(_SHARD_NAME, name) is None or "/" in name)
     if escaping:
-        message = f"metadata.json names {escaping[0]!r}, which is no shard of this folder; it is not followed"
+        message = f"metadata.json names {escaping[0]!r}, which is not a shard of this folder; it is not followed"
         findings.append(unsafe(Code.UNSAFE_NAME, message, path=path))
         return None
     return tuple(f"{folder}/{name}" for name in sorted(names))
@@ -594,7 +594,7 @@ def _expectation(checkpoint: Checkpoint, evidence: Evidence, roles: AbstractSet[
     if checkpoint.expected is not None:
         files = FilesByPath(paths=checkpoint.expected, ranks=_ranks_of_paths(checkpoint, checkpoint.expected))
         if world is not None and all(shard.role is not ShardRole.MODEL for shard in checkpoint.shards):
-            message = "no rank has a model shard of it, and its own record names none or none that is there"
+            message = "no rank has a model shard of it, and its own record names no existing shard"
             notes.append(listed_damage(Code.SHARD_MISSING, message, checkpoint.name, remedy=_RESTORE))
     elif world is not None:
         size = WorldSize(world=world, why=f"the files' names say {world}", remedy=_RESTORE)
@@ -602,7 +602,7 @@ def _expectation(checkpoint: Checkpoint, evidence: Evidence, roles: AbstractSet[
     for known_world in evidence.worlds:
         if known_world.declared and world is not None and known_world.world_size != world:
             message = (
-                f"saved by {world} ranks, to be loaded by {known_world.world_size} ({known_world.source}): "
+                f"saved by {world} ranks, but to be loaded by {known_world.world_size} ({known_world.source}): "
                 "MindFormers re-slices"
             )
             notes.append(note(Code.WORLD_SIZE_DIFFERS, message))

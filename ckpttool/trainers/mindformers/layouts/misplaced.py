@@ -51,11 +51,11 @@ class Misplaced:
         """
         folder, _, name = self.target.partition("/")
         if self.is_elsewhere:
-            code, message = Code.SHARD_ELSEWHERE, "lies in another rank's folder"
-            effect = f"looks for it in {folder}/ alone"
-            remedy = f"make {folder}/ where it is not there, and move the file to {self.target}"
+            code, message = Code.SHARD_ELSEWHERE, "is in another rank's folder"
+            effect = f"looks for it only in {folder}/"
+            remedy = f"create {folder}/ if it does not exist, and move the file to {self.target}"
         else:
-            code, message = MindFormersCode.SHARD_RESPELLED, "is called otherwise than the other ranks'"
+            code, message = MindFormersCode.SHARD_RESPELLED, "has another form of name than those of the other ranks"
             effect = f"looks for {name}"
             remedy = f"rename it to {self.target}"
         return damage(

@@ -240,7 +240,7 @@ def _part_of_rank(listing: Listing, folder: str, file: str | None) -> Part | Ref
         return Part(focus=None, resolved_from="all ranks")
     parsed = parse_shape(shape_of(file, f"_rank_{rank}"))
     if parsed.kind is not FileKind.CHECKPOINT:
-        return Refusal(why=f"is no checkpoint shard: expected NAME_rank_{rank}-EPOCH_STEP.ckpt")
+        return Refusal(why=f"is not a checkpoint shard: expected NAME_rank_{rank}-EPOCH_STEP.ckpt")
     # By the file's own name: others may have the same label in another format, or in another training.
     return Part(focus=file, resolved_from=f"checkpoint {checkpoint_name(parsed.run, parsed.position)} on all ranks")
 

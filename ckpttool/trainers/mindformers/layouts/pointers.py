@@ -83,7 +83,7 @@ def _meta_pointer(storage: Storage, rank: Rank) -> Pointer:
     except OSError as error:
         return Pointer(path=path, rank=rank, trouble=f"cannot be read ({error.strerror or error})", unknown=True)
     except ParseError:
-        return Pointer(path=path, rank=rank, trouble="is torn or edited")
+        return Pointer(path=path, rank=rank, trouble="is truncated or edited")
     content = meta_bytes(record.position, record.file)
     return Pointer(path=path, rank=rank, name=record.file, target=f"rank_{rank}/{record.file}", content=content)
 

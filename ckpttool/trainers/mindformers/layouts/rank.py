@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ckpttool.trainers.mindformers.layouts.misplaced import Misplaced
 
 _RESTORE = "restore it from that rank's disk, or resume from an older checkpoint; --world-size corrects the count"
-_START_FEWER = "restore it, or start as many devices as there are ranks whose files are whole"
+_START_FEWER = "restore it, or start as many devices as there are ranks with intact files"
 
 
 class MindFormersRank:
@@ -203,7 +203,7 @@ class _Folders:
         if folder in self._unlisted:
             return unknown(
                 Code.UNREADABLE,
-                "the rank's folder cannot be listed, so nobody knows whether its shard is there",
+                "the rank's folder cannot be listed, so whether its shard exists is unknown",
                 path=path,
                 remedy=self._unlisted[folder],
                 ranks=(rank,),
@@ -253,7 +253,7 @@ def _folders_without_checkpoint(inventory: Inventory) -> _Waiting | None:
     last = max(waiting)
     closed = set(inventory.unlisted)
     unlisted = {rank for rank in waiting if f"rank_{rank}" in closed}
-    message = "cannot be listed" if last in unlisted else "holds no checkpoint of any run"
+    message = "cannot be listed" if last in unlisted else "has no checkpoint of any run"
     size = _size(last + 1, f"there is a folder rank_{last}, which {message}")
     return _Waiting(size=size, empty=frozenset(waiting) - unlisted)
 
@@ -272,7 +272,7 @@ def _own_size(
     own_world = run.world_size
     if gathered is not None and gathered.rank >= max(own_world, waiting.size.world if waiting else 0):
         folder = gathered.path.partition("/")[0]
-        return _size(gathered.rank + 1, f"{folder} holds a file of rank {gathered.rank}")
+        return _size(gathered.rank + 1, f"{folder} has a file of rank {gathered.rank}")
     has_grown = any(
         later.prefix == run.prefix and later.run > run.run and later.world_size > own_world for later in runs
     )
@@ -281,9 +281,11 @@ def _own_size(
     world = waiting.size.world
     if world % own_world or not waiting.empty.issuperset(range(own_world, world)):
         return waiting.size
-    either = f"{world - own_world} ranks lost their files, or the training grew to {world} and saved nothing since"
+    either = (
+        f"{world - own_world} ranks lost their files, or the training grew to {world} ranks and has not saved since"
+    )
     remedy = (
-        f"pass --world-size {own_world} if the training had grown and stopped before its first save; else restore them"
+        f"pass --world-size {own_world} if the training grew and stopped before its first save; otherwise restore them"
     )
     return _size(world, f"{waiting.size.why}; either {either}", remedy)
 
@@ -341,8 +343,8 @@ def _unproven_shrinks(
             had = worlds[run.prefix, larger[-1]]
             unproven[run.prefix, run.run] = suspect(
                 Code.WORLD_SIZE_DIFFERS,
-                f"run {run.run} has one save, on {run.world_size} ranks, where an earlier run had {had}: it went on "
-                "smaller, or stopped before all ranks had saved",
+                f"run {run.run} has one save, on {run.world_size} ranks, while an earlier run had {had}: it "
+                "continued with fewer ranks, or stopped before all ranks had saved",
                 expected=str(had),
                 actual=str(run.world_size),
                 remedy=f"pass --world-size {run.world_size} if run {run.run} was started on {run.world_size} ranks",
@@ -366,7 +368,7 @@ def _shrink_notes(
     return [
         note(
             Code.WORLD_SIZE_DIFFERS,
-            f"the newest run has {newest.world_size} ranks, but {why}; taken for meant",
+            f"the newest run has {newest.world_size} ranks, but {why}; this is assumed to be intended",
             remedy=f"pass --world-size {size} if ranks of the newest run are lost",
         )
         for size, why in sorted(by_world.items())

@@ -102,7 +102,7 @@ def _unlisted(rank: int, error: OSError) -> RankFolder:
     folder = f"rank_{rank}"
     finding = unknown(
         Code.UNREADABLE,
-        f"{folder} cannot be listed ({error.strerror or error}): what is in it is unknown, not missing",
+        f"{folder} cannot be listed ({error.strerror or error}): its contents are unknown, not missing",
         path=folder,
         remedy=remedy_of(error) or "run ckpttool as the user that trained, or open the folder's mode",
     )
@@ -160,7 +160,7 @@ def _read_meta(storage: Storage, folder: str) -> tuple[bytes | None, list[Findin
     except OSError as error:
         finding = note(
             Code.META_UNREADABLE,
-            f"meta.json cannot be read ({error.strerror or error}); the shards tell the step instead",
+            f"meta.json cannot be read ({error.strerror or error}); the step is taken from the shards",
             path=path,
         )
         return None, [finding]
@@ -175,7 +175,7 @@ def _not_a_file(folder: str, entry: Entry, shape: str) -> list[Finding]:
         Finding(
             code=Code.NOT_A_REGULAR_FILE,
             severity=Severity.DAMAGE if entry.kind is Kind.FOLDER else Severity.UNSAFE,
-            message=f"expected a file, but this is {kind}; MindFormers looks at the name alone and would choose it",
+            message=f"expected a file, but this is {kind}; MindFormers checks only the name and would choose it",
             path=f"{folder}/{entry.name}",
         )
     ]

@@ -49,7 +49,7 @@ from ckpttool.trainers.mindformers.layouts.runs import (
 from ckpttool.trainers.mindformers.scalars import RULES, EpochStep
 
 _STEP_REMEDY = "give --sink-size (or steps per epoch, without data sinking) if the run was never resumed"
-_ONE_NAME = "ranks disagree about the run's suffix, and MindFormers loads by one name"
+_ONE_NAME = "the ranks disagree about the run's suffix, but MindFormers loads by one name"
 
 
 class _Key(NamedTuple):
@@ -244,17 +244,20 @@ def _summaries(checkpoints: Iterable[Checkpoint], unfinished: Mapping[tuple[str,
 _KINDS: dict[FileKind, tuple[Row, str]] = {
     FileKind.BREAKPOINT: (
         MindFormersCode.BREAKPOINT_FILE,
-        "a file saved while an exception unwound is no checkpoint: it stores the step within the epoch",
+        "a file saved during an exception is not a checkpoint: it has the step within the epoch",
     ),
-    FileKind.IN_PROGRESS: (Code.IN_PROGRESS, "a temporary file: a save is under way, or was cut off"),
+    FileKind.IN_PROGRESS: (Code.IN_PROGRESS, "a temporary file: a save is in progress, or was interrupted"),
     FileKind.OTHER_RANK: (Code.NAME_DISAGREES, "a file of another rank is not counted for this one"),
     FileKind.RESPELLED: (
         MindFormersCode.SHARD_RESPELLED,
-        "MindFormers writes no leading zeros and looks for no such name: not counted",
+        "MindFormers neither writes names with leading zeros nor looks for them: not counted",
     ),
-    FileKind.NETWORK: (Code.STRAY_FILE, "network weights without optimizer state are no checkpoint to resume from"),
-    FileKind.TRAINABLE: (Code.STRAY_FILE, "trainable weights without optimizer state are no checkpoint to resume from"),
-    FileKind.STRAY: (Code.STRAY_FILE, "the name is not one that MindFormers gives a checkpoint"),
+    FileKind.NETWORK: (Code.STRAY_FILE, "network weights without optimizer state are not a checkpoint to resume from"),
+    FileKind.TRAINABLE: (
+        Code.STRAY_FILE,
+        "trainable weights without optimizer state are not a checkpoint to resume from",
+    ),
+    FileKind.STRAY: (Code.STRAY_FILE, "MindFormers does not give checkpoints such a name"),
 }
 
 
@@ -306,7 +309,8 @@ def meta_findings(
     if len(saved) > 1:
         newest_saved = max(saved)
         lagging = note(
-            MindFormersCode.META_DISAGREES, f"these ranks' meta.json is not at {names[newest_saved]}, where others' is"
+            MindFormersCode.META_DISAGREES,
+            f"the meta.json of these ranks is not at {names[newest_saved]}, unlike that of other ranks",
         )
         reported = {folder.rank for folders in folders_by_finding.values() for folder in folders}
         for position, folders in saved.items():
@@ -344,15 +348,15 @@ def _judge_meta(
     if meta is None:
         if any(finding.code is Code.META_UNREADABLE for finding in folder.findings):
             return None, None
-        return None, note(MindFormersCode.META_MISSING, "no meta.json; the shards tell the step instead")
+        return None, note(MindFormersCode.META_MISSING, "no meta.json; the step is taken from the shards")
     try:
         record = parse_meta(meta, where="meta.json")
     except ParseError as error:
-        return None, note(Code.META_UNREADABLE, f"{error}; the shards tell the step instead")
+        return None, note(Code.META_UNREADABLE, f"{error}; the step is taken from the shards")
     file = folder.name_of(record.file)
     hostile = RANK_MARK in record.file.replace(f"_rank_{RANK_MARK}", "")  # ours stands after `_rank_` alone
     if hostile or MetaRecord(position=record.position, file=file).escapes:
-        message = "last_ckpt_file is no plain file name; it is not followed, and MindFormers must not be let near it"
+        message = "last_ckpt_file is not a plain file name; it is not followed, and MindFormers must not read it"
         return None, unsafe(Code.UNSAFE_NAME, message)
     return record, _compare(record, shape_of(file, f"_rank_{folder.rank}"), folder, newest, alignment)
 
@@ -367,14 +371,12 @@ def _compare(
     newest_shape, newest_name = newest
     named = parse_shape(shape)
     if named.kind is not FileKind.CHECKPOINT or named.position != record.position:
-        return note(
-            MindFormersCode.META_DISAGREES, f"meta.json names {record.position} but a file that is not of that save"
-        )
+        return note(MindFormersCode.META_DISAGREES, f"meta.json names {record.position}, but a file of another save")
     at, newest_here = (_label(name, name.position, alignment) for name in (named, newest_name))
     if shape not in folder.shapes:
         if at == newest_here:  # of another prefix or format: the files' own names tell them apart
             at, newest_here = (name.replace(RANK_MARK, "N") for name in (shape, newest_shape))
-        message = f"meta.json is at {at}, but its file is not there; the newest here is {newest_here}"
+        message = f"meta.json is at {at}, but its file does not exist; the newest here is {newest_here}"
         return note(MindFormersCode.META_AHEAD, message)
     if shape != newest_shape and (named.run, named.position) != (newest_name.run, newest_name.position):
         return note(MindFormersCode.META_BEHIND, f"meta.json is at {at}, but {newest_here} was saved after it")
@@ -387,11 +389,11 @@ def _label(name: FileName, position: EpochStep, alignment: Mapping[str, Mapping[
 
 
 def _stray_in_root(name: str) -> Finding:
-    message = "not a rank's folder: listed, never counted"
+    message = "not a rank's folder: listed, but never counted"
     if re.fullmatch(r"rank_[0-9]{7,}", name):
-        message += f"; no training has more than {MAX_RANKS} ranks"
+        message += f"; a training has at most {MAX_RANKS} ranks"
     if name.startswith("rank_"):
-        message += " (MindFormers 1.7 to 2.1 count it as a rank and then miss the last one)"
+        message += " (MindFormers 1.7 to 2.1 count it as a rank and then miss the last rank)"
     return note(Code.STRAY_FILE, message, path=name)
 
 

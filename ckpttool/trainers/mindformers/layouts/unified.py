@@ -59,7 +59,7 @@ class MindFormersUnified:
         state = _state(storage)
         if state.global_batch_size is None:
             message = f"{SCALARS_FILE} has no global_batch_size: MindFormers 1.6 to 2.1 stop with a KeyError"
-            remedy = "resume from the ranks' own checkpoints, from which these weights were put together"
+            remedy = "resume from the ranks' own checkpoints, from which these weights were merged"
             findings.append(listed_damage(Code.SCALARS_MISSING, message, SCALARS_FILE, remedy=remedy))
         present = {entry.name for entry in listing.entries if entry.kind in {Kind.FILE, Kind.LOST}}
         expected = _expected(storage, present, findings)
@@ -116,7 +116,7 @@ class MindFormersUnified:
 
     def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
         """Refuse: all ranks share the files."""
-        return Refusal(why="is one checkpoint that all ranks share: each slice is there once")
+        return Refusal(why="is one checkpoint that all ranks share: it has each slice once")
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
         """Name none: which of them a rank reads is told by its own slices."""
@@ -165,7 +165,7 @@ def _state(storage: Storage) -> TrainState:
 
 def _expected(storage: Storage, present: set[str], findings: list[Finding]) -> tuple[str, ...] | None:
     if MAP_FILE not in present:
-        message = f"no {MAP_FILE}: nothing tells whether every part is here"
+        message = f"no {MAP_FILE}: whether every part is here is unknown"
         findings.append(listed_damage(Code.METADATA_INCOMPLETE, message, MAP_FILE))
         return None
     try:
@@ -175,7 +175,7 @@ def _expected(storage: Storage, present: set[str], findings: list[Finding]) -> t
         return None
     escaping = sorted(name for name in names if "/" in name or not name.endswith(".safetensors"))
     if escaping:
-        message = f"{MAP_FILE} names {escaping[0]!r}, which is no part of this folder; it is not followed"
+        message = f"{MAP_FILE} names {escaping[0]!r}, which is not part of this folder; it is not followed"
         findings.append(unsafe(Code.UNSAFE_NAME, message, path=MAP_FILE))
         return None
     return tuple(sorted({*names, SCALARS_FILE}))

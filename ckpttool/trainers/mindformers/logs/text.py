@@ -245,7 +245,7 @@ class _Reader:
         line = block.data[start : block.line_end(start)]
         position = POSITION.match(line)
         if position is None:
-            yield self._problem(block, start, "a step line without a step: cut short?")
+            yield self._problem(block, start, "a step line without a step: it may be truncated")
             return
         epoch, step, epoch_steps = map(int, position.groups())
         if not epoch:
@@ -263,7 +263,7 @@ class _Reader:
         loss, norm = values
         overflow = _OVERFLOW.search(line)
         if b"per_step_time:" not in line:
-            yield self._problem(block, start, "the step line is cut short")
+            yield self._problem(block, start, "the step line is truncated")
         metrics = StepMetrics(
             step=Step((epoch - 1) * epoch_steps + step),
             loss=loss or None,

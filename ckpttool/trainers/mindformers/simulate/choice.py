@@ -53,7 +53,7 @@ def choose(view: MindFormersView, series: str) -> Pick:
     if view.entries is None:
         raise StopsError("the checkpoint folder cannot be listed")
     if not view.entries and Quirk.STARTS_AT_RANDOM_FROM_EMPTY_FOLDER in quirks:
-        because = "the folder is empty, for which it starts from random weights with only a warning"
+        because = "the folder is empty, so it starts from random weights with only a warning"
         return Pick(name=None, because=because, outcome=Outcome.SCRATCH)
     if Quirk.HAS_ITERATIONS in quirks and _is_newer(view):
         return _of_iterations(view, quirks, common_fields(series))
@@ -117,7 +117,7 @@ class _Tree:
                 raise StopsError(why)
             raise StopsError(f"it looks for {of} ranks and finds no rank_{rank}")
         if view.files is None:
-            raise StopsError(f"rank_{rank} is no folder that it can list")
+            raise StopsError(f"rank_{rank} is not a folder that it can list")
         return view.files
 
     def prefix_of(self, file: str) -> str:
@@ -130,7 +130,9 @@ class _Tree:
 def _of_ranks(tree: _Tree) -> Pick:
     is_unified = tree.fmt == "safetensors" and "hyper_param.safetensors" in tree.entries
     if is_unified and Quirk.TAKES_UNIFIED in tree.quirks:
-        return Pick(name=None, because="hyper_param.safetensors ends its selection: it loads the unified weights there")
+        return Pick(
+            name=None, because="hyper_param.safetensors ends its selection: it loads the unified weights from there"
+        )
     if tree.view.settings.resume_by_last_timestamp_ckpt:
         return _newest_everywhere(tree, why="resume_by_last_timestamp_ckpt lets each rank load its own newest file")
     oldest, without = _oldest_meta(tree)
@@ -152,7 +154,7 @@ def _oldest_meta(tree: _Tree) -> tuple[str | None, list[int]]:
         meta = tree.ranks[rank].meta if rank in tree.ranks else _NO_META
         require_read(meta.reading, f"rank_{rank}/meta.json")
         if meta.reading is not Reading.PRESENT and meta.reading not in _PASSED_OVER:
-            why = f"rank_{rank}/meta.json is nothing that it can open as an object, which it does not expect"
+            why = f"rank_{rank}/meta.json cannot be opened as an object, which it does not handle"
             raise StopsError(why)
         if meta.epoch is None or meta.step is None or meta.file is None or not is_regular(meta.file, tree.fmt):
             without.append(rank)
@@ -174,7 +176,7 @@ def _by_name(tree: _Tree, oldest: str, without: list[int]) -> Pick:
             picks.append(file)
     if not picks:
         raise StopsError(
-            f"no name that begins with {tree.prefix_of(oldest)} is there on all {tree.count} ranks at or below "
+            f"no name that begins with {tree.prefix_of(oldest)} exists on all {tree.count} ranks at or below "
             f"{limit[0]}_{limit[1]}, the oldest meta.json, and it never falls back to another run"
         )
     if tree.monitored:
@@ -185,7 +187,7 @@ def _by_name(tree: _Tree, oldest: str, without: list[int]) -> Pick:
     name = checkpoint_name(picks[-1], tree.fmt)
     have = f"all {tree.count} ranks have" if tree.count > 1 else "its one rank has"
     quirk = next(_quirks_met(tree, oldest, without, picks), None)
-    tail = "it reads names only and never opens a shard" if quirk is None else f"{quirk}, and it never opens a shard"
+    tail = "it compares only names and opens no shard" if quirk is None else f"{quirk}, and it opens no shard"
     return Pick(name=name, because=f"{name} is the newest name that {have}; {tail}")
 
 
@@ -195,7 +197,7 @@ def _require_healthy_entry(tree: _Tree) -> None:
     if health.reading not in {Reading.PRESENT, Reading.MISSING}:
         raise StopsError("health_ckpts.json is not the list that it expects")
     if 0 not in health.marks:
-        raise StopsError("with the health monitor on, health_ckpts.json must have a healthy entry, of whatever file")
+        raise StopsError("with the health monitor on, health_ckpts.json must have a healthy entry, for any file")
 
 
 def _groups(tree: _Tree, oldest: str, *, limit: tuple[int, int] | None) -> dict[tuple[int, int], list[str]]:
@@ -225,19 +227,19 @@ def _quirks_met(tree: _Tree, oldest: str, without: list[int], picks: list[str]) 
     file = picks[-1]
     lacking = [rank for rank in range(tree.count) if not tree.has_file(rank, with_rank(file, rank))]
     if lacking:
-        yield f"of several files with these numbers it takes the first listed, {file}, which rank {lacking[0]} lacks"
+        yield f"of several files with these numbers it chooses the first listed, {file}, which rank {lacking[0]} lacks"
     if tree.monitored and any(mark != 0 for mark in tree.view.health.marks):
         yield "its health filter never filters (the test is inverted), so the newest complete name wins"
     if tree.monitored and label_of(file, tree.fmt) < max(label_of(pick, tree.fmt) for pick in picks):
-        yield "with the health monitor on, a later run goes before a larger number"
+        yield "with the health monitor on, a later run takes precedence over a larger number"
     world = tree.view.settings.world_size
     if world is not None and tree.count != world:
-        yield f"it counts {tree.count} entries that begin with rank_, though {world} ranks train"
+        yield f"it counts {tree.count} entries that begin with rank_, although {world} ranks train"
     newer = _newer_than_meta(tree, oldest)
     if newer is not None:
-        yield f"{newer} is on all ranks too, but nothing beyond the oldest meta.json counts"
+        yield f"{newer} is on all ranks too, but it ignores everything after the oldest meta.json"
     if without:
-        yield f"the meta.json of rank {without[0]} cannot be used and is simply left out"
+        yield f"the meta.json of rank {without[0]} cannot be used and is ignored"
 
 
 def _newer_than_meta(tree: _Tree, oldest: str) -> str | None:
@@ -265,7 +267,7 @@ def _newest_everywhere(tree: _Tree, *, why: str) -> Pick:
     for rank in range(tree.world):  # nobody asks the folders of ranks that do not train: leftovers of a larger run
         file = _newest(tree, rank, tree.fmt, of=tree.world)
         if file is None:
-            raise StopsError(f"rank_{rank} holds no .{tree.fmt} file")
+            raise StopsError(f"rank_{rank} has no .{tree.fmt} file")
         names.setdefault(checkpoint_name(file.name, tree.fmt), rank)
         if file.is_folder:
             folders.append(f"rank_{rank}/{file.name}")
@@ -273,14 +275,14 @@ def _newest_everywhere(tree: _Tree, *, why: str) -> Pick:
         raise StopsError(f"there is no rank_N folder to load a .{tree.fmt} file from")
     if len(names) == 1:
         (name,) = names
-        because = f"{why}; {name} has the latest time on each, which any touch or copy could give"
+        because = f"{why}; {name} has the latest modification time on each, which any touch or copy can change"
         if folders:
-            because += f"; {folders[0]} is a folder, on which it stops"
+            because += f"; {folders[0]} is a folder, at which it stops"
         return Pick(name=name, because=because)
     shown_names = ", ".join(f"rank {rank} {name}" for name, rank in list(names.items())[:_SHOWN])
-    count = "counts on from its own step"
+    count = "continues from its own step"
     if Quirk.STEPS_FROM_RANK_0 in tree.quirks:
-        count = "counts on from rank 0's step"
+        count = "continues from rank 0's step"
     because = f"{why}, and these differ ({shown_names}) while each rank {count}"
     return Pick(name=None, because=because, outcome=Outcome.MIXES)
 
@@ -300,22 +302,24 @@ def _require_same_newest(tree: _Tree) -> None:
         file = _newest(tree, rank, "ckpt", of=count)
         if file is None:
             raise StopsError(
-                "no meta.json can be used, and its comparison of the newest files then looks for .ckpt only, "
-                f"finds none in rank_{rank} and fails on that"
+                "no meta.json can be used, and its comparison of the newest files then looks only for .ckpt, finds "
+                f"none in rank_{rank} and fails"
             )
         if not is_regular(file.name, tree.fmt):
             irregular = True
         elif with_rank(file.name, 0) != expected:
-            raise StopsError(f"no meta.json can be used, and the newest file of rank_{rank} is not that of the others")
+            raise StopsError(
+                f"no meta.json can be used, and the newest file of rank_{rank} differs from that of the others"
+            )
     if irregular:
-        raise StopsError("no meta.json can be used, and some ranks' newest files follow the naming rule, others not")
+        raise StopsError("no meta.json can be used, and only some ranks' newest files follow the naming rule")
 
 
 def _first_regular(tree: _Tree, count: int) -> str | None:
     for rank in range(count):
         file = _newest(tree, rank, tree.fmt, of=count)
         if file is None:
-            raise StopsError(f"no meta.json can be used, and rank_{rank} holds no .{tree.fmt} file")
+            raise StopsError(f"no meta.json can be used, and rank_{rank} has no .{tree.fmt} file")
         if is_regular(file.name, tree.fmt):
             return with_rank(file.name, 0)
     return None
@@ -328,7 +332,7 @@ def _newest(tree: _Tree, rank: int, fmt: str, *, of: int) -> SeenEntry | None:
         if not file.name.endswith(f".{fmt}"):
             continue
         if file.mtime_ns is None:
-            raise StopsError(f"rank_{rank}/{file.name} leads nowhere, so it has no time, which it goes by")
+            raise StopsError(f"rank_{rank}/{file.name} is a broken link without a modification time, which it needs")
         # Python's getmtime: a float, in which times less than a quarter of a microsecond apart are equal.
         seconds = file.mtime_ns // _SECOND_NS + 1e-9 * (file.mtime_ns % _SECOND_NS)
         if seconds >= at:  # of equals, the one listed last
@@ -348,10 +352,10 @@ def _of_iterations(view: MindFormersView, quirks: frozenset[Quirk], fields: froz
     if folder.common.reading is Reading.MISSING:
         raise StopsError(f"{where} has no common.json")
     if folder.common.reading is not Reading.PRESENT:
-        raise StopsError(f"the common.json of {where} is not what it expects")
+        raise StopsError(f"the common.json of {where} is not in the form that it expects")
     for field in folder.common.fields:
         if field not in fields:
-            raise StopsError(f"it does not know the field {field} in common.json, which a newer MindFormers wrote")
+            raise StopsError(f"it does not know the field {field} in common.json, written by a newer MindFormers")
     return Pick(name=folder.name or view.path.rpartition("/")[2], because=because)
 
 
@@ -362,16 +366,16 @@ def _tracked(view: MindFormersView, quirks: frozenset[Quirk]) -> tuple[Iteration
     tracker = view.tracker
     require_read(tracker.reading, "the tracker file")
     if tracker.reading is Reading.MISSING:
-        return view.itself, f"there is no tracker, so it takes the folder itself, where {_verified(view.itself)}"
+        return view.itself, f"there is no tracker, so it uses the folder itself, where {_verified(view.itself)}"
     if tracker.reading is not Reading.PRESENT:
         raise StopsError("the tracker file cannot be read")
     if tracker.folder is None:
-        content = f"{tracker.text[:20]!r}, which is no number" if tracker.text else "empty"
+        content = f"{tracker.text[:20]!r}, which is not a number" if tracker.text else "empty"
         raise StopsError(f"the tracker file is {content}, {_NEVER_OLDER}")
     for folder in view.iterations:
         if folder.name == tracker.folder and folder.names is not None:
             return folder, f"the tracker names it and {_verified(folder)}"
-    raise StopsError(f"the tracker names {tracker.folder}, which is no folder there, {_NEVER_OLDER}")
+    raise StopsError(f"the tracker names {tracker.folder}, which is not a folder there, {_NEVER_OLDER}")
 
 
 def _verified(folder: IterationView) -> str:
@@ -382,32 +386,34 @@ def _verified(folder: IterationView) -> str:
     if folder.metadata.reading is Reading.MISSING:
         shards = sum(name.endswith(".safetensors") and not name.startswith(".") for name in names)
         if not shards:
-            raise StopsError(f"{where} holds no *.safetensors, {_NEVER_OLDER}")
-        return f"without a metadata.json one *.safetensors is enough for it ({shards} there); it never opens a shard"
+            raise StopsError(f"{where} has no *.safetensors, {_NEVER_OLDER}")
+        return f"without a metadata.json one *.safetensors is enough for it ({shards} found); it opens no shard"
     if folder.metadata.reading is not Reading.PRESENT:
-        raise StopsError(f"the metadata.json of {where} is not what it expects, {_NEVER_OLDER}")
+        raise StopsError(f"the metadata.json of {where} is not in the form that it expects, {_NEVER_OLDER}")
     for file in folder.metadata.files:
         if file not in names:
             raise StopsError(f"{where} lacks {file}, which its metadata.json lists, {_NEVER_OLDER}")
-    return f"all shards that metadata.json lists ({len(folder.metadata.files)}) are there by name; it never opens one"
+    return f"all shards that metadata.json lists ({len(folder.metadata.files)}) exist by name; it opens none of them"
 
 
 def _healthy(view: MindFormersView) -> tuple[IterationView, str]:
     """Return the newest iteration whose common.json says healthy, whatever the tracker says and whatever it holds."""
     if not view.iterations:
-        raise StopsError("with the health monitor on it needs an iteration_* entry, and there is none")
+        raise StopsError("with the health monitor on it needs an iteration_* entry, but there is none")
     numbers = [match and int(match[1]) for match in (_NUMBER.search(folder.name) for folder in view.iterations)]
     if len(numbers) > 1 and None in numbers:
         invalid = view.iterations[numbers.index(None)].name
-        raise StopsError(f"{invalid} has no number, and it cannot sort that among the others")
+        raise StopsError(f"{invalid} has no number, so it cannot be sorted")
     ordered = sorted(zip(numbers, view.iterations, strict=True), key=lambda pair: pair[0] or 0, reverse=True)
-    because = "it is the newest whose common.json has ckpt_status 0; neither the tracker nor the shards are looked at"
+    because = "it is the newest whose common.json has ckpt_status 0; it checks neither the tracker nor the shards"
     for _, folder in ordered:
         reading = folder.common.reading
         require_read(reading, f"the common.json of {folder.name}")
         if reading in {Reading.NOT_TEXT, Reading.WRONG_SHAPE}:
-            raise StopsError(f"the common.json of {folder.name} is no object, which it does not expect")
+            raise StopsError(f"the common.json of {folder.name} is not an object, which it does not handle")
         if reading is Reading.PRESENT and folder.common.ckpt_status == 0:
             holds_some = any(name.endswith(".safetensors") for name in folder.names or ())
-            return folder, because if holds_some else f"{because}, and this one holds none"
-    raise StopsError("no iteration's common.json has ckpt_status 0; one that was never monitored counts as unhealthy")
+            return folder, because if holds_some else f"{because}, and this one has none"
+    raise StopsError(
+        "no iteration's common.json has ckpt_status 0; a checkpoint that was never monitored counts as unhealthy"
+    )

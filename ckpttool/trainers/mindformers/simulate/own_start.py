@@ -37,10 +37,10 @@ _SKIP, _IGNORE = "data_skip_steps", "ignore_data_skip"
 _NO_OPTIMIZER = "checkpoint.no_load_optim"
 _RESLICE, _FORMAT = "auto_trans_ckpt", "load_ckpt_format"
 _BASE = "base_config"
-_SCRATCH = "it trains from step 1 with random weights, and says so in a warning at most"
-_SINCE_1_9 = "which MindFormers from 1.9 on refuses for a resume"
+_SCRATCH = "it trains from step 1 with random weights, with at most a warning"
+_SINCE_1_9 = "which MindFormers 1.9 and later refuse for a resume"
 _HF_WEIGHTS, _HF_INDEX = "model.safetensors", "model.safetensors.index.json"
-_WEIGHTS = "loads weights alone and begins at step 0, with a new optimizer"
+_WEIGHTS = "loads only weights and starts at step 0, with a new optimizer"
 
 
 class _SettingError(StopsError):
@@ -83,13 +83,13 @@ def as_it_stands(start: OwnStart, plan: ResumePlan) -> JudgedStart:
         plan: What it should load, and where its data should go on.
     """
     if start.config is None:
-        return JudgedStart(simulation=None, why="no --config, by which MindFormers goes")
+        return JudgedStart(simulation=None, why="without --config the start of MindFormers is unknown")
     config = with_trainer_defaults(start.config)
     if config.world_size is None:  # as many as wrote it, unless somebody says otherwise
         config = config.started_on(plan.point.checkpoint.topology.world_size)
     view = ConfigView(config.settings)
     if view.setting(_BASE) is not None and not {_LOAD, _RESUME} <= {str(entry.key[0]) for entry in view.entries}:
-        why = f"`{_BASE}` names another file, which was not read and may say what is loaded"
+        why = f"`{_BASE}` names another file, which was not read and may decide what is loaded"
         return JudgedStart(simulation=None, why=why, line=view.line(_BASE))
     settings = _load_settings(config, view)
     try:
@@ -126,15 +126,17 @@ def _refuse_types(config: TrainConfig, view: ConfigView) -> None:
         needs = "True, False or the name of a file" if config.use_legacy_format else "True or False"
         raise _SettingError(_RESUME, f"`{_RESUME}: {_shown(resumes)}` must be {needs}")
     if resumes is True and _is_null(view, _LOAD):
-        raise _SettingError(_LOAD, f"`{_LOAD}` has no value, and with `{_RESUME}: True` it must be a text")
+        raise _SettingError(_LOAD, f"`{_LOAD}` has no value, and with `{_RESUME}: True` it must be text")
     slices = view.get(_RESLICE)
     if slices is not None and not isinstance(slices, bool):
         raise _SettingError(_RESLICE, f"`{_RESLICE}: {_shown(slices)}` must be True or False")
     if resumes and config.use_legacy_format and _is_null(view, _FORMAT):
-        raise _SettingError(_FORMAT, f"`{_FORMAT}` has no value, and the names of files end in it")
+        raise _SettingError(_FORMAT, f"`{_FORMAT}` has no value, but file names end in it")
     skip = view.get(_SKIP)
     if skip and isinstance(skip, float | str | Nested) and not view.get(_IGNORE):
-        raise _SettingError(_SKIP, f"`{_SKIP}: {_shown(skip)}` must be a whole number: it stops with a TypeError")
+        raise _SettingError(
+            _SKIP, f"`{_SKIP}: {_shown(skip)}` must be a whole number; otherwise it stops with a TypeError"
+        )
 
 
 def _is_null(view: ConfigView, key: str) -> bool:
@@ -176,16 +178,16 @@ def _judged(start: OwnStart, plan: ResumePlan, config: TrainConfig, settings: _L
         raise StopsError(settings.why_not)
     root, path = start.inventory.root, settings.path
     if path is not None and not isinstance(path, str):
-        raise StopsError(f"`{settings.key}` is no text")
+        raise StopsError(f"`{settings.key}` is not text")
     relative: str | None = ""
     picks_healthy = not config.use_legacy_format and config.health_check_picks and settings.resumes is True
     if not picks_healthy:
         if not path:
             if isinstance(settings.resumes, str) and settings.resumes:
-                raise StopsError(f"`{_RESUME}` names a file, and `{settings.key}` no folder to look for it")
+                raise StopsError(f"`{_RESUME}` names a file, but `{settings.key}` names no folder for it")
             return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, f"`{settings.key}` is empty: {_SCRATCH}"))
         if not settings.resumes:
-            because = f"{settings.why_not}: of `{settings.key}: {path}` it {_WEIGHTS}"
+            because = f"{settings.why_not}: from `{settings.key}: {path}` it {_WEIGHTS}"
             scratch = _simulation(None, Outcome.SCRATCH, because)
             return JudgedStart(simulation=scratch, line=ConfigView(config.settings).line(settings.switch))
         if is_gone(root, path):
@@ -193,7 +195,9 @@ def _judged(start: OwnStart, plan: ResumePlan, config: TrainConfig, settings: _L
             raise StopsError(f"`{settings.key}: {path}` does not exist{tilde}")
         relative = inside(root, path)
     if relative is None and not is_local(root):
-        return JudgedStart(simulation=None, why=f"`{settings.key}: {path}` is a folder, and the tree is in no folder")
+        return JudgedStart(
+            simulation=None, why=f"`{settings.key}: {path}` is a folder, but the tree is not in a folder"
+        )
     if relative is None:
         because = f"`{settings.key}: {path}` is another folder than {root}"
         return JudgedStart(simulation=_simulation(path, Outcome.UNKNOWN, because))
@@ -213,16 +217,16 @@ def _from_tree(start: OwnStart, config: TrainConfig, settings: _LoadSettings, re
     if kind is None:
         raise StopsError(f"`{settings.key}: {settings.path}` does not exist")
     if kind is Kind.FILE:
-        raise StopsError(f"`{settings.key}: {settings.path}` names a file, {_SINCE_1_9}: name the folder")
+        raise StopsError(f"`{settings.key}: {settings.path}` names a file, {_SINCE_1_9}: give the folder")
     model = _hugging_face(start.storage, relative)
     if model is not None:
-        message = f"`{settings.key}: {settings.path}` holds {model}: a model of Hugging Face's, {_SINCE_1_9}"
+        message = f"`{settings.key}: {settings.path}` has {model}: a Hugging Face model, {_SINCE_1_9}"
         raise _HoldsModelError(message, folder=relative, path=f"{relative}/{model}".lstrip("/"))
     is_unset = _is_null(ConfigView(config.settings), _FORMAT)  # it is compared with "ckpt" as it is
     if not config.use_legacy_format and config.load_ckpt_format == "ckpt" and not is_unset:
         raise StopsError(
-            "`load_ckpt_format` is ckpt, as it is if not set, so that it looks for .ckpt files, and there is none: "
-            "the newer layout needs `load_ckpt_format: safetensors`"
+            "`load_ckpt_format` is ckpt, the default, so it looks for .ckpt files, and there are none: the newer "
+            "layout needs `load_ckpt_format: safetensors`"
         )
     if config.use_legacy_format and isinstance(settings.resumes, str):
         return _named(start, config, settings.resumes, relative)
@@ -271,9 +275,9 @@ def _named(start: OwnStart, config: TrainConfig, name: str, relative: str) -> Si
     for rank in range(world):
         path = f"{folder}rank_{rank}/{with_rank(file, rank)}"
         if _kind(start.storage, path) is None:
-            raise StopsError(f"`{_RESUME}: {name}` makes rank {rank} look for {path}, which is not there")
+            raise StopsError(f"`{_RESUME}: {name}` makes rank {rank} look for {path}, which does not exist")
     if save is None:
-        return _simulation(name, Outcome.UNKNOWN, f"`{_RESUME}` names {name}, which is of no save that is known")
+        return _simulation(name, Outcome.UNKNOWN, f"`{_RESUME}` names {name}, which does not belong to a known save")
     return _loaded(start, save, f"`{_RESUME}` names {file}")
 
 
@@ -320,7 +324,7 @@ def _data(config: TrainConfig, plan: ResumePlan, simulation: Simulation) -> tupl
         if not ignores and not skips:
             return None, ""
         setting = _IGNORE if ignores else f"{_SKIP}: {skips}"
-        return f"`{setting}` overrules what MindFormers counts by itself", _IGNORE if ignores else _SKIP
+        return f"`{setting}` overrides the count of MindFormers", _IGNORE if ignores else _SKIP
     batches, why, key = skips, f"`{_SKIP}: {skips}`", _SKIP
     if ignores:
         batches, why, key = 0, f"`{_IGNORE}` is on", _IGNORE
@@ -332,9 +336,9 @@ def _data(config: TrainConfig, plan: ResumePlan, simulation: Simulation) -> tupl
             new_sink_size=config.sink_size,
             legacy=legacy,
         )
-        batches, why = counted.initial_step, "it counts by itself"
+        batches, why = counted.initial_step, "it computes the skip itself"
     sink = config.sink_size if config.sink_mode else None
     batches = max(batches // sink * sink if sink else batches, 0)
     if batches == due.batches:
         return None, ""
-    return f"{why}: it skips {batches} batches of the data, where {due.batches} are due", key
+    return f"{why}: it skips {batches} batches of the data, but {due.batches} are right", key

@@ -93,7 +93,7 @@ def series_of(version: str) -> str:
     match = _VERSION.fullmatch(version)
     if match is None or match[1] not in _SERIES:
         names = ", ".join(KNOWN_VERSIONS)
-        raise UsageError(f"no MindFormers {version!r} is known to simulate; take one of {names}")
+        raise UsageError(f"ckpttool cannot simulate MindFormers {version!r}; use one of {names}")
     return match[1]
 
 

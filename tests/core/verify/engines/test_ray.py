@@ -210,7 +210,7 @@ def test_parts_of_nodes_need_a_cluster_and_a_folder_and_numbers_of_nobody(tmp_pa
         next(ckpttool.parts_of_nodes(question))
     with fake_ray(), ckpttool.on_ray():
         for wrong in (replace(question, part="1/3"), replace(question, devices_per_node=8)):
-            with pytest.raises(UsageError, match="numbers the nodes as it likes"):
+            with pytest.raises(UsageError, match="numbers the nodes in any order"):
                 next(ckpttool.parts_of_nodes(wrong))
         with pytest.raises(UsageError, match="name a folder"):
             next(ckpttool.parts_of_nodes(replace(question, out=str(tmp_path / "one.ckptpart"))))

@@ -135,7 +135,7 @@ class TestFoldersWithoutCheckpoints:
     def test_a_growth_that_saved_nothing_is_named_with_the_way_out(self) -> None:
         found = expect_ranks(tree(checkpoint("10_2", ranks=range(4)), folders=range(8)))
         (lacking, *_) = found.checkpoints[0].findings
-        assert "or the training grew to 8 and saved nothing since" in lacking.message
+        assert "or the training grew to 8 ranks and has not saved since" in lacking.message
         assert lacking.remedy is not None
         assert lacking.remedy.startswith("pass --world-size 4 if")
         assert worlds(expect_ranks(tree(checkpoint("10_2"), folders=range(8)), [declared(4)])) == [4]
@@ -153,7 +153,7 @@ class TestFoldersWithoutCheckpoints:
         found = expect_ranks(tree(checkpoint("10_2", ranks=have), folders=range(4)))
         assert worlds(found) == [4]
         assert all(one.code is Code.SHARD_MISSING for one in found.checkpoints[0].findings)
-        assert "rank_3, which holds no checkpoint of any run" in found.checkpoints[0].findings[0].message
+        assert "rank_3, which has no checkpoint of any run" in found.checkpoints[0].findings[0].message
 
     def test_it_does_not_count_against_a_run_from_before_the_training_grew(self) -> None:
         found = expect_ranks(

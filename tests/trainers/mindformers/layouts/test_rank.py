@@ -238,7 +238,7 @@ class TestMeta:
         for rank in range(4):
             tree.meta(rank, 20, 2, f"llama2_7b_rank_{rank}_1-20_2.ckpt")
         (found,) = local(tree).findings
-        assert "meta.json is at _1-20_2, but its file is not there; the newest here is _1-15_2" in found.message
+        assert "meta.json is at _1-20_2, but its file does not exist; the newest here is _1-15_2" in found.message
 
     @pytest.mark.parametrize("file", ["old_rank_{}-15_2.ckpt", "llama2_7b_rank_{}-15_2.safetensors"])
     def test_where_only_prefix_or_format_changed_the_files_are_named_and_not_one_label_twice(
@@ -247,7 +247,7 @@ class TestMeta:
         for rank in range(4):
             tree.meta(rank, 15, 2, file.format(rank))
         (found,) = local(tree).findings
-        assert f"is at {file.format('N')}, but its file is not there" in found.message
+        assert f"is at {file.format('N')}, but its file does not exist" in found.message
         assert found.message.endswith("the newest here is llama2_7b_rank_N-15_2.ckpt")
 
 
