@@ -333,13 +333,13 @@ def test_two_names_of_one_file_are_no_two_copies() -> None:
 
 def test_three_names_of_one_file_outvote_nobody() -> None:
     now = {place: with_stamp(report, 7) for place, report in shards(r1="ab", r2="ab", r4="ab").items()}
-    assert str(answered(now | shards(r0="aX"), WITNESSES_OF_FIVE)).endswith("nothing tells")
+    assert str(answered(now | shards(r0="aX"), WITNESSES_OF_FIVE)).endswith("nothing shows which of them is right")
 
 
 def test_what_to_do_about_a_rank_that_has_no_such_shard_is_said() -> None:
     for now, remedy in (
         (shards(r0="ab", r1="ab"), "omit --from, or use a rank that has one: ranks 0-1"),
-        ({}, "two o"),
+        ({}, "a copy is proven by two o"),
     ):
         (found,) = find_donors([GONE], now, EQUAL, None, HealOrder(donor=Rank(9)))
         assert found.refusal is not None
@@ -480,8 +480,8 @@ def test_advice_counts_what_healing_saves_and_says_how_sure_it_is() -> None:
     assert proven.remedy == "ckpttool heal 'my tree' --checkpoint 20_2 --apply"
     may = heal_advice(older, save(), root="t", is_proven=False)
     assert may is not None
-    assert may.message.endswith("may lie on other ranks as well, and to heal it would save 10 steps")
-    assert may.remedy == "run ckpttool heal t --checkpoint 20_2 to see"
+    assert may.message.endswith("the missing or damaged files, and healing would save 10 steps")
+    assert may.remedy == "check with ckpttool heal t --checkpoint 20_2"
     unknown_step = heal_advice(older, save(step=None), root="t", is_proven=True)
     assert unknown_step is not None
     assert "would save the steps since then" in unknown_step.message
@@ -489,7 +489,7 @@ def test_advice_counts_what_healing_saves_and_says_how_sure_it_is() -> None:
     nothing = NoResumePoint(root="t", evidence=Level.STRUCTURE, rejected=(), findings=())
     whole = heal_advice(nothing, save(), root="t", is_proven=True)
     assert whole is not None
-    assert "would make 20_2 whole" in whole.message
+    assert "would make 20_2 intact" in whole.message
 
 
 def test_advice_is_for_saves_that_lack_nothing_but_shards() -> None:
@@ -579,8 +579,8 @@ def test_healing_is_named_as_the_remedy_of_what_it_mends_alone_and_of_no_note() 
     lie = "other ranks may have copies of the missing or damaged files"
     command = "ckpttool heal tree --checkpoint 20_2"
     assert remedies == [
-        f"{command} --apply would make 20_2 whole: {copies}",
-        f"run {command} to see: {lie}, and to heal it would make 20_2 whole",
+        f"{command} --apply would make 20_2 intact: {copies}",
+        f"check with {command}: {lie}, and healing would make 20_2 intact",
     ]
 
 

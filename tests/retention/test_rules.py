@@ -272,7 +272,7 @@ class TestTrainings:
     )
 
     def test_several_in_one_folder_are_not_guessed_between(self) -> None:
-        with pytest.raises(UsageError, match=r"several trainings lie here \('a', 'b'\): choose one with --prefix"):
+        with pytest.raises(UsageError, match=r"several trainings here \('a', 'b'\): choose one with --prefix"):
             planned(self.INVENTORY)
 
     def test_those_of_another_prefix_stay_and_count_for_nothing(self) -> None:

@@ -84,8 +84,8 @@ def test_a_machine_that_told_nothing_leaves_every_save_unknown(how: dict[str, ob
 def test_several_that_told_nothing_are_named_up_to_a_line() -> None:
     one = saved(0)
     found = judged(one, merged(seat(1, of=20), held=held(one, 0), missing=tuple(range(2, 21))))
-    assert "2, 3, 4, 5, 6, 7, 8, 9 and 11 more are not here" in found.findings[0].message
-    assert "their machines have" in found.findings[0].message
+    assert "2, 3, 4, 5, 6, 7, 8, 9 and 11 more are missing" in found.findings[0].message
+    assert "the files of their machines are unknown" in found.findings[0].message
 
 
 def test_machines_that_could_not_look_and_those_that_have_a_copy_are_named_up_to_a_line() -> None:
