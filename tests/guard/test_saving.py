@@ -239,8 +239,8 @@ def other_order() -> dict[str, Any]:
         (lambda: without("loader"), "with a loader"),
         (lambda: without("guard"), "saved with a guard, but the resume has none: pass one"),
         (lambda: {**Training().objects, "extra": {"seen": 0, "mean": 1.0}}, "saved without 'mean' in extra"),
-        (other_model, "the model is not the one|other parameters"),
-        (other_order, "number 0 was conv.bias, and is embed.weight"),
+        (other_model, "the model differs from the saved one|the optimizer's parameters, or their order, differ"),
+        (other_order, "number 0 was conv.bias, and now is embed.weight"),
         (lambda: {**Training().objects, "loader": DataLoader(SeededByIndex(Noisy(), 1))}, "cannot report its position"),
     ],
 )

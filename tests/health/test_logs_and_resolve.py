@@ -73,7 +73,7 @@ def test_a_log_that_goes_on_behind_the_checkpoint_says_how_far_the_training_came
         said.stdout.split()
     )
     write_log(here / LOG, range(1, 301), embeddings={300: 1.0})
-    assert "the log goes on" not in ask("resolve", "--health-threshold", "270").stdout
+    assert "the log continues" not in ask("resolve", "--health-threshold", "270").stdout
 
 
 def test_a_threshold_that_could_not_be_applied_is_said(here: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_spike_that_lasts_is_gone_around_and_its_data_skipped(here: Path) -> N
     assert isinstance(said.json["data"], dict)
     assert (said.json["data"]["next_step"], said.json["data"]["ignore_data_skip"]) == (101, False)
     assert codes(said, "75_2") == {"rewound-past"}
-    assert "Go back and skip the data" in ask("resolve", "--around-spike", "last").stdout
+    assert "Go back and skip the bad data" in ask("resolve", "--around-spike", "last").stdout
 
 
 def test_a_short_spike_is_left_alone_and_both_ways_are_told_with_their_costs(here: Path) -> None:
@@ -438,7 +438,7 @@ class TestAStopOfWhichOnlySkippedStepsTell:
         said = resolved("--around-spike", "last")
         assert (said.code, chosen(said)) == (0, ("150_2", 300))
         table = " ".join(ask("resolve", "--around-spike", "last").stdout.split())
-        assert "Resume after the stop of step 300" in table
+        assert "Resume after the stop at step 300" in table
         assert "skipped steps 295 to 300, whose updates changed no weight" in table
         assert chosen(resolved("--around-spike", "297")) == ("150_2", 300)
 

@@ -173,7 +173,7 @@ def test_another_versions_part_is_told_by_its_first_line() -> None:
 
 @pytest.mark.parametrize("foreign", [b"", b"\n", b"{}\n", b"\0" * 100, b"step 1 loss 2.0\n", b"[" * 10_000])
 def test_what_is_no_part_is_said_to_be_none(foreign: bytes) -> None:
-    assert "no part" in why(foreign)
+    assert "does not start with the first line of a part" in why(foreign)
 
 
 def resealed(lines: list[str]) -> bytes:
@@ -223,7 +223,7 @@ def test_a_bomb_is_not_unpacked() -> None:
     record = json.loads(lines[1])
     record["contents"] = [[10, bomb]] * len(record["contents"])
     lines[1] = json.dumps(record)
-    assert "another length" in why(resealed(lines))
+    assert "whose length differs from the stated length" in why(resealed(lines))
 
 
 def test_a_save_that_somebody_else_spelled_tells_nothing_of_its_shards() -> None:

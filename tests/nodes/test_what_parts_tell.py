@@ -140,7 +140,7 @@ def test_a_part_that_cannot_be_read_is_named_with_the_missing_one(output: Path, 
     second.write_bytes(change(second.read_bytes()))  # type: ignore[operator]
     done = ask("resolve", "parts")
     assert done.code == 14
-    assert f"of 2 parts 2 is not here; a.00002-of-00002.ckptpart {why}" in " ".join(done.stdout.split())
+    assert f"of 2 parts 2 is missing; a.00002-of-00002.ckptpart {why}" in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize("is_other", [False, True])

@@ -350,7 +350,7 @@ def test_one_tensor_is_replaced_alone(tmp_path: Path) -> None:
     assert found.tensor == "dense.bias"
     assert path.read_bytes() == original
     flip(path, at)
-    with pytest.raises(IncompleteError, match="is not what was sealed"):
+    with pytest.raises(IncompleteError, match="as rebuilt differs from its seal; nothing was changed"):
         asked(tree, "15_2", tensor="optimizer.global_step", apply=True)
     assert "it has no tensor no.such" in refusal(asked(tree, "15_2", tensor="no.such"))
 
@@ -387,7 +387,7 @@ def test_of_a_large_save_only_headers_are_asked_and_it_may_be_healed(
     tree = copied("sink2_ckpt", tmp_path)
     (tree / "rank_3/llama2_7b_rank_3_1-30_2.ckpt").unlink()
     told = [finding for finding in ckpttool.resolve(str(tree)).decision.findings if finding.code is Code.CAN_BE_HEALED]
-    assert [finding.remedy for finding in told] == [f"run ckpttool heal {tree} --checkpoint _1-30_2 to see"]
+    assert [finding.remedy for finding in told] == [f"check with ckpttool heal {tree} --checkpoint _1-30_2"]
 
 
 @pytest.mark.parametrize(("lost", "is_promised"), [((0, 3), True), ((0, 1, 2), True), ((0, 1, 2, 3), False)])
@@ -433,7 +433,7 @@ def test_what_is_cut_short_hides_from_resolve_no_cost_of_reading_the_rest(
 
     proven = remedies()
     monkeypatch.setattr("ckpttool.replicas.advice.CHEAP_BYTES", 5_000)  # of files of 1,768 bytes
-    assert remedies() == [f"run ckpttool heal {tree} --checkpoint _1-30_2 to see"]
+    assert remedies() == [f"check with ckpttool heal {tree} --checkpoint _1-30_2"]
     monkeypatch.setattr("ckpttool.replicas.advice.CHEAP_BYTES", 50_000)
     assert remedies() == proven
 
@@ -766,4 +766,4 @@ def test_heal_names_a_rank_that_holds_the_same_or_says_that_a_heal_wrote_the_don
     flip(target, 1000)
     said = ask("heal", str(root), "--grace", "0").stdout
     assert "rank None" not in said
-    assert ("as a heal left it" in said) == bool(healed)
+    assert ("unchanged since a heal" in said) == bool(healed)

@@ -87,7 +87,7 @@ class TestWhatGoes:
         before = (tree.checkpoint / "rank_0/meta.json").read_bytes()
         pruning = pruned(tree)
         assert [(fix.path, fix.trouble) for fix in pruning.fixes] == [
-            ("rank_1/meta.json", "names llama2_7b_rank_1-15_2.ckpt, which goes")
+            ("rank_1/meta.json", "names llama2_7b_rank_1-15_2.ckpt, which will be deleted")
         ]
         assert meta.read_bytes() == (
             b'{"last_epoch": 30, "last_step": 2, "last_ckpt_file": "llama2_7b_rank_1_1-30_2.ckpt"}'

@@ -99,7 +99,7 @@ class TestANumberBeyondTheTracker:
         answer = plan(root)
         assert (chosen(answer), answer.point.lost_steps) == (("global_step_3", 3), 0)
         assert dict(why_not(answer)) == {"global_step_99": {Code.STEP_DISAGREES}}
-        assert "further is not known" in cli("resolve", str(root)).output
+        assert "further along is unknown" in cli("resolve", str(root)).output
         assert going(root) == {"global_step_2"}
         repair = ckpttool.repair_meta(str(root), grace=0.0)
         assert (repair.fixes, codes(repair.refusals)) == ((), {Code.STEP_DISAGREES})

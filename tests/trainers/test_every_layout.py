@@ -635,7 +635,7 @@ def test_a_row_answers_every_question_and_says_why_where_it_is_none() -> None:
 
 def test_the_layouts_that_an_option_takes_are_those_of_all_trainers_the_most_usual_first() -> None:
     of_trainers = [name for trainer in registry.trainers() for name in reversed(trainer.layout_names)]
-    assert (*of_trainers, LOOSE_FILE_LAYOUT) == registry.LAYOUT_NAMES
+    assert (*of_trainers, LOOSE_FILE_LAYOUT) == (*toy.TOY.layout_names, *registry.LAYOUT_NAMES)
 
 
 @pytest.mark.parametrize("trainer", [*registry.trainers(), toy.TOY], ids=lambda trainer: trainer.name)

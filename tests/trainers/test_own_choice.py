@@ -64,7 +64,7 @@ TAKEN: dict[str, tuple[str | None, str]] = {
     "mcore_dist_tp2dp2--tracker-ahead": (None, "FileNotFoundError"),
     "mcore_dist_tp2dp2--tracker-empty": (None, "exit code 0"),
     "mcore_dist_tp2dp2--tracker-missing": (None, "random weights"),
-    "mcore_dist_tp2dp2--metadata-json-missing": ("iter_0000006", "was not finished"),
+    "mcore_dist_tp2dp2--metadata-json-missing": ("iter_0000006", "the save is not complete"),
     "mcore_dist_tp2dp2--shard-missing": ("iter_0000006", "__3_1.distcp"),
     "mcore_dist_tp2dp2--common-missing": ("iter_0000006", "common.pt"),
     "mcore_dist_tp2dp2--half-saved-newest": ("iter_0000006", ""),

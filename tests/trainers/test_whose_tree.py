@@ -156,7 +156,7 @@ class TestByWhatLiesInIt:
         assert locate(str(mixed), layout=name).layout.name == name
 
     def test_a_path_inside_is_no_part_of_a_layout_that_did_not_write_it(self, mixed: Path) -> None:
-        with pytest.raises(UnknownLayoutError, match=r"step-20/toy.json is no part of a tree of mindformers-rank$"):
+        with pytest.raises(UnknownLayoutError, match=r"step-20/toy.json is not part of a tree of mindformers-rank$"):
             locate(str(mixed / "step-20" / "toy.json"), layout="mindformers-rank")
 
     def test_a_file_in_the_root_may_be_a_save_of_its_own(self, tmp_path: Path) -> None:
@@ -242,9 +242,7 @@ class TestKnownPlaces:
     def test_of_several_numbers_none_is_taken(self, tmp_path: Path) -> None:
         for version in range(12):
             toy.save(tmp_path / f"logs/version_{version}/saves", 20)
-        with pytest.raises(
-            UsageError, match=r"/version_0/saves \(toy-dcp\), .* and 7 more; give the one that is meant$"
-        ):
+        with pytest.raises(UsageError, match=r"/version_0/saves \(toy-dcp\), .* and 7 more; give one of them$"):
             locate(str(tmp_path))
 
     def test_of_two_trainers_none_is_taken_unless_somebody_says_which(self, tmp_path: Path) -> None:
@@ -292,7 +290,7 @@ class TestWhereItIsNotKnown:
     def test_what_two_layouts_know_is_said_with_what_decides(self, tmp_path: Path, path: str) -> None:
         toy.save(tmp_path, 20)
         (tmp_path / "step-20" / "model.twin").write_text("x")
-        with pytest.raises(UsageError, match=rf"{BOTH}: say which is meant with --layout$"):
+        with pytest.raises(UsageError, match=rf"{BOTH}: choose one with --layout$"):
             locate(str(tmp_path / path))
         said = cli("scan", str(tmp_path / path))
         assert (said.exit_code, said.stderr.count("\n")) == (ExitCode.USAGE, 1)

@@ -80,6 +80,12 @@ def is_finite(losses: Sequence[LossBits], gradients: Sequence[GradientFacts]) ->
     return parts and not norm_overflows(gradients)
 
 
+OVER_BUDGET = "above the limit of "
+"""How the reason begins if there was no room for a part; captures are read back by it."""
+_OVER_BUDGET_BEFORE = "beyond "
+"""The same in older captures."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
     """A part of a batch that is not in the capture."""
@@ -92,7 +98,7 @@ class LeftOut:
     @property
     def is_over_budget(self) -> bool:
         """Whether there was no room for it."""
-        return self.reason.startswith("beyond ")
+        return self.reason.startswith((OVER_BUDGET, _OVER_BUDGET_BEFORE))
 
     @property
     def remedy(self) -> str:

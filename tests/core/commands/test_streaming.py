@@ -67,7 +67,7 @@ def test_0_where_every_rank_has_the_state_of_the_step(kind: str, streaming: Path
     assert (
         "data position states/step_60 (from the state files of the streaming data, regardless of the settings" in shown
     )
-    assert "the data from states/step_60" in " ".join(
+    assert "data position from states/step_60" in " ".join(
         ask("preflight", "output", "--config", "base.yaml").stdout.split()
     )
 

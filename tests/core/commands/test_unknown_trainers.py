@@ -106,7 +106,7 @@ def test_a_config_that_is_read_starts_nothing_that_ckpttool_cannot_start(
     assert "without --config and --output `ckpttool launch` says what to tell it" in refused(
         "launch", tree, "--config", config, "--output", new
     )
-    assert "Toy is told by" in ask("preflight", tree, "--config", config).stdout
+    assert "Toy loads it through arguments" in ask("preflight", tree, "--config", config).stdout
     assert ask("lint-config", config).code == 0
 
 
@@ -117,4 +117,4 @@ def test_its_config_is_refused_for_checkpoints_of_another(
     TreeBuilder(tmp_path / "run").legacy(ranks=2).save(epoch=10, step=2)
     sentence = refused("resolve", str(tmp_path / "run"), "--config", config)
     assert f"{config} is a config for Toy, but" in sentence
-    assert "has checkpoints of MindFormers" in sentence
+    assert "holds checkpoints of MindFormers" in sentence

@@ -143,9 +143,9 @@ class TestNothing:
         named = replace(self.NONE, rejected=(rejected("20_2", 40, MISSING),), is_named=True)
         found = judge.by_check(named, FITS, strict=False)["checkpoint"][0]
         assert found.message == "20_2 in out cannot be resumed from"
-        assert found.remedy == "no other checkpoint was looked at: ckpttool resolve out"
+        assert found.remedy == "no other checkpoint was checked: ckpttool resolve out"
         moved = judge.by_check(replace(self.NONE, in_trash=1), FITS, strict=False)["checkpoint"][0]
-        assert moved.remedy == "1 checkpoint lies in the trash: ckpttool trash list out"
+        assert moved.remedy == "1 checkpoint is in the trash: ckpttool trash list out"
 
     def test_what_the_config_or_the_ranks_that_are_lost_tell_is_the_cause(self) -> None:
         restore = replace(MISSING, code=Code.RANKS_TO_RESTORE, message="bring back rank 3", remedy="copy rank_3/")

@@ -452,7 +452,7 @@ class TestRewinds:
 class TestNoFalseAnswers:
     def test_an_empty_folder_is_no_checkpoint_tree_and_never_a_fresh_start(self, tmp_path: Path) -> None:
         """1.7 to 2.1 begin at random weights, with only a warning."""
-        with pytest.raises(UnknownLayoutError, match="holds no checkpoints"):
+        with pytest.raises(UnknownLayoutError, match="has no checkpoints"):
             plan(tmp_path)
         result = cli("resolve", str(tmp_path))
         assert (result.exit_code, result.stdout) == (ExitCode.UNKNOWN_LAYOUT, "")

@@ -37,7 +37,7 @@ def test_no_rank_is_left_out_and_none_is_added(ranks: set[int]) -> None:
 
 
 def test_one_is_no_number_of_many() -> None:
-    assert [on_all(1), on_all(4)] == ["on its one rank", "on all 4 ranks"]
+    assert [on_all(1), on_all(4)] == ["on its only rank", "on all 4 ranks"]
     assert [counted(number, "step") for number in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
     assert [counted(number, "batch", "batches") for number in (1, 30)] == ["1 batch", "30 batches"]
 

@@ -214,7 +214,7 @@ class TestAnotherTrainersScalars:
     def test_a_name_that_claims_another_iteration_disagrees(self) -> None:
         claim = NameClaim(scalar="iteration", value=9, message="the name says 9, the content says %d")
         (found,) = self.judged((("iteration", 7),), claims=(claim,)).findings
-        assert (found.code, found.message) == (Code.NAME_DISAGREES, "the name says 9, the content 7")
+        assert (found.code, found.message) == (Code.NAME_DISAGREES, "the name says 9, the content says 7")
         assert self.judged((("iteration", 9),), claims=(claim,)).findings == ()
 
     def test_without_rules_nothing_is_missed(self) -> None:

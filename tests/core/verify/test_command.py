@@ -156,7 +156,7 @@ class TestParts:
 class TestSealing:
     @pytest.mark.parametrize(
         ("manifest", "why"),
-        [(b"", "is not believed"), (b'{"schema": "ckpttool/manifest/9"}', "a newer ckpttool sealed it before")],
+        [(b"", "is not believed"), (b'{"schema": "ckpttool/manifest/9"}', "it was sealed by a newer ckpttool")],
     )
     def test_a_refusal_for_the_old_manifest_does_not_say_that_the_checkpoint_is_damaged(
         self, tree: TreeBuilder, manifest: bytes, why: str
@@ -167,7 +167,7 @@ class TestSealing:
         said = ask("seal", str(tree.output), "-q")
         assert said.code == ExitCode.INCOMPLETE
         assert why in said.stdout
-        assert "not whole" not in said.stdout
+        assert "not intact" not in said.stdout
 
     def test_where_there_is_no_checkpoint_nothing_was_sealed(self, tmp_path: Path) -> None:
         (tmp_path / "rank_0").mkdir()

@@ -240,7 +240,7 @@ class TestTerms:
         for repeat, of in ((base, "baseline"), (worse, "candidate")):
             answer = compare(base, worse, [repeat], terms=Terms())
             assert (answer.floor, answer.effect, answer.kind) == (alone.floor, alone.effect, alone.kind)
-            assert f"repeat 1 has the {of}'s losses to the last digit" in answer.notes[-1]
+            assert f"repeat 1 equals the {of}'s losses to the last digit" in answer.notes[-1]
             both = compare(base, worse, [again, repeat], terms=Terms())
             assert (both.floor, both.limit) == (honest.floor, honest.limit)
         twice = compare(base, base, [again], terms=Terms())

@@ -348,7 +348,7 @@ class TestData:
         folder = unified_tree(tmp_path)
         text = RANK.replace("parallel_mode: 1", "parallel_mode: 0")
         start, _ = of_merged(tmp_path, folder, f"{text}{more}\n")
-        assert ("overrules" in (start.data or "")) is bool(more)
+        assert ("overrides" in (start.data or "")) is bool(more)
 
     @pytest.mark.parametrize(
         ("more", "words"),

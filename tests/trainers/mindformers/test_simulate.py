@@ -503,7 +503,10 @@ SHARD = f"{NEWEST}/llama2_7b-opt-0000002-0000004.safetensors"
         (lambda tree: tree.remove(NEWEST), "the tracker names iteration_00000020, which is not a folder there"),
         (lambda tree: tree.remove(NEWEST).file(NEWEST), "the tracker names iteration_00000020, which is not a folder"),
         (lambda tree: tree.remove(SHARD), "iteration_00000020 lacks llama2_7b-opt-0000002-0000004.safetensors"),
-        (lambda tree: tree.file(f"{NEWEST}/metadata.json", "{"), "the metadata.json of iteration_00000020 is not what"),
+        (
+            lambda tree: tree.file(f"{NEWEST}/metadata.json", "{"),
+            "the metadata.json of iteration_00000020 is not in the form",
+        ),
         (lambda tree: tree.remove(NEWEST).folder(NEWEST), "iteration_00000020 has no *.safetensors"),
         (lambda tree: tree.remove(f"{NEWEST}/common.json"), "common.json"),
         (lambda tree: tree.file(f"{NEWEST}/common.json", "{"), "common.json"),
@@ -526,7 +529,7 @@ def test_without_metadata_half_the_shards_are_enough(iterations: TreeBuilder) ->
     for rank in (0, 3):
         iterations.remove(f"{NEWEST}/llama2_7b-model-{rank:07d}-0000004.safetensors")
         iterations.remove(f"{NEWEST}/llama2_7b-opt-{rank:07d}-0000004.safetensors")
-    why = "without a metadata.json one *.safetensors is enough for it (4 there)"
+    why = "without a metadata.json one *.safetensors is enough for it (4 found)"
     assert_takes(iterations, "iteration_00000020", why, versions=FROM_1_7)
 
 
