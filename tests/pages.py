@@ -43,17 +43,18 @@ PAGES = (README, *sorted(GUIDE.glob("*.md")))
 MEASURED = frozenset({"detection", "toy"})
 """Blocks that a benchmark writes: `benchmarks/detection.py` takes a quarter of an hour, and a test must not."""
 
-_BLOCK = re.compile(r"(<!-- (?P<name>[a-z0-9-]+):begin -->\n)(?P<body>.*?)(<!-- (?P=name):end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (?P<name>[a-z0-9-]+):begin -->\n)(?P<body>.*?)(<!-- (?P=name):end -->)", re.DOTALL)
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
 def blocks(text: str) -> dict[str, str]:
     """Return what stands between each pair of marks."""
-    return {found["name"]: found["body"] for found in _BLOCK.finditer(text)}
+    return {found["name"]: found["body"] for found in BLOCK.finditer(text)}
 
 
 def fresh(page: Path, text: str) -> str:
     """Return a page with every block made anew that can be."""
-    return _BLOCK.sub(lambda found: f"{found[1]}{_block(found['name'], page, found['body'])}{found[4]}", text)
+    return BLOCK.sub(lambda found: f"{found[1]}{_block(found['name'], page, found['body'])}{found[4]}", text)
 
 
 def _block(name: str, page: Path, before: str) -> str:

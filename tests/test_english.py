@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import PAGES, ROOT
+from tests.pages import BLOCK, FENCE, PAGES, ROOT
 
 PHRASES = {
     "where for if": (r"(?:^|[.;:(,] )[Ww]here (?:it|that|they|one|nothing|none|no|there|each|some)\b", "Where it is"),
@@ -34,13 +34,10 @@ WRITTEN = [
     page for page in (*PAGES, ROOT / "CHANGELOG.md") if page.name not in {"findings.md", "json.md", "architecture.md"}
 ]
 
-_GENERATED = re.compile(r"<!-- (?P<name>[a-z0-9-]+):begin -->.*?<!-- (?P=name):end -->", re.DOTALL)
-_FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
-
 
 def prose(text: str) -> str:
     """Return a page without what is generated and without code, each line at its place."""
-    for part in (_GENERATED, _FENCED):
+    for part in (BLOCK, FENCE):
         text = part.sub(lambda found: "\n" * found[0].count("\n"), text)
     return re.sub(r"`[^`\n]*`", "``", text)
 

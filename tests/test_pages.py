@@ -16,6 +16,7 @@ from ckpttool.core.extensions import rows
 from ckpttool.core.render import guide
 from ckpttool.health.policies.registry import POLICIES
 from tests.pages import (
+    FENCE,
     GUIDE,
     MAKERS,
     MEASURED,
@@ -30,7 +31,6 @@ from tests.pages import (
 )
 
 LINK = re.compile(r"(?<!!)\[(?:[^\[\]]|\[[^\]]*\])*\]\((?P<target>[^)\s]+)\)")
-FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
 @cache

@@ -133,7 +133,7 @@ class CommonOptions:
     """What every command takes, whether or not it has anything to do with it."""
 
     json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show all details, and the settings used.")] = False
+    verbose: Verbose = False
     quiet: Quiet = False
     no_config: Annotated[bool, typer.Option("--no-config", help="Ignore ckpttool.toml.")] = False
     debug: Annotated[bool, typer.Option("--debug", callback=_trace, help="Show a traceback on failure.")] = False

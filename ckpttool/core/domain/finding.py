@@ -209,8 +209,7 @@ _WORST_FIRST = (
 
 def safest(codes: Iterable[ExitCode]) -> ExitCode:
     """Return which of several codes of one answer it has: that of what is most dangerous to pass over; 0 of none."""
-    present = set(codes)
-    return next((code for code in _SAFEST_FIRST if code in present), ExitCode.OK)
+    return _first_of(codes, _SAFEST_FIRST)
 
 
 def of_findings(findings: Iterable[Finding]) -> ExitCode:
@@ -220,8 +219,12 @@ def of_findings(findings: Iterable[Finding]) -> ExitCode:
 
 def of_trees(codes: Iterable[ExitCode]) -> ExitCode:
     """Return the worst of the codes with which the answers about several trees would have ended."""
-    ended = set(codes)
-    return next((code for code in _WORST_FIRST if code in ended), ExitCode.OK)
+    return _first_of(codes, _WORST_FIRST)
+
+
+def _first_of(codes: Iterable[ExitCode], order: Sequence[ExitCode]) -> ExitCode:
+    present = set(codes)
+    return next((code for code in order if code in present), ExitCode.OK)
 
 
 __all__ = [
