@@ -13,17 +13,15 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, get_args
 
-import typer
 import yaml
 
 import ckpttool
-from ckpttool.cli.main import COMMANDS, app
+from ckpttool.cli.main import COMMANDS
 from ckpttool.core import errors
-from ckpttool.core.commands.headings import by_heading
-from ckpttool.core.findings import COMMAND, Row
+from ckpttool.core.findings import Row
 from ckpttool.core.formats.base import ShardFormat
 from ckpttool.core.logs.base import LogFormat, LogPlaces
-from ckpttool.core.render import guide, schemas
+from ckpttool.core.render import guide
 from ckpttool.core.render.answers import explanation
 from ckpttool.core.storage.base import ByteSource, Storage
 from ckpttool.core.verify.observation import Engine
@@ -33,7 +31,6 @@ from ckpttool.trainers.base import Layout, LayoutSigns, Trainer
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS, Quirk, quirks_of, series_of
 from ckpttool.trainers.registry import trainers
 from tests.reliability import figures
-from tests.support import schema_tables
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -70,25 +67,7 @@ def _folder(page: Path) -> str:
 def _commands(page: Path, _of: str) -> Iterator[str]:
     yield from ("| command | purpose |", "|---|---|")
     for name, place in COMMANDS.items():
-        there = guide.page_of(name)
-        heading = "" if there == name else f"#options-of-ckpttool-{name}"
-        yield f"| [`{name}`]({_folder(page)}{there}.md{heading}) | {_cell(place.summary)} |"
-
-
-def _options(_page: Path, command: str) -> Iterator[str]:
-    group: Any = typer.main.get_command(app)
-    found = group.get_command(None, command)
-    for word, single in getattr(found, "commands", {"": found}).items():
-        if word:
-            yield from (f"`ckpttool {command} {word}`:", "")
-        yield from ("| option | effect |", "|---|---|")
-        for heading, rows in by_heading(
-            single, command, typer.Context(single, help_option_names=["-h", "--help"])
-        ).items():
-            yield f"| **{heading}** | |"
-            yield from (f"| `{_cell(form)}` | {_cell(what)} |" for form, what in rows if "--help" not in form)
-        if word:
-            yield ""
+        yield f"| [`{name}`]({_folder(page)}{guide.page_of(name)}.md) | {_cell(place.summary)} |"
 
 
 def _exits(_page: Path, _of: str) -> Iterator[str]:
@@ -121,24 +100,9 @@ def _action(_page: Path, _of: str) -> Iterator[str]:
         yield f"| `{name}` | {_cell(about['description'])}{default} |"
 
 
-def _schemas(_page: Path, _of: str) -> Iterator[str]:
-    yield from ("| document | content |", "|---|---|")
-    for name in schemas.names():
-        yield f"| [`ckpttool/{name}/1`](#ckpttool{name}1) | {_cell(str(schemas.schema(name)['description']))} |"
-
-
-def _fields(_page: Path, _of: str) -> Iterator[str]:
-    yield from schema_tables.documents()
-
-
 def groups_of_findings() -> dict[str, list[Row]]:
     """Return the rows under each heading of the page, in its order."""
     return {group: list(rows) for group, rows in groupby(explanation.in_groups(), key=lambda row: row.group)}
-
-
-def _findings(_page: Path, _of: str) -> Iterator[str]:
-    for heading, rows in groups_of_findings().items():
-        yield f"- **{heading}:** {', '.join(f'[{row}](#{row})' for row in rows)}."
 
 
 def _rules(_page: Path, _of: str) -> Iterator[str]:
@@ -149,34 +113,17 @@ def _rules(_page: Path, _of: str) -> Iterator[str]:
 
 
 def _entries(_page: Path, of: str) -> Iterator[str]:
-    """Yield the entry of each row of a group, every paragraph with an empty line behind it."""
+    """Yield a line for each row of a group; `ckpttool explain` has the rest."""
     (rows,) = (rows for heading, rows in groups_of_findings().items() if slug(heading) == of)
+    yield from ("| code | severity | problem |", "|---|---|---|")
     for row in rows:
-        yield from (f"### {row}", "", f"**{_markdown(row.headline)}**", "")
-        parts = {"What it is": row.meaning, "How we know": row.evidence, **row.trainers}
-        for label, text in (*parts.items(), ("Severity", ", ".join(weight.word for weight in row.weights))):
-            yield from (*_wrapped(f"**{label}:** {_markdown(text)}"), "")
-        yield "**What to do:**"
-        for step, before in zip(row.to_do, ("", *row.to_do), strict=False):
-            is_command = step.startswith(COMMAND)
-            if not (is_command and before.startswith(COMMAND)):
-                yield ""
-            yield from [f"  {step}"] if is_command else _wrapped(f"- {_markdown(step)}", indent="  ")
-        yield ""
+        weights = ", ".join(weight.word for weight in row.weights)
+        yield f'| <a id="{row}"></a>`{row}` | {weights} | {_cell(row.headline)} |'
 
 
 def slug(heading: str) -> str:
     """Return a heading as the name of a block."""
     return heading.lower().replace(" ", "-").replace("'", "")
-
-
-def _wrapped(text: str, *, indent: str = "") -> list[str]:
-    return textwrap.wrap(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
-def _markdown(text: str) -> str:
-    """Return a text so that Markdown shows it as it is; code in backquotes is shown so anyway."""
-    return re.sub(r"(`[^`]*`)|\*|__", lambda found: found[1] or "".join(f"\\{char}" for char in found[0]), text)
 
 
 def _trainers(page: Path, _of: str) -> Iterator[str]:
@@ -295,16 +242,12 @@ MAKERS: dict[str, Callable[[Path, str], Iterator[str]]] = {
     "commands": _commands,
     "entries": _entries,
     "exits": _exits,
-    "fields": _fields,
-    "findings": _findings,
     "nouns": _nouns,
-    "options": _options,
     "layers": _layers,
     "pages": _pages,
     "reliability": _reliability,
     "rooms": _rooms,
     "rules": _rules,
-    "schemas": _schemas,
     "seam": _seam,
     "trainers": _trainers,
     "verbs": _verbs,

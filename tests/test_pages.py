@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
-from ckpttool.cli.main import COMMANDS
+from ckpttool.cli.main import COMMANDS, app
 from ckpttool.core.errors import ExitCode
 from ckpttool.core.extensions import rows
 from ckpttool.core.render import guide
@@ -45,9 +47,10 @@ def prose(page: Path) -> str:
 
 @cache
 def anchors(page: Path) -> frozenset[str]:
-    """Return what GitHub makes of a page's headings."""
+    """Return the anchors that GitHub makes of a page's headings, and those that the page has itself."""
     headings = re.findall(r"^#{1,6} (.*)$", prose(page), re.MULTILINE)
-    return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)
+    made = (re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)
+    return frozenset([*made, *re.findall(r'<a id="([a-z0-9-]+)"></a>', prose(page))])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -62,11 +65,20 @@ def test_a_block_that_is_stale_is_written_anew_and_the_rest_of_the_page_stays() 
     assert now.endswith("<!-- exits:end -->\n<!-- detection:begin -->\n1\n<!-- detection:end -->\nb\n")
 
 
-def test_every_maker_has_a_page_that_shows_it_and_every_command_a_table_of_its_options() -> None:
+def test_every_maker_has_a_page_that_shows_it_and_every_command_a_page() -> None:
     shown = {name for page in PAGES for name in blocks(text_of(page))}
     assert {name.partition("-")[0] for name in shown} == MAKERS.keys() | MEASURED
-    assert {name.removeprefix("options-") for name in shown if name.startswith("options-")} == set(COMMANDS)
-    assert {command: guide.page_of(command) for command in COMMANDS}.keys() == set(COMMANDS)
+    assert [command for command in COMMANDS if guide.page_of(command) is None] == []
+
+
+def test_a_page_names_the_help_of_each_command_and_lists_no_options_itself() -> None:
+    group: Any = typer.main.get_command(app)
+    named = [help_of for page in PAGES for help_of in re.findall(r"`ckpttool ([a-z0-9 -]+) --help`", text_of(page))]
+    for command in COMMANDS:
+        single = group.get_command(None, command)
+        for word in getattr(single, "commands", {"": single}):
+            assert f"{command} {word}".rstrip() in named
+    assert [page.name for page in PAGES if "| option | effect |" in text_of(page)] == []
 
 
 def test_every_room_has_its_row_and_every_seam_its_table() -> None:
@@ -110,7 +122,7 @@ def parents(path: str) -> list[str]:
 
 def test_the_page_about_json_has_every_field_of_a_golden_document() -> None:
     """Judged by what is printed, not by the schemas that the tables are made of."""
-    text = text_of(GUIDE / "json.md")
+    text = str(guide.page("json"))
     parts = text[text.index("### An advice\n") :]
     for golden in (ROOT / "tests" / "golden").rglob("*.json"):
         document = json.loads(golden.read_text(encoding="utf-8"))
@@ -137,6 +149,15 @@ def test_no_link_is_dead(page: Path) -> None:
         if not there.exists() or (anchor and anchor not in anchors(there)):
             dead.append(target)
     assert dead == []
+
+
+def test_the_tables_of_fields_link_to_tables_that_are_there() -> None:
+    text = str(guide.page("json"))
+    names = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    headings = {re.sub(r"[^\w\- ]", "", name.lower()).replace(" ", "-") for name in names}
+    targets = {target.removeprefix("#") for target in LINK.findall(text) if target.startswith("#")}
+    assert {"a-finding", "a-record"} <= targets
+    assert targets - headings == set()
 
 
 def test_the_manual_links_to_nothing_that_does_not_ship_but_what_a_checkout_has_besides() -> None:
@@ -180,7 +201,7 @@ def test_the_pages_name_every_rule_about_configs() -> None:
 
 
 def test_every_finding_is_in_one_group() -> None:
-    entries = re.findall(r"^### (.*)$", text_of(GUIDE / "findings.md"), re.MULTILINE)
+    entries = re.findall(r'^\| <a id="(.*?)"></a>', text_of(GUIDE / "findings.md"), re.MULTILINE)
     assert sorted(entries) == sorted(row.value for row in rows())
 
 

@@ -191,7 +191,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def call(**values: Any) -> None:  # noqa: ANN401  whatever typer parsed
         if values["json"] and "fmt" in values:
-            values["fmt"] = type(values["fmt"])("json")
+            values["fmt"] = Format.JSON if values["fmt"] is None else type(values["fmt"])("json")
         if values.get("apply") and values.get("dry_run"):
             raise UsageError("--dry-run changes nothing and --apply does: say one of them")
         settings = [field.parameter for field in fields if field.parameter.name != "verbose"]

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from ckpttool.core.commands import completing, output
-from ckpttool.core.commands.options import Format, FormatOpt, exits, grouped
+from ckpttool.core.commands.options import Format, exits, grouped
 from ckpttool.core.errors import unknown_word
-from ckpttool.core.render import schemas
+from ckpttool.core.render import schema_tables, schemas
 from ckpttool.core.render.json import dumps
 
 NameArgument = Annotated[
@@ -20,6 +20,11 @@ NameArgument = Annotated[
         help="The noun in a document's `schema`; all if omitted.",
         rich_help_panel="Arguments",
     ),
+]
+
+FormatOption = Annotated[
+    Format | None,
+    typer.Option("--format", help="table: the fields, one per row. Default: the JSON Schema, as with json."),
 ]
 
 _OF_COMMAND = {
@@ -34,7 +39,7 @@ _OF_COMMAND = {
 
 @exits({0: "Shown."})
 @grouped
-def schema(name: NameArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
+def schema(name: NameArgument = None, fmt: FormatOption = None) -> None:
     """Print the JSON Schema of a command's output.
 
     The output is that of --format json. Without NAME it lists every document, one per line; with --json as a list.
@@ -48,4 +53,7 @@ def schema(name: NameArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
     if noun not in schemas.names():
         matches = [_OF_COMMAND[noun]] if noun in _OF_COMMAND else ()
         raise unknown_word("document", name, schemas.names(), "`ckpttool schema` lists them", matches)
+    if fmt is Format.TABLE:
+        output.page(schema_tables.table_of(noun))
+        return
     output.result(dumps(schemas.schema(noun)))

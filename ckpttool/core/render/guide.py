@@ -8,11 +8,14 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
+from ckpttool.core.render import schema_tables
 from ckpttool.core.render.json import Document
 
 _FOLDER = files("ckpttool") / "guide"
 _CONTENTS = "README"
 _ENTRY = re.compile(r"^- \[(?P<name>[a-z0-9-]+)\]\((?P=name)\.md\): (?P<what>.*)$", re.MULTILINE)
+_OPTIONS = re.compile(r"^Options: .*$", re.MULTILINE)
+"""The line by which a page says that a command is described there."""
 _VERDICTS = re.compile(r"^\| verdict \| meaning \| what to do \|\n.*\n(?P<rows>(?:\|.*\n)+)", re.MULTILINE)
 
 
@@ -31,7 +34,7 @@ def pages() -> dict[str, str]:
 
 
 def topics() -> tuple[str, ...]:
-    """Return all that a page can be asked for by: its own name, or a command that has its options there."""
+    """Return all that a page can be asked for by: its own name, or a command that is described there."""
     return (*pages(), *(command for command in _commands() if command not in pages()))
 
 
@@ -41,9 +44,14 @@ def page_of(topic: str) -> str | None:
 
 
 def page(topic: str) -> str | None:
-    """Return the Markdown of the page that a topic is on; None where it is none."""
+    """Return the Markdown of the page that a topic is on; None if there is no such page.
+
+    The page about JSON ends with the fields of every document, which are on no disk.
+    """
     name = page_of(topic)
-    return None if name is None else _read(name)
+    if name is None:
+        return None
+    return _read(name) + ("\n## Fields\n\n" + schema_tables.every() if name == "json" else "")
 
 
 def verdicts() -> tuple[Verdict, ...]:
@@ -73,7 +81,7 @@ def document(topic: str | None) -> Document:
     """`ckpttool/guide/1`. One page, or all without their text."""
     selected = pages() if topic is None else (page_of(topic),)
     entries = [
-        {"name": name, "about": pages()[name], "markdown": None if topic is None else _read(name)}
+        {"name": name, "about": pages()[name], "markdown": None if topic is None else page(name)}
         for name in selected
         if name is not None
     ]
@@ -81,11 +89,12 @@ def document(topic: str | None) -> Document:
 
 
 def _commands() -> dict[str, str]:
-    """Return the page on which each command's options stand."""
+    """Return the page that describes each command."""
     return {
         command: name
         for name in pages()
-        for command in re.findall(r"^#+ Options of `ckpttool ([a-z0-9-]+)`$", _read(name), re.MULTILINE)
+        for line in _OPTIONS.findall(_read(name))
+        for command in re.findall(r"`ckpttool ([a-z0-9-]+)[^`]* --help`", line)
     }
 
 

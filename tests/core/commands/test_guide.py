@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import ckpttool
-from ckpttool.core.render import guide
+from ckpttool.core.render import guide, schemas
 from tests.support.commands import MODULE, ask, environment
 
 FOLDER = Path(ckpttool.__file__).parent / "guide"
@@ -36,8 +36,20 @@ def on_a_terminal(*arguments: str) -> str:
 
 def test_in_a_pipe_a_page_comes_out_as_it_was_written() -> None:
     for name in guide.pages():
-        said = ask("guide", name)
-        assert (said.code, said.stdout, said.stderr) == (0, (FOLDER / f"{name}.md").read_text(encoding="utf-8"), "")
+        said, written = ask("guide", name), (FOLDER / f"{name}.md").read_text(encoding="utf-8")
+        if name == "json":  # the tables of fields follow, which are made when they are shown
+            assert said.stdout.startswith(written)
+            continue
+        assert (said.code, said.stdout, said.stderr) == (0, written, "")
+
+
+def test_the_page_about_json_is_short_and_ends_with_the_fields_of_every_document() -> None:
+    said, written = ask("guide", "json"), (FOLDER / "json.md").read_text(encoding="utf-8")
+    assert len(written.split()) <= 300
+    assert "\n### ckpttool/plan/1\n" not in written
+    for name in schemas.names():
+        assert f"\n### ckpttool/{name}/1\n" in said.stdout
+    assert "\n### A finding\n" in said.stdout
 
 
 def test_on_a_terminal_a_page_is_laid_out() -> None:

@@ -50,6 +50,21 @@ def test_a_schema_is_one_and_is_printed_whole(name: str) -> None:
     assert set(re.findall(r'"\$ref": "([^"]+)"', said.stdout)) <= {f"#/$defs/{part}" for part in schema["$defs"]}
 
 
+def test_a_table_has_the_fields_of_one_document_and_of_its_parts() -> None:
+    said = ask("schema", "verdicts", "--format", "table")
+    assert said.code == 0
+    assert said.stdout.startswith("### ckpttool/verdicts/1\n\n")
+    assert "\n| `checkpoints[].name` | text |" in said.stdout
+    assert "\n### A finding\n" in said.stdout
+    assert "### ckpttool/plan/1" not in said.stdout
+
+
+def test_json_is_the_schema_as_without_a_format() -> None:
+    plain = ask("schema", "skip").stdout
+    assert plain.startswith("{\n")
+    assert ask("schema", "skip", "--json").stdout == ask("schema", "skip", "--format", "json").stdout == plain
+
+
 @pytest.mark.sample(25)
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: str(path.relative_to(TESTS / "golden")))
 def test_a_golden_document_keeps_to_its_schema(path: Path) -> None:

@@ -31,7 +31,7 @@ _CONSEQUENCE = {
 
 def in_groups() -> tuple[Row, ...]:
     """Return the rows of all findings by their groups, each in the order in which the manual's page lists them."""
-    groups, listed = get_args(Group), re.findall(r"\[([a-z0-9-]+)\]\(#\1\)", str(guide.page("findings")))
+    groups, listed = get_args(Group), re.findall(r'<a id="([a-z0-9-]+)">', str(guide.page("findings")))
     places = {code: place for place, code in enumerate(listed)}
     return tuple(sorted(rows(), key=lambda row: (groups.index(row.group), places.get(row.value, len(places)))))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ckpttool.core.render import schemas
@@ -12,10 +12,20 @@ Schema = Mapping[str, Any]
 _WORDS = {"integer": "whole number", "object": "object", "string": "text", "boolean": "true or false"}
 
 
-def documents() -> Iterator[str]:
-    """Give every document a heading and a table, and then the parts that several of them have."""
+def every() -> str:
+    """Return the tables of all documents."""
+    return "\n".join(_documents(schemas.names()))
+
+
+def table_of(name: str) -> str:
+    """Return the tables of one document and of its parts."""
+    return "\n".join(_documents((name,)))
+
+
+def _documents(names: Iterable[str]) -> Iterator[str]:
+    """Give every document a heading and a table, and then the parts that they refer to."""
     parts: dict[str, Schema] = {}
-    for name in schemas.names():
+    for name in names:
         schema: Any = schemas.schema(name)
         parts.update((part, stored) for part, stored in schema["$defs"].items() if part not in schemas.names())
         yield from (f"### ckpttool/{name}/1", "", f"{schema['description']}", "", *_table(schema))
