@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 from shlex import quote
+from typing import NamedTuple
 
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.finding import Code, Finding, Severity, note
@@ -39,6 +40,15 @@ _ALL_ASKED = 32
 """Ranks up to which all are asked for copies."""
 
 
+class HealAdvice(NamedTuple):
+    """What healing one of the checkpoints that were passed over would save."""
+
+    finding: Finding
+    """A note that says so; its path is the checkpoint's name."""
+    remedy: str
+    """The same as the remedy of what keeps the checkpoint from being chosen."""
+
+
 def advice_on(seen: PassedOver) -> tuple[tuple[Rejection, ...], tuple[Finding, ...]]:
     """Say of a newer checkpoint that was passed over for its shards whether they can be rebuilt, or may be.
 
@@ -49,13 +59,13 @@ def advice_on(seen: PassedOver) -> tuple[tuple[Rejection, ...], tuple[Finding, .
     for rejection in point.rejected[:_MOST_LOOKED_AT]:
         advice = _advice(tree, question, point, rejection)
         if advice is not None:
-            return with_healing(point.rejected, advice), (advice,)
+            return with_healing(point.rejected, advice), (advice.finding,)
     return point.rejected, ()
 
 
 def _advice(
     tree: Tree, question: TreeQuestion, point: ResumePoint | NoResumePoint, rejection: Rejection
-) -> Finding | None:
+) -> HealAdvice | None:
     checkpoint, root = rejection.checkpoint, tree.inventory.root
     if not (is_about_shards(checkpoint, rejection.reasons) and is_local(tree.storage.root)):
         return None
@@ -141,7 +151,7 @@ def is_about_shards(checkpoint: Checkpoint, reasons: Sequence[Finding]) -> bool:
 
 def heal_advice(
     point: ResumePoint | NoResumePoint, checkpoint: Checkpoint, *, root: str, is_proven: bool
-) -> Finding | None:
+) -> HealAdvice | None:
     """Say what healing a checkpoint would save; None where it saves nothing.
 
     Args:
@@ -158,14 +168,18 @@ def heal_advice(
             return None
         gain = "save the steps since then" if saved is None else f"save {counted(saved, 'step')}"
     if is_proven:
-        message = f"{command} would {gain}: other ranks have proven copies of all missing or damaged files"
+        effect = f"would {gain}: other ranks have proven copies of all missing or damaged files"
+        message, next_command = f"{command} {effect}", f"{command} --apply"
+        remedy = f"{next_command} {effect}"
     else:
         message = f"other ranks may have copies of the missing or damaged files, and healing would {gain}"
-    remedy = f"{command} --apply" if is_proven else f"check with {command}"
-    return note(Code.CAN_BE_HEALED, message, path=checkpoint.name, remedy=remedy)
+        next_command = f"check with {command}"
+        remedy = f"{next_command}: {message}"
+    finding = note(Code.CAN_BE_HEALED, message, path=checkpoint.name, remedy=next_command)
+    return HealAdvice(finding, remedy)
 
 
-def with_healing(rejected: Iterable[Rejection], advice: Finding) -> tuple[Rejection, ...]:
+def with_healing(rejected: Iterable[Rejection], advice: HealAdvice) -> tuple[Rejection, ...]:
     """Name healing as the remedy of what is against a checkpoint, if that is what would mend it.
 
     Args:
@@ -173,17 +187,12 @@ def with_healing(rejected: Iterable[Rejection], advice: Finding) -> tuple[Reject
         advice: What healing one of them would save, by `heal_advice`.
     """
     return tuple(
-        replace(rejection, reasons=tuple(_healed_by(advice, reason) for reason in rejection.reasons))
-        if rejection.checkpoint.name == advice.path
+        replace(rejection, reasons=tuple(_healed_by(advice.remedy, reason) for reason in rejection.reasons))
+        if rejection.checkpoint.name == advice.finding.path
         else rejection
         for rejection in rejected
     )
 
 
-def _healed_by(advice: Finding, reason: Finding) -> Finding:
-    if reason.severity is Severity.NOTE:
-        return reason
-    command, would = str(advice.remedy), advice.message
-    is_proven = would.startswith(command.removesuffix(" --apply"))
-    remedy = would.replace(command.removesuffix(" --apply"), command, 1) if is_proven else f"{command}: {would}"
-    return replace(reason, remedy=remedy)
+def _healed_by(remedy: str, reason: Finding) -> Finding:
+    return reason if reason.severity is Severity.NOTE else replace(reason, remedy=remedy)

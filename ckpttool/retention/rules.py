@@ -196,7 +196,7 @@ def _candidate(checkpoint: Checkpoint, course: Lineage, policy: RetentionPolicy,
     elif checkpoint.step is None:
         candidate.keep(Why.STEP_UNKNOWN, "no shard shows its step, so which checkpoints are newer is unknown")
     elif doubts:
-        candidate.keep(Why.STEP_UNKNOWN, doubts[0].message.partition(":")[0])
+        candidate.keep(Why.STEP_UNKNOWN, doubts[0].fact or doubts[0].message)
     elif checkpoint.renames:
         candidate.keep(Why.NEEDS_RENAMES, "the ranks disagree about its name, so which files belong to it is a guess")
     else:

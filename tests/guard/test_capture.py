@@ -66,6 +66,30 @@ def test_a_nan_comes_back_with_its_bits() -> None:
     assert math.isnan(back.gradients[0].norm)
 
 
+@pytest.mark.parametrize(
+    ("reason", "over_budget", "advised"),
+    [
+        ("no room", True, "host_batches"),
+        ("beyond.Recognition", False, "encode_batch"),  # a type of the user's
+        ("above the limit of 50 MiB of host memory for the batches of a step", None, "host_batches"),
+        ("beyond the 1 MiB that the batches of a step may take", None, "host_batches"),
+        ("set", None, "encode_batch"),
+    ],
+)
+def test_a_part_without_room_is_known_by_its_field_and_by_its_reason_in_captures_without_the_field(
+    reason: str, over_budget: bool | None, advised: str
+) -> None:
+    def change(record: dict[str, Any]) -> None:
+        left_out = record["micro_batches"][1]["left_out"]
+        left_out.update(reason=reason, over_budget=over_budget)
+        if over_budget is None:
+            del left_out["over_budget"]
+
+    left_out = read_rank(edited(rank_bytes(FULL), change), 1, where="r").micro_batches[1].left_out
+    assert left_out is not None
+    assert advised in left_out.remedy
+
+
 def test_what_rank_0_writes_is_read_back() -> None:
     assert read_head(head_bytes(HEAD), where="h") == HEAD
 

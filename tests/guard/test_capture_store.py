@@ -22,7 +22,7 @@ from ckpttool.guard.capture import store as store_module
 from ckpttool.guard.capture.memory import Remembered, StepMemory
 from ckpttool.guard.capture.store import CaptureStore, StepFacts
 from ckpttool.guard.findings import GuardCode
-from ckpttool.guard.model.capture import Capture, CaptureLevel, LeftOut, NanQuestion
+from ckpttool.guard.model.capture import Capture, CaptureLevel, NanQuestion
 from tests.guard.capturing import HardNet, batches, loss_of, place, train
 from tests.guard.loop import Told
 
@@ -237,18 +237,6 @@ def test_the_batches_of_an_accumulated_step_stay_within_their_budget_and_the_cap
     (noted,) = [finding for finding in found.findings if finding.code is GuardCode.CAPTURE_INCOMPLETE]
     assert noted.remedy is not None
     assert "host_batches" in noted.remedy
-
-
-@pytest.mark.parametrize(
-    ("reason", "advised"),
-    [
-        ("above the limit of 50 kB: float32 6×1000", "host_batches"),
-        ("beyond the 1 MiB that the batches of a step may take", "host_batches"),  # an older capture
-        ("set", "encode_batch"),
-    ],
-)
-def test_a_part_without_room_is_known_in_older_captures_too(reason: str, advised: str) -> None:
-    assert advised in LeftOut(path="items", reason=reason).remedy
 
 
 def test_an_accumulated_step_within_its_budget_is_kept_whole(tmp_path: Path) -> None:

@@ -476,20 +476,20 @@ def test_advice_counts_what_healing_saves_and_says_how_sure_it_is() -> None:
     older = chosen(save("15_2", 30, missing=False))
     proven = heal_advice(older, save(), root="my tree", is_proven=True)
     assert proven is not None
-    assert proven.message.startswith("ckpttool heal 'my tree' --checkpoint 20_2 would save 10 steps: ")
-    assert proven.remedy == "ckpttool heal 'my tree' --checkpoint 20_2 --apply"
+    assert proven.finding.message.startswith("ckpttool heal 'my tree' --checkpoint 20_2 would save 10 steps: ")
+    assert proven.finding.remedy == "ckpttool heal 'my tree' --checkpoint 20_2 --apply"
     may = heal_advice(older, save(), root="t", is_proven=False)
     assert may is not None
-    assert may.message.endswith("the missing or damaged files, and healing would save 10 steps")
-    assert may.remedy == "check with ckpttool heal t --checkpoint 20_2"
+    assert may.finding.message.endswith("the missing or damaged files, and healing would save 10 steps")
+    assert may.finding.remedy == "check with ckpttool heal t --checkpoint 20_2"
     unknown_step = heal_advice(older, save(step=None), root="t", is_proven=True)
     assert unknown_step is not None
-    assert "would save the steps since then" in unknown_step.message
+    assert "would save the steps since then" in unknown_step.finding.message
     assert heal_advice(older, save(step=30), root="t", is_proven=True) is None
     nothing = NoResumePoint(root="t", evidence=Level.STRUCTURE, rejected=(), findings=())
     whole = heal_advice(nothing, save(), root="t", is_proven=True)
     assert whole is not None
-    assert "would make 20_2 intact" in whole.message
+    assert "would make 20_2 intact" in whole.finding.message
 
 
 def test_advice_is_for_saves_that_lack_nothing_but_shards() -> None:

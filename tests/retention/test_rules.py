@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ckpttool.core.decide.lineage import Lineage
 from ckpttool.core.decide.resume import choose
+from ckpttool.core.decide.steps import settle
 from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Inventory, Rename
 from ckpttool.core.domain.expectation import WorldEvidence
 from ckpttool.core.domain.finding import Code, Row, Severity
@@ -172,6 +173,18 @@ class TestTheNewest:
         assert going(plan) == {"10_2"}
         assert whys(plan)["30_2"] == (Why.STEP_UNKNOWN,)
         assert whys(plan)["40_2"] == (Why.NEEDS_RENAMES,)
+
+    def test_one_of_doubtful_step_stays_for_the_fact_alone_also_if_names_have_colons(self) -> None:
+        late = settle(
+            tree(
+                replace(checkpoint("10_2"), name="run:a", committed_ns=2),
+                replace(checkpoint("20_2"), name="run:b", committed_ns=1),
+            )
+        )
+        fates = {fate.checkpoint.name: fate for fate in planned(late).fates}
+        assert fates["run:b"].why[0] is Why.STEP_UNKNOWN
+        assert fates["run:b"].because == "run:b was committed before run:a, which has a lower step"
+        assert fates["run:a"].why == (Why.LAST,)
 
     def test_the_same_save_in_two_formats_is_one(self) -> None:
         twin = checkpoint("40_2", fmt=FormatName.SAFETENSORS)

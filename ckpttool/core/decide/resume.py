@@ -565,12 +565,13 @@ def _times(checkpoint: Checkpoint, ranks: AbstractSet[Rank]) -> list[int]:
 
 
 def _hours_apart(checkpoint: Checkpoint, first: Shard, second: Shard) -> Finding:
+    fact = (
+        f"{second.path} was written more than an hour after {first.path}, and by their names they are of different runs"
+    )
     return suspect(
         Code.TIMES_DISAGREE,
-        (
-            f"{second.path} was written more than an hour after {first.path}, and by their names they are of "
-            f"different runs: {checkpoint.name} may mix two runs' saves"
-        ),
+        f"{fact}: {checkpoint.name} may mix two runs' saves",
+        fact=fact,
         path=second.path,
         remedy=f"choose it with --checkpoint {checkpoint.name} --allow-renames if that file was only copied later",
     )
@@ -578,12 +579,12 @@ def _hours_apart(checkpoint: Checkpoint, first: Shard, second: Shard) -> Finding
 
 def _mixed(checkpoint: Checkpoint, twin: Checkpoint, late: list[Shard]) -> Finding:
     ranks = tuple(shard.rank for shard in late if shard.rank is not None)
+    when = f"{checkpoint.name} on {on_ranks(ranks)} was written when the others wrote {twin.name}"
+    fact = f"{when}, so it may be from that run"
     return suspect(
         Code.TIMES_DISAGREE,
-        (
-            f"{checkpoint.name} on {on_ranks(ranks)} was written when the others wrote "
-            f"{twin.name}, so it may be from that run: two runs under one name"
-        ),
+        f"{fact}: two runs under one name",
+        fact=fact,
         path=late[0].path,
         expected=f"a file as old as the other ranks' {checkpoint.name}",
         actual=f"as old as their {twin.name}",

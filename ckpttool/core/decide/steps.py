@@ -297,9 +297,11 @@ def _against_names(saves: Sequence[Checkpoint]) -> Iterable[tuple[CheckpointKey,
 
 
 def _other_step(save: Checkpoint, number: int, step: int) -> Finding:
+    fact = f"the name says step {number}, the content step {step}"
     return suspect(
         Code.STEP_DISAGREES,
-        f"the name says step {number}, the content step {step}: a copy, or files of two checkpoints",
+        f"{fact}: a copy, or files of two checkpoints",
+        fact=fact,
         path=save.name,
         expected=str(number),
         actual=str(step),
@@ -384,12 +386,10 @@ def _out_of_order(
         latest: tuple[int, Checkpoint] | None = None
         for _, committed, save in sorted(group, key=lambda item: item[:2]):
             if latest is not None and committed < latest[0]:
-                message = (
-                    f"{save.name} was committed before {latest[1].name}, which has a lower step: it is a copy, or from "
-                    "an earlier run"
-                )
+                fact = f"{save.name} was committed before {latest[1].name}, which has a lower step"
+                message = f"{fact}: it is a copy, or from an earlier run"
                 remedy = f"move it out of the tree; --checkpoint {save.name} loads it anyway"
-                yield save.key, suspect(Code.TIMES_DISAGREE, message, path=save.name, remedy=remedy)
+                yield save.key, suspect(Code.TIMES_DISAGREE, message, path=save.name, remedy=remedy, fact=fact)
             else:
                 latest = committed, save
 
@@ -402,8 +402,6 @@ def _unconfirmed(saves: Sequence[Checkpoint]) -> Iterable[tuple[CheckpointKey, F
         stems[save.prefix].add(None if save.named is None else (save.named.stem, save.named.number is None))
     for save in saves:
         if save.named is not None and save.step_source is StepSource.NAME and len(stems[save.prefix]) > 1:
-            message = (
-                f"only its name says step {save.step}, and the checkpoints of this tree are not all named alike: "
-                "prune, seal, heal and repair-meta do not change it"
-            )
-            yield save.key, note(Code.STEP_UNKNOWN, message, path=save.name, remedy=NAME_REMEDY)
+            fact = f"only its name says step {save.step}, and the checkpoints of this tree are not all named alike"
+            message = f"{fact}: prune, seal, heal and repair-meta do not change it"
+            yield save.key, note(Code.STEP_UNKNOWN, message, path=save.name, remedy=NAME_REMEDY, fact=fact)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         remedy: str | None
         line: int | None
         ranks: tuple[Rank, ...]
+        fact: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,8 @@ class Finding:
     """Line in a text file, from 1."""
     ranks: tuple[Rank, ...] = ()
     """Whose files it is about, ascending: `path` is the first one's. Empty where no rank's, or nobody knows whose."""
+    fact: str | None = None
+    """How `message` begins, if the rest says what follows from it; None: it says no more. Not in JSON."""
 
     @property
     def is_tie(self) -> bool:
@@ -90,6 +93,7 @@ def brief(finding: Finding) -> Finding:
         expected=_brief(finding.expected),
         actual=_brief(finding.actual),
         remedy=_brief(finding.remedy),
+        fact=_brief(finding.fact),
     )
 
 

@@ -12,7 +12,6 @@ from xxhash import xxh3_64_hexdigest, xxh3_64_intdigest
 from ckpttool.core.domain.units import ByteCount
 from ckpttool.guard import randomness
 from ckpttool.guard.environment import comes_from_compiled
-from ckpttool.guard.model.capture import OVER_BUDGET
 from ckpttool.guard.nested import form, map_tensors, tensors_in
 from ckpttool.guard.tensor_file import TYPES, block
 
@@ -58,7 +57,7 @@ class Remembered:
         self._fingerprints = [_fingerprint(tensor) for tensor in self._tensors]
         self._was_changed = False  # before it was moved or let go
         self.let_go: str | None = None
-        """Why the batch was dropped, with its fingerprint; None: it was not."""
+        """Why there was no room for the batch, with its fingerprint; None: it is still there."""
 
     def nbytes(self, *, on_host: bool) -> int:
         """Return the bytes of its tensors that are in the host's memory, or in that of an accelerator."""
@@ -134,7 +133,7 @@ class StepMemory:
         while on_device and sum(micro.nbytes(on_host=False) for micro in on_device) > device:
             on_device.pop(0).move_to_host()
         while retained and sum(micro.nbytes(on_host=True) for micro in retained) > host:
-            retained.pop().drop(f"{OVER_BUDGET}{host >> 20} MiB of host memory for the batches of a step")
+            retained.pop().drop(f"above the limit of {host >> 20} MiB of host memory for the batches of a step")
 
     @property
     def holds_all(self) -> bool:

@@ -233,7 +233,7 @@ class CaptureStore:
     def _batch(self, micro: Remembered) -> tuple[object, LeftOut | None]:
         """Return the batch if it can be saved, and what is missing otherwise."""
         if micro.let_go is not None:
-            return None, LeftOut(path="", reason=micro.let_go)
+            return None, LeftOut(path="", reason=micro.let_go, is_over_budget=True)
         encode = self._settings.encode_batch
         try:
             batch = _plain(micro.batch if encode is None else encode(micro.batch))

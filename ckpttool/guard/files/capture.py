@@ -59,6 +59,8 @@ _RANK_SCHEMA = "ckpttool/capture-rank/1"
 _HEAD_SCHEMA = "ckpttool/capture/1"
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _BITS = re.compile(r"(?:[0-9a-f]{2}){1,16}")
+_OVER_BUDGET_BEFORE = ("above the limit of ", "beyond ")
+"""How the reason begins in captures without the field `over_budget` if there was no room for a part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,11 +155,15 @@ def _micro_batch(batch: MicroBatch) -> JsonObject:
     return {
         "loss": None if batch.loss is None else _loss(batch.loss),
         "changed": batch.changed,
-        "left_out": None if batch.left_out is None else {"path": batch.left_out.path, "reason": batch.left_out.reason},
+        "left_out": None if batch.left_out is None else _left_out(batch.left_out),
         "index": batch.index,
         "outer_autocast": dict(batch.outer_autocast),
         "inner_autocast": None if inner is None else dict(inner),
     }
+
+
+def _left_out(left_out: LeftOut) -> JsonObject:
+    return {"path": left_out.path, "reason": left_out.reason, "over_budget": left_out.is_over_budget}
 
 
 def _loss(loss: LossBits) -> JsonObject:
@@ -252,15 +258,23 @@ def _world_size(record: JsonObject, least: int, where: str) -> int:
 
 def _read_batch(record: JsonObject) -> MicroBatch:
     loss, left_out, inner = record.get("loss"), record.get("left_out"), record.get("inner_autocast")
-    out = None if left_out is None else as_object(left_out, key="left_out")
     return MicroBatch(
         loss=None if loss is None else _read_loss(as_object(loss, key="loss")),
         changed=get_bool(record, "changed"),
-        left_out=None if out is None else LeftOut(path=get_str(out, "path"), reason=get_str(out, "reason")),
+        left_out=None if left_out is None else _read_left_out(as_object(left_out, key="left_out")),
         index=get_optional_int(record, "index"),
         outer_autocast=_autocast(get_object(record, "outer_autocast")),
         inner_autocast=None if inner is None else _autocast(as_object(inner, key="inner_autocast")),
     )
+
+
+def _read_left_out(record: JsonObject) -> LeftOut:
+    reason = get_str(record, "reason")
+    if "over_budget" in record:
+        is_over_budget = get_bool(record, "over_budget")
+    else:
+        is_over_budget = reason.startswith(_OVER_BUDGET_BEFORE)
+    return LeftOut(path=get_str(record, "path"), reason=reason, is_over_budget=is_over_budget)
 
 
 def _autocast(record: JsonObject) -> tuple[tuple[str, str], ...]:

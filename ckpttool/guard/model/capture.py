@@ -80,12 +80,6 @@ def is_finite(losses: Sequence[LossBits], gradients: Sequence[GradientFacts]) ->
     return parts and not norm_overflows(gradients)
 
 
-OVER_BUDGET = "above the limit of "
-"""How the reason begins if there was no room for a part; captures are read back by it."""
-_OVER_BUDGET_BEFORE = "beyond "
-"""The same in older captures."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
     """A part of a batch that is not in the capture."""
@@ -94,11 +88,8 @@ class LeftOut:
     """Where in the batch it is."""
     reason: str
     """Its type, or what about it has no spelling; or that there was no room for it, with its fingerprint."""
-
-    @property
-    def is_over_budget(self) -> bool:
-        """Whether there was no room for it."""
-        return self.reason.startswith((OVER_BUDGET, _OVER_BUDGET_BEFORE))
+    is_over_budget: bool = False
+    """Whether there was no room for it."""
 
     @property
     def remedy(self) -> str:

@@ -33,6 +33,7 @@ def count_at(values: object, *path: str) -> int | None:
 
 def other_step(name: str, step: int) -> Finding:
     """Report a save whose name says another step than it holds."""
-    message = f"is a save of step {step} according to its own record, unlike its name: a copy, or files of two saves"
+    fact = f"is a save of step {step} according to its own record, unlike its name"
+    message = f"{fact}: a copy, or files of two saves"
     remedy = "resume from another checkpoint, or rename it to the step of its content"
-    return suspect(Code.STEP_DISAGREES, message, path=name, remedy=remedy)
+    return suspect(Code.STEP_DISAGREES, message, path=name, remedy=remedy, fact=fact)

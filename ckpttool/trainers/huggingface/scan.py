@@ -190,10 +190,8 @@ def _of_two_runs(scanned_saves: list[_Scanned]) -> list[_Scanned]:
     if differing is None:
         return scanned_saves
     first, two = (scanned.checkpoint.name for scanned in differing)
-    message = (
-        f"the logs in {first} and {two} contradict each other: two runs saved here, and nothing shows which one to "
-        "resume"
-    )
+    fact = f"the logs in {first} and {two} contradict each other"
+    message = f"{fact}: two runs saved here, and nothing shows which one to resume"
     remedy = "move one run's checkpoints to another folder, or name the checkpoint with --checkpoint"
     return [
         scanned._replace(
@@ -201,7 +199,7 @@ def _of_two_runs(scanned_saves: list[_Scanned]) -> list[_Scanned]:
                 scanned.checkpoint,
                 findings=(
                     *scanned.checkpoint.findings,
-                    unknown(Code.RUN_MIXED, message, path=scanned.checkpoint.name, remedy=remedy),
+                    unknown(Code.RUN_MIXED, message, path=scanned.checkpoint.name, remedy=remedy, fact=fact),
                 ),
             )
         )

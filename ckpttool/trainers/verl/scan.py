@@ -186,12 +186,13 @@ def _with_exchanged_names(saves: Sequence[Checkpoint], counts: Mapping[str, int]
             yield save
             continue
         batches = counted(counts[save.name], "batch", "batches")
-        message = (
+        fact = (
             f"its name says step {step}, but {save.name}/{DATA} counts {batches} in its epoch, as "
-            f"{folder_of(Step(exchanged[step]))} should: the names of saves were swapped"
+            f"{folder_of(Step(exchanged[step]))} should"
         )
+        message = f"{fact}: the names of saves were swapped"
         remedy = f"rename each folder to the step of its content; --checkpoint {save.name} loads it as it is"
-        warning = unknown(Code.STEP_DISAGREES, message, path=save.name, remedy=remedy)
+        warning = unknown(Code.STEP_DISAGREES, message, path=save.name, remedy=remedy, fact=fact)
         yield replace(save, findings=(*save.findings, warning))
 
 
