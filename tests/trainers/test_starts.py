@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -251,6 +252,37 @@ class TestWhatLaunchSays:
             )
         )
         assert check.outcome is Ended.PASSED, check.summary
+
+
+def marked_as_incomplete(root: Path) -> None:
+    (newest_of(root) / "checkpoint-is-incomplete.txt").write_text("x")
+
+
+def without_random_states(root: Path) -> None:
+    for path in newest_of(root).glob("random_states_*"):
+        path.unlink()
+
+
+def older_under_a_higher_number(root: Path) -> None:
+    shutil.copytree(root / "checkpoint/step-5", root / "checkpoint/step-99")
+
+
+@pytest.mark.parametrize(
+    ("tree", "fault", "words"),
+    [
+        ("hf_single", marked_as_incomplete, "takes checkpoint-12, not step 8"),
+        ("accel_ddp2", without_random_states, "takes checkpoint_2, not step 8"),
+        ("titan_4ranks", older_under_a_higher_number, "takes step-99, not step 10"),
+    ],
+)
+def test_what_is_loaded_without_an_error_is_not_called_a_stop(
+    tree: str, fault: Callable[[Path], None], words: str, tmp_path: Path
+) -> None:
+    """As the trainers do it: the nightly run starts them in such trees."""
+    root = healthy(tree, tmp_path)
+    fault(root)
+    answer = flown(root)
+    assert (answer.go, words in start_check(answer).summary) == (False, True), start_check(answer).summary
 
 
 class TestAScriptOfItsOwn:

@@ -70,12 +70,18 @@ def choose(start: OwnStart) -> Choice | ChoiceUnknown:
             return taken, Outcome.LOADS, f"{message}; it has the files of a save, however old it is"
         return taken, Outcome.UNKNOWN, f"{message}; it is not a known save"
     against = [finding for finding in start.checked(save).findings if finding.severity > Severity.NOTE]
-    silent = [finding for finding in against if "/random_states_" in (finding.path or "")]
-    if len(silent) == len(against):
+    others = [finding for finding in against if not _is_silent(finding, f"{FOLDER}/{taken}")]
+    if not others:
         return taken, Outcome.LOADS, message
-    outcome = Outcome.STOPS if worst(against) >= Severity.DAMAGE else Outcome.UNKNOWN
-    first = next(finding for finding in against if finding not in silent)
-    return taken, outcome, f"{message}; {save_finding_text(first, save)}"
+    outcome = Outcome.STOPS if worst(others) >= Severity.DAMAGE else Outcome.UNKNOWN
+    return taken, outcome, f"{message}; {save_finding_text(others[0], save)}"
+
+
+def _is_silent(finding: Finding, folder: str) -> bool:
+    """Tell whether it only logs that random states are missing: one rank's, or all, of which the folder is found."""
+    if finding.code is Code.UNCOMMITTED_SAVE:
+        return finding.path == folder
+    return "/random_states_" in (finding.path or "")
 
 
 def _holds_a_save(storage: Storage, path: str) -> bool:

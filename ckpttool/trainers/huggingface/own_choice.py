@@ -14,7 +14,7 @@ from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.storage.base import Kind, LostLinkError
 from ckpttool.trainers.common.named_path import elsewhere, inside
 from ckpttool.trainers.common.own_choice import Choice, ChoiceUnknown, ConfigChoice, OwnChoice, save_finding_text
-from ckpttool.trainers.huggingface import AUTOMATIC, OUTPUT, RESUME, TRAINER, number_in
+from ckpttool.trainers.huggingface import AUTOMATIC, OUTPUT, RESUME, TRAINER, UNFINISHED, number_in
 
 if TYPE_CHECKING:
     from ckpttool.core.decide.lint_engine import View
@@ -90,9 +90,12 @@ def _outcome(save: Checkpoint, start: OwnStart, taken: str) -> Choice:
     silent = [finding for finding in against if _is_silent(finding.code, finding.path or "")]
     if against and len(silent) == len(against):
         return save.name, Outcome.LOADS, f"{taken}: {save_finding_text(silent[0], save)}"
+    others = [finding for finding in against if finding not in silent]
+    if others and all((finding.path or "").endswith(f"/{UNFINISHED}") for finding in others):
+        # Nothing reads that file: a start that loads it all, or stops at what was not written yet.
+        return save.name, Outcome.UNKNOWN, f"{taken}: {save_finding_text(others[0], save)}"
     if worst(against) > Severity.UNKNOWN:
-        stops = next(finding for finding in against if finding not in silent)
-        return save.name, Outcome.STOPS, f"{taken}, and stops: {save_finding_text(stops, save)}"
+        return save.name, Outcome.STOPS, f"{taken}, and stops: {save_finding_text(others[0], save)}"
     if not against and save.content is Content.WEIGHTS_ONLY:
         return save.name, Outcome.LOADS, f"{taken}: optimizer and learning rate are re-initialized without a warning"
     return save.name, Outcome.UNKNOWN if against else Outcome.LOADS, taken

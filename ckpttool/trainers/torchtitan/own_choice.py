@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.core.decide.data_effects import stray_taken
 from ckpttool.core.domain.checkpoint import Content
-from ckpttool.core.domain.finding import blocking
+from ckpttool.core.domain.finding import Code, blocking
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.storage.base import Kind
@@ -166,7 +166,8 @@ def choose(start: OwnStart) -> Choice:
 
 def _stop(start: OwnStart, save: Checkpoint) -> str | None:
     """Say why it stops at a save; None where it loads it."""
-    against = blocking(start.checked(save).findings)
+    # It goes by the state in the save: a folder of another number is loaded as well.
+    against = [each for each in blocking(start.checked(save).findings) if each.code is not Code.STEP_DISAGREES]
     if against:
         return against[0].message
     if save.content is Content.WEIGHTS_ONLY:
