@@ -14,8 +14,8 @@ from ckpttool.core.render.json import Document
 _FOLDER = files("ckpttool") / "guide"
 _CONTENTS = "README"
 _ENTRY = re.compile(r"^- \[(?P<name>[a-z0-9-]+)\]\((?P=name)\.md\): (?P<what>.*)$", re.MULTILINE)
-_OPTIONS = re.compile(r"^Options: .*$", re.MULTILINE)
-"""The line by which a page says that a command is described there."""
+_OPTIONS = re.compile(r"\bOptions: ((?:`ckpttool [a-z0-9-]+ --help`[,\s]*)+)\.")
+"""The words by which a page says that a command is described there."""
 _VERDICTS = re.compile(r"^\| verdict \| meaning \| what to do \|\n.*\n(?P<rows>(?:\|.*\n)+)", re.MULTILINE)
 
 
@@ -93,8 +93,8 @@ def _commands() -> dict[str, str]:
     return {
         command: name
         for name in pages()
-        for line in _OPTIONS.findall(_read(name))
-        for command in re.findall(r"`ckpttool ([a-z0-9-]+)[^`]* --help`", line)
+        for helps in _OPTIONS.findall(_read(name))
+        for command in re.findall(r"`ckpttool ([a-z0-9-]+) ", helps)
     }
 
 
