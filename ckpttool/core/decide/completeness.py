@@ -65,6 +65,11 @@ def without_effect(world_size: int | None, expected: Expected) -> list[Finding]:
     ]
 
 
+def no_objections(_: Checkpoint) -> Sequence[Finding]:
+    """Say nothing: no next run is asked about."""
+    return ()
+
+
 def assess(  # noqa: PLR0913  what is known of a tree beside its listing, by keyword
     inventory: Inventory,
     expected: Expected,
@@ -72,6 +77,7 @@ def assess(  # noqa: PLR0913  what is known of a tree beside its listing, by key
     names: Sequence[str | None],
     *,
     world_size: int | None = None,
+    objections: Callable[[Checkpoint], Sequence[Finding]] = no_objections,
     under_way: tuple[Finding, ...] = (),
 ) -> Inventory:
     """Say of every save what is missing, empty, not committed or recorded, and of the tree what its rules say.
@@ -82,10 +88,11 @@ def assess(  # noqa: PLR0913  what is known of a tree beside its listing, by key
         book: What the trainer's health file says.
         names: Under which it has each save; None where the record is inside the save.
         world_size: Ranks, if the user says how many.
+        objections: What the trainer says of a save at the sizes of the next run.
         under_way: That a change of the tree is under way, or was interrupted.
     """
     inventory = attach_health(compare(inventory, expected), book, names)
-    context = Context(inventory, expected, world_size, under_way)
+    context = Context(inventory, expected, world_size, objections, under_way)
     findings = in_order(finding for rule in OF_TREE for finding in rule(context))
     rewinds = Lineage(inventory).rewinds()
     return replace(inventory, findings=in_order((*rewinds, *findings)) if under_way else (*rewinds, *findings))
@@ -98,6 +105,7 @@ class Context(NamedTuple):
     """With what each save lacks, and its recorded health."""
     expected: Expected
     world_size: int | None
+    objections: Callable[[Checkpoint], Sequence[Finding]]
     under_way: tuple[Finding, ...]
 
 
@@ -107,8 +115,11 @@ def _listed(context: Context) -> Iterable[Finding]:
 
 
 def _no_effect(context: Context) -> Iterable[Finding]:
-    """A number of ranks that changes nothing."""
-    return without_effect(context.world_size, context.expected)
+    """A number of ranks that changes nothing, unless the trainer has something to say to it."""
+    findings = without_effect(context.world_size, context.expected)
+    if findings and any(context.objections(checkpoint) for checkpoint in context.inventory.checkpoints):
+        return ()
+    return findings
 
 
 def _under_way(context: Context) -> Iterable[Finding]:

@@ -82,6 +82,37 @@ MARGIN: Final = Option(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskedSizes:
+    """Into how many parts a training is cut, in ranks; None: not said."""
+
+    world: int | None = None
+    tensor: Annotated[
+        int | None,
+        Option("--tp", "Tensor-parallel size of the next run.", "Which checkpoint", least=1),
+    ] = None
+    pipeline: Annotated[int | None, Option("--pp", "Pipeline stages of the next run.", "Which checkpoint", least=1)] = (
+        None
+    )
+    data: Annotated[int | None, Option("--dp", "Data-parallel size of the next run.", "Which checkpoint", least=1)] = (
+        None
+    )
+
+    def differing(self, saved: AskedSizes) -> list[tuple[str, int, int]]:
+        """Return by its option what both know and differ in: what is asked for, and what was saved."""
+        pairs = (
+            ("--world-size", self.world, saved.world),
+            ("--tp", self.tensor, saved.tensor),
+            ("--pp", self.pipeline, saved.pipeline),
+            ("--dp", self.data, saved.data),
+        )
+        return [
+            (name, current, before)
+            for name, current, before in pairs
+            if current is not None and before not in {None, current}
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TreeQuestion:
     """Which tree, and what is known about it beforehand."""
 
@@ -134,6 +165,9 @@ class TreeQuestion:
     config: RunConfig | None = None
     environment: Mapping[str, str] | None = None
     """As the start will see it: some trainers go by it. None: not known."""
+    requested: AskedSizes = AskedSizes()
+    """Sizes of the next run, if a checkpoint is chosen for one: a number of ranks about which the tree's trainer has
+    something to say is not noted to have no effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,37 +266,6 @@ class EvidenceQuestion:
         is_judging = self.threshold is not None or bool(self.timeline) or self.spike is not None
         if self.logs.columns is not None and not self.logs.patterns and not is_judging:
             raise UsageError("--log is for --health-threshold, --spikes-from or --around-spike: give one")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskedSizes:
-    """Into how many parts a training is cut, in ranks; None: not said."""
-
-    world: int | None = None
-    tensor: Annotated[
-        int | None,
-        Option("--tp", "Tensor-parallel size of the next run.", "Which checkpoint", least=1),
-    ] = None
-    pipeline: Annotated[int | None, Option("--pp", "Pipeline stages of the next run.", "Which checkpoint", least=1)] = (
-        None
-    )
-    data: Annotated[int | None, Option("--dp", "Data-parallel size of the next run.", "Which checkpoint", least=1)] = (
-        None
-    )
-
-    def differing(self, saved: AskedSizes) -> list[tuple[str, int, int]]:
-        """Return by its option what both know and differ in: what is asked for, and what was saved."""
-        pairs = (
-            ("--world-size", self.world, saved.world),
-            ("--tp", self.tensor, saved.tensor),
-            ("--pp", self.pipeline, saved.pipeline),
-            ("--dp", self.data, saved.data),
-        )
-        return [
-            (name, current, before)
-            for name, current, before in pairs
-            if current is not None and before not in {None, current}
-        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from ckpttool.core.decide.recorded_health import accepted, record_without_answer
 from ckpttool.core.decide.resume import against_refused, choose, objected
 from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.core.domain.data_position import DataQuestion, Unknown, skip_of
-from ckpttool.core.domain.finding import Code, Finding
+from ckpttool.core.domain.finding import Finding
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.plan import NoResumePoint, Rejection, Resolution, ResumePlan, ResumePoint, Simulation
 from ckpttool.core.domain.question import AskedSizes, CheckQuestion, ResumeQuestion, TreeQuestion
@@ -137,10 +137,11 @@ def resolve(
     question = tree_question(question)
     if choice.evidence is not Level.STRUCTURE or (choice.logs is not None and choice.logs.timeline):
         question = replace(question, sizes=True)
+    choice = replace(choice, sizes=_with_config(choice.sizes, question))
+    question = replace(question, requested=choice.sizes)
     tree = scan(question)
     refusals = _not_loadable(tree, question)
     choice = _with_focus(choice, tree, question)
-    tree = _with_effect(tree, choice.sizes)
     evidence = _evidence(tree, choice, question.config)
     session = session_for(tree, CheckQuestion(level=choice.evidence, jump=0, max_age=TRUSTED_SECONDS, replicas=False))
     # By its findings, too: on the way around a spike a checkpoint is judged with some that stand for the detour alone.
@@ -234,15 +235,12 @@ def _of_decision(context: Context) -> tuple[Finding, ...]:
 
 
 def _of_tree(context: Context) -> tuple[Finding, ...]:
-    """What is to be said of the tree and neither the point nor the trainer says."""
+    """What is to be said of the tree and the point does not say."""
     point, tree = context.point, context.tree
     said = {*point.findings, *(reason for rejection in point.rejected for reason in rejection.reasons)}
-    # That a size tells nothing about files is not worth a word beside what it means for the start.
-    codes = {finding.code for finding in context.decision.findings} & {Code.WORLD_SIZE_DIFFERS}
     findings = tuple(finding for finding in tree.inventory.findings if finding not in said)
     if context.chosen is None:
         return findings
-    findings = tuple(finding for finding in findings if finding.code not in codes)
     return accepted(findings) if context.takes_any_health else findings
 
 
@@ -294,17 +292,6 @@ def _against(inventory: Inventory, tree: Tree, refusals: Mapping[CheckpointKey, 
     if trainer is None or sizes == AskedSizes():
         return inventory
     return objected(inventory, lambda checkpoint: trainer.objections(checkpoint, sizes))
-
-
-def _with_effect(tree: Tree, sizes: AskedSizes) -> Tree:
-    """Take back that a number of ranks has no effect where the trainer has something to say to it."""
-    inventory, trainer = tree.inventory, tree.trainer
-    if trainer is None or sizes == AskedSizes():
-        return tree
-    if not any(trainer.objections(checkpoint, sizes) for checkpoint in inventory.checkpoints):
-        return tree
-    findings = tuple(finding for finding in inventory.findings if finding.code is not Code.WORLD_SIZE_DIFFERS)
-    return replace(tree, inventory=replace(inventory, findings=findings))
 
 
 def _timed(tree: Tree, point: ResumePoint, reports: Iterable[ShardReport], evidence: LogEvidence | None) -> ResumePoint:
@@ -370,17 +357,19 @@ def with_detours(advice: SpikeAdvice | StopAdvice, trainer: Trainer | None) -> S
     return replace(advice, detour=replace(advice.detour, detours=tuple(detours)))
 
 
-def _with_focus(choice: ResumeQuestion, tree: Tree, question: TreeQuestion) -> ResumeQuestion:
-    """Take the checkpoint of the one shard that was given, and no other beside it; say which the config saves.
+def _with_config(sizes: AskedSizes, question: TreeQuestion) -> AskedSizes:
+    """Return the sizes of the next run: what nobody says of them, the question says, else the config."""
+    config = question.config
+    if config is None:
+        return replace(sizes, world=sizes.world or question.world_size)
+    world = sizes.world or question.world_size or config.world_size
+    return replace(sizes, world=world, data=sizes.data or config.replicas)
 
-    And on how many ranks it will go on: as the question says, else the config.
-    """
-    config, sizes = question.config, choice.sizes
-    world = question.world_size or (None if config is None else config.world_size)
-    choice = replace(choice, sizes=replace(sizes, world=sizes.world or world))
-    if config is not None:
-        sizes = replace(choice.sizes, data=sizes.data or config.replicas)
-        choice = replace(choice, saves_as=config.prefix, sizes=sizes)
+
+def _with_focus(choice: ResumeQuestion, tree: Tree, question: TreeQuestion) -> ResumeQuestion:
+    """Take the checkpoint of the one shard that was given, and no other beside it; say which the config saves."""
+    if question.config is not None:
+        choice = replace(choice, saves_as=question.config.prefix)
     if tree.focus is None:
         return choice
     focused(tree.inventory.checkpoints, tree.focus, choice.name)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ckpttool.core.decide.completeness import assess, believable
+from ckpttool.core.decide.completeness import assess, believable, no_objections
 from ckpttool.core.decide.steps import settle
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory, Listing
 from ckpttool.core.domain.expectation import Evidence, WorldEvidence
@@ -16,7 +16,7 @@ from ckpttool.core.domain.finding import Code, Finding, Severity, in_order, note
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.health import HealthBook
 from ckpttool.core.domain.progress import newest_first
-from ckpttool.core.domain.question import TreeQuestion
+from ckpttool.core.domain.question import AskedSizes, TreeQuestion
 from ckpttool.core.errors import IncompleteError, UsageError
 from ckpttool.core.records import HEAL_JOURNAL, JOURNAL, OWN_FOLDER, SealPlace
 from ckpttool.core.storage import above, forget_listings, is_local, open_storage, path_on_machines, shortest
@@ -294,6 +294,7 @@ def scanned(located: Located, question: TreeQuestion) -> Tree:
         book,
         recorded_names(layout, inventory),
         world_size=question.world_size,
+        objections=_objections(layout, question.requested),
         under_way=interrupted(located.storage) if has_own_folder else (),
     )
     seal_place = partial(seal_place_of, layout)
@@ -406,6 +407,14 @@ def read_config(path: str) -> RunConfig:
     from ckpttool.core.verbs.configs import parse_config
 
     return parse_config(read_bytes(path), path=path)
+
+
+def _objections(layout: Layout, requested: AskedSizes) -> Callable[[Checkpoint], Sequence[Finding]]:
+    """Return what asks a tree's trainer what it says of a save at other sizes."""
+    trainer = trainer_of(layout)
+    if trainer is None or requested == AskedSizes():
+        return no_objections
+    return partial(trainer.objections, requested=requested)
 
 
 def _evidence(layout: Layout, question: TreeQuestion, inventory: Inventory, storage: Storage) -> Evidence:

@@ -193,3 +193,17 @@ def test_a_size_that_changes_nothing_is_said_to_have_no_effect(*, shared: bool, 
     (found,) = without_effect(8, of(Topology(shared=shared)))
     assert (found.code, found.severity, why in found.message) == (Code.WORLD_SIZE_DIFFERS, Severity.NOTE, True)
     assert without_effect(None, of(Topology(shared=shared))) == without_effect(8, of(Topology(world_size=8))) == []
+
+
+def test_a_size_that_the_trainer_has_something_to_say_to_is_not_said_to_have_no_effect() -> None:
+    inventory = tree(one := checkpoint())
+    expectation = Expectation(files=all_of(one), topology=Topology(shared=True))
+    expected = Expected(checkpoints=(expectation,), runs=inventory.runs)
+
+    def found(*objections: Finding) -> list[Row]:
+        book = HealthBook(path=None, records=())
+        judged = assess(inventory, expected, book, [None], world_size=8, objections=lambda _: objections)
+        return [each.code for each in judged.findings]
+
+    assert found() == [Code.WORLD_SIZE_DIFFERS]
+    assert found(note(Code.WORLD_SIZE_DIFFERS, "is resharded when it is loaded")) == []
