@@ -14,6 +14,7 @@ from ckpttool.core.errors import ExitCode
 from tests.support.answers import FIXTURES
 from tests.support.commands import ask
 from tests.support.trainer_trees import LAYOUTS, layout_of_tree, truths
+from tests.support.trees import TreeBuilder
 
 NONE_TO_RESUME = {"hf_only_model", "titan_last_model_only", "loose_models", "mcore_integrity"}
 """Without two saves that a training can be resumed from."""
@@ -184,3 +185,43 @@ def test_a_save_of_an_earlier_start_that_alone_is_left_of_it_is_no_worse_for_a_l
     told = json.loads(ask("verify", str(root), "--checkpoint", "2_3", "--json").stdout)["checkpoints"]
     assert [save["verdict"] for save in told] == ["struct-ok"]
     assert chosen(root) == (ExitCode.OK, "_2-4_5")
+
+
+SCALAR, NAME, OTHER_NAME, THIRD_NAME = b"loss_scale", b"adam_m.dense.bias", b"adam_m.model", b"dense.bias"
+
+
+def of_five(base: Path, flipped: dict[int, bytes], *, is_cut: bool = True, run: int = 0) -> Path:
+    """Five saves of one rank; the first may be of an earlier start, and the last may have lost its end."""
+    tree = TreeBuilder(base).legacy(ranks=1)
+    for epoch in (5, 10, 15, 20, 25):
+        tree.save(epoch=epoch, step=2, run=run if epoch > 5 else 0, fmt="safetensors")
+    for path in base.rglob("*.safetensors"):
+        content, epoch = path.read_bytes(), int(path.stem.split("-")[1].split("_")[0])
+        if epoch in flipped:
+            at = content.index(flipped[epoch]) + 3
+            path.write_bytes(content[:at] + bytes([content[at] ^ 2]) + content[at + 1 :])
+        elif is_cut and epoch == 25:
+            path.write_bytes(content[:-200])
+    return base
+
+
+@pytest.mark.parametrize(
+    ("flipped", "answer"),
+    [
+        ({5: OTHER_NAME, 10: SCALAR, 15: NAME}, (ExitCode.INCOMPLETE, None)),
+        ({5: OTHER_NAME, 15: SCALAR, 20: NAME}, (ExitCode.INCOMPLETE, None)),
+        ({15: SCALAR, 20: NAME}, (ExitCode.OK, "10_2")),
+        ({10: SCALAR, 15: SCALAR}, (ExitCode.OK, "20_2")),
+        ({15: SCALAR}, (ExitCode.OK, "20_2")),
+    ],
+    ids=["a-tie-across-one", "a-tie-beyond-one", "outvoted-from-afar", "borne-out-from-afar", "borne-out"],
+)
+def test_a_save_between_others_that_are_damaged_is_compared_with_those_that_are_not(
+    flipped: dict[int, bytes], answer: tuple[ExitCode, str | None], tmp_path: Path
+) -> None:
+    assert chosen(of_five(tmp_path, flipped)) == answer
+
+
+def test_two_saves_that_agree_bear_each_other_out_across_others_that_contradict_each_other(tmp_path: Path) -> None:
+    root = of_five(tmp_path, {5: THIRD_NAME, 15: NAME, 20: OTHER_NAME}, is_cut=False, run=1)
+    assert chosen(root) == (ExitCode.OK, "_1-25_2")

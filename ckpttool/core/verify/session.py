@@ -365,28 +365,25 @@ class Session:
     ) -> list[Finding]:
         """Compare with siblings; where they speak against a shard, again with those alone that may testify."""
         is_complete = len({shard.rank for shard in checkpoint.shards}) >= (checkpoint.topology.world_size or 0)
-        findings = compare_in_turn(reports, self._siblings(checkpoint), reported, is_complete=is_complete)
+        nearest = self._siblings(checkpoint, most=MOST_WITNESSES)
+        findings = compare_in_turn(reports, nearest, reported, is_complete=is_complete, enough=MOST_SIBLINGS)
         if not any(blocking(findings)):
             later = self._testifying(checkpoint, self._neighbours.later_start(checkpoint))
             alone = without_sample(reports, self._siblings(checkpoint), later, sealed=as_sealed(reports, seals))
             return [*findings, *alone]
-        witnesses = self._siblings(checkpoint, may_testify=True)
+        witnesses = self._testifying(checkpoint, self._neighbours.siblings(checkpoint, most=MOST_WITNESSES))
         return compare_in_turn(reports, witnesses, reported, is_complete=is_complete, sealed=as_sealed(reports, seals))
 
-    def _siblings(self, checkpoint: Checkpoint, *, may_testify: bool = False) -> Iterator[Sibling]:
-        """Read the headers of other checkpoints, best first.
-
-        What is known to be damaged, or is not what was sealed, may not testify. To know that takes their manifests.
-        """
-        most = MOST_WITNESSES if may_testify else MOST_SIBLINGS
-        checkpoints = self._neighbours.siblings(checkpoint, most=most)
-        if may_testify:
-            yield from self._testifying(checkpoint, checkpoints)
-            return
-        for candidate in checkpoints:
+    def _siblings(self, checkpoint: Checkpoint, *, most: int = MOST_SIBLINGS) -> Iterator[Sibling]:
+        """Read the headers of other checkpoints, best first."""
+        for candidate in self._neighbours.siblings(checkpoint, most=most):
             yield self._sibling(checkpoint, candidate, self._headers_of(candidate))
 
     def _testifying(self, checkpoint: Checkpoint, checkpoints: Iterable[Checkpoint]) -> Iterator[Sibling]:
+        """Read the headers of checkpoints, but for files that are known to be damaged or are not what was sealed.
+
+        To know that takes their manifests.
+        """
         for candidate in checkpoints:
             reports, seals = self._headers_of(candidate), self._seals(candidate)[0]
             wrong = {finding.path for finding in candidate.findings if finding.severity >= Severity.DAMAGE}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import islice, zip_longest
 
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.finding import Severity, worst
@@ -74,12 +74,14 @@ class Neighbours:
         training = self._trainings.get(_kind(checkpoint), _Training())
         own_run = training.runs.get(checkpoint.run, _Run())
         at = own_run.places.get(checkpoint.name, len(own_run.saved))
-        before, after = own_run.saved[max(0, at - MOST_SIBLINGS) : at], own_run.saved[at + 1 : at + 1 + MOST_SIBLINGS]
-        earlier = [run.saved[: -MOST_SIBLINGS - 1 : -1] for run in islice(training.before(checkpoint.run), 1)]
-        order = (*before[-1:], *after[:1], *before[-2:-1], *after[1:2])
-        if most == MOST_SIBLINGS:  # of another start one is enough where nothing is open
-            earlier = [saved[:1] for saved in earlier]
-        return (*order, *(saved_checkpoint for saved in earlier for saved_checkpoint in saved))[:most]
+        before, after = own_run.saved[max(0, at - most) : at][::-1], own_run.saved[at + 1 : at + 1 + most]
+        in_turn = [save for pair in zip_longest(before, after) for save in pair if save is not None]
+        near = [*before[:MOST_SIBLINGS], *after[:MOST_SIBLINGS]]
+        nearest, farther = ([save for save in in_turn if (save in near) is is_near] for is_near in (True, False))
+        # Of another start one is enough where nothing is open.
+        others = 1 if most == MOST_SIBLINGS else MOST_SIBLINGS
+        earlier = [run.saved[: -others - 1 : -1] for run in islice(training.before(checkpoint.run), 1)]
+        return (*nearest, *(save for saved in earlier for save in saved), *farther)[:most]
 
     def later_start(self, checkpoint: Checkpoint) -> tuple[Checkpoint, ...]:
         """Return the first checkpoints of the next start after the one that saved a checkpoint."""
@@ -223,10 +225,24 @@ class Peers:
         )
 
 
-def are_all_paired(reports: Sequence[ShardReport], siblings: Sequence[Sibling]) -> bool:
-    """Tell whether some sibling holds the same rank as every shard that could be parsed."""
-    places = {place for sibling in siblings for place in _by_place(sibling)}
-    return all(_place(report) in places for report in reports if report.schema_hash is not None)
+def unpaired(reports: Sequence[ShardReport], siblings: Sequence[Sibling]) -> list[ShardReport]:
+    """Return the shards that could be parsed and that no sibling has a file for which they may be compared with."""
+    known = [_by_place(sibling) for sibling in siblings]
+    return [
+        report
+        for report in reports
+        if report.schema_hash is not None
+        and not any(
+            (past := past_reports.get(_place(report))) is not None and _is_sound(past, current=report)
+            for past_reports in known
+        )
+    ]
+
+
+def are_damaged_there(reports: Sequence[ShardReport], siblings: Sequence[Sibling]) -> bool:
+    """Tell whether a sibling has a file of one of these shards, so that another one may have an intact file of it."""
+    places = {_place(past) for sibling in siblings for past in sibling.reports}
+    return any(_place(report) in places for report in reports)
 
 
 def lacks(scalars: ScalarValues, sibling_scalars: ScalarValues) -> bool:
