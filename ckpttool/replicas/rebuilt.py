@@ -1,4 +1,4 @@
-"""Which files of a save are no witnesses of their own, since they were rebuilt from others that are still there."""
+"""Which files of a save are no witnesses of their own, since they were rebuilt from others or from the same one."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.manifest import ShardSeal
+    from ckpttool.core.domain.replicas import TensorDigests
     from ckpttool.core.domain.verdict import ShardReport
+    from ckpttool.replicas.model import Place
 
 
 def rebuilt_from(reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) -> dict[str, str]:
     """Return by path the file from which another one was rebuilt whose tensors it still holds.
 
-    A file and its copy are one witness: both are wrong if the first was. One of several files that were rebuilt from
+    A file and its copy are one witness: both are wrong if the first was. So are files that were rebuilt from one that
+    is gone or has changed since: the first of them stands for the others. One of several files that were rebuilt from
     each other is no key.
 
     Args:
@@ -22,12 +25,17 @@ def rebuilt_from(reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal])
     """
     by_place = {(report.rank, report.role): report for report in reports if report.tensor_digests is not None}
     origins: dict[str, str] = {}
+    first_of_donor: dict[tuple[Place, TensorDigests | None], str] = {}
     for report in by_place.values():
         seal = seals.get(report.path)
-        donor = None if seal is None or seal.healed is None else by_place.get((seal.healed.rank, report.role))
-        if donor is None or donor.tensor_digests != report.tensor_digests:
+        if seal is None or seal.healed is None:
             continue
-        origin = donor.path
+        place = seal.healed.rank, report.role
+        donor = by_place.get(place)
+        if donor is not None and donor.tensor_digests == report.tensor_digests:
+            origin = donor.path
+        else:
+            origin = first_of_donor.setdefault((place, report.tensor_digests), report.path)
         while origin in origins:
             origin = origins[origin]
         if origin != report.path:

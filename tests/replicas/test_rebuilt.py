@@ -59,3 +59,11 @@ def test_one_that_differs_from_its_donor_by_now_speaks_for_itself() -> None:
     assert rebuilt_from([holding(0, 2), holding(1)], seals({1: 0})) == {}
     assert rebuilt_from([report(0), holding(1)], seals({1: 0})) == {}
     assert rebuilt_from([report(0), report(1)], seals({1: 0})) == {}
+
+
+def test_files_that_were_rebuilt_from_one_that_changed_since_or_is_lost_are_one_witness() -> None:
+    expected = {report(2).path: report(1).path}
+    assert rebuilt_from([holding(0, 2), holding(1), holding(2)], seals({1: 0, 2: 0})) == expected
+    assert rebuilt_from([holding(1), holding(2)], seals({1: 0, 2: 0})) == expected
+    assert rebuilt_from([holding(1), holding(2, 2)], seals({1: 0, 2: 0})) == {}
+    assert rebuilt_from([holding(1), holding(2)], seals({1: 0, 2: 3})) == {}

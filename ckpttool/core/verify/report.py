@@ -7,7 +7,7 @@ lengths.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.checkpoint import Checkpoint
@@ -279,9 +279,46 @@ def as_sealed(reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) ->
         report.path
         for report in reports
         if (seal := seals.get(report.path)) is not None
+        and not is_as_healed_alone(seal)
         and report.stamp is not None
         and (report.stamp.size, report.schema_hash, report.scalars) == (seal.size, seal.schema_hash, seal.scalars)
     )
+
+
+def is_as_healed_alone(seal: ShardSeal) -> bool:
+    """Tell whether a seal is of what a heal wrote, and no checksum spoke for its donor: then it proves no content."""
+    if seal.healed is None:
+        return False
+    from ckpttool.core.domain.replicas import Trust  # few seals are of a healed file
+
+    return seal.healed.trust is not Trust.CHECKSUM
+
+
+def unproven_copies(
+    reports: Sequence[ShardReport], healed: Collection[str], seals: Mapping[str, ShardSeal]
+) -> frozenset[str]:
+    """Return the paths of healed files whose donor's file was not sealed with the same tensors by anything but a heal.
+
+    Args:
+        reports: Of one save.
+        healed: Paths of its files that only the seal of a heal proves.
+        seals: What its manifest has of them.
+    """
+    if not healed:
+        return frozenset()
+    proven = {
+        (report.rank, report.role): seals[report.path].tensors
+        for report in reports
+        if report.path in seals and report.checksum_matched and report.path not in healed
+    }
+    unproven = []
+    for report in reports:
+        origin = seals[report.path].healed if report.path in healed else None
+        if origin is not None:
+            tensors = seals[report.path].tensors
+            if tensors is None or proven.get((origin.rank, report.role)) != tensors:
+                unproven.append(report.path)
+    return frozenset(unproven)
 
 
 def changed_headers(reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) -> Iterator[Finding]:

@@ -32,13 +32,22 @@ from ckpttool.core.verify.report import (
     collect,
     cut_short_files,
     in_order,
+    is_as_healed_alone,
     judge,
     missing_files,
     says_itself,
     under_another_name,
+    unproven_copies,
 )
 from ckpttool.core.verify.siblings.compare import compare_in_turn, without_sample
-from ckpttool.core.verify.siblings.neighbours import MOST_SIBLINGS, MOST_WITNESSES, Neighbours, Sibling
+from ckpttool.core.verify.siblings.neighbours import (
+    MOST_SIBLINGS,
+    MOST_WITNESSES,
+    Neighbours,
+    Sibling,
+    are_damaged_there,
+    unpaired,
+)
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.manifest import ShardSeal
@@ -170,7 +179,7 @@ class Session:
             witnesses = [
                 replace(report, checksum_matched=True) if report.path in sealed else report for report in reports
             ]
-        healed = {path for path in sealed if _is_as_healed_alone(seals_known[path])}
+        healed = {path for path in sealed if is_as_healed_alone(seals_known[path])}
         sealed -= healed
         said = CopyComparison()
         if self._copies is not None:
@@ -197,6 +206,8 @@ class Session:
         }
         judged |= {finding.path for finding in blocking(said.findings) if finding.path is not None}
         remaining = tuple(f for f in checkpoint.findings if f.code not in FOUND_EARLIER or f.path not in judged)
+        unproven = unproven_copies(reports, healed, seals_known)
+        reports = [replace(report, checksum_matched=False) if report.path in unproven else report for report in reports]
         verdict = collect(replace(checkpoint, findings=remaining), reports, self._scope.level, extras=companions)
         yield replace(
             verdict,
@@ -365,8 +376,7 @@ class Session:
     ) -> list[Finding]:
         """Compare with siblings; where they speak against a shard, again with those alone that may testify."""
         is_complete = len({shard.rank for shard in checkpoint.shards}) >= (checkpoint.topology.world_size or 0)
-        nearest = self._siblings(checkpoint, most=MOST_WITNESSES)
-        findings = compare_in_turn(reports, nearest, reported, is_complete=is_complete, enough=MOST_SIBLINGS)
+        findings = compare_in_turn(reports, self._nearest(checkpoint, reports), reported, is_complete=is_complete)
         if not any(blocking(findings)):
             later = self._testifying(checkpoint, self._neighbours.later_start(checkpoint))
             alone = without_sample(reports, self._siblings(checkpoint), later, sealed=as_sealed(reports, seals))
@@ -378,6 +388,15 @@ class Session:
         """Read the headers of other checkpoints, best first."""
         for candidate in self._neighbours.siblings(checkpoint, most=most):
             yield self._sibling(checkpoint, candidate, self._headers_of(candidate))
+
+    def _nearest(self, checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> Iterator[Sibling]:
+        """Read the headers of the nearest checkpoints; of more only if a shard's files in those are damaged."""
+        seen: list[Sibling] = []
+        for sibling in self._siblings(checkpoint, most=MOST_WITNESSES):
+            seen.append(sibling)
+            yield sibling
+            if len(seen) >= MOST_SIBLINGS and not are_damaged_there(unpaired(reports, seen), seen):
+                return
 
     def _testifying(self, checkpoint: Checkpoint, checkpoints: Iterable[Checkpoint]) -> Iterator[Sibling]:
         """Read the headers of checkpoints, but for files that are known to be damaged or are not what was sealed.
@@ -453,15 +472,6 @@ class Session:
 def _holds(report: ShardReport, seal: ShardSeal) -> bool:
     """Tell whether a file is what was sealed, byte for byte."""
     return report.digest is not None and report.digest.xxh3_128 == seal.xxh3_128
-
-
-def _is_as_healed_alone(seal: ShardSeal) -> bool:
-    """Tell whether a seal is of what a heal wrote, and no checksum spoke for its donor: then it proves no content."""
-    if seal.healed is None:
-        return False
-    from ckpttool.core.domain.replicas import Trust  # few seals are of a healed file
-
-    return seal.healed.trust is not Trust.CHECKSUM
 
 
 def _found_damaged(checkpoint: Checkpoint) -> set[str | None]:

@@ -10,11 +10,14 @@ from random import Random
 import pytest
 
 from ckpttool.core.domain.finding import Code, unsafe
-from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.domain.manifest import ShardSeal
+from ckpttool.core.domain.replicas import Healed, Proof, Trust
+from ckpttool.core.domain.shard import FormatName
+from ckpttool.core.domain.units import ByteCount, Rank
 from ckpttool.core.domain.verdict import CheckTask, Level, VerdictWord
 from ckpttool.core.verify.check import check, failed, refused
 from ckpttool.core.verify.observation import Observation
-from ckpttool.core.verify.report import judge
+from ckpttool.core.verify.report import as_sealed, judge
 from ckpttool.core.verify.session import reports_of
 from tests.support.verifying import CKPT, SAFETENSORS, codes, task_for
 
@@ -125,3 +128,26 @@ def test_numbers_of_a_file_in_parts_are_those_of_the_file_in_one() -> None:
         assert [one.norm for one in joined.stats] == pytest.approx([one.norm for one in whole.stats], rel=1e-6)
         assert [replace(one, norm=0.0) for one in joined.stats] == [replace(one, norm=0.0) for one in whole.stats]
         assert joined.findings == whole.findings
+
+
+@pytest.mark.parametrize(("trust", "proves"), [(None, True), (Trust.CHECKSUM, True), (Trust.COPY, False)])
+def test_the_seal_of_a_heal_bears_out_a_header_only_if_a_checksum_spoke_for_the_donor(
+    trust: Trust | None, *, proves: bool
+) -> None:
+    observed = check(task_for(CKPT)).report
+    assert observed.stamp is not None
+    healed = None
+    if trust is not None:
+        healed = Healed(rank=Rank(1), proof=Proof.LEARNED, trust=trust, at="2025-01-31T23:59:59Z")
+    sealed = ShardSeal(
+        path=observed.path,
+        size=observed.stamp.size,
+        xxh3_128="0",
+        chunks=(),
+        format=FormatName.MINDSPORE_CKPT,
+        schema_hash=observed.schema_hash,
+        scalars=observed.scalars,
+        first_seen="2025-01-31T23:59:59Z",
+        healed=healed,
+    )
+    assert as_sealed([observed], {observed.path: sealed}) == ({observed.path} if proves else set())

@@ -20,7 +20,6 @@ from ckpttool.core.verify.siblings.neighbours import (
     Pair,
     Peers,
     Sibling,
-    are_damaged_there,
     are_slices,
     lacks,
     unpaired,
@@ -37,18 +36,8 @@ def compare_in_turn(
     *,
     is_complete: bool,
     sealed: Collection[str] = (),
-    enough: int | None = None,
 ) -> list[Finding]:
-    """Compare with a second sibling only if the first leaves something open, and so on; else as `compare_siblings`.
-
-    Args:
-        reports: As of `compare_siblings`, like the rest.
-        siblings: Read one after the other.
-        by_tensors: As of `compare_siblings`.
-        is_complete: As of `compare_siblings`.
-        sealed: As of `compare_siblings`.
-        enough: After so many, go on only if their files of a shard are too damaged to compare it with; None: go on.
-    """
+    """Compare with a second sibling only if the first leaves something open, and so on; else as `compare_siblings`."""
     if not any(report.role in COMPARED and report.schema_hash is not None for report in reports):
         return []
     compared: list[Sibling] = []
@@ -56,10 +45,7 @@ def compare_in_turn(
     for sibling in siblings:
         compared.append(sibling)
         findings = compare_siblings(reports, compared, by_tensors, is_complete=is_complete, sealed=sealed)
-        alone = unpaired(reports, compared)
-        if not findings and not alone:
-            break
-        if enough is not None and len(compared) >= enough and not are_damaged_there(alone, compared):
+        if not findings and not unpaired(reports, compared):
             break
     return findings
 
