@@ -19,15 +19,8 @@ import ckpttool
 from ckpttool.cli.main import COMMANDS
 from ckpttool.core import errors
 from ckpttool.core.findings import Row
-from ckpttool.core.formats.base import ShardFormat
-from ckpttool.core.logs.base import LogFormat, LogPlaces
 from ckpttool.core.render import guide
 from ckpttool.core.render.answers import explanation
-from ckpttool.core.storage.base import ByteSource, Storage
-from ckpttool.core.verify.observation import Engine
-from ckpttool.health.policies.base import Policy, Watch
-from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, Phrasing, Simulator
-from ckpttool.trainers.base import Layout, LayoutSigns, Trainer
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS, Quirk, quirks_of, series_of
 from ckpttool.trainers.registry import trainers
 from tests.reliability import figures
@@ -156,38 +149,6 @@ def layers() -> list[str]:
     return [layer.replace("ckpttool.", "").replace(".", "/") for layer in re.findall(r'"(.*)"', rules)]
 
 
-def _seam(_page: Path, of: str) -> Iterator[str]:
-    yield from (f"| `{SEAMS[of].__name__}` | meaning |", "|---|---|")
-    parts = _parts_of_value if "__slots__" in vars(SEAMS[of]) else _members
-    for name, about in parts(SEAMS[of]):
-        yield f"| `{name}` | {_cell(about.splitlines()[0])} |"
-
-
-def _members(seam: type) -> Iterator[tuple[str, str]]:
-    """Yield what a protocol asks for, with what is said of it."""
-    for name, member in vars(seam).items():
-        if not name.startswith("_") and (about := inspect.getdoc(member)):
-            yield name, about
-
-
-def _parts_of_value(value: type) -> Iterator[tuple[str, str]]:
-    """Yield the fields of a value, with what is said of each right below it."""
-    (made,) = ast.parse(inspect.getsource(value)).body
-    assert isinstance(made, ast.ClassDef)
-    for field, about in pairwise(made.body):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(about, ast.Expr):
-            yield field.target.id, inspect.cleandoc(ast.literal_eval(about.value))
-
-
-SEAMS: dict[str, type] = {
-    "trainer": Trainer, "signs": LayoutSigns, "layout": Layout, "launch": LaunchTarget,
-    "format": ShardFormat, "log": LogFormat,
-    "policy": Policy, "watch": Watch, "storage": Storage, "source": ByteSource, "engine": Engine,
-    "config": ConfigReader, "places": LogPlaces, "health": HealthFile, "simulator": Simulator,
-    "words": Phrasing, "row": Row,
-}  # fmt: skip
-
-
 def _pages(page: Path, _of: str) -> Iterator[str]:
     """Keep the order, and say of each page what its first sentence says."""
     for line in blocks(page.read_text(encoding="utf-8"))["pages"].splitlines():
@@ -248,7 +209,6 @@ MAKERS: dict[str, Callable[[Path, str], Iterator[str]]] = {
     "reliability": _reliability,
     "rooms": _rooms,
     "rules": _rules,
-    "seam": _seam,
     "trainers": _trainers,
     "verbs": _verbs,
     "versions": _versions,
