@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from difflib import unified_diff
 from typing import TYPE_CHECKING
 
@@ -114,19 +114,23 @@ def check_document(check: Check) -> Document:
 def table(answer: Preflight | Lint) -> RenderableType:
     """Show the answer, what was checked, and what is wrong."""
     checks, go = answer.checks, answer.go
+    against = blocking_reasons(checks)
+    notes = [reason for check in checks for reason in check.reasons if not reason.blocks]
+    shows_notes = go or answer.view.everything
+    listed = _first_kinds(answer, against, MOST_REASONS)
+    listed_notes = _first_kinds(answer, notes, MOST_NOTES) if shows_notes else []
+    codes = {kind[0].finding.code for kind in (*listed, *listed_notes)}
     longest = max((len(style) for style, _ in _WORDS.values()), default=0)
     rows = []
     for check in checks:
         ended, style = word(check)
         name = line(f"{ended:{longest}}", style=style).append(f"  {shown(check.name)}", style="")
-        rows.append((name, shown(check.summary)))
+        rows.append((name, shown(_row_text(check, codes))))
     parts: list[RenderableType] = [line(verdict(answer), style="bold green" if go else "bold red"), line()]
     parts.append(Pairs(rows))
-    against = blocking_reasons(checks)
-    parts += _listed(answer, against, MOST_REASONS, "red")
-    notes = [reason for check in checks for reason in check.reasons if not reason.blocks]
-    if go or answer.view.everything:
-        parts += _listed(answer, notes, MOST_NOTES, "dim")
+    parts += _listed(answer, against, listed, "red")
+    if shows_notes:
+        parts += _listed(answer, notes, listed_notes, "dim")
     elif notes:
         parts.append(line(f"\nand {counted(len(notes), 'note')}: -v", style="dim"))
     if answer.view.everything:
@@ -146,11 +150,31 @@ def word(check: Check) -> tuple[str, str]:
     return _WORDS[Outcome.UNKNOWN if check.unsure and check.outcome is Outcome.PASSED else check.outcome]
 
 
-def _listed(answer: Preflight | Lint, reasons: Sequence[Reason], most: int, style: str) -> Iterator[RenderableType]:
+def _row_text(check: Check, codes: Collection[Row]) -> str:
+    """Return a check's summary, or where to read the same with its reason: a start's finding begins with it.
+
+    Args:
+        check: Of the row.
+        codes: Of the findings below the rows.
+    """
+    for reason in check.reasons:
+        if check.name == "start" and reason.finding.code in codes:
+            return f"see {reason.finding.code.value} below"
+    return check.summary
+
+
+def _first_kinds(answer: Preflight | Lint, reasons: Sequence[Reason], most: int) -> list[list[Reason]]:
+    """Return what one screen shows of the reasons, by kind; of everything, each by itself."""
+    if answer.view.everything:
+        return [[reason] for reason in _gravest_first(reasons)]
+    return kinds(reasons)[:most]
+
+
+def _listed(
+    answer: Preflight | Lint, reasons: Sequence[Reason], listed: Sequence[Sequence[Reason]], style: str
+) -> Iterator[RenderableType]:
     view = answer.view
-    groups = [[reason] for reason in _gravest_first(reasons)] if view.everything else kinds(reasons)
-    most = len(groups) if view.everything else most
-    for kind in groups[:most]:
+    for kind in listed:
         first = kind[0].finding
         text = line(first.severity.word, style=style)
         text.append(f" {first.code.value}", style="bold")
@@ -160,8 +184,9 @@ def _listed(answer: Preflight | Lint, reasons: Sequence[Reason], most: int, styl
         yield text
         if first.remedy:
             yield Indented(line(f"fix: {shown(first.remedy)}"))
-    if len(groups) > most:
-        yield line(f"\nand {counted(len(groups) - most, 'other kind')}: -v", style="dim")
+    others = 0 if view.everything else len(kinds(reasons)) - len(listed)
+    if others:
+        yield line(f"\nand {counted(others, 'other kind')}: -v", style="dim")
 
 
 def _place(reason: Reason) -> str:
