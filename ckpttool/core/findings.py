@@ -434,7 +434,8 @@ class Code(metaclass=Rows):
             "The true step is inside the files, and none of this checkpoint's files has it. The name is not "
             "enough: after a resume without data sinking its numbers restart, and a number in a folder name may be "
             "a model size or a date. It is a note if the name does give the step but the checkpoints of the tree "
-            "are not all named alike: then prune, seal, heal and repair-meta do not change this checkpoint."
+            "are not all named alike: then prune, seal, heal and repair-meta do not change this checkpoint. It is also "
+            "a note if nothing but its name says the step of verl's newest save."
         ),
         evidence="The files of the lowest ranks were opened, and none contains a step.",
         trainers={

@@ -74,6 +74,9 @@ def test_two_verl_saves_that_are_one_are_chosen_only_by_name(tmp_path: Path) -> 
     assert chosen(plan(root)) == ("global_step_1", 1)  # its data loader gave one batch
     for data in root.glob("*/data.pt"):
         data.unlink()
+    assert chosen(plan(root)) == ("global_step_1", 1)  # its optimizer made one step
+    for folder in root.glob("global_step_*"):
+        updated(folder, 0)
     both = {"global_step_1": {Code.DUPLICATE_CHECKPOINT}, "global_step_9": {Code.DUPLICATE_CHECKPOINT}}
     assert dict(why_not(refusal(root))) == both
     named = plan(root, choice=ckpttool.ResumeQuestion(name="global_step_1"))
@@ -144,6 +147,13 @@ def counting(folder: Path, batches: int) -> None:
     """Let a save say how many batches of its epoch were read."""
     with zipfile.ZipFile(folder / "data.pt", "w") as archive:
         archive.writestr("data/data.pkl", pickle.dumps({"_num_yielded": batches}, protocol=2))
+
+
+def updated(folder: Path, made: int) -> None:
+    """Let the schedule of a verl save count its updates; 0: its optimizer's steps tell nothing either."""
+    for path in folder.glob("actor/extra_state_*"):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("extra/data.pkl", pickle.dumps({"lr_scheduler": {"last_epoch": made}}, protocol=2))
 
 
 class TestNamesThatWereExchanged:
@@ -244,6 +254,51 @@ class TestWithoutATracker:
         assert chosen(plan(root)) == (f"global_step_{newest}", newest)
         assert going(root) == {f"global_step_{step}" for step in counts if step != newest}
 
+    @pytest.mark.parametrize(
+        ("renamed", "has_data"),
+        [({1: 9}, True), ({1: 9}, False), ({3: 1}, True), ({2: 2, 1: 9}, False), ({1: 11, 2: 12, 3: 13}, True)],
+        ids=["one", "one without data", "one to a lower step", "the newer one without data", "all"],
+    )
+    @pytest.mark.parametrize("has_schedule", [True, False])
+    def test_a_number_that_the_updates_inside_contradict_leaves_the_newest_unknown(
+        self, renamed: dict[int, int], has_data: bool, has_schedule: bool, root: Path
+    ) -> None:
+        for step in (1, 2, 3):
+            folder = root / f"global_step_{step}"
+            if has_schedule:
+                updated(folder, step)
+            folder.rename(root / f"was_{step}")
+        for step, number in renamed.items():
+            (root / f"was_{step}").rename(root / f"global_step_{number}")
+        for folder in root.glob("was_*"):
+            shutil.rmtree(folder)
+        for file in () if has_data else root.glob("*/data.pt"):
+            file.unlink()
+        newest = f"global_step_{max(renamed.values())}"
+        assert why_not(refusal(root))[0] == (newest, {Code.STEP_DISAGREES})
+        assert cli("resolve", str(root)).exit_code == ExitCode.INCOMPLETE
+        (sealing,) = ckpttool.seal(str(root), newest)
+        assert not sealing.written
+
+    @pytest.mark.parametrize(
+        "updates",
+        [{3: 3}, {3: 6}, {2: 4, 3: 6}, {2: 1, 3: 2}, {1: 4, 2: 9, 3: 13}, {3: 0}],
+        ids=["one save", "two a step", "two saves of these", "a step without", "as many as it takes", "no count"],
+    )
+    def test_honest_updates_are_believed_and_a_step_that_rests_on_its_name_is_noted(
+        self, updates: dict[int, int], root: Path
+    ) -> None:
+        for step in (1, 2, 3):
+            folder = root / f"global_step_{step}"
+            (folder / "data.pt").unlink()
+            if step in updates:
+                updated(folder, updates[step])
+            else:
+                shutil.rmtree(folder)
+        assert chosen(plan(root)) == ("global_step_3", 3)
+        noted = [finding.path for finding in scanned(root).findings if finding.code is Code.STEP_UNKNOWN]
+        assert noted == ([] if updates[3] == 3 else ["global_step_3"])
+
 
 def test_of_two_verl_saves_of_one_state_the_tracked_or_the_counted_one_is_chosen_and_else_none(tmp_path: Path) -> None:
     root = healthy("verl_2ranks", tmp_path)
@@ -253,6 +308,9 @@ def test_of_two_verl_saves_of_one_state_the_tracked_or_the_counted_one_is_chosen
     assert chosen(plan(root)) == ("global_step_3", 3)  # by its loader's count
     for data in root.glob("*/data.pt"):
         data.unlink()
+    assert chosen(plan(root)) == ("global_step_3", 3)  # by its optimizer's steps
+    for folder in root.glob("global_step_*"):
+        updated(folder, 0)
     assert dict(why_not(refusal(root)))["global_step_3"] == {Code.DUPLICATE_CHECKPOINT}
     assert cli("resolve", str(root)).exit_code == ExitCode.INCOMPLETE
 

@@ -29,7 +29,7 @@ class VerlLayout(WrittenTogether):
     signs = LAYOUT
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Read each save's names and the tracker; no shard is opened."""
+        """Read each save's names, its small records, and the tracker."""
         from ckpttool.trainers.verl.scan import scan_saves
 
         return scan_saves(storage, listing, options)

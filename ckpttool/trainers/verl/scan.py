@@ -24,7 +24,7 @@ from ckpttool.core.domain.finding import Code, Finding, in_order, note, suspect,
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.scalars import Scalars
 from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
-from ckpttool.core.domain.units import MAX_RANKS, Rank, Step, counted
+from ckpttool.core.domain.units import MAX_RANKS, STEP_DIGITS, Rank, Step, counted
 from ckpttool.core.formats.strict_json import ParseError
 from ckpttool.core.records import MANIFEST_NAME, OWN_FOLDER
 from ckpttool.core.storage.base import Kind, Storage, unreadable
@@ -40,7 +40,7 @@ from ckpttool.trainers.common.listed import (
     stray,
     tracked_in,
 )
-from ckpttool.trainers.common.saved_values import first_told
+from ckpttool.trainers.common.saved_values import count_at, first_told
 from ckpttool.trainers.common.tracker_file import tracked_step
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.verl import (
@@ -59,6 +59,8 @@ from ckpttool.trainers.verl.loader import batches_in
 
 _LOADER_LIMIT = 1 << 20
 """Bytes of a loader's state that are compared; a real one has about 2,000."""
+_MOST_PARAMETERS = 4
+"""Of which the optimizer's steps are read: all that are trained have the same, or nearly."""
 _OTHER_WORLD = "move away the files of another number of ranks, or resume from another checkpoint"
 
 
@@ -104,7 +106,7 @@ class _Save:
 
 
 def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-    """Read each save's names; no shard is opened.
+    """Read each save's names and the state of its data loader; without a tracker, also how often it was updated.
 
     Args:
         storage: The tree.
@@ -128,6 +130,10 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
         ]
     checkpoints = list(_confirmed(checkpoints, counts, tracked))
     checkpoints = list(_with_exchanged_names(checkpoints, counts))
+    if tracked is None:
+        updates = _updates(storage, checkpoints)
+        checkpoints = list(_with_other_updates(checkpoints, counts, updates))
+        trouble += _named_only(checkpoints, counts, updates)
     return Inventory(
         root=storage.root,
         layout=TRAINER.name,
@@ -217,6 +223,48 @@ def _exchanged(counts: Mapping[int, int]) -> dict[int, int]:
     return swaps
 
 
+def _with_other_updates(
+    saves: Sequence[Checkpoint], counts: Mapping[str, int], updates: Mapping[str, int]
+) -> Iterator[Checkpoint]:
+    """Doubt the numbers of saves that count another number of updates.
+
+    A run that began with the weights of another one, or that trains its critic alone at first, counts fewer in all of
+    its saves, by the same number. Several updates a step are usual.
+    """
+    lags = Counter((save.step or 0) - updates[save.name] for save in saves if save.name in updates)
+    most = 0
+    for save in saves:
+        step, count, made = save.step or 0, counts.get(save.name), updates.get(save.name, 0)
+        is_doubted = any(finding.code is Code.STEP_DISAGREES for finding in save.findings)
+        is_confirmed = not made or step in {made, count}
+        is_behind = made < max(step, most) and lags[step - made] == 1
+        if is_doubted or is_confirmed or not (is_behind or made == count):
+            most = most if is_doubted else max(most, made)
+            yield save
+        else:
+            yield replace(save, findings=(*save.findings, _other_updates(save, count, made)))
+
+
+def _other_updates(save: Checkpoint, count: int | None, made: int) -> Finding:
+    batches = "" if count is None else f" and {counted(count, 'batch', 'batches')} in its epoch"
+    message = (
+        f"only its name says step {save.step}, but no tracker confirms it, and {save.name} counts "
+        f"{counted(made, 'update')} of its weights{batches}"
+    )
+    return unknown(Code.STEP_DISAGREES, message, path=save.name, remedy=_rename(save))
+
+
+def _named_only(
+    saves: Sequence[Checkpoint], counts: Mapping[str, int], updates: Mapping[str, int]
+) -> Iterator[Finding]:
+    """Say of the newest save that is not doubted that its step rests on its name, if so."""
+    believed = [save for save in saves if all(finding.code is not Code.STEP_DISAGREES for finding in save.findings)]
+    for save in believed[-1:]:
+        if save.step not in {counts.get(save.name), updates.get(save.name)}:
+            message = f"only its name says step {save.step}: no tracker, batch count or update count confirms it"
+            yield note(Code.STEP_UNKNOWN, message, path=save.name)
+
+
 def _unconfirmed(save: Checkpoint, named_step: int | None, count: int | None) -> Finding:
     tracker = "no tracker confirms it" if named_step is None else f"the tracker says {named_step}"
     batches = "" if count is None else counted(count, "batch", "batches")
@@ -224,16 +272,57 @@ def _unconfirmed(save: Checkpoint, named_step: int | None, count: int | None) ->
     message = (
         f"only its name says step {save.step}, but {tracker}{read}, and it does not fit the numbers of the other saves"
     )
-    remedy = (
+    return unknown(Code.STEP_DISAGREES, message, path=save.name, remedy=_rename(save))
+
+
+def _rename(save: Checkpoint) -> str:
+    return (
         f"--checkpoint {save.name} loads it; rename the folder to the step of its content, or move it out of the tree"
     )
-    return unknown(Code.STEP_DISAGREES, message, path=save.name, remedy=remedy)
 
 
 def _batches(storage: Storage, saves: Sequence[Checkpoint]) -> dict[str, int]:
     """Read how many batches of its epoch the data loader of each save counts, by the save's name."""
     read = map_waiting(lambda save: batches_in(first_told(storage, [_loader_path(save)])), saves)
     return {save.name: count for save, count in zip(saves, read, strict=True) if count is not None}
+
+
+def _updates(storage: Storage, saves: Sequence[Checkpoint]) -> dict[str, int]:
+    """Read how many updates each save counts, of its models the most, by the save's name."""
+    read = map_waiting(lambda save: max(_updates_of_roles(storage, save), default=0), saves)
+    return {save.name: made for save, made in zip(saves, read, strict=True) if made}
+
+
+def _updates_of_roles(storage: Storage, save: Checkpoint) -> Iterator[int]:
+    """Yield what the schedule of each model counts in the file of one rank; if it has none, its optimizer."""
+    paths: dict[tuple[str, ShardRole], str] = {}
+    for shard in save.shards:
+        if shard.rank is not None:
+            paths.setdefault((posixpath.dirname(shard.path), shard.role), shard.path)
+    for folder in sorted({folder for folder, _ in paths}):
+        state, optimizer = (paths.get((folder, role)) for role in (ShardRole.STATE, ShardRole.OPTIMIZER))
+        scheduled = None if state is None else count_at(first_told(storage, [state]), "lr_scheduler", "last_epoch")
+        if scheduled is not None:
+            yield scheduled
+        elif optimizer is not None:
+            yield from _steps_of(storage, optimizer)
+
+
+def _steps_of(storage: Storage, path: str) -> list[int]:
+    """Return how many steps an optimizer made with some of its parameters."""
+    from ckpttool.core.formats.scalars import read_single
+    from ckpttool.core.formats.torch.contents import torch_contents
+    from ckpttool.core.formats.torch.zip_directory import read_zip_directory
+
+    try:
+        with storage.open(path) as source:
+            directory = read_zip_directory(source)
+            contents = torch_contents(source, directory.entries if directory.verifiable else ())
+            steps = [entry for entry in contents.entries if entry.name.endswith(".step")]
+            values = read_single(source, steps[:_MOST_PARAMETERS])
+    except OSError:  # what is wrong with it is for the check of every file
+        return []
+    return [int(value) for _, value in values if isinstance(value, (int, float)) and 0 <= value < 10**STEP_DIGITS]
 
 
 def _is_confirmed(step: int, count: int | None, steps: Sequence[int], counts: Mapping[int, int]) -> bool:
