@@ -573,6 +573,15 @@ def flip_weight(path: Path) -> None:
     assert path.read_bytes() != content
 
 
+def flip_trained(path: Path) -> None:
+    """Flip a bit of each weight and of its optimizer state."""
+    with open_storage(str(path.parent)).open(path.name) as source:
+        entries = read_header(source, named=FormatName.SAFETENSORS).entries
+    for entry in entries:
+        if "model" in entry.name or "adam" in entry.name:
+            flip(path, entry.spans[0][0])
+
+
 def flip_header(path: Path) -> None:
     flip(path, 0 if path.suffix == ".ckpt" else path.read_bytes().index(b"data_offsets") + 3)
 
@@ -752,6 +761,29 @@ def test_the_last_sound_copy_is_called_no_damage_if_two_others_are_damaged_alike
     assert (doubt.severity, doubt.path) == (Severity.SUSPECT, str(shards[2].relative_to(tree)))
     assert "differs from its replicas on ranks 0-1 in " in doubt.message
     assert doubt.message.endswith("and only 2 agree: nothing proves that they are right")
+
+
+@pytest.mark.parametrize(
+    "saves", [1, 2], ids=["by-names-in-the-only-save", "by-half-of-the-tensors-and-one-other-save"]
+)
+def test_of_three_copies_the_sound_one_is_no_damage_if_nothing_proves_the_two_that_agree(
+    tmp_path: Path, saves: int
+) -> None:
+    tree = of_ranks(tmp_path, 0, 1, 2)
+    shards = [next(tree.glob(f"rank_{rank}/*-20_2.*")) for rank in range(3)]
+    for path in tree.glob("rank_?/*-1?_2.*"):
+        if saves == 1 or "-10_2" in path.name:
+            path.unlink()
+    for shard in shards[:2]:
+        if saves == 1:
+            flip(shard, shard.read_bytes().index(b"scale_sense") + 10)
+        else:
+            flip_trained(shard)
+    healing = asked(tree, "20_2", apply=True)
+    assert (healing.shards, healing.applied) == ((), False)
+    (doubt,) = (finding for finding in healing.lost if finding.path == str(shards[2].relative_to(tree)))
+    assert doubt.severity is Severity.SUSPECT
+    assert "nothing proves" in doubt.message
 
 
 @pytest.mark.parametrize("ranks", [3, 4])

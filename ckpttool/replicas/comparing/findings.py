@@ -113,14 +113,16 @@ def _why(suspicion: Suspicion) -> str:
         return f": it is what rank {suspicion.copy_of} holds"
     if suspicion.as_of is not None:
         return f": it is this rank's own of {suspicion.as_of}, an older file under a newer name"
-    if suspicion.kind is SuspicionKind.STALE:
+    if suspicion.kind is SuspicionKind.STALE and not suspicion.may_be_right:
         return ": another run's file under this name, or a device that computed wrongly"
     if suspicion.kind is SuspicionKind.TIED and not suspicion.is_decided:
         return ", and as many hold what it holds: nothing tells who is right"
-    return "" if suspicion.is_decided or is_outvoted(suspicion) else _too_few(suspicion)
+    return "" if suspicion.is_decided or severity(suspicion) is Severity.DAMAGE else _too_few(suspicion)
 
 
 def _too_few(suspicion: Suspicion) -> str:
+    if is_outvoted(suspicion):
+        return ": nothing proves which copy is right"
     if len(suspicion.replicas) == 1:
         return ": one of the two is damaged"
     heard = len({*suspicion.replicas} - {*suspicion.unheard})

@@ -143,6 +143,8 @@ class Suspicion:
     under a second name, or like neither."""
     is_of_rebuilt: bool = False
     """Whether its file, or one of the others', was rebuilt from another rank's: then not every copy is a witness."""
+    may_be_right: bool = False
+    """Whether a checksum proves the bytes of its file, and the others are two, or have no checksum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

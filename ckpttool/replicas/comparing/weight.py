@@ -41,7 +41,8 @@ A A B         most    2 saves -                      replica-stale   damage  2  
 A A B         most    1 save  -                      replica-stale   suspect 2       -
 A A B         most    1 save  older 2                replica-stale   damage  2       none
 A A B         one     2 saves checksum 2             -               -       -       -
-A A B         most    2 saves checksum 2             replica-stale   damage  2       none
+A A B         most    2 saves checksum 2             replica-stale   suspect 2       -
+A A B         most    2 saves checksum 0, checksum 2 replica-stale   suspect 2       -
 A A B         most    2 saves seal 2                 -               -       -       -
 A A B         one     2 saves damaged 1              replica-differs suspect 2       none
 A A B         one     2 saves healed 1               replica-differs suspect 0 1 2   -
@@ -80,13 +81,15 @@ A A . .       one     2 saves -                      -               -       -  
 ============= ======= ======= ====================== =============== ======= ======= =====
 
 A checksum inside a file proves its bytes, not whose they are. Only a manifest knows that. So a checksum does not clear
-a file that differs in most tensors, which may be another file. A file that drifted was saved as it was: neither clears
+a file that differs in most tensors, which may be another file; neither do two copies convict it, nor copies without a
+checksum. A file that drifted was saved as it was: neither clears
 it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from ckpttool.core.domain.finding import Severity
@@ -110,7 +113,7 @@ _ALWAYS = {
 class Evidence(NamedTuple):
     """Whose files something else speaks for or against, beside the copies."""
 
-    sound: Collection[Rank] = ()
+    sound: AbstractSet[Rank] = frozenset()
     """A checksum or a manifest proves the bytes."""
     sealed: Collection[Rank] = ()
     """A manifest proves the bytes, and whose they are."""
@@ -131,7 +134,8 @@ def without_cleared(suspicions: Iterable[Suspicion], evidence: Evidence) -> Iter
         if is_to_blame:
             yield replace(suspicion, is_decided=True)
         elif is_to_blame is None:
-            yield suspicion
+            is_refuted = not evidence.sound.isdisjoint(suspicion.replicas) and len(suspicion.replicas) >= MIN_COPIES
+            yield replace(suspicion, may_be_right=suspicion.rank in evidence.sound and not is_refuted)
 
 
 def _is_to_blame(
@@ -168,8 +172,9 @@ def severity(suspicion: Suspicion) -> Severity:
         return Severity.SUSPECT
     is_known_file = suspicion.as_of is not None or suspicion.copy_of is not None
     # At one other checkpoint slices may have been equal by chance, but not in all tensors of files that still agree.
-    is_replica = suspicion.proof is not Proof.ONCE or (suspicion.is_twin and kind is SuspicionKind.DIFFERS)
-    if is_known_file or (is_replica and is_outvoted(suspicion)):
+    agree_otherwise = kind is SuspicionKind.DIFFERS and 2 * len(suspicion.tensors) < suspicion.compared
+    is_replica = suspicion.proof is not Proof.ONCE or (suspicion.is_twin and agree_otherwise)
+    if is_known_file or (is_replica and not suspicion.may_be_right and is_outvoted(suspicion)):
         return Severity.DAMAGE
     return Severity.SUSPECT
 

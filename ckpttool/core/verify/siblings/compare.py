@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ckpttool.core.domain.finding import OWN_FILE, Code, Finding, Severity, damage, note, suspect
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.shard import FormatName, ShardRole
-from ckpttool.core.domain.verdict import ShardReport
+from ckpttool.core.domain.verdict import MIN_COPIES, ShardReport
 from ckpttool.core.verify.siblings.neighbours import (
     COMPARED,
     MIN_PEERS,
@@ -241,7 +241,12 @@ def _outliers(peers: Peers) -> Iterator[Finding]:
         if report.path not in paired and report.role is ShardRole.FULL and report.schema_hash != usual:
             peer = next(peer for peer in peers.reports if peer.schema_hash == usual)
             finding = _schema_differs(report, peer, unchanged=times, same_run=True)
-            yield _noted(finding) if _is_richer(peers, report, peer) else finding
+            if _is_richer(peers, report, peer):
+                finding = _noted(finding)
+            elif times < MIN_COPIES and report.tensors == peer.tensors:  # both may be damaged alike
+                message = f"{finding.message}, and only {times} agree: nothing proves that they are right"
+                finding = replace(finding, severity=Severity.SUSPECT, message=message)
+            yield finding
 
 
 def _noted(finding: Finding) -> Finding:

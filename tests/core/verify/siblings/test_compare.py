@@ -247,7 +247,16 @@ class TestSchemas:
         """It may have held what the one holds: another pipeline stage's layers."""
         stages = [*ranks(2), report(2, schema="stage1")]
         assert compare_siblings(stages, [], is_complete=False) == []
-        assert said(compare_siblings(stages, [])) == [(Code.SCHEMA_DIFFERS, Severity.DAMAGE, "rank_2/now")]
+        assert said(compare_siblings(stages, [])) == [(Code.SCHEMA_DIFFERS, Severity.SUSPECT, "rank_2/now")]
+
+    @pytest.mark.parametrize(("count", "severity"), [(3, Severity.SUSPECT), (4, Severity.DAMAGE)])
+    def test_without_another_step_two_that_agree_convict_no_third_of_other_names(
+        self, count: int, severity: Severity
+    ) -> None:
+        now = [*ranks(count - 1), report(count - 1, schema="flipped")]
+        assert said(compare_siblings(now, [])) == [(Code.SCHEMA_DIFFERS, severity, f"rank_{count - 1}/now")]
+        lacking = [*ranks(2), report(2, schema="cut", tensors=9)]
+        assert said(compare_siblings(lacking, [])) == [(Code.ENTRIES_MISSING, Severity.DAMAGE, "rank_2/now")]
 
     def test_without_another_step_a_rank_that_holds_more_than_the_others_is_only_noted(self) -> None:
         now = [report(0, schema="counter", tensors=11), *ranks(4)[1:]]
