@@ -20,6 +20,7 @@ from tests.support.answers import (
     scanned,
     why_not,
 )
+from tests.support.commands import ask
 from tests.support.trees import TreeBuilder
 
 
@@ -157,3 +158,28 @@ def test_a_config_for_fewer_ranks_is_the_reason_before_damage(tmp_path: Path) ->
     assert "can be resumed from: 5_2 has shards of 8 ranks, but 4 are expected because" in said
     assert "ranks 5-6" in said
     assert "(2 of 4)" not in said
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("resolve",),
+        ("resolve", "--checkpoint", "latest"),
+        ("repair-meta",),
+        ("repair-meta", "--apply", "--grace", "0"),
+        ("report", "--output", "page.html"),
+    ],
+    ids=" ".join,
+)
+def test_no_verb_says_that_there_is_nothing_if_it_is_only_unknown_which_of_two_trainings_is_meant(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tree = TreeBuilder(tmp_path).legacy(ranks=2).save(epoch=10, step=2)
+    for path in tree.output.glob("checkpoint/rank_?/*.ckpt"):
+        path.with_name("other" + path.name[path.name.index("_rank_") :]).write_bytes(path.read_bytes())
+    verb, *options = command
+    assert ask(verb, str(tree.output), *options).code == ExitCode.INCOMPLETE
+    for path in tree.output.glob("checkpoint/rank_?/other*"):
+        path.unlink()
+    assert ask(verb, str(tree.output), *options).code == ExitCode.OK
