@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import time
 from collections.abc import Callable
@@ -13,10 +14,12 @@ import pytest
 import ckpttool
 from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.node import Mount, Reach
+from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.core.domain.retention import PruneOrder, Pruning, RetentionPolicy
 from ckpttool.core.storage.disk import LocalDisk
 from ckpttool.nodes.findings import NodesCode
 from ckpttool.nodes.machines import MachinesOfParts
+from ckpttool.nodes.model import PartQuestion
 from tests.support.machines import Fleet
 from tests.support.prunable_trees import legacy, newer
 from tests.support.trees import TreeBuilder
@@ -132,6 +135,33 @@ class TestHalfGone:
         assert sum(part.stat().st_size for part in fleet.parts.iterdir()) < before
 
 
+def proposed_at(fleet: Fleet, *trees: Path) -> list[tuple[str, str, int]]:
+    """Let each machine look at the tree at a path of its own; return where how many files of each save would go."""
+    for number, tree in enumerate(trees):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(socket, "gethostname", lambda number=number: f"node{number}")
+            ckpttool.part(
+                PartQuestion(
+                    tree=TreeQuestion(path=str(tree)),
+                    check=CheckQuestion(name="all"),
+                    out=f"{fleet.parts}/",
+                    part=f"{number + 1}/{len(trees)}",
+                    run="own-paths",
+                )
+            )
+    question = TreeQuestion(path=str(fleet.parts), root=str(fleet.tree))
+    places = ckpttool.prune(question, RetentionPolicy(keep_last=1), PruneOrder(grace=0.0)).elsewhere or ()
+    return [(str(place.host), place.checkpoint, len(place.paths)) for place in places]
+
+
+def test_two_folders_on_one_disk_are_those_of_two_machines(tmp_path: Path) -> None:
+    """So that a trial on one machine shows what two machines show."""
+    four_ranks(tmp_path)
+    fleet = Fleet(tmp_path)
+    places = proposed_at(fleet, *(disk / "checkpoint" for disk in fleet.disks))
+    assert places == [(f"node{number}", name, 2) for number in range(2) for name in GOING]
+
+
 class TestOneDisk:
     """Two machines that see one disk: what would go is said of one of them."""
 
@@ -154,6 +184,13 @@ class TestOneDisk:
         parts = ckpttool.scan(fleet.question).machines
         assert isinstance(parts, MachinesOfParts)
         assert {seat.share for seat in parts.merge.seats} == {"1/2", "2/2"}
+
+    def test_a_machine_that_mounts_it_at_another_path_adds_no_files(self, fleet: Fleet, tmp_path: Path) -> None:
+        (tmp_path / "mounted").symlink_to(fleet.disks[0])
+        shutil.rmtree(fleet.parts)
+        fleet.parts.mkdir()
+        places = proposed_at(fleet, fleet.disks[0] / "checkpoint", tmp_path / "mounted/checkpoint")
+        assert places == [("node0", name, 4) for name in GOING]
 
     def test_a_machine_that_may_not_write_there_is_not_the_one(
         self, fleet: Fleet, monkeypatch: pytest.MonkeyPatch

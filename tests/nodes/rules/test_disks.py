@@ -232,6 +232,16 @@ class TestWhatEveryMachineReads:
         seats = tuple(replace(seat, disk="d", inode=7) for seat in both.seats)
         assert not_everywhere(self.READ, replace(both, seats=seats, seats_read=seats)) == ()
 
+    @pytest.mark.parametrize("inodes", [(7, 8), (None, None)])
+    def test_of_two_folders_on_one_disk_each_must_have_it(self, inodes: tuple[int | None, int | None]) -> None:
+        both = self.seen("m0", "1")
+        seats = tuple(
+            replace(seat, disk="d", root=f"/trial/{seat.host}", inode=inode)
+            for seat, inode in zip(both.seats, inodes, strict=True)
+        )
+        damaged = not_everywhere(self.READ, replace(both, seats=seats, seats_read=seats))[-1]
+        assert (damaged.severity, damaged.actual) == (Severity.DAMAGE, "node2")
+
     def test_a_save_that_keeps_nothing_for_all_asks_nothing(self) -> None:
         assert not_everywhere(self.READ, self.seen("0", "1")) == ()
         assert not_everywhere(ReadByAll(perhaps=("s/__0_0.distcp",)), self.seen("0", "1")) == ()
