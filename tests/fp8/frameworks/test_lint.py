@@ -38,7 +38,10 @@ def codes(answer: Lint) -> tuple[str, ...]:
     return tuple(sorted(f"{each.finding.severity.word} {each.finding.code.value}" for each in reasons))
 
 
-@pytest.mark.parametrize(("switch", "is_on"), [("false", False), ("null", False), ("'no'", False), ("hybrid", True)])
+@pytest.mark.parametrize(
+    ("switch", "is_on"),
+    [("false", False), ("null", False), ("None", False), ("'no'", False), ("'False'", False), ("hybrid", True)],
+)
 def test_where_fp8_is_off_nothing_is_said_of_other_settings(tmp_path: Path, switch: str, *, is_on: bool) -> None:
     text = f"fp8: {switch}\nfp8_recipe: tensorwise\nfp8_wgrad: false\n"
     assert ("suspect fp8-wgrad-ignored" in codes(linted(tmp_path, text, "model.yaml"))) is is_on
