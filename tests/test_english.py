@@ -30,7 +30,7 @@ PHRASES = {
 }  # fmt: skip
 """By its name: the phrase, and an example of it. Say "if", "per", a noun, the field's words."""
 
-WRITTEN = [page for page in (*PAGES, ROOT / "CHANGELOG.md") if page.name != "architecture.md"]
+WRITTEN = [*PAGES, ROOT / "CHANGELOG.md"]
 
 
 def prose(text: str) -> str:
