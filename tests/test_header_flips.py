@@ -225,3 +225,8 @@ def test_a_save_between_others_that_are_damaged_is_compared_with_those_that_are_
 def test_two_saves_that_agree_bear_each_other_out_across_others_that_contradict_each_other(tmp_path: Path) -> None:
     root = of_five(tmp_path, {5: THIRD_NAME, 15: NAME, 20: OTHER_NAME}, is_cut=False, run=1)
     assert chosen(root) == (ExitCode.OK, "_1-25_2")
+
+
+def test_a_save_of_the_same_start_contradicts_before_one_of_an_earlier_start(tmp_path: Path) -> None:
+    root = of_five(tmp_path, {15: SCALAR, 20: SCALAR, 25: NAME}, run=1)
+    assert chosen(root) == (ExitCode.OK, "_1-10_2")

@@ -81,7 +81,7 @@ class Neighbours:
         # Of another start one is enough where nothing is open.
         others = 1 if most == MOST_SIBLINGS else MOST_SIBLINGS
         earlier = [run.saved[: -others - 1 : -1] for run in islice(training.before(checkpoint.run), 1)]
-        return (*nearest, *(save for saved in earlier for save in saved), *farther)[:most]
+        return (*nearest, *farther, *(save for saved in earlier for save in saved))[:most]
 
     def later_start(self, checkpoint: Checkpoint) -> tuple[Checkpoint, ...]:
         """Return the first checkpoints of the next start after the one that saved a checkpoint."""
