@@ -98,13 +98,6 @@ def groups_of_findings() -> dict[str, list[Row]]:
     return {group: list(rows) for group, rows in groupby(explanation.in_groups(), key=lambda row: row.group)}
 
 
-def _rules(_page: Path, _of: str) -> Iterator[str]:
-    yield from ("| rule | problem |", "|---|---|")
-    for heading in ("Rules about configs", "Settings", "Starts", "Preflight"):
-        for row in groups_of_findings()[heading]:
-            yield f"| [{row}](findings.md#{row}) | {_cell(row.headline)} |"
-
-
 def _entries(_page: Path, of: str) -> Iterator[str]:
     """Yield a line for each row of a group; `ckpttool explain` has the rest."""
     (rows,) = (rows for heading, rows in groups_of_findings().items() if slug(heading) == of)
@@ -208,7 +201,6 @@ MAKERS: dict[str, Callable[[Path, str], Iterator[str]]] = {
     "pages": _pages,
     "reliability": _reliability,
     "rooms": _rooms,
-    "rules": _rules,
     "trainers": _trainers,
     "verbs": _verbs,
     "versions": _versions,
