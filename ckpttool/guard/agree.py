@@ -132,7 +132,9 @@ def _numbers(vote: Vote) -> list[int]:
 
 def _agreement(numbers: list[int]) -> Agreement:
     not_finite, skip, stop, failed, strike, abnormal, largest, negated_smallest = numbers
-    action = Action.STOP if stop else Action.SKIP if skip else Action.APPLY
+    action = Action.SKIP if skip else Action.APPLY
+    if stop:
+        action = Action.STOP
     known = largest != _NO_NORM
     norm: float = struct.unpack("<d", struct.pack("<q", largest))[0]
     return Agreement(

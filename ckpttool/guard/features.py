@@ -190,7 +190,8 @@ class FeatureProbe:
         """Whether the values are those of this rank alone."""
         alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
         knows_rank = self.is_before_reduction or alone
-        self.rank = Rank(0 if alone else dist.get_rank()) if knows_rank else None
+        rank = 0 if alone else dist.get_rank()
+        self.rank = Rank(rank) if knows_rank else None
         """Whose values they are; None if gradients are averaged before anybody can see them."""
 
     @property

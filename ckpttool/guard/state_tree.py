@@ -252,9 +252,14 @@ def _type_name(value: object) -> str:
 
 def _below(path: str, key: object) -> str:
     """Return the way to what a dict has under a key."""
-    name = key if isinstance(key, str) else f"{key!r:.40}" if isinstance(key, (bool, float, bytes)) else _type_name(key)
-    if isinstance(key, int) and not isinstance(key, bool):
+    if isinstance(key, str):
+        name = key
+    elif isinstance(key, (bool, float, bytes)):
+        name = f"{key!r:.40}"
+    elif isinstance(key, int):
         name = str(_short(key, path))
+    else:
+        name = _type_name(key)
     return f"{path}.{name}" if path else name
 
 

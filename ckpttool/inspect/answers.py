@@ -190,7 +190,12 @@ def named(name: str) -> str:
 
 def _holders_text(row: TensorRow, ranks: Sequence[Rank]) -> str:
     """Say which ranks hold it, and where it is another than on most."""
-    placement = "shared" if not row.ranks else f"all {len(ranks)}" if row.ranks == tuple(ranks) else _places(row.ranks)
+    if not row.ranks:
+        placement = "shared"
+    elif row.ranks == tuple(ranks):
+        placement = f"all {len(ranks)}"
+    else:
+        placement = _places(row.ranks)
     variants = (f"{dtype} {dims(shape)} on {_places(on, noun=True)}" for dtype, shape, on in row.others)
     return ", but ".join((placement, *variants))
 
@@ -222,8 +227,10 @@ def _numbers(stats: ElementStats | None) -> Iterator[str | Text]:
 
 def share(part: int, total: int) -> str:
     """Spell a share in percent; never 0 % of something, nor all of less than that."""
+    if not total:
+        return "–"
     if part in {0, total}:
-        return "–" if not total else "0%" if not part else "100%"
+        return "100%" if part else "0%"
     return f"{min(max(100 * part / total, 0.1), 99.9):.1f}%"
 
 

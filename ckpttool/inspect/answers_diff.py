@@ -249,11 +249,10 @@ def _numbers(movement: Movement | None) -> Iterator[str | Text]:
         return
     is_outlier = movement.times_median is not None and movement.times_median >= _ODD
     yield "from 0" if movement.relative is None else f"{movement.relative:.3g}"
-    yield (
-        "–"
-        if movement.times_median is None
-        else line(f"{movement.times_median:.3g}", style="bold red" if is_outlier else "")
-    )
+    if movement.times_median is None:
+        yield "–"
+    else:
+        yield line(f"{movement.times_median:.3g}", style="bold red" if is_outlier else "")
     yield f"{movement.largest:.3g}"
     yield "–" if movement.cosine is None else f"{movement.cosine:.4f}"
 

@@ -96,7 +96,9 @@ def _headline(healing: Healing) -> Text:
         return line(
             f"Refused: {name} has a proven copy of {able} of {target}, and nothing was changed", style="bold red"
         )
-    verb = ("is" if able == 1 else "are") + " rebuilt" if healing.applied else "can be rebuilt"
+    verb = "can be rebuilt"
+    if healing.applied:
+        verb = "is rebuilt" if able == 1 else "are rebuilt"
     of = target if able == len(healing.shards) else f"{able} of {target}"
     style = "bold green" if able == len(healing.shards) else "bold yellow"
     return line(f"{name}: {of} {verb} from a copy", style=style)

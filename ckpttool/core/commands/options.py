@@ -412,5 +412,8 @@ def _settings(parameters: Sequence[inspect.Parameter], values: Mapping[str, Any]
                 text = str(item.typed if isinstance(item, Time) else getattr(item, "value", item))
                 # No default is typed, but what it would be is known.
                 text = text.removesuffix(".0") if isinstance(item, float) else shlex.quote(text)
-                arguments += [option] if item is True else [option, text] if isinstance(info, OptionInfo) else [text]
+                if item is True or isinstance(info, OptionInfo):
+                    arguments.append(option)
+                if item is not True:
+                    arguments.append(text)
     return " ".join(arguments)

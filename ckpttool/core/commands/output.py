@@ -115,9 +115,12 @@ def note(message: str) -> None:
 
 def looking_at(place: str | None, *, quiet: bool, more: str | None = None) -> None:
     """Say what is looked at instead of the path that was given, if anything is; and more for whoever asked for it."""
-    for text in () if quiet else (None if place is None else f"looking at {place}", more):
-        if text is not None:
-            note(text)
+    if quiet:
+        return
+    if place is not None:
+        note(f"looking at {place}")
+    if more is not None:
+        note(more)
 
 
 def error(message: str) -> None:

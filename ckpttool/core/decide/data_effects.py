@@ -139,7 +139,9 @@ def by_step(
     before = place(step, batch=old, epoch_steps=epoch_steps, epoch_samples=epoch)
     steps = None if epoch is None else -(-epoch // new)
     ahead = place(step, batch=new, epoch_steps=steps, epoch_samples=epoch) - before
-    effect = DataEffect.EXACT if ahead == 0 else DataEffect.LOSES if ahead > 0 else DataEffect.REPEATS
+    effect = DataEffect.EXACT
+    if ahead:
+        effect = DataEffect.LOSES if ahead > 0 else DataEffect.REPEATS
     return GoesOn(
         effect=effect,
         why=why,

@@ -83,8 +83,9 @@ def _toml(content: bytes, path: str) -> Document:
 def _assert_shallow(value: object, path: str, levels: int) -> None:
     if not levels:
         raise UnsafeError(f"{path!r} nests more than {MAX_DEPTH} deep; no config does")
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-    for item in inner:
+    if isinstance(value, Mapping):
+        value = [*value.values()]
+    for item in value if isinstance(value, list) else ():
         _assert_shallow(item, path, levels - 1)
 
 

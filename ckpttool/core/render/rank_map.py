@@ -227,13 +227,9 @@ def _spans(parts: _Parts, axis: _Axis, columns: int) -> Iterator[Span]:
             _first(first, axis.width, columns), _first(last + 1, axis.width, columns) - 1, parts.extra_names
         )
         number = sum(count for _, _, count in run)
-        state = (
-            "intact"
-            if verdict_word is None
-            else f"{verdict_word.value} ({number})"
-            if number
-            else f"{verdict_word.value} as a whole"
-        )
+        state = "intact"
+        if verdict_word is not None:
+            state = f"{verdict_word.value} ({number})" if number else f"{verdict_word.value} as a whole"
         yield Span(
             first=first,
             last=last,

@@ -73,10 +73,7 @@ class LocalStorage:
         try:
             with os.scandir(full) as listing:
                 return [
-                    entry_of(
-                        (entry.name, _FILE if entry.is_file() else _FOLDER if entry.is_dir() else _kind_of_other(entry))
-                    )
-                    for entry in listing
+                    entry_of((entry.name, _FILE if entry.is_file() else _kind_of_other(entry))) for entry in listing
                 ]
         except OSError:  # a loop of links is no reason to know nothing of the other names
             return self._entries_with_care(full)
@@ -95,7 +92,9 @@ class LocalStorage:
             mode = os.stat(full).st_mode
         except OSError as error:
             raise _in_plain_words(error, full) from None
-        return _FILE if S_ISREG(mode) else _FOLDER if S_ISDIR(mode) else Kind.OTHER
+        if S_ISREG(mode):
+            return _FILE
+        return _FOLDER if S_ISDIR(mode) else Kind.OTHER
 
     def stamp(self, path: str) -> FileStamp:
         """Size, mtime and inode of a regular file, links followed."""
@@ -176,7 +175,9 @@ def _kind(entry: os.DirEntry[str]) -> Kind:
 
 
 def _kind_of_other(entry: os.DirEntry[str]) -> Kind:
-    """Tell a link that leads nowhere from what is there and is no file."""
+    """Tell a folder and a link that leads nowhere from what is there and is no file."""
+    if entry.is_dir():
+        return _FOLDER
     try:
         entry.stat()
     except FileNotFoundError:

@@ -443,9 +443,9 @@ def _to_copy(tree: Tree, checkpoint: Checkpoint) -> tuple[str, ...]:
 
 def _assert_it_skips(position: DataPosition, data: DataQuestion, trainer: Trainer | None) -> None:
     """Refuse what can be asked only of a trainer that is told how many batches to skip: another one would not do it."""
-    option = (
-        "--new-dataset" if data.new_dataset else None if data.dataset_changed_at is None else "--dataset-changed-at"
-    )
+    option = None if data.dataset_changed_at is None else "--dataset-changed-at"
+    if data.new_dataset:
+        option = "--new-dataset"
     if option is not None and trainer is not None and skip_of(position) is None:
         raise UsageError(f"{option} is for trainers that are told how many batches to skip; {trainer.title} is not")
 

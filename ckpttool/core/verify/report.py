@@ -189,21 +189,27 @@ def _scalars_differ(rules: ScalarRules, reports: Sequence[ShardReport]) -> list[
 
 def _name_differs(checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> list[Finding]:
     """Compare what the name says with the content."""
-    return [
-        suspect(
-            Code.NAME_DISAGREES,
-            claim.message % actual,
-            path=report.path,
-            expected=str(claim.value),
-            actual=str(actual),
-            remedy="an older file under a newer name? resume from another checkpoint",
-        )
-        for report in reports
-        if report.role is ShardRole.FULL
-        for claim in checkpoint.claims
-        if (actual := dict(report.scalars).get(claim.scalar)) is not None
-        and (actual < claim.value if claim.at_least else actual != claim.value)
-    ]
+    findings = []
+    for report in reports:
+        if report.role is not ShardRole.FULL:
+            continue
+        scalars = dict(report.scalars)
+        for claim in checkpoint.claims:
+            actual = scalars.get(claim.scalar)
+            if actual is None:
+                continue
+            if actual < claim.value if claim.at_least else actual != claim.value:
+                findings.append(
+                    suspect(
+                        Code.NAME_DISAGREES,
+                        claim.message % actual,
+                        path=report.path,
+                        expected=str(claim.value),
+                        actual=str(actual),
+                        remedy="an older file under a newer name? resume from another checkpoint",
+                    )
+                )
+    return findings
 
 
 def says_itself(report: ShardReport) -> bool:

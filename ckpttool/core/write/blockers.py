@@ -103,7 +103,9 @@ def _no_file(full: str) -> str | None:
         return None
     if stat.S_ISREG(kind):
         return None
-    return "a link" if stat.S_ISLNK(kind) else "a folder" if stat.S_ISDIR(kind) else "a FIFO or a device"
+    if stat.S_ISLNK(kind):
+        return "a link"
+    return "a folder" if stat.S_ISDIR(kind) else "a FIFO or a device"
 
 
 def _blocker(status: os.stat_result, disk: int, path: str) -> str | None:

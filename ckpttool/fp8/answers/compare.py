@@ -168,7 +168,9 @@ def table(answer: CurvesAnswer) -> RenderableType:
 
 def _headline(answer: CurvesAnswer) -> Text:
     comparison = answer.comparison
-    style = "bold red" if answer.leaves else "bold green" if comparison.told else "bold yellow"
+    style = "bold green" if comparison.told else "bold yellow"
+    if answer.leaves:
+        style = "bold red"
     case = _case(answer)
     return line(f"{_sentence(answer)}{f' (case {case})' if case else ''}", style=style)
 

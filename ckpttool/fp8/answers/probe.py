@@ -106,7 +106,7 @@ def table(answer: Fp8Probe) -> RenderableType:
 def _headline(answer: Fp8Probe, weights: Sequence[ProbedTensor]) -> Text:
     by = " or ".join(recipe.value for recipe in answer.question.judged)
     count = Counter(row.worst.risk for row in _by_name(weights))
-    worst = Risk.LOST if count[Risk.LOST] else Risk.WEAK if count[Risk.WEAK] else Risk.FINE
+    worst = next((risk for risk in (Risk.LOST, Risk.WEAK) if count[risk]), Risk.FINE)
     risks = f"{count[Risk.LOST]} lost, {count[Risk.WEAK]} weak, {count[Risk.FINE]} fine"
     headline = f"{counted(count.total(), 'weight')} in FP8 ({answer.question.formats[0].value}, {by}): {risks}"
     if not weights:
@@ -207,11 +207,15 @@ def _ratio_cell(cast: CastNumbers, risk: Risk) -> Text:
 
 
 def _percent(share: float | None) -> str:
-    return "–" if share is None else "0%" if not share else f"{max(100 * share, 0.01):.2f}%"
+    if share is None:
+        return "–"
+    return f"{max(100 * share, 0.01):.2f}%" if share else "0%"
 
 
 def _gone(lost: Lines | None) -> str:
-    return "–" if lost is None else "0" if not (lost.rows or lost.columns) else f"{lost.rows}+{lost.columns}"
+    if lost is None:
+        return "–"
+    return f"{lost.rows}+{lost.columns}" if lost.rows or lost.columns else "0"
 
 
 def _states(answer: Fp8Probe, states: Sequence[ProbedTensor]) -> Iterator[RenderableType]:

@@ -80,7 +80,9 @@ def _shown(result: Shown) -> Document:
 def table(answer: Fp8Verdict) -> RenderableType:
     """Show the verdict, what each experiment showed, the fix, and what to run next."""
     decided = answer.kind not in {VerdictKind.UNDECIDED, VerdictKind.WEAK, VerdictKind.NOT_REPRODUCED}
-    style = "bold green" if answer.kind is VerdictKind.INNOCENT else "bold red" if decided else "bold yellow"
+    style = "bold red" if decided else "bold yellow"
+    if answer.kind is VerdictKind.INNOCENT:
+        style = "bold green"
     parts: list[RenderableType] = [
         line(_headline(answer), style=style),
         line(shown(f"{answer.because[:1].upper()}{answer.because[1:]}.")),

@@ -47,9 +47,10 @@ def _sections(view: Fp8View, section: str) -> Iterator[Setting]:
 def _unfiltered(view: Fp8View, section: Setting) -> tuple[str, list[str]] | None:
     """Return where names to leave out stand, and these; None where they are not known."""
     key = f"{dotted(section.key)}.filter_fqns"
-    raw = view.raw(key)
-    names = raw.split(",") if isinstance(raw, str) else raw if isinstance(raw, list) else None
-    if names is None or any(not isinstance(name, str) or UNKNOWN in name for name in names):
+    names = view.raw(key)
+    if isinstance(names, str):
+        names = names.split(",")
+    if not isinstance(names, list) or any(not isinstance(name, str) or UNKNOWN in name for name in names):
         return None
     return key, [name.strip() for name in names]
 
@@ -69,7 +70,9 @@ def _output_layer(view: Fp8View) -> Iterator[Problem]:
 def _substring(view: Fp8View) -> Iterator[Problem]:
     for entry in view.named("filter_fqns"):
         names = view.raw(dotted(entry.key))
-        for name in names.split(",") if isinstance(names, str) else names if isinstance(names, list) else ():
+        if isinstance(names, str):
+            names = names.split(",")
+        for name in names if isinstance(names, list) else ():
             if isinstance(name, str) and ends_in_number(name.strip()):
                 yield too_many(dotted(entry.key), name.strip(), f"{name.strip()}.", "it matches any part of a name")
     for entry in view.named("pattern"):

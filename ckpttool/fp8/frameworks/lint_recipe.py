@@ -100,8 +100,11 @@ def _margin(scope: Scope) -> int | float:
 
 def _wgrad(view: Fp8View) -> Iterator[Problem]:
     for scope in view.scopes:
-        name = "wgrad" if scope.get("wgrad") is False else "overridden" if _overrides(view, scope) else None
-        if name is None:
+        if scope.get("wgrad") is False:
+            name = "wgrad"
+        elif _overrides(view, scope):
+            name = "overridden"
+        else:
             continue
         is_other = scope.recipe not in {None, Recipe.DELAYED}
         is_gone = view.beside.engine_from(2)

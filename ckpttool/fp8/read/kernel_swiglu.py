@@ -58,7 +58,9 @@ def pairs(entries: Sequence[TensorEntry]) -> Iterator[Gated]:
         rows = matrix_of(name, entry.shape).rows
         parts = re.split(r"([./])", name)
         for gate, up in _PAIRS.items():
-            partner = by_name.get("".join(up if part == gate else part for part in parts)) if gate in parts else None
+            if gate not in parts:
+                continue
+            partner = by_name.get("".join(up if part == gate else part for part in parts))
             if partner is not None and partner.shape == entry.shape and len(entry.shape) > 1:
                 yield Gated(name, _Half(entry, 0, rows), _Half(partner, 0, rows))
         if _FUSED in parts and _is_fused(entry, by_name, parts):

@@ -156,7 +156,8 @@ class Content:
         stored = open_tensors(path)
         nested = {name.removeprefix(_IN_SAVES): value for name, value in stored.items() if name.startswith(_IN_SAVES)}
         names = [name for name, _ in self._captured.weights]
-        weights = nested if (names[0] in nested if names else nested) else stored
+        is_save = names[0] in nested if names else bool(nested)
+        weights = nested if is_save else stored
         # A save has buffers, moments and more beside them.
         self.parameters = {name: value for name, value in weights.items() if not names or name in names}
 

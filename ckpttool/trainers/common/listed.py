@@ -170,8 +170,10 @@ def timed(storage: Storage, checkpoints: Sequence[Checkpoint], tracked: Tracked 
         tracked: What the tracker names; None: nothing.
     """
     progress = Progress(checkpoints)
-    named = None if tracked is None else next((save for save in checkpoints if save.name == tracked.name), None)
-    least = None if tracked is None else tracked.step if named is None else progress.of(named)
+    if tracked is None:
+        return list(checkpoints)
+    named = next((save for save in checkpoints if save.name == tracked.name), None)
+    least = tracked.step if named is None else progress.of(named)
     if least is None:
         return list(checkpoints)
     return [stamped(storage, save) if (progress.of(save) or 0) >= least else save for save in checkpoints]

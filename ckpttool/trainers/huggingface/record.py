@@ -91,7 +91,9 @@ class State(NamedTuple):
             if accumulation is not None and (epochs := _epochs(step, epoch, accumulation)) is not None:
                 return epochs
         steps = round(self.step / self.epoch)
-        return Epochs(steps=steps, batches=steps if accumulation == 1 else None) if steps else None
+        if not steps:
+            return None
+        return Epochs(steps=steps, batches=steps if accumulation == 1 else None)
 
 
 def _epochs(step: int, epoch: float, accumulation: int) -> Epochs | None:

@@ -77,6 +77,9 @@ def read_record(source: ByteSource, *, sharded: bool) -> Record:
     scheduler = value_at(tree, "lr_schedulers") if sharded else states
     step, epoch = count_at(tree, "global_step"), count_at(tree, "epoch")
     processed = count_at(tree, *_FIT, "epoch_progress", "current", "processed")
+    content = Content.UNKNOWN
+    if step is not None:
+        content = Content.WEIGHTS_ONLY if scheduler is None else Content.FULL
     return Record(
         step=step,
         epoch=epoch,
@@ -86,7 +89,7 @@ def read_record(source: ByteSource, *, sharded: bool) -> Record:
         ends_epoch=value_at(tree, *_BATCHES, "is_last_batch") is True,
         optimizers=len(states) if isinstance(states, list) else None,
         has_loader_state=bool(value_at(tree, *_FIT, "state_dict", "combined_loader")),
-        content=Content.UNKNOWN if step is None else Content.WEIGHTS_ONLY if scheduler is None else Content.FULL,
+        content=content,
     )
 
 

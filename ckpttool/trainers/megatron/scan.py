@@ -239,7 +239,9 @@ def _legacy(storage: Storage, name: str, entries: Sequence[Entry], to_read: _ToR
             continue
         shard = Shard(path=f"{name}/{path}", rank=ranks.get(folder), role=_ROLES[file], format=FormatName.TORCH_ZIP)
         shards += listed_shard(storage, shard, kind, findings, sizes=to_read.sizes)
-    roles = () if record is None else (MODEL, OPTIMIZER) if record.has_optimizer_files else (MODEL,)
+    roles: tuple[str, ...] = ()
+    if record is not None:
+        roles = (MODEL, OPTIMIZER) if record.has_optimizer_files else (MODEL,)
     return _Files(
         record=record,
         shards=by_rank(shards),

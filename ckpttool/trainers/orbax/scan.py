@@ -26,7 +26,6 @@ from ckpttool.trainers.orbax import (
     RECORD_LIMIT,
     SHARDING,
     TRAINER,
-    TREE,
     is_unfinished,
     prefix_and_step,
 )
@@ -197,7 +196,7 @@ def _of_item(storage: Storage, folder: str, options: ScanOptions) -> _Item:
     )
     if not stores and _DATA not in names and MANIFEST not in names:
         # An item of the script's own: what it holds no record tells. Of arrays that lie otherwise, none is read.
-        return _Item(shards=(), expected=() if TREE in names else (folder,) if not names else ())
+        return _Item(shards=(), expected=() if names else (folder,))
     manifest = f"{folder}/{MANIFEST}"
     places = ([f"{folder}/{_DATA}"] if _DATA in names else []) + [
         f"{folder}/{item_name}/{_DATA}" for item_name in stores

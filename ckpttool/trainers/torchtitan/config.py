@@ -59,9 +59,10 @@ def _last_model_alone(view: View) -> Iterator[Problem]:
 
 def left_out(view: View) -> list[str]:
     """Return which parts of a save it does not load."""
-    raw = view.raw(LEFT_OUT)
-    names = raw.split(",") if isinstance(raw, str) else raw if isinstance(raw, list) else []
-    return [str(name).strip() for name in names]
+    names = view.raw(LEFT_OUT)
+    if isinstance(names, str):
+        names = names.split(",")
+    return [str(name).strip() for name in names] if isinstance(names, list) else []
 
 
 def _begins_anew(view: View) -> Iterator[Problem]:

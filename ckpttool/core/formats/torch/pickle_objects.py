@@ -91,7 +91,12 @@ def called(by: object, args: tuple[Any, ...]) -> object:
     if not isinstance(by, Global):
         return noted
     if by.module in _OF_TENSORS:
-        return (_view(by.name, args) or noted) if by.name in _VIEWS else args[0] if by.name in _WRAPPERS else noted
+        made: object = noted
+        if by.name in _VIEWS:
+            made = _view(by.name, args) or noted
+        elif by.name in _WRAPPERS:
+            made = args[0]
+        return made
     if by == ("torch._tensor", "_rebuild_from_type_v2"):
         made = called(args[0], args[2] if isinstance(args[2], tuple) else ())
         if isinstance(made, Made):
@@ -103,7 +108,8 @@ def called(by: object, args: tuple[Any, ...]) -> object:
     if by == ("_codecs", "encode"):  # how protocols before 3 write bytes
         return args[0].encode("latin-1")
     plain = _PLAIN.get(by.name) if by.module in _OF_PLAIN else None
-    return noted if plain is None or (plain is bytes and args) else _container(plain, args[0] if args else ())
+    given = args[0] if args else ()
+    return noted if plain is None or (plain is bytes and args) else _container(plain, given)
 
 
 def _container(plain: Callable[[Any], object], given: object) -> object:

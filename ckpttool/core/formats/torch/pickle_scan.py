@@ -146,7 +146,9 @@ class PickleReader:
         self._fill()
         protocol = self._data[self._at + 1] if PROTO(self._data, self._at) else 0
         self._careful, self._is_new = careful, protocol >= MEMO_IN_BYTES
-        run = CAREFUL_RUN if careful else NEW_RUN if self._is_new else OLD_RUN
+        run = NEW_RUN if self._is_new else OLD_RUN
+        if careful:
+            run = CAREFUL_RUN
         self._below = self._top = _NO_TEXT
         self._memo, self._trusted = array("q"), self._is_new
         self._texts.clear()

@@ -180,8 +180,9 @@ def _short(answer: Listing) -> list[str]:
         for _, peer, shard, nbytes, usual in shorter_shards(newest_first(answer.inventory.checkpoints))
     ]
     rest = len(short) - _MOST_SHORT
-    more = [f"and {counted(rest, 'other shard')} {'is' if rest == 1 else 'are'} also shorter"] if rest > 0 else []
-    return [*short[:_MOST_SHORT], *more]
+    if rest <= 0:
+        return short
+    return [*short[:_MOST_SHORT], f"and {counted(rest, 'other shard')} {'is' if rest == 1 else 'are'} also shorter"]
 
 
 class _Column(NamedTuple):

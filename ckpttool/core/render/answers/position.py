@@ -66,8 +66,9 @@ def _kind(position: DataPosition) -> str:
         case SkipBatches():
             return "skip-batches"
         case GoesOn():
-            only_tokens = position.samples is None and position.tokens is not None
-            return "stateful" if position.where is not None else "tokens" if only_tokens else "samples"
+            if position.where is not None:
+                return "stateful"
+            return "tokens" if position.samples is None and position.tokens is not None else "samples"
         case Unknown():  # pragma: no branch  mypy knows all
             return "unknown"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.finding import Row, summary_of
 from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
-from ckpttool.core.domain.preflight import Check, FixedConfig, Lint, Outcome, Preflight, Reason
+from ckpttool.core.domain.preflight import Check, DiskNeed, FixedConfig, Lint, Outcome, Preflight, Reason
 from ckpttool.core.domain.settings import dotted
 from ckpttool.core.domain.units import counted
 from ckpttool.core.render.answers.plan import chosen_checkpoint, plan_document
@@ -49,19 +49,21 @@ def _preflight(answer: Preflight) -> Document:
         "config": answer.config,
         "root": answer.root,
         "checks": [check_document(check) for check in answer.checks],
-        "disk": None
-        if disk is None
-        else {
-            "folder": disk.folder,
-            "saves": disk.saves,
-            "save_bytes": disk.save_bytes,
-            "save_files": disk.save_files,
-            "free_bytes": disk.free_bytes,
-            "free_files": disk.free_files,
-            **({} if disk.host is None else {"host": disk.host}),
-        },
+        "disk": None if disk is None else _disk(disk),
         "allowed": _allowed(answer),
         "plan": None if answer.decision is None else plan_document(answer.decision),
+    }
+
+
+def _disk(need: DiskNeed) -> Document:
+    return {
+        "folder": need.folder,
+        "saves": need.saves,
+        "save_bytes": need.save_bytes,
+        "save_files": need.save_files,
+        "free_bytes": need.free_bytes,
+        "free_files": need.free_files,
+        **({} if need.host is None else {"host": need.host}),
     }
 
 

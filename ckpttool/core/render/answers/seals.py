@@ -46,12 +46,11 @@ def table(answer: Sealed) -> RenderableType:
             lines.append(line(f"{shown(sealing.checkpoint)}: not sealed, {_why_not(sealing)}", style="bold red"))
             continue
         shards = sealing.manifest.shards
-        done = "sealed" if sealing.written else "sealed before, unchanged"
+        done, style = "sealed" if sealing.written else "sealed before, unchanged", "bold green"
         if sealing.findings:
-            done = "sealed again; an older seal differed"
+            done, style = "sealed again; an older seal differed", "bold yellow"
         if blocking(sealing.findings):
-            done = "differs from its seal; the old seal is kept"
-        style = "bold red" if blocking(sealing.findings) else "bold yellow" if sealing.findings else "bold green"
+            done, style = "differs from its seal; the old seal is kept", "bold red"
         since = min((seal.first_seen for seal in shards), default=sealing.manifest.sealed_at)
         headline = line(f"{shown(sealing.checkpoint)}: {done}", style=style)
         headline.append(

@@ -87,9 +87,10 @@ def _table(dtype: DType) -> Array:
     """Return the value of each pattern of an 8-bit type."""
     np, layout = numpy(), FLOATS[dtype]
     half = [
-        layout.value(bits) if bits <= layout.largest_finite else np.inf if bits == layout.infinity else np.nan
-        for bits in range(layout.magnitude_mask + 1)
+        layout.value(bits) if bits <= layout.largest_finite else np.nan for bits in range(layout.magnitude_mask + 1)
     ]
+    if layout.infinity is not None:
+        half[layout.infinity] = np.inf
     table: Array = np.array([*half, *(-value for value in half)])
     return table
 

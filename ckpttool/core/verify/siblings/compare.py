@@ -268,7 +268,9 @@ def _schema_differs(current: ShardReport, past: ShardReport, *, unchanged: int, 
     # A `.ckpt` that ends too early is valid otherwise. The training scalars stand last, so with them it is not cut.
     is_ckpt = current.format is FormatName.MINDSPORE_CKPT
     may_be_cut = fewer and is_ckpt and (current.role is not ShardRole.FULL or lacks(current.scalars, past.scalars))
-    severity = Severity.DAMAGE if unchanged or may_be_cut else Severity.SUSPECT if same_run else Severity.NOTE
+    severity = Severity.SUSPECT if same_run else Severity.NOTE
+    if unchanged or may_be_cut:
+        severity = Severity.DAMAGE
     contents = f"{current.tensors} tensors, but {past.tensors} in {past.path}"
     if current.tensors == past.tensors:
         contents = f"as many tensors ({current.tensors}) as {past.path}, but of other names, types or shapes"
