@@ -88,3 +88,16 @@ def test_a_path_that_leads_nowhere_from_here_leads_into_the_tree_from_one_folder
     monkeypatch.chdir(tmp_path / "run")
     root.joinpath("rank_0").mkdir()
     assert started_in(str(root), named) is None
+
+
+@pytest.mark.parametrize("here", ["", "rank_0"])
+def test_asked_in_the_tree_a_path_leads_where_something_is(
+    here: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root.joinpath("rank_0").mkdir()
+    monkeypatch.chdir(root / here)
+    assert inside(str(root), "./output/checkpoint") == ""
+    assert started_in(str(root), "./output/checkpoint") == f"{tmp_path}/run"
+    root.joinpath(here, "output/checkpoint").mkdir(parents=True)
+    assert inside(str(root), "./output/checkpoint") == f"{here}/output/checkpoint".lstrip("/")
+    assert started_in(str(root), "./output/checkpoint") is None

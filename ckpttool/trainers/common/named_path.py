@@ -41,11 +41,15 @@ def started_in(root: str, path: str) -> str | None:
 def _place_in(root: str, path: str) -> tuple[str, str | None] | None:
     """Return where in a tree a path leads, and from where; no folder where it leads there from here."""
     full_root = os.path.abspath(root)
+    first = None
     for full_path, start in _readings(full_root, path):
         relative = os.path.relpath(full_path, full_root)
         if relative != ".." and not relative.startswith("../"):
-            return "" if relative == "." else relative, start
-    return None
+            place = "" if relative == "." else relative, start
+            if os.path.exists(full_path):
+                return place
+            first = first or place  # inside the tree, any relative path leads into it from here
+    return first
 
 
 def elsewhere(root: str, path: str, path_text: str) -> tuple[str | None, Outcome, str]:

@@ -413,6 +413,12 @@ class TestNewerLayout:
         assert "needs `load_ckpt_format: safetensors`" in check.reasons[0].finding.message
         assert start_check(ckpttool.preflight(asked(tmp_path, text))).outcome is Ended.PASSED
 
+    @pytest.mark.parametrize("value", ["null", "''", "7"])
+    def test_any_value_but_ckpt_is_as_good(self, value: str, tmp_path: Path) -> None:
+        text = NEWER.format(load=DIR, resume="True", switch="use_legacy_format: False")
+        question = asked(tmp_path, text.replace("load_ckpt_format: safetensors", f"load_ckpt_format: {value}"))
+        assert start_check(ckpttool.preflight(question)).outcome is Ended.PASSED
+
 
 class TestModelInTheWay:
     """A model of Hugging Face's beside the saves stops a resume, whatever config names their folder."""

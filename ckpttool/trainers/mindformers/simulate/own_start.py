@@ -222,8 +222,9 @@ def _from_tree(start: OwnStart, config: TrainConfig, settings: _LoadSettings, re
     if model is not None:
         message = f"`{settings.key}: {settings.path}` has {model}: a Hugging Face model, {_SINCE_1_9}"
         raise _HoldsModelError(message, folder=relative, path=f"{relative}/{model}".lstrip("/"))
-    is_unset = _is_null(ConfigView(config.settings), _FORMAT)  # it is compared with "ckpt" as it is
-    if not config.use_legacy_format and config.load_ckpt_format == "ckpt" and not is_unset:
+    view = ConfigView(config.settings)
+    is_ckpt = view.setting(_FORMAT) is None or view.get(_FORMAT) == "ckpt"  # any other value is as good as safetensors
+    if not config.use_legacy_format and is_ckpt:
         raise StopsError(
             "`load_ckpt_format` is ckpt, the default, so it looks for .ckpt files, and there are none: the newer "
             "layout needs `load_ckpt_format: safetensors`"
