@@ -6,6 +6,7 @@ A start is right if the program went on at the step of the newest save that is w
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -52,6 +53,17 @@ class Held:
         return bool(self.said["go"])
 
     @property
+    def start(self) -> str:
+        """What was said of the start, in a line."""
+        checks = {check["name"]: check for check in self.said["checks"]}
+        return str(checks.get("start", {}).get("summary", ""))
+
+    @property
+    def stopped_falsely(self) -> bool:
+        """Whether it went on although it was said to stop."""
+        return self.did.step is not None and re.search(r"\bit (takes \S+ and )?stops\b", self.start) is not None
+
+    @property
     def right(self) -> bool:
         """Whether what was said is so."""
         if not self.go:
@@ -62,9 +74,7 @@ class Held:
     def __str__(self) -> str:
         """Say it in a line."""
         checks = {check["name"]: check for check in self.said["checks"]}
-        told = checks.get("start", {}).get("summary") or "; ".join(
-            finding["code"] for check in checks.values() for finding in check["findings"]
-        )
+        told = self.start or "; ".join(finding["code"] for check in checks.values() for finding in check["findings"])
         verdict = f"{'GO' if self.go else 'NO-GO'} {self.said['exit_code']}"
         return f"{'right' if self.right else 'WRONG'}  {self.case}: {verdict} ({told[:110]}) | {self.did} | {self.best}"
 
@@ -88,9 +98,14 @@ def assert_right(starts: Iterable[Held]) -> None:
     go_right, go_wrong, no_go_right, no_go_wrong = (
         sum((each.go, each.right) == (go, right) for each in held) for go in (True, False) for right in (True, False)
     )
-    table = f"GO right {go_right}, wrong {go_wrong}; NO-GO right {no_go_right}, wrong {no_go_wrong}"
+    stopped_falsely = [each for each in held if each.stopped_falsely]
+    table = (
+        f"GO right {go_right}, wrong {go_wrong}; NO-GO right {no_go_right}, wrong {no_go_wrong}; "
+        f"said to stop, and did not {len(stopped_falsely)}"
+    )
     sys.stdout.write(f"{table}\n")
-    wrong = "\n".join([table, *(str(each) for each in held if not each.right)])
+    wrong = "\n".join([table, *(str(each) for each in held if not each.right or each.stopped_falsely)])
     assert go_wrong == 0, wrong
     assert no_go_wrong <= NO_GO_WRONG * len(held), wrong
+    assert not stopped_falsely, wrong
     assert go_right > 0, table

@@ -179,13 +179,33 @@ ODD = {
     "load_checkpoint a number, False": Odd(settings={"load_checkpoint": 7, "resume_training": False}),
     "load_checkpoint a list": Odd(settings={"load_checkpoint": f"['{FOLDER}']"}),
     "load_checkpoint True": Odd(settings={"load_checkpoint": True}),
+    "load_checkpoint False": Odd(settings={"load_checkpoint": False}),
+    "load_checkpoint a float": Odd(settings={"load_checkpoint": 7.5}),
+    "load_checkpoint a list, False": Odd(settings={"load_checkpoint": f"['{FOLDER}']", "resume_training": False}),
+    "load_checkpoint an empty list": Odd(settings={"load_checkpoint": "[]"}),
+    "load_checkpoint a map": Odd(settings={"load_checkpoint": f"{{folder: '{FOLDER}'}}"}),
+    "load_checkpoint an empty map": Odd(settings={"load_checkpoint": "{}"}),
+    "load_checkpoint without its dot": Odd(settings={"load_checkpoint": "output/checkpoint"}),
+    "load_checkpoint with a slash at its end": Odd(settings={"load_checkpoint": "output/checkpoint/"}),
+    "load_checkpoint with a way back": Odd(settings={"load_checkpoint": "output/log/../checkpoint"}),
+    "load_checkpoint the tree": Odd(settings={"load_checkpoint": "output"}),
+    "load_checkpoint a rank's folder": Odd(settings={"load_checkpoint": "output/checkpoint/rank_0"}),
     "load_checkpoint with ~": Odd(settings={"load_checkpoint": "'~/output/checkpoint'"}),
     "resume_training 1": Odd(settings={"resume_training": 1}),
     "resume_training 0": Odd(settings={"resume_training": 0}),
     "resume_training a list": Odd(settings={"resume_training": "[True]"}),
+    "resume_training an empty list": Odd(settings={"resume_training": "[]"}),
+    "resume_training a map": Odd(settings={"resume_training": "{on: True}"}),
+    "resume_training an empty map": Odd(settings={"resume_training": "{}"}),
+    "resume_training 27": Odd(settings={"resume_training": 27}),
+    "resume_training a float": Odd(settings={"resume_training": 1.0}),
     "resume_training null": Odd(settings={"resume_training": "null"}),
     "resume_training empty": Odd(settings={"resume_training": "''"}),
     "resume_training the text True": Odd(settings={"resume_training": "'True'"}),
+    "resume_training the text True, load_checkpoint empty": Odd(
+        settings={"load_checkpoint": "''", "resume_training": "'True'"}
+    ),
+    "resume_training the text False": Odd(settings={"resume_training": "'False'"}),
     "resume_training a name without its end": Odd(settings={"resume_training": f"'{PREFIX}2_7'"}),
     "auto_trans_ckpt 1": Odd(settings={"auto_trans_ckpt": 1}),
     "auto_trans_ckpt a text": Odd(settings={"auto_trans_ckpt": "'False'"}),
@@ -247,6 +267,8 @@ ODD = {
     ),
     "started in the tree": Odd(settings={"load_checkpoint": "'checkpoint'"}, way=Way(folder="output")),
     "started in the checkpoint folder": Odd(settings={"load_checkpoint": "'.'"}, way=Way(folder="output/checkpoint")),
+    "started in its folder, and asked in the tree": Odd(way=Way(asked_in="output")),
+    "started in its folder, and asked in the checkpoint folder": Odd(way=Way(asked_in="output/checkpoint")),
 }
 
 SAFETENSORS = {"load_ckpt_format": "'safetensors'"}
@@ -254,6 +276,16 @@ SWITCH = "use_legacy_format: False\n"
 ODD_NEWER = {
     "no odd setting": Odd(settings=SAFETENSORS, more=SWITCH),
     "no load_ckpt_format": Odd(without=("load_ckpt_format",), more=SWITCH),
+    "no load_ckpt_format, an iteration": Odd(
+        settings={"load_checkpoint": f"'{FOLDER}/iteration_00000027'"}, without=("load_ckpt_format",), more=SWITCH
+    ),
+    "no load_ckpt_format, False": Odd(settings={"resume_training": False}, without=("load_ckpt_format",), more=SWITCH),
+    "no load_ckpt_format, no switch": Odd(without=("load_ckpt_format",)),
+    "no load_ckpt_format, the section": Odd(
+        without=("load_ckpt_format",), more=f"checkpoint: {{load_path: '{FOLDER}', no_load_optim: False}}\n"
+    ),
+    "load_ckpt_format empty": Odd(settings={"load_ckpt_format": "''"}, more=SWITCH),
+    "load_ckpt_format a number": Odd(settings={"load_ckpt_format": 7}, more=SWITCH),
     "load_ckpt_format ckpt": Odd(more=SWITCH),
     "load_ckpt_format null": Odd(settings={"load_ckpt_format": "null"}, more=SWITCH),
     "no switch": Odd(settings=SAFETENSORS),
@@ -261,11 +293,40 @@ ODD_NEWER = {
     "load_checkpoint null, True": Odd(settings={**SAFETENSORS, "load_checkpoint": "null"}, more=SWITCH),
     "load_checkpoint empty, True": Odd(settings={**SAFETENSORS, "load_checkpoint": "''"}, more=SWITCH),
     "load_checkpoint a number": Odd(settings={**SAFETENSORS, "load_checkpoint": 7}, more=SWITCH),
+    "load_checkpoint a list": Odd(settings={**SAFETENSORS, "load_checkpoint": f"['{FOLDER}']"}, more=SWITCH),
+    "load_checkpoint a map": Odd(settings={**SAFETENSORS, "load_checkpoint": f"{{folder: '{FOLDER}'}}"}, more=SWITCH),
+    "load_checkpoint True": Odd(settings={**SAFETENSORS, "load_checkpoint": True}, more=SWITCH),
+    "load_checkpoint False": Odd(settings={**SAFETENSORS, "load_checkpoint": False}, more=SWITCH),
+    "load_checkpoint with a slash at its end": Odd(
+        settings={**SAFETENSORS, "load_checkpoint": "output/checkpoint/"}, more=SWITCH
+    ),
     "resume_training null": Odd(settings={**SAFETENSORS, "resume_training": "null"}, more=SWITCH),
     "resume_training 1": Odd(settings={**SAFETENSORS, "resume_training": 1}, more=SWITCH),
+    "resume_training a list": Odd(settings={**SAFETENSORS, "resume_training": "[True]"}, more=SWITCH),
+    "resume_training the text True": Odd(settings={**SAFETENSORS, "resume_training": "'True'"}, more=SWITCH),
+    "resume_training empty": Odd(settings={**SAFETENSORS, "resume_training": "''"}, more=SWITCH),
     "resume_training a name": Odd(settings={**SAFETENSORS, "resume_training": "'iteration_00000024'"}, more=SWITCH),
     "resume_training False": Odd(settings={**SAFETENSORS, "resume_training": False}, more=SWITCH),
     "an iteration": Odd(settings={**SAFETENSORS, "load_checkpoint": f"'{FOLDER}/iteration_00000027'"}, more=SWITCH),
+    "an older iteration": Odd(
+        settings={**SAFETENSORS, "load_checkpoint": f"'{FOLDER}/iteration_00000024'"}, more=SWITCH
+    ),
+    "started in another folder, by its path": Odd(
+        settings={**SAFETENSORS, "load_checkpoint": "'../output/checkpoint'"},
+        more=SWITCH,
+        way=Way(folder="sub", files={"sub/a": ""}),
+    ),
+    "started in its folder, and asked in the tree": Odd(settings=SAFETENSORS, more=SWITCH, way=Way(asked_in="output")),
+    "the section, load_path a list": Odd(
+        settings={**SAFETENSORS, "load_checkpoint": "''"},
+        more=f"checkpoint: {{load_path: ['{FOLDER}'], no_load_optim: False}}\n",
+    ),
+    "the section, no_load_optim the text False": Odd(
+        settings=SAFETENSORS, more=f"checkpoint: {{load_path: '{FOLDER}', no_load_optim: 'False'}}\n"
+    ),
+    "the section, no_load_optim null": Odd(
+        settings=SAFETENSORS, more=f"checkpoint: {{load_path: '{FOLDER}', no_load_optim: null}}\n"
+    ),
     "the section alone": Odd(
         settings={**SAFETENSORS, "load_checkpoint": "''", "resume_training": False},
         more=f"checkpoint: {{load_path: '{FOLDER}', no_load_optim: False}}\n",
