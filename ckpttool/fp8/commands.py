@@ -21,9 +21,11 @@ from ckpttool.core.domain.question import COLUMNS, DIR, LAYOUT
 from ckpttool.core.domain.units import Step
 from ckpttool.core.domain.view import View
 from ckpttool.core.errors import UsageError
+from ckpttool.fp8.frameworks.frameworks import framework_names
 from ckpttool.fp8.model.curves import RUN, SWITCH_STEP, TOLERANCE, WITHIN_CHANCE, CurvesQuestion, Tolerance
-from ckpttool.fp8.model.plan import PlanQuestion
+from ckpttool.fp8.model.fp8 import Recipe
 from ckpttool.fp8.model.probe import ProbeQuestion
+from ckpttool.fp8.rules.grounds import LONGEST, SHORTEST
 
 if TYPE_CHECKING:
     from ckpttool.core.storage.base import ByteSource
@@ -235,6 +237,65 @@ class RunsOptions:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """For what experiments are planned, and where they are written."""
+
+    framework: Annotated[str, _option(metavar="NAME", help=f"Training framework: {', '.join(framework_names())}.")]
+    output: Annotated[
+        str,
+        typer.Option(metavar="OUT", help="Folder for the plan: new, or that of a plan.", rich_help_panel="Launch"),
+    ]
+    framework_version: Annotated[
+        str | None, _option("--framework-version", metavar="V", help="Version of the framework.")
+    ] = None
+    te_version: EngineVersion = None
+    recipe: Annotated[
+        Recipe | None, _option(metavar="R", help="Recipe of the candidate, if its log does not print it.")
+    ] = None
+    round: Annotated[int, _option("--round", min=1, metavar="N", help="The next round, based on the logs so far.")] = 1
+    checkpoint_step: Annotated[
+        int | None,
+        _option(
+            "--checkpoint-step",
+            min=0,
+            metavar="STEP",
+            help="Start from the checkpoint of this step, without checking it.",
+        ),
+    ] = None
+    horizon: Annotated[
+        int | None,
+        _option(
+            min=SHORTEST, max=LONGEST, metavar="STEPS", help="Steps to train each. Default: as long as the gap needs."
+        ),
+    ] = None
+    debug_logs: Annotated[
+        list[str] | None,
+        typer.Option("--stats", metavar="LOG", help="Statistics of debug features: worst layers first; repeatable."),
+    ] = None
+    devices: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Also show the cost in device-hours.", rich_help_panel="Launch"),
+    ] = None
+
+    def question(self, tree: str | None, curves: ckpttool.CurvesQuestion | None) -> ckpttool.PlanQuestion:
+        """Ask the library."""
+        return ckpttool.PlanQuestion(
+            curves=curves,
+            framework=self.framework,
+            output=self.output,
+            tree=tree,
+            checkpoint_step=None if self.checkpoint_step is None else Step(self.checkpoint_step),
+            framework_version=self.framework_version,
+            engine_version=self.te_version,
+            horizon=self.horizon,
+            recipe=self.recipe,
+            round=self.round,
+            stats=tuple(self.debug_logs or ()),
+            devices=self.devices,
+        )
+
+
 @app.command(cls=Command)
 @exits(
     {
@@ -250,7 +311,7 @@ def plan(
     *,
     directory: Annotated[str | None, DIR] = None,
     runs: RunsOptions,
-    question: PlanQuestion,
+    options: PlanOptions,
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
@@ -261,7 +322,7 @@ def plan(
     Example: ckpttool fp8 plan output --baseline bf16.log --candidate fp8.log --framework te --output plan
     """
     with progress.busy("reading the logs", quiet=quiet):
-        answer = ckpttool.fp8_plan(replace(question, tree=directory, curves=runs.curves()))
+        answer = ckpttool.fp8_plan(options.question(directory, runs.curves()))
     raise typer.Exit(show(answer, fmt))
 
 

@@ -12,11 +12,15 @@ from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import UsageError, unknown_word
 from ckpttool.fp8.frameworks.view import Version
 from ckpttool.fp8.model.fp8 import Arithmetic, Gemm, Recipe
-from ckpttool.fp8.model.plan import FRAMEWORKS, AsPlanned, Change, Experiment, Trial
+from ckpttool.fp8.model.plan import AsPlanned, Change, Experiment, Trial
 from ckpttool.fp8.model.settings import RunArithmetic
 
-_MODULES = {"te": "transformer_engine"}
-"""Of those whose module is not called like themselves."""
+_MODULES = {
+    "te": "transformer_engine",
+    "megatron": "megatron",
+    "torchtitan": "torchtitan",
+    "torchao": "torchao",
+}
 
 NOT_IN_FP8 = {
     "mindformers": (
@@ -81,6 +85,11 @@ class Framework(ABC):
         return AsPlanned.UNKNOWN, None
 
 
+def framework_names() -> tuple[str, ...]:
+    """Return the names of those that experiments can be planned for."""
+    return tuple(_MODULES)
+
+
 def framework_of(name: str) -> Framework:
     """Return a framework by its name.
 
@@ -89,9 +98,9 @@ def framework_of(name: str) -> Framework:
     """
     if name in NOT_IN_FP8:
         raise UsageError(f"--framework {name}: {NOT_IN_FP8[name]}")
-    if name not in FRAMEWORKS:
-        raise unknown_word("framework", name, list(FRAMEWORKS), f"they are {', '.join(FRAMEWORKS)}")
-    return cast("Framework", import_module(f"ckpttool.fp8.frameworks.{_MODULES.get(name, name)}").FRAMEWORK)
+    if name not in _MODULES:
+        raise unknown_word("framework", name, list(_MODULES), f"they are {', '.join(_MODULES)}")
+    return cast("Framework", import_module(f"ckpttool.fp8.frameworks.{_MODULES[name]}").FRAMEWORK)
 
 
 def in_bf16(trial: Trial) -> bool:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated
 
 from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.option import Option
 from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import ExitCode
 from ckpttool.fp8.model.curves import CurveClass, CurvesQuestion, FloorFrom, Gap, Onset
@@ -22,11 +20,6 @@ LAST = "E2"
 EXTRAS = "E1"
 REPEATED = "C2"
 """What experiments are called; those of single products and below are put together."""
-
-FRAMEWORKS = ("te", "megatron", "torchtitan", "torchao")
-"""Those that experiments can be planned for."""
-SHORTEST, LONGEST = 50, 1_000_000
-"""Steps of an experiment that a person may ask for: fewer tell nothing, and more is a training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,59 +240,25 @@ class Fp8Plan(Answered):
 class PlanQuestion:
     """Which experiments are asked for."""
 
-    framework: Annotated[
-        str, Option("--framework", f"Training framework: {', '.join(FRAMEWORKS)}.", "FP8", metavar="NAME")
-    ]
-    output: Annotated[str, Option("--output", "Folder for the plan: new, or that of a plan.", "Launch", metavar="OUT")]
-    framework_version: Annotated[
-        str | None, Option("--framework-version", "Version of the framework.", "FP8", metavar="V")
-    ] = None
-    engine_version: Annotated[
-        str | None,
-        Option("--te-version", "Version of Transformer Engine; some rules depend on it.", "FP8", metavar="V"),
-    ] = None
-    recipe: Annotated[
-        Recipe | None,
-        Option("--recipe", "Recipe of the candidate, if its log does not print it.", "FP8", metavar="R"),
-    ] = None
-    """The candidate's; None: what its log prints."""
-    round: Annotated[
-        int, Option("--round", "The next round, based on the logs so far.", "FP8", metavar="N", least=1)
-    ] = 1
-    checkpoint_step: Annotated[
-        Step | None,
-        Option(
-            "--checkpoint-step",
-            "Start from the checkpoint of this step, without checking it.",
-            "FP8",
-            metavar="STEP",
-            least=0,
-        ),
-    ] = None
-    horizon: Annotated[
-        int | None,
-        Option(
-            "--horizon",
-            "Steps to train each. Default: as long as the gap needs.",
-            "FP8",
-            metavar="STEPS",
-            least=SHORTEST,
-            most=LONGEST,
-        ),
-    ] = None
-    """Steps that each experiment trains; None: as many as the gap needs."""
-    stats: Annotated[
-        tuple[str, ...],
-        Option("--stats", "Statistics of debug features: worst layers first; repeatable.", metavar="LOG"),
-    ] = ()
-    """Logs of statistics by debug features: they say which layers are the most suspicious."""
-    devices: Annotated[
-        int | None, Option("--devices", "Also show the cost in device-hours.", "Launch", metavar="N", least=1)
-    ] = None
-    curves: CurvesQuestion | None = None
+    curves: CurvesQuestion | None
     """The runs in question; None in a later round, which knows them from the plan."""
+    framework: str
+    output: str
+    """The folder of the plan."""
     tree: str | None = None
     """Of the candidate's checkpoints; None: as `resolve` looks for one."""
+    checkpoint_step: Step | None = None
+    """Start here, on the user's word: nothing of it is looked at."""
+    horizon: int | None = None
+    """Steps that each experiment trains; None: as many as the gap needs."""
+    framework_version: str | None = None
+    engine_version: str | None = None
+    recipe: Recipe | None = None
+    """The candidate's; None: what its log prints."""
+    round: int = 1
+    stats: tuple[str, ...] = ()
+    """Logs of statistics by debug features: they say which layers are the most suspicious."""
+    devices: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

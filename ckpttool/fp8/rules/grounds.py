@@ -15,6 +15,8 @@ MARGIN = 100
 """Steps between the checkpoint and the earliest moment at which the gap may have begun."""
 LEAST_STEPS = 200
 MOST_STEPS = 5000
+SHORTEST, LONGEST = 50, 1_000_000
+"""Steps that a person may ask for instead: fewer tell nothing, and more is a training."""
 
 _TIMES_LIMIT = 3
 _RESERVE = 1.2

@@ -16,7 +16,6 @@ from ckpttool.fp8.model.plan import (
     FAKE,
     FRESH_HISTORY,
     LAST,
-    LONGEST,
     REFERENCE,
     REGROUPED,
     REPEATED,
@@ -33,6 +32,7 @@ from ckpttool.fp8.model.plan import (
     VerdictKind,
 )
 from ckpttool.fp8.rules.experiments import CHEAPEST_FIRST, Known, name_of, next_round
+from ckpttool.fp8.rules.grounds import LONGEST
 from ckpttool.fp8.rules.measure import Measured, Run, measure
 from ckpttool.fp8.rules.shares import RESTORED, is_settled, shapley
 

@@ -24,8 +24,6 @@ from ckpttool.fp8.frameworks.ran import read_arithmetic
 from ckpttool.fp8.model.curves import Comparison, CurveClass, CurvesQuestion
 from ckpttool.fp8.model.fp8 import Recipe
 from ckpttool.fp8.model.plan import (
-    LONGEST,
-    SHORTEST,
     Change,
     Evidence,
     Experiment,
@@ -40,6 +38,8 @@ from ckpttool.fp8.model.settings import RunArithmetic
 from ckpttool.fp8.rules.compare import apart, compare
 from ckpttool.fp8.rules.experiments import Known, first_round, next_round
 from ckpttool.fp8.rules.grounds import (
+    LONGEST,
+    SHORTEST,
     LastStart,
     horizon,
     last_judged,
