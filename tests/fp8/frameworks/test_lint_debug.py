@@ -154,6 +154,14 @@ def test_exact_names_stop_at_every_other_layer(tmp_path: Path) -> None:
     assert codes(linted(tmp_path, exact, "e.yaml")) == ("suspect te-debug-exact-names",)
 
 
+def test_the_layer_of_an_exact_name_is_matched(tmp_path: Path) -> None:
+    exact = debug(layers="exact_layer_names: [model.decoder.layers.1.mlp.linear_fc1]")
+    both = exact + debug(name="b", layers="layer_types: [linear_fc1]")
+    (tmp_path / "layers").write_text("model.decoder.layers.1.mlp.linear_fc1\n", encoding="utf-8")
+    found = codes(linted(tmp_path, both, "e.yaml", layers=str(tmp_path / "layers")))
+    assert found == ("suspect te-debug-exact-names", "suspect te-debug-overlap")
+
+
 @pytest.mark.parametrize(
     ("recipe", "is_bad"), [("delayed", False), ("tensorwise", True), ("blockwise", True), ("custom", False)]
 )
