@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import pickle
 import shutil
 import zipfile
@@ -156,7 +157,13 @@ class TestWhatItTakesByItself:
 
     @pytest.mark.parametrize(
         ("text", "outcome"),
-        [("", Outcome.STOPS), ("x", Outcome.STOPS), ("9", Outcome.SCRATCH), (None, Outcome.SCRATCH)],
+        [
+            ("", Outcome.STOPS),
+            ("x", Outcome.STOPS),
+            ("9", Outcome.SCRATCH),
+            ("0", Outcome.SCRATCH),
+            (None, Outcome.SCRATCH),
+        ],
     )
     def test_nothing_where_that_names_nothing(self, tree: Path, text: str | None, outcome: Outcome) -> None:
         (tree / TRACKER).unlink()
@@ -165,6 +172,13 @@ class TestWhatItTakesByItself:
         assert (simulated(tree).would_resume, simulated(tree).outcome) == (None, outcome)
         assert chosen(plan(tree)) == (NEWEST, 3)
         assert Code.TRACKER_DISAGREES in codes(scanned(tree).findings)
+
+    def test_what_is_further_than_a_save_that_it_names_and_that_is_gone_was_left(self, tree: Path) -> None:
+        shutil.rmtree(tree / "global_step_2")
+        (tree / TRACKER).write_text("2")
+        for file in (tree / NEWEST).rglob("*"):
+            os.utime(file, (0, 0))
+        assert codes(reasons(plan(tree), NEWEST)) == {Code.ABANDONED_BRANCH}
 
     def test_a_tracker_that_cannot_be_read_is_unknown(self, tree: Path) -> None:
         (tree / TRACKER).unlink()
