@@ -253,6 +253,9 @@ class TestCaptures:
         answer = ckpttool.replay_nan(NanQuestion(path=here, entry=ENTRY, ranks=(1,), exact=True, locate=False))
         assert answer.reproduced
         assert not ckpttool.replay_nan(NanQuestion(path=here, entry=ENTRY, locate=False)).reproduced
+        elsewhere = ckpttool.replay_nan(NanQuestion(path=here, entry=ENTRY, ranks=(0,), locate=False))
+        assert (elsewhere.reproduced, elsewhere.ranks) == (False, ())
+        assert [finding.code.value for finding in elsewhere.findings] == ["capture-incomplete"]
 
     @pytest.mark.parametrize(
         ("ran", "rank", "is_finite"),
