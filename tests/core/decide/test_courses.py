@@ -334,6 +334,11 @@ class TestTrackerTimes:
         assert chosen(plan(tree.checkpoint)) == ("iteration_00000004", 4)
         assert chosen(plan(tree.tracker("8").checkpoint)) == ("iteration_00000008", 8)
 
+    def test_between_saves_of_two_batch_sizes_the_step_of_one_that_is_gone_is_no_place(self, tmp_path: Path) -> None:
+        """6 steps of 16 samples are 96, and that is not further than step 10."""
+        tree = TreeBuilder(tmp_path).iteration(step=8, global_batch_size=8).iteration(step=6, global_batch_size=16)
+        assert chosen(plan(tree.tracker("10").checkpoint)) == ("iteration_00000006", 6)
+
     def test_a_tracker_that_cannot_be_looked_at_leaves_the_number(self, tmp_path: Path) -> None:
         tree = TreeBuilder(tmp_path).iteration(step=10).iteration(step=20).tracker("5")
         answer = refusal(tree.checkpoint)
