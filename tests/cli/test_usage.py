@@ -18,6 +18,13 @@ WORDS = {
 }
 TABLE = Path(__file__).with_name("usage.txt").read_text("utf-8").splitlines()
 ROWS = [tuple(row.split(" | ")) for row in TABLE if row and not row.startswith("#")]
+OF_A_VALUE = (" takes a ", " is not one of ")
+"""What typer says of a wrong value; a newer one says it in its own words."""
+
+
+def name(line: str, words: str) -> str:
+    """Name a row by its command line, so that rows about a wrong value can be left out."""
+    return f"wrong_value: {line}" if any(each in words for each in OF_A_VALUE) else line
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +41,7 @@ def files(place: Path) -> set[Path]:
     return {path for path in place.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize(("code", "line", "words"), ROWS, ids=[line for _, line, _ in ROWS])
+@pytest.mark.parametrize(("code", "line", "words"), ROWS, ids=[name(line, words) for _, line, words in ROWS])
 def test_it_is_one_line(code: str, line: str, words: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     before = files(place)
