@@ -54,6 +54,13 @@ def test_of_two_ranks_a_second_checkpoint_tells_a_copy_from_another_one_that_is_
     assert said(now, trees, most=1) == ([] if now == 1 else weak)
 
 
+def test_an_older_checkpoint_that_lacks_one_of_the_two_files_proves_no_copy() -> None:
+    trees = with_copy(own_slices(2), 2, 0, 1)
+    assert said(2, trees) != []
+    del trees[1][Rank(1)]
+    assert said(2, trees) == []
+
+
 def test_a_copy_of_a_rank_that_has_replicas_is_named_alone() -> None:
     def slices(rank: int, name: str) -> int:  # noqa: ARG001
         return 0 if rank < 3 else rank
