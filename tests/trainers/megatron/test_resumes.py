@@ -113,6 +113,17 @@ class TestOfMegatronBridge:
         assert cli("repair-meta", str(bridge), "--grace", "0", "--apply").exit_code == ExitCode.OK
         assert (bridge / "latest_checkpointed_iteration.txt").read_text() == "6"
 
+    def test_nothing_goes_while_its_tracker_may_name_it(self, bridge: Path) -> None:
+        (bridge / "latest_checkpointed_iteration.txt").write_text("6")
+        words = ("prune", str(bridge), "--keep-last", "1", "--grace", "0", "--apply")
+        answer = cli(*words)
+        assert answer.exit_code == ExitCode.INCOMPLETE
+        assert "latest_train_state.pt is read only by Megatron-Bridge" in " ".join(answer.output.split())
+        assert (bridge / "iter_0000003").is_dir()
+        (bridge / "latest_train_state.pt").unlink()
+        assert cli(*words).exit_code == ExitCode.OK
+        assert not (bridge / "iter_0000003").is_dir()
+
     def test_without_the_tracker_of_megatron_nothing_disagrees(self, bridge: Path) -> None:
         (bridge / "latest_checkpointed_iteration.txt").unlink()
         assert codes(scanned(bridge).findings) == set()
