@@ -180,6 +180,12 @@ def test_a_name_without_a_number_before_the_dash_breaks_the_monitors_sorting(tre
     assert_takes(tree, None, why, versions=FROM_1_6, **MONITORS)
 
 
+def test_a_rank_that_does_not_train_completes_no_checkpoint(tree: TreeBuilder) -> None:
+    tree.remove(tree.shard(3, 10, 2)).file("checkpoint/rank_3/llama2_7b_rank_31-10_2.ckpt").health([("x", 0)])
+    assert_takes(tree, "5_2", versions=FROM_1_6, **MONITORS)
+    assert_takes(tree, "5_2")
+
+
 def test_a_strange_name_beyond_the_limit_spoils_only_the_remark(tree: TreeBuilder) -> None:
     tree.health([("x", 0)]).file("checkpoint/rank_0/llama2_7b_ranks-99_2.ckpt")
     assert_takes(tree, "10_2", versions=FROM_1_6, **MONITORS)
