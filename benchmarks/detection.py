@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT))
 import ckpttool  # noqa: E402  after the path to this checkout
 from ckpttool.core.domain.shard import FormatName  # noqa: E402
 from ckpttool.core.domain.verdict import Level  # noqa: E402
+from ckpttool.types import TreeQuestion  # noqa: E402
 from tests.support import fault_detection as broken  # noqa: E402
 from tests.support import healthy_trees as healthy  # noqa: E402
 from tests.support.fault_detection import ALONE, CRC, MANIFEST, PAIR, REPLICAS, SIBLINGS, Scene, Tally  # noqa: E402
@@ -125,10 +126,7 @@ def other_steps(fmt: str, kind: str) -> Tally:
 
 def names_in(tree: str) -> Sequence[str]:
     """Return the checkpoints of a real tree."""
-    return [
-        one.name
-        for one in ckpttool.scan(ckpttool.TreeQuestion(path=str(FIXTURES / tree / "output"))).inventory.checkpoints
-    ]
+    return [one.name for one in ckpttool.scan(TreeQuestion(path=str(FIXTURES / tree / "output"))).inventory.checkpoints]
 
 
 def same_step_of_another_run(one: Scene) -> Iterator[tuple[bytes, str]]:

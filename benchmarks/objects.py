@@ -56,11 +56,12 @@ def serve(folder: str, delay: str) -> None:
 def look(root: str) -> None:
     """Verify a tree's headers, and print seconds and memory."""
     import ckpttool
+    from ckpttool.types import CheckQuestion, TreeQuestion
 
     begun = time.monotonic()
-    tree = ckpttool.scan(ckpttool.TreeQuestion(path=root))
+    tree = ckpttool.scan(TreeQuestion(path=root))
     scanned = time.monotonic()
-    for _ in ckpttool.verify(tree, ckpttool.CheckQuestion()):
+    for _ in ckpttool.verify(tree, CheckQuestion()):
         pass
     seconds = time.monotonic() - scanned
     print(json.dumps([scanned - begun, seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))

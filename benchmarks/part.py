@@ -26,7 +26,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 sys.path.insert(0, str(ROOT))
 
-from ckpttool import CheckQuestion, Level, PartQuestion, TreeQuestion, part, verify  # noqa: E402  found by the line above
+from ckpttool import verify  # noqa: E402  found by the line above
+from ckpttool.library import part  # noqa: E402  found by the line above
+from ckpttool.types import CheckQuestion, Level, PartQuestion, TreeQuestion  # noqa: E402  found by the line above
 from tests.support.trees import TreeBuilder  # noqa: E402
 
 RANKS = 8

@@ -26,7 +26,9 @@ os.environ["PYTHONPATH"] = str(ROOT)  # for the nodes, too
 
 from ray.cluster_utils import Cluster  # noqa: E402  found by the lines above
 
-from ckpttool import CheckQuestion, Level, TreeQuestion, on_ray, verify  # noqa: E402
+from ckpttool import verify  # noqa: E402
+from ckpttool.library import on_ray  # noqa: E402
+from ckpttool.types import CheckQuestion, Level, TreeQuestion  # noqa: E402
 from tests.support.shard_writers import entries_json, safetensors_file  # noqa: E402
 
 ROUNDS = 5

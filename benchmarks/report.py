@@ -25,7 +25,6 @@ ROOT = Path(__file__).resolve().parent.parent
 
 sys.path.insert(0, str(ROOT))
 
-from ckpttool import PageForm, ReportQuestion, TreeQuestion, survey  # noqa: E402  found by the line above
 from ckpttool.core.domain.checkpoint import Checkpoint, Topology  # noqa: E402
 from ckpttool.core.domain.finding import Code, Finding, damage  # noqa: E402
 from ckpttool.core.domain.health import Health  # noqa: E402
@@ -33,8 +32,10 @@ from ckpttool.core.domain.shard import FormatName  # noqa: E402
 from ckpttool.core.domain.units import ByteCount, Rank  # noqa: E402
 from ckpttool.core.domain.verdict import Level, ShardReport, Verdict  # noqa: E402
 from ckpttool.health.model.events import HealthJudgement  # noqa: E402
+from ckpttool.library import survey  # noqa: E402  found by the line above
 from ckpttool.report.model import TreeReport  # noqa: E402
 from ckpttool.report.verbs import page  # noqa: E402
+from ckpttool.types import PageForm, ReportQuestion, TreeQuestion  # noqa: E402  found by the line above
 from tests.support.inventories import checkpoint, tree  # noqa: E402
 from tests.support.trees import TreeBuilder  # noqa: E402
 

@@ -61,9 +61,10 @@ class Base(NamedTuple):
 def answer(root: str) -> None:
     """Resolve, and print seconds and memory."""
     import ckpttool
+    from ckpttool.types import TreeQuestion
 
     began = time.monotonic()
-    ckpttool.resolve(ckpttool.TreeQuestion(path=root))
+    ckpttool.resolve(TreeQuestion(path=root))
     print(json.dumps([time.monotonic() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))
 
 
@@ -102,7 +103,8 @@ def merged(ranks: int) -> Merge:
 
 def read_speed() -> float:
     """Return the bytes a second at which one process reads and hashes a shard that is in the page cache."""
-    from ckpttool import CheckQuestion, Level, TreeQuestion, verify
+    from ckpttool import verify
+    from ckpttool.types import CheckQuestion, Level, TreeQuestion
 
     with tempfile.TemporaryDirectory() as folder:
         shard = Path(folder) / "checkpoint/rank_0/net_rank_0-1_1.safetensors"

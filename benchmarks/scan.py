@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 sys.path.insert(0, str(ROOT))
 
-from ckpttool import TreeQuestion, scan  # noqa: E402  found by the line above
+from ckpttool import scan  # noqa: E402  found by the line above
 from ckpttool.__main__ import COLLECTIONS  # noqa: E402
 from ckpttool.core.domain.shard import FileStamp  # noqa: E402
 from ckpttool.core.storage import fan_out  # noqa: E402
@@ -48,6 +48,7 @@ from ckpttool.core.storage.local import LocalStorage  # noqa: E402
 from ckpttool.trainers.base import ScanOptions  # noqa: E402
 from ckpttool.trainers.listing import list_root  # noqa: E402
 from ckpttool.trainers.parts import recognised  # noqa: E402
+from ckpttool.types import TreeQuestion  # noqa: E402  found by the line above
 from tests.support.trees import TreeBuilder  # noqa: E402
 
 RANKS = (1024, 8192)
@@ -58,7 +59,8 @@ LATENCY = 0.002
 
 MEMORY = """
 import resource, sys
-from ckpttool import TreeQuestion, scan
+from ckpttool import scan
+from ckpttool.types import TreeQuestion
 found = scan(TreeQuestion(path=sys.argv[1], sizes=sys.argv[2] == "sizes"))
 assert len(found.inventory.checkpoints) == 3
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

@@ -25,9 +25,10 @@ ONE_POLL = 10
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.scan import Measured, processor_seconds  # noqa: E402  found by the line above
-from ckpttool import TreeQuestion, scan  # noqa: E402
+from ckpttool import scan  # noqa: E402
 from ckpttool.__main__ import COLLECTIONS  # noqa: E402
 from ckpttool.core.domain.verdict import Level  # noqa: E402
+from ckpttool.types import TreeQuestion  # noqa: E402
 from ckpttool.watch.model import WatchQuestion, WatchRule  # noqa: E402
 from ckpttool.watch.rules import is_idle  # noqa: E402
 from ckpttool.watch.verbs import FULL_EVERY, Watch  # noqa: E402

@@ -1,64 +1,121 @@
 """fsck and flight plan for training checkpoints.
 
-The verbs and nouns of the library are here by name, and none is imported before it is asked for:
-
     >>> import ckpttool
-    >>> tree = ckpttool.scan(ckpttool.TreeQuestion(path="output/checkpoint"))  # doctest: +SKIP
+    >>> plan = ckpttool.resolve("output", level="checksum", gbs=768)  # doctest: +SKIP
+    >>> plan.name, plan.step, plan.data_skip_steps, plan.exit_code  # doctest: +SKIP
 
-`__init__.pyi` is the one list of these names: type checkers read it, and so does this module.
+Here are the functions, which take the options of their commands as keywords, and the errors that they raise. What they
+return is in `ckpttool.types`, and more functions are in `ckpttool.library`. Nothing is imported before it is asked for.
 """
 
 from __future__ import annotations
 
 import sys
 
+TYPE_CHECKING = False  # `typing` would be most of what `import ckpttool` costs
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from ckpttool import library as library
+    from ckpttool import types as types
+    from ckpttool.core.errors import CkptToolError as CkptToolError
+    from ckpttool.core.errors import ConfigError as ConfigError
+    from ckpttool.core.errors import IncompleteError as IncompleteError
+    from ckpttool.core.errors import LockedError as LockedError
+    from ckpttool.core.errors import NothingToResumeError as NothingToResumeError
+    from ckpttool.core.errors import UnknownLayoutError as UnknownLayoutError
+    from ckpttool.core.errors import UnsafeError as UnsafeError
+    from ckpttool.core.errors import UsageError as UsageError
+    from ckpttool.guard.rules.guarding import SpikeGuard as SpikeGuard
+    from ckpttool.guard.verbs.training import checkpoint_writer as checkpoint_writer
+    from ckpttool.guard.verbs.training import resume_training as resume_training
+    from ckpttool.library import calibrate as calibrate
+    from ckpttool.library import demo as demo
+    from ckpttool.library import diff as diff
+    from ckpttool.library import explain as explain
+    from ckpttool.library import heal as heal
+    from ckpttool.library import health as health
+    from ckpttool.library import inspect as inspect
+    from ckpttool.library import launch as launch
+    from ckpttool.library import lint_config as lint_config
+    from ckpttool.library import preflight as preflight
+    from ckpttool.library import prune as prune
+    from ckpttool.library import repair_meta as repair_meta
+    from ckpttool.library import replay as replay
+    from ckpttool.library import report as report
+    from ckpttool.library import resolve as resolve
+    from ckpttool.library import scale_skip as scale_skip
+    from ckpttool.library import scan as scan
+    from ckpttool.library import seal as seal
+    from ckpttool.library import verify as verify
+
 __version__ = "0.1.0"
 
+# `python -m tests.pages` writes this table from the imports above.
+_PLACES = {
+    "ckpttool.core.errors": (
+        "CkptToolError ConfigError IncompleteError LockedError NothingToResumeError UnknownLayoutError UnsafeError "
+        "UsageError"
+    ),
+    "ckpttool.guard.rules.guarding": "SpikeGuard",
+    "ckpttool.guard.verbs.training": "checkpoint_writer resume_training",
+    "ckpttool.library": (
+        "calibrate demo diff explain heal health inspect launch lint_config preflight prune repair_meta replay report "
+        "resolve scale_skip scan seal verify"
+    ),
+}
 
-def _modules_by_name(stub: str) -> dict[str, str]:
-    """Return where each name lives that a stub offers, by lines of `from MODULE import NAME as NAME`."""
-    with open(stub, encoding="utf-8") as lines:  # noqa: PTH123  pathlib would cost more than all else here
-        halves = [line.rstrip("\n").split(" import ") for line in lines if line.startswith("from ")]
-    return {name.partition(" as ")[0]: module.removeprefix("from ") for module, name in halves}
+__all__ = sorted(" ".join(_PLACES.values()).split())  # noqa: PLE0605  the list is the imports
 
 
-def _imported(name: str, modules: dict[str, str], package: str) -> object:
-    """Import a name when it is first asked for (PEP 562)."""
-    if name not in modules:
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
+
+    class _Library(type(sys)):  # `types` of the standard library would cost a module
+        """The package itself: importing a folder that is called like a function does not replace the function."""
+
+        def __setattr__(self, name: str, value: object) -> None:
+            if not (name in __all__ and isinstance(value, type(sys))):
+                super().__setattr__(name, value)
+
+    sys.modules[__name__].__class__ = _Library
+
+    def __getattr__(name: str) -> object:
+        if name in {"library", "types"}:
+            return _module(f"ckpttool.{name}")
+        try:
+            return imported(name, _PLACES, __name__)
+        except AttributeError as error:
+            for more in ("ckpttool.types", "ckpttool.library"):
+                if name in _module(more).__all__:
+                    raise AttributeError(f"{error}: it is {more}.{name}") from None
+            raise
+
+
+def _module(name: str) -> ModuleType:
     from importlib import import_module
 
+    return import_module(name)
+
+
+def imported(name: str, places: dict[str, str], package: str) -> object:
+    """Import a name when it is first asked for (PEP 562), by a table of modules and their names.
+
+    Raises:
+        AttributeError: There is no such name.
+    """
+    module = next((module for module, names in places.items() if name in names.split()), None)
+    if module is None:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
     namespace = vars(sys.modules[package])
-    namespace[name] = value = getattr(import_module(modules[name]), name)
+    namespace[name] = value = getattr(_module(module), name)
     return value
 
 
-def document_of(answer: object) -> object:
+def document_of(answer: object) -> dict[str, object]:
     """Make the document of an answer, for `to_dict`: what makes texts stands above the nouns."""
-    from importlib import import_module
-
-    return import_module("ckpttool.core.render.answers").as_read(answer)
-
-
-_MODULES = _modules_by_name(f"{__file__}i")
-
-__all__ = sorted({"__version__", *_MODULES})  # noqa: PLE0605  the list is the stub
-
-
-class _Library(type(sys)):  # `types` would cost a module
-    """The package itself: a folder that is called like a verb does not take the verb's place when it is imported."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _MODULES and isinstance(value, type(sys))):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Library
-
-
-def __getattr__(name: str) -> object:
-    return _imported(name, _MODULES, __name__)
+    document: dict[str, object] = _module("ckpttool.core.render.answers").as_read(answer)
+    return document
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "library", "types"})

@@ -24,6 +24,7 @@ from ckpttool.core.render.answers import explanation
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS, Quirk, quirks_of, series_of
 from ckpttool.trainers.registry import trainers
 from tests.reliability import figures
+from tests.support import library_module
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -155,24 +156,30 @@ def first_sentence(page: Path) -> str:
     return re.split(r"(?<=\.)\s", paragraph)[0].replace("\n", " ")
 
 
-def _verbs(_page: Path, _of: str) -> Iterator[str]:
-    yield from ("| function | purpose |", "|---|---|")
-    for name, thing in sorted(vars_of_the_library().items()):
+def _verbs(_page: Path, of: str) -> Iterator[str]:
+    """List the functions of `ckpttool`; of `more` those that the library has besides."""
+    front = vars(ckpttool)["__all__"]
+    names = [name for name in ckpttool.library.__all__ if name not in front] if of == "more" else front
+    functions = {name: getattr(ckpttool.library if of == "more" else ckpttool, name) for name in names}
+    yield from ("| function | purpose | answer |", "|---|---|---|")
+    for name, thing in sorted(functions.items()):
         if inspect.isfunction(thing):
-            arguments = ", ".join(inspect.signature(thing).parameters)
-            yield f"| `{name}({arguments})` | {_cell(_about(thing))} |"
+            answer = library_module.answers_of(name) or str(inspect.signature(thing).return_annotation)
+            yield f"| `{name}` | {_cell(_about(thing))} | `{_cell(answer)}` |"
+
+
+def _errors(_page: Path, _of: str) -> Iterator[str]:
+    yield from ("| error | exit | meaning |", "|---|---|---|")
+    for name in vars(ckpttool)["__all__"]:
+        thing = getattr(ckpttool, name)
+        if inspect.isclass(thing) and issubclass(thing, errors.CkptToolError):
+            yield f"| `{name}` | {int(thing.exit_code)} | {_cell(_about(thing))} |"
 
 
 def _nouns(_page: Path, _of: str) -> Iterator[str]:
     yield from ("| name | meaning |", "|---|---|")
-    for name, thing in sorted(vars_of_the_library().items()):
-        if not inspect.isfunction(thing):
-            yield f"| `{name}` | {_cell(_about(thing))} |"
-
-
-def vars_of_the_library() -> dict[str, Any]:
-    """Return what `import ckpttool` offers, by name."""
-    return {name: getattr(ckpttool, name) for name in vars(ckpttool)["__all__"] if not name.startswith("_")}
+    for name in ckpttool.types.__all__:
+        yield f"| `{name}` | {_cell(_about(getattr(ckpttool.types, name)))} |"
 
 
 def _about(thing: Any) -> str:  # noqa: ANN401  whatever is public
@@ -195,6 +202,7 @@ MAKERS: dict[str, Callable[[Path, str], Iterator[str]]] = {
     "action": _action,
     "commands": _commands,
     "entries": _entries,
+    "errors": _errors,
     "exits": _exits,
     "nouns": _nouns,
     "layers": _layers,
@@ -213,6 +221,7 @@ def main() -> int:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         page.write_text(fresh(page, text), encoding="utf-8")
+    library_module.main()
     return 0
 
 

@@ -18,6 +18,7 @@ from rich.text import Text
 
 import ckpttool
 from ckpttool.core.domain.verdict import Level
+from ckpttool.types import EvidenceQuestion, LogQuestion, ReportQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.watch.answers import text
 from tests.nightly.test_report_page import Browser
 from tests.pages import GUIDE
@@ -66,12 +67,10 @@ def page(folder: Path) -> Path:
     """Write the report."""
     with mock.patch("time.time", return_value=NOW):
         text = ckpttool.report(
-            ckpttool.ReportQuestion(
-                tree=ckpttool.TreeQuestion(path="output"),
-                choice=ckpttool.ResumeQuestion(
-                    logs=ckpttool.EvidenceQuestion(
-                        threshold=0.2, logs=ckpttool.LogQuestion(patterns=("output/train.csv",))
-                    )
+            ReportQuestion(
+                tree=TreeQuestion(path="output"),
+                choice=ResumeQuestion(
+                    logs=EvidenceQuestion(threshold=0.2, logs=LogQuestion(patterns=("output/train.csv",)))
                 ),
                 keep_last=3,
             )

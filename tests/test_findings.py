@@ -69,22 +69,22 @@ def test_every_code_is_an_anchor_of_its_own() -> None:
 
 
 def test_the_library_has_every_code_by_its_name() -> None:
-    assert list(ckpttool.Code) == list(rows())
-    assert all(getattr(ckpttool.Code, row.name) is row for row in rows())
-    code: Any = ckpttool.Code
-    assert code("fp8-margin") is ckpttool.Code.FP8_MARGIN
+    assert list(ckpttool.types.Code) == list(rows())
+    assert all(getattr(ckpttool.types.Code, row.name) is row for row in rows())
+    code: Any = ckpttool.types.Code
+    assert code("fp8-margin") is ckpttool.types.Code.FP8_MARGIN
     with pytest.raises(AttributeError, match="no finding has the code SHARD_MISING"):
         _ = code.SHARD_MISING
 
 
 def test_the_library_can_be_asked_for_codes_as_an_enum_can() -> None:
-    code: Any = ckpttool.Code
-    assert code["FP8_MARGIN"] is ckpttool.Code.FP8_MARGIN
+    code: Any = ckpttool.types.Code
+    assert code["FP8_MARGIN"] is ckpttool.types.Code.FP8_MARGIN
     with pytest.raises(KeyError, match="SHARD_MISING"):
         _ = code["SHARD_MISING"]
     assert len(code) == len([*rows()])
-    assert isinstance(ckpttool.Code.FP8_MARGIN, ckpttool.Code)
-    assert not isinstance("fp8-margin", ckpttool.Code)
+    assert isinstance(ckpttool.types.Code.FP8_MARGIN, ckpttool.types.Code)
+    assert not isinstance("fp8-margin", ckpttool.types.Code)
 
 
 def test_type_checkers_know_every_class_of_rows() -> None:

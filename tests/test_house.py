@@ -29,8 +29,9 @@ ALLOWED_AT_THE_TOP = {
 
 MAY_NAME_A_TRAINER = re.compile(
     r"__|cli/|core/commands/|fp8/frameworks/|guard/|guide/|trainers/|[a-z0-9]+/commands|[a-z0-9]+/findings\.py|codes\.py"
+    r"|library\.py|types\.py"
 )
-"""`findings.py` has the texts of the manual's page, and `codes.py` lists names of the library."""
+"""`findings.py` has texts of the manual, `codes.py` and `types.py` names, `library.py` the commands' options."""
 TRAINERS_NAMES = re.compile(
     r"mind_?formers|megatron|hugging ?face|transformers|deepspeed|lightning|torchtitan|orbax"
     r"|accelerate\b|\bverl\b|\bnemo\b|msrun",

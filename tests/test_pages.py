@@ -29,6 +29,7 @@ from tests.pages import (
     meanings,
     slug,
 )
+from tests.support import library_module
 
 LINK = re.compile(r"(?<!!)\[(?:[^\[\]]|\[[^\]]*\])*\]\((?P<target>[^)\s]+)\)")
 
@@ -54,6 +55,10 @@ def anchors(page: Path) -> frozenset[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_generates_is_fresh(page: Path) -> None:
     assert fresh(page, text_of(page)) == text_of(page), "python -m tests.pages writes it anew"
+
+
+def test_the_functions_of_the_library_have_the_options_of_today() -> None:
+    assert library_module.LIBRARY.read_text(encoding="utf-8") == library_module.module()
 
 
 def test_a_block_that_is_stale_is_written_anew_and_the_rest_of_the_page_stays() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import gc
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,9 +16,9 @@ import pytest
 
 import ckpttool
 from benchmarks.shape import walked
-from ckpttool import guard
 from ckpttool.__main__ import main
 from ckpttool.trainers.registry import trainers
+from tests.support import library_module
 from tests.support.commands import environment
 from tests.support.trees import TreeBuilder
 
@@ -174,31 +174,35 @@ def test_the_package_alone_loads_none_of_its_rooms() -> None:
 
 
 def test_a_noun_loads_no_room_but_the_domain() -> None:
-    modules = imported("-c", "from ckpttool import Code, Finding, Severity")
+    modules = imported("-c", "from ckpttool.types import Code, Finding, Severity")
     rooms = {".".join(name.split(".")[1:3]) for name in modules if name.startswith("ckpttool.")}
-    assert rooms <= {"codes", "core", "core.domain", "core.errors", "core.findings"}
+    assert rooms <= {"codes", "core", "core.domain", "core.errors", "core.findings", "types"}
 
 
 def test_every_public_name_is_there() -> None:
     public = vars(ckpttool)["__all__"]
-    assert {"scan", "resolve", "verify", "Finding", "__version__"} <= set(public)
-    assert [name for name in public if getattr(ckpttool, name, None) is None] == []
-    assert set(public) <= set(dir(ckpttool))
-    assert len(set(public)) == len(public)
+    assert {"scan", "resolve", "verify", "CkptToolError", "checkpoint_writer"} <= set(public)
+    assert len(public) <= 30
+    for package in (ckpttool, ckpttool.library, ckpttool.types):
+        names = vars(package)["__all__"]
+        assert [name for name in names if getattr(package, name, None) is None] == []
+        assert set(names) <= set(dir(package))
+        assert len(set(names)) == len(names)
 
 
-def test_every_name_of_a_stub_is_read_by_the_module_beside_it() -> None:
-    for package in (ckpttool, guard):
-        stub = Path(str(package.__file__) + "i").read_text(encoding="utf-8")
-        offered = {
-            alias.name for node in ast.parse(stub).body if isinstance(node, ast.ImportFrom) for alias in node.names
-        }
-        assert offered == set(vars(package)["__all__"]) - {"__version__"}
+@pytest.mark.parametrize("file", library_module.WITH_TABLES, ids=lambda file: file.name)
+def test_the_names_that_a_module_imports_for_type_checkers_are_those_that_it_finds(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert library_module.with_table(text) == text
+    fewer = re.sub(r"(?<=^_PLACES = \{\n).*?(?=^\}$)", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert fewer != text == library_module.with_table(fewer)
 
 
 def test_a_name_that_is_not_public_is_missed_as_usual() -> None:
-    with pytest.raises(AttributeError, match="module 'ckpttool' has no attribute 'resolv'"):
-        ckpttool.__getattr__("resolv")
+    with pytest.raises(AttributeError, match=r"module 'ckpttool' has no attribute 'resolv'$"):
+        vars(ckpttool)["__getattr__"]("resolv")
+    with pytest.raises(AttributeError, match=r"no attribute 'TreeQuestion': it is ckpttool\.types\.TreeQuestion"):
+        vars(ckpttool)["__getattr__"]("TreeQuestion")
 
 
 @pytest.mark.parametrize("names", ["verify, scan", "CkptToolError, verify, launch"])

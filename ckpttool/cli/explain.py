@@ -8,7 +8,6 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-import ckpttool
 from ckpttool.core.commands import completing, output
 from ckpttool.core.commands.headings import exits_of
 from ckpttool.core.commands.options import Format, FormatOpt, exits, grouped
@@ -47,7 +46,9 @@ def explain(code: CodeArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
     if text is not None:
         output.result(dumps(text.document) if fmt is Format.JSON else text.text)
     elif fmt is Format.JSON:
-        output.result(dumps(ckpttool.explain(row).to_dict()))
+        from ckpttool.core.verbs import explaining
+
+        output.result(dumps(explaining.explain(row).to_dict()))
     else:
         output.result(texts.list_text(width=width) if row is None else texts.one_text(row, width=width))
 

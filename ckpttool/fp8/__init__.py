@@ -1,6 +1,7 @@
 """Training in FP8: does it hurt, where, and what to do.
 
-For who trains with it: `ckpttool fp8`, `ckpttool.fp8_probe(...)` and its neighbours. Each question begins in `verbs`.
+For who trains with it: `ckpttool fp8`, `ckpttool.library.fp8_probe(...)` and its neighbours. Each
+question begins in `verbs`.
 """
 
 from __future__ import annotations

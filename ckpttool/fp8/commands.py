@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import ckpttool
 from ckpttool.core.commands import progress, reports
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.helped import Command, Group
@@ -24,6 +23,7 @@ from ckpttool.core.errors import UsageError
 from ckpttool.fp8.frameworks.frameworks import framework_names
 from ckpttool.fp8.model.curves import RUN, SWITCH_STEP, TOLERANCE, WITHIN_CHANCE, CurvesQuestion, Tolerance
 from ckpttool.fp8.model.fp8 import Recipe
+from ckpttool.fp8.model.plan import PlanQuestion
 from ckpttool.fp8.model.probe import ProbeQuestion
 from ckpttool.fp8.rules.grounds import LONGEST, SHORTEST
 
@@ -94,7 +94,9 @@ def probe(
     if stats is not None:
         _assert_numbers_replaceable(stats, what)
     with progress.watched(quiet=quiet):
-        answer = ckpttool.fp8_probe(what, question, checkpoint=one_name(checkpoint), layout=layout)
+        from ckpttool.fp8.verbs import probe
+
+        answer = probe.fp8_probe(what, question, checkpoint=one_name(checkpoint), layout=layout)
     if stats is not None:
         from ckpttool.core.write import files
         from ckpttool.fp8.answers.probe import stats_lines
@@ -148,7 +150,9 @@ def compare(
     Example: ckpttool fp8 compare bf16.log fp8.log --repeat bf16-again.log
     """
     with progress.busy("reading the logs", quiet=quiet):
-        answer = ckpttool.fp8_compare(question)
+        from ckpttool.fp8.verbs import compare
+
+        answer = compare.fp8_compare(question)
     raise typer.Exit(show(answer, fmt))
 
 
@@ -197,7 +201,9 @@ def lint(
     paths = report.existing(*files, advice="name files that are there")
     reports.assert_reports_replaceable(report.files(), inputs=paths)
     view = View(everything=verbose)
-    answer = ckpttool.fp8_lint(files, allowed=report.allowed(), te_version=te_version, layers=layers, view=view)
+    from ckpttool.fp8.verbs import lint
+
+    answer = lint.fp8_lint(files, allowed=report.allowed(), te_version=te_version, layers=layers, view=view)
     raise typer.Exit(reports.show(answer, report))
 
 
@@ -217,7 +223,7 @@ class RunsOptions:
     switch_step: Annotated[Step | None, SWITCH_STEP] = None
     columns: Annotated[str | None, COLUMNS] = None
 
-    def curves(self) -> ckpttool.CurvesQuestion | None:
+    def curves(self) -> CurvesQuestion | None:
         """Ask how they differ; None where no run is given.
 
         Raises:
@@ -227,7 +233,7 @@ class RunsOptions:
             if self.baseline is self.candidate:
                 return None
             raise UsageError("--baseline and --candidate are used together: give both")
-        return ckpttool.CurvesQuestion(
+        return CurvesQuestion(
             baseline=self.baseline,
             candidate=self.candidate,
             repeats=tuple(self.repeat or ()),
@@ -278,9 +284,9 @@ class PlanOptions:
         typer.Option(min=1, metavar="N", help="Also show the cost in device-hours.", rich_help_panel="Launch"),
     ] = None
 
-    def question(self, tree: str | None, curves: ckpttool.CurvesQuestion | None) -> ckpttool.PlanQuestion:
+    def question(self, tree: str | None, curves: CurvesQuestion | None) -> PlanQuestion:
         """Ask the library."""
-        return ckpttool.PlanQuestion(
+        return PlanQuestion(
             curves=curves,
             framework=self.framework,
             output=self.output,
@@ -322,7 +328,9 @@ def plan(
     Example: ckpttool fp8 plan output --baseline bf16.log --candidate fp8.log --framework te --output plan
     """
     with progress.busy("reading the logs", quiet=quiet):
-        answer = ckpttool.fp8_plan(options.question(directory, runs.curves()))
+        from ckpttool.fp8.verbs import plan
+
+        answer = plan.fp8_plan(options.question(directory, runs.curves()))
     raise typer.Exit(show(answer, fmt))
 
 
@@ -358,7 +366,9 @@ def verdict(*, output: Planned, logs: OwnLogs = None, fmt: FormatOpt = Format.TA
     Example: ckpttool fp8 verdict plan
     """
     with progress.busy("reading the logs", quiet=quiet):
-        answer = ckpttool.fp8_verdict(output, _logs(logs or ()))
+        from ckpttool.fp8.verbs import verdict
+
+        answer = verdict.fp8_verdict(output, _logs(logs or ()))
     raise typer.Exit(show(answer, fmt))
 
 

@@ -2,8 +2,8 @@
 
 >>> from ckpttool.guard import Guard, RobustZPolicy  # doctest: +SKIP
 
-For training: `Guard` in `step`; afterwards: `ckpttool guard`, `ckpttool nan`. The public names, in `__init__.pyi`, need
-torch. Reading the files of a guarded training does not.
+For training: `Guard` in `step`; afterwards: `ckpttool guard`, `ckpttool nan`. The public names need torch. Reading the
+files of a guarded training does not.
 
 In each step `Guard` takes norm and losses (`gradients`), asks the rule (`rules.guarding`), agrees with the other ranks
 (`agree`), and applies or drops the update. Beside it work `buffers` (restored after a drop), `features` and `checks`
@@ -14,8 +14,27 @@ receiver of events by a sink. `replay` computes a capture again; `writer` and `r
 
 from __future__ import annotations
 
-from ckpttool import _imported, _modules_by_name
+from ckpttool import imported
 from ckpttool.core.extensions import Feature
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ckpttool.core.domain.asd import MINDSPORE as MINDSPORE
+    from ckpttool.core.domain.asd import TORCH_NPU as TORCH_NPU
+    from ckpttool.guard.capture.store import CaptureBudget as CaptureBudget
+    from ckpttool.guard.capture.store import CaptureSettings as CaptureSettings
+    from ckpttool.guard.replay.run import ReplayTask as ReplayTask
+    from ckpttool.guard.resume import Resumed as Resumed
+    from ckpttool.guard.resume import SeededByIndex as SeededByIndex
+    from ckpttool.guard.rules.detector import FeatureValueDetector as FeatureValueDetector
+    from ckpttool.guard.state_tree import Unsaveable as Unsaveable
+    from ckpttool.guard.step import Guard as Guard
+    from ckpttool.guard.step import GuardStop as GuardStop
+    from ckpttool.guard.writer import CheckpointWriter as CheckpointWriter
+    from ckpttool.health.policies.olmo import OlmoPolicy as OlmoPolicy
+    from ckpttool.health.policies.robust_z import RobustZPolicy as RobustZPolicy
+    from ckpttool.health.policies.skip import SkipPolicy as SkipPolicy
+    from ckpttool.health.policies.zclip import ZClipPolicy as ZClipPolicy
 
 FEATURE = Feature(
     findings="ckpttool.guard.findings:GuardCode",
@@ -27,9 +46,23 @@ FEATURE = Feature(
     },
 )
 
-_MODULES = _modules_by_name(f"{__file__}i")
+# `python -m tests.pages` writes this table from the imports above.
+_PLACES = {
+    "ckpttool.core.domain.asd": "MINDSPORE TORCH_NPU",
+    "ckpttool.guard.capture.store": "CaptureBudget CaptureSettings",
+    "ckpttool.guard.replay.run": "ReplayTask",
+    "ckpttool.guard.resume": "Resumed SeededByIndex",
+    "ckpttool.guard.rules.detector": "FeatureValueDetector",
+    "ckpttool.guard.state_tree": "Unsaveable",
+    "ckpttool.guard.step": "Guard GuardStop",
+    "ckpttool.guard.writer": "CheckpointWriter",
+    "ckpttool.health.policies.olmo": "OlmoPolicy",
+    "ckpttool.health.policies.robust_z": "RobustZPolicy",
+    "ckpttool.health.policies.skip": "SkipPolicy",
+    "ckpttool.health.policies.zclip": "ZClipPolicy",
+}
 
-__all__ = sorted(_MODULES)  # noqa: PLE0605  the list is the stub
+__all__ = sorted(" ".join(_PLACES.values()).split())  # noqa: PLE0605  the list is the imports
 
 
 def assert_torch() -> None:
@@ -50,12 +83,14 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def __getattr__(name: str) -> object:
-    """Import a name when it is first asked for.
+if not TYPE_CHECKING:  # a type checker would take every name for one of ours
 
-    Raises:
-        UsageError: torch is not installed.
-    """
-    if name in _MODULES:
-        assert_torch()
-    return _imported(name, _MODULES, __name__)
+    def __getattr__(name: str) -> object:
+        """Import a name when it is first asked for.
+
+        Raises:
+            UsageError: torch is not installed.
+        """
+        if name in __all__:
+            assert_torch()
+        return imported(name, _PLACES, __name__)

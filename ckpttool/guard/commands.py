@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-import ckpttool
 from ckpttool.core.commands import progress
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.helped import Command, Group
@@ -62,7 +61,9 @@ def report(
     Example: ckpttool guard report output --prometheus /var/lib/node_exporter/ckpttool.prom
     """
     with progress.busy("reading the events", quiet=quiet):
-        answer = ckpttool.guard_report(events)
+        from ckpttool.guard.verbs import reports
+
+        answer = reports.guard_report(events)
     if prometheus is not None:
         from ckpttool.core.write.files import replace
         from ckpttool.guard.answers.report import prometheus as spelled

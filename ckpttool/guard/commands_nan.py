@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-import ckpttool
 from ckpttool.core.commands import progress
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.helped import Command, Group
@@ -51,7 +50,9 @@ def list_captures(*, folder: Annotated[str, FOLDER], fmt: FormatOpt = Format.TAB
 
     Example: ckpttool nan list output
     """
-    raise typer.Exit(show(ckpttool.list_nan(folder), fmt))
+    from ckpttool.guard.verbs import nan
+
+    raise typer.Exit(show(nan.list_nan(folder), fmt))
 
 
 @app.command(cls=Command)
@@ -63,7 +64,9 @@ def inspect(*, folder: Annotated[str, FOLDER], fmt: FormatOpt = Format.TABLE, qu
     Example: ckpttool nan inspect output/guard/captures/nan-at-00000220
     """
     with progress.busy("reading the tensors", quiet=quiet):
-        answer = ckpttool.inspect_nan(folder)
+        from ckpttool.guard.verbs import nan
+
+        answer = nan.inspect_nan(folder)
     raise typer.Exit(show(answer, fmt))
 
 
@@ -85,5 +88,7 @@ def replay(*, question: NanQuestion, fmt: FormatOpt = Format.TABLE, quiet: Quiet
     Example: ckpttool nan replay output/guard/captures/nan-at-00000220 --entry train:replay
     """
     with progress.busy("computing it again", quiet=quiet):
-        answer = ckpttool.replay_nan(question)
+        from ckpttool.guard.verbs import nan
+
+        answer = nan.replay_nan(question)
     raise typer.Exit(show(answer, fmt))

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import ckpttool
 from ckpttool.core.commands import progress
 from ckpttool.core.commands.answers import show_each
 from ckpttool.core.commands.options import OF_A_TREE, Format, FormatOpt, Quiet, Verbose, exits, grouped
 from ckpttool.core.commands.tree_options import ConfigPath, MoreDirs, from_here, say_tree
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.option import Option
-from ckpttool.core.domain.question import TreeQuestion
+from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.core.domain.verdict import Level, Verdict
 from ckpttool.core.errors import UsageError
 from ckpttool.health.model.answers import HealthAnswer
 from ckpttool.health.model.questions import HealthQuestion
+
+if TYPE_CHECKING:
+    from ckpttool.core.verbs.scanning import Tree
 
 
 @exits(
@@ -55,20 +57,26 @@ def health(
 
     def ask(path: str | None) -> HealthAnswer:
         question = from_here(tree, config=config, sizes=from_weights, path=path)
-        scanned = ckpttool.scan(question)
+        from ckpttool.core.verbs import scanning
+
+        scanned = scanning.scan(question)
         say_tree(scanned, quiet=quiet, verbose=verbose)
         stages = None if question.config is None else question.config.pipeline_stages
         verdicts = weighed(scanned, quiet=quiet) if from_weights else ()
         with progress.busy("reading the logs", quiet=quiet):
-            return ckpttool.health(
+            from ckpttool.health.verbs import health
+
+            return health.health(
                 scanned, replace(judge, health_file=tree.health_file, pipeline_stages=stages), verdicts
             )
 
     raise typer.Exit(show_each(ask, (tree.path, *(more or ())), fmt))
 
 
-def weighed(tree: ckpttool.Tree, *, quiet: bool) -> list[Verdict]:
+def weighed(tree: Tree, *, quiet: bool) -> list[Verdict]:
     """Read every element of every shard, with a bar."""
-    question = ckpttool.CheckQuestion(level=Level.NUMERICS, name="all" if tree.focus is None else None, jump=0)
+    question = CheckQuestion(level=Level.NUMERICS, name="all" if tree.focus is None else None, jump=0)
     with progress.watched(quiet=quiet):
-        return [event for event in ckpttool.verify(tree, question) if isinstance(event, Verdict)]
+        from ckpttool.core.verbs import verifying
+
+        return [event for event in verifying.verify(tree, question) if isinstance(event, Verdict)]

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-import ckpttool
 from ckpttool.core.commands import output
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.helped import Command, Group
@@ -47,7 +46,9 @@ def check(*, string: Text, dialect: Dialect = None, fmt: FormatOpt = Format.TABL
 
     Example: ckpttool asd check "enable:true, with_checksum:true"
     """
-    raise typer.Exit(show(ckpttool.check_asd(string, dialect), fmt))
+    from ckpttool.health.verbs import asd
+
+    raise typer.Exit(show(asd.check_asd(string, dialect), fmt))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,9 @@ def emit(*, settings: AsdOptions, dialect: Dialect = None, fmt: FormatOpt = Form
 
     Example: ckpttool asd emit --cooldown 10 --strikes-num 4
     """
-    answer = ckpttool.emit_asd(settings.over(ckpttool.asd_defaults(dialect)), dialect)
+    from ckpttool.health.verbs import asd
+
+    answer = asd.emit_asd(settings.over(asd.asd_defaults(dialect)), dialect)
     if fmt is Format.JSON:
         raise typer.Exit(show(answer, fmt))
     for finding in () if quiet else answer.findings:

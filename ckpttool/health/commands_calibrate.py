@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
-import ckpttool
 from ckpttool.core.commands import progress
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.log_options import Logs
 from ckpttool.core.commands.options import Format, FormatOpt, Quiet, exits, grouped
-from ckpttool.core.domain.question import COLUMNS
+from ckpttool.core.domain.question import COLUMNS, LogQuestion
 
 WarmUp = Annotated[
     int | None,
@@ -44,5 +43,7 @@ def calibrate(
     Example: ckpttool calibrate output/log/rank_0/info.log
     """
     with progress.busy("reading the logs", quiet=quiet):
-        answer = ckpttool.calibrate(ckpttool.LogQuestion(patterns=tuple(logs), columns=columns), warm_up=warm_up)
+        from ckpttool.health.verbs import replay
+
+        answer = replay.calibrate(LogQuestion(patterns=tuple(logs), columns=columns), warm_up=warm_up)
     raise typer.Exit(show(answer, fmt))

@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-import ckpttool
 from ckpttool.core.commands import progress
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.log_options import Logs
 from ckpttool.core.commands.options import Format, FormatOpt, Quiet, Verbose, exits, finite, grouped
 from ckpttool.core.commands.tree_options import say_tree
 from ckpttool.core.domain.frozen import dataclass, replace
-from ckpttool.core.domain.question import AROUND_SPIKE, COLUMNS, MARGIN, SpikeQuestion
+from ckpttool.core.domain.question import AROUND_SPIKE, COLUMNS, MARGIN, LogQuestion, SpikeQuestion, TreeQuestion
 from ckpttool.core.errors import UsageError
+from ckpttool.health.model.questions import ReplayQuestion
 from ckpttool.health.policies.registry import POLICIES
 from ckpttool.trainers.mindformers.policies import NAN_BY_DEFAULT, NanWord
 
@@ -68,9 +68,9 @@ class PolicyOptions:
     ] = None
     margin: Annotated[float, MARGIN] = 0.0
 
-    def question(self, logs: ckpttool.LogQuestion, around: ckpttool.SpikeQuestion | None) -> ckpttool.ReplayQuestion:
+    def question(self, logs: LogQuestion, around: SpikeQuestion | None) -> ReplayQuestion:
         """Ask the library."""
-        return ckpttool.ReplayQuestion(
+        return ReplayQuestion(
             logs=logs,
             policy=None if self.policy is None else self.policy.value,
             threshold=self.threshold,
@@ -131,15 +131,19 @@ def replay(
 
     Example: ckpttool replay output/log/rank_0/info.log --policy skip --threshold 3.0
     """
-    log_question = ckpttool.LogQuestion(patterns=tuple(logs), columns=columns)
+    log_question = LogQuestion(patterns=tuple(logs), columns=columns)
     if every is not None:
         if around_spike is None:
             raise UsageError("--every gives the steps of checkpoints for --around-spike: give that as well")
         around_spike = replace(around_spike, every=every)
     question = policy.question(log_question, around_spike)
-    tree = None if health_timeline is None else ckpttool.scan(ckpttool.TreeQuestion(path=health_timeline, sizes=True))
+    from ckpttool.core.verbs import scanning
+
+    tree = None if health_timeline is None else scanning.scan(TreeQuestion(path=health_timeline, sizes=True))
     if tree is not None:
         say_tree(tree, quiet=quiet, verbose=verbose)
     with progress.busy("reading the logs", quiet=quiet):
-        answer = ckpttool.replay(question, tree)
+        from ckpttool.health.verbs import replay
+
+        answer = replay.replay(question, tree)
     raise typer.Exit(show(answer, fmt))

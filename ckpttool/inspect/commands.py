@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-import ckpttool
 from ckpttool.core.commands import progress
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.options import OF_A_TREE, Format, FormatOpt, Quiet, exits, grouped
@@ -57,7 +56,9 @@ def inspect(
     Example: ckpttool inspect model.safetensors --tensor '*norm*' --stats
     """
     with progress.watched(quiet=quiet):
-        answer = ckpttool.inspect(
+        from ckpttool.inspect import verbs
+
+        answer = verbs.inspect(
             what, tree=tree, checkpoint=one_name(checkpoint), tensors=tuple(tensor or ()), stats=stats, layout=layout
         )
     raise typer.Exit(show(replace(answer, most_rows=rows.most), fmt))

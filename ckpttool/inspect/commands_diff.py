@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-import ckpttool
 from ckpttool.core.commands import progress
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.options import OF_A_TREE, Format, FormatOpt, Quiet, exits, grouped
@@ -74,7 +73,9 @@ def diff(
     """
     level_used = level or (LevelName.CHECKSUM if exit_code else LevelName.STRUCTURE)
     with progress.watched(quiet=quiet):
-        answer = ckpttool.diff(
+        from ckpttool.inspect import verbs_diff
+
+        answer = verbs_diff.diff(
             sides.a, sides.b, tree=sides.tree, checkpoint=one_name(sides.checkpoint), level=level_used.level,
             tensors=tuple(tensor or ()), layout=sides.layout,
         )  # fmt: skip

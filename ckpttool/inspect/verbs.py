@@ -59,7 +59,7 @@ def inspect(  # noqa: PLR0913  what may be asked, by keyword
     stats: bool = False,
     layout: str | None = None,
 ) -> Contents:
-    """Tell what a shard or a checkpoint holds: tensors, scalars, writer, checksums; damaged files as far as they go.
+    """Show the tensors and scalars of a shard or a checkpoint, its writer and its checksums.
 
     Args:
         path: A shard of any format; a checkpoint folder, or an output folder (its newest checkpoint); `DIR:NAME`; or

@@ -36,7 +36,7 @@ def diff(  # noqa: PLR0913  what may be asked, by keyword
     tensors: Sequence[str] = (),
     layout: str | None = None,
 ) -> Difference:
-    """Tell how two shards or two checkpoints differ: tensors, scalars, and how far values moved.
+    """Compare two shards or two checkpoints: tensors, scalars, and how far values moved.
 
     Args:
         a: A shard of any format; a tree (its newest whole checkpoint); `DIR:NAME`; or a checkpoint's name in `tree`.

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-import ckpttool
 from ckpttool.core.commands import output
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.options import OF_WRITING, Format, FormatOpt, Quiet, exits, grouped
@@ -21,7 +20,7 @@ from ckpttool.core.commands.tree_options import (
     Timeout,
 )
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.question import DIR, LAYOUT
+from ckpttool.core.domain.question import DIR, LAYOUT, CheckQuestion, TreeQuestion
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.errors import ExitCode, IncompleteError, UsageError
 from ckpttool.nodes.model import PartQuestion, Split
@@ -70,7 +69,7 @@ class WhichOptions:
         ),
     ] = None
 
-    def question(self, tree: ckpttool.TreeQuestion, check: ckpttool.CheckQuestion, *, seal: bool) -> PartQuestion:
+    def question(self, tree: TreeQuestion, check: CheckQuestion, *, seal: bool) -> PartQuestion:
         """Ask the library.
 
         Raises:
@@ -107,9 +106,9 @@ class LookOptions:
         ),
     ] = False
 
-    def question(self) -> ckpttool.CheckQuestion:
+    def question(self) -> CheckQuestion:
         """Ask the library."""
-        return ckpttool.CheckQuestion(
+        return CheckQuestion(
             level=self.level.level,
             name=tuple(self.checkpoint or ()),
             jobs=self.jobs,
@@ -145,11 +144,13 @@ def part(
 
     Example: ckpttool part ./output --out /shared/parts/ --part 3/16
     """
-    question = which.question(ckpttool.TreeQuestion(path=path, layout=layout), look.question(), seal=look.seal)
+    question = which.question(TreeQuestion(path=path, layout=layout), look.question(), seal=look.seal)
     with engine.reading(quiet=quiet):
         if engine.engine is EngineName.RAY:
             raise typer.Exit(_of_nodes(question, fmt))
-        written = ckpttool.part(question)
+        from ckpttool.nodes import verbs
+
+        written = verbs.part(question)
     if written is None:
         output.looking_at(None, quiet=quiet, more="this process only coordinates others: it reads nothing")
     else:
@@ -160,7 +161,9 @@ def part(
 def _of_nodes(question: PartQuestion, fmt: Format) -> ExitCode:
     """Show each node's part as it is written, and say which are missing."""
     code = ExitCode.OK
-    for written in ckpttool.parts_of_nodes(question):
+    from ckpttool.nodes import verbs
+
+    for written in verbs.parts_of_nodes(question):
         if isinstance(written, IncompleteError):
             output.error(str(written))
             code = written.exit_code

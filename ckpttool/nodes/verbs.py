@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def part(question: PartQuestion, *, read: Mapping[str, ShardReport] | None = None) -> PartWritten | None:
-    """Look at what is seen of a tree from here, and write it down.
+    """Record what this machine sees of a tree, as one part of many.
 
     Args:
         question: What to look at, and where it goes.
@@ -92,7 +92,7 @@ def _destination(question: PartQuestion, process: Process) -> tuple[Located | No
 
 
 def parts_of_nodes(question: PartQuestion) -> Iterator[PartWritten | IncompleteError]:
-    """Let each node of the cluster that `on_ray` joined look at what it sees, and write down here what it says.
+    """Let each node of the cluster that `on_ray` joined record what it sees, and write the parts down here.
 
     Args:
         question: What to look at: its path is the same on all nodes. Which part each is, is decided here.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typer
 
-import ckpttool
 from ckpttool.core.commands import output, progress
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.options import OF_A_TREE, OF_WRITING, Format, FormatOpt, Quiet, exits, grouped
@@ -40,6 +39,8 @@ def heal(
     Example: ckpttool heal ./output/checkpoint --checkpoint 20_2
     """
     with progress.watched(quiet=quiet):
-        healing = ckpttool.heal(from_here(tree), order)
+        from ckpttool.replicas import verbs
+
+        healing = verbs.heal(from_here(tree), order)
     output.looking_at(healing.resolved_from, quiet=quiet)
     raise typer.Exit(show(healing, fmt))

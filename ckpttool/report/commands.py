@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import ckpttool
 from ckpttool.core.commands import output
 from ckpttool.core.commands.options import OF_A_TREE, OF_WRITING, Quiet, exits, grouped
 from ckpttool.core.commands.output_files import assert_outside, assert_replaceable, root_of, whole
@@ -76,9 +75,12 @@ def report(
     question = replace(question, tree=tree, data=replace(question.data, sink_size=tree.steps_per_epoch))
     _assert_page_replaceable(page.output, page.page_form, tree=tree, as_json=page.json)
     with engine.reading(quiet=quiet):
-        answer = ckpttool.survey(question, own=own.simulation)
+        from ckpttool.report import verbs
+
+        answer = verbs.survey(question, own=own.simulation)
     output.looking_at(answer.resolved_from, quiet=quiet)
     _write_page(page.output, page.page_form, answer, as_json=page.json)
+    output.take(answer.resolution)
     raise typer.Exit(answer.resolution.exit_code)
 
 

@@ -41,7 +41,7 @@ _DRAWN = ("embedding_local_norm", "global_norm", "loss", "skipped", "time")
 
 
 def report(question: ReportQuestion | Where = None, *, form: PageForm | str = PageForm.HTML) -> str:
-    """Return one page of all that is known of a tree: for a file, a notebook, a comment.
+    """Write one page with everything known about a tree: for a file, a notebook, a comment.
 
     Args:
         question: What it is about; or the tree's path alone.
@@ -67,7 +67,7 @@ def page(answer: TreeReport, form: PageForm) -> str:
 def survey(
     question: ReportQuestion | Where = None, *, own: Callable[[Answer], Simulation | None] = lambda _: None
 ) -> TreeReport:
-    """Look at every checkpoint of a tree as hard as is asked for, at its logs, and at its disk. Changes nothing.
+    """Collect everything known about a tree, for a report. Changes nothing.
 
     Args:
         question: What to look at; or the tree's path alone.

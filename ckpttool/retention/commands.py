@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typer
 
-import ckpttool
 from ckpttool.core.commands import output, progress
 from ckpttool.core.commands.answers import show_each
 from ckpttool.core.commands.options import OF_A_TREE, OF_WRITING, Format, FormatOpt, Quiet, exits, grouped
@@ -47,7 +46,9 @@ def prune(
     def ask(path: str | None) -> Pruning:
         question = from_here(tree, config=config, path=path)
         with progress.watched(quiet=quiet):
-            pruning = ckpttool.prune(question, policy, order, waiting=None if quiet else _say)
+            from ckpttool.retention import verbs
+
+            pruning = verbs.prune(question, policy, order, waiting=None if quiet else _say)
         output.looking_at(pruning.resolved_from, quiet=quiet)
         return pruning
 

@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
-import ckpttool
 from ckpttool.core.commands import completing, output
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.options import OF_A_TREE, OF_WRITING, Format, FormatOpt, Quiet, exits, grouped
 from ckpttool.core.commands.tree_options import ConfigPath, Grace, from_here, one_name
-from ckpttool.core.domain.question import PREFIX, TreeQuestion
+from ckpttool.core.domain.question import PREFIX, ResumeQuestion, TreeQuestion
 
 Name = Annotated[
     list[str] | None,
@@ -56,7 +55,9 @@ def repair_meta(
 
     Example: ckpttool repair-meta ./output/checkpoint
     """
-    choice = ckpttool.ResumeQuestion(name=one_name(checkpoint), prefix=prefix, ignore_health=True)
-    repair = ckpttool.repair_meta(from_here(tree, config=config), choice, grace=grace, apply=apply)
+    choice = ResumeQuestion(name=one_name(checkpoint), prefix=prefix, ignore_health=True)
+    from ckpttool.retention import verbs_repair
+
+    repair = verbs_repair.repair_meta(from_here(tree, config=config), choice, grace=grace, apply=apply)
     output.looking_at(repair.resolved_from, quiet=quiet)
     raise typer.Exit(show(repair, fmt))

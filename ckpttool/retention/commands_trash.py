@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-import ckpttool
 from ckpttool.core.commands import output
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.helped import Command, Group
@@ -104,7 +103,9 @@ def show_list(
 
     Example: ckpttool trash list ./output/checkpoint --older-than 7d
     """
-    raise typer.Exit(_show(ckpttool.trash(from_here(tree), older_than=older_than), fmt, quiet=quiet))
+    from ckpttool.retention import verbs_trash
+
+    raise typer.Exit(_show(verbs_trash.trash(from_here(tree), older_than=older_than), fmt, quiet=quiet))
 
 
 @app.command(cls=Command)
@@ -134,8 +135,10 @@ def restore(
     Example: ckpttool trash restore 20_2 ./output/checkpoint
     """
     path, names = _sorted_out([name, *(more or ())])
+    from ckpttool.retention import verbs_trash
+
     raise typer.Exit(
-        _show(ckpttool.restore(from_here(replace(tree, path=path)), *names, grace=grace), fmt, quiet=quiet)
+        _show(verbs_trash.restore(from_here(replace(tree, path=path)), *names, grace=grace), fmt, quiet=quiet)
     )
 
 
@@ -173,7 +176,9 @@ def empty(
 
     Example: ckpttool trash empty ./output/checkpoint --older-than 7d --apply
     """
-    answer = ckpttool.empty_trash(from_here(tree), older_than=older_than or 0.0, apply=apply)
+    from ckpttool.retention import verbs_trash
+
+    answer = verbs_trash.empty_trash(from_here(tree), older_than=older_than or 0.0, apply=apply)
     raise typer.Exit(_show(answer, fmt, quiet=quiet))
 
 

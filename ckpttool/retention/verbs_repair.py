@@ -31,7 +31,7 @@ _WHATEVER_ITS_HEALTH = ResumeQuestion(ignore_health=True)
 def repair_meta(
     question: Where = None, choice: ResumeQuestion = _WHATEVER_ITS_HEALTH, *, grace: float = 300.0, apply: bool = False
 ) -> Repair:
-    """Find the trainer's pointers that do not name the newest whole checkpoint.
+    """List the trainer's records that do not name the newest intact checkpoint, and with `apply` correct them.
 
     Args:
         question: Which tree.

@@ -49,7 +49,7 @@ from ckpttool.trainers.listing import list_root
 
 
 def trash(question: Where = None, *, older_than: float | None = None) -> Trash:
-    """List what lies in a tree's trash, oldest first.
+    """List the trash of a tree, oldest first.
 
     Args:
         question: Which tree.
@@ -77,7 +77,7 @@ def trash(question: Where = None, *, older_than: float | None = None) -> Trash:
 
 
 def restore(question: Where, name: str, *more: str, grace: float = 300.0) -> Trash:
-    """Bring checkpoints back from the trash to where they were; all of them, and nothing is overwritten.
+    """Restore checkpoints from the trash, all ranks or none; nothing is overwritten.
 
     Then look at the headers of what came back, as `verify` does: what went into the trash may have been damaged there.
 
@@ -149,7 +149,7 @@ def _unless_elsewhere(finding: Finding, present_ranks: Collection[Rank | None]) 
 
 
 def empty_trash(question: Where = None, *, older_than: float = 0.0, apply: bool = False) -> Trash:
-    """Delete what lies in a tree's trash.
+    """Delete the trash of a tree.
 
     Args:
         question: Which tree.

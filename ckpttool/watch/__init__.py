@@ -1,7 +1,7 @@
 """Checkpoints are verified, sealed and told of as they land.
 
-For a long training: `ckpttool watch`, `ckpttool.Watch`. It begins in `verbs.py`; what is said and done is decided in
-`rules.py`.
+For a long training: `ckpttool watch`, `ckpttool.types.Watch`. It begins in `verbs.py`; what is said and done is decided
+in `rules.py`.
 """
 
 from __future__ import annotations

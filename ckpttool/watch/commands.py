@@ -9,21 +9,25 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import ckpttool
 from ckpttool.core.commands import output
 from ckpttool.core.commands.options import OF_A_TREE, Format, FormatOpt, Quiet, duration, exits, finite, grouped, share
 from ckpttool.core.commands.tree_options import ConfigPath, LevelName, LevelOpt, from_here
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.option import Option
-from ckpttool.core.domain.question import COLUMNS, LOG, TreeQuestion
+from ckpttool.core.domain.question import COLUMNS, LOG, CheckQuestion, LogQuestion, TreeQuestion
 from ckpttool.core.errors import ExitCode, UsageError
 from ckpttool.nodes.commands import PartNumber
 from ckpttool.nodes.model import PartQuestion, Split
 from ckpttool.nodes.names import process_of_part
+from ckpttool.watch.model import WatchQuestion, WatchRule
+
+if TYPE_CHECKING:
+    from ckpttool.watch.model import WatchEvent
+    from ckpttool.watch.verbs import Watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +121,7 @@ class WatchOptions:
         ),
     ] = None
 
-    def question(self, tree: ckpttool.TreeQuestion) -> ckpttool.WatchQuestion:
+    def question(self, tree: TreeQuestion) -> WatchQuestion:
         """Ask the library.
 
         Raises:
@@ -133,15 +137,15 @@ class WatchOptions:
         if (self.log or self.columns) and self.threshold is None:
             raise UsageError("--log and --columns are for --threshold: give that as well")
         rested = self.settle * self.every if self.once else None
-        return ckpttool.WatchQuestion(
+        return WatchQuestion(
             tree=tree,
-            rule=ckpttool.WatchRule(settle=self.settle, patience=self.patience, again=self.again, rested=rested),
+            rule=WatchRule(settle=self.settle, patience=self.patience, again=self.again, rested=rested),
             every=self.every,
             once=self.once,
             level=self.level.level,
             seal=self.seal,
             threshold=self.threshold,
-            logs=ckpttool.LogQuestion(patterns=self.log, columns=self.columns),
+            logs=LogQuestion(patterns=self.log, columns=self.columns),
             hook=hook,
             max_rate=rate if isinstance(rate, int) else None,
             metrics=self._metrics,
@@ -195,7 +199,7 @@ class KeepOptions:
         ),
     ] = None
 
-    def question(self, tree: ckpttool.TreeQuestion) -> PartQuestion | None:
+    def question(self, tree: TreeQuestion) -> PartQuestion | None:
         """Ask the library.
 
         Raises:
@@ -207,7 +211,7 @@ class KeepOptions:
             return None
         return PartQuestion(
             tree=tree,
-            check=ckpttool.CheckQuestion(),
+            check=CheckQuestion(),
             out=f"{self.part_out.rstrip('/')}/",
             part=self.part,
             split=Split.NONE,
@@ -248,7 +252,9 @@ def watch(
     if part is not None and process_of_part(part.part) is None:
         output.looking_at(None, quiet=quiet, more="this process only coordinates others: it reads nothing")
         return
-    watching = ckpttool.Watch(
+    from ckpttool.watch.verbs import Watch  # its help need not wait for it
+
+    watching = Watch(
         replace(look.question(where), part=part),
         tell=lambda event: _tell(event, fmt),
         note=lambda text: None if quiet else output.note(text),
@@ -259,7 +265,7 @@ def watch(
 
 
 @contextmanager
-def _ended_by_signals(watching: ckpttool.Watch) -> Iterator[None]:
+def _ended_by_signals(watching: Watch) -> Iterator[None]:
     """End in an orderly way where somebody asks for it; who presses Ctrl-C twice does not wait for a hook.
 
     Raises:
@@ -287,7 +293,7 @@ def _handled(number: int, handler: Callable[[int, FrameType | None], None]) -> I
         signal.signal(number, before)
 
 
-def _tell(event: ckpttool.WatchEvent, fmt: Format) -> None:
+def _tell(event: WatchEvent, fmt: Format) -> None:
     """Say an event in one line, at once."""
     from ckpttool.watch.answers import one_line, text
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import ckpttool
 from ckpttool.cli.main import COMMANDS
 from ckpttool.core.commands.verify import part_of
 from tests.conftest import FIXTURES
@@ -89,7 +88,7 @@ def test_a_bug_says_what_whoever_mends_it_needs(here: Path, monkeypatch: pytest.
     def broken(*_: object, **_options: object) -> None:
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr(ckpttool, "scan", broken)
+    monkeypatch.setattr("ckpttool.core.verbs.scanning.scan", broken)
     said = ask("scan", "output")
     assert said.code == 1
     assert said.stderr == (
@@ -116,7 +115,7 @@ def test_a_bug_is_reported_where_the_package_says(
     for link in links or []:
         told["Project-URL"] = link
     monkeypatch.setattr("importlib.metadata.metadata", lambda _: told)
-    monkeypatch.setattr(ckpttool, "scan", lambda *_: 1 // 0)
+    monkeypatch.setattr("ckpttool.core.verbs.scanning.scan", lambda *_: 1 // 0)
     assert f"a bug. {words} `ckpttool --debug …` and" in ask("scan", "output").stderr
 
 

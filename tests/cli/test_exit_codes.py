@@ -13,7 +13,6 @@ import pytest
 import typer
 from typer.core import TyperGroup
 
-import ckpttool
 from ckpttool.cli.main import COMMANDS, app
 from ckpttool.core.errors import ExitCode, NotDurableError
 from tests.conftest import FIXTURES
@@ -85,7 +84,7 @@ def test_0_where_a_newer_one_was_rejected_and_10_with_strict(here: Path) -> None
 
 def test_1_for_a_fault_of_our_own(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole(here)
-    monkeypatch.setattr(ckpttool, "scan", lambda question: [][question is None], raising=False)
+    monkeypatch.setattr("ckpttool.core.verbs.scanning.scan", lambda question: [][question is None])
     assert_error(ask("scan"), ExitCode.FAILED, "ckpttool itself failed (IndexError: list index out of range)")
 
 
@@ -197,7 +196,7 @@ def test_16_where_the_disk_did_not_confirm(here: Path, monkeypatch: pytest.Monke
     def launch(*_: object, **__: object) -> None:
         raise NotDurableError(message)
 
-    monkeypatch.setattr(ckpttool, "launch", launch, raising=False)
+    monkeypatch.setattr("ckpttool.core.verbs.launching.launch", launch)
     (here / "base.yaml").write_text("seed: 1\n")
     said = ask("launch", "--config", "base.yaml", "--output", "new.yaml")
     assert_error(said, ExitCode.NOT_DURABLE, message)

@@ -12,6 +12,7 @@ import pytest
 
 import ckpttool
 from ckpttool.core.errors import ExitCode
+from ckpttool.types import CurvesQuestion, PlanQuestion, Recipe
 from tests.conftest import FIXTURES
 from tests.core.logs.test_tensorboard import VERSION, event, record, scalar
 from tests.fp8.rules.curves import Runs, stepped
@@ -48,20 +49,18 @@ def digits(value: float) -> int:
 
 def test_the_library_gives_what_the_commands_print(here: Path) -> None:
     shutil.copytree(TOY, here / "fp8")
-    curves = ckpttool.CurvesQuestion(
-        baseline="fp8/bf16.csv", candidate="fp8/fp8.csv", repeats=("fp8/bf16_regrouped.csv",)
-    )
+    curves = CurvesQuestion(baseline="fp8/bf16.csv", candidate="fp8/fp8.csv", repeats=("fp8/bf16_regrouped.csv",))
     said = ask("fp8", "compare", "fp8/bf16.csv", "fp8/fp8.csv", "--repeat", "fp8/bf16_regrouped.csv", "--json")
-    assert ckpttool.fp8_compare(curves).to_dict() == said.json
-    asked = ckpttool.PlanQuestion(curves=curves, framework="te", output="plan", recipe=ckpttool.Recipe.DELAYED)
-    assert ckpttool.fp8_plan(asked).to_dict() == json.loads((here / "plan" / "plan.json").read_text())
-    assert ckpttool.fp8_verdict("plan").to_dict() == ask("fp8", "verdict", "plan", "--json").json
+    assert ckpttool.library.fp8_compare(curves).to_dict() == said.json
+    asked = PlanQuestion(curves=curves, framework="te", output="plan", recipe=Recipe.DELAYED)
+    assert ckpttool.library.fp8_plan(asked).to_dict() == json.loads((here / "plan" / "plan.json").read_text())
+    assert ckpttool.library.fp8_verdict("plan").to_dict() == ask("fp8", "verdict", "plan", "--json").json
     log = "fp8/megatron_0.14_hybrid.log"
-    assert ckpttool.fp8_lint(log).to_dict() == ask("fp8", "lint", log, "--json").json
+    assert ckpttool.library.fp8_lint(log).to_dict() == ask("fp8", "lint", log, "--json").json
     tree = f"{FIXTURES / 'layouts' / 'hf_single'}"
-    assert ckpttool.fp8_probe(tree).to_dict() == ask("fp8", "probe", tree, "--json").json
+    assert ckpttool.library.fp8_probe(tree).to_dict() == ask("fp8", "probe", tree, "--json").json
     with pytest.raises(ckpttool.UsageError, match="50 to 1,000,000 steps"):
-        ckpttool.fp8_plan(ckpttool.PlanQuestion(curves=curves, framework="te", output="other", horizon=10**9))
+        ckpttool.library.fp8_plan(PlanQuestion(curves=curves, framework="te", output="other", horizon=10**9))
 
 
 def test_tensorboards_events_are_a_log_by_their_tags(here: Path) -> None:

@@ -55,4 +55,6 @@ def replayed_elsewhere(rank: int, *, asked: list[tuple[str, str]]) -> list[dict[
     """On one rank, replay captures with an entry each, after other random numbers than the process that made them."""
     torch.manual_seed(99)
     asked = asked if rank else []
-    return [ckpttool.replay_nan(NanQuestion(path=path, entry=entry, exact=True)).to_dict() for path, entry in asked]
+    return [
+        ckpttool.library.replay_nan(NanQuestion(path=path, entry=entry, exact=True)).to_dict() for path, entry in asked
+    ]

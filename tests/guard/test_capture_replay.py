@@ -36,7 +36,7 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def replayed(path: str, entry: str = "replay", *, exact: bool = False, locate: bool = False) -> NanReplay:
     entry = f"tests.guard.capturing:{entry}"
-    return ckpttool.replay_nan(NanQuestion(path=path, entry=entry, exact=exact, locate=locate))
+    return ckpttool.library.replay_nan(NanQuestion(path=path, entry=entry, exact=exact, locate=locate))
 
 
 def test_a_batch_lies_where_torch_puts_tensors_and_not_in_the_files_bytes(captured: str) -> None:
@@ -128,14 +128,14 @@ def test_a_light_capture_takes_its_weights_from_a_file_and_no_other_weights(tmp_
     weights = str(tmp_path / "weights.safetensors")
     save_file({f"model.{name}": value.detach().clone() for name, value in model.named_parameters()}, weights)
     question = NanQuestion(path=place(tmp_path), entry="tests.guard.capturing:replay", exact=True, weights=weights)
-    assert ckpttool.replay_nan(question).reproduced
+    assert ckpttool.library.replay_nan(question).reproduced
     # A save has more than weights.
     more = {"model.norm.running_mean": torch.ones(8), "optimizer.head.bias.exp_avg": torch.ones(1)}
     named = {f"model.{name}": value.detach().clone() for name, value in model.named_parameters()}
     save_file({**named, **more}, weights)
-    assert ckpttool.replay_nan(question).reproduced
+    assert ckpttool.library.replay_nan(question).reproduced
     save_file({f"model.{name}": value.detach() + 1 for name, value in model.named_parameters()}, weights)
-    answer = ckpttool.replay_nan(question)
+    answer = ckpttool.library.replay_nan(question)
     assert answer.exit_code is ExitCode.INCOMPLETE
     assert "differ from the captured ones" in answer.findings[0].message
 
@@ -145,7 +145,7 @@ def test_a_whole_capture_can_be_computed_with_other_weights(captured: str, tmp_p
     weights = str(tmp_path / "weights.safetensors")
     save_file({name: value.detach().clone() for name, value in capturing.HardNet().named_parameters()}, weights)
     question = NanQuestion(path=captured, entry="tests.guard.capturing:replay", weights=weights, locate=False)
-    answer = ckpttool.replay_nan(question)
+    answer = ckpttool.library.replay_nan(question)
     assert answer.exit_code is ExitCode.DAMAGE
     assert answer.ranks[0].losses_differ == (0, 1)
     assert not answer.ranks[0].is_finite  # it is the batch
@@ -321,7 +321,7 @@ def test_a_replay_of_compiled_code_without_it_names_the_difference(tmp_path: Pat
         guard.clip_(1.0)
         optimizer.step()
         optimizer.zero_grad()
-    found = ckpttool.inspect_nan(place(tmp_path, 2))
+    found = ckpttool.library.inspect_nan(place(tmp_path, 2))
     assert isinstance(found, Capture)
     assert dict(found.ranks[0].environment)["compiled"] is compiles
     for entry, same in (("replay_spectral", not compiles), ("replay_spectral_compiled", compiles)):

@@ -28,7 +28,7 @@ from tests.guard.loop import Told
 
 
 def read(path: str) -> Capture:
-    found = ckpttool.inspect_nan(path)
+    found = ckpttool.library.inspect_nan(path)
     assert isinstance(found, Capture)
     return found
 
@@ -232,7 +232,7 @@ def test_the_batches_of_an_accumulated_step_stay_within_their_budget_and_the_cap
     assert left_out[2] is not None
     assert left_out[2].is_over_budget
     assert "float32 6×1000 xxh3-64 " in left_out[2].reason
-    found = ckpttool.inspect_nan(place(tmp_path, 1))
+    found = ckpttool.library.inspect_nan(place(tmp_path, 1))
     assert isinstance(found, Capture)
     (noted,) = [finding for finding in found.findings if finding.code is GuardCode.CAPTURE_INCOMPLETE]
     assert noted.remedy is not None
@@ -299,7 +299,7 @@ def test_of_a_batch_of_own_classes_the_rest_is_kept_and_its_place_is_told(tmp_pa
     left_out = read(path).ranks[0].micro_batches[0].left_out
     assert left_out is not None
     assert (left_out.path, left_out.reason) == ("meta[0]", "tests.guard.test_capture_store.Strange")
-    answer = ckpttool.replay_nan(NanQuestion(path=path, entry="tests.guard.capturing:replay", locate=False))
+    answer = ckpttool.library.replay_nan(NanQuestion(path=path, entry="tests.guard.capturing:replay", locate=False))
     cannot = next(each for each in answer.findings if each.severity)
     assert "its batch was not saved: meta[0] is" in cannot.message
     assert "encode_batch" in str(cannot.remedy)

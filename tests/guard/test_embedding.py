@@ -16,6 +16,7 @@ from ckpttool.core.errors import UsageError
 from ckpttool.guard import Guard
 from ckpttool.health.model.events import HealthReport
 from ckpttool.health.model.questions import HealthQuestion
+from ckpttool.types import TreeQuestion
 
 THRESHOLD = 270.0
 HEALTHY, UNHEALTHY, UNKNOWN = Health.HEALTHY, Health.UNHEALTHY, Health.UNKNOWN
@@ -61,11 +62,11 @@ def trained(
 
 
 def recorded(output: Path) -> list[Health]:
-    return [save.health for save in ckpttool.scan(ckpttool.TreeQuestion(path=str(output))).inventory.checkpoints]
+    return [save.health for save in ckpttool.scan(TreeQuestion(path=str(output))).inventory.checkpoints]
 
 
 def judged(output: Path, threshold: float | None = None) -> HealthReport:
-    tree = ckpttool.scan(ckpttool.TreeQuestion(path=str(output)))
+    tree = ckpttool.scan(TreeQuestion(path=str(output)))
     return ckpttool.health(tree, HealthQuestion(threshold=threshold)).report
 
 

@@ -420,7 +420,7 @@ def test_the_guard_for_another_framework_is_what_the_manual_shows(
     applied = [names["is_applied"](step, norm, 2.0) for step, norm in enumerate([*[1.0, 1.1] * 50, 90.0, 1.0], 1)]
     names["events"].close()
     assert [step for step, each in enumerate(applied, 1) if not each] == [101]
-    answer = ckpttool.guard_report("output")
+    answer = ckpttool.library.guard_report("output")
     assert (answer.steps, answer.dropped, [update.step for update in answer.drops]) == (102, 1, [101])
 
 

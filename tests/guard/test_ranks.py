@@ -236,7 +236,7 @@ class TestCaptures:
     @each_of("captures and computes again", "captures")
     @pytest.mark.usefixtures("ran")
     def test_the_mean_of_both_replays_is_the_reduced_gradient_in_every_bit(self, output: Path) -> None:
-        answer = ckpttool.replay_nan(NanQuestion(path=place(output), entry=ENTRY, exact=True))
+        answer = ckpttool.library.replay_nan(NanQuestion(path=place(output), entry=ENTRY, exact=True))
         assert answer.reproduced
         assert [rank.is_finite for rank in answer.ranks] == [True, False]
         assert [rank.gradients_equal == rank.gradients > 10 for rank in answer.ranks] == [True, True]
@@ -250,10 +250,10 @@ class TestCaptures:
         capture = read(here)
         assert [finding.code.value for finding in capture.findings] == ["capture-incomplete"]
         assert [culprit.rank for culprit in capture.culprits] == [1]
-        answer = ckpttool.replay_nan(NanQuestion(path=here, entry=ENTRY, ranks=(1,), exact=True, locate=False))
+        answer = ckpttool.library.replay_nan(NanQuestion(path=here, entry=ENTRY, ranks=(1,), exact=True, locate=False))
         assert answer.reproduced
-        assert not ckpttool.replay_nan(NanQuestion(path=here, entry=ENTRY, locate=False)).reproduced
-        elsewhere = ckpttool.replay_nan(NanQuestion(path=here, entry=ENTRY, ranks=(0,), locate=False))
+        assert not ckpttool.library.replay_nan(NanQuestion(path=here, entry=ENTRY, locate=False)).reproduced
+        elsewhere = ckpttool.library.replay_nan(NanQuestion(path=here, entry=ENTRY, ranks=(0,), locate=False))
         assert (elsewhere.reproduced, elsewhere.ranks) == (False, ())
         assert [finding.code.value for finding in elsewhere.findings] == ["capture-incomplete"]
 
@@ -266,21 +266,21 @@ class TestCaptures:
     def test_one_rank_alone_is_held_against_its_own_run(self, rank: int, is_finite: bool, output: Path) -> None:
         knows_its_own = "again" in output.name  # else there are only the reduced ones
         asked = NanQuestion(path=place(output), entry=ENTRY, ranks=(rank,), exact=knows_its_own, locate=False)
-        answer = ckpttool.replay_nan(asked)
+        answer = ckpttool.library.replay_nan(asked)
         assert (answer.reproduced, answer.ranks[0].is_finite) == (True, is_finite)
         assert (answer.ranks[0].gradients > 10, answer.ranks[0].gradients == 0) == (knows_its_own, not knows_its_own)
 
     @each_of("captures its part")
     @pytest.mark.usefixtures("ran")
     def test_sharded_weights_are_put_together_from_all_ranks(self, output: Path, tmp_path: Path) -> None:
-        answer = ckpttool.replay_nan(NanQuestion(path=place(output), entry=ENTRY))
+        answer = ckpttool.library.replay_nan(NanQuestion(path=place(output), entry=ENTRY))
         assert answer.findings == ()
         assert [rank.losses_equal for rank in answer.ranks] == [2, 2]
         assert answer.verdict is NanVerdict.DATA_OR_MODEL
         assert answer.origin is not None
         assert (answer.origin.rank, answer.origin.op) == (1, "sqrt")
         here = of_rank_1_alone(output, tmp_path)
-        answer = ckpttool.replay_nan(NanQuestion(path=here, entry=ENTRY, ranks=(1,)))
+        answer = ckpttool.library.replay_nan(NanQuestion(path=here, entry=ENTRY, ranks=(1,)))
         assert "cannot be assembled: 2 parts were saved, but 1 are here" in answer.findings[-1].message
 
     @each_of(REPLAYS)
@@ -305,7 +305,7 @@ def output(request: pytest.FixtureRequest, folder: Path) -> Path:
 
 
 def read(path: str) -> Capture:
-    found = ckpttool.inspect_nan(path)
+    found = ckpttool.library.inspect_nan(path)
     assert isinstance(found, Capture)
     return found
 

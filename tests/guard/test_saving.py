@@ -27,6 +27,7 @@ from ckpttool.core.errors import IncompleteError, NothingToResumeError, UsageErr
 from ckpttool.guard import Guard
 from ckpttool.guard.resume import SeededByIndex
 from ckpttool.guard.state_tree import Unsaveable
+from ckpttool.types import ResumeQuestion
 from tests.guard.loop import SmallNet, Told, batches, loss_of
 from tests.guard.resumable import EPOCH, Training, flip, train
 
@@ -97,14 +98,14 @@ def test_a_flipped_bit_is_found_by_the_birth_certificate_alone(tmp_path: Path) -
     assert [verdict.word for verdict in verdicts(tmp_path)] == [VerdictWord.DAMAGED, VerdictWord.VERIFIED]
     assert Training().resume(tmp_path).step == 2, "what a check found damaged is remembered"
     plan = tmp_path / "plan.json"
-    answer = ckpttool.resolve(question(tmp_path), ckpttool.ResumeQuestion(evidence=Level.CHECKSUM))
+    answer = ckpttool.resolve(question(tmp_path), ResumeQuestion(evidence=Level.CHECKSUM))
     plan.write_text(json.dumps(answer.to_dict()), encoding="utf-8")
     assert Training().resume(plan).step == 2
 
 
 def test_what_a_plan_leaves_out_is_passed_over_and_nothing_else(tmp_path: Path) -> None:
     train(tmp_path, 4)
-    answer = ckpttool.resolve(question(tmp_path), ckpttool.ResumeQuestion()).to_dict()
+    answer = ckpttool.resolve(question(tmp_path), ResumeQuestion()).to_dict()
     handed: dict[int, list[Tensor]] = {}
     for left_out in (0, 2, 9):
         detour = {"checkpoint_step": 4, "skip_batches": left_out}

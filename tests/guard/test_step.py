@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch import Tensor, nn, optim
 
-from ckpttool import inspect_nan
 from ckpttool.core.domain.guarding import GuardEventKind
 from ckpttool.core.errors import UsageError
 from ckpttool.guard import Guard, GuardStop
@@ -24,6 +23,7 @@ from ckpttool.guard.model.capture import Capture
 from ckpttool.health.policies.base import Policy
 from ckpttool.health.policies.skip import SkipPolicy
 from ckpttool.health.policies.zclip import ZClipPolicy
+from ckpttool.library import inspect_nan
 from tests.guard.loop import INFINITE, NOT_A_NUMBER, SmallNet, Told, Training, batches, bits, loss_of
 from tests.guard.optimizers import every_way
 

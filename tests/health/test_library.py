@@ -13,28 +13,29 @@ import ckpttool
 from ckpttool.core.commands import progress
 from ckpttool.core.errors import IncompleteError, UsageError
 from ckpttool.health.read.asd_events import detector_events
+from ckpttool.types import HealthQuestion, LogQuestion, ReplayQuestion, TreeQuestion
 from tests.support.training_logs import write_log
 from tests.support.trees import TreeBuilder
 
 
-def logs(*patterns: str) -> ckpttool.LogQuestion:
-    return ckpttool.LogQuestion(patterns=patterns)
+def logs(*patterns: str) -> LogQuestion:
+    return LogQuestion(patterns=patterns)
 
 
 def test_the_public_verbs_answer_with_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     TreeBuilder(tmp_path).legacy(ranks=2).save(epoch=10, step=2)
     write_log(tmp_path / "train.log", range(1, 41), embeddings={20: 100.0})
-    tree = ckpttool.scan(ckpttool.TreeQuestion(path="output"))
-    health = ckpttool.health(tree, ckpttool.HealthQuestion(threshold=270.0, logs=logs("train.log")))
+    tree = ckpttool.scan(TreeQuestion(path="output"))
+    health = ckpttool.health(tree, HealthQuestion(threshold=270.0, logs=logs("train.log")))
     assert health.report.newest_healthy == "10_2"
-    replay = ckpttool.replay(ckpttool.ReplayQuestion(logs=logs("train.log"), policy="zscore"), tree)
+    replay = ckpttool.replay(ReplayQuestion(logs=logs("train.log"), policy="zscore"), tree=tree)
     assert [mark.state.value for mark in replay.marks or ()] == ["unknown"], "its step is in the warm-up"
     assert ckpttool.calibrate(logs("train.log"), warm_up=0).thresholds == ()
 
 
 def test_a_policy_that_there_is_not_is_told_with_those_that_there_are(tmp_path: Path) -> None:
-    question = ckpttool.ReplayQuestion(logs=logs(str(tmp_path)), policy="spam")
+    question = ReplayQuestion(logs=logs(str(tmp_path)), policy="spam")
     with pytest.raises(UsageError, match="there is no policy 'spam'; there are skip, features"):
         ckpttool.replay(question)
 
@@ -65,10 +66,10 @@ def test_nothing_is_recorded_from_a_log_that_ends_early(tmp_path: Path) -> None:
     TreeBuilder(tmp_path).legacy(ranks=2).save(epoch=10, step=2)
     whole = write_log(tmp_path / "train.log", range(1, 41), embeddings={20: 100.0}).read_bytes()
     (tmp_path / "cut.log.gz").write_bytes(gzip.compress(whole)[:-9])
-    tree = ckpttool.scan(ckpttool.TreeQuestion(path=str(tmp_path / "output")))
+    tree = ckpttool.scan(TreeQuestion(path=str(tmp_path / "output")))
 
-    def asked(log: str) -> ckpttool.HealthQuestion:
-        return ckpttool.HealthQuestion(threshold=270.0, logs=logs(str(tmp_path / log)), write=True)
+    def asked(log: str) -> HealthQuestion:
+        return HealthQuestion(threshold=270.0, logs=logs(str(tmp_path / log)), write=True)
 
     with pytest.raises(IncompleteError, match="nothing from the part that was read was recorded"):
         ckpttool.health(tree, asked("cut.log.gz"))

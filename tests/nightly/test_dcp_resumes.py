@@ -13,6 +13,7 @@ import ckpttool
 from ckpttool.core.domain.data_position import GoesOn
 from ckpttool.core.domain.plan import ResumePlan
 from ckpttool.core.domain.verdict import Level
+from ckpttool.types import ResumeQuestion, TreeQuestion
 from tests.support.trainer_trees import damaged, faults, healthy
 
 nightly = pytest.mark.skipif("not config.getoption('--nightly')", reason="loads with torch: --nightly")
@@ -76,7 +77,7 @@ class Loop:
 
 
 def plan(root: Path, level: Level) -> ResumePlan:
-    decision = ckpttool.resolve(ckpttool.TreeQuestion(path=str(root)), ckpttool.ResumeQuestion(evidence=level)).decision
+    decision = ckpttool.resolve(TreeQuestion(path=str(root)), ResumeQuestion(evidence=level)).decision
     assert isinstance(decision, ResumePlan)
     return decision
 

@@ -12,6 +12,7 @@ import pytest
 import ckpttool
 from ckpttool.core.domain.finding import Code, Finding, Severity, blocking
 from ckpttool.core.domain.verdict import Level, Verdict
+from ckpttool.types import CheckQuestion
 from tests.nightly.drift_training import FLIPPED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,7 +35,7 @@ def trained(folder: Path, odd: int, at: int) -> Path:
 
 
 def said(folder: Path, level: Level) -> dict[int, list[Finding]]:
-    question = ckpttool.CheckQuestion(level=level, name="all")
+    question = CheckQuestion(level=level, name="all")
     verdicts = [event for event in ckpttool.verify(str(folder), question) if isinstance(event, Verdict)]
     return {verdict.step or 0: list(blocking(verdict.findings)) for verdict in verdicts}
 

@@ -109,7 +109,7 @@ class Asked:
         return str(self.home / name / "nvdlfw_inspect_logs" / "nvdlfw_inspect_globalrank-0.log")
 
     def found(self, name: str) -> tuple[str, ...]:
-        return codes(ckpttool.fp8_lint(str(self.config(name)), te_version=self.version))
+        return codes(ckpttool.library.fp8_lint(str(self.config(name)), te_version=self.version))
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
@@ -171,10 +171,10 @@ def test_what_the_log_says_each_operand_goes_through_is_read(asked: Asked) -> No
 @nightly
 def test_layers_of_an_earlier_log_are_names_of_layers(asked: Asked) -> None:
     layers = asked.log("measured")
-    said = ckpttool.fp8_lint(str(asked.config("a layer")), layers=layers)
+    said = ckpttool.library.fp8_lint(str(asked.config("a layer")), layers=layers)
     assert "suspect te-debug-empty" not in codes(said)
     (asked.home / "none.yaml").write_text(debug(layers="layer_types: [attention]"), encoding="utf-8")
-    assert codes(ckpttool.fp8_lint(str(asked.home / "none.yaml"), layers=layers)) == ("suspect te-debug-empty",)
+    assert codes(ckpttool.library.fp8_lint(str(asked.home / "none.yaml"), layers=layers)) == ("suspect te-debug-empty",)
 
 
 @nightly

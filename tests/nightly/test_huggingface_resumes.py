@@ -10,6 +10,7 @@ import pytest
 import ckpttool
 from ckpttool.core.domain.data_position import DataEffect, GoesOn
 from ckpttool.core.domain.plan import Outcome, ResumePlan
+from ckpttool.types import DataQuestion, TreeQuestion
 from tests.nightly.borrowing import told, trainer_python
 from tests.support.answers import plan
 
@@ -51,7 +52,7 @@ class TestTrainer:
         self, python: str, saves: Path, reference: list[int], micro: int, accumulation: int
     ) -> None:
         new = micro * accumulation
-        answer = plan(saves, data=ckpttool.DataQuestion(new_global_batch=new))
+        answer = plan(saves, data=DataQuestion(new_global_batch=new))
         assert isinstance(answer.data, GoesOn)
         assert answer.data.samples is not None
         assert (answer.data.effect is DataEffect.UNKNOWN) == (new == BATCH)  # the second epoch: exact under a condition
@@ -64,12 +65,12 @@ class TestTrainer:
     def test_what_it_takes_by_itself_and_what_comes_of_it_is_told(self, python: str, saves: Path) -> None:
         newest = saves / "checkpoint-14"
         (newest / "optimizer.pt").unlink()
-        own = ckpttool.simulate(ckpttool.resolve(ckpttool.TreeQuestion(path=str(saves))))
+        own = ckpttool.library.simulate(ckpttool.resolve(TreeQuestion(path=str(saves))))
         assert (own.would_resume, own.outcome) == ("checkpoint-14", Outcome.LOADS)
         assert told(python, "hf_run.py", str(saves), str(BATCH), "1", "15", "True")["step"] == 14
         shutil.rmtree(saves / "checkpoint-15")
         (newest / "model.safetensors").write_bytes((newest / "model.safetensors").read_bytes()[:100])
-        assert ckpttool.simulate(ckpttool.resolve(ckpttool.TreeQuestion(path=str(saves)))).outcome is Outcome.STOPS
+        assert ckpttool.library.simulate(ckpttool.resolve(TreeQuestion(path=str(saves)))).outcome is Outcome.STOPS
         with pytest.raises(AssertionError):
             told(python, "hf_run.py", str(saves), str(BATCH), "1", "15", "True")
         assert plan(saves).point.step == 12
@@ -82,7 +83,7 @@ class TestAccelerate:
         return tmp_path
 
     def asked(self, project: Path) -> tuple[ResumePlan, list[str]]:
-        answer = plan(project, data=ckpttool.DataQuestion(old_global_batch=BATCH))
+        answer = plan(project, data=DataQuestion(old_global_batch=BATCH))
         return answer, [str(setting.value) for setting in answer.load.settings]
 
     def test_it_goes_on_at_the_step_and_the_sample_and_numbers_on(self, python: str, project: Path) -> None:
@@ -94,7 +95,7 @@ class TestAccelerate:
         assert {save.name for save in (project / "checkpoints").iterdir()} == {f"checkpoint_{n}" for n in range(4)}
 
     def test_nothing_of_ours_comes_in_its_way_and_a_copy_does(self, python: str, project: Path) -> None:
-        tree = ckpttool.TreeQuestion(path=str(project / "checkpoints"))
+        tree = TreeQuestion(path=str(project / "checkpoints"))
         list(ckpttool.seal(ckpttool.scan(tree), "all"))
         assert told(python, "accelerate_run.py", str(project), "14", "-", "9")["step"] == 12
         shutil.copytree(project / "checkpoints/checkpoint_0", project / "checkpoints/checkpoint_9.bak")

@@ -10,6 +10,7 @@ import pytest
 import ckpttool
 from ckpttool.core.domain.data_position import DataEffect, GoesOn
 from ckpttool.core.domain.plan import Outcome, ResumePlan
+from ckpttool.types import DataQuestion, TreeQuestion
 from tests.nightly.borrowing import told, trainer_python
 from tests.support.answers import plan
 
@@ -34,7 +35,7 @@ def trained(python: str, folder: Path, loader: str, steps: int = 14) -> Path:
 
 
 def asked(saves: Path) -> tuple[ResumePlan, GoesOn]:
-    answer = plan(saves, data=ckpttool.DataQuestion(old_global_batch=BATCH))
+    answer = plan(saves, data=DataQuestion(old_global_batch=BATCH))
     assert isinstance(answer.data, GoesOn)
     return answer, answer.data
 
@@ -67,8 +68,8 @@ def test_a_stale_last_is_what_it_takes_and_the_plan_does_not(python: str, tmp_pa
     saves = trained(python, tmp_path, "plain")
     (oldest,) = saves.glob("*step=4.ckpt")
     shutil.copyfile(oldest, saves / "last.ckpt")
-    tree = ckpttool.TreeQuestion(path=str(saves))
-    simulated = ckpttool.simulate(ckpttool.resolve(tree), None)
+    tree = TreeQuestion(path=str(saves))
+    simulated = ckpttool.library.simulate(ckpttool.resolve(tree), None)
     assert (simulated.would_resume, simulated.outcome) == (oldest.name, Outcome.LOADS)
     assert told(python, "lightning_run.py", str(tmp_path), "plain", "6", "last")["step"] == 4
     answer, _ = asked(saves)

@@ -21,6 +21,7 @@ from ckpttool.core.domain.shard import FormatName
 from ckpttool.core.domain.verdict import Level
 from ckpttool.core.formats import read_header
 from ckpttool.core.storage import open_storage
+from ckpttool.types import CheckQuestion, HealOrder
 from tests.conftest import FIXTURES
 from tests.nightly.real_mindformers import PLACE, Row, Trace, Training, config, home_of
 
@@ -85,11 +86,11 @@ def flip_and_heal(rank: int, name: str) -> Damage:
         shard.chmod(0o600)
         shard.write_bytes(content)
         save = f"{shard.stem.rpartition('-')[2]}"
-        question = ckpttool.CheckQuestion(level=Level.CHECKSUM, name=save)
+        question = CheckQuestion(level=Level.CHECKSUM, name=save)
         (found,) = ckpttool.verify(str(training.checkpoints), question).answer().verdicts
         (odd,) = [finding for finding in found.findings if finding.code is Code.REPLICA_DIFFERS]
         assert (odd.ranks, odd.tensor) == ((rank,), weight.name)
-        healing = ckpttool.heal(str(training.checkpoints), ckpttool.HealOrder(checkpoint=save, grace=0, apply=True))
+        healing = ckpttool.heal(str(training.checkpoints), HealOrder(checkpoint=save, grace=0, apply=True))
         assert healing.applied
         assert shard.read_bytes() == original
         (found,) = ckpttool.verify(str(training.checkpoints), question).answer().verdicts
@@ -105,9 +106,7 @@ def lose_and_heal(rank: int, name: str) -> Damage:
         shard = training.shard(rank, name)
         save = f"{shard.stem.rpartition('-')[2]}"
         shard.unlink()
-        assert ckpttool.heal(
-            str(training.checkpoints), ckpttool.HealOrder(checkpoint=save, grace=0, apply=True)
-        ).applied
+        assert ckpttool.heal(str(training.checkpoints), HealOrder(checkpoint=save, grace=0, apply=True)).applied
 
     return act
 

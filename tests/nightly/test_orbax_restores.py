@@ -9,6 +9,7 @@ import pytest
 
 import ckpttool
 from ckpttool.core.domain.plan import Outcome
+from ckpttool.types import TreeQuestion
 from tests.nightly.borrowing import told, trainer_python
 from tests.support.answers import plan, scanned
 
@@ -66,7 +67,7 @@ def test_where_the_latest_is_damaged_it_stops_there_and_the_plan_does_not(
     python: str, tree: Path, spoil: Callable[[Path], None]
 ) -> None:
     spoil(tree)
-    simulated = ckpttool.simulate(ckpttool.resolve(ckpttool.TreeQuestion(path=str(tree))), None)
+    simulated = ckpttool.library.simulate(ckpttool.resolve(TreeQuestion(path=str(tree))), None)
     assert (simulated.would_resume, simulated.outcome) == ("30", Outcome.STOPS)
     assert told(python, "orbax_run.py", str(tree), "latest") == {"latest": 30}
     assert "error" in told(python, "orbax_run.py", str(tree), "restore", "30")
@@ -74,7 +75,7 @@ def test_where_the_latest_is_damaged_it_stops_there_and_the_plan_does_not(
 
 
 def test_what_is_kept_in_a_save_disturbs_it_not(python: str, tree: Path) -> None:
-    list(ckpttool.seal(ckpttool.TreeQuestion(path=str(tree), sizes=True), "all"))
+    list(ckpttool.seal(TreeQuestion(path=str(tree), sizes=True), "all"))
     assert (tree / "30/ckpttool.manifest.json").exists()
     assert [each.name for each in scanned(tree).checkpoints] == ["10", "20", "30"]
     assert restored(python, tree) == {"step": 30, "right": True}

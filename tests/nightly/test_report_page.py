@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import ckpttool
+from ckpttool.types import EvidenceQuestion, LogQuestion, ReportQuestion, ResumeQuestion, TreeQuestion
 from tests.report.page.test_page import DARK, LIGHT, contrast
 from tests.support.trainer_trees import damaged
 from tests.support.trees import TreeBuilder
@@ -171,11 +172,9 @@ def page(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
                 builder.truncate(builder.shard(rank, 1, 500), 0)
         root = builder.output
     logs = tuple(map(str, root.glob("log.csv")))
-    question = ckpttool.ReportQuestion(
-        tree=ckpttool.TreeQuestion(path=str(root)),
-        choice=ckpttool.ResumeQuestion(
-            logs=ckpttool.EvidenceQuestion(threshold=0.2, logs=ckpttool.LogQuestion(patterns=logs)) if logs else None
-        ),
+    question = ReportQuestion(
+        tree=TreeQuestion(path=str(root)),
+        choice=ResumeQuestion(logs=EvidenceQuestion(threshold=0.2, logs=LogQuestion(patterns=logs)) if logs else None),
         keep_last=2,
     )
     file = tmp_path / "report.html"

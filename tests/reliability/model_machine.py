@@ -21,6 +21,7 @@ from ckpttool.core.domain import verdict
 from ckpttool.core.domain.plan import NoResumePoint
 from ckpttool.core.domain.question import TreeQuestion
 from ckpttool.core.domain.retention import PruneOrder, Pruning, RetentionPolicy, Why
+from ckpttool.types import DataQuestion, ResumeQuestion
 from tests.reliability.model import WORLD, Level, Model, Save, readings, right_picks, seen_at
 from tests.support.prunable_trees import Stop, files, outside_trash
 from tests.support.reference_choice import evidence, lost
@@ -105,10 +106,8 @@ class Judged(RuleBasedStateMachine, Generic[M]):
 
     def resolved(self, level: Level, *, ignore: bool = False, require: bool = False) -> Answer:
         """Return the name of what `resolve` chooses and the steps that are lost; None where it finds nothing."""
-        choice = ckpttool.ResumeQuestion(
-            evidence=verdict.Level[level.upper()], ignore_health=ignore, require_health=require
-        )
-        decision = ckpttool.resolve(self.question(), choice, ckpttool.DataQuestion()).decision
+        choice = ResumeQuestion(evidence=verdict.Level[level.upper()], ignore_health=ignore, require_health=require)
+        decision = ckpttool.resolve(self.question(), choice, DataQuestion()).decision
         if isinstance(decision, NoResumePoint):
             return None
         return decision.point.checkpoint.name, decision.point.lost_steps
@@ -315,7 +314,7 @@ class Judged(RuleBasedStateMachine, Generic[M]):
     @rule()
     def repair(self) -> None:
         before = outside_trash(files(self.model.tree))
-        done = ckpttool.repair_meta(self.question(), ckpttool.ResumeQuestion(), grace=0.0, apply=True)
+        done = ckpttool.repair_meta(self.question(), ResumeQuestion(), grace=0.0, apply=True)
         after = outside_trash(files(self.model.tree))
         changed = {path for path in before | after if before.get(path) != after.get(path)}
         assert all(self.is_record(path) for path in changed), f"changed {changed}"

@@ -19,6 +19,7 @@ from ckpttool.core.domain.verdict import Level, Verdict
 from ckpttool.core.errors import CkptToolError
 from ckpttool.core.records import HEAL_JOURNAL
 from ckpttool.replicas.model import Healing, HealOrder
+from ckpttool.types import CheckQuestion, TreeQuestion
 from tests.support.prunable_trees import WAYS, files, stopped
 from tests.support.trees import TreeBuilder, weights
 
@@ -161,7 +162,7 @@ class Healed(RuleBasedStateMachine):
     def healed(self, epoch: int, donor: int | None, *, apply: bool) -> Healing | None:
         order = HealOrder(checkpoint=f"{epoch}_2", donor=None if donor is None else Rank(donor), grace=0, apply=apply)
         try:
-            return ckpttool.heal(ckpttool.TreeQuestion(path=str(self.tree.checkpoint), world_size=WORLD), order)
+            return ckpttool.heal(TreeQuestion(path=str(self.tree.checkpoint), world_size=WORLD), order)
         except CkptToolError:
             return None
 
@@ -179,8 +180,8 @@ class Healed(RuleBasedStateMachine):
     @rule(epoch=SAVES)
     def verify(self, epoch: int) -> None:
         """A save that is right is not called damaged."""
-        question = ckpttool.CheckQuestion(level=Level.CHECKSUM, name=f"{epoch}_2")
-        tree = ckpttool.scan(ckpttool.TreeQuestion(path=str(self.tree.checkpoint), world_size=WORLD, sizes=True))
+        question = CheckQuestion(level=Level.CHECKSUM, name=f"{epoch}_2")
+        tree = ckpttool.scan(TreeQuestion(path=str(self.tree.checkpoint), world_size=WORLD, sizes=True))
         if all(content == self.content(rank, epoch) for rank, content in self.rights(epoch)):
             for event in ckpttool.verify(tree, question):
                 if isinstance(event, Verdict):

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import Phase, settings
 
 import ckpttool
-from ckpttool import Answer, DataQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.core.domain.plan import NoResumePoint
 from ckpttool.core.domain.retention import PruneOrder, Pruning, RetentionPolicy, Why
 from ckpttool.core.domain.verdict import Level
+from ckpttool.types import Answer, DataQuestion, ResumeQuestion, TreeQuestion
 from tests.reliability.model import Kind, Shard
 from tests.reliability.model_machine import Tally
 from tests.reliability.test_model import PLAIN, LegacyTraining, NewerTraining, run

@@ -31,6 +31,7 @@ from ckpttool.core.write.puts import lay_ready
 from ckpttool.replicas import write
 from ckpttool.replicas.findings import ReplicasCode
 from ckpttool.replicas.model import Donor, Healing, HealOrder
+from ckpttool.types import CheckQuestion
 from tests.conftest import FIXTURES
 from tests.support.answers import writable_copy
 from tests.support.commands import ask
@@ -96,8 +97,7 @@ def test_what_was_sealed_of_a_lost_shard_proves_its_copy_without_any_other_check
     shards = [tree / f"rank_{rank}/llama2_7b_rank_{rank}-20_2.ckpt" for rank in range(4)]
     right = shards[3].read_bytes()
     assert all(
-        sealing.written
-        for sealing in ckpttool.seal(ckpttool.scan(ckpttool.TreeQuestion(path=str(tree), sizes=True)), "20_2")
+        sealing.written for sealing in ckpttool.seal(ckpttool.scan(TreeQuestion(path=str(tree), sizes=True)), "20_2")
     )
     shards[3].unlink()
     flip(shards[1], 1000)
@@ -233,7 +233,7 @@ def test_what_is_healed_is_what_was_lost(fixture: str, rank: int, fault: str, tm
     else:
         assert (tree / healing.trash / path.relative_to(tree)).read_bytes() == damaged
     for level in Level:
-        (verdict,) = ckpttool.verify(str(tree), ckpttool.CheckQuestion(level=level, name=name)).answer().verdicts
+        (verdict,) = ckpttool.verify(str(tree), CheckQuestion(level=level, name=name)).answer().verdicts
         assert blocking(verdict.findings) == ()
     again = asked(tree, name)
     assert (again.shards, again.lost) == ((), ())
@@ -262,7 +262,7 @@ def test_the_documentation_s_example_goes_on_where_it_was_after_healing(tmp_path
     assert resumes(tree) == "20_2"
     for found in (
         [finding for one in ckpttool.scan(str(tree)).inventory.checkpoints for finding in one.findings],
-        ckpttool.verify(str(tree)).answer().verdicts[0].findings,
+        ckpttool.verify(str(tree)).verdicts[0].findings,
         ckpttool.resolve(str(tree)).decision.findings,
     ):
         (told,) = [finding for finding in found if finding.code is Code.HEALED]
@@ -588,7 +588,7 @@ def flip_header(path: Path) -> None:
 
 def said_of(tree: Path, name: str) -> tuple[str, dict[str, int]]:
     """The verdict by checksums, and how many copies of each shard agree."""
-    (verdict,) = ckpttool.verify(str(tree), ckpttool.CheckQuestion(level=Level.CHECKSUM, name=name)).answer().verdicts
+    (verdict,) = ckpttool.verify(str(tree), CheckQuestion(level=Level.CHECKSUM, name=name)).answer().verdicts
     return verdict.word.value, {report.path.split("/")[0]: report.copies for report in verdict.reports}
 
 
@@ -650,7 +650,7 @@ def test_they_outvote_no_third_rank_and_agree_with_it_as_one(tmp_path: Path) -> 
     assert said_of(tree, "20_2") == ("struct-ok", dict.fromkeys(("rank_0", "rank_1", "rank_2"), 1))
     shards[2].write_bytes(right)  # from a backup
     seal = manifest_without(tree, "20_2", str(shards[2].relative_to(tree)))
-    (verdict,) = ckpttool.verify(str(tree), ckpttool.CheckQuestion(level=Level.CHECKSUM, name="20_2")).answer().verdicts
+    (verdict,) = ckpttool.verify(str(tree), CheckQuestion(level=Level.CHECKSUM, name="20_2")).answer().verdicts
     against = {(finding.severity, finding.path.split("/")[0]) for finding in blocking(verdict.findings) if finding.path}
     assert against == {(Severity.SUSPECT, f"rank_{rank}") for rank in range(3)}
     for shard in shards[:2]:
@@ -684,7 +684,7 @@ def test_three_that_were_rebuilt_from_a_wrong_donor_do_not_outvote_it_once_it_is
     flip_weight(shards[0])
     assert asked(tree, "20_2", apply=True).applied  # nothing tells that the donor was wrong
     shards[0].write_bytes(right)  # from a backup
-    (verdict,) = ckpttool.verify(str(tree), ckpttool.CheckQuestion(level=Level.CHECKSUM, name="20_2")).answer().verdicts
+    (verdict,) = ckpttool.verify(str(tree), CheckQuestion(level=Level.CHECKSUM, name="20_2")).answer().verdicts
     assert {finding.severity for finding in blocking(verdict.findings)} == {Severity.SUSPECT}
     assert not asked(tree, "20_2", apply=True).healable
     assert shards[0].read_bytes() == right
@@ -712,7 +712,7 @@ def test_a_healed_file_that_was_sealed_before_it_was_lost_is_verified_by_that_se
 
 
 def verified_ranks(tree: Path) -> set[int | None]:
-    question = ckpttool.CheckQuestion(level=Level.CHECKSUM, name="20_2")
+    question = CheckQuestion(level=Level.CHECKSUM, name="20_2")
     (verdict,) = ckpttool.verify(str(tree), question).answer().verdicts
     return {report.rank for report in verdict.reports if report.checksum_matched}
 
@@ -735,7 +735,7 @@ def test_the_seal_of_a_wrong_heal_convicts_no_donor_that_was_brought_back_right(
         shard.write_bytes(content)
         manifest_without(tree, "20_2", str(shard.relative_to(tree)))
     for level in (Level.CHECKSUM, Level.NUMERICS):
-        (verdict,) = ckpttool.verify(str(tree), ckpttool.CheckQuestion(level=level, name="20_2")).answer().verdicts
+        (verdict,) = ckpttool.verify(str(tree), CheckQuestion(level=level, name="20_2")).answer().verdicts
         against = {finding.path: finding.severity for finding in blocking(verdict.findings)}
         assert against[str(shards[1].relative_to(tree))] is Severity.SUSPECT
         assert set(against.values()) == {Severity.SUSPECT}
@@ -792,7 +792,7 @@ def test_one_flipped_copy_of_all_three_or_four_is_damaged_and_healed(tmp_path: P
     target = next(tree.glob("rank_2/*-20_2.*"))
     right = target.read_bytes()
     flip_weight(target)
-    (verdict,) = ckpttool.verify(str(tree), ckpttool.CheckQuestion(level=Level.CHECKSUM, name="20_2")).answer().verdicts
+    (verdict,) = ckpttool.verify(str(tree), CheckQuestion(level=Level.CHECKSUM, name="20_2")).answer().verdicts
     assert [(finding.path, finding.severity) for finding in blocking(verdict.findings)] == [
         (str(target.relative_to(tree)), Severity.DAMAGE)
     ]
@@ -811,7 +811,7 @@ def test_two_that_agree_convict_no_third_if_the_fourth_copy_cannot_testify(tmp_p
         shards[3].write_bytes(shards[3].read_bytes()[:-100])
     else:
         flip_header(shards[3])
-    (verdict,) = ckpttool.verify(str(tree), ckpttool.CheckQuestion(level=Level.CHECKSUM, name="20_2")).answer().verdicts
+    (verdict,) = ckpttool.verify(str(tree), CheckQuestion(level=Level.CHECKSUM, name="20_2")).answer().verdicts
     (doubt,) = (finding for finding in verdict.findings if finding.code is Code.REPLICA_DIFFERS)
     assert (doubt.severity, doubt.path) == (Severity.SUSPECT, str(shards[2].relative_to(tree)))
     assert doubt.message.endswith("only 2 agree: nothing proves that they are right")

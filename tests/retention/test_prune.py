@@ -20,6 +20,7 @@ from ckpttool.core.verbs.changes import assert_unchanged
 from ckpttool.core.verbs.scanning import Tree
 from ckpttool.core.write.files import locked
 from ckpttool.retention import verbs as pruning
+from ckpttool.types import DataQuestion
 from tests.support.prunable_trees import (
     LAYOUTS,
     files,
@@ -417,9 +418,9 @@ class TestProof:
         tree = legacy(tmp_path)
         pruned(tree)
         question = TreeQuestion(path=str(tree.checkpoint))
-        answer = ckpttool.resolve(question, ResumeQuestion(), ckpttool.DataQuestion())
+        answer = ckpttool.resolve(question, ResumeQuestion(), DataQuestion())
         for version in ("1.3.2", "1.6.0", "2.1.0"):
-            assert ckpttool.simulate(answer, version).would_resume == "_1-30_2"
+            assert ckpttool.library.simulate(answer, version).would_resume == "_1-30_2"
 
 
 class TestWaiting:

@@ -78,8 +78,8 @@ class TestAFullDisk:
         fill(disk)
         assert pruned(tree, last=2, trash_days=7).applied
         (disk / "filler").unlink()
-        for save in ckpttool.trash(TreeQuestion(path=str(tree.checkpoint))).content:
-            ckpttool.restore(TreeQuestion(path=str(tree.checkpoint)), save.name)
+        for save in ckpttool.library.trash(TreeQuestion(path=str(tree.checkpoint))).content:
+            ckpttool.library.restore(TreeQuestion(path=str(tree.checkpoint)), save.name)
         assert whole(tree) == before
 
     def test_what_was_to_be_deleted_from_the_trash_makes_room_first(self, disk: Path) -> None:

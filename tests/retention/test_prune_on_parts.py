@@ -140,7 +140,7 @@ def proposed_at(fleet: Fleet, *trees: Path) -> list[tuple[str, str, int]]:
     for number, tree in enumerate(trees):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(socket, "gethostname", lambda number=number: f"node{number}")
-            ckpttool.part(
+            ckpttool.library.part(
                 PartQuestion(
                     tree=TreeQuestion(path=str(tree)),
                     check=CheckQuestion(name="all"),

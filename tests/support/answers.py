@@ -16,6 +16,7 @@ from ckpttool.core.domain.preflight import Check, Preflight, exit_of
 from ckpttool.core.domain.retention import PruneOrder, RetentionPolicy
 from ckpttool.core.domain.verdict import Level, Verdict
 from ckpttool.core.errors import ExitCode
+from ckpttool.types import CheckQuestion, DataQuestion, PreflightQuestion, ResumeQuestion, TreeQuestion
 from tests.support import trees
 from tests.support.commands import ask
 
@@ -28,21 +29,21 @@ cli = ask
 def decide(
     path: Path | str,
     *,
-    tree: ckpttool.TreeQuestion | None = None,
-    choice: ckpttool.ResumeQuestion | None = None,
-    data: ckpttool.DataQuestion | None = None,
+    tree: TreeQuestion | None = None,
+    choice: ResumeQuestion | None = None,
+    data: DataQuestion | None = None,
 ) -> ResumePlan | NoResumePoint:
     """Resolve a tree."""
-    question = tree or ckpttool.TreeQuestion(path=str(path))
-    return ckpttool.resolve(question, choice or ckpttool.ResumeQuestion(), data or ckpttool.DataQuestion()).decision
+    question = tree or TreeQuestion(path=str(path))
+    return ckpttool.resolve(question, choice or ResumeQuestion(), data or DataQuestion()).decision
 
 
 def plan(
     path: Path | str,
     *,
-    tree: ckpttool.TreeQuestion | None = None,
-    choice: ckpttool.ResumeQuestion | None = None,
-    data: ckpttool.DataQuestion | None = None,
+    tree: TreeQuestion | None = None,
+    choice: ResumeQuestion | None = None,
+    data: DataQuestion | None = None,
 ) -> ResumePlan:
     """Resolve a tree in which there is something to resume from."""
     decision = decide(path, tree=tree, choice=choice, data=data)
@@ -51,7 +52,10 @@ def plan(
 
 
 def refusal(
-    path: Path | str, *, tree: ckpttool.TreeQuestion | None = None, choice: ckpttool.ResumeQuestion | None = None
+    path: Path | str,
+    *,
+    tree: TreeQuestion | None = None,
+    choice: ResumeQuestion | None = None,
 ) -> NoResumePoint:
     """Resolve a tree in which there is nothing to resume from."""
     decision = decide(path, tree=tree, choice=choice)
@@ -67,11 +71,11 @@ def preflighted(
     **tree: Any,  # noqa: ANN401  as the test gives them
 ) -> tuple[ExitCode, list[Finding]]:
     """How a preflight of what `launch` would write ends, and what stands against the launch."""
-    question = ckpttool.PreflightQuestion(
+    question = PreflightQuestion(
         config=str(config),
-        tree=ckpttool.TreeQuestion(path=str(path), **tree),
-        choice=ckpttool.ResumeQuestion(),
-        data=ckpttool.DataQuestion(),
+        tree=TreeQuestion(path=str(path), **tree),
+        choice=ResumeQuestion(),
+        data=DataQuestion(),
         devices=devices,
         allowed=(Code.START_DIFFERS,),
     )
@@ -120,7 +124,7 @@ def goes_on(answer: ResumePlan) -> GoesOn:
 
 def simulated(path: Path | str, *, world: int | None = None) -> Simulation:
     """What the trainer of a tree takes by itself."""
-    return ckpttool.simulate(ckpttool.resolve(ckpttool.TreeQuestion(path=str(path), world_size=world)), None)
+    return ckpttool.library.simulate(ckpttool.resolve(TreeQuestion(path=str(path), world_size=world)), None)
 
 
 def start_check(answer: Preflight) -> Check:
@@ -132,7 +136,8 @@ def start_check(answer: Preflight) -> Check:
 def verdict(path: Path | str, name: str | None = None, level: Level = Level.STRUCTURE) -> Verdict:
     """The verdict on the newest save of a tree, or on the one of this name."""
     events = ckpttool.verify(
-        ckpttool.scan(ckpttool.TreeQuestion(path=str(path), sizes=True)), ckpttool.CheckQuestion(level=level, name=name)
+        ckpttool.scan(TreeQuestion(path=str(path), sizes=True)),
+        CheckQuestion(level=level, name=name),
     )
     return next(event for event in events if isinstance(event, Verdict))
 
@@ -143,9 +148,9 @@ def going(path: Path | str) -> set[str]:
     return {save.name for save in pruning.plan.going}
 
 
-def scanned(path: Path | str, *, tree: ckpttool.TreeQuestion | None = None) -> Inventory:
+def scanned(path: Path | str, *, tree: TreeQuestion | None = None) -> Inventory:
     """List a tree."""
-    return ckpttool.scan(tree or ckpttool.TreeQuestion(path=str(path))).inventory
+    return ckpttool.scan(tree or TreeQuestion(path=str(path))).inventory
 
 
 def names(inventory: Inventory) -> list[str]:

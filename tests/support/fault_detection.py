@@ -30,6 +30,7 @@ from ckpttool.core.verify.siblings.compare import compare_siblings
 from ckpttool.core.verify.siblings.neighbours import Neighbours, Sibling
 from ckpttool.replicas.comparing.compare import SavedTensors, compare_replicas
 from ckpttool.trainers.mindformers.scalars import FACTS
+from ckpttool.types import TreeQuestion
 from tests.support.shard_writers import crc_trailer
 from tests.support.trees import Tensor, ckpt_bytes, safetensors_bytes
 
@@ -229,7 +230,7 @@ def scene(root: Path, name: str, *, change: Change = unchanged, rank: int = 0) -
         change: What is done to every shard first: it gets a checksum, or a megabyte.
         rank: Whose shard is to be broken.
     """
-    inventory = ckpttool.scan(ckpttool.TreeQuestion(path=str(root))).inventory
+    inventory = ckpttool.scan(TreeQuestion(path=str(root))).inventory
     checkpoint = next(one for one in inventory.checkpoints if one.name == name)
     others = Neighbours(inventory.checkpoints).siblings(checkpoint)
     files = {

@@ -12,6 +12,7 @@ from random import Random
 import ckpttool
 from ckpttool.core.domain.finding import Finding, blocking
 from ckpttool.core.domain.verdict import Level, Verdict
+from ckpttool.types import CheckQuestion, TreeQuestion
 from tests.support.fault_detection import with_crc
 from tests.support.trees import (
     Fmt,
@@ -214,8 +215,8 @@ def healthy_tree(base: Path, seed: int) -> tuple[Path, str]:
 
 def alarms(folder: Path, level: Level) -> Sequence[Finding]:
     """Verify every checkpoint of a tree; return all that weighs more than a note."""
-    tree = ckpttool.scan(ckpttool.TreeQuestion(path=str(folder), sizes=True))
-    question = ckpttool.CheckQuestion(level=level, name="all", jobs=1)
+    tree = ckpttool.scan(TreeQuestion(path=str(folder), sizes=True))
+    question = CheckQuestion(level=level, name="all", jobs=1)
     verdicts = [event for event in ckpttool.verify(tree, question) if isinstance(event, Verdict)]
     assert verdicts
     found = [finding for verdict in verdicts for finding in verdict.findings]

@@ -93,7 +93,7 @@ class Fleet:
         shards = 0
         for number in range(self.of):
             with self.on(number):
-                written = ckpttool.part(
+                written = ckpttool.library.part(
                     PartQuestion(
                         tree=TreeQuestion(path=str(self.tree)),
                         check=CheckQuestion(level=self.level, name="all"),
@@ -129,7 +129,7 @@ class Fleet:
             folders = sorted(trash.iterdir()) if trash.is_dir() else []
             if folders:
                 names = [folder.name for folder in folders]
-                ckpttool.restore(TreeQuestion(path=str(self.tree)), *names, grace=0.0)
+                ckpttool.library.restore(TreeQuestion(path=str(self.tree)), *names, grace=0.0)
 
 
 def files_in(folder: Path) -> dict[str, bytes]:

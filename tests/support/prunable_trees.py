@@ -18,6 +18,7 @@ from ckpttool.core.domain.plan import NoResumePoint
 from ckpttool.core.domain.question import TreeQuestion
 from ckpttool.core.domain.retention import PruneOrder, Pruning, RetentionPolicy
 from ckpttool.core.errors import CkptToolError
+from ckpttool.types import DataQuestion, ResumeQuestion
 from tests.support.trees import TreeBuilder
 
 OURS = {".ckpttool/prune.lock", ".ckpttool/seal.lock", ".ckpttool/reserve"}
@@ -104,9 +105,7 @@ def outside_trash(found: dict[str, bytes]) -> dict[str, bytes]:
 
 def resumes_from(tree: TreeBuilder) -> str | None:
     """The checkpoint that `resolve` chooses."""
-    answer = ckpttool.resolve(
-        TreeQuestion(path=str(tree.checkpoint)), ckpttool.ResumeQuestion(), ckpttool.DataQuestion()
-    )
+    answer = ckpttool.resolve(TreeQuestion(path=str(tree.checkpoint)), ResumeQuestion(), DataQuestion())
     return None if isinstance(answer.decision, NoResumePoint) else answer.decision.point.checkpoint.name
 
 
@@ -114,8 +113,8 @@ def whole(tree: TreeBuilder) -> set[str]:
     """The checkpoints that look whole to us, each on all the ranks that it should have."""
     names = set()
     for name in [one.name for one in ckpttool.scan(TreeQuestion(path=str(tree.checkpoint))).inventory.checkpoints]:
-        question = ckpttool.ResumeQuestion(name=name, ignore_health=True)
-        answer = ckpttool.resolve(TreeQuestion(path=str(tree.checkpoint)), question, ckpttool.DataQuestion())
+        question = ResumeQuestion(name=name, ignore_health=True)
+        answer = ckpttool.resolve(TreeQuestion(path=str(tree.checkpoint)), question, DataQuestion())
         if not isinstance(answer.decision, NoResumePoint):
             names.add(name)
     return names

@@ -7,4 +7,4 @@ from ckpttool.trainers.mindformers.train_config import TrainConfig, with_trainer
 
 
 def read_train_config(path: str) -> TrainConfig:
-    return with_trainer_defaults(ckpttool.read_config(path))
+    return with_trainer_defaults(ckpttool.library.read_config(path))

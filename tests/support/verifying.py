@@ -17,6 +17,7 @@ from ckpttool.core.domain.verdict import CheckTask, Level, ShardReport, Verdict
 from ckpttool.core.storage.base import ByteSource, Entry, Kind
 from ckpttool.core.storage.local import LocalStorage
 from ckpttool.trainers.mindformers.scalars import FACTS, TrainState
+from ckpttool.types import CheckQuestion, TreeQuestion
 from tests.conftest import FIXTURES
 from tests.support.scalars import values
 from tests.support.shard_writers import entries_json, safetensors_file
@@ -103,10 +104,8 @@ def verdicts(
     max_age: float | None = None,
 ) -> list[Verdict]:
     """Verify checkpoints of a tree, newest first."""
-    tree = ckpttool.scan(ckpttool.TreeQuestion(path=str(folder), sizes=True))
-    question = ckpttool.CheckQuestion(
-        level=level, name=name, bucket=bucket, jump=jump, replicas=replicas, max_age=max_age
-    )
+    tree = ckpttool.scan(TreeQuestion(path=str(folder), sizes=True))
+    question = CheckQuestion(level=level, name=name, bucket=bucket, jump=jump, replicas=replicas, max_age=max_age)
     return [event for event in ckpttool.verify(tree, question) if isinstance(event, Verdict)]
 
 

@@ -19,6 +19,7 @@ from ckpttool.core.domain.question import TreeQuestion
 from ckpttool.core.domain.retention import PruneOrder, RetentionPolicy
 from ckpttool.core.errors import ExitCode
 from ckpttool.trainers.verl.scan import _is_confirmed
+from ckpttool.types import ResumeQuestion
 from tests.support.answers import chosen, cli, codes, going, plan, refusal, scanned, why_not
 from tests.support.inventories import checkpoint
 from tests.support.trainer_trees import healthy
@@ -79,7 +80,7 @@ def test_two_verl_saves_that_are_one_are_chosen_only_by_name(tmp_path: Path) -> 
         updated(folder, 0)
     both = {"global_step_1": {Code.DUPLICATE_CHECKPOINT}, "global_step_9": {Code.DUPLICATE_CHECKPOINT}}
     assert dict(why_not(refusal(root))) == both
-    named = plan(root, choice=ckpttool.ResumeQuestion(name="global_step_1"))
+    named = plan(root, choice=ResumeQuestion(name="global_step_1"))
     assert chosen(named) == ("global_step_1", 1)
 
 
@@ -173,7 +174,7 @@ class TestNamesThatWereExchanged:
         assert going(root) == set()
         (sealing,) = ckpttool.seal(str(root), "global_step_3")
         assert not sealing.written
-        named = ckpttool.ResumeQuestion(name="global_step_3")
+        named = ResumeQuestion(name="global_step_3")
         assert chosen(plan(root, choice=named)) == ("global_step_3", 3)
 
     @pytest.mark.parametrize(
@@ -226,7 +227,7 @@ class TestWithoutATracker:
         assert "no tracker" in refused.output
         assert dict(why_not(refusal(root))) == {"global_step_99": {Code.STEP_DISAGREES}}
         assert going(root) <= {"global_step_2"}
-        assert chosen(plan(root, choice=ckpttool.ResumeQuestion(name="global_step_99"))) == ("global_step_99", 99)
+        assert chosen(plan(root, choice=ResumeQuestion(name="global_step_99"))) == ("global_step_99", 99)
 
     @pytest.mark.sample(2)
     @pytest.mark.parametrize(

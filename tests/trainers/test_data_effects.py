@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-import ckpttool
 from ckpttool.core.domain.data_position import DataEffect, SampleSource, effect_of
 from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.plan import ResumePlan
 from ckpttool.core.domain.question import AskedSizes
 from ckpttool.trainers import registry
+from ckpttool.types import DataQuestion, ResumeQuestion
 from tests.support.answers import codes, goes_on, plan, refusal
 from tests.support.trainer_trees import LAYOUTS, layout_of_tree, truths
 
@@ -37,8 +37,8 @@ def tried(*cases: tuple[Any, ...]) -> list[tuple[Any, ...]]:
 
 
 def resumed(root: Path, *, gbs: int | None = None, old: int | None = None, sizes: AskedSizes = AS_IT_WAS) -> ResumePlan:
-    data = ckpttool.DataQuestion(new_global_batch=gbs, old_global_batch=old)
-    return plan(root, choice=ckpttool.ResumeQuestion(sizes=sizes), data=data)
+    data = DataQuestion(new_global_batch=gbs, old_global_batch=old)
+    return plan(root, choice=ResumeQuestion(sizes=sizes), data=data)
 
 
 NOTHING_CHANGED = tried(
@@ -154,7 +154,7 @@ class TestOtherRanks:
     @pytest.mark.sample(9)
     @pytest.mark.parametrize(("tree", "asked"), REFUSING)
     def test_what_the_trainer_stops_at_is_refused_and_no_damage(self, tree: str, asked: AskedSizes) -> None:
-        answer = refusal(LAYOUTS / tree, choice=ckpttool.ResumeQuestion(sizes=asked))
+        answer = refusal(LAYOUTS / tree, choice=ResumeQuestion(sizes=asked))
         for rejection in answer.rejected:
             assert codes(rejection.reasons) == {Code.WORLD_SIZE_REFUSED}
 

@@ -16,6 +16,7 @@ from ckpttool.core.domain.plan import NoResumePoint, ResumePlan, exit_of
 from ckpttool.core.domain.preflight import Outcome
 from ckpttool.core.errors import ExitCode
 from ckpttool.trainers.locate import locate
+from ckpttool.types import DataQuestion, PreflightQuestion, ResumeQuestion, TreeQuestion
 from tests.conftest import FIXTURES
 from tests.nodes.test_split_trees import given
 from tests.support.answers import coded
@@ -64,8 +65,8 @@ def node(disk: str = LOCAL, environment: dict[str, str] | None = None) -> Node:
 
 
 def resolved(tree: Path, here: Node) -> ResumePlan | NoResumePoint:
-    choice = ckpttool.ResumeQuestion(allow_weights_only=True)
-    return ckpttool.resolve(ckpttool.TreeQuestion(path=str(tree)), choice, node=here).decision
+    choice = ResumeQuestion(allow_weights_only=True)
+    return ckpttool.resolve(TreeQuestion(path=str(tree)), choice, node=here).decision
 
 
 def told(decision: ResumePlan | NoResumePoint) -> tuple[Finding, ...]:
@@ -122,11 +123,11 @@ def test_an_older_save_of_one_machine_is_not_taken_for_the_newest_of_two(tmp_pat
 
 
 def test_preflight_on_one_machine_of_two_is_no_word_to_start_anew(tmp_path: Path) -> None:
-    question = ckpttool.PreflightQuestion(
+    question = PreflightQuestion(
         config=None,
-        tree=ckpttool.TreeQuestion(path=str(machine(tmp_path, "hf_fsdp2ranks", 1))),
-        choice=ckpttool.ResumeQuestion(),
-        data=ckpttool.DataQuestion(),
+        tree=TreeQuestion(path=str(machine(tmp_path, "hf_fsdp2ranks", 1))),
+        choice=ResumeQuestion(),
+        data=DataQuestion(),
     )
     answer = ckpttool.preflight(question, node=node())
     assert answer.exit_code is ExitCode.INCOMPLETE
@@ -184,8 +185,8 @@ def as_seen(monkeypatch: pytest.MonkeyPatch, *trees: Path) -> ExitCode:
         looks.append(look_at(seat(number, len(trees), Path(locate(str(place)).storage.root))))
         place.rename(tree)
     given(monkeypatch, looks)
-    choice = ckpttool.ResumeQuestion(allow_weights_only=True)
-    return exit_of(ckpttool.resolve(ckpttool.TreeQuestion(path="x.ckptpart"), choice).decision, strict=False)
+    choice = ResumeQuestion(allow_weights_only=True)
+    return exit_of(ckpttool.resolve(TreeQuestion(path="x.ckptpart"), choice).decision, strict=False)
 
 
 @pytest.mark.sample(3)

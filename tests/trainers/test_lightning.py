@@ -18,6 +18,7 @@ from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.domain.retention import PruneOrder, RetentionPolicy
 from ckpttool.trainers.lightning import step_in
+from ckpttool.types import DataQuestion, TreeQuestion
 from tests.support.answers import (
     chosen,
     cli,
@@ -154,12 +155,12 @@ class TestWhereTheDataGoOn:
         content["loops"]["fit_loop"]["state_dict"] = {"combined_loader": [{"_num_yielded": 6}]}
         write(saves / "epoch=1-step=16.ckpt", content)
         assert goes_on(plan(saves)).effect is DataEffect.EXACT
-        data = ckpttool.DataQuestion(old_global_batch=4, new_global_batch=8)
+        data = DataQuestion(old_global_batch=4, new_global_batch=8)
         assert goes_on(plan(saves, data=data)).effect is DataEffect.REORDERS
 
     def test_at_the_end_of_an_epoch_the_next_one_begins_with_a_state_or_without(self, saves: Path) -> None:
         write(saves / "epoch=1-step=20.ckpt", values(20))
-        data = goes_on(plan(saves, data=ckpttool.DataQuestion(old_global_batch=4)))
+        data = goes_on(plan(saves, data=DataQuestion(old_global_batch=4)))
         assert (data.effect, data.samples, data.repeated) == (DataEffect.EXACT, 80, 0)
         content = values(20)
         content["loops"]["fit_loop"]["state_dict"] = {"combined_loader": [{"_num_yielded": 10}]}
@@ -173,7 +174,7 @@ class TestWhereTheDataGoOn:
 
     def test_where_several_optimizers_count_steps_no_samples_are_counted_by_them(self, saves: Path) -> None:
         write(saves / "epoch=1-step=16.ckpt", values(16, optimizer_states=[{}, {}]))
-        assert goes_on(plan(saves, data=ckpttool.DataQuestion(old_global_batch=4))).samples is None
+        assert goes_on(plan(saves, data=DataQuestion(old_global_batch=4))).samples is None
 
 
 class TestACutFile:
@@ -197,7 +198,7 @@ def test_a_save_with_a_mark_that_it_is_unfinished_is_not_chosen_and_counts_for_n
     assert chosen(answer) == ("epoch=0-step=8.ckpt", 8)
     assert why_not(answer) == [("epoch=1-step=12.ckpt", {Code.UNCOMMITTED_SAVE})]
     order = PruneOrder(grace=0.0)
-    pruning = ckpttool.prune(ckpttool.TreeQuestion(path=str(saves)), RetentionPolicy(keep_last=1), order)
+    pruning = ckpttool.prune(TreeQuestion(path=str(saves)), RetentionPolicy(keep_last=1), order)
     assert [save.name for save in pruning.plan.good] == ["epoch=0-step=8.ckpt"]
     mark.unlink()
     assert chosen(plan(saves)) == ("epoch=1-step=12.ckpt", 12)

@@ -15,6 +15,7 @@ from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.domain.verdict import Level, Verdict, VerdictWord
 from ckpttool.core.formats import ocdbt
 from ckpttool.core.formats.ocdbt import OverLimitError, Store
+from ckpttool.types import CheckQuestion, DataQuestion, TreeQuestion
 from tests.support.answers import (
     FIXTURES,
     chosen,
@@ -103,9 +104,7 @@ class TestWhatASaveIs:
             return answer
 
         monkeypatch.setattr(ocdbt, "read_store", read)
-        verdicts = ckpttool.verify(
-            ckpttool.scan(ckpttool.TreeQuestion(path=str(tree))), ckpttool.CheckQuestion(name="30")
-        )
+        verdicts = ckpttool.verify(ckpttool.scan(TreeQuestion(path=str(tree))), CheckQuestion(name="30"))
         assert code in {found.code for each in verdicts if isinstance(each, Verdict) for found in each.findings}
 
     def test_files_below_further_folders_that_a_store_refers_to_are_looked_for(
@@ -136,7 +135,7 @@ class TestWhereTheDataGoOn:
 
         data = goes_on(plan(tree))
         assert (data.effect, data.where) == (DataEffect.EXACT, f"{tree}/30/loader")
-        other = goes_on(plan(tree, data=ckpttool.DataQuestion(old_global_batch=8, new_global_batch=16)))
+        other = goes_on(plan(tree, data=DataQuestion(old_global_batch=8, new_global_batch=16)))
         assert other.effect is DataEffect.UNKNOWN
 
 

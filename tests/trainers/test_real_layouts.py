@@ -20,6 +20,7 @@ from ckpttool.core.domain.verdict import Level
 from ckpttool.core.verbs.changes import whole_tree
 from ckpttool.trainers import registry
 from ckpttool.trainers.base import Members
+from ckpttool.types import ResumeQuestion, TreeQuestion
 from tests.support.answers import decide, scanned
 from tests.support.trainer_trees import LAYOUTS, damaged, faults, healthy, layout_of_tree, truths
 from tests.support.verifying import verdicts
@@ -77,7 +78,7 @@ class TestWhole:
     @pytest.mark.sample(3)
     def test_a_tree_is_looked_after_though_none_of_its_saves_may_go(self, tree: str, tmp_path: Path) -> None:
         """One save is left, and a tracker, `latest` or last.ckpt names it."""
-        question = ckpttool.TreeQuestion(path=str(healthy(tree, tmp_path)))
+        question = TreeQuestion(path=str(healthy(tree, tmp_path)))
         for save in ckpttool.scan(question).inventory.checkpoints[:-1]:
             members = ckpttool.scan(question).layout.members(save)
             assert isinstance(members, Members)
@@ -85,14 +86,14 @@ class TestWhole:
                 _remove(Path(ckpttool.scan(question).inventory.root, path))
         (left,) = whole_tree(question).inventory.checkpoints
         assert left.name == ckpttool.scan(question).inventory.checkpoints[-1].name
-        assert ckpttool.trash(question).content == ()
+        assert ckpttool.library.trash(question).content == ()
 
     def test_the_right_save_is_resumed_from(self, tree: str) -> None:
         assert taken(decide(LAYOUTS / tree)) == truths()[tree]["should_resume"]
 
     @pytest.mark.sample(2)
     def test_checksums_change_nothing_of_that(self, tree: str) -> None:
-        answer = decide(LAYOUTS / tree, choice=ckpttool.ResumeQuestion(evidence=Level.CHECKSUM))
+        answer = decide(LAYOUTS / tree, choice=ResumeQuestion(evidence=Level.CHECKSUM))
         assert taken(answer) == truths()[tree]["should_resume"]
 
 
@@ -117,14 +118,14 @@ class TestDamaged:
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if "should_resume_at_checksum" in faults()[fault]])
 def test_who_asks_for_checksums_passes_over_what_they_convict(fault: str, tmp_path: Path) -> None:
-    answer = decide(damaged(fault, tmp_path), choice=ckpttool.ResumeQuestion(evidence=Level.CHECKSUM))
+    answer = decide(damaged(fault, tmp_path), choice=ResumeQuestion(evidence=Level.CHECKSUM))
     assert taken(answer) == faults()[fault]["should_resume_at_checksum"]
 
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if "should_resume_at_checksum" not in faults()[fault]])
 def test_checksums_change_no_other_choice(fault: str, tmp_path: Path) -> None:
-    answer = decide(damaged(fault, tmp_path), choice=ckpttool.ResumeQuestion(evidence=Level.CHECKSUM))
+    answer = decide(damaged(fault, tmp_path), choice=ResumeQuestion(evidence=Level.CHECKSUM))
     assert taken(answer) == faults()[fault]["should_resume"]
 
 

@@ -17,6 +17,7 @@ from ckpttool.core.storage.base import Storage
 from ckpttool.trainers import registry
 from ckpttool.trainers.base import Members, ScanOptions
 from ckpttool.trainers.listing import Listing
+from ckpttool.types import ResumeQuestion, TreeQuestion
 from tests.support.answers import chosen, codes, plan, reasons, verdict
 from tests.trainers import toy
 
@@ -71,7 +72,7 @@ def test_weights_alone_are_passed_over_unless_asked_for(tree: Path, newest_is: C
     assert chosen(plan(tree)) == ("step-20", 20)
     assert codes(reasons(plan(tree), "step-30")) == {Code.WEIGHTS_ONLY}
     assert is_whole(tree, "step-30")
-    assert chosen(plan(tree, choice=ckpttool.ResumeQuestion(allow_weights_only=True))) == ("step-30", 30)
+    assert chosen(plan(tree, choice=ResumeQuestion(allow_weights_only=True))) == ("step-30", 30)
 
 
 @pytest.mark.parametrize("content", [Content.WEIGHTS_ONLY, Content.FULL])
@@ -80,7 +81,7 @@ def test_nothing_goes_because_weights_alone_are_newer(
 ) -> None:
     monkeypatch.setattr(toy.ToyLayout, "members", lambda _self, save: Members(paths=(save.name,)))
     newest_is(lambda newest: replace(newest, content=content))
-    answer = ckpttool.prune(ckpttool.TreeQuestion(path=str(tree)), RetentionPolicy(keep_last=1))
+    answer = ckpttool.prune(TreeQuestion(path=str(tree)), RetentionPolicy(keep_last=1))
     going = [checkpoint.name for checkpoint in answer.plan.going]
     assert going == ([] if content is Content.WEIGHTS_ONLY else ["step-20"])
 

@@ -20,6 +20,7 @@ from ckpttool.core.domain.plan import ResumePlan
 from ckpttool.core.domain.preflight import Check, Preflight
 from ckpttool.core.domain.preflight import Outcome as Ended
 from ckpttool.core.errors import ExitCode
+from ckpttool.types import PreflightQuestion, TreeQuestion
 from tests.support.answers import cli, start_check
 from tests.support.commands import ask
 from tests.support.trainer_trees import healthy
@@ -108,14 +109,12 @@ TITAN = "[checkpoint]\nenable = true\nkeep_latest_k = 0\n"
 
 
 def flown(root: Path, *, allowed: tuple[Row, ...] = ()) -> Preflight:
-    return ckpttool.preflight(
-        ckpttool.PreflightQuestion(config=None, tree=ckpttool.TreeQuestion(path=str(root)), allowed=allowed)
-    )
+    return ckpttool.preflight(PreflightQuestion(config=None, tree=TreeQuestion(path=str(root)), allowed=allowed))
 
 
 def newest_of(root: Path) -> Path:
     """Return where the newest save lies, whole as it is."""
-    plan = ckpttool.resolve(ckpttool.TreeQuestion(path=str(root))).decision
+    plan = ckpttool.resolve(TreeQuestion(path=str(root))).decision
     assert isinstance(plan, ResumePlan)
     return next(root.rglob(plan.point.checkpoint.name))
 
@@ -217,7 +216,7 @@ class TestWhatLaunchSays:
     def test_it_names_what_was_chosen(self, tree: str, fault: Callable[[Path, Own], None], tmp_path: Path) -> None:
         root = healthy(tree, tmp_path)
         fault(root, Own(tree=tree, saves="", takes=lambda _: None))
-        said = ckpttool.fragment(ckpttool.TreeQuestion(path=str(root)))
+        said = ckpttool.library.fragment(TreeQuestion(path=str(root)))
         assert isinstance(said.decision, ResumePlan)
         chosen = said.decision.point.checkpoint
         told = " ".join(str(setting.value) for setting in said.decision.load.settings)
@@ -240,16 +239,14 @@ class TestWhatLaunchSays:
     ) -> None:
         root = healthy(tree, tmp_path)
         fault(root, Own(tree=tree, saves="", takes=lambda _: None))
-        said = ckpttool.fragment(ckpttool.TreeQuestion(path=str(root)))
+        said = ckpttool.library.fragment(TreeQuestion(path=str(root)))
         assert isinstance(said.decision, ResumePlan)
         settings = said.decision.load.settings
         (value,) = {str(each.value) for each in settings if each.place.name.endswith(setting)}
         config = tmp_path / name
         config.write_text(text + value)
         check = start_check(
-            ckpttool.preflight(
-                ckpttool.PreflightQuestion(config=str(config), tree=ckpttool.TreeQuestion(path=str(root)))
-            )
+            ckpttool.preflight(PreflightQuestion(config=str(config), tree=TreeQuestion(path=str(root))))
         )
         assert check.outcome is Ended.PASSED, check.summary
 
@@ -389,9 +386,7 @@ CONFIGS = [
 def started(root: Path, config: Path, text: str) -> Check:
     """What is said of a start with a config of this text."""
     config.write_text(text)
-    return start_check(
-        ckpttool.preflight(ckpttool.PreflightQuestion(config=str(config), tree=ckpttool.TreeQuestion(path=str(root))))
-    )
+    return start_check(ckpttool.preflight(PreflightQuestion(config=str(config), tree=TreeQuestion(path=str(root)))))
 
 
 @pytest.mark.parametrize(("tree", "more", "ended", "words"), CONFIGS)

@@ -17,6 +17,7 @@ from ckpttool.core.domain.data_position import DataEffect, GoesOn, Unknown
 from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.plan import Outcome, ResumePlan
 from ckpttool.core.errors import ExitCode
+from ckpttool.types import DataQuestion, ResumeQuestion, TreeQuestion
 from tests.support.answers import (
     chosen,
     cli,
@@ -43,8 +44,8 @@ def tree(tmp_path: Path) -> Path:
     return healthy("verl_2ranks", tmp_path)
 
 
-def chosen_data(question: ckpttool.TreeQuestion, name: str) -> GoesOn:
-    answer = ckpttool.resolve(question, ckpttool.ResumeQuestion(name=name), ckpttool.DataQuestion(old_global_batch=8))
+def chosen_data(question: TreeQuestion, name: str) -> GoesOn:
+    answer = ckpttool.resolve(question, ResumeQuestion(name=name), DataQuestion(old_global_batch=8))
     assert isinstance(answer.decision, ResumePlan)
     assert isinstance(answer.decision.data, GoesOn)
     return answer.decision.data
@@ -190,7 +191,7 @@ class TestWhatItTakesByItself:
 class TestWhereTheDataGoOn:
     def test_the_driver_s_loader_goes_on_from_its_own_state(self, tree: Path) -> None:
         """Another save of three batches of an epoch proves that the second one is not its last."""
-        question = ckpttool.TreeQuestion(path=str(tree))
+        question = TreeQuestion(path=str(tree))
         data = chosen_data(question, "global_step_2")
         assert (data.effect, data.samples, data.batches, data.repeated) == (DataEffect.EXACT, 16, 2, 0)
         assert data.exact_if == ("the data set and data.train_batch_size are unchanged",)
@@ -199,7 +200,7 @@ class TestWhereTheDataGoOn:
 
     def test_a_state_that_is_torn_tells_nothing(self, tree: Path) -> None:
         (tree / "global_step_3" / "data.pt").write_bytes(b"")
-        assert chosen_data(ckpttool.TreeQuestion(path=str(tree)), "global_step_2").effect is DataEffect.UNKNOWN
+        assert chosen_data(TreeQuestion(path=str(tree)), "global_step_2").effect is DataEffect.UNKNOWN
 
     @pytest.mark.parametrize(("inside", "batches"), [(3, 3), (None, None)])
     def test_a_loader_with_processes_of_its_own(self, tree: Path, inside: int | None, batches: int | None) -> None:

@@ -310,14 +310,17 @@ class TestByTheConfig:
         config = mixed.parent / "run.yaml"
         config.write_text("use_parallel: True\n")
         with pytest.raises(UsageError, match=re.escape(why.replace("run.yaml", str(config)))):
-            locate(str(mixed), config=ckpttool.read_config(str(config)))
+            locate(str(mixed), config=ckpttool.library.read_config(str(config)))
 
     def test_a_tree_beside_another_trainers_is_its_own_configs(self, tmp_path: Path) -> None:
         tree = TreeBuilder(tmp_path).legacy().save(epoch=10, step=2)
         toy.save(tree.checkpoint, 20)
         config = tmp_path / "run.yaml"
         config.write_text("use_legacy_format: False\n")  # its next saves lie otherwise: still the only ones of its own
-        assert locate(str(tree.checkpoint), config=ckpttool.read_config(str(config))).layout.name == "mindformers-rank"
+        assert (
+            locate(str(tree.checkpoint), config=ckpttool.library.read_config(str(config))).layout.name
+            == "mindformers-rank"
+        )
 
 
 FOREIGN = {

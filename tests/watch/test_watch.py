@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-import ckpttool
 from ckpttool.core.errors import UsageError
+from ckpttool.types import WatchQuestion
 from tests.support.commands import MODULE, Said, ask, environment
 from tests.support.json_schemas import problems_of
 from tests.support.trees import FIXTURES, TreeBuilder, flip
@@ -62,13 +62,13 @@ def events(text: str) -> list[dict[str, Any]]:
 def test_a_good_save_is_read_again_after_an_hour_unless_told_otherwise(
     words: tuple[str, ...], seconds: float, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    questions: list[ckpttool.WatchQuestion] = []
+    questions: list[WatchQuestion] = []
 
-    def watch(question: ckpttool.WatchQuestion, **_: object) -> None:
+    def watch(question: WatchQuestion, **_: object) -> None:
         questions.append(question)
         raise UsageError("seen")
 
-    monkeypatch.setattr(ckpttool, "Watch", watch)
+    monkeypatch.setattr("ckpttool.watch.verbs.Watch", watch)
     ask("watch", str(tree), "--once", *words)
     assert [question.rule.again for question in questions] == [seconds]
 

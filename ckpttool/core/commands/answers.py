@@ -24,6 +24,8 @@ def show(answer: Answered, fmt: Format) -> ExitCode:
     Raises:
         WriteFailedError: It could not be written.
     """
+    if output.take(answer):
+        return answer.exit_code
     match fmt:
         case Format.JSON:
             from ckpttool.core.render.json import pieces

@@ -49,14 +49,15 @@ def _in_time() -> Iterator[None]:
 @_offered
 def checkpoints(ctx: typer.Context) -> Iterable[str]:
     """Offer the names in the tree that the command line has so far, newest first."""
-    import ckpttool
     from ckpttool.core.commands.settings import variable_of
+    from ckpttool.core.domain.question import TreeQuestion
+    from ckpttool.core.verbs.scanning import scan
 
     given = ctx.params.get("tree") or ctx.params.get("path") or ctx.params.get("what")
     variable = variable_of("path", str(ctx.info_name))
     place = given or (os.environ.get(variable) if variable else None)
-    question = ckpttool.TreeQuestion(path=place, layout=ctx.params.get("layout"), environment=os.environ)
-    return [checkpoint.name for checkpoint in reversed(ckpttool.scan(question).inventory.checkpoints)]
+    question = TreeQuestion(path=place, layout=ctx.params.get("layout"), environment=os.environ)
+    return [checkpoint.name for checkpoint in reversed(scan(question).inventory.checkpoints)]
 
 
 @_offered

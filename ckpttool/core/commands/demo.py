@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-import ckpttool
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.options import Format, FormatOpt, exits, grouped
 
@@ -26,4 +25,6 @@ def demo(folder: Folder = "ckpttool-demo", fmt: FormatOpt = Format.TABLE) -> Non
 
     Example: ckpttool demo
     """
-    raise typer.Exit(show(ckpttool.demo(folder), fmt))
+    from ckpttool.core.verbs import trying
+
+    raise typer.Exit(show(trying.demo(folder), fmt))

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-import ckpttool
 from ckpttool.core.commands import progress
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.options import OF_A_TREE, OF_WRITING, Format, FormatOpt, Quiet, exits, grouped
@@ -17,7 +16,7 @@ from ckpttool.core.commands.tree_options import EntryScript, from_here
 from ckpttool.core.domain.data_position import DataQuestion
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.preflight import Preflight
-from ckpttool.core.domain.question import ResumeQuestion, TreeQuestion
+from ckpttool.core.domain.question import LaunchOrder, ResumeQuestion, TreeQuestion
 from ckpttool.core.domain.view import View
 from ckpttool.core.errors import UsageError
 
@@ -69,9 +68,9 @@ class JobOptions:
         typer.Option(metavar="LOCALDIR", help="Local copy of a tree in an object store.", rich_help_panel="Launch"),
     ] = None
 
-    def order(self, base: str, output: str, view: View) -> ckpttool.LaunchOrder:
+    def order(self, base: str, output: str, view: View) -> LaunchOrder:
         """Ask the library."""
-        return ckpttool.LaunchOrder(
+        return LaunchOrder(
             base=base,
             output=output,
             force=self.force,
@@ -116,15 +115,17 @@ def launch(
 
     Example: ckpttool launch --config pretrain.yaml --output resume.yaml
     """
+    from ckpttool.core.verbs import launching
+
     launch_order, position = choice, replace(data, sink_size=tree.steps_per_epoch)
     if config is None or output is None:
         _assert_neither(config, output)
         with progress.watched(quiet=quiet):
-            fragment = ckpttool.fragment(from_here(tree), launch_order, position, strict=job.strict)
+            fragment = launching.fragment(from_here(tree), launch_order, position, strict=job.strict)
         raise typer.Exit(show(replace(fragment, view=look), fmt))
     assert_folder(output, option="--output")
     with progress.watched(quiet=quiet):
-        answer = ckpttool.launch(from_here(tree), launch_order, position, order=job.order(config, output, look))
+        answer = launching.launch(from_here(tree), launch_order, position, order=job.order(config, output, look))
     if isinstance(answer, Preflight):
         looking_at(answer.resolved_from, quiet=quiet)
     code = show(answer, fmt)

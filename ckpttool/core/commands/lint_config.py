@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-import ckpttool
 from ckpttool.core.commands import output, reports
 from ckpttool.core.commands.options import OF_A_TREE, Verbose, exits, grouped
 from ckpttool.core.commands.reports import ReportOptions
@@ -47,14 +46,16 @@ def lint_config(
 
     Example: ckpttool lint-config pretrain.yaml
     """
+    from ckpttool.core.verbs import fixing
+
     reports.assert_reports_replaceable(report.files(), inputs=report.existing(*files))
     allowed, view = report.allowed(), View(everything=verbose)
-    answer = ckpttool.lint_config(files, allowed=allowed, skip_foreign=skip_foreign, view=view)
+    from ckpttool.core.verbs import configs
+
+    answer = configs.lint_config(files, allowed=allowed, skip_foreign=skip_foreign, view=view)
     if diff:
-        output.result(texts.diff(ckpttool.fix_config(answer, allowed=allowed)))
+        output.result(texts.diff(fixing.fix_config(answer, allowed=allowed)))
         raise typer.Exit(answer.exit_code)
-    if fix and (fixed := ckpttool.fix_config(answer, allowed=allowed, apply=True)):
-        answer = replace(
-            ckpttool.lint_config(files, allowed=allowed, skip_foreign=skip_foreign, view=view), fixed=fixed
-        )
+    if fix and (fixed := fixing.fix_config(answer, allowed=allowed, apply=True)):
+        answer = replace(configs.lint_config(files, allowed=allowed, skip_foreign=skip_foreign, view=view), fixed=fixed)
     raise typer.Exit(reports.show(answer, report))

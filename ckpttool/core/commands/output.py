@@ -8,12 +8,15 @@ import sys
 from codecs import getincrementalencoder
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from ckpttool.core.errors import WriteFailedError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from ckpttool.core.domain.answers import Answered
 
 _CHUNK = 1 << 20
 """Characters that are encoded at once."""
@@ -34,6 +37,32 @@ class Ending:
 ending = Ending()
 """Of the command line that runs; a process runs them one after the other."""
 
+_TAKEN: ContextVar[list[Answered] | None] = ContextVar("taken", default=None)
+
+
+@contextmanager
+def taken() -> Iterator[list[Answered]]:
+    """Print nothing inside, and return what a command would show: a program has asked for it."""
+    answers: list[Answered] = []
+    token = _TAKEN.set(answers)
+    try:
+        yield answers
+    finally:
+        _TAKEN.reset(token)
+
+
+def is_taken() -> bool:
+    """Tell whether a program has asked, so that nothing is printed."""
+    return _TAKEN.get() is not None
+
+
+def take(answer: Answered) -> bool:
+    """Hand an answer to the program that asked; False: people asked, and it is to be shown."""
+    answers = _TAKEN.get()
+    if answers is not None:
+        answers.append(answer)
+    return answers is not None
+
 
 def result(*pieces: str) -> None:
     """Write the result, all of which is there before its first byte is written.
@@ -41,6 +70,8 @@ def result(*pieces: str) -> None:
     Raises:
         WriteFailedError: It could not be written: a full disk, say. A reader who has left is no failure.
     """
+    if is_taken():
+        return
     ending.result_begun = True
     with _failure_told():
         _write(sys.stdout, *pieces, "\n")
@@ -127,8 +158,10 @@ def error(message: str) -> None:
     """Say in one line why there is no result; a terminal gets it wrapped between words."""
     from ckpttool.core.render.escape import shown
 
-    ending.error = " ".join(message.split())
-    text = f"ckpttool: error: {shown(ending.error)}"
+    line = " ".join(message.split())
+    if not is_taken():
+        ending.error = line
+    text = f"ckpttool: error: {shown(line)}"
     if sys.stderr is not None and sys.stderr.isatty():
         from shutil import get_terminal_size
         from textwrap import fill
@@ -160,7 +193,7 @@ def _say(text: str) -> None:
 
 def _write(stream: TextIO | None, *pieces: str) -> None:
     """Write and flush, so that what goes wrong goes wrong here; None is a stream that was closed before we began."""
-    if stream is None:
+    if stream is None or is_taken():
         return
     try:
         if hasattr(stream, "buffer"):

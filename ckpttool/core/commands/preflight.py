@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-import ckpttool
 from ckpttool.core.commands import output, reports
 from ckpttool.core.commands.options import OF_A_TREE, Quiet, exits, grouped
 from ckpttool.core.commands.reports import ReportOptions
 from ckpttool.core.commands.tree_options import EngineOptions, from_here
 from ckpttool.core.domain.data_position import DataQuestion
 from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.preflight import PreflightQuestion
 from ckpttool.core.domain.question import ResumeQuestion, TreeQuestion
 from ckpttool.core.domain.view import View
 
@@ -56,7 +56,7 @@ def preflight(
 
     Example: ckpttool preflight ./output/checkpoint --config pretrain.yaml
     """
-    question = ckpttool.PreflightQuestion(
+    question = PreflightQuestion(
         config=config,
         tree=from_here(tree),
         choice=choice,
@@ -68,6 +68,8 @@ def preflight(
     )
     reports.assert_reports_replaceable(report.files(), inputs=report.existing(config), tree=question.tree)
     with engine.reading(quiet=quiet):
-        answer = ckpttool.preflight(question)
+        from ckpttool.core.verbs import preflighting
+
+        answer = preflighting.preflight(question)
     output.looking_at(answer.resolved_from, quiet=quiet)
     raise typer.Exit(reports.show(answer, report))

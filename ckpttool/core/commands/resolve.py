@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import ckpttool
 from ckpttool.core.commands import output
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.options import OF_A_TREE, Format, Quiet, exits, grouped
@@ -33,6 +32,7 @@ from ckpttool.trainers.registry import FIRST, trainers
 
 if TYPE_CHECKING:
     from ckpttool.core.render.json import Document
+    from ckpttool.core.verbs.resolving import Answer
 
 Strict = Annotated[
     bool,
@@ -68,21 +68,23 @@ class SimulateOptions:
     simulate: Simulate = None
     version: SimulateMindFormers = None
 
-    def simulation(self, answer: ckpttool.Answer) -> Simulation | None:
+    def simulation(self, answer: Answer) -> Simulation | None:
         """Ask the library, where it is asked for.
 
         Raises:
             UsageError: Both options are given, there is no such trainer, or the tree is another's.
         """
+        from ckpttool.core.verbs import resolving
+
         if self.simulate is None:
-            return None if self.version is None else ckpttool.simulate(answer, self.version, trainer=FIRST)
+            return None if self.version is None else resolving.simulate(answer, self.version, trainer=FIRST)
         if self.version is not None:
             raise UsageError("--simulate and --simulate-mindformers ask the same: give one")
         name, _, version = self.simulate.partition("@")
         names = [trainer.name for trainer in trainers()]
         if name not in {OWN, *names}:
             raise unknown_word("trainer", name, names, f"they are {OWN}, {', '.join(names)}")
-        return ckpttool.simulate(answer, version or None, trainer=None if name == OWN else name)
+        return resolving.simulate(answer, version or None, trainer=None if name == OWN else name)
 
 
 OWN = "own"
@@ -124,16 +126,18 @@ def resolve(
 
     question = from_here(tree, config=config)
     with engine.reading(quiet=quiet):
-        answer = ckpttool.resolve(question, choice, replace(data, sink_size=tree.steps_per_epoch))
+        from ckpttool.core.verbs import resolving
+
+        answer = resolving.resolve(question, choice, replace(data, sink_size=tree.steps_per_epoch))
     say_tree(answer.tree, quiet=quiet, verbose=look.everything)
-    resolution = Resolution(
-        decision=with_start(answer), simulation=own.simulation(answer), strict=strict, now=clock(), view=look
+    answer = replace(
+        answer, decision=with_start(answer), simulation=own.simulation(answer), strict=strict, now=clock(), view=look
     )
     if field:
-        raise typer.Exit(_print(resolution, field))
+        raise typer.Exit(_print(answer, field))
     if fmt is PlanFormat.YAML:
-        raise typer.Exit(_paste(resolution))
-    raise typer.Exit(show(resolution, Format(fmt.value)))
+        raise typer.Exit(_paste(answer))
+    raise typer.Exit(show(answer, Format(fmt.value)))
 
 
 def _print(answer: Resolution, names: Sequence[str]) -> ExitCode:

@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-import ckpttool
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.options import OF_A_TREE, Format, FormatOpt, exits, grouped
-from ckpttool.core.domain.data_position import SEGMENT, BatchSegment
+from ckpttool.core.domain.data_position import SEGMENT, BatchSegment, DataQuestion
 
 OldGbs = Annotated[int | None, typer.Option(min=1, help="Global batch size before.", rich_help_panel="Data position")]
 NewGbs = Annotated[
@@ -62,7 +61,7 @@ def scale_skip(
 
     Example: ckpttool scale-skip --old-gbs 512 --new-gbs 768 --steps 1000
     """
-    question = ckpttool.DataQuestion(
-        new_global_batch=new_gbs, old_global_batch=old_gbs, sink_size=sink_size, segments=segment
-    )
-    raise typer.Exit(show(ckpttool.scale_skip(question, steps=steps, path=path), fmt))
+    question = DataQuestion(new_global_batch=new_gbs, old_global_batch=old_gbs, sink_size=sink_size, segments=segment)
+    from ckpttool.core.verbs import skipping
+
+    raise typer.Exit(show(skipping.scale_skip(question, steps=steps, path=path), fmt))

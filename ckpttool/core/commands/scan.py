@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-import ckpttool
 from ckpttool.core.commands.answers import show_each, show_trees
 from ckpttool.core.commands.options import OF_A_TREE, Format, FormatOpt, Quiet, exits, grouped
 from ckpttool.core.commands.tree_options import MoreDirs, from_here, say_tree
 from ckpttool.core.domain.checkpoint import Listing
+from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.question import TreeQuestion
 from ckpttool.core.domain.view import View
 from ckpttool.core.errors import ExitCode, UnknownLayoutError
@@ -57,9 +57,11 @@ def scan(
         from ckpttool.core.verbs.scanning import with_note_of_others  # its help need not wait for it
 
         question = from_here(tree, sizes=True, path=path)
-        scanned = with_note_of_others(ckpttool.scan(question), question)
+        from ckpttool.core.verbs import scanning
+
+        scanned = with_note_of_others(scanning.scan(question), question)
         say_tree(scanned, quiet=quiet, verbose=look.everything)
-        return Listing(inventory=scanned.inventory, now=clock(), limit=limit, view=look)
+        return replace(scanned, now=clock(), limit=limit, view=look)
 
     if not below:
         raise typer.Exit(show_each(ask, (tree.path, *(more or ())), fmt))
@@ -67,7 +69,9 @@ def scan(
     from ckpttool.core.commands import progress
 
     with progress.busy("looking for trees", quiet=quiet):
-        paths = dict.fromkeys(path for root in roots for path in ckpttool.trees_below(root, layout=tree.layout))
+        from ckpttool.core.verbs import scanning
+
+        paths = dict.fromkeys(path for root in roots for path in scanning.trees_below(root, layout=tree.layout))
     if not paths:
         raise UnknownLayoutError(f"no tree that ckpttool knows lies below {' or '.join(roots)}")
     raise typer.Exit(show_trees(lambda path: _unless_bare(ask(path)), paths, fmt))

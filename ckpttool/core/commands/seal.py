@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-import ckpttool
 from ckpttool.core.commands.answers import show_each
 from ckpttool.core.commands.options import OF_A_TREE, OF_WRITING, Format, FormatOpt, Quiet, Verbose, exits, grouped
 from ckpttool.core.commands.tree_options import EngineOptions, Jobs, MoreDirs, Names, from_here, say_tree
@@ -54,10 +53,14 @@ def seal(
     """
 
     def ask(path: str | None) -> Sealed:
-        scanned = ckpttool.scan(from_here(tree, sizes=True, path=path))
+        from ckpttool.core.verbs import scanning
+
+        scanned = scanning.scan(from_here(tree, sizes=True, path=path))
         say_tree(scanned, quiet=quiet, verbose=verbose)
         with engine.reading(quiet=quiet):
-            sealings = tuple(ckpttool.seal(scanned, tuple(checkpoint or ()), reseal=reseal, jobs=jobs))
+            from ckpttool.core.verbs import sealing
+
+            sealings = tuple(sealing.seal(scanned, tuple(checkpoint or ()), reseal=reseal, jobs=jobs))
         return Sealed(inventory=scanned.inventory, sealings=sealings)
 
     raise typer.Exit(show_each(ask, (tree.path, *(more or ())), fmt))

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ckpttool.core.commands import output
 from ckpttool.core.errors import UsageError, unknown_word
 
 FILE = "ckpttool.toml"
@@ -63,8 +64,8 @@ class Settings(dict[str, Any]):
         """Return what a parameter is to be; the default where nobody says it."""
         command = self._ctx.info_name
         variable = variable_of(key, command)
-        # scale-skip takes a tree where it is not told the steps.
-        if variable is None or (key == "path" and self._ctx.params.get("steps") is not None):
+        # A program says all that it means; scale-skip takes a tree where it is not told the steps.
+        if variable is None or output.is_taken() or (key == "path" and self._ctx.params.get("steps") is not None):
             return default
         name = _KEY_OF[key]
         value, place = os.environ.get(variable), variable

@@ -8,18 +8,20 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from enum import Enum
-from typing import IO, Annotated, Any, cast
+from typing import IO, TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-import ckpttool
 from ckpttool.core.commands import completing, output
 from ckpttool.core.commands.options import duration
 from ckpttool.core.domain.frozen import dataclass, replace
-from ckpttool.core.domain.question import DEFAULT_DIR
+from ckpttool.core.domain.question import DEFAULT_DIR, TreeQuestion
 from ckpttool.core.domain.units import counted
 from ckpttool.core.domain.verdict import Level
 from ckpttool.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from ckpttool.core.verbs.scanning import Tree
 
 Grace = Annotated[
     float,
@@ -166,19 +168,21 @@ class RowOptions:
 
 
 def from_here(
-    tree: ckpttool.TreeQuestion, *, config: str | None = None, sizes: bool = False, path: str | None = None
-) -> ckpttool.TreeQuestion:
+    tree: TreeQuestion, *, config: str | None = None, sizes: bool = False, path: str | None = None
+) -> TreeQuestion:
     """Ask about DIR, or about another path, as a start from here would see it: with a config and the environment."""
+    from ckpttool.core.verbs import scanning
+
     return replace(
         tree,
         path=tree.path if path is None else path,
         sizes=sizes,
-        config=ckpttool.read_config(config) if config is not None else None,
+        config=scanning.read_config(config) if config is not None else None,
         environment=os.environ,
     )
 
 
-def say_tree(tree: ckpttool.Tree, *, quiet: bool, verbose: bool) -> None:
+def say_tree(tree: Tree, *, quiet: bool, verbose: bool) -> None:
     """Say which tree is looked at: where another path was given, and with `--verbose` always."""
     inventory = tree.inventory
     health = "no health file" if tree.book.path is None else f"health file {tree.book.path}"
@@ -240,7 +244,7 @@ class EngineOptions:
         """Read inside as was asked for, and show how far it has come.
 
         Raises:
-            UsageError, IncompleteError: As `ckpttool.on_ray`.
+            UsageError, IncompleteError: As `ckpttool.library.on_ray`.
         """
         from ckpttool.core.commands import progress  # a scan shows none
 
@@ -251,7 +255,9 @@ class EngineOptions:
             return
         stream = None if sys.stdout is None else _Ours(sys.stdout)
         guarded = nullcontext() if stream is None else stream.let_through()
-        with redirect_stdout(cast("Any", stream)), ckpttool.on_ray(address), guarded, progress.watched(quiet=quiet):
+        from ckpttool.core.verbs import verifying
+
+        with redirect_stdout(cast("Any", stream)), verifying.on_ray(address), guarded, progress.watched(quiet=quiet):
             yield
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import ckpttool
 from ckpttool.core.commands import output
 from ckpttool.core.commands.answers import show_each
 from ckpttool.core.commands.options import OF_A_TREE, Format, FormatOpt, Quiet, exits, finite, grouped, share
@@ -30,7 +29,7 @@ from ckpttool.core.commands.tree_options import (
 )
 from ckpttool.core.domain.forecast import Forecast
 from ckpttool.core.domain.frozen import dataclass, replace
-from ckpttool.core.domain.question import TreeQuestion
+from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.core.domain.verdict import Verdict, Verification
 from ckpttool.core.domain.view import View
 from ckpttool.core.errors import UsageError
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from ckpttool.core.storage.base import ByteSource
+    from ckpttool.core.verbs.scanning import Tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ class CheckOptions:
         ),
     ] = False
 
-    def question(self, *, trees: int) -> ckpttool.CheckQuestion:
+    def question(self, *, trees: int) -> CheckQuestion:
         """Ask the library about so many trees.
 
         Raises:
@@ -113,7 +113,7 @@ class CheckOptions:
         if self.stats is not None and trees > 1:
             raise UsageError("--stats takes the numbers of one tree: give one DIR")
         subset = None if self.subset is None else bucket(self.subset)
-        return ckpttool.CheckQuestion(
+        return CheckQuestion(
             level=self.level.level,
             name=tuple(self.checkpoint or ()),
             bucket=subset if isinstance(subset, tuple) else None,
@@ -124,7 +124,7 @@ class CheckOptions:
             replicas=not self.no_replicas,
         )
 
-    def today(self, question: ckpttool.CheckQuestion, tree: ckpttool.Tree, *, quiet: bool) -> ckpttool.CheckQuestion:
+    def today(self, question: CheckQuestion, tree: Tree, *, quiet: bool) -> CheckQuestion:
         """Turn a share of all bytes into the part whose turn it is: another one every day, until all was read."""
         subset = None if self.subset is None else bucket(self.subset)
         if subset is None or isinstance(subset, tuple):
@@ -212,23 +212,26 @@ def verify(
     raise typer.Exit(code)
 
 
-def _scanned_tree(tree: TreeQuestion, path: str | None, *, quiet: bool, verbose: bool) -> ckpttool.Tree:
+def _scanned_tree(tree: TreeQuestion, path: str | None, *, quiet: bool, verbose: bool) -> Tree:
     question = from_here(tree, sizes=True, path=path)
+    from ckpttool.core.verbs import scanning
     from ckpttool.core.verbs.scanning import with_note_of_others  # its help need not wait for it
 
-    scanned = with_note_of_others(ckpttool.scan(question), question)
+    scanned = with_note_of_others(scanning.scan(question), question)
     say_tree(scanned, quiet=quiet, verbose=verbose)
     return scanned
 
 
 def _foreseen(
-    tree: TreeQuestion, question: ckpttool.CheckQuestion, check: CheckOptions, path: str | None, *, quiet: bool
+    tree: TreeQuestion, question: CheckQuestion, check: CheckOptions, path: str | None, *, quiet: bool
 ) -> Forecast:
     scanned = _scanned_tree(tree, path, quiet=quiet, verbose=False)
-    return ckpttool.forecast(scanned, check.today(question, scanned, quiet=quiet))
+    from ckpttool.core.verbs import verifying
+
+    return verifying.forecast(scanned, check.today(question, scanned, quiet=quiet))
 
 
-def _assert_watched(scanned: ckpttool.Tree, question: ckpttool.CheckQuestion, *, yes: bool) -> None:
+def _assert_watched(scanned: Tree, question: CheckQuestion, *, yes: bool) -> None:
     """See that somebody means it where so much leaves a store that it costs.
 
     Raises:
@@ -246,8 +249,8 @@ def _assert_watched(scanned: ckpttool.Tree, question: ckpttool.CheckQuestion, *,
 
 
 def _verified(
-    scanned: ckpttool.Tree,
-    parameters: ckpttool.CheckQuestion,
+    scanned: Tree,
+    parameters: CheckQuestion,
     check: CheckOptions,
     engine: EngineOptions,
     *,
@@ -260,7 +263,9 @@ def _verified(
     _assert_watched(scanned, question, yes=check.yes)
     started = time.monotonic()
     with engine.reading(quiet=quiet):
-        verdicts = [event for event in ckpttool.verify(scanned, question) if isinstance(event, Verdict)]
+        from ckpttool.core.verbs import verifying
+
+        verdicts = [event for event in verifying.verify(scanned, question) if isinstance(event, Verdict)]
     return Verification(
         inventory=scanned.inventory,
         verdicts=tuple(verdicts),
@@ -269,7 +274,7 @@ def _verified(
     )
 
 
-def _assert_stats_replaceable(path: str, tree: ckpttool.Tree) -> None:
+def _assert_stats_replaceable(path: str, tree: Tree) -> None:
     """Refuse a target that is not ours, before hours of reading are spent on what cannot be written.
 
     Raises:

@@ -10,9 +10,15 @@ if TYPE_CHECKING:
 
     from ckpttool.core.errors import ExitCode
 
+_IN_ONE_LINE = ("name", "step", "data_skip_steps")
+"""What a short answer is in most cases, if an answer has it."""
+
 
 class Answered(ABC):
-    """What a command answers. As JSON it is a document with a schema of its own."""
+    """What a command answers. As JSON it is a document with a schema of its own.
+
+    It is true if the command would exit with 0.
+    """
 
     __slots__ = ()
 
@@ -23,6 +29,19 @@ class Answered(ABC):
     @abstractmethod
     def exit_code(self) -> ExitCode:
         """How a command ends that gives this answer."""
+
+    def __bool__(self) -> bool:
+        """Whether the command would exit with 0."""
+        return self.exit_code == 0
+
+    def __repr__(self) -> str:
+        """Show in one line what it says, and how the command would end; `to_dict` has all of it."""
+        said = [f"{name}={value!r}" for name, value in self.in_short().items() if value is not None]
+        return f"<{type(self).__name__} {' '.join([*said, f'exit_code={int(self.exit_code)}'])}>"
+
+    def in_short(self) -> dict[str, object]:
+        """Return what one line shows of it, by name."""
+        return {name: getattr(self, name, None) for name in _IN_ONE_LINE}
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the command prints with `--format json`; `ckpttool schema NOUN` says what that is."""

@@ -283,6 +283,10 @@ class Listing(Answered):
     """Checkpoints that a table shows, newest first; None: all."""
     view: View = USUAL
 
+    def in_short(self) -> dict[str, object]:
+        """Return where it is, and how many checkpoints there are."""
+        return {"root": self.inventory.root, "checkpoints": len(self.inventory.checkpoints)}
+
     @property
     def exit_code(self) -> ExitCode:
         """Damage is what the listing alone shows: a missing rank, a file that is none."""

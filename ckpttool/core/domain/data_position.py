@@ -269,6 +269,11 @@ class SkipAnswer(Answered):
         """0: it is arithmetic."""
         return ExitCode.OK
 
+    @property
+    def data_skip_steps(self) -> int:
+        """Batches of the new global batch size that the data loader skips."""
+        return self.skip.batches
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainersSkip:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.plan import NoResumePoint, ResumePlan, exit_of
+from ckpttool.core.domain.plan import NoResumePoint, OfChoice, ResumePlan, exit_of
 from ckpttool.core.domain.view import USUAL, View
 from ckpttool.core.errors import ExitCode
 
@@ -46,7 +46,7 @@ class LaunchJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fragment(Answered):
+class Fragment(OfChoice, Answered):
     """What to tell a trainer whose configs are not edited: it is started by its user, as ever."""
 
     NOUN = "launch"
@@ -63,9 +63,14 @@ class Fragment(Answered):
         """As of `resolve`."""
         return exit_of(self.decision, strict=self.strict)
 
+    @property
+    def chosen(self) -> ResumePlan | None:
+        """The decision, if it is a plan."""
+        return self.decision if isinstance(self.decision, ResumePlan) else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch(Answered):
+class Launch(OfChoice, Answered):
     """A launch config on disk, and the commands that start it."""
 
     NOUN = "launch"
@@ -87,3 +92,8 @@ class Launch(Answered):
     def exit_code(self) -> ExitCode:
         """0: the config is written, or said all of it already."""
         return ExitCode.OK
+
+    @property
+    def chosen(self) -> ResumePlan | None:
+        """The plan."""
+        return self.plan

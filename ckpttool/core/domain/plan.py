@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -324,8 +325,37 @@ def _is_wrong_start(finding: Finding) -> bool:
     return finding.code in codes and finding.severity in {Severity.SUSPECT, Severity.DAMAGE}
 
 
+class OfChoice(ABC):
+    """What answers have in common that choose a checkpoint: in short, which."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def chosen(self) -> ResumePlan | None:
+        """The plan to resume from the chosen checkpoint; None: none was chosen."""
+
+    @property
+    def name(self) -> str | None:
+        """Name of the chosen checkpoint; None: none was chosen."""
+        return None if self.chosen is None else self.chosen.point.checkpoint.name
+
+    @property
+    def step(self) -> Step | None:
+        """Global step of the chosen checkpoint; None: none was chosen."""
+        return None if self.chosen is None else self.chosen.point.step
+
+    @property
+    def data_skip_steps(self) -> int | None:
+        """Batches of the new global batch size that the data loader skips; None: no batches are skipped."""
+        from ckpttool.core.domain.data_position import skip_of  # a scan chooses nothing
+
+        skip = None if self.chosen is None else skip_of(self.chosen.data)
+        return None if skip is None else skip.batches
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resolution(Answered):
+class Resolution(OfChoice, Answered):
     """What `resolve` decided, with what was asked beside it."""
 
     NOUN = "plan"
@@ -343,3 +373,8 @@ class Resolution(Answered):
     def exit_code(self) -> ExitCode:
         """That of the decision."""
         return exit_of(self.decision, strict=self.strict)
+
+    @property
+    def chosen(self) -> ResumePlan | None:
+        """The decision, if it is a plan."""
+        return self.decision if isinstance(self.decision, ResumePlan) else None

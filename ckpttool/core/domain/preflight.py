@@ -10,13 +10,14 @@ from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.data_position import DataQuestion
 from ckpttool.core.domain.finding import Finding, Row, Severity, blocking, of_findings, worst
 from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.plan import OfChoice, ResumePlan
 from ckpttool.core.domain.question import ResumeQuestion, TreeQuestion
 from ckpttool.core.domain.settings import SafeFix
 from ckpttool.core.domain.view import USUAL, View
 from ckpttool.core.errors import ExitCode
 
 if TYPE_CHECKING:
-    from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
+    from ckpttool.core.domain.plan import NoResumePoint
 
 
 class Outcome(str, Enum):
@@ -129,7 +130,7 @@ class DiskNeed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preflight(Answered):
+class Preflight(OfChoice, Answered):
     """Whether a launch now would resume where it says."""
 
     NOUN = "preflight"
@@ -149,6 +150,11 @@ class Preflight(Answered):
     def exit_code(self) -> ExitCode:
         """0 where every check passed, else the safest of the codes that the checks ask for."""
         return exit_of(self.checks)
+
+    @property
+    def chosen(self) -> ResumePlan | None:
+        """The decision, if there is one and it is a plan."""
+        return self.decision if isinstance(self.decision, ResumePlan) else None
 
     @property
     def go(self) -> bool:

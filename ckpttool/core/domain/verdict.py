@@ -269,6 +269,10 @@ class Verification(Answered):
     """How long it took."""
     view: View = USUAL
 
+    def in_short(self) -> dict[str, object]:
+        """Return the verdict on each checkpoint, newest first."""
+        return {"level": self.level.name.lower(), **{verdict.name: verdict.word.value for verdict in self.verdicts}}
+
     @property
     def exit_code(self) -> ExitCode:
         """The safest code over all checkpoints; where there is none, nothing was proven."""

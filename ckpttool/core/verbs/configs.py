@@ -119,7 +119,7 @@ def lint_config(
     skip_foreign: bool = False,
     view: View = USUAL,
 ) -> Lint:
-    """Say what in configs a trainer finds wrong late or never; no checkpoint is looked at.
+    """Check training configs for mistakes that a trainer reports late, or never. Reads no checkpoint.
 
     Args:
         paths: Files, and folders, in which all YAML files are looked at, as deep as they lie; hidden folders and links

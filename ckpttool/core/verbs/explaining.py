@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from ckpttool.core.domain.answers import Answered
 from ckpttool.core.domain.finding import Row
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.errors import UsageError
+from ckpttool.core.errors import ExitCode, unknown_word
 from ckpttool.core.extensions import row_of
 from ckpttool.core.render.answers import explanation as texts
 from ckpttool.core.render.json import as_read
@@ -14,12 +15,24 @@ from ckpttool.trainers.registry import FIRST, trainers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explained:
+class Explained(Answered):
     """What findings mean, how ckpttool knows it, and what to do."""
+
+    NOUN = "explanation"
 
     code: Row | None
     """The one that was asked for; None: all."""
     explanations: tuple[Row, ...]
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0: it is explained."""
+        return ExitCode.OK
+
+    @property
+    def name(self) -> str | None:
+        """The code that was asked for; None: all."""
+        return None if self.code is None else self.code.value
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the command prints with `--format json`."""
@@ -30,7 +43,7 @@ class Explained:
 
 
 def explain(code: str | None = None) -> Explained:
-    """Say what a finding means, and what to do.
+    """Explain a finding: its meaning, how ckpttool knows it, and what to do.
 
     Args:
         code: Of a finding; None: all that there are.
@@ -43,7 +56,7 @@ def explain(code: str | None = None) -> Explained:
     try:
         row = row_of(code)
     except ValueError:
-        raise UsageError(f"there is no finding {code!r}; ckpttool.Code lists all") from None
+        raise unknown_word("finding", code, texts.codes(), "ckpttool.types.Code lists all") from None
     return Explained(code=row, explanations=(row,))
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def fix_config(answer: Lint, *, allowed: Iterable[Row] = (), apply: bool = False) -> tuple[FixedConfig, ...]:
-    """Mend what is safe in the configs of an answer: comments, order and every other byte stay.
+    """Correct the settings that have one right value; comments, order and every other byte stay.
 
     Args:
         answer: As `lint_config` gave it; its files are read again.

@@ -40,7 +40,7 @@ def launch(  # noqa: PLR0913  # the last two are what the machine says, where it
     disk: Disk | None = None,
     node: Node | None = None,
 ) -> Launch | Refused:
-    """Write the config that makes the trainer resume as `resolve` says, and spell the command.
+    """Write the config that resumes as `resolve` says, and return the commands that start it.
 
     Only the settings of the resume change; comments, order and quoting of the base config stay. The new file is
     written last, in one piece, when all else is known to be right.
@@ -91,7 +91,7 @@ def fragment(
     strict: bool = False,
     node: Node | None = None,
 ) -> Fragment:
-    """Say what makes a trainer resume as `resolve` says, where its configs are not edited: it is told by its user.
+    """Show the settings that make a trainer resume as `resolve` says, if its configs are not edited.
 
     Args:
         question: Which tree.

@@ -21,7 +21,6 @@ from ckpttool.core.storage import is_local
 from ckpttool.core.storage.disk import Disk, LocalDisk
 from ckpttool.core.verbs.configs import BaseConfig, config_check, parse_config, read_or_check
 from ckpttool.core.verbs.resolving import Answer, resolve
-from ckpttool.core.verbs.scanning import Where, tree_question
 from ckpttool.core.verbs.skipping import skip_setting
 from ckpttool.core.verbs.starting import LAUNCHED, against_start, judged_launch, judged_start
 from ckpttool.trainers.registry import trainer_named
@@ -37,25 +36,16 @@ if TYPE_CHECKING:
 _AFTER_CONFIG = ("checkpoint", "health", "launch", "start", "disk")
 
 
-def preflight(
-    question: PreflightQuestion | str | os.PathLike[str],
-    disk: Disk | None = None,
-    *,
-    tree: Where = None,
-    node: Node | None = None,
-) -> Preflight:
-    """Say whether a launch now would resume where it says, with every reason against it.
+def preflight(question: PreflightQuestion, *, disk: Disk | None = None, node: Node | None = None) -> Preflight:
+    """Check whether a launch now would resume where it says, and list every reason against it.
 
-    What stops one check is a reason like any other, so that a report comes out of it in any case.
+    What stops one check is a reason like any other, so that there is an answer in any case. Changes nothing.
 
     Args:
-        question: Which config and tree, and what is good enough; or the config's path alone.
-        tree: Where the question is a path: which tree.
-        disk: Tells room and rights; None: the file systems mounted here.
+        question: Config, tree, and what is good enough.
+        disk: Tells free space and rights; None: the file systems mounted here.
         node: Tells which disk this is, and of other machines; None: this one.
     """
-    if not isinstance(question, PreflightQuestion):
-        question = PreflightQuestion(config=os.fspath(question), tree=tree_question(tree))
     config: BaseConfig | None = None
     before: tuple[Check, ...] = ()
     if question.config is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from ckpttool.core.decide.lineage import Lineage
 from ckpttool.core.decide.lost import beyond_limits, with_saves
@@ -51,18 +51,13 @@ _WITNESSES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Resolution):
     """What `resolve` decided, and what it looked at."""
 
-    decision: ResumePlan | NoResumePoint
     tree: Tree
     question: TreeQuestion
     verdicts: Mapping[tuple[CheckpointKey, tuple[Finding, ...]], Verdict]
     """What headers and sizes showed of the saves that were looked at; empty where more was read of them."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what the command prints with `--format json`."""
-        return Resolution(decision=self.decision).to_dict()
 
 
 class PassedOver(NamedTuple):
@@ -127,12 +122,20 @@ def resolve(
     *,
     node: Node | None = None,
 ) -> Answer:
-    """Choose the checkpoint to resume from, and say where the data starts.
+    """Choose the checkpoint to resume from, and compute where the data starts.
 
-    The chosen one is looked at once more before it is returned. `node` tells disk and launchers; None: this machine's.
+    The files of the chosen checkpoint are compared once more with what was read before it is returned.
+
+    Args:
+        question: Which tree.
+        choice: Which checkpoints may be chosen.
+        data: What changes about the data.
+        node: Tells the disk and the launchers; None: those of this machine.
 
     Raises:
-        CkptToolError: The question cannot be answered; the class says why.
+        UnknownLayoutError: There is no tree at the path, or nothing in it can be loaded by its trainer.
+        UsageError: An option cannot be meant, or the config is another trainer's.
+        IncompleteError: The tree cannot be read, or changed meanwhile.
     """
     question = tree_question(question)
     if choice.evidence is not Level.STRUCTURE or (choice.logs is not None and choice.logs.timeline):
@@ -461,7 +464,7 @@ def _assert_unchanged(storage: Storage, reports: Iterable[ShardReport]) -> None:
 
 
 def simulate(answer: Answer, version: str | None = None, *, trainer: str | None = None) -> Simulation:
-    """Tell what the trainer would pick in the same tree by itself, why, and what it would do then.
+    """Show which checkpoint the trainer would load by itself, why, and how that would end.
 
     Args:
         answer: What `resolve` decided.

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ckpttool.core.decide.completeness import assess, believable, no_objections
 from ckpttool.core.decide.steps import settle
@@ -147,10 +147,10 @@ HERE = ThisMachine()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tree:
+class Tree(Listing):
     """A scanned tree and where it was found."""
 
-    inventory: Inventory
+    now: float = 0.0
     layout: Layout
     """What knows how this tree is arranged."""
     storage: Storage
@@ -182,10 +182,6 @@ class Tree:
         root = self.inventory.root
         return os.path.normpath(os.path.join(self.machines.folder(root), os.path.relpath(path, root)))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return what `scan` prints with `--format json`."""
-        return Listing(inventory=self.inventory, now=0.0).to_dict()
-
     def with_own_records(self, checkpoint: Checkpoint) -> Checkpoint:
         """Return the same with what its own records tell beyond the scan; one that is withheld is this save's alone."""
         try:
@@ -209,7 +205,7 @@ class Tree:
 
 
 def scan(question: Where = None) -> Tree:
-    """List the checkpoints of a tree: which steps, on which ranks, of how many expected, and recorded health.
+    """List the checkpoints of a tree: steps, ranks, sizes and recorded health.
 
     Raises:
         UnknownLayoutError: There is no tree at the path.
@@ -238,7 +234,7 @@ def scan_emptied(question: TreeQuestion) -> Tree | None:
 
 
 def trees_below(root: str, *, layout: str | None = None) -> list[str]:
-    """Return the folders in and below a folder, sorted, that have the names of a tree, or that cannot be listed.
+    """List the folders in and below a folder, sorted, that have the names of a tree, or that cannot be listed.
 
     No link is followed, no checkpoint looked into. Whether such a tree holds a checkpoint is what `scan` tells.
 
@@ -398,7 +394,7 @@ def _assert_own(config: RunConfig | None, trainer: Trainer | None, root: str) ->
 
 
 def read_config(path: str) -> RunConfig:
-    """Read what a training YAML says about resuming, parallelism and data.
+    """Read what a training config says about resuming, parallelism and data.
 
     Raises:
         UsageError: It cannot be read, or is no safe YAML.

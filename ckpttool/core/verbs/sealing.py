@@ -45,10 +45,10 @@ def seal(
     reseal: bool = False,
     jobs: int | None = None,
 ) -> Running[Sealing, Sealed]:
-    """Record checksums of one or all checkpoints, newest first; only of those that are whole.
+    """Record the checksums of one or all intact checkpoints, newest first.
 
     Args:
-        tree: Scanned with sizes, or which.
+        tree: The answer of `scan`, or which tree.
         name: A checkpoint's name, `latest` or `all`, or several of these; None or none: latest.
         reseal: Take what is on the disk now, where it differs from what was sealed.
         jobs: Threads that read; None: one a core.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def scale_skip(data: DataQuestion, *, steps: int | None = None, path: str | None = None) -> SkipAnswer:
-    """Compute where the data starts after the global batch size changed.
+    """Compute how many batches to skip after the global batch size changed.
 
     Args:
         data: Batch sizes, segments and sink size.

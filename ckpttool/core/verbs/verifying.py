@@ -32,6 +32,7 @@ from ckpttool.core.verify.siblings.neighbours import Neighbours
 if TYPE_CHECKING:
     from ckpttool.core.domain.forecast import Forecast
     from ckpttool.core.domain.verdict import CheckTask
+    from ckpttool.core.errors import ExitCode
     from ckpttool.core.records.damaged import Proofs
     from ckpttool.core.records.ledger import Memory
     from ckpttool.core.verify.engines.ray import RayCluster
@@ -66,6 +67,19 @@ class Running(Iterator[E], Generic[E, A]):
         for _ in self:
             pass
         return self._whole(self._kept)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Find all that is left, and return how the command would end."""
+        return self.answer().exit_code
+
+    def __bool__(self) -> bool:
+        """Find all that is left, and tell whether the command would exit with 0."""
+        return bool(self.answer())
+
+    def __repr__(self) -> str:
+        """Show what was found until now; nothing more is read for it."""
+        return f"<{type(self).__name__} found={len(self._kept)}>"
 
     def to_dict(self) -> dict[str, Any]:
         """Find all that is left, and return the document that the command prints with `--format json`."""
@@ -104,7 +118,7 @@ _CLUSTER: ContextVar[RayCluster | None] = ContextVar("cluster", default=None)
 
 @contextmanager
 def on_ray(address: str | None = None) -> Iterator[None]:
-    """Let the nodes of a Ray cluster read what every verb that is called inside looks at: all of them see the tree.
+    """Let the nodes of a Ray cluster read for every function that is called inside; all of them see the tree.
 
     Args:
         address: `HOST:PORT`, as `ray start` prints it; None: of the connection that this program has already.
@@ -274,7 +288,7 @@ def verify(
     """Check the shards of one or all checkpoints.
 
     Args:
-        tree: Scanned with sizes, or which.
+        tree: The answer of `scan`, or which tree.
         question: Which shards, and how hard to look at them.
 
     Returns:
@@ -346,10 +360,10 @@ def bytes_to_read(tree: Tree, question: CheckQuestion) -> int:
 
 
 def forecast(tree: Tree | Where = None, question: CheckQuestion = CheckQuestion()) -> Forecast:
-    """Tell what `verify` would read; nothing is read but what `scan` reads.
+    """Compute how much `verify` would read, from headers and sizes alone.
 
     Args:
-        tree: Scanned with sizes, or which.
+        tree: The answer of `scan`, or which tree.
         question: As `verify` takes it.
 
     Raises:

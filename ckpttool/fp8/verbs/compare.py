@@ -50,7 +50,7 @@ def read_runs(question: CurvesQuestion) -> RunsRead:
 
 
 def fp8_compare(question: CurvesQuestion) -> CurvesAnswer:
-    """Say whether a candidate's loss leaves its baseline's, since when, and whether that is more than noise.
+    """Compare the loss of a candidate with its baseline: whether and since when they differ by more than noise.
 
     Raises:
         UsageError: A log or a file of scores is not there or of no known kind, or samples are not counted.

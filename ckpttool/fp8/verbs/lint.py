@@ -30,7 +30,7 @@ def fp8_lint(
     layers: str | None = None,
     view: View = USUAL,
 ) -> Lint:
-    """Say what in settings of FP8 does not do what it says, or is known trouble.
+    """Check FP8 settings for those without effect, and for known trouble.
 
     Args:
         paths: Logs with the trainer's printed arguments, scripts with arguments, configs, configs of debug features,

@@ -74,7 +74,7 @@ class _Candidate:
 
 
 def fp8_plan(question: PlanQuestion) -> Fp8Plan | NoPlan:
-    """Plan experiments and write them, a folder each.
+    """Write the folders of the experiments that find the cause.
 
     Raises:
         UsageError: The framework trains no FP8, or what a round needs is not given.

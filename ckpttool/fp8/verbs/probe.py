@@ -37,7 +37,7 @@ def fp8_probe(
     checkpoint: str | None = None,
     layout: str | None = None,
 ) -> Fp8Probe:
-    """Tell what each recipe of FP8 would do to the tensors of a checkpoint or of a shard.
+    """Show what each FP8 recipe would do to the tensors of a checkpoint or a shard.
 
     Args:
         path: A shard of any format, a tree (its newest whole checkpoint), `DIR:NAME`, or a checkpoint's name; None:

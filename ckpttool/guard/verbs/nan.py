@@ -35,7 +35,7 @@ _BLOCK = 8 << 20  # bytes of a shard that are hashed at once
 
 
 def list_nan(path: str) -> Captures:
-    """Return all captures in a folder, without reading any tensors.
+    """List the captures in a folder, without reading any tensors.
 
     Args:
         path: A capture, the folder of captures, the guard's folder, or a training's output folder.
@@ -58,7 +58,7 @@ def list_nan(path: str) -> Captures:
 
 
 def inspect_nan(path: str) -> Capture | Captures:
-    """Return what one capture holds, each shard compared with its digest; of a folder of captures the list.
+    """Show what a capture holds, each shard compared with its digest; for a folder of captures, list them.
 
     Raises:
         UnknownLayoutError: There is no capture.

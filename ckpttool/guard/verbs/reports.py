@@ -21,7 +21,7 @@ from ckpttool.health.model.reading import LogReading
 
 
 def guard_report(events: str | os.PathLike[str] | Sequence[str]) -> GuardReport:
-    """Tell what happened in a training that was guarded, and what to do next; in one pass and in bounded memory.
+    """Show what happened in a guarded training, and what to do next; in one pass and in bounded memory.
 
     Args:
         events: Event files, the folder that holds them, the output folder of the training, globs, or `-`.

@@ -50,7 +50,7 @@ def checkpoint_writer(  # noqa: PLR0913  the objects of a training, each by its 
     health_threshold: float | None = None,
     group: Any = None,  # noqa: ANN401  as above
 ) -> CheckpointWriter:
-    """Return what saves a training; every rank must ask for it.
+    """Return the writer that saves a training; call it on every rank.
 
     Each rank writes a file of its own and waits for nobody. A file is there whole or not at all, and sealed when it is
     written, from the bytes in memory: what the disk makes of them later shows.
@@ -121,7 +121,7 @@ def resume_training(  # noqa: PLR0913  as above
     fresh_ok: bool = False,
     group: Any = None,  # noqa: ANN401  as above
 ) -> Resumed:
-    """Load the newest save that is whole and healthy on all ranks, and go on in every bit; every rank must ask for it.
+    """Load the newest intact and healthy save on all ranks, and continue bit for bit; call it on every rank.
 
     Rank 0 chooses as `ckpttool resolve` does. Each rank compares its file with what was recorded of it while reading.
 

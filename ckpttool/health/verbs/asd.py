@@ -12,7 +12,7 @@ from ckpttool.trainers.registry import trainers
 
 
 def check_asd(text: str, dialect: str | None = None) -> AsdAnswer:
-    """Return what the real parser makes of a configuration string; `NAME=` before it is taken for the variable's name.
+    """Show how the real parser reads a configuration of feature detection; `NAME=` before it names the variable.
 
     Raises:
         UsageError: There is no such dialect, or it has no such string.
@@ -23,7 +23,7 @@ def check_asd(text: str, dialect: str | None = None) -> AsdAnswer:
 
 
 def emit_asd(config: AsdConfig, dialect: str | None = None) -> AsdAnswer:
-    """Return a string that the real parser reads as exactly this configuration.
+    """Write a configuration of feature detection that the real parser reads exactly so.
 
     Raises:
         UsageError: There is no such dialect, or a number that its parser refuses.
@@ -39,7 +39,7 @@ def emit_asd(config: AsdConfig, dialect: str | None = None) -> AsdAnswer:
 
 
 def asd_defaults(dialect: str | None = None) -> AsdConfig:
-    """Return what is in force where nothing is set.
+    """Return the settings of feature detection that hold if nothing is set.
 
     Raises:
         UsageError: There is no such dialect, or it has no such string.

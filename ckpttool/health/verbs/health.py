@@ -41,10 +41,10 @@ LOCK_SECONDS = 60.0
 def health(
     tree: Tree | Where = None, question: HealthQuestion = HealthQuestion(), verdicts: Sequence[Verdict] = ()
 ) -> HealthAnswer:
-    """Judge every checkpoint of a tree by the log, by what is recorded, and by what its shards hold.
+    """Check which checkpoints are healthy: by the training log, the recorded health, and the shards.
 
     Args:
-        tree: Scanned.
+        tree: The answer of `scan`, or which tree.
         question: How to judge.
         verdicts: On its checkpoints at level NUMERICS, where the shards shall have a say.
 

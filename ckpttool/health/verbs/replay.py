@@ -50,7 +50,7 @@ def _patterns(logs: Logs) -> tuple[str, ...]:
 
 
 def replay(question: ReplayQuestion | Logs, tree: Tree | None = None) -> ReplayAnswer:
-    """Tell what a policy would have done over logs, in one pass and in bounded memory.
+    """Compute what a policy would have done over training logs.
 
     Args:
         question: The logs, the policy and its settings; or the logs alone: files, folders, globs.
@@ -136,7 +136,7 @@ def _detected(policy: Policy, logs: LogPass) -> tuple[AsdEvent, ...]:
 
 
 def calibrate(question: LogQuestion | Logs, *, warm_up: int | None = None) -> CalibrationAnswer:
-    """Recommend thresholds from logs.
+    """Compute thresholds that fit a training, from its logs.
 
     Args:
         question: The logs, and what their columns mean; or the logs alone.

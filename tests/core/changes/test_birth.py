@@ -182,10 +182,10 @@ def test_certificates_go_to_the_trash_with_their_save_and_come_back(is_sealed: b
     left = {path.name for path in (tree.checkpoint / ".ckpttool/birth").iterdir()}
     assert left == {f"{PREFIX}-30_2.r{rank}.json" for rank in (0, 1)}
     question = TreeQuestion(path=str(tree.checkpoint))
-    content = ckpttool.trash(question).content
+    content = ckpttool.library.trash(question).content
     assert {save.name for save in content} == {"10_2", "20_2"}
     for save in content:
-        ckpttool.restore(question, save.name)
+        ckpttool.library.restore(question, save.name)
     after = files(tree)
     assert {path: after.get(path) for path in before if not path.endswith("meta.json")} == {
         path: content for path, content in before.items() if not path.endswith("meta.json")

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-import ckpttool
 from ckpttool.core.errors import ExitCode
 from ckpttool.core.render.answers.preflight import MOST_REASONS
 from ckpttool.core.storage.disk import LocalDisk, Room
@@ -302,7 +301,7 @@ class TestReports:
         SITUATIONS["all-damaged"](here)
         others = [each for each in ALL[1:] if each != form]
         asked(here, *(option for each in others for option in ("--report", f"{each}=of.{each}")))
-        monkeypatch.setattr(ckpttool, "preflight", lambda _: pytest.fail("the check ran"))
+        monkeypatch.setattr("ckpttool.core.verbs.preflighting.preflight", lambda _: pytest.fail("the check ran"))
         precious = {
             "train.yaml": b"train: 1\n",
             "list.json": b"[1]",
@@ -331,7 +330,7 @@ class TestReports:
         (here / "into").symlink_to("output/checkpoint")
         (here / "dangling").symlink_to("nowhere")
         os.mkfifo(here / "pipe")
-        monkeypatch.setattr(ckpttool, "preflight", lambda _: pytest.fail("the check ran"))
+        monkeypatch.setattr("ckpttool.core.verbs.preflighting.preflight", lambda _: pytest.fail("the check ran"))
         for target, words in {
             "base.yaml": "is a file that is asked about",
             "./output/../base.yaml": "is a file that is asked about",

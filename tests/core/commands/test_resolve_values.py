@@ -43,7 +43,7 @@ def test_a_pasted_block_is_what_launch_writes(situation: str, options: list[str]
     config = ["--config", str(CONFIG), "--output", "new.yaml", "--allow", "needs-renames"]
     assert ask("launch", "output", *config, *options).code == 0
     assert yaml.safe_load(path.read_text()) == yaml.safe_load((here / "new.yaml").read_text())
-    assert ckpttool.read_config(str(path)).trainer == "mindformers"
+    assert ckpttool.library.read_config(str(path)).trainer == "mindformers"
 
 
 def test_names_that_yaml_would_read_otherwise_are_quoted(here: Path) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-import ckpttool
 from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import ExitCode
 from ckpttool.trainers.mindformers.load import planned_skip
+from ckpttool.types import DataQuestion, ResumeQuestion
 from tests.support.answers import (
     FIXTURES,
     chosen,
@@ -197,7 +197,7 @@ class TestThePastOfTheData:
     def test_a_branch_that_was_left_has_no_say(self, tmp_path: Path) -> None:
         tree = TreeBuilder(tmp_path).legacy().save(epoch=10, step=1, global_batch_size=4)
         tree.save(epoch=30, step=1, run=1, global_batch_size=2).save(epoch=12, step=1, run=2, global_batch_size=4)
-        assert planned_skip(plan(tree.checkpoint, data=ckpttool.DataQuestion(dataset_changed_at=Step(4)))).batches == 8
+        assert planned_skip(plan(tree.checkpoint, data=DataQuestion(dataset_changed_at=Step(4)))).batches == 8
 
 
 class TestLostRuns:
@@ -228,13 +228,11 @@ class TestLostRuns:
         assert Code.RUN_REWOUND in notes(answer)
 
     def test_it_is_the_choice_of_whoever_names_it(self, lost: TreeBuilder) -> None:
-        assert chosen(plan(lost.checkpoint, choice=ckpttool.ResumeQuestion(name="20_2"))) == ("20_2", 40)
+        assert chosen(plan(lost.checkpoint, choice=ResumeQuestion(name="20_2"))) == ("20_2", 40)
 
     def test_of_one_that_was_named_it_is_not_said_that_nothing_else_can_be_loaded(self, lost: TreeBuilder) -> None:
         """10_2 lies on the last course, and can."""
-        (note,) = coded(
-            plan(lost.checkpoint, choice=ckpttool.ResumeQuestion(name="20_2")).point.findings, Code.RUN_REWOUND
-        )
+        (note,) = coded(plan(lost.checkpoint, choice=ResumeQuestion(name="20_2")).point.findings, Code.RUN_REWOUND)
         assert note.message == "run 1 repeated the steps from 30: 20_2 is on run 0's own branch"
         lost.remove(lost.shard(0, 10, 2))
         (note,) = coded(plan(lost.checkpoint).point.findings, Code.RUN_REWOUND)
@@ -425,7 +423,7 @@ class TestTwoRunsUnderOneName:
         tree = TreeBuilder(tmp_path).legacy().save(epoch=10, step=2).save(epoch=20, step=2, run=1, ranks=[1, 2, 3])
         tree.now_ns += 120 * MINUTE_NS
         tree.save(epoch=20, step=2, run=2, ranks=[0])
-        choice = ckpttool.ResumeQuestion(allow_renames=True)
+        choice = ResumeQuestion(allow_renames=True)
         answer = plan(tree.checkpoint, choice=choice)
         assert (chosen(answer), why_not(answer)) == (("10_2", 20), [("_1-20_2", {Code.TIMES_DISAGREE})])
         at_once(tree.checkpoint)

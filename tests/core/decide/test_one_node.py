@@ -24,6 +24,7 @@ from ckpttool.core.domain.preflight import Outcome
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.errors import ExitCode
 from ckpttool.core.storage.mounts import mount_of, mount_table
+from ckpttool.types import DataQuestion, PreflightQuestion, ResumeQuestion, TreeQuestion
 from tests.conftest import FIXTURES
 from tests.support.answers import coded, decide
 from tests.support.commands import ask
@@ -61,9 +62,9 @@ def config(folder: Path, *, dp: int = 4, trans: bool = False) -> str:
 def resolved(
     built: TreeBuilder, here: Node, *, world: int | None = None, base: str | None = None
 ) -> ResumePlan | NoResumePoint:
-    train = None if base is None else ckpttool.read_config(base)
-    question = ckpttool.TreeQuestion(path=str(built.output), world_size=world, config=train)
-    return ckpttool.resolve(question, ckpttool.ResumeQuestion(), ckpttool.DataQuestion(), node=here).decision
+    train = None if base is None else ckpttool.library.read_config(base)
+    question = TreeQuestion(path=str(built.output), world_size=world, config=train)
+    return ckpttool.resolve(question, ResumeQuestion(), DataQuestion(), node=here).decision
 
 
 def said(decision: ResumePlan | NoResumePoint) -> list[Finding]:
@@ -245,7 +246,7 @@ class TestRanksElsewhere:
         known = expect_ranks(
             tree(checkpoint(ranks=range(8))), [WorldEvidence(world_size=world, source="I say so", declared=True)]
         )
-        nothing = choose(known, ckpttool.ResumeQuestion(), verdicts())
+        nothing = choose(known, ResumeQuestion(), verdicts())
         assert isinstance(nothing, NoResumePoint)
         mount = Mount(kind="xfs", source="/dev/sda", reach=Reach.LOCAL)
         answer = judge_one_node(nothing, known, around(mount, [world]))
@@ -266,7 +267,7 @@ class TestJudgedByItself:
     def test_that_a_save_was_not_finished_is_not_said_if_its_record_may_lie_elsewhere(
         self, reach: Reach, *, is_open: bool
     ) -> None:
-        nothing = choose(self.TWO_OF_FOUR, ckpttool.ResumeQuestion(), verdicts())
+        nothing = choose(self.TWO_OF_FOUR, ResumeQuestion(), verdicts())
         assert isinstance(nothing, NoResumePoint)
         mount = Mount(kind="k", source="s", reach=reach)
         answer = judge_one_node(nothing, self.TWO_OF_FOUR, around(mount, [4], self.JOBS))
@@ -291,11 +292,11 @@ class TestJudgedByItself:
 class TestCommands:
     @pytest.mark.parametrize(("trans", "summary"), [(True, "the 2 ranks seen here"), (False, "unknown from")])
     def test_preflight_does_not_know(self, one: TreeBuilder, tmp_path: Path, trans: bool, summary: str) -> None:
-        question = ckpttool.PreflightQuestion(
+        question = PreflightQuestion(
             config=config(tmp_path, dp=4, trans=trans),
-            tree=ckpttool.TreeQuestion(path=str(one.output)),
-            choice=ckpttool.ResumeQuestion(),
-            data=ckpttool.DataQuestion(),
+            tree=TreeQuestion(path=str(one.output)),
+            choice=ResumeQuestion(),
+            data=DataQuestion(),
             allowed=(Code.START_DIFFERS,),
         )
         answer = ckpttool.preflight(question, node=node(environment=SLURM))
@@ -354,7 +355,7 @@ def test_nothing_is_ever_made_better_by_it(
         tree(checkpoint(ranks=shown), checkpoint("20_2", ranks=shown, findings=[finding()])),
         [WorldEvidence(world_size=world, source="I say so", declared=True)],
     )
-    point = choose(known, ckpttool.ResumeQuestion(), verdicts())
+    point = choose(known, ResumeQuestion(), verdicts())
     if not isinstance(point, NoResumePoint):
         return
     jobs = [Job(said_by="JOB=2", several=True)] if several else []

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-import ckpttool
 from ckpttool.core.domain.finding import Code, Row
 from ckpttool.core.domain.health import Health
 from ckpttool.core.errors import ExitCode, UnknownLayoutError, UsageError
 from ckpttool.trainers.mindformers.findings import MindFormersCode
 from ckpttool.trainers.mindformers.launch_check import check
 from ckpttool.trainers.mindformers.load import load_keys, planned_skip
+from ckpttool.types import ResumeQuestion
 from tests.support.answers import (
     FIXTURES,
     chosen,
@@ -65,7 +65,7 @@ class TestUnhealthyCheckpoints:
         assert answer.point.checkpoint.health is Health.HEALTHY
         assert why_not(answer) == [("15_2", {Code.MARKED_UNHEALTHY})]
         assert answer.point.lost_steps == 10
-        ignored = plan(FIXTURES / "health_pp2" / "output", choice=ckpttool.ResumeQuestion(ignore_health=True))
+        ignored = plan(FIXTURES / "health_pp2" / "output", choice=ResumeQuestion(ignore_health=True))
         assert (chosen(ignored), why_not(ignored)) == (("15_2", 30), [])
 
     def test_a_healthy_entry_for_a_file_that_is_gone_helps_nobody(self, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ class TestOtherFiles:
         assert names(scanned(tree.checkpoint)) == ["2_5"]
         assert chosen(plan(tree.checkpoint)) == ("2_5", 10)
         with pytest.raises(UsageError, match="there is no checkpoint '3_3_breakpoint'"):
-            plan(tree.checkpoint, choice=ckpttool.ResumeQuestion(name="3_3_breakpoint"))
+            plan(tree.checkpoint, choice=ResumeQuestion(name="3_3_breakpoint"))
 
 
 class TestRuns:
@@ -246,7 +246,7 @@ class TestRuns:
         answer = refusal(sink2)
         assert why_not(answer)[:2] == [("_1-30_2", {Code.NEEDS_RENAMES}), ("_1-25_2", {Code.NEEDS_RENAMES})]
         assert cli("resolve", str(sink2)).exit_code == ExitCode.NOTHING_TO_RESUME
-        allowed = plan(sink2, choice=ckpttool.ResumeQuestion(allow_renames=True))
+        allowed = plan(sink2, choice=ResumeQuestion(allow_renames=True))
         assert chosen(allowed) == ("_1-30_2", 60)
         (rename,) = allowed.point.checkpoint.renames
         assert rename.source == "rank_3/llama2_7b_rank_3-30_2.ckpt"
@@ -382,9 +382,9 @@ class TestNames:
         self, first_run: Path, name: str
     ) -> None:
         """MindFormers lets the other ranks load it, and the one rank crashes later."""
-        assert chosen(plan(first_run, choice=ckpttool.ResumeQuestion(name=name))) == ("20_2", 40)
+        assert chosen(plan(first_run, choice=ResumeQuestion(name=name))) == ("20_2", 40)
         rank_file(first_run, 3, "20_2").unlink()
-        answer = refusal(first_run, choice=ckpttool.ResumeQuestion(name=name))
+        answer = refusal(first_run, choice=ResumeQuestion(name=name))
         assert [reason.path for reason in reasons(answer, "20_2")] == ["rank_3/llama2_7b_rank_3-20_2.ckpt"]
         result = cli("resolve", str(first_run), "--checkpoint", name)
         assert result.exit_code == ExitCode.NOTHING_TO_RESUME

@@ -18,6 +18,7 @@ import ckpttool
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.plan import NoResumePoint
+from ckpttool.types import DataQuestion, ResumeQuestion, TreeQuestion
 from tests.support.trees import MINUTE_NS, TreeBuilder
 
 WORLD = 3
@@ -135,9 +136,9 @@ class Training:
 
     def chosen(self) -> Save | None:
         """Resolve the tree; what is chosen must be one whole save."""
-        question = ckpttool.TreeQuestion(path=str(self.tree.checkpoint), world_size=WORLD)
-        choice = ckpttool.ResumeQuestion(allow_renames=True)
-        decision = ckpttool.resolve(question, choice, ckpttool.DataQuestion()).decision
+        question = TreeQuestion(path=str(self.tree.checkpoint), world_size=WORLD)
+        choice = ResumeQuestion(allow_renames=True)
+        decision = ckpttool.resolve(question, choice, DataQuestion()).decision
         if isinstance(decision, NoResumePoint):
             return None
         found = self.owner(decision.point.checkpoint)

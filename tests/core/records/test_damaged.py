@@ -161,10 +161,10 @@ def test_what_a_sealer_finds_is_known_as_what_a_check_finds(sealed: Path, own_ch
             shard.write_bytes(shard.read_bytes() + crc_trailer(shard.read_bytes()))
         flipped(sealed)
     assert resumed(sealed) == "_1-30_2"
-    (sealing,) = ckpttool.seal(str(sealed)).answer().sealings
+    (sealing,) = ckpttool.seal(str(sealed)).sealings
     assert {Code.CHECKSUM_MISMATCH, Code.REPLICA_DIFFERS} & {each.code for each in sealing.findings}
     assert (word(sealed), resumed(sealed)) == (VerdictWord.DAMAGED, "_1-25_2")
-    list(ckpttool.seal(str(sealed)))  # which compares with the files alone, and finds nothing good
+    ckpttool.seal(str(sealed))  # which compares with the files alone, and finds nothing good
     assert resumed(sealed) == "_1-25_2"
 
 
@@ -177,7 +177,7 @@ def test_values_that_may_be_meant_are_not_remembered_as_damage(tmp_path: Path) -
 
 def test_damage_that_copies_tell_is_not_sealed_on_purpose_either(sealed: Path) -> None:
     assert word(sealed, Level.CHECKSUM) is VerdictWord.DAMAGED
-    list(ckpttool.seal(str(sealed), reseal=True))
+    ckpttool.seal(str(sealed), reseal=True)
     assert (word(sealed), resumed(sealed)) == (VerdictWord.DAMAGED, "_1-25_2")
 
 

@@ -17,6 +17,7 @@ from ckpttool.core.domain.verdict import Level, ShardReport, Verdict
 from ckpttool.core.records import ledger
 from ckpttool.core.records.ledger import SAVE_SECONDS, Memory
 from ckpttool.core.storage.local import LocalStorage
+from ckpttool.types import CheckQuestion, TreeQuestion
 from tests.core.records.test_ledger import report
 from tests.support.fault_detection import with_crc
 from tests.support.trees import TreeBuilder
@@ -52,8 +53,8 @@ def saves(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def events(tree: TreeBuilder, name: str = "all") -> Iterable[ShardReport | Verdict]:
-    scanned = ckpttool.scan(ckpttool.TreeQuestion(path=str(tree.output), sizes=True))
-    return ckpttool.verify(scanned, ckpttool.CheckQuestion(level=Level.CHECKSUM, name=name, max_age=3600.0))
+    scanned = ckpttool.scan(TreeQuestion(path=str(tree.output), sizes=True))
+    return ckpttool.verify(scanned, CheckQuestion(level=Level.CHECKSUM, name=name, max_age=3600.0))
 
 
 def verdicts(tree: TreeBuilder, name: str = "all") -> list[Verdict]:

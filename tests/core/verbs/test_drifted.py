@@ -14,6 +14,7 @@ from ckpttool.core.domain.finding import Code, Severity, blocking
 from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.plan import ResumePlan
 from ckpttool.core.domain.verdict import Level
+from ckpttool.types import CheckQuestion, ResumeQuestion
 from tests.support.trees import Tensor, TreeBuilder, safetensors_bytes, training_scalars
 
 STEPS = (10, 20, 30, 40, 50, 60)
@@ -46,11 +47,11 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read(tree: str, *names: str) -> None:
-    ckpttool.verify(tree, ckpttool.CheckQuestion(level=Level.CHECKSUM, name=names)).answer()
+    ckpttool.verify(tree, CheckQuestion(level=Level.CHECKSUM, name=names)).answer()
 
 
-def chosen(tree: str, question: ckpttool.ResumeQuestion | None = None) -> int | None:
-    decision = ckpttool.resolve(tree, question or ckpttool.ResumeQuestion()).decision
+def chosen(tree: str, question: ResumeQuestion | None = None) -> int | None:
+    decision = ckpttool.resolve(tree, question or ResumeQuestion()).decision
     return decision.point.step if isinstance(decision, ResumePlan) else None
 
 
@@ -76,8 +77,8 @@ def test_resolve_goes_before_a_drift_that_verify_has_seen_and_health_says_so(tmp
 def test_whoever_ignores_health_takes_a_copy_that_drifted(tmp_path: Path) -> None:
     tree = trained(tmp_path, drifted=(40, 50, 60))
     read(tree, "all")
-    assert chosen(tree, ckpttool.ResumeQuestion(ignore_health=True)) == 60
-    assert chosen(tree, ckpttool.ResumeQuestion(evidence=Level.CHECKSUM)) == 30
+    assert chosen(tree, ResumeQuestion(ignore_health=True)) == 60
+    assert chosen(tree, ResumeQuestion(evidence=Level.CHECKSUM)) == 30
 
 
 def test_files_that_were_written_anew_are_doubted_no_more(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from ckpttool.core.domain.preflight import Check, Preflight
 from ckpttool.core.errors import ExitCode, UsageError
 from ckpttool.core.formats.safe_yaml import read_bytes
 from ckpttool.core.storage.disk import LocalDisk, Room
+from ckpttool.types import DataQuestion, LaunchOrder, PreflightQuestion, ResumeQuestion, TreeQuestion
 from tests.conftest import FIXTURES
 from tests.support.commands import ask
 from tests.support.trees import TreeBuilder
@@ -31,9 +32,12 @@ def run(tmp_path: Path) -> Path:
 
 
 def launched(run: Path, *, base: Path = CONFIG, **settings: object) -> Launch | Preflight:
-    order = ckpttool.LaunchOrder(base=str(base), output=str(run / "new.yaml"), **settings)  # type: ignore[arg-type]  # as the test gives them
+    order = LaunchOrder(base=str(base), output=str(run / "new.yaml"), **settings)  # type: ignore[arg-type]  # as the test gives them
     return ckpttool.launch(
-        ckpttool.TreeQuestion(path=str(run)), ckpttool.ResumeQuestion(), ckpttool.DataQuestion(), order=order
+        TreeQuestion(path=str(run)),
+        ResumeQuestion(),
+        DataQuestion(),
+        order=order,
     )
 
 
@@ -77,16 +81,16 @@ def test_a_launch_and_the_preflight_before_it_say_the_same(run: Path) -> None:
     """Wherever preflight says no-go nothing is written, with the same reasons: of the config, the batch, the disk."""
     odd = run / "odd.yaml"
     odd.write_text(CONFIG.read_text().replace("run_mode: 'train'", "run_mode: 'predict'"))
-    tree, choice = ckpttool.TreeQuestion(path=str(run)), ckpttool.ResumeQuestion()
+    tree, choice = TreeQuestion(path=str(run)), ResumeQuestion()
     for base, data, disk, code in (
-        (odd, ckpttool.DataQuestion(), SomeDisk(1 << 40), Code.NOT_A_TRAINING),
-        (CONFIG, ckpttool.DataQuestion(new_global_batch=12), SomeDisk(1 << 40), Code.CONFIG_DISAGREES),
-        (CONFIG, ckpttool.DataQuestion(), SomeDisk(0), Code.DISK_SPACE_LOW),
+        (odd, DataQuestion(), SomeDisk(1 << 40), Code.NOT_A_TRAINING),
+        (CONFIG, DataQuestion(new_global_batch=12), SomeDisk(1 << 40), Code.CONFIG_DISAGREES),
+        (CONFIG, DataQuestion(), SomeDisk(0), Code.DISK_SPACE_LOW),
     ):
-        asked = ckpttool.PreflightQuestion(config=str(base), tree=tree, choice=choice, data=data, devices=4)
-        ready = ckpttool.preflight(asked, disk)
+        asked = PreflightQuestion(config=str(base), tree=tree, choice=choice, data=data, devices=4)
+        ready = ckpttool.preflight(asked, disk=disk)
         assert [reason.finding.code for check in ready.checks for reason in check.reasons if reason.blocks] == [code]
-        order = ckpttool.LaunchOrder(base=str(base), output=str(run / "new.yaml"))
+        order = LaunchOrder(base=str(base), output=str(run / "new.yaml"))
         refused = ckpttool.launch(tree, choice, data, order=order, disk=disk)
         assert isinstance(refused, Preflight)
         assert without_start(refused) == without_start(ready)
@@ -154,10 +158,8 @@ class TestWhatAStartWithTheWrittenConfigLoads:
     @staticmethod
     def launch(tmp_path: Path, text: str, *allowed: Row) -> Launch | Preflight:
         (tmp_path / "base.yaml").write_text(text)
-        tree = ckpttool.TreeQuestion(path=str(tmp_path / "output"))
-        order = ckpttool.LaunchOrder(
-            base=str(tmp_path / "base.yaml"), output=str(tmp_path / "new.yaml"), allowed=allowed
-        )
+        tree = TreeQuestion(path=str(tmp_path / "output"))
+        order = LaunchOrder(base=str(tmp_path / "base.yaml"), output=str(tmp_path / "new.yaml"), allowed=allowed)
         return ckpttool.launch(tree, order=order)
 
     @staticmethod

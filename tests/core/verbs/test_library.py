@@ -21,6 +21,21 @@ import ckpttool
 from ckpttool import guard
 from ckpttool.cli.main import app
 from ckpttool.core.render import schemas
+from ckpttool.types import (
+    CheckQuestion,
+    Code,
+    CurvesQuestion,
+    DataQuestion,
+    Launch,
+    LaunchOrder,
+    Preflight,
+    PruneOrder,
+    Refused,
+    RetentionPolicy,
+    ShardReport,
+    Step,
+    TreeQuestion,
+)
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures"
 PUBLIC: list[str] = vars(ckpttool)["__all__"]
@@ -35,8 +50,11 @@ class Spelled(Protocol):
 Asked = Callable[[], Spelled]
 
 
-def order(output: str) -> ckpttool.LaunchOrder:
-    return ckpttool.LaunchOrder(base="pretrain.yaml", output=output)
+TREE = TreeQuestion(path="output")
+
+
+def order(output: str) -> LaunchOrder:
+    return LaunchOrder(base="pretrain.yaml", output=output)
 
 
 ANSWERS: dict[str, tuple[str, Asked]] = {
@@ -47,28 +65,28 @@ ANSWERS: dict[str, tuple[str, Asked]] = {
     "launch": (
         "launch output --config pretrain.yaml --output new.yaml --force",
         lambda: ckpttool.launch(
-            "output",
-            order=ckpttool.LaunchOrder(base="pretrain.yaml", output="new.yaml", force=True),
+            TREE,
+            order=LaunchOrder(base="pretrain.yaml", output="new.yaml", force=True),
         ),
     ),
     "preflight": (
         "preflight output --config pretrain.yaml",
-        lambda: ckpttool.preflight("pretrain.yaml", tree="output"),
+        lambda: ckpttool.preflight("output", "pretrain.yaml"),
     ),
     "seal": ("seal output", lambda: ckpttool.seal("output")),
     "prune": (
         "prune output --keep-last 1 --grace 0",
-        lambda: ckpttool.prune("output", ckpttool.RetentionPolicy(keep_last=1), ckpttool.PruneOrder(grace=0.0)),
+        lambda: ckpttool.prune("output", RetentionPolicy(keep_last=1), PruneOrder(grace=0.0)),
     ),
     "heal": ("heal output", lambda: ckpttool.heal("output")),
     "replay": (f"replay {LOG}", lambda: ckpttool.replay(LOG)),
-    "asd emit": ("asd emit", lambda: ckpttool.emit_asd(replace(ckpttool.asd_defaults(), enable=True))),
-    "nan inspect": (f"nan inspect {NAN}", lambda: ckpttool.inspect_nan(NAN)),
+    "asd emit": ("asd emit", lambda: ckpttool.library.emit_asd(replace(ckpttool.library.asd_defaults(), enable=True))),
+    "nan inspect": (f"nan inspect {NAN}", lambda: ckpttool.library.inspect_nan(NAN)),
     "fp8 compare": (
         f"fp8 compare {LOG} {LOG}",
-        lambda: ckpttool.fp8_compare(ckpttool.CurvesQuestion(baseline=LOG, candidate=LOG)),
+        lambda: ckpttool.library.fp8_compare(CurvesQuestion(baseline=LOG, candidate=LOG)),
     ),
-    "explain": ("explain shard-missing", lambda: ckpttool.explain(ckpttool.Code.SHARD_MISSING)),
+    "explain": ("explain shard-missing", lambda: ckpttool.explain(Code.SHARD_MISSING)),
     "inspect": ("inspect output", lambda: ckpttool.inspect("output")),
     "diff": ("diff 10_2 20_2 --tree output", lambda: ckpttool.diff("10_2", "20_2", tree="output")),
 }
@@ -111,6 +129,8 @@ def test_an_answer_spells_itself_as_its_command_prints_it(name: str, run_folder:
 def test_every_command_that_answers_has_its_verb_in_the_library() -> None:
     from ckpttool.cli.main import COMMANDS
 
+    public = {*ckpttool.library.__all__, *ckpttool.types.__all__}
+
     verbs = {
         "asd": "check_asd",
         "guard": "guard_report",
@@ -120,7 +140,7 @@ def test_every_command_that_answers_has_its_verb_in_the_library() -> None:
     }
     tools = {"guide", "schema"}  # the manual, and what describes documents
     names = [str(name).replace("-", "_") for name in COMMANDS]
-    missing = {name for name in names if name not in tools and verbs.get(name, name) not in PUBLIC}
+    missing = {name for name in names if name not in tools and verbs.get(name, name) not in public}
     assert missing == set()
 
 
@@ -131,24 +151,24 @@ def test_no_module_is_called_like_a_verb() -> None:
 
 
 def test_what_verify_finds_comes_one_by_one_and_then_as_an_answer(run_folder: Path) -> None:
-    running = ckpttool.verify(run_folder / "output", ckpttool.CheckQuestion(name="10_2"))
+    running = ckpttool.verify(run_folder / "output", CheckQuestion(name="10_2"))
     first = next(running)
-    assert isinstance(first, ckpttool.ShardReport)
+    assert isinstance(first, ShardReport)
     (verdict,) = running.answer().verdicts
     assert (verdict.name, list(running)) == ("10_2", [])
-    again = ckpttool.verify(run_folder / "output")
+    again = ckpttool.verify(TreeQuestion(path=str(run_folder / "output")))
     next(again)
     again.close()
     assert list(again) == []
 
 
 def test_a_refused_launch_is_a_preflight_that_wrote_nothing(run_folder: Path) -> None:
-    question = ckpttool.DataQuestion(new_global_batch=12)
-    answer = ckpttool.launch("output", data=question, order=order("new.yaml"))
-    assert isinstance(answer, ckpttool.Refused)
-    assert isinstance(answer, ckpttool.Preflight)
+    question = DataQuestion(new_global_batch=12)
+    answer = ckpttool.launch(TREE, data=question, order=order("new.yaml"))
+    assert isinstance(answer, Refused)
+    assert isinstance(answer, Preflight)
     assert not (run_folder / "new.yaml").exists()
-    assert isinstance(ckpttool.launch("output", order=order("new.yaml")), ckpttool.Launch)
+    assert isinstance(ckpttool.launch(TREE, order=order("new.yaml")), Launch)
 
 
 @pytest.mark.parametrize(
@@ -156,9 +176,9 @@ def test_a_refused_launch_is_a_preflight_that_wrote_nothing(run_folder: Path) ->
     [
         (lambda: ckpttool.scan("nosuch"), ckpttool.UnknownLayoutError, 12),
         (lambda: ckpttool.explain("nosuch"), ckpttool.UsageError, 2),
-        (lambda: ckpttool.restore("output", "1_1"), ckpttool.UsageError, 2),
-        (lambda: list(ckpttool.verify("output", ckpttool.CheckQuestion(name="1_1"))), ckpttool.UsageError, 2),
-        (lambda: ckpttool.read_config("nosuch.yaml"), ckpttool.UsageError, 2),
+        (lambda: ckpttool.library.restore("output", "1_1"), ckpttool.UsageError, 2),
+        (lambda: list(ckpttool.verify("output", CheckQuestion(name="1_1"))), ckpttool.UsageError, 2),
+        (lambda: ckpttool.library.read_config("nosuch.yaml"), ckpttool.UsageError, 2),
     ],
 )
 @pytest.mark.usefixtures("run_folder")
@@ -175,32 +195,31 @@ def test_every_error_is_public() -> None:
     from ckpttool.core import errors
 
     ours = {name for name, thing in vars(errors).items() if inspect.isclass(thing) and issubclass(thing, Exception)}
-    assert ours <= {*PUBLIC}
+    assert ours <= {*PUBLIC, *ckpttool.types.__all__}
 
 
 def test_what_a_verb_takes_and_returns_is_public() -> None:
     """Who has the answer of a verb can name its type."""
     words: set[str] = set()
-    for name in PUBLIC:
-        thing = getattr(ckpttool, name)
+    for name in ckpttool.library.__all__:
+        thing = getattr(ckpttool.library, name)
         if inspect.isfunction(thing):
             notes = ast.parse(" ; ".join(str(note) for note in thing.__annotations__.values()))
             words |= {node.id for node in ast.walk(notes) if isinstance(node, ast.Name)}
     ours = {word for word in words if word[0].isupper() and word not in _FOREIGN}
-    # What needs torch is not among the names of `ckpttool` itself: `from ckpttool import *` is to need none.
-    assert ours <= {*PUBLIC, *vars(guard)["__all__"]}
+    assert ours <= {*PUBLIC, *ckpttool.types.__all__, *vars(guard)["__all__"]}
 
 
 _FOREIGN = {
     *("Any", "Callable", "Iterable", "Iterator", "Mapping", "MutableMapping", "Sequence", "None"),
-    *("Disk", "Node", "Where", "Logs", "Stateful"),
+    *("Disk", "Node", "Where", "Logs", "Literal", "NoReturn", "StrPath"),
 }
 """Standard library; seams that tests alone put in, or that what others wrote fits; and paths."""
 
 
 def test_an_answer_has_its_document_in_a_process_that_got_it_from_another() -> None:
-    sizes = ckpttool.DataQuestion(old_global_batch=512, new_global_batch=768)
-    answer = ckpttool.scale_skip(sizes, steps=ckpttool.Step(1000))
+    sizes = DataQuestion(old_global_batch=512, new_global_batch=768)
+    answer = ckpttool.scale_skip(sizes, steps=Step(1000))
     script = "import json, pickle, sys; print(json.dumps(pickle.load(sys.stdin.buffer).to_dict()))"
     sent = subprocess.run([sys.executable, "-c", script], input=pickle.dumps(answer), capture_output=True, check=True)
     assert json.loads(sent.stdout) == answer.to_dict()

@@ -14,6 +14,7 @@ from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.launch import Launch
 from ckpttool.core.domain.preflight import Preflight
 from ckpttool.core.errors import CkptToolError, ExitCode
+from ckpttool.types import DataQuestion, LaunchOrder, PreflightQuestion, ResumeQuestion, TreeQuestion
 from tests.support.healthy_trees import healthy_tree
 
 CONFIG = """\
@@ -73,9 +74,13 @@ def test_a_launch_is_written_where_preflight_says_go_and_nowhere_else(tmp_path: 
     chance = Random(seed)  # noqa: S311  the same tree for the same seed, no secret
     tree, base, ranks = _made(tmp_path, chance, seed)
     devices = chance.choice([None, None, ranks, 2 * ranks])
-    question, choice, data = ckpttool.TreeQuestion(path=str(tree)), ckpttool.ResumeQuestion(), ckpttool.DataQuestion()
+    question, choice, data = (
+        TreeQuestion(path=str(tree)),
+        ResumeQuestion(),
+        DataQuestion(),
+    )
     ready = ckpttool.preflight(
-        ckpttool.PreflightQuestion(
+        PreflightQuestion(
             config=str(base),
             tree=question,
             choice=choice,
@@ -85,7 +90,7 @@ def test_a_launch_is_written_where_preflight_says_go_and_nowhere_else(tmp_path: 
         )
     )
     new = tmp_path / "new.yaml"
-    order = ckpttool.LaunchOrder(base=str(base), output=str(new), devices_per_node=devices)
+    order = LaunchOrder(base=str(base), output=str(new), devices_per_node=devices)
     try:
         launched: Launch | Preflight | ExitCode = ckpttool.launch(question, choice, data, order=order)
     except CkptToolError as error:

@@ -480,11 +480,11 @@ def test_a_conviction_stands_when_seal_sees_no_copy_that_says_it_again(copy_tree
     for path in root.glob("rank_*/*"):
         if "1-30_2" not in path.name:
             path.unlink()
-    (newest,) = ckpttool.seal(str(root)).answer().sealings
+    (newest,) = ckpttool.seal(str(root)).sealings
     assert newest.manifest is None
     assert Code.FOUND_DAMAGED in codes(newest.findings)
     flip(root / CONVICTED, at=1000)
-    (newest,) = ckpttool.seal(str(root)).answer().sealings
+    (newest,) = ckpttool.seal(str(root)).sealings
     assert newest.manifest is not None
 
 
@@ -503,9 +503,9 @@ def test_what_was_sealed_when_it_was_whole_is_sealed_again_though_a_copy_was_dam
     copy_tree: Callable[[str], Path],
 ) -> None:
     root = spoilt(copy_tree)
-    (whole,) = ckpttool.seal(str(root)).answer().sealings
+    (whole,) = ckpttool.seal(str(root)).sealings
     assert whole.written
     flip(root / CONVICTED, at=1000)
-    (again,) = ckpttool.seal(str(root)).answer().sealings
+    (again,) = ckpttool.seal(str(root)).sealings
     assert again.manifest in {None, whole.manifest}
     assert {finding.path for finding in again.findings} == {CONVICTED}

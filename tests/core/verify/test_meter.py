@@ -17,6 +17,7 @@ from ckpttool.core.verify.kernels import digest
 from ckpttool.core.verify.meter import Meter
 from ckpttool.core.verify.observation import Observation
 from ckpttool.core.verify.plan import plan_checks
+from ckpttool.types import CheckQuestion, DataQuestion, ResumeQuestion, Tree, TreeQuestion
 from tests.support.trees import Tensor, TreeBuilder, safetensors_bytes, training_scalars
 
 SHARDS = 3
@@ -24,7 +25,7 @@ BLOCKS = 2
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> ckpttool.Tree:
+def tree(tmp_path: Path) -> Tree:
     """One checkpoint whose shards have several blocks each."""
     builder = TreeBuilder(tmp_path).legacy(ranks=SHARDS, fmt="safetensors")
     builder.save(epoch=20, step=2)
@@ -34,34 +35,34 @@ def tree(tmp_path: Path) -> ckpttool.Tree:
     )
     for rank in range(SHARDS):
         builder.file(builder.shard(rank, 20, 2), content)
-    return ckpttool.scan(ckpttool.TreeQuestion(path=str(builder.checkpoint), sizes=True))
+    return ckpttool.scan(TreeQuestion(path=str(builder.checkpoint), sizes=True))
 
 
-def verified(tree: ckpttool.Tree, meter: Meter, question: ckpttool.CheckQuestion) -> Verdict:
+def verified(tree: Tree, meter: Meter, question: CheckQuestion) -> Verdict:
     with watched(meter):
         (verdict,) = (event for event in ckpttool.verify(tree, question) if isinstance(event, Verdict))
     return verdict
 
 
 @pytest.mark.parametrize("level", Level)
-def test_all_is_counted_once_and_was_known_before(level: Level, tree: ckpttool.Tree) -> None:
-    meter, question = Meter(), ckpttool.CheckQuestion(level=level, jump=0)
+def test_all_is_counted_once_and_was_known_before(level: Level, tree: Tree) -> None:
+    meter, question = Meter(), CheckQuestion(level=level, jump=0)
     verified(tree, meter, question)
     assert meter.bytes_done == meter.bytes_total == bytes_to_read(tree, question)
     assert (meter.shards_done, meter.shards_total) == (SHARDS, SHARDS)
 
 
-def test_of_a_part_of_the_shards_no_others_are_expected(tree: ckpttool.Tree) -> None:
+def test_of_a_part_of_the_shards_no_others_are_expected(tree: Tree) -> None:
     totals = []
     for number in (1, 2):
         meter = Meter()
-        verified(tree, meter, ckpttool.CheckQuestion(level=Level.CHECKSUM, bucket=(number, 2)))
+        verified(tree, meter, CheckQuestion(level=Level.CHECKSUM, bucket=(number, 2)))
         assert meter.shards_done == meter.shards_total
         totals.append(meter.shards_total)
     assert sum(totals) == SHARDS
 
 
-def test_it_moves_inside_a_shard(tree: ckpttool.Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_moves_inside_a_shard(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     meter, seen = Meter(), []
 
     def watching(*arguments: object, **options: object) -> object:
@@ -70,14 +71,14 @@ def test_it_moves_inside_a_shard(tree: ckpttool.Tree, monkeypatch: pytest.Monkey
             yield block
 
     monkeypatch.setattr(digest, "read_blocks", watching)
-    verified(tree, meter, ckpttool.CheckQuestion(level=Level.CHECKSUM, jobs=1))
+    verified(tree, meter, CheckQuestion(level=Level.CHECKSUM, jobs=1))
     before_the_first_report = {nbytes for shards, nbytes in seen if not shards}
     assert len(before_the_first_report) >= BLOCKS
 
 
-def test_what_the_ledger_answers_need_not_be_read(tree: ckpttool.Tree) -> None:
+def test_what_the_ledger_answers_need_not_be_read(tree: Tree) -> None:
     list(ckpttool.seal(tree))
-    question = ckpttool.CheckQuestion(level=Level.CHECKSUM, max_age=3600.0)
+    question = CheckQuestion(level=Level.CHECKSUM, max_age=3600.0)
     first, second = Meter(), Meter()
     verified(tree, first, question)
     assert first.shards_kept == SHARDS
@@ -86,13 +87,13 @@ def test_what_the_ledger_answers_need_not_be_read(tree: ckpttool.Tree) -> None:
     assert (second.shards_done, second.shards_kept) == (SHARDS, SHARDS)
 
 
-def test_the_ledger_keeps_nothing_of_shards_without_a_checksum(tree: ckpttool.Tree) -> None:
+def test_the_ledger_keeps_nothing_of_shards_without_a_checksum(tree: Tree) -> None:
     meter = Meter()
-    verified(tree, meter, ckpttool.CheckQuestion(level=Level.CHECKSUM, max_age=3600.0))
+    verified(tree, meter, CheckQuestion(level=Level.CHECKSUM, max_age=3600.0))
     assert (meter.shards_done, meter.shards_kept) == (SHARDS, 0)
 
 
-def test_a_task_adds_its_cost_whatever_becomes_of_it(tree: ckpttool.Tree) -> None:
+def test_a_task_adds_its_cost_whatever_becomes_of_it(tree: Tree) -> None:
     """One that fails, and one that reads more than was planned, for the file grew."""
     task = plan_checks(tree.inventory.root, tree.inventory.checkpoints[0], Level.CHECKSUM)[0]
     meter = Meter()
@@ -109,18 +110,18 @@ def test_a_task_adds_its_cost_whatever_becomes_of_it(tree: ckpttool.Tree) -> Non
     assert meter.bytes_done == task.cost + BLOCK_BYTES
 
 
-def test_who_chooses_learns_of_what_is_read_as_it_is_planned(tree: ckpttool.Tree) -> None:
+def test_who_chooses_learns_of_what_is_read_as_it_is_planned(tree: Tree) -> None:
     meter = Meter()
-    question = ckpttool.TreeQuestion(path=tree.inventory.root)
+    question = TreeQuestion(path=tree.inventory.root)
     with watched(meter):
-        ckpttool.resolve(question, ckpttool.ResumeQuestion(evidence=Level.CHECKSUM), ckpttool.DataQuestion())
+        ckpttool.resolve(question, ResumeQuestion(evidence=Level.CHECKSUM), DataQuestion())
     assert meter.bytes_done == meter.bytes_total > SHARDS * BLOCKS * BLOCK_BYTES
     assert meter.shards_done == meter.shards_total == SHARDS
 
 
-def test_nobody_is_told_of_what_is_read_when_nobody_watches_any_more(tree: ckpttool.Tree) -> None:
+def test_nobody_is_told_of_what_is_read_when_nobody_watches_any_more(tree: Tree) -> None:
     meter = Meter()
     with watched(meter):
         pass
-    list(ckpttool.verify(tree, ckpttool.CheckQuestion(level=Level.CHECKSUM)))
+    list(ckpttool.verify(tree, CheckQuestion(level=Level.CHECKSUM)))
     assert meter.bytes_done == 0

@@ -25,6 +25,7 @@ from ckpttool.core.verify.observation import Engines, Observation
 from ckpttool.core.verify.session import SaveRecords, Scope, Session
 from ckpttool.trainers.mindformers.findings import MindFormersCode
 from ckpttool.trainers.mindformers.scalars import FACTS
+from ckpttool.types import TreeQuestion
 from tests.support.fault_detection import with_crc
 from tests.support.shard_writers import MemorySource
 from tests.support.trees import TreeBuilder, floats, shard_bytes, training_scalars, weights
@@ -180,7 +181,7 @@ class Counting:
 
 
 def session(root: Path, level: Level, engine: Counting) -> tuple[Session, Inventory]:
-    tree = ckpttool.scan(ckpttool.TreeQuestion(path=str(root), sizes=True))
+    tree = ckpttool.scan(TreeQuestion(path=str(root), sizes=True))
     storage = LocalStorage(tree.inventory.root)
     headers = engine if level is Level.STRUCTURE else WaitingEngine()
     engines = Engines(tasks=engine, headers=headers)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import ckpttool
 from ckpttool.core.errors import ExitCode
 from tests.support.commands import ask
 from tests.support.trees import TreeBuilder
@@ -25,7 +24,7 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> None:
     def reads(*_: object) -> None:
         pytest.fail("the check ran")
 
-    monkeypatch.setattr(ckpttool, "verify", reads)
+    monkeypatch.setattr("ckpttool.core.verbs.verifying.verify", reads)
 
 
 def refusal(tree: TreeBuilder, target: Path | str) -> str:

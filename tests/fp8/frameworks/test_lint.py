@@ -30,7 +30,7 @@ def linted(
 ) -> Lint:
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
-    return ckpttool.fp8_lint(str(path), te_version=te_version, layers=layers)
+    return ckpttool.library.fp8_lint(str(path), te_version=te_version, layers=layers)
 
 
 def codes(answer: Lint) -> tuple[str, ...]:
@@ -52,7 +52,7 @@ def test_what_megatron_really_prints_is_read(tmp_path: Path) -> None:
     assert codes(linted(tmp_path, defaults)) == (*DELAYED, "suspect fp8-history-short")
     assert codes(linted(tmp_path, defaults.replace(". hybrid", ". None"))) == ()
     several = FIXTURES / "fp8" / "megatron_0.16_tensorwise.log"
-    assert codes(ckpttool.fp8_lint(str(several))) == (
+    assert codes(ckpttool.library.fp8_lint(str(several))) == (
         *CURRENT, "note fp8-optimizer-state", "suspect fp8-bf16-layers-none", "suspect fp8-e4m3-gradients",
         "suspect fp8-setting-ignored", "suspect fp8-wgrad-ignored",
     )  # fmt: skip
@@ -336,12 +336,12 @@ def test_a_comment_allows_a_finding_where_it_stands(tmp_path: Path) -> None:
 )
 def test_a_file_without_settings_of_fp8_is_told(tmp_path: Path, content: bytes, why: str) -> None:
     (tmp_path / "file").write_bytes(content)
-    (check,) = ckpttool.fp8_lint(str(tmp_path / "file")).checks
-    assert codes(ckpttool.fp8_lint(str(tmp_path / "file"))) == ("damage config-unusable",)
+    (check,) = ckpttool.library.fp8_lint(str(tmp_path / "file")).checks
+    assert codes(ckpttool.library.fp8_lint(str(tmp_path / "file"))) == ("damage config-unusable",)
     assert why in check.reasons[0].finding.message
     assert check.stopped is not None
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
-    answer = ckpttool.fp8_lint([str(tmp_path / "none"), str(tmp_path)])
+    answer = ckpttool.library.fp8_lint([str(tmp_path / "none"), str(tmp_path)])
     assert codes(answer) == ("damage config-unusable",) * 2

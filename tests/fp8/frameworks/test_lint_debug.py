@@ -168,7 +168,7 @@ def test_the_layer_of_an_exact_name_is_matched(tmp_path: Path) -> None:
 def test_a_current_scale_needs_a_delayed_one(tmp_path: Path, recipe: str, *, is_bad: bool) -> None:
     (tmp_path / "run_config.yaml").write_text(OWN_CONFIG.replace("delayed", recipe), encoding="utf-8")
     (tmp_path / "e5.yaml").write_text(debug(SCALED), encoding="utf-8")
-    answer = ckpttool.fp8_lint([str(tmp_path / "run_config.yaml"), str(tmp_path / "e5.yaml")])
+    answer = ckpttool.library.fp8_lint([str(tmp_path / "run_config.yaml"), str(tmp_path / "e5.yaml")])
     assert ("suspect te-debug-needs-delayed" in codes(answer)) is is_bad
 
 
@@ -178,7 +178,7 @@ def test_megatron_never_asks_for_debug_features(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text("torchrun x.py --fp8-format hybrid\n", encoding="utf-8")
     (tmp_path / "run_config.yaml").write_text(OWN_CONFIG, encoding="utf-8")
     for other, is_wired in (("run.log", False), ("run.sh", False), ("run_config.yaml", True)):
-        answer = ckpttool.fp8_lint([str(tmp_path / "e4.yaml"), str(tmp_path / other)])
+        answer = ckpttool.library.fp8_lint([str(tmp_path / "e4.yaml"), str(tmp_path / other)])
         assert ("suspect te-debug-not-wired" in codes(answer)) is not is_wired
 
 

@@ -41,7 +41,7 @@ def whole(name: str = "weight_scale_inv", *, side: int = 128) -> Tensors:
 
 def probe(folder: Path, tensors: Tensors) -> Fp8Probe:
     save_file(tensors, folder / "model.safetensors")
-    return ckpttool.fp8_probe(str(folder / "model.safetensors"))
+    return ckpttool.library.fp8_probe(str(folder / "model.safetensors"))
 
 
 def about(found: Fp8Probe) -> list[tuple[Row, Severity]]:
@@ -184,11 +184,11 @@ def test_scales_in_another_file_of_the_save_and_the_models_own_block_size_are_fo
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
     config = {"quantization_config": {"weight_block_size": [64, 64]}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    found = ckpttool.fp8_probe(str(tmp_path))
+    found = ckpttool.library.fp8_probe(str(tmp_path))
     assert [finding for finding in found.findings if finding.code.value.startswith("fp8")] == []
     config = {"quantization_config": {"weight_block_size": [64, -1]}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert Fp8Code.FP8_SCALE_SHAPE in {finding.code for finding in ckpttool.fp8_probe(str(tmp_path)).findings}
+    assert Fp8Code.FP8_SCALE_SHAPE in {finding.code for finding in ckpttool.library.fp8_probe(str(tmp_path)).findings}
 
 
 def test_damage_ends_with_10_and_a_whole_checkpoint_with_0(tmp_path: Path) -> None:

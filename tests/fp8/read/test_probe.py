@@ -372,7 +372,7 @@ def test_a_probe_needs_neither_torch_nor_ml_dtypes(tmp_path: Path) -> None:
     save_file({"a.weight": gaussian(64, 64)}, tmp_path / "w.safetensors")
     code = (
         "import sys, ckpttool; "
-        f"ckpttool.fp8_probe({str(tmp_path / 'w.safetensors')!r}); "
+        f"ckpttool.library.fp8_probe({str(tmp_path / 'w.safetensors')!r}); "
         "sys.exit(bool({'torch', 'ml_dtypes'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -15,6 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 import ckpttool
 from ckpttool.guard.adapters.huggingface import attach
+from ckpttool.types import NanQuestion
 
 warnings.simplefilter("ignore")
 PADDING = set(range(16, 24))
@@ -67,5 +68,5 @@ if __name__ == "__main__":
         train(*sys.argv[2:])
         print("{}")
     else:
-        question = ckpttool.NanQuestion(path=sys.argv[2], entry="nan_hf:replay", exact=True)
-        print(json.dumps(ckpttool.replay_nan(question).to_dict()))
+        question = NanQuestion(path=sys.argv[2], entry="nan_hf:replay", exact=True)
+        print(json.dumps(ckpttool.library.replay_nan(question).to_dict()))

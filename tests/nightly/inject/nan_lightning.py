@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import ckpttool
 from ckpttool.guard.adapters.lightning import LightningGuard
+from ckpttool.types import NanQuestion
 
 warnings.simplefilter("ignore")
 
@@ -70,5 +71,5 @@ if __name__ == "__main__":
         train(*sys.argv[2:])
         print("{}")
     else:
-        question = ckpttool.NanQuestion(path=sys.argv[2], entry="nan_lightning:replay", exact=True)
-        print(json.dumps(ckpttool.replay_nan(question).to_dict()))
+        question = NanQuestion(path=sys.argv[2], entry="nan_lightning:replay", exact=True)
+        print(json.dumps(ckpttool.library.replay_nan(question).to_dict()))

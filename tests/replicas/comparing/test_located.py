@@ -14,6 +14,7 @@ from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.manifest import Manifest
 from ckpttool.core.domain.verdict import Level
 from ckpttool.core.records.manifest import manifest_bytes, read_manifest
+from ckpttool.types import TreeQuestion
 from tests.replicas.comparing.held import changed
 from tests.support.fault_detection import with_crc
 from tests.support.trees import TreeBuilder, floats, shard_bytes, training_scalars
@@ -98,7 +99,7 @@ def test_neither_a_checksum_in_each_file_nor_an_order_to_seal_hides_another_run_
     assert said(tree.output, name)["15_2"] == ()
     save(2, 15, "another")
     if is_sealed:
-        assert not any(one.written for one in ckpttool.seal(str(tree.output), name="15_2"))
+        assert not any(one.written for one in ckpttool.seal(str(tree.output), checkpoint="15_2").sealings)
     assert {(finding.code, finding.ranks) for finding in said(tree.output, name)["15_2"]} == {
         (Code.REPLICA_STALE, (2,))
     }
@@ -108,7 +109,7 @@ def test_neither_a_checksum_in_each_file_nor_an_order_to_seal_hides_another_run_
 def test_a_manifest_with_a_wrong_digest_accuses_no_shard_that_holds_what_the_others_do(
     tree: Path, *, is_wrong: bool
 ) -> None:
-    scanned = ckpttool.scan(ckpttool.TreeQuestion(path=str(tree), sizes=True))
+    scanned = ckpttool.scan(TreeQuestion(path=str(tree), sizes=True))
     (checkpoint,) = (each for each in scanned.inventory.checkpoints if each.name == "20_2")
     assert all(one.written for one in ckpttool.seal(scanned, name="20_2"))
     place = scanned.seal_place(checkpoint)

@@ -11,14 +11,15 @@ from ckpttool.core.domain.finding import Severity
 from ckpttool.core.domain.verdict import Level
 from ckpttool.core.errors import UnknownLayoutError
 from ckpttool.report.verbs import page
+from ckpttool.types import PageForm, ReportQuestion, ResumePlan, ResumeQuestion, TreeQuestion, TreeReport
 from tests.support.report_pages import findings, marks, read
 from tests.support.trainer_trees import damaged, faults, healthy, truths
 
-AT_CHECKSUM = ckpttool.ResumeQuestion(evidence=Level.CHECKSUM)
+AT_CHECKSUM = ResumeQuestion(evidence=Level.CHECKSUM)
 
 
-def asked(root: Path) -> ckpttool.ReportQuestion:
-    return ckpttool.ReportQuestion(tree=ckpttool.TreeQuestion(path=str(root)), choice=AT_CHECKSUM)
+def asked(root: Path) -> ReportQuestion:
+    return ReportQuestion(tree=TreeQuestion(path=str(root)), choice=AT_CHECKSUM)
 
 
 def edited(fault: str) -> list[str]:
@@ -28,8 +29,8 @@ def edited(fault: str) -> list[str]:
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("fault", sorted(faults()))
 def test_a_fault_is_shown_at_its_save_and_no_other_save_is_marked(fault: str, tmp_path: Path) -> None:
-    recipe, answer = faults()[fault], ckpttool.survey(asked(damaged(fault, tmp_path)))
-    shown = read(page(answer, ckpttool.PageForm.HTML))
+    recipe, answer = faults()[fault], ckpttool.library.survey(asked(damaged(fault, tmp_path)))
+    shown = read(page(answer, PageForm.HTML))
     chosen = recipe.get("should_resume_at_checksum", recipe["should_resume"])
     headline = shown.all("h1")[0].text
     assert headline.startswith("Nothing to resume from" if chosen is None else "Resume from step ")
@@ -45,12 +46,12 @@ def test_a_fault_is_shown_at_its_save_and_no_other_save_is_marked(fault: str, tm
     assert {(weight, code) for weight, code, _, _ in grave} == told_by(answer)
 
 
-def told_by(answer: ckpttool.TreeReport) -> set[tuple[str, str]]:
+def told_by(answer: TreeReport) -> set[tuple[str, str]]:
     """The findings that `verify` and `resolve` have, but for the notes."""
     told = [found for verdict in answer.verification.verdicts for found in verdict.findings]
     told += answer.verification.inventory.findings
     decision = answer.resolution.decision
-    point = decision.point if isinstance(decision, ckpttool.ResumePlan) else decision
+    point = decision.point if isinstance(decision, ResumePlan) else decision
     told += [*decision.findings, *point.findings, *(why for each in point.rejected for why in each.reasons)]
     return {(found.severity.word, found.code.value) for found in told if found.severity > Severity.NOTE}
 

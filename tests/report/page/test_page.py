@@ -16,31 +16,40 @@ from ckpttool.core.domain.units import Rank
 from ckpttool.report.page import svg
 from ckpttool.report.page.html import MOST_FINDINGS
 from ckpttool.report.verbs import page
+from ckpttool.types import (
+    DataQuestion,
+    EvidenceQuestion,
+    LogQuestion,
+    PageForm,
+    ReportQuestion,
+    ResumeQuestion,
+    Step,
+    TreeQuestion,
+    TreeReport,
+)
 from tests.support.report_pages import Element, findings, read
 from tests.support.trees import TreeBuilder
 
 ROOT = Path(__file__).resolve().parents[3]
 CSS = (ROOT / "ckpttool" / "report" / "page" / "page.css").read_text(encoding="utf-8")
 TREE = ROOT / "fixtures" / "health_pp2"
-QUESTION = ckpttool.ReportQuestion(
-    tree=ckpttool.TreeQuestion(path=str(TREE / "output")),
-    choice=ckpttool.ResumeQuestion(
-        logs=ckpttool.EvidenceQuestion(
-            threshold=0.2, logs=ckpttool.LogQuestion(patterns=(str(TREE / "train_log_first_rank_0.jsonl"),))
-        )
+QUESTION = ReportQuestion(
+    tree=TreeQuestion(path=str(TREE / "output")),
+    choice=ResumeQuestion(
+        logs=EvidenceQuestion(threshold=0.2, logs=LogQuestion(patterns=(str(TREE / "train_log_first_rank_0.jsonl"),)))
     ),
     keep_last=2,
 )
 
 
 @cache
-def answer() -> ckpttool.TreeReport:
-    return ckpttool.survey(QUESTION)
+def answer() -> TreeReport:
+    return ckpttool.library.survey(QUESTION)
 
 
 @cache
 def shown() -> Element:
-    return read(page(answer(), ckpttool.PageForm.HTML))
+    return read(page(answer(), PageForm.HTML))
 
 
 def test_every_heading_of_a_table_says_of_what_and_every_picture_what_it_shows() -> None:
@@ -51,7 +60,7 @@ def test_every_heading_of_a_table_says_of_what_and_every_picture_what_it_shows()
 
 
 def test_the_page_asks_for_nothing() -> None:
-    text = page(answer(), ckpttool.PageForm.HTML)
+    text = page(answer(), PageForm.HTML)
     assert re.findall(r"(?i)<(?:script|link|img|iframe|object|embed|base|form|a)\b", text) == []
     assert re.findall(r"(?i)(?:src|href|srcset|action|style=\"[^\"]*url)\s*=", text) == []
     assert re.findall(r"(?i)url\(|@import|@font-face|https?:", text) == []
@@ -61,7 +70,7 @@ def test_the_page_asks_for_nothing() -> None:
 
 def test_a_strict_parser_accepts_the_page() -> None:
     strict = import_module("html5lib").HTMLParser(strict=True)  # it brings no types
-    strict.parse(page(answer(), ckpttool.PageForm.HTML))
+    strict.parse(page(answer(), PageForm.HTML))
     with pytest.raises(Exception, match="Expected DOCTYPE"):
         import_module("html5lib").HTMLParser(strict=True).parse("<p>no doctype")
 
@@ -116,22 +125,22 @@ def test_a_name_does_nothing_but_stand_there(tmp_path: Path) -> None:
     builder = TreeBuilder(tmp_path).legacy(ranks=2, prefix=HOSTILE)
     builder.save(epoch=1, step=2).save(epoch=2, step=2)
     builder.remove(builder.shard(1, 2, 2))
-    text = ckpttool.report(ckpttool.ReportQuestion(tree=ckpttool.TreeQuestion(path=str(builder.output))))
+    text = ckpttool.report(ReportQuestion(tree=TreeQuestion(path=str(builder.output))))
     root = read(text)
     assert root.all("script") == []
     assert all("onload" not in each.attributes for each in root.walk())
     assert "<script>alert(1)" in root.all("pre")[0].text
 
 
-@pytest.mark.parametrize("form", ckpttool.PageForm)
-def test_no_name_turns_a_line_around(tmp_path: Path, form: ckpttool.PageForm) -> None:
+@pytest.mark.parametrize("form", PageForm)
+def test_no_name_turns_a_line_around(tmp_path: Path, form: PageForm) -> None:
     builder = TreeBuilder(tmp_path / "\u2066of\u202e").legacy(ranks=2, prefix="\u202egnp.evil").save(epoch=1, step=2)
     text = ckpttool.report(str(builder.output), form=form)
     assert not {"\u202e", "\u2066"} & {*text}
     assert "u202egnp.evil" in text
 
 
-def with_findings(number: int) -> ckpttool.TreeReport:
+def with_findings(number: int) -> TreeReport:
     """Let the newest checkpoint have so many findings."""
     whole = answer().verification
     many = tuple(
@@ -143,17 +152,17 @@ def with_findings(number: int) -> ckpttool.TreeReport:
 
 
 def test_two_hundred_findings_are_told_one_by_one_and_the_rest_is_counted() -> None:
-    text = page(with_findings(MOST_FINDINGS + 50), ckpttool.PageForm.HTML)
+    text = page(with_findings(MOST_FINDINGS + 50), PageForm.HTML)
     told = [found for found in findings(read(text)) if found[1] == "shard-empty"]
     assert len(told) == MOST_FINDINGS
     assert "and 50 more of this kind" in text
-    text = page(with_findings(MOST_FINDINGS), ckpttool.PageForm.HTML)
+    text = page(with_findings(MOST_FINDINGS), PageForm.HTML)
     assert "more of this kind" not in text
 
 
 def test_a_curve_of_a_million_steps_is_drawn_with_its_highest_value() -> None:
-    points = tuple((ckpttool.Step(step), 1.0) for step in range(1, 100_000))
-    points = (*points[:50_000], (ckpttool.Step(50_001), 9.0), *points[50_001:])
+    points = tuple((Step(step), 1.0) for step in range(1, 100_000))
+    points = (*points[:50_000], (Step(50_001), 9.0), *points[50_001:])
     scale = svg.Scale.over([step for step, _ in points], [value for _, value in points])
     assert scale is not None
     drawn = svg.curve(points, scale, threshold=None, spikes=(), summary="norm")
@@ -163,16 +172,16 @@ def test_a_curve_of_a_million_steps_is_drawn_with_its_highest_value() -> None:
 
 @pytest.mark.parametrize("values", [(1.0, 1.0), (0.0, 0.0), (-3.0, 5.0), (1e-30, 1e30), (float("nan"), 2.0)])
 def test_every_scale_has_its_values_inside(values: tuple[float, float]) -> None:
-    scale = svg.Scale.over([ckpttool.Step(1), ckpttool.Step(2)], values)
+    scale = svg.Scale.over([Step(1), Step(2)], values)
     assert scale is not None
     assert all(0 <= scale.y(value) <= 1 for value in values)
     assert 1 <= len(scale.ticks()) <= 7
 
 
 def test_the_page_says_what_was_asked_for_and_nothing_where_that_is_usual() -> None:
-    plain = page(answer(), ckpttool.PageForm.HTML)
+    plain = page(answer(), PageForm.HTML)
     assert "<dt>asked for</dt>" not in plain
-    choice = replace(QUESTION.choice, before=ckpttool.Step(25), require_health=True)
-    data = ckpttool.DataQuestion(new_global_batch=16)
+    choice = replace(QUESTION.choice, before=Step(25), require_health=True)
+    data = DataQuestion(new_global_batch=16)
     text = ckpttool.report(replace(QUESTION, choice=choice, data=data))
     assert "<dt>asked for</dt><dd>before 25, require health, batches of 16 samples from now on</dd>" in text

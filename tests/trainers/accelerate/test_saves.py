@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import ckpttool
 from ckpttool.core.domain.data_position import DataEffect
 from ckpttool.core.domain.finding import Code, blocking
 from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.domain.question import AskedSizes
 from ckpttool.core.errors import ExitCode
 from ckpttool.trainers.accelerate import first_number
+from ckpttool.types import DataQuestion, ResumeQuestion
 from tests.support.answers import chosen, cli, codes, document, goes_on, named, plan, scanned, simulated, why_not
 from tests.support.trainer_trees import healthy
 
@@ -115,8 +115,8 @@ def test_a_loader_that_saved_its_state_goes_on_from_it(
     for name in ("checkpoint_0", "checkpoint_1", "checkpoint_2"):
         folder = tree / "checkpoints" / name
         shutil.copyfile(folder / "scheduler.bin", folder / "dl_state_dict.bin")
-    choice = ckpttool.ResumeQuestion(sizes=AskedSizes(world=ranks))
-    told = plan(tree, choice=choice, data=ckpttool.DataQuestion(new_global_batch=gbs, old_global_batch=old))
+    choice = ResumeQuestion(sizes=AskedSizes(world=ranks))
+    told = plan(tree, choice=choice, data=DataQuestion(new_global_batch=gbs, old_global_batch=old))
     assert (goes_on(told).effect, goes_on(told).where) == (effect, "checkpoints/checkpoint_2/dl_state_dict.bin")
     is_as_it_was = (gbs or old, ranks or 2) == (4, 2)
     assert any("first epoch" in condition for condition in goes_on(told).exact_if) == is_as_it_was

@@ -18,6 +18,7 @@ from ckpttool.core.domain.shard import ShardRole
 from ckpttool.trainers.deepspeed import StatesFile, parse
 from ckpttool.trainers.deepspeed.record import tag_record
 from ckpttool.trainers.findings import TrainersCode
+from ckpttool.types import ResumeQuestion
 from tests.support.answers import chosen, cli, codes, plan, refusal, scanned
 from tests.support.trainer_trees import LAYOUTS, healthy
 
@@ -200,11 +201,11 @@ class TestAStartWithoutZero:
         return zero1
 
     def test_with_other_ranks_loads_it_and_it_is_said(self, plain: Path) -> None:
-        told = plan(plain, choice=ckpttool.ResumeQuestion(sizes=AskedSizes(world=4)))
+        told = plan(plain, choice=ResumeQuestion(sizes=AskedSizes(world=4)))
         assert Code.WORLD_SIZE_DIFFERS in codes(told.findings)
 
     def test_with_another_cut_of_the_model_is_refused(self, plain: Path) -> None:
-        refused = refusal(plain, choice=ckpttool.ResumeQuestion(sizes=AskedSizes(world=4, tensor=2)))
+        refused = refusal(plain, choice=ResumeQuestion(sizes=AskedSizes(world=4, tensor=2)))
         assert refused.rejected
 
 

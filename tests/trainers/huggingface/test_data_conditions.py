@@ -16,6 +16,7 @@ import ckpttool
 from ckpttool.core.domain.data_position import DataEffect, GoesOn
 from ckpttool.core.domain.finding import Code
 from ckpttool.trainers.huggingface.record import Epochs, State
+from ckpttool.types import ResumeQuestion, TreeQuestion
 from tests.support.answers import codes, document, goes_on, plan
 from tests.support.trainer_trees import edit_json, healthy, recount
 
@@ -48,9 +49,9 @@ def accumulate_four(save: Path) -> None:
 
 
 def position(run: Path, name: str, config: Path | None = None) -> GoesOn:
-    read = None if config is None else ckpttool.read_config(str(config))
-    tree = ckpttool.TreeQuestion(path=str(run), config=read)
-    return goes_on(plan(run, tree=tree, choice=ckpttool.ResumeQuestion(name=name)))
+    read = None if config is None else ckpttool.library.read_config(str(config))
+    tree = TreeQuestion(path=str(run), config=read)
+    return goes_on(plan(run, tree=tree, choice=ResumeQuestion(name=name)))
 
 
 def document_of(run: Path, name: str, *options: str) -> dict[str, object]:
@@ -145,8 +146,8 @@ class TestAutoFindBatchSize:
         config = arguments(run, per_device_train_batch_size=8, auto_find_batch_size=True)
         told = plan(
             run,
-            tree=ckpttool.TreeQuestion(path=str(run), config=ckpttool.read_config(str(config))),
-            choice=ckpttool.ResumeQuestion(name=FIRST),
+            tree=TreeQuestion(path=str(run), config=ckpttool.library.read_config(str(config))),
+            choice=ResumeQuestion(name=FIRST),
         )
         assert goes_on(told).effect is EXACT
         assert Code.DATA_MISPLACED not in codes(told.findings)

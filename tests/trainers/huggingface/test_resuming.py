@@ -12,19 +12,20 @@ from ckpttool.core.domain.data_position import DataEffect, effect_of
 from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.preflight import Outcome as Ended
 from ckpttool.core.domain.question import AskedSizes
+from ckpttool.types import PreflightQuestion, ResumeQuestion, TreeQuestion
 from tests.support.answers import codes, goes_on, plan, start_check
 from tests.support.trainer_trees import healthy
 
 
 def test_other_ranks_lose_samples_and_the_sizes_that_keep_them_are_named(tmp_path: Path) -> None:
     root = healthy("hf_ddp2", tmp_path)
-    told = plan(root, choice=ckpttool.ResumeQuestion(sizes=AskedSizes(world=4)))
+    told = plan(root, choice=ResumeQuestion(sizes=AskedSizes(world=4)))
     assert (goes_on(told).effect, goes_on(told).lost) == (DataEffect.LOSES, 48)
     assert [(each.place.name, each.value) for each in goes_on(told).exact_with] == [
         ("--per_device_train_batch_size", 2),
         ("--gradient_accumulation_steps", 1),
     ]
-    same = plan(root, choice=ckpttool.ResumeQuestion(name="checkpoint-4", sizes=AskedSizes(world=2)))
+    same = plan(root, choice=ResumeQuestion(name="checkpoint-4", sizes=AskedSizes(world=2)))
     assert effect_of(same.data) is DataEffect.EXACT
 
 
@@ -85,9 +86,7 @@ def test_a_relative_path_is_of_the_folder_in_which_it_is_started(
     config = tmp_path / "train.yaml"
     config.write_text("output_dir: out\nper_device_train_batch_size: 4\nresume_from_checkpoint: ./out/checkpoint-12\n")
     monkeypatch.chdir(tmp_path / started)
-    answer = ckpttool.preflight(
-        ckpttool.PreflightQuestion(config=str(config), tree=ckpttool.TreeQuestion(path=str(root)))
-    )
+    answer = ckpttool.preflight(PreflightQuestion(config=str(config), tree=TreeQuestion(path=str(root))))
     check = start_check(answer)
     assert check.outcome is outcome
     said = " ".join((check.summary, *(reason.finding.message for reason in check.reasons)))

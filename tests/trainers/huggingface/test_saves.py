@@ -16,6 +16,7 @@ from ckpttool.core.domain.retention import PruneOrder, RetentionPolicy
 from ckpttool.core.errors import ExitCode
 from ckpttool.core.storage import local
 from ckpttool.trainers.huggingface import record
+from ckpttool.types import ResumeQuestion
 from tests.support.answers import chosen, cli, codes, going, named, plan, refusal, scanned, simulated, verdict, why_not
 from tests.support.trainer_trees import edit_json, healthy
 
@@ -198,7 +199,7 @@ class TestTwoRunsInOneFolder:
         answer = refusal(single)
         assert {code for _, found in why_not(answer) for code in found} == {Code.RUN_MIXED}
         assert cli("resolve", str(single)).exit_code == ExitCode.INCOMPLETE
-        named_one = plan(single, choice=ckpttool.ResumeQuestion(name="checkpoint-12"))
+        named_one = plan(single, choice=ResumeQuestion(name="checkpoint-12"))
         assert chosen(named_one) == ("checkpoint-12", 12)
 
     def test_a_run_rewound_to_the_lowest_save_contradicts_the_run_before(self, single: Path) -> None:
@@ -218,7 +219,7 @@ class TestTwoRunsInOneFolder:
 
     def test_to_name_a_save_of_two_runs_seals_it(self, single: Path) -> None:
         of_another_run(single, "checkpoint-1000", step=1000)
-        (unnamed,) = ckpttool.seal(str(single))
+        (unnamed,) = ckpttool.seal(str(single)).sealings
         assert (unnamed.written, codes(unnamed.findings)) == (False, {Code.RUN_MIXED})
         (sealing,) = ckpttool.seal(str(single), NEWEST)
         assert (sealing.written, sealing.findings) == (True, ())

@@ -11,6 +11,7 @@ import ckpttool
 from ckpttool.core.domain.finding import Code, Severity
 from ckpttool.core.errors import ExitCode
 from ckpttool.trainers.megatron.findings import MegatronCode
+from ckpttool.types import DataQuestion, PreflightQuestion, ResumeQuestion, TreeQuestion
 from tests.support.answers import cli, codes, goes_on, plan, scanned
 from tests.support.trainer_trees import LAYOUTS, healthy, recount
 
@@ -27,7 +28,7 @@ class TestWhole:
             if file.name in {"common.pt", "model_optim_rng.pt"}:
                 recount(file, "consumed_train_samples", 24, 30)
         for size in (None, 8):
-            position = goes_on(plan(root, data=ckpttool.DataQuestion(new_global_batch=size)))
+            position = goes_on(plan(root, data=DataQuestion(new_global_batch=size)))
             assert (position.samples, position.batches) == (30, None)
         assert "counted as read" not in cli("resolve", str(root)).output
 
@@ -36,7 +37,7 @@ class TestTrackerMixes:
     """Of a legacy save the optimizer's state is read from where the tracker points, whatever `--ckpt-step` says."""
 
     def mixed(self, root: Path, name: str | None = None) -> list[str | None]:
-        found = plan(root, choice=ckpttool.ResumeQuestion(name=name)).findings
+        found = plan(root, choice=ResumeQuestion(name=name)).findings
         return [finding.actual for finding in found if finding.code is MegatronCode.TRACKER_MIXES]
 
     def test_another_iteration_than_the_tracker_s_is_a_mixture(self, tmp_path: Path) -> None:
@@ -60,7 +61,7 @@ class TestTrackerMixes:
         root = healthy(tree, tmp_path)
         (root / TRACKER).unlink()
         (root / TRACKER).mkdir()
-        question = ckpttool.PreflightQuestion(config=None, tree=ckpttool.TreeQuestion(path=str(root)))
+        question = PreflightQuestion(config=None, tree=TreeQuestion(path=str(root)))
         reasons = [reason.finding for check in ckpttool.preflight(question).checks for reason in check.reasons]
         told = {finding.code: finding for finding in reasons}
         assert told.keys() >= {MegatronCode.TRACKER_MIXES, Code.START_UNKNOWN}
@@ -69,8 +70,10 @@ class TestTrackerMixes:
 
     def test_preflight_is_no_go_until_the_tracker_names_it(self, tmp_path: Path) -> None:
         root = healthy("mcore_legacy_tp2dp2", tmp_path)
-        question = ckpttool.PreflightQuestion(
-            config=None, tree=ckpttool.TreeQuestion(path=str(root)), choice=ckpttool.ResumeQuestion(name="iter_0000003")
+        question = PreflightQuestion(
+            config=None,
+            tree=TreeQuestion(path=str(root)),
+            choice=ResumeQuestion(name="iter_0000003"),
         )
         assert not ckpttool.preflight(question).go
         (root / TRACKER).write_text("3")

@@ -17,6 +17,7 @@ from ckpttool.core.domain.verdict import Level
 from ckpttool.core.errors import ExitCode
 from ckpttool.trainers.megatron import ModelPart, SaveKind, kind_of
 from ckpttool.trainers.megatron.record import save_record
+from ckpttool.types import ResumeQuestion, TreeQuestion
 from tests.support.answers import chosen, cli, plan, scanned, verdict
 from tests.support.trainer_trees import healthy
 
@@ -126,7 +127,7 @@ class TestRelease:
         (distributed / TRACKER).write_text("release")
         saves = {save.name: save for save in scanned(distributed).checkpoints}
         assert saves["release"].content is Content.WEIGHTS_ONLY
-        choice = ckpttool.ResumeQuestion(name="release", allow_weights_only=True)
+        choice = ResumeQuestion(name="release", allow_weights_only=True)
         said = [(str(each.place), each.value) for each in plan(distributed, choice=choice).load.settings]
         assert said == [
             (f"file:{TRACKER}", "release"),
@@ -221,7 +222,7 @@ class TestManySaves:
             file.unlink()
         shutil.rmtree(many / "iter_0000006")
         shutil.copytree(many / "iter_0000003", many / "iter_0000006")
-        decision = ckpttool.resolve(ckpttool.TreeQuestion(path=str(many))).decision
+        decision = ckpttool.resolve(TreeQuestion(path=str(many))).decision
         assert isinstance(decision, NoResumePoint)
         for rejection in decision.rejected:
             assert Code.SHARD_MISSING in {reason.code for reason in rejection.reasons}

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import pytest
 
-from ckpttool import DataQuestion
 from ckpttool.core.domain.finding import Row
 from ckpttool.trainers.mindformers.findings import MindFormersCode
 from ckpttool.trainers.mindformers.load import planned_skip
+from ckpttool.types import DataQuestion
 from tests.support.answers import cli, notes, plan
 from tests.support.trees import TreeBuilder
 

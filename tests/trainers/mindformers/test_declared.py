@@ -20,6 +20,7 @@ from ckpttool.core.formats.safe_yaml import parse_document
 from ckpttool.trainers.mindformers.config import train_config_of
 from ckpttool.trainers.mindformers.findings import MindFormersCode
 from ckpttool.trainers.mindformers.load import load_keys
+from ckpttool.types import DataQuestion, ResumeQuestion, TreeQuestion
 from tests.support.answers import chosen, coded, decide, notes, plan, why_not
 from tests.support.commands import Said, ask
 from tests.support.healthy_trees import unified_tree
@@ -48,14 +49,12 @@ def config(folder: Path, *, dp: int = 4, trans: bool = False, mode: int = 1, pre
     return str(path)
 
 
-def resolved(
-    tree: TreeBuilder, path: str | None, choice: ckpttool.ResumeQuestion | None = None
-) -> ResumePlan | NoResumePoint:
-    train = None if path is None else ckpttool.read_config(path)
-    return decide(tree.output, tree=ckpttool.TreeQuestion(path=str(tree.output), config=train), choice=choice)
+def resolved(tree: TreeBuilder, path: str | None, choice: ResumeQuestion | None = None) -> ResumePlan | NoResumePoint:
+    train = None if path is None else ckpttool.library.read_config(path)
+    return decide(tree.output, tree=TreeQuestion(path=str(tree.output), config=train), choice=choice)
 
 
-def planned(tree: TreeBuilder, path: str | None, choice: ckpttool.ResumeQuestion | None = None) -> ResumePlan:
+def planned(tree: TreeBuilder, path: str | None, choice: ResumeQuestion | None = None) -> ResumePlan:
     decision = resolved(tree, path, choice)
     assert isinstance(decision, ResumePlan), why_not(decision)
     return decision
@@ -80,7 +79,7 @@ class TestSmallerWorld:
             answer = planned(tree, path)
             assert chosen(answer) == ("10_2", 20)
             assert why_not(answer) == [("_1-15_2", {Code.WORLD_SIZE_DIFFERS})]
-        declared = ckpttool.TreeQuestion(path=str(tree.output), world_size=4)
+        declared = TreeQuestion(path=str(tree.output), world_size=4)
         assert chosen(plan(tree.output, tree=declared)) == ("_1-15_2", 30)
 
     def test_a_config_that_re_slices_is_no_word_on_what_was_saved(self, tmp_path: Path) -> None:
@@ -108,7 +107,7 @@ class TestPrefix:
 
     def test_an_option_outranks_it_and_the_next_save_is_told_of(self, two: TreeBuilder, tmp_path: Path) -> None:
         path = config(tmp_path, prefix="beta")
-        answer = planned(two, path, ckpttool.ResumeQuestion(prefix="alpha"))
+        answer = planned(two, path, ResumeQuestion(prefix="alpha"))
         assert load_keys(answer.load).resume_training == "alpha_rank_0-10_2.ckpt"
         assert [one.line for one in coded(answer.findings, MindFormersCode.PREFIX_DIFFERS)] == [10]
 
@@ -199,9 +198,7 @@ def test_on_any_devices_no_sample_is_lost(ranks: int, devices: int, batch: int, 
     before, now = (train_config_of(document, path="c", devices=each) for each in (ranks, devices))
     assert now.world_size == devices
     assert now == before.started_on(devices)
-    plan = plan_data(
-        Step(step), before.global_batch_size, ckpttool.DataQuestion(new_global_batch=now.global_batch_size)
-    )
+    plan = plan_data(Step(step), before.global_batch_size, DataQuestion(new_global_batch=now.global_batch_size))
     assert 0 <= step * batch * ranks - plan.batches * batch * devices < batch * devices
 
 

@@ -15,6 +15,7 @@ from ckpttool.core.domain.finding import Code, Row, Severity
 from ckpttool.core.domain.verdict import VerdictWord
 from ckpttool.core.errors import ExitCode
 from ckpttool.trainers.mindformers.findings import MindFormersCode
+from ckpttool.types import TreeQuestion
 from tests.support.answers import (
     FIXTURES,
     chosen,
@@ -237,7 +238,7 @@ class TestBehindAGo:
     def test_one_that_is_saved_without_as_the_config_says_is_taken(self, card: TreeBuilder) -> None:
         card.remove(f"checkpoint/{LAST}/llama2_7b-opt-0000000-0000001.safetensors")
         path = self.config(card, more="checkpoint:\n  no_save_optim: True\n")
-        question = ckpttool.TreeQuestion(path=str(card.output), config=ckpttool.read_config(path))
+        question = TreeQuestion(path=str(card.output), config=ckpttool.library.read_config(path))
         answer = plan(card.output, tree=question)
         assert chosen(answer) == (LAST, 20)
         assert MindFormersCode.OPTIMIZER_MISSING in notes(answer)

@@ -11,6 +11,7 @@ from ckpttool.core.domain.finding import Finding, Severity
 from ckpttool.trainers.findings import TrainersCode
 from ckpttool.trainers.mindformers.logs import places
 from ckpttool.trainers.mindformers.logs.places import logged_epoch
+from ckpttool.types import TreeQuestion
 from tests.support.answers import FIXTURES, coded, plan
 from tests.support.trees import TreeBuilder
 
@@ -36,7 +37,7 @@ def found(tree: TreeBuilder, more: str = "") -> tuple[Finding, ...]:
     base = tree.output / "base.yaml"
     base.write_text(CONFIG + more)
     path = str(tree.checkpoint)
-    return plan(path, tree=ckpttool.TreeQuestion(path=path, config=ckpttool.read_config(str(base)))).findings
+    return plan(path, tree=TreeQuestion(path=path, config=ckpttool.library.read_config(str(base)))).findings
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import ckpttool
 from ckpttool.core.domain.finding import Code, Severity, blocking
 from ckpttool.core.domain.health import Health
 from ckpttool.core.errors import ExitCode
 from ckpttool.trainers.mindformers.load import load_keys
+from ckpttool.types import ResumeQuestion
 from tests.support.answers import (
     chosen,
     cli,
@@ -91,7 +91,7 @@ class TestHealthyButHollow:
         tree.iteration(step=20, era="1.7" if era == "1.7" else "2.1")
         assert named(scanned(tree.checkpoint), "iteration_00000020").health is Health.UNKNOWN
         assert chosen(plan(tree.checkpoint)) == ("iteration_00000020", 20)
-        strict = plan(tree.checkpoint, choice=ckpttool.ResumeQuestion(require_health=True))
+        strict = plan(tree.checkpoint, choice=ResumeQuestion(require_health=True))
         assert chosen(strict) == ("iteration_00000010", 10)
         assert why_not(strict) == [("iteration_00000020", {Code.HEALTH_UNKNOWN})]
 

@@ -19,6 +19,7 @@ from ckpttool.core.domain.plan import JudgedStart, Outcome, ResumePlan
 from ckpttool.core.domain.preflight import Outcome as Ended
 from ckpttool.core.errors import ExitCode
 from ckpttool.core.verbs.starting import judged_start
+from ckpttool.types import LaunchOrder, PreflightQuestion, ResumeQuestion, TreeQuestion
 from tests.support.answers import start_check
 from tests.support.healthy_trees import unified_tree
 from tests.support.trees import TreeBuilder
@@ -98,16 +99,16 @@ MODES = {
 }
 
 
-def asked(folder: Path, text: str) -> ckpttool.PreflightQuestion:
+def asked(folder: Path, text: str) -> PreflightQuestion:
     path = folder / "train.yaml"
     path.write_text(text)
-    return ckpttool.PreflightQuestion(config=str(path), tree=ckpttool.TreeQuestion(path=str(folder / "output")))
+    return PreflightQuestion(config=str(path), tree=TreeQuestion(path=str(folder / "output")))
 
 
 def judged(folder: Path, text: str) -> JudgedStart:
     path = folder / "train.yaml"
     path.write_text(text)
-    question = ckpttool.TreeQuestion(path=str(folder / "output"), config=ckpttool.read_config(str(path)))
+    question = TreeQuestion(path=str(folder / "output"), config=ckpttool.library.read_config(str(path)))
     start = judged_start(ckpttool.resolve(question))
     assert start is not None
     return start
@@ -148,7 +149,7 @@ def test_go_is_said_only_of_a_start_that_loads_what_was_chosen(fault: str, mode:
 def test_what_launch_writes_is_go(fault: str, tmp_path: Path) -> None:
     FAULTS[fault][0](whole(tmp_path))
     question, new = asked(tmp_path, RANK.format(load="''", resume="False", fmt="ckpt")), tmp_path / "new.yaml"
-    order = ckpttool.LaunchOrder(base=str(question.config), output=str(new))
+    order = LaunchOrder(base=str(question.config), output=str(new))
     assert isinstance(ckpttool.launch(question.tree, order=order), Launch)
     answer = ckpttool.preflight(replace(question, config=str(new)))
     assert answer.go, answer.checks
@@ -162,7 +163,7 @@ def test_the_cure_that_is_offered_cures(fault: str, tmp_path: Path) -> None:
     question = asked(tmp_path, RANK.format(load=DIR, resume="True", fmt="ckpt"))
     (reason,) = start_check(ckpttool.preflight(question)).reasons
     assert "repair-meta" in (reason.finding.remedy or "")
-    ckpttool.repair_meta(str(tmp_path / "output"), ckpttool.ResumeQuestion(name=name), grace=0, apply=True)
+    ckpttool.repair_meta(str(tmp_path / "output"), ResumeQuestion(name=name), grace=0, apply=True)
     assert start_check(ckpttool.preflight(question)).outcome is Ended.PASSED
 
 
@@ -437,7 +438,7 @@ def of_merged(here: Path, folder: Path, text: str) -> tuple[JudgedStart, str]:
     """Return what a start would do, and the name of what was chosen."""
     path = here / "train.yaml"
     path.write_text(text.format(load=folder, resume="True", fmt="safetensors"))
-    answer = ckpttool.resolve(ckpttool.TreeQuestion(path=str(folder), config=ckpttool.read_config(str(path))))
+    answer = ckpttool.resolve(TreeQuestion(path=str(folder), config=ckpttool.library.read_config(str(path))))
     start = judged_start(answer)
     assert isinstance(answer.decision, ResumePlan)
     assert start is not None
@@ -455,9 +456,7 @@ def test_what_another_file_may_say_is_not_judged(tmp_path: Path) -> None:
 
 def test_without_a_config_it_is_not_judged_and_no_go(tmp_path: Path) -> None:
     whole(tmp_path)
-    answer = ckpttool.preflight(
-        ckpttool.PreflightQuestion(config=None, tree=ckpttool.TreeQuestion(path=str(tmp_path / "output")))
-    )
+    answer = ckpttool.preflight(PreflightQuestion(config=None, tree=TreeQuestion(path=str(tmp_path / "output"))))
     assert [check.name for check in answer.checks] == ["checkpoint", "health", "launch", "start", "disk"]
     assert {check.summary for check in answer.checks} >= {"unknown: no --config"}
     assert answer.exit_code is ExitCode.INCOMPLETE

@@ -15,6 +15,7 @@ from ckpttool.core.domain.finding import Code, Finding, Severity, blocking
 from ckpttool.core.domain.replicas import Proof
 from ckpttool.core.domain.verdict import Level, Verdict
 from ckpttool.trainers.mindformers import strategy_file
+from ckpttool.types import CheckQuestion, HealOrder, TreeQuestion
 from tests.support.commands import ask
 from tests.support.parallel_trainings import Mesh, Training, parallel_tree
 from tests.support.strategy_files import Lies, strategy, write_strategies
@@ -79,7 +80,7 @@ def flip(output: Path, rank: int, tensor: str) -> None:
 
 
 def said(output: Path) -> tuple[Verdict, tuple[Finding, ...]]:
-    question = ckpttool.CheckQuestion(level=Level.CHECKSUM, name="all")
+    question = CheckQuestion(level=Level.CHECKSUM, name="all")
     (verdict,) = (event for event in ckpttool.verify(str(output), question) if isinstance(event, Verdict))
     return verdict, blocking(verdict.findings)
 
@@ -164,7 +165,7 @@ def test_files_of_another_arrangement_raise_no_alarm(tmp_path: Path, saved: Trai
 def test_no_more_arrangements_are_kept_than_a_model_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = with_strategies(tmp_path, training(data=3, tensor=2))
     monkeypatch.setattr(strategy_file, "MOST_ARRANGEMENTS", 1)
-    tree = ckpttool.scan(ckpttool.TreeQuestion(path=str(output)))
+    tree = ckpttool.scan(TreeQuestion(path=str(output)))
     (checkpoint,) = tree.inventory.checkpoints
     told = tree.slices(checkpoint)
     assert told is not None
@@ -176,7 +177,7 @@ def test_a_part_that_a_machine_writes_down_tells_who_holds_which_slice(tmp_path:
     assert ask("part", str(output), "--part", "1/1", "--out", parts).code == 0
     found = []
     for place in (str(output), parts):
-        tree = ckpttool.scan(ckpttool.TreeQuestion(path=place))
+        tree = ckpttool.scan(TreeQuestion(path=place))
         (checkpoint,) = tree.inventory.checkpoints
         found.append(tree.slices(checkpoint))
     there, told = found
@@ -194,7 +195,7 @@ def test_files_of_a_start_without_pipeline_stages_give_no_donor_across_them(tmp_
     write_strategies(output, [strategy(told)], ranks=4)
     for rank in lost:
         shard(output, rank).unlink()
-    healing = ckpttool.heal(str(output), ckpttool.HealOrder(grace=0))
+    healing = ckpttool.heal(str(output), HealOrder(grace=0))
     assert [(each.target.rank, each.donor) for each in healing.shards] == [(rank, None) for rank in lost]
 
 
@@ -203,7 +204,7 @@ def test_a_lost_shard_of_the_only_checkpoint_can_be_healed(tmp_path: Path) -> No
     lost = shard(output, 3)
     content = lost.read_bytes()
     lost.unlink()
-    healing = ckpttool.heal(str(output), ckpttool.HealOrder(grace=0, apply=True))
+    healing = ckpttool.heal(str(output), HealOrder(grace=0, apply=True))
     (healed,) = healing.shards
     assert healed.donor is not None
     assert (healed.donor.rank, healed.donor.proof, healed.donor.record) == (1, Proof.RECORDED, "../strategy")

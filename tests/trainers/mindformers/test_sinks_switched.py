@@ -15,6 +15,7 @@ from ckpttool.trainers.findings import TrainersCode
 from ckpttool.trainers.mindformers.counters import SavedSinks, saved_sinks
 from ckpttool.trainers.mindformers.findings import MindFormersCode
 from ckpttool.trainers.mindformers.scalars import TrainState
+from ckpttool.types import TreeQuestion
 from tests.support.answers import FIXTURES, coded, codes, plan, writable_copy
 from tests.support.trees import TreeBuilder
 
@@ -32,7 +33,7 @@ def config(folder: Path, *, sinks: int | None, epochs: int = 4) -> Path:
 
 def found(tree: Path, base: Path) -> tuple[Finding, ...]:
     """What is said about a resume with this config."""
-    answer = plan(tree, tree=ckpttool.TreeQuestion(path=str(tree), config=ckpttool.read_config(str(base))))
+    answer = plan(tree, tree=TreeQuestion(path=str(tree), config=ckpttool.library.read_config(str(base))))
     return (*answer.findings, *answer.point.findings)
 
 
@@ -101,7 +102,7 @@ class TestSwitchedOff:
 
 def test_saves_of_another_batch_size_do_not_tell_of_these(tmp_path: Path) -> None:
     tree = TreeBuilder(tmp_path).legacy().save(epoch=3, step=3, true_step=7, global_batch_size=4)
-    saves = ckpttool.scan(ckpttool.TreeQuestion(path=str(tree.save(epoch=5, step=2).checkpoint))).inventory.checkpoints
+    saves = ckpttool.scan(TreeQuestion(path=str(tree.save(epoch=5, step=2).checkpoint))).inventory.checkpoints
     state = TrainState(epoch_num=5, step_num=10, global_batch_size=8)
     assert saved_sinks(state.scalars, saves) == SavedSinks(size=2, is_sure=True)
 

@@ -16,6 +16,7 @@ from ckpttool.core.errors import ExitCode
 from ckpttool.core.extensions import rows
 from ckpttool.trainers.findings import TrainersCode
 from ckpttool.trainers.mindformers.findings import MindFormersCode
+from ckpttool.types import DataQuestion, LaunchOrder, ResumeQuestion, TreeQuestion
 from tests.support.answers import FIXTURES, preflighted
 from tests.support.commands import ask
 from tests.support.training_configs import read_train_config
@@ -114,9 +115,12 @@ class TestThe17SpellingOfTheSwitch:
         base.write_text("ckpt_use_legacy_format: False\nload_ckpt_format: safetensors\nrunner_config: {batch_size: 2}")
         read = read_train_config(str(base))
         assert (read.use_legacy_format, read.legacy_switch) == (False, "ckpt_use_legacy_format")
-        order = ckpttool.LaunchOrder(base=str(base), output=str(new), allowed=tuple(rows()))
+        order = LaunchOrder(base=str(base), output=str(new), allowed=tuple(rows()))
         launch = ckpttool.launch(
-            ckpttool.TreeQuestion(path=str(tree)), ckpttool.ResumeQuestion(), ckpttool.DataQuestion(), order=order
+            TreeQuestion(path=str(tree)),
+            ResumeQuestion(),
+            DataQuestion(),
+            order=order,
         )
         assert isinstance(launch, Launch)
         assert yaml.safe_load(new.read_text())["ckpt_use_legacy_format"] is False

@@ -12,13 +12,14 @@ import ckpttool
 from ckpttool.core.domain.checkpoint import Checkpoint, CommitState, Content
 from ckpttool.core.domain.finding import Code, Row, Severity, blocking
 from ckpttool.core.domain.plan import Outcome, ResumePlan
+from ckpttool.types import Answer, ResumeQuestion, TreeQuestion
 from tests.support.answers import codes, scanned, simulated
 from tests.support.trainer_trees import healthy
 from tests.support.trees import floats, safetensors_bytes
 
 
-def answered(root: Path, **asked: bool) -> ckpttool.Answer:
-    return ckpttool.resolve(ckpttool.TreeQuestion(path=str(root)), ckpttool.ResumeQuestion(**asked))  # type: ignore[arg-type]
+def answered(root: Path, **asked: bool) -> Answer:
+    return ckpttool.resolve(TreeQuestion(path=str(root)), ResumeQuestion(**asked))  # type: ignore[arg-type]
 
 
 def saves(root: Path) -> dict[str, Checkpoint]:
@@ -147,9 +148,9 @@ class TestWhoseTreeItIs:
     @pytest.mark.parametrize("name", ["titan_4ranks", "titan_last_model_only"])
     def test_a_tree_of_torchtitan_is_its_own(self, name: str, tmp_path: Path) -> None:
         root = healthy(name, tmp_path) / "checkpoint"
-        assert ckpttool.scan(ckpttool.TreeQuestion(path=str(root))).layout.name == "torchtitan"
+        assert ckpttool.scan(TreeQuestion(path=str(root))).layout.name == "torchtitan"
         for save in root.iterdir():
             if save.name != "step-7":
                 shutil.rmtree(save)
         if (root / "step-7").exists():
-            assert ckpttool.scan(ckpttool.TreeQuestion(path=str(root))).layout.name == "torchtitan"
+            assert ckpttool.scan(TreeQuestion(path=str(root))).layout.name == "torchtitan"

@@ -12,6 +12,7 @@ import pytest
 import ckpttool
 from ckpttool.core.domain.finding import Code, Finding
 from ckpttool.core.domain.verdict import Level, ShardReport
+from ckpttool.types import CheckQuestion, TreeQuestion
 from tests.support.trainer_trees import LAYOUTS
 from tests.support.verifying import flip
 
@@ -22,10 +23,8 @@ FLIPPED = 9038
 
 def looked(path: Path, level: Level = Level.NUMERICS) -> list[ShardReport]:
     """Reports on the one save that a path means."""
-    tree = ckpttool.scan(ckpttool.TreeQuestion(path=str(path), sizes=True))
-    return [
-        event for event in ckpttool.verify(tree, ckpttool.CheckQuestion(level=level)) if isinstance(event, ShardReport)
-    ]
+    tree = ckpttool.scan(TreeQuestion(path=str(path), sizes=True))
+    return [event for event in ckpttool.verify(tree, CheckQuestion(level=level)) if isinstance(event, ShardReport)]
 
 
 def findings(path: Path, level: Level = Level.NUMERICS) -> list[Finding]:

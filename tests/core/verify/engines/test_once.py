@@ -17,6 +17,7 @@ from ckpttool.core.verify.engines.waiting import OnceEngine, SavedResults
 from ckpttool.core.verify.observation import Observation
 from ckpttool.core.verify.plan import plan_checks
 from ckpttool.core.verify.report import check_and_judge
+from ckpttool.types import ReportQuestion, ResumeQuestion, TreeQuestion
 from tests.support.trees import TreeBuilder
 
 
@@ -77,6 +78,6 @@ def test_a_report_reads_each_shard_once_though_it_asks_three_verbs(
         return real(self, tasks)
 
     monkeypatch.setattr(threads.ThreadEngine, "run", noted)
-    choice = ckpttool.ResumeQuestion(evidence=level)
-    ckpttool.report(ckpttool.ReportQuestion(tree=ckpttool.TreeQuestion(path=str(tree)), choice=choice, keep_last=1))
+    choice = ResumeQuestion(evidence=level)
+    ckpttool.report(ReportQuestion(tree=TreeQuestion(path=str(tree)), choice=choice, keep_last=1))
     assert len(read) == len(set(read)) == 6

@@ -51,7 +51,7 @@ def answer(level: Level, name: str = "all") -> dict[str, object]:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_answer_is_that_of_this_process_whatever_comes_back_first(level: Level, seed: int) -> None:
     here = answer(level)
-    with fake_ray(seed=seed, cores=1) as ray, ckpttool.on_ray():
+    with fake_ray(seed=seed, cores=1) as ray, ckpttool.library.on_ray():
         meter = Meter()
         with watched(meter):
             assert answer(level) == here
@@ -64,7 +64,7 @@ def test_the_answer_is_that_of_this_process_whatever_comes_back_first(level: Lev
 
 def test_what_a_lost_node_was_to_read_is_unknown_and_everything_else_is_known() -> None:
     lost = "rank_2/llama2_7b_rank_2_1-30_2.ckpt"
-    with fake_ray(cores=8) as ray, ckpttool.on_ray():
+    with fake_ray(cores=8) as ray, ckpttool.library.on_ray():
         ray.lost = {lost}
         found = ckpttool.verify(TreeQuestion(path=TREE, sizes=True), CheckQuestion(name="_1-30_2")).answer()
     (verdict,) = found.verdicts
@@ -74,7 +74,7 @@ def test_what_a_lost_node_was_to_read_is_unknown_and_everything_else_is_known() 
 
 
 def test_who_wants_no_more_leaves_little_under_way() -> None:
-    with fake_ray(cores=1) as ray, ckpttool.on_ray():
+    with fake_ray(cores=1) as ray, ckpttool.library.on_ray():
         events = ckpttool.verify(TreeQuestion(path=TREE, sizes=True), CheckQuestion(level=Level.CHECKSUM, max_age=None))
         next(events)
         events.close()
@@ -82,7 +82,7 @@ def test_who_wants_no_more_leaves_little_under_way() -> None:
 
 
 def test_a_node_with_another_version_and_one_that_cannot_import_ours_are_refused() -> None:
-    with fake_ray() as ray, ckpttool.on_ray():
+    with fake_ray() as ray, ckpttool.library.on_ray():
         ray.back = lambda _: ("node", "0.0.1", [], None)
         with pytest.raises(UsageError, match="install one on all nodes"):
             answer(Level.STRUCTURE)
@@ -102,7 +102,7 @@ def test_a_node_that_has_another_disk_there_proves_nothing(tmp_path: Path) -> No
         assert isinstance(batch, Packed)
         return version, packed([replace(each, root=str(other)) for each in unpacked(batch)]), timeout
 
-    with fake_ray() as ray, ckpttool.on_ray():
+    with fake_ray() as ray, ckpttool.library.on_ray():
         ray.there = elsewhere
         found = ckpttool.verify(TreeQuestion(path=TREE, sizes=True), CheckQuestion(name="_1-30_2")).answer()
     (verdict,) = found.verdicts
@@ -126,7 +126,7 @@ def test_a_file_that_was_written_anew_meanwhile_is_taken_as_it_is_now(tmp_path: 
         written.write_bytes(content)
         return arguments
 
-    with fake_ray(cores=1) as ray, ckpttool.on_ray():
+    with fake_ray(cores=1) as ray, ckpttool.library.on_ray():
         ray.there = later
         found = ckpttool.verify(TreeQuestion(path=str(tmp_path), sizes=True), CheckQuestion(name="_1-30_2")).answer()
     (verdict,) = found.verdicts
@@ -144,7 +144,7 @@ def test_a_file_that_was_written_anew_meanwhile_is_taken_as_it_is_now(tmp_path: 
     ],
 )
 def test_no_cluster_is_started_and_none_guessed(address: str | None, code: ExitCode, says: str) -> None:
-    with fake_ray(joined=False), pytest.raises(CkptToolError, match=says) as refused, ckpttool.on_ray(address):
+    with fake_ray(joined=False), pytest.raises(CkptToolError, match=says) as refused, ckpttool.library.on_ray(address):
         pass
     assert refused.value.exit_code is code
 
@@ -153,10 +153,10 @@ def test_where_nobody_listens_that_is_said_at_once_and_a_cluster_without_cores_i
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
-        nobody = ckpttool.on_ray(f"127.0.0.1:{port}")
+        nobody = ckpttool.library.on_ray(f"127.0.0.1:{port}")
         with fake_ray(joined=False), pytest.raises(IncompleteError, match="no Ray cluster answers"), nobody:
             pass
-    with fake_ray(cores=0), pytest.raises(IncompleteError, match="no cores"), ckpttool.on_ray():
+    with fake_ray(cores=0), pytest.raises(IncompleteError, match="no cores"), ckpttool.library.on_ray():
         pass
 
 
@@ -174,7 +174,7 @@ def test_why_a_cluster_that_listens_is_not_joined_is_said_in_a_line(
     with socket.create_server(("127.0.0.1", 0)) as listens, fake_ray(joined=False) as ray:
         ray.refusal = refusal
         address = f"127.0.0.1:{listens.getsockname()[1]}"
-        with pytest.raises(CkptToolError, match=rf"{address}.*: {says}$") as refused, ckpttool.on_ray(address):
+        with pytest.raises(CkptToolError, match=rf"{address}.*: {says}$") as refused, ckpttool.library.on_ray(address):
             pass
     assert refused.value.exit_code is code
 
@@ -182,9 +182,9 @@ def test_why_a_cluster_that_listens_is_not_joined_is_said_in_a_line(
 def test_each_node_writes_down_what_it_sees_and_a_lost_one_is_named(tmp_path: Path) -> None:
     out = f"{tmp_path}/parts/"
     question = PartQuestion(tree=TreeQuestion(path=TREE), check=CheckQuestion(), out=out, run="look")
-    with fake_ray() as ray, ckpttool.on_ray():
+    with fake_ray() as ray, ckpttool.library.on_ray():
         ray.lost = {"id-b"}
-        found = list(ckpttool.parts_of_nodes(question))
+        found = list(ckpttool.library.parts_of_nodes(question))
     lost = [each for each in found if isinstance(each, IncompleteError)]
     assert ["the node b was lost" in str(each) for each in lost] == [True]
     assert sorted(path.name for path in Path(out).iterdir()) == [
@@ -197,9 +197,9 @@ def test_each_node_writes_down_what_it_sees_and_a_lost_one_is_named(tmp_path: Pa
 
 def test_a_node_that_is_known_to_be_dead_has_a_part_too_and_nobody_has_it(tmp_path: Path) -> None:
     question = PartQuestion(tree=TreeQuestion(path=TREE), check=CheckQuestion(), out=f"{tmp_path}/parts/")
-    with fake_ray() as ray, ckpttool.on_ray():
+    with fake_ray() as ray, ckpttool.library.on_ray():
         ray.dead = {"a"}
-        found = list(ckpttool.parts_of_nodes(question))
+        found = list(ckpttool.library.parts_of_nodes(question))
     assert [isinstance(each, IncompleteError) for each in found] == [False, False, True]
     assert ckpttool.resolve(TreeQuestion(path=f"{tmp_path}/parts/")).to_dict()["parts"]["missing"] == [3]
 
@@ -207,13 +207,13 @@ def test_a_node_that_is_known_to_be_dead_has_a_part_too_and_nobody_has_it(tmp_pa
 def test_parts_of_nodes_need_a_cluster_and_a_folder_and_numbers_of_nobody(tmp_path: Path) -> None:
     question = PartQuestion(tree=TreeQuestion(path=TREE), check=CheckQuestion(), out=f"{tmp_path}/parts/")
     with pytest.raises(UsageError, match="on_ray"):
-        next(ckpttool.parts_of_nodes(question))
-    with fake_ray(), ckpttool.on_ray():
+        next(ckpttool.library.parts_of_nodes(question))
+    with fake_ray(), ckpttool.library.on_ray():
         for wrong in (replace(question, part="1/3"), replace(question, devices_per_node=8)):
             with pytest.raises(UsageError, match="numbers the nodes in any order"):
-                next(ckpttool.parts_of_nodes(wrong))
+                next(ckpttool.library.parts_of_nodes(wrong))
         with pytest.raises(UsageError, match="name a folder"):
-            next(ckpttool.parts_of_nodes(replace(question, out=str(tmp_path / "one.ckptpart"))))
+            next(ckpttool.library.parts_of_nodes(replace(question, out=str(tmp_path / "one.ckptpart"))))
 
 
 def test_on_the_command_line_every_command_that_reads_takes_the_engine(tmp_path: Path) -> None:

@@ -1,0 +1,254 @@
+"""The functions of `import ckpttool`: what is asked by keywords is asked of the command of that name.
+
+So a function has each option, each default and each limit of its command, and answers what the command would print.
+Whoever asks with a question object asks what the command itself asks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from enum import Enum, IntEnum
+from functools import cache
+from importlib import import_module
+from inspect import signature
+from keyword import iskeyword
+from typing import Any, NamedTuple
+
+import typer
+
+from ckpttool.core.commands import output
+from ckpttool.core.commands.helped import in_plain_words
+from ckpttool.core.domain.frozen import is_frozen
+from ckpttool.core.errors import UsageError, unknown_word
+
+
+class Verb(NamedTuple):
+    """A function of the library."""
+
+    place: str
+    """`"module:name"` in the package of what takes its questions, whose text it has, too."""
+    answers: str = ""
+    """`"module:name"` of what its command answers, if that is not the same; several with `|` between them."""
+    alone: bool = False
+    """Whether a path without options is a question, too."""
+    positional: tuple[str, ...] = ()
+    """Options that may be given without their names, after the arguments."""
+    without: frozenset[str] = frozenset()
+    """Parameters of the command that are for people, beside those of every command."""
+
+
+VERBS: Mapping[str, Verb] = {
+    "scan": Verb("core.verbs.scanning:scan"),
+    "verify": Verb("core.verbs.verifying:verify", "core.domain.verdict:Verification", without=frozenset({"dry_run"})),
+    "inspect": Verb("inspect.verbs:inspect"),
+    "diff": Verb("inspect.verbs_diff:diff"),
+    "resolve": Verb("core.verbs.resolving:resolve"),
+    "health": Verb("health.verbs.health:health"),
+    "scale_skip": Verb("core.verbs.skipping:scale_skip"),
+    "launch": Verb(
+        "core.verbs.launching:launch",
+        "core.domain.launch:Launch|core.domain.launch:Fragment|core.domain.preflight:Preflight",
+    ),
+    "preflight": Verb("core.verbs.preflighting:preflight", positional=("config",)),
+    "report": Verb("report.verbs:report", "core.domain.plan:Resolution", alone=True),
+    "lint_config": Verb("core.verbs.configs:lint_config", without=frozenset({"diff"})),
+    "seal": Verb("core.verbs.sealing:seal", "core.domain.manifest:Sealed"),
+    "heal": Verb("replicas.verbs:heal"),
+    "prune": Verb("retention.verbs:prune"),
+    "repair_meta": Verb("retention.verbs_repair:repair_meta"),
+    "replay": Verb("health.verbs.replay:replay"),
+    "calibrate": Verb("health.verbs.replay:calibrate"),
+    "explain": Verb("core.verbs.explaining:explain", alone=True),
+    "demo": Verb("core.verbs.trying:demo"),
+}
+"""By their names, which are those of their commands."""
+
+OTHERS: Mapping[str, str] = {
+    "ckpttool.core.verbs.fixing": "fix_config",
+    "ckpttool.core.verbs.launching": "fragment",
+    "ckpttool.core.verbs.resolving": "simulate",
+    "ckpttool.core.verbs.scanning": "read_config trees_below",
+    "ckpttool.core.verbs.verifying": "forecast on_ray",
+    "ckpttool.fp8.verbs.compare": "fp8_compare",
+    "ckpttool.fp8.verbs.lint": "fp8_lint",
+    "ckpttool.fp8.verbs.plan": "fp8_plan",
+    "ckpttool.fp8.verbs.probe": "fp8_probe",
+    "ckpttool.fp8.verbs.verdict": "fp8_verdict",
+    "ckpttool.guard.verbs.nan": "inspect_nan list_nan replay_nan",
+    "ckpttool.guard.verbs.reports": "guard_report",
+    "ckpttool.health.verbs.asd": "asd_defaults check_asd emit_asd",
+    "ckpttool.nodes.verbs": "part parts_of_nodes",
+    "ckpttool.report.verbs": "survey",
+    "ckpttool.retention.verbs_trash": "empty_trash restore trash",
+}
+"""By their modules, the functions that have no options: of commands of a group, and of parts of a command."""
+
+FOR_PEOPLE = frozenset(
+    {"more", "below", "verbose", "quiet", "json", "no_config", "debug", "fmt", "form", "field", "limit", "all_rows"}
+    | {"ranks_per_node"}
+)
+"""Parameters of commands that say how an answer is shown, and DIRs after the first one."""
+
+
+def answer(verb: str, given: dict[str, Any]) -> Any:  # noqa: ANN401  each function says what it returns
+    """Return what a function of the library answers.
+
+    Args:
+        verb: Its name.
+        given: What it was given, by its parameters' names; `unknown` has all that are none.
+
+    Raises:
+        CkptToolError: What is asked cannot be meant, or cannot be answered.
+    """
+    unknown = given.pop("unknown")
+    default = getattr(import_module("ckpttool.library"), verb).__kwdefaults__ or {}
+    given = {name: value for name, value in given.items() if value is not None and value is not default.get(name)}
+    options = options_of(verb)
+    if unknown:
+        word = min(unknown)
+        where = f"{verb} takes {', '.join([*operands_of(verb), *options])}"
+        raise unknown_word("option", word, list(options), where)
+    subject = next(iter(operands_of(verb)))
+    questions = {name for name in given if name not in options and name not in operands_of(verb)}
+    questions |= {type(value).__name__ for value in given.values() if is_frozen(type(value))}
+    if questions or (VERBS[verb].alone and {*given} <= {subject}):
+        return _by_question(verb, subject, given, questions)
+    return by_command(verb, given)
+
+
+def _by_question(verb: str, subject: str, given: Mapping[str, Any], questions: set[str]) -> Any:  # noqa: ANN401
+    """Ask what the command itself asks.
+
+    Raises:
+        UsageError: Options are given, too.
+    """
+    function = question_function(verb)
+    parameters = signature(function).parameters
+    first, *_ = parameters
+    renamed = {first if name == subject else name: value for name, value in given.items()}
+    options = sorted({*renamed} - {*parameters})
+    if options:
+        both = f"{', '.join(options)} beside {' and '.join(sorted(questions))}"
+        raise UsageError(f"{verb} takes options or a question, not both: {both}")
+    return function(**renamed)
+
+
+def by_command(verb: str, given: Mapping[str, Any]) -> Any:  # noqa: ANN401  as above
+    """Run the command with options, and return what it would show."""
+    command, arguments = command_of(verb), arguments_of(verb, given)
+    with output.taken() as answers:
+        try:
+            with command.make_context(f"ckpttool {verb.replace('_', '-')}", arguments) as context:
+                command.invoke(context)
+        except typer.Exit:
+            pass
+        except typer.TyperException as error:
+            raise UsageError(f"{verb}: {in_plain_words(error).rstrip('.')}") from None
+    return answers[-1]
+
+
+@cache
+def command_of(verb: str) -> Any:  # noqa: ANN401  typer's own
+    """Return the command."""
+    from ckpttool.cli.main import app
+
+    group: Any = typer.main.get_command(app)
+    return group.get_command(None, verb.replace("_", "-"))
+
+
+def question_function(verb: str) -> Any:  # noqa: ANN401  as above
+    """Return what takes the questions of a verb."""
+    module, _, name = VERBS[verb].place.partition(":")
+    return getattr(import_module(f"ckpttool.{module}"), name)
+
+
+def operands_of(verb: str) -> dict[str, Any]:
+    """Return the arguments of a command that a program can give, by name."""
+    return {
+        param.name: param
+        for param in command_of(verb).params
+        if param.param_type_name == "argument" and param.name not in FOR_PEOPLE
+    }
+
+
+@cache
+def options_of(verb: str) -> Mapping[str, tuple[str, Any]]:
+    """Return by its keyword each option as it is typed, and typer's parameter; an option of two names has two."""
+    hidden = FOR_PEOPLE | VERBS[verb].without
+    return {
+        keyword(name): (name, param)
+        for param in command_of(verb).params
+        if param.param_type_name == "option" and param.name not in hidden
+        for name in (*param.opts, *param.secondary_opts)
+        if name.startswith("--")
+    }
+
+
+def keyword(option: str) -> str:
+    """Return the keyword of an option: `old_gbs` of `--old-gbs`, `from_` of `--from`."""
+    word = option.lstrip("-").replace("-", "_")
+    return f"{word}_" if iskeyword(word) else word
+
+
+def arguments_of(verb: str, given: Mapping[str, Any]) -> list[str]:
+    """Spell what was given as a command line.
+
+    Raises:
+        UsageError: A value is of a kind that no option takes.
+    """
+    options, operands = options_of(verb), operands_of(verb)
+    typed: list[str] = []
+    for name, value in given.items():
+        if name not in options:
+            continue
+        option, param = options[name]
+        if param.is_flag:
+            typed += _flag(verb, name, value, option, param)
+        else:
+            typed += [f"{option}={text}" for text in _values(verb, name, value, param, several=param.multiple)]
+    words = [
+        text
+        for name, param in operands.items()
+        if name in given
+        for text in _values(verb, name, given[name], param, several=param.nargs != 1)
+    ]
+    quiet = ["--quiet"] if any(param.name == "quiet" for param in command_of(verb).params) else []
+    return [*quiet, "--no-config", *typed, "--", *words]
+
+
+def _flag(verb: str, name: str, value: object, option: str, param: Any) -> list[str]:  # noqa: ANN401  typer's own
+    if not isinstance(value, bool):
+        raise UsageError(f"{verb}: {name} is True or False, not {value!r}")
+    if value:
+        return [option]
+    others = param.secondary_opts if option in param.opts else ()
+    return list(others[:1])
+
+
+def takes_number(param: Any) -> bool:  # noqa: ANN401  as above
+    """Tell whether a number is a value of an option."""
+    return param.type.name.startswith(("int", "float")) or str(param.metavar).startswith(("TIME", "STEP|", "STEP["))
+
+
+def _values(verb: str, name: str, value: object, param: Any, *, several: bool) -> list[str]:  # noqa: ANN401
+    """Return texts of a value, of which there may be several."""
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        if not several:
+            raise UsageError(f"{verb}: {name} takes one value, not {value!r}")
+        return [_text(verb, name, each, param) for each in value]
+    return [_text(verb, name, value, param)]
+
+
+def _text(verb: str, name: str, value: object, param: Any) -> str:  # noqa: ANN401  as above
+    """Return a value as it is typed."""
+    if isinstance(value, IntEnum):
+        return value.name.lower()
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    is_number = not isinstance(value, bool) and (hasattr(value, "__index__") or hasattr(value, "__float__"))
+    if not isinstance(value, str) and not (is_number and takes_number(param)):
+        raise UsageError(f"{verb}: {name} takes {'a number' if takes_number(param) else 'text'}, not {value!r}")
+    return str(value)

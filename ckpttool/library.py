@@ -1,0 +1,1384 @@
+"""The functions of `import ckpttool`: each has the options of its command as keywords, and prints nothing.
+
+`python -m tests.pages` writes this module from the commands' options; nothing here is edited by hand.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, overload
+
+from ckpttool import imported
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Sequence
+    from typing import Literal, NoReturn, TypeAlias
+
+    from ckpttool.core.domain.contents import Contents
+    from ckpttool.core.domain.data_position import DataQuestion, SkipAnswer
+    from ckpttool.core.domain.demo import Demo
+    from ckpttool.core.domain.finding import Finding
+    from ckpttool.core.domain.launch import Fragment, Launch
+    from ckpttool.core.domain.manifest import Sealed, Sealing
+    from ckpttool.core.domain.node import Node
+    from ckpttool.core.domain.plan import Resolution
+    from ckpttool.core.domain.preflight import Lint, Preflight, PreflightQuestion, Refused
+    from ckpttool.core.domain.question import CheckQuestion, LaunchOrder, LogQuestion, ResumeQuestion, TreeQuestion
+    from ckpttool.core.domain.retention import PruneOrder, Pruning, Repair, RetentionPolicy
+    from ckpttool.core.domain.verdict import ShardReport, Verdict, Verification
+    from ckpttool.core.storage.disk import Disk
+    from ckpttool.core.verbs.explaining import Explained
+    from ckpttool.core.verbs.resolving import Answer
+    from ckpttool.core.verbs.scanning import Tree, Where
+    from ckpttool.core.verbs.verifying import Running
+    from ckpttool.health.model.answers import CalibrationAnswer, HealthAnswer, ReplayAnswer
+    from ckpttool.health.model.questions import HealthQuestion, ReplayQuestion
+    from ckpttool.health.verbs.replay import Logs
+    from ckpttool.inspect.model import Difference
+    from ckpttool.replicas.model import Healing, HealOrder
+    from ckpttool.report.model import PageForm, ReportQuestion
+
+    StrPath: TypeAlias = "str | os.PathLike[str]"
+
+if TYPE_CHECKING:
+    from ckpttool.core.verbs.fixing import fix_config as fix_config
+    from ckpttool.core.verbs.launching import fragment as fragment
+    from ckpttool.core.verbs.resolving import simulate as simulate
+    from ckpttool.core.verbs.scanning import read_config as read_config
+    from ckpttool.core.verbs.scanning import trees_below as trees_below
+    from ckpttool.core.verbs.verifying import forecast as forecast
+    from ckpttool.core.verbs.verifying import on_ray as on_ray
+    from ckpttool.fp8.verbs.compare import fp8_compare as fp8_compare
+    from ckpttool.fp8.verbs.lint import fp8_lint as fp8_lint
+    from ckpttool.fp8.verbs.plan import fp8_plan as fp8_plan
+    from ckpttool.fp8.verbs.probe import fp8_probe as fp8_probe
+    from ckpttool.fp8.verbs.verdict import fp8_verdict as fp8_verdict
+    from ckpttool.guard.verbs.nan import inspect_nan as inspect_nan
+    from ckpttool.guard.verbs.nan import list_nan as list_nan
+    from ckpttool.guard.verbs.nan import replay_nan as replay_nan
+    from ckpttool.guard.verbs.reports import guard_report as guard_report
+    from ckpttool.health.verbs.asd import asd_defaults as asd_defaults
+    from ckpttool.health.verbs.asd import check_asd as check_asd
+    from ckpttool.health.verbs.asd import emit_asd as emit_asd
+    from ckpttool.nodes.verbs import part as part
+    from ckpttool.nodes.verbs import parts_of_nodes as parts_of_nodes
+    from ckpttool.report.verbs import survey as survey
+    from ckpttool.retention.verbs_trash import empty_trash as empty_trash
+    from ckpttool.retention.verbs_trash import restore as restore
+    from ckpttool.retention.verbs_trash import trash as trash
+
+_PLACES = {
+    "ckpttool.core.verbs.fixing": "fix_config",
+    "ckpttool.core.verbs.launching": "fragment",
+    "ckpttool.core.verbs.resolving": "simulate",
+    "ckpttool.core.verbs.scanning": "read_config trees_below",
+    "ckpttool.core.verbs.verifying": "forecast on_ray",
+    "ckpttool.fp8.verbs.compare": "fp8_compare",
+    "ckpttool.fp8.verbs.lint": "fp8_lint",
+    "ckpttool.fp8.verbs.plan": "fp8_plan",
+    "ckpttool.fp8.verbs.probe": "fp8_probe",
+    "ckpttool.fp8.verbs.verdict": "fp8_verdict",
+    "ckpttool.guard.verbs.nan": "inspect_nan list_nan replay_nan",
+    "ckpttool.guard.verbs.reports": "guard_report",
+    "ckpttool.health.verbs.asd": "asd_defaults check_asd emit_asd",
+    "ckpttool.nodes.verbs": "part parts_of_nodes",
+    "ckpttool.report.verbs": "survey",
+    "ckpttool.retention.verbs_trash": "empty_trash restore trash",
+}
+
+__all__ = [
+    "asd_defaults",
+    "calibrate",
+    "check_asd",
+    "demo",
+    "diff",
+    "emit_asd",
+    "empty_trash",
+    "explain",
+    "fix_config",
+    "forecast",
+    "fp8_compare",
+    "fp8_lint",
+    "fp8_plan",
+    "fp8_probe",
+    "fp8_verdict",
+    "fragment",
+    "guard_report",
+    "heal",
+    "health",
+    "inspect",
+    "inspect_nan",
+    "launch",
+    "lint_config",
+    "list_nan",
+    "on_ray",
+    "part",
+    "parts_of_nodes",
+    "preflight",
+    "prune",
+    "read_config",
+    "repair_meta",
+    "replay",
+    "replay_nan",
+    "report",
+    "resolve",
+    "restore",
+    "scale_skip",
+    "scan",
+    "seal",
+    "simulate",
+    "survey",
+    "trash",
+    "trees_below",
+    "verify",
+]
+
+
+if not TYPE_CHECKING:  # a type checker would take every name for one of ours
+
+    def __getattr__(name: str) -> object:
+        return imported(name, _PLACES, __name__)
+
+
+def _answer(verb: str, given: dict[str, Any]) -> Any:  # noqa: ANN401  each function says what it returns
+    from ckpttool.cli.asking import answer
+
+    return answer(verb, given)
+
+
+def scan(
+    path: Where = None,
+    *,
+    layout: str | None = None,
+    world_size: int | None = None,
+    sink_size: int | None = None,
+    health_file: StrPath | None = None,
+    root: StrPath | None = None,
+    skew: str | float | None = None,
+    **unknown: NoReturn,
+) -> Tree:
+    """List the checkpoints of a tree: steps, ranks, sizes and recorded health.
+
+    Args:
+        path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
+        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
+            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        world_size: Number of ranks of the training, if the folders do not show it.
+        sink_size: Batches per data sink (without sinking: steps per epoch).
+        health_file: Path of health_ckpts.json. Default: found in or above DIR.
+        root: Path of the checkpoint folder on the machines that wrote the parts.
+        skew: Allowed clock difference between the machines of the parts (60s).
+
+    Raises:
+        UnknownLayoutError: There is no tree at the path.
+        UsageError: There are two, or the config is another trainer's.
+        IncompleteError: The tree's folder cannot be read.
+    """
+    return _answer("scan", locals())
+
+
+@overload
+def verify(
+    path: StrPath | None = None,
+    *,
+    layout: str | None = None,
+    world_size: int | None = None,
+    sink_size: int | None = None,
+    health_file: StrPath | None = None,
+    root: StrPath | None = None,
+    skew: str | float | None = None,
+    level: Literal["structure", "checksum", "numerics"] = "structure",
+    checkpoint: str | Sequence[str] | None = None,
+    subset: str | None = None,
+    jobs: int | None = None,
+    timeout: str | float = "10m",
+    jump: float | None = None,
+    max_age: str | float = "24h",
+    stats: StrPath | None = None,
+    no_ledger: bool = False,
+    no_replicas: bool = False,
+    yes: bool = False,
+    engine: Literal["threads", "ray"] = "threads",
+    ray_address: str | None = None,
+    **unknown: NoReturn,
+) -> Verification: ...
+
+
+@overload
+def verify(
+    path: Tree | TreeQuestion,
+    question: CheckQuestion = ...,
+) -> Running[ShardReport | Verdict, Verification]: ...
+
+
+@overload
+def verify(
+    path: StrPath | None,
+    question: CheckQuestion,
+    /,
+) -> Running[ShardReport | Verdict, Verification]: ...
+
+
+def verify(
+    path: Tree | Where = None,
+    question: CheckQuestion | None = None,
+    *,
+    layout: str | None = None,
+    world_size: int | None = None,
+    sink_size: int | None = None,
+    health_file: StrPath | None = None,
+    root: StrPath | None = None,
+    skew: str | float | None = None,
+    level: Literal["structure", "checksum", "numerics"] = "structure",
+    checkpoint: str | Sequence[str] | None = None,
+    subset: str | None = None,
+    jobs: int | None = None,
+    timeout: str | float = "10m",
+    jump: float | None = None,
+    max_age: str | float = "24h",
+    stats: StrPath | None = None,
+    no_ledger: bool = False,
+    no_replicas: bool = False,
+    yes: bool = False,
+    engine: Literal["threads", "ray"] = "threads",
+    ray_address: str | None = None,
+    **unknown: NoReturn,
+) -> Any:
+    """Check the shards of one or all checkpoints.
+
+    Args:
+        path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `Tree` or `TreeQuestion`.
+        question: Which shards, and how hard to look at them.
+        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
+            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        world_size: Number of ranks of the training, if the folders do not show it.
+        sink_size: Batches per data sink (without sinking: steps per epoch).
+        health_file: Path of health_ckpts.json. Default: found in or above DIR.
+        root: Path of the checkpoint folder on the machines that wrote the parts.
+        skew: Allowed clock difference between the machines of the parts (60s).
+        level: Check headers, every byte, or every element.
+        checkpoint: A name, latest (the default) or all; repeatable.
+        subset: Read the n-th of t parts, or about this amount, another part every day.
+        jobs: Number of reading threads. Default: one per core.
+        timeout: Time after which a read counts as hung (10m, or seconds).
+        jump: Suspect change of a norm, as a factor. Default: 1000; 0: do not compare.
+        max_age: Reuse the result for an unchanged file for this time (7d, or hours).
+        stats: Write the statistics of each tensor as JSON lines (numerics).
+        no_ledger: Read everything again, ignoring earlier results.
+        no_replicas: Read no other checkpoint to find out which ranks have copies.
+        yes: Read more than 1 TiB from an object store without a terminal.
+        engine: Read in this process, or on the nodes of a running Ray cluster.
+        ray_address: Address of the cluster. Default: RAY_ADDRESS. None is started.
+
+    Returns:
+        Each shard's report as it is finished, then the verdict on its checkpoint; newest checkpoint first.
+
+    Raises:
+        UsageError: The checkpoint that was named is not there.
+    """
+    return _answer("verify", locals())
+
+
+def inspect(
+    what: StrPath | None = None,
+    *,
+    tree: StrPath | None = None,
+    checkpoint: str | Sequence[str] | None = None,
+    tensor: str | Sequence[str] | None = None,
+    stats: bool = False,
+    layout: str | None = None,
+    **unknown: NoReturn,
+) -> Contents:
+    """Show the tensors and scalars of a shard or a checkpoint, its writer and its checksums.
+
+    Args:
+        what: A shard of any format, a checkpoint folder, DIR:NAME, or a checkpoint's name.
+        tree: Tree in which checkpoint names are looked up.
+        checkpoint: Name of a checkpoint. Default: the newest.
+        tensor: Only tensors that match this name (* and ? as in a shell); repeatable.
+        stats: Also read the data: norm, extremes, NaN, infinities, zeros.
+        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
+            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+
+    Raises:
+        UnknownLayoutError: There is nothing that ckpttool knows.
+        UsageError: No checkpoint or no tensor has that name.
+        NothingToResumeError: The tree has no checkpoint.
+        IncompleteError: The tree's folder cannot be read.
+    """
+    return _answer("inspect", locals())
+
+
+def diff(
+    a: StrPath,
+    b: StrPath,
+    *,
+    tree: StrPath | None = None,
+    checkpoint: str | Sequence[str] | None = None,
+    layout: str | None = None,
+    level: Literal["structure", "checksum", "numerics"] | None = None,
+    tensor: str | Sequence[str] | None = None,
+    exit_code: bool = False,
+    **unknown: NoReturn,
+) -> Difference:
+    """Compare two shards or two checkpoints: tensors, scalars, and how far values moved.
+
+    Args:
+        a: A shard of any format, a tree (its newest intact checkpoint), DIR:NAME, or a checkpoint's name.
+        b: The other side, of the same kind.
+        tree: Tree in which checkpoint names are looked up.
+        checkpoint: Name of a checkpoint. Default: the newest.
+        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
+            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        level: Compare headers, every bit, or every element.
+        tensor: Only tensors that match this name (* and ? as in a shell); repeatable.
+        exit_code: Exit with 10 if a tensor differs.
+
+    Raises:
+        UnknownLayoutError: There is nothing that ckpttool knows.
+        UsageError: No checkpoint or no tensor has that name, or one is a file and the other one is not.
+        NothingToResumeError: A tree has no checkpoint.
+        IncompleteError: A tree's folder cannot be read.
+    """
+    return _answer("diff", locals())
+
+
+def resolve(
+    path: Where = None,
+    choice: ResumeQuestion | None = None,
+    data: DataQuestion | None = None,
+    *,
+    node: Node | None = None,
+    layout: str | None = None,
+    world_size: int | None = None,
+    sink_size: int | None = None,
+    health_file: StrPath | None = None,
+    root: StrPath | None = None,
+    skew: str | float | None = None,
+    level: Literal["structure", "checksum", "numerics"] = "structure",
+    checkpoint: str | Sequence[str] | None = None,
+    prefix: str | None = None,
+    require_health: bool | None = None,
+    allow_unknown_health: bool | None = None,
+    ignore_health: bool = False,
+    before: int | None = None,
+    allow_renames: bool = False,
+    allow_weights_only: bool = False,
+    tp: int | None = None,
+    pp: int | None = None,
+    dp: int | None = None,
+    max_lost_steps: int | None = None,
+    max_lost_time: str | float | None = None,
+    health_threshold: float | None = None,
+    threshold: float | None = None,
+    log: StrPath | Sequence[StrPath] | None = None,
+    columns: str | None = None,
+    spikes_from: StrPath | Sequence[StrPath] | None = None,
+    health_timeline: StrPath | Sequence[StrPath] | None = None,
+    spike_threshold: float | None = None,
+    around_spike: int | str | None = None,
+    margin: str | float | None = None,
+    gbs: int | None = None,
+    new_gbs: int | None = None,
+    old_gbs: int | None = None,
+    segment: str | Sequence[str] | None = None,
+    new_dataset: bool = False,
+    dataset_changed_at: int | str | None = None,
+    engine: Literal["threads", "ray"] = "threads",
+    ray_address: str | None = None,
+    config: StrPath | None = None,
+    strict: bool = False,
+    simulate: str | None = None,
+    simulate_mindformers: str | None = None,
+    **unknown: NoReturn,
+) -> Answer:
+    """Choose the checkpoint to resume from, and compute where the data starts.
+
+    The files of the chosen checkpoint are compared once more with what was read before it is returned.
+
+    Args:
+        path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
+        choice: Which checkpoints may be chosen.
+        data: What changes about the data.
+        node: Tells the disk and the launchers; None: those of this machine.
+        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
+            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        world_size: Number of ranks of the training, if the folders do not show it.
+        sink_size: Batches per data sink (without sinking: steps per epoch).
+        health_file: Path of health_ckpts.json. Default: found in or above DIR.
+        root: Path of the checkpoint folder on the machines that wrote the parts.
+        skew: Allowed clock difference between the machines of the parts (60s).
+        level: How thoroughly to check the shards.
+        checkpoint: Exactly this checkpoint, or fail: 20_2, _1-25_2, …
+        prefix: Only file names with this prefix, if trainings share DIR.
+        require_health: Reject unknown health, or accept it even if its record cannot be read.
+        allow_unknown_health: The opposite of `require_health`.
+        ignore_health: Also accept unhealthy checkpoints.
+        before: Only checkpoints at or before this step.
+        allow_renames: Accept a checkpoint that needs files renamed first, and list them.
+        allow_weights_only: Accept a checkpoint without optimizer state, which is re-initialized.
+        tp: Tensor-parallel size of the next run.
+        pp: Pipeline stages of the next run.
+        dp: Data-parallel size of the next run.
+        max_lost_steps: Exit with 10 if more steps must be redone.
+        max_lost_time: The same as a time: 90m, 2h, 1d. Exit 14 if unknown.
+        health_threshold: Or --threshold: unhealthy embedding local norm (sum of squares); needs a log.
+        threshold: The same as `health_threshold`.
+        log: Training log; repeatable. Default: found above DIR.
+        columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
+        spikes_from: Or --health-timeline: skip checkpoints suspect by this log, or by the JSON of replay.
+        health_timeline: The same as `spikes_from`.
+        spike_threshold: Global norm of a spike. Default: a robust z-score.
+        around_spike: Resume around the spike at STEP, or the last one, or after a stop.
+        margin: Time before a strike's first event that is suspect too (2h, or minutes).
+        gbs: Global batch size of the resumed run. Used for the calculation; does not change the config. Default: from
+            --config, else unchanged.
+        new_gbs: The same as `gbs`.
+        old_gbs: Global batch size before, if the shards lack it (MindFormers 1.2).
+        segment: Past steps at another batch size, oldest first; repeatable.
+        new_dataset: Read the data from the beginning.
+        dataset_changed_at: Step at which the data set was replaced (in batches of GBS samples): skip only the steps
+            since.
+        engine: Read in this process, or on the nodes of a running Ray cluster.
+        ray_address: Address of the cluster. Default: RAY_ADDRESS. None is started.
+        config: Training config, for world size, batch size and sink size.
+        strict: Exit with 10 if a newer checkpoint was skipped.
+        simulate: Also show what the trainer would load on its own: own, or its name.
+        simulate_mindformers: The same for this version of MindFormers.
+
+    Raises:
+        UnknownLayoutError: There is no tree at the path, or nothing in it can be loaded by its trainer.
+        UsageError: An option cannot be meant, or the config is another trainer's.
+        IncompleteError: The tree cannot be read, or changed meanwhile.
+    """
+    return _answer("resolve", locals())
+
+
+def health(
+    path: Tree | Where = None,
+    question: HealthQuestion | None = None,
+    verdicts: Sequence[Verdict] | None = None,
+    *,
+    layout: str | None = None,
+    world_size: int | None = None,
+    sink_size: int | None = None,
+    health_file: StrPath | None = None,
+    root: StrPath | None = None,
+    skew: str | float | None = None,
+    threshold: float | None = None,
+    log: StrPath | Sequence[StrPath] | None = None,
+    columns: str | None = None,
+    write: bool = False,
+    from_weights: bool = False,
+    config: StrPath | None = None,
+    **unknown: NoReturn,
+) -> HealthAnswer:
+    """Check which checkpoints are healthy: by the training log, the recorded health, and the shards.
+
+    Args:
+        path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `Tree` or `TreeQuestion`.
+        question: How to judge.
+        verdicts: On its checkpoints at level NUMERICS, where the shards shall have a say.
+        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
+            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        world_size: Number of ranks of the training, if the folders do not show it.
+        sink_size: Batches per data sink (without sinking: steps per epoch).
+        health_file: Path of health_ckpts.json. Default: found in or above DIR.
+        root: Path of the checkpoint folder on the machines that wrote the parts.
+        skew: Allowed clock difference between the machines of the parts (60s).
+        threshold: Embedding local norm (sum of squares) at which a checkpoint is unhealthy.
+        log: Training log; repeatable. Default: found above DIR.
+        columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
+        write: Update health_ckpts.json from the log; keeps a .bak.
+        from_weights: Read every shard for NaN, infinity and norms of the embedding.
+        config: Training config, for world size, batch size and sink size.
+
+    Raises:
+        UsageError: A log is not there, or what is asked cannot be.
+        IncompleteError: The record was to be written, and a log could not be read to its end.
+        LockedError: Another process writes the health file.
+        UnsafeError: The record was to be written, and lies in no folder of this machine.
+        WriteFailedError: It could not be written; nothing was changed.
+        NotDurableError: It is written, but the disk did not confirm it.
+    """
+    return _answer("health", locals())
+
+
+def scale_skip(
+    path: StrPath | DataQuestion | None = None,
+    *,
+    new_gbs: int | None = None,
+    gbs: int | None = None,
+    old_gbs: int | None = None,
+    steps: int | None = None,
+    step: int | None = None,
+    segment: str | Sequence[str] | None = None,
+    sink_size: int | None = None,
+    **unknown: NoReturn,
+) -> SkipAnswer:
+    """Compute how many batches to skip after the global batch size changed.
+
+    Args:
+        path: Tree from whose resume point steps and old batch size are taken. Or `DataQuestion`.
+        new_gbs: Global batch size from now on.
+        gbs: The same as `new_gbs`.
+        old_gbs: Global batch size before.
+        steps: Batches consumed. Default: from the resume point of DIR.
+        step: The same as `steps`.
+        segment: Past steps at another batch size, oldest first; repeatable.
+        sink_size: Batches per data sink in the resumed run.
+
+    Raises:
+        UsageError: Steps or the old batch size are not known.
+    """
+    return _answer("scale_skip", locals())
+
+
+@overload
+def launch(
+    path: StrPath | None = None,
+    *,
+    layout: str | None = None,
+    world_size: int | None = None,
+    sink_size: int | None = None,
+    health_file: StrPath | None = None,
+    root: StrPath | None = None,
+    skew: str | float | None = None,
+    level: Literal["structure", "checksum", "numerics"] = "structure",
+    checkpoint: str | Sequence[str] | None = None,
+    prefix: str | None = None,
+    require_health: bool | None = None,
+    allow_unknown_health: bool | None = None,
+    ignore_health: bool = False,
+    before: int | None = None,
+    allow_renames: bool = False,
+    allow_weights_only: bool = False,
+    tp: int | None = None,
+    pp: int | None = None,
+    dp: int | None = None,
+    max_lost_steps: int | None = None,
+    max_lost_time: str | float | None = None,
+    health_threshold: float | None = None,
+    threshold: float | None = None,
+    log: StrPath | Sequence[StrPath] | None = None,
+    columns: str | None = None,
+    spikes_from: StrPath | Sequence[StrPath] | None = None,
+    health_timeline: StrPath | Sequence[StrPath] | None = None,
+    spike_threshold: float | None = None,
+    around_spike: int | str | None = None,
+    margin: str | float | None = None,
+    gbs: int | None = None,
+    new_gbs: int | None = None,
+    old_gbs: int | None = None,
+    segment: str | Sequence[str] | None = None,
+    new_dataset: bool = False,
+    dataset_changed_at: int | str | None = None,
+    nodes: int = 1,
+    devices_per_node: int | None = None,
+    master_addr: str | None = None,
+    script: StrPath | None = None,
+    force: bool = False,
+    strict: bool = False,
+    allow: str | Sequence[str] | None = None,
+    load_checkpoint: StrPath | None = None,
+    config: StrPath | None = None,
+    output: StrPath | None = None,
+    **unknown: NoReturn,
+) -> Launch | Fragment | Preflight: ...
+
+
+@overload
+def launch(
+    path: TreeQuestion,
+    choice: ResumeQuestion = ...,
+    data: DataQuestion = ...,
+    *,
+    order: LaunchOrder,
+    disk: Disk | None = ...,
+    node: Node | None = ...,
+) -> Launch | Refused: ...
+
+
+@overload
+def launch(
+    path: StrPath | None,
+    choice: ResumeQuestion,
+    /,
+    data: DataQuestion = ...,
+    *,
+    order: LaunchOrder,
+    disk: Disk | None = ...,
+    node: Node | None = ...,
+) -> Launch | Refused: ...
+
+
+def launch(
+    path: Where = None,
+    choice: ResumeQuestion | None = None,
+    data: DataQuestion | None = None,
+    *,
+    order: LaunchOrder | None = None,
+    disk: Disk | None = None,
+    node: Node | None = None,
+    layout: str | None = None,
+    world_size: int | None = None,
+    sink_size: int | None = None,
+    health_file: StrPath | None = None,
+    root: StrPath | None = None,
+    skew: str | float | None = None,
+    level: Literal["structure", "checksum", "numerics"] = "structure",
+    checkpoint: str | Sequence[str] | None = None,
+    prefix: str | None = None,
+    require_health: bool | None = None,
+    allow_unknown_health: bool | None = None,
+    ignore_health: bool = False,
+    before: int | None = None,
+    allow_renames: bool = False,
+    allow_weights_only: bool = False,
+    tp: int | None = None,
+    pp: int | None = None,
+    dp: int | None = None,
+    max_lost_steps: int | None = None,
+    max_lost_time: str | float | None = None,
+    health_threshold: float | None = None,
+    threshold: float | None = None,
+    log: StrPath | Sequence[StrPath] | None = None,
+    columns: str | None = None,
+    spikes_from: StrPath | Sequence[StrPath] | None = None,
+    health_timeline: StrPath | Sequence[StrPath] | None = None,
+    spike_threshold: float | None = None,
+    around_spike: int | str | None = None,
+    margin: str | float | None = None,
+    gbs: int | None = None,
+    new_gbs: int | None = None,
+    old_gbs: int | None = None,
+    segment: str | Sequence[str] | None = None,
+    new_dataset: bool = False,
+    dataset_changed_at: int | str | None = None,
+    nodes: int = 1,
+    devices_per_node: int | None = None,
+    master_addr: str | None = None,
+    script: StrPath | None = None,
+    force: bool = False,
+    strict: bool = False,
+    allow: str | Sequence[str] | None = None,
+    load_checkpoint: StrPath | None = None,
+    config: StrPath | None = None,
+    output: StrPath | None = None,
+    **unknown: NoReturn,
+) -> Any:
+    """Write the config that resumes as `resolve` says, and return the commands that start it.
+
+    Only the settings of the resume change; comments, order and quoting of the base config stay. The new file is
+    written last, in one piece, when all else is known to be right.
+
+    Args:
+        path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
+        choice: Which checkpoints may be chosen.
+        data: What changes about the data.
+        order: What to write, for which machines, and what is accepted.
+        disk: As in `preflight`.
+        node: As in `preflight`.
+        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
+            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        world_size: Number of ranks of the training, if the folders do not show it.
+        sink_size: Batches per data sink (without sinking: steps per epoch).
+        health_file: Path of health_ckpts.json. Default: found in or above DIR.
+        root: Path of the checkpoint folder on the machines that wrote the parts.
+        skew: Allowed clock difference between the machines of the parts (60s).
+        level: How thoroughly to check the shards.
+        checkpoint: Exactly this checkpoint, or fail: 20_2, _1-25_2, …
+        prefix: Only file names with this prefix, if trainings share DIR.
+        require_health: Reject unknown health, or accept it even if its record cannot be read.
+        allow_unknown_health: The opposite of `require_health`.
+        ignore_health: Also accept unhealthy checkpoints.
+        before: Only checkpoints at or before this step.
+        allow_renames: Accept a checkpoint that needs files renamed first, and list them.
+        allow_weights_only: Accept a checkpoint without optimizer state, which is re-initialized.
+        tp: Tensor-parallel size of the next run.
+        pp: Pipeline stages of the next run.
+        dp: Data-parallel size of the next run.
+        max_lost_steps: Exit with 10 if more steps must be redone.
+        max_lost_time: The same as a time: 90m, 2h, 1d. Exit 14 if unknown.
+        health_threshold: Or --threshold: unhealthy embedding local norm (sum of squares); needs a log.
+        threshold: The same as `health_threshold`.
+        log: Training log; repeatable. Default: found above DIR.
+        columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
+        spikes_from: Or --health-timeline: skip checkpoints suspect by this log, or by the JSON of replay.
+        health_timeline: The same as `spikes_from`.
+        spike_threshold: Global norm of a spike. Default: a robust z-score.
+        around_spike: Resume around the spike at STEP, or the last one, or after a stop.
+        margin: Time before a strike's first event that is suspect too (2h, or minutes).
+        gbs: Global batch size of the resumed run. Used for the calculation; does not change the config. Default: from
+            --config, else unchanged.
+        new_gbs: The same as `gbs`.
+        old_gbs: Global batch size before, if the shards lack it (MindFormers 1.2).
+        segment: Past steps at another batch size, oldest first; repeatable.
+        new_dataset: Read the data from the beginning.
+        dataset_changed_at: Step at which the data set was replaced (in batches of GBS samples): skip only the steps
+            since.
+        nodes: Number of nodes; prints one command for each.
+        devices_per_node: Devices per node. Default: the world size, spread evenly.
+        master_addr: Address of node 0, for several nodes.
+        script: MindFormers' entry script. [default: run_mindformer.py]
+        force: Replace NEW.yaml, and keep the old one as .bak.
+        strict: Write nothing and exit with 10 if a newer checkpoint was skipped.
+        allow: Accept findings with this code; repeatable.
+        load_checkpoint: Local copy of a tree in an object store.
+        config: Training config to start from, which is not changed.
+        output: Path of the launch config to write.
+
+    Returns:
+        The launch; or the preflight that stops it, with every reason: then nothing is written.
+
+    Raises:
+        CkptToolError: The base config cannot be used, or the output exists and may not be replaced.
+    """
+    return _answer("launch", locals())
+
+
+def preflight(
+    path: StrPath | PreflightQuestion | None = None,
+    config: StrPath | None = None,
+    *,
+    disk: Disk | None = None,
+    node: Node | None = None,
+    layout: str | None = None,
+    world_size: int | None = None,
+    sink_size: int | None = None,
+    health_file: StrPath | None = None,
+    root: StrPath | None = None,
+    skew: str | float | None = None,
+    level: Literal["structure", "checksum", "numerics"] = "structure",
+    checkpoint: str | Sequence[str] | None = None,
+    prefix: str | None = None,
+    require_health: bool | None = None,
+    allow_unknown_health: bool | None = None,
+    ignore_health: bool = False,
+    before: int | None = None,
+    allow_renames: bool = False,
+    allow_weights_only: bool = False,
+    tp: int | None = None,
+    pp: int | None = None,
+    dp: int | None = None,
+    max_lost_steps: int | None = None,
+    max_lost_time: str | float | None = None,
+    health_threshold: float | None = None,
+    threshold: float | None = None,
+    log: StrPath | Sequence[StrPath] | None = None,
+    columns: str | None = None,
+    spikes_from: StrPath | Sequence[StrPath] | None = None,
+    health_timeline: StrPath | Sequence[StrPath] | None = None,
+    spike_threshold: float | None = None,
+    around_spike: int | str | None = None,
+    margin: str | float | None = None,
+    gbs: int | None = None,
+    new_gbs: int | None = None,
+    old_gbs: int | None = None,
+    segment: str | Sequence[str] | None = None,
+    new_dataset: bool = False,
+    dataset_changed_at: int | str | None = None,
+    engine: Literal["threads", "ray"] = "threads",
+    ray_address: str | None = None,
+    report: StrPath | Sequence[StrPath] | None = None,
+    allow: str | Sequence[str] | None = None,
+    devices: int | None = None,
+    strict: bool = False,
+    **unknown: NoReturn,
+) -> Preflight:
+    """Check whether a launch now would resume where it says, and list every reason against it.
+
+    What stops one check is a reason like any other, so that there is an answer in any case. Changes nothing.
+
+    Args:
+        path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `PreflightQuestion`.
+        config: Training config to start with, if the trainer has one.
+        disk: Tells free space and rights; None: the file systems mounted here.
+        node: Tells which disk this is, and of other machines; None: this one.
+        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
+            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        world_size: Number of ranks of the training, if the folders do not show it.
+        sink_size: Batches per data sink (without sinking: steps per epoch).
+        health_file: Path of health_ckpts.json. Default: found in or above DIR.
+        root: Path of the checkpoint folder on the machines that wrote the parts.
+        skew: Allowed clock difference between the machines of the parts (60s).
+        level: How thoroughly to check the shards.
+        checkpoint: Exactly this checkpoint, or fail: 20_2, _1-25_2, …
+        prefix: Only file names with this prefix, if trainings share DIR.
+        require_health: Reject unknown health, or accept it even if its record cannot be read.
+        allow_unknown_health: The opposite of `require_health`.
+        ignore_health: Also accept unhealthy checkpoints.
+        before: Only checkpoints at or before this step.
+        allow_renames: Accept a checkpoint that needs files renamed first, and list them.
+        allow_weights_only: Accept a checkpoint without optimizer state, which is re-initialized.
+        tp: Tensor-parallel size of the next run.
+        pp: Pipeline stages of the next run.
+        dp: Data-parallel size of the next run.
+        max_lost_steps: Exit with 10 if more steps must be redone.
+        max_lost_time: The same as a time: 90m, 2h, 1d. Exit 14 if unknown.
+        health_threshold: Or --threshold: unhealthy embedding local norm (sum of squares); needs a log.
+        threshold: The same as `health_threshold`.
+        log: Training log; repeatable. Default: found above DIR.
+        columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
+        spikes_from: Or --health-timeline: skip checkpoints suspect by this log, or by the JSON of replay.
+        health_timeline: The same as `spikes_from`.
+        spike_threshold: Global norm of a spike. Default: a robust z-score.
+        around_spike: Resume around the spike at STEP, or the last one, or after a stop.
+        margin: Time before a strike's first event that is suspect too (2h, or minutes).
+        gbs: Global batch size of the resumed run. Used for the calculation; does not change the config. Default: from
+            --config, else unchanged.
+        new_gbs: The same as `gbs`.
+        old_gbs: Global batch size before, if the shards lack it (MindFormers 1.2).
+        segment: Past steps at another batch size, oldest first; repeatable.
+        new_dataset: Read the data from the beginning.
+        dataset_changed_at: Step at which the data set was replaced (in batches of GBS samples): skip only the steps
+            since.
+        engine: Read in this process, or on the nodes of a running Ray cluster.
+        ray_address: Address of the cluster. Default: RAY_ADDRESS. None is started.
+        report: Also write a report to a new file, or over an earlier one: junit=out.xml; repeatable.
+        allow: Accept findings with this code; repeatable.
+        devices: Number of devices to start, over all nodes.
+        strict: No-go if a newer checkpoint was skipped.
+    """
+    return _answer("preflight", locals())
+
+
+@overload
+def report(
+    path: StrPath | None = None,
+    *,
+    layout: str | None = None,
+    world_size: int | None = None,
+    sink_size: int | None = None,
+    health_file: StrPath | None = None,
+    root: StrPath | None = None,
+    skew: str | float | None = None,
+    level: Literal["structure", "checksum", "numerics"] = "structure",
+    checkpoint: str | Sequence[str] | None = None,
+    prefix: str | None = None,
+    require_health: bool | None = None,
+    allow_unknown_health: bool | None = None,
+    ignore_health: bool = False,
+    before: int | None = None,
+    allow_renames: bool = False,
+    allow_weights_only: bool = False,
+    tp: int | None = None,
+    pp: int | None = None,
+    dp: int | None = None,
+    max_lost_steps: int | None = None,
+    max_lost_time: str | float | None = None,
+    health_threshold: float | None = None,
+    threshold: float | None = None,
+    log: StrPath | Sequence[StrPath] | None = None,
+    columns: str | None = None,
+    spikes_from: StrPath | Sequence[StrPath] | None = None,
+    health_timeline: StrPath | Sequence[StrPath] | None = None,
+    spike_threshold: float | None = None,
+    around_spike: int | str | None = None,
+    margin: str | float | None = None,
+    gbs: int | None = None,
+    new_gbs: int | None = None,
+    old_gbs: int | None = None,
+    segment: str | Sequence[str] | None = None,
+    new_dataset: bool = False,
+    dataset_changed_at: int | str | None = None,
+    keep_last: int | None = None,
+    strict: bool = False,
+    output: StrPath,
+    engine: Literal["threads", "ray"] = "threads",
+    ray_address: str | None = None,
+    config: StrPath | None = None,
+    simulate: str | None = None,
+    simulate_mindformers: str | None = None,
+    **unknown: NoReturn,
+) -> Resolution: ...
+
+
+@overload
+def report(
+    path: ReportQuestion | Where = ...,
+    *,
+    form: PageForm | str = ...,
+) -> str: ...
+
+
+def report(
+    path: ReportQuestion | Where = None,
+    *,
+    form: PageForm | str | None = None,
+    layout: str | None = None,
+    world_size: int | None = None,
+    sink_size: int | None = None,
+    health_file: StrPath | None = None,
+    root: StrPath | None = None,
+    skew: str | float | None = None,
+    level: Literal["structure", "checksum", "numerics"] = "structure",
+    checkpoint: str | Sequence[str] | None = None,
+    prefix: str | None = None,
+    require_health: bool | None = None,
+    allow_unknown_health: bool | None = None,
+    ignore_health: bool = False,
+    before: int | None = None,
+    allow_renames: bool = False,
+    allow_weights_only: bool = False,
+    tp: int | None = None,
+    pp: int | None = None,
+    dp: int | None = None,
+    max_lost_steps: int | None = None,
+    max_lost_time: str | float | None = None,
+    health_threshold: float | None = None,
+    threshold: float | None = None,
+    log: StrPath | Sequence[StrPath] | None = None,
+    columns: str | None = None,
+    spikes_from: StrPath | Sequence[StrPath] | None = None,
+    health_timeline: StrPath | Sequence[StrPath] | None = None,
+    spike_threshold: float | None = None,
+    around_spike: int | str | None = None,
+    margin: str | float | None = None,
+    gbs: int | None = None,
+    new_gbs: int | None = None,
+    old_gbs: int | None = None,
+    segment: str | Sequence[str] | None = None,
+    new_dataset: bool = False,
+    dataset_changed_at: int | str | None = None,
+    keep_last: int | None = None,
+    strict: bool = False,
+    output: StrPath | None = None,
+    engine: Literal["threads", "ray"] = "threads",
+    ray_address: str | None = None,
+    config: StrPath | None = None,
+    simulate: str | None = None,
+    simulate_mindformers: str | None = None,
+    **unknown: NoReturn,
+) -> Any:
+    """Write one page with everything known about a tree: for a file, a notebook, a comment.
+
+    Args:
+        path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `ReportQuestion` or `TreeQuestion`.
+        form: `html`, a whole page that asks for nothing; or `markdown`, under 60,000 characters.
+        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
+            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        world_size: Number of ranks of the training, if the folders do not show it.
+        sink_size: Batches per data sink (without sinking: steps per epoch).
+        health_file: Path of health_ckpts.json. Default: found in or above DIR.
+        root: Path of the checkpoint folder on the machines that wrote the parts.
+        skew: Allowed clock difference between the machines of the parts (60s).
+        level: How thoroughly to check the shards.
+        checkpoint: Exactly this checkpoint, or fail: 20_2, _1-25_2, …
+        prefix: Only file names with this prefix, if trainings share DIR.
+        require_health: Reject unknown health, or accept it even if its record cannot be read.
+        allow_unknown_health: The opposite of `require_health`.
+        ignore_health: Also accept unhealthy checkpoints.
+        before: Only checkpoints at or before this step.
+        allow_renames: Accept a checkpoint that needs files renamed first, and list them.
+        allow_weights_only: Accept a checkpoint without optimizer state, which is re-initialized.
+        tp: Tensor-parallel size of the next run.
+        pp: Pipeline stages of the next run.
+        dp: Data-parallel size of the next run.
+        max_lost_steps: Exit with 10 if more steps must be redone.
+        max_lost_time: The same as a time: 90m, 2h, 1d. Exit 14 if unknown.
+        health_threshold: Or --threshold: unhealthy embedding local norm (sum of squares); needs a log.
+        threshold: The same as `health_threshold`.
+        log: Training log; repeatable. Default: found above DIR.
+        columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
+        spikes_from: Or --health-timeline: skip checkpoints suspect by this log, or by the JSON of replay.
+        health_timeline: The same as `spikes_from`.
+        spike_threshold: Global norm of a spike. Default: a robust z-score.
+        around_spike: Resume around the spike at STEP, or the last one, or after a stop.
+        margin: Time before a strike's first event that is suspect too (2h, or minutes).
+        gbs: Global batch size of the resumed run. Used for the calculation; does not change the config. Default: from
+            --config, else unchanged.
+        new_gbs: The same as `gbs`.
+        old_gbs: Global batch size before, if the shards lack it (MindFormers 1.2).
+        segment: Past steps at another batch size, oldest first; repeatable.
+        new_dataset: Read the data from the beginning.
+        dataset_changed_at: Step at which the data set was replaced (in batches of GBS samples): skip only the steps
+            since.
+        keep_last: Also show what `prune --keep-last N` would do.
+        strict: Exit with 10 if a newer checkpoint was skipped.
+        output: Output file: new, or an earlier report; - for stdout.
+        engine: Read in this process, or on the nodes of a running Ray cluster.
+        ray_address: Address of the cluster. Default: RAY_ADDRESS. None is started.
+        config: Training config, for world size, batch size and sink size.
+        simulate: Also show what the trainer would load on its own: own, or its name.
+        simulate_mindformers: The same for this version of MindFormers.
+
+    Raises:
+        CkptToolError: As of `resolve`.
+    """
+    return _answer("report", locals())
+
+
+def lint_config(
+    files: StrPath | Sequence[StrPath],
+    *,
+    report: StrPath | Sequence[StrPath] | None = None,
+    allow: str | Sequence[str] | None = None,
+    fix: bool = False,
+    skip_foreign: bool = False,
+    **unknown: NoReturn,
+) -> Lint:
+    """Check training configs for mistakes that a trainer reports late, or never. Reads no checkpoint.
+
+    Args:
+        files: Training configs, or folders to search for them.
+        report: Also write a report to a new file, or over an earlier one: junit=out.xml; repeatable.
+        allow: Accept findings with this code; repeatable.
+        fix: Fix what is safe to fix, and report the rest.
+        skip_foreign: Skip files that are not training configs.
+
+    Returns:
+        One check a config. A file that cannot be used at all is a finding too, with its exit code, and so is a folder
+        without a training config. YAML of others, and a config for inference, is counted where it was found in a
+        folder, and a finding where it was named and is not to be skipped.
+    """
+    return _answer("lint_config", locals())
+
+
+@overload
+def seal(
+    path: StrPath | None = None,
+    *,
+    layout: str | None = None,
+    world_size: int | None = None,
+    sink_size: int | None = None,
+    health_file: StrPath | None = None,
+    root: StrPath | None = None,
+    skew: str | float | None = None,
+    checkpoint: str | Sequence[str] | None = None,
+    reseal: bool = False,
+    jobs: int | None = None,
+    engine: Literal["threads", "ray"] = "threads",
+    ray_address: str | None = None,
+    **unknown: NoReturn,
+) -> Sealed: ...
+
+
+@overload
+def seal(
+    path: Tree | TreeQuestion,
+    name: str | tuple[str, ...] | None = ...,
+    *,
+    reseal: bool = ...,
+    jobs: int | None = ...,
+) -> Running[Sealing, Sealed]: ...
+
+
+@overload
+def seal(
+    path: StrPath | None,
+    name: str | tuple[str, ...] | None,
+    /,
+    *,
+    reseal: bool = ...,
+    jobs: int | None = ...,
+) -> Running[Sealing, Sealed]: ...
+
+
+def seal(
+    path: Tree | Where = None,
+    name: str | tuple[str, ...] | None = None,
+    *,
+    layout: str | None = None,
+    world_size: int | None = None,
+    sink_size: int | None = None,
+    health_file: StrPath | None = None,
+    root: StrPath | None = None,
+    skew: str | float | None = None,
+    checkpoint: str | Sequence[str] | None = None,
+    reseal: bool = False,
+    jobs: int | None = None,
+    engine: Literal["threads", "ray"] = "threads",
+    ray_address: str | None = None,
+    **unknown: NoReturn,
+) -> Any:
+    """Record the checksums of one or all intact checkpoints, newest first.
+
+    Args:
+        path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `Tree` or `TreeQuestion`.
+        name: A checkpoint's name, `latest` or `all`, or several of these; None or none: latest.
+        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
+            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        world_size: Number of ranks of the training, if the folders do not show it.
+        sink_size: Batches per data sink (without sinking: steps per epoch).
+        health_file: Path of health_ckpts.json. Default: found in or above DIR.
+        root: Path of the checkpoint folder on the machines that wrote the parts.
+        skew: Allowed clock difference between the machines of the parts (60s).
+        checkpoint: A name, latest (the default) or all; repeatable.
+        reseal: Record the present content if it differs from the seal.
+        jobs: Number of reading threads. Default: one per core.
+        engine: Read in this process, or on the nodes of a running Ray cluster.
+        ray_address: Address of the cluster. Default: RAY_ADDRESS. None is started.
+
+    Raises:
+        UsageError: The checkpoint that was named is not there.
+        UnknownLayoutError: Its layout says of none of them where a seal is kept.
+        UnsafeError: The tree is neither a folder of this machine nor in an object store, a link would lead out of it,
+            or what a store keeps would have to be replaced.
+        LockedError: Another process is sealing in this tree.
+        WriteFailedError: Nothing was changed.
+        NotDurableError: A manifest is in place, but the disk did not confirm it.
+    """
+    return _answer("seal", locals())
+
+
+def heal(
+    path: Where = None,
+    order: HealOrder | None = None,
+    *,
+    layout: str | None = None,
+    world_size: int | None = None,
+    sink_size: int | None = None,
+    health_file: StrPath | None = None,
+    root: StrPath | None = None,
+    skew: str | float | None = None,
+    checkpoint: str | Sequence[str] | None = None,
+    from_: int | None = None,
+    tensor: str | None = None,
+    apply: bool = False,
+    grace: str | float = "5m",
+    dry_run: bool = False,
+    **unknown: NoReturn,
+) -> Healing:
+    """Rebuild missing or damaged shards of a checkpoint from proven copies on other ranks.
+
+    Every byte of the checkpoint is read, and those of the ranks in question at other checkpoints of the run where no
+    record tells who holds what. What is damaged is kept in the tree's trash. A heal that was interrupted when its files
+    were laid ready is ended by the next change of the tree.
+
+    Args:
+        path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
+        order: Which checkpoint, from which rank, and whether to do it.
+        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
+            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        world_size: Number of ranks of the training, if the folders do not show it.
+        sink_size: Batches per data sink (without sinking: steps per epoch).
+        health_file: Path of health_ckpts.json. Default: found in or above DIR.
+        root: Path of the checkpoint folder on the machines that wrote the parts.
+        skew: Allowed clock difference between the machines of the parts (60s).
+        checkpoint: Name of a checkpoint. Default: the newest.
+        from_: Copy from this rank. Default: the best-supported candidate.
+        tensor: Replace only this tensor, if the rest is intact.
+        apply: Carry it out; without it nothing is changed.
+        grace: Refuse while a file is younger than this (5m, or seconds), as during a save.
+        dry_run: Print the plan and change nothing, as without --apply.
+
+    Raises:
+        UsageError: The checkpoint is not there.
+        NothingToResumeError: The tree has none.
+        UnknownLayoutError: It is of a layout whose saves are never changed.
+        LockedError: Another ckpttool changes this tree.
+        IncompleteError: The tree changed meanwhile, or what was rebuilt is not what the donor holds.
+        WriteFailedError: The disk refused. Nothing was changed, or the next change of the tree ends it.
+        NotDurableError: It is done, but the disk did not confirm it.
+    """
+    return _answer("heal", locals())
+
+
+def prune(
+    path: Where = None,
+    policy: RetentionPolicy | None = None,
+    order: PruneOrder | None = None,
+    *,
+    waiting: Callable[[Finding], None] | None = None,
+    layout: str | None = None,
+    world_size: int | None = None,
+    sink_size: int | None = None,
+    health_file: StrPath | None = None,
+    root: StrPath | None = None,
+    skew: str | float | None = None,
+    keep_last: int | None = None,
+    keep_every: int | None = None,
+    keep_healthy: int | None = None,
+    keep: str | Sequence[str] | None = None,
+    drop_abandoned: bool = False,
+    prefix: str | None = None,
+    apply: bool = False,
+    level: Literal["structure", "checksum", "numerics"] | None = None,
+    grace: str | float = "5m",
+    wait: str | float | None = None,
+    trash_days: str | float | None = None,
+    max_age: str | float = "24h",
+    config: StrPath | None = None,
+    dry_run: bool = False,
+    **unknown: NoReturn,
+) -> Pruning:
+    """Choose the checkpoints that may be deleted, and with `apply` move them to the trash.
+
+    What goes is moved to a trash folder in the tree, whole or not at all, and deleted from there when its days are
+    over. A prune that was interrupted is undone first.
+
+    Args:
+        path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
+        policy: What to keep.
+        order: How to look, what to do, and how long to wait for a save that is under way.
+        waiting: Told what is waited for, each time that it is something else.
+        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
+            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        world_size: Number of ranks of the training, if the folders do not show it.
+        sink_size: Batches per data sink (without sinking: steps per epoch).
+        health_file: Path of health_ckpts.json. Default: found in or above DIR.
+        root: Path of the checkpoint folder on the machines that wrote the parts.
+        skew: Allowed clock difference between the machines of the parts (60s).
+        keep_last: Keep the N newest good checkpoints.
+        keep_every: Also keep the first good one at or after each multiple of STEPS.
+        keep_healthy: Also keep the N newest recorded as healthy.
+        keep: Also keep this checkpoint; repeatable.
+        drop_abandoned: Also delete abandoned branches.
+        prefix: Only file names with this prefix, if trainings share DIR.
+        apply: Carry it out; without it nothing is changed.
+        level: How thoroughly to check what remains. Default: every checksum there is, else headers.
+        grace: Refuse while a file is younger than this (5m, or seconds), as during a save.
+        wait: Wait this long for a save in progress (10m, or minutes).
+        trash_days: Keep deleted checkpoints in the trash for this time (7d, or days).
+        max_age: Reuse the result for an unchanged file for this time (7d, or hours).
+        config: Training config, for world size, batch size and sink size.
+        dry_run: Print the plan and change nothing, as without --apply.
+
+    Raises:
+        UsageError: The policy names what is not there.
+        LockedError: Another ckpttool changes this tree.
+        IncompleteError: The tree changed since the plan was made. Nothing was changed.
+        UnsafeError: A link or another disk is in the way, or the tree is no folder of this machine.
+        WriteFailedError: The disk refused. What was moved has gone back, or goes back with the next prune.
+        NotDurableError: It is done, but the disk did not confirm it.
+    """
+    return _answer("prune", locals())
+
+
+def repair_meta(
+    path: Where = None,
+    choice: ResumeQuestion | None = None,
+    *,
+    layout: str | None = None,
+    world_size: int | None = None,
+    sink_size: int | None = None,
+    health_file: StrPath | None = None,
+    root: StrPath | None = None,
+    skew: str | float | None = None,
+    config: StrPath | None = None,
+    checkpoint: str | Sequence[str] | None = None,
+    prefix: str | None = None,
+    apply: bool = False,
+    grace: str | float = "5m",
+    dry_run: bool = False,
+    **unknown: NoReturn,
+) -> Repair:
+    """List the trainer's records that do not name the newest intact checkpoint, and with `apply` correct them.
+
+    Args:
+        path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
+        choice: Which checkpoint; its name or prefix where the newest whole one is not meant.
+        layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
+            megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
+        world_size: Number of ranks of the training, if the folders do not show it.
+        sink_size: Batches per data sink (without sinking: steps per epoch).
+        health_file: Path of health_ckpts.json. Default: found in or above DIR.
+        root: Path of the checkpoint folder on the machines that wrote the parts.
+        skew: Allowed clock difference between the machines of the parts (60s).
+        config: Training config, for world size, batch size and sink size.
+        checkpoint: This checkpoint instead of the newest intact one.
+        prefix: Only file names with this prefix, if trainings share DIR.
+        apply: Write the records; without it nothing is changed.
+        grace: Refuse while a file is younger than this (5m, or seconds), as during a save.
+        dry_run: Print the plan and change nothing, as without --apply.
+
+    Raises:
+        UsageError: The name or prefix is not there.
+        LockedError: Another ckpttool changes this tree.
+        IncompleteError: The tree changed meanwhile.
+        WriteFailedError: A record could not be written; it is the old one, and those before it are new.
+        NotDurableError: A record is written, but the disk did not confirm it.
+    """
+    return _answer("repair_meta", locals())
+
+
+def replay(
+    logs: ReplayQuestion | Logs | None,
+    *,
+    policy: Literal["skip", "features", "zclip", "olmo", "zscore"] | None = None,
+    threshold: float | None = None,
+    count: int | None = None,
+    nan: Literal["as-mindformers", "strict"] = "as-mindformers",
+    dialect: str | None = None,
+    asd_config: str | None = None,
+    margin: str | float | None = None,
+    columns: str | None = None,
+    tree: Tree | StrPath | None = None,
+    health_timeline: StrPath | None = None,
+    around_spike: int | str | None = None,
+    every: int | None = None,
+    **unknown: NoReturn,
+) -> ReplayAnswer:
+    """Compute what a policy would have done over training logs.
+
+    Args:
+        logs: Logs, folders of logs, globs, or - for stdin. Or `ReplayQuestion`.
+        policy: Rule to replay. Default: skip for MindFormers' logs, else zscore.
+        threshold: skip: norm (3.0). zscore, zclip, olmo: standard deviations (7, 2.5, 6).
+        count: skip: stop at the N-th in a row (10).
+        nan: skip: MindFormers does not count NaN, strict does.
+        dialect: features: torch_npu, mindspore or mindformers.
+        asd_config: features: value of NPU_ASD_CONFIG; see ckpttool asd.
+        margin: Time before a strike's first event that is suspect too (2h, or minutes).
+        columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
+        tree: Or --health-timeline: mark the checkpoints of DIR saved in a spike or after a strike.
+        health_timeline: The same as `tree`.
+        around_spike: Resume around the spike at STEP, or the last one, or after a stop.
+        every: For --around-spike: assume a checkpoint every N steps.
+
+    Raises:
+        UsageError: A log is not there, a setting is not one of this policy, or there is no spike to go around.
+        IncompleteError: Whether there is one cannot be known: a log could not be read to its end, or shows no step.
+    """
+    return _answer("replay", locals())
+
+
+def calibrate(
+    logs: LogQuestion | Logs | None,
+    *,
+    warm_up: int | None = None,
+    columns: str | None = None,
+    **unknown: NoReturn,
+) -> CalibrationAnswer:
+    """Compute thresholds that fit a training, from its logs.
+
+    Args:
+        logs: Logs, folders of logs, globs, or - for stdin. Or `LogQuestion`.
+        warm_up: Steps at the start to leave out (default: a tenth).
+        columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
+
+    Raises:
+        UsageError: A log is not there.
+    """
+    return _answer("calibrate", locals())
+
+
+def explain(
+    code: str | None = None,
+    **unknown: NoReturn,
+) -> Explained:
+    """Explain a finding: its meaning, how ckpttool knows it, and what to do.
+
+    Args:
+        code: A finding's code, a verdict or an exit code; all if omitted.
+
+    Raises:
+        UsageError: There is no such finding.
+    """
+    return _answer("explain", locals())
+
+
+def demo(
+    folder: StrPath = "ckpttool-demo",
+    **unknown: NoReturn,
+) -> Demo:
+    """Write a small tree of a real trainer whose newest save is cut short on two ranks.
+
+    Args:
+        folder: A new folder, or an empty one.
+
+    Raises:
+        CkptToolError: Something is there already, or it could not be written.
+    """
+    return _answer("demo", locals())
