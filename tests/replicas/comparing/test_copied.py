@@ -61,6 +61,18 @@ def test_an_older_checkpoint_that_lacks_one_of_the_two_files_proves_no_copy() ->
     assert said(2, trees) == []
 
 
+def test_of_three_equal_files_the_one_that_older_checkpoints_have_proves_the_copy() -> None:
+    trees = with_copy(with_copy(own_slices(), 3, 1, 2), 3, 1, 3)
+    del trees[1][Rank(2)], trees[2][Rank(2)]
+    assert said(3, trees) == [(1, Severity.SUSPECT), (3, Severity.SUSPECT)]
+
+
+def test_a_later_checkpoint_at_which_other_ranks_were_equal_proves_no_copy() -> None:
+    """Two replicas of which one drifted since would look so."""
+    trees = {2: own_slices()[2], 3: held(range(4), 3, lambda rank, name: min(rank, 2))}  # noqa: ARG005
+    assert said(2, with_copy(trees, 2, 0, 1)) == []
+
+
 def test_a_copy_of_a_rank_that_has_replicas_is_named_alone() -> None:
     def slices(rank: int, name: str) -> int:  # noqa: ARG001
         return 0 if rank < 3 else rank
