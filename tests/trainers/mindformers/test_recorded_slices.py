@@ -21,11 +21,13 @@ from tests.support.parallel_trainings import Mesh, Training, parallel_tree
 from tests.support.strategy_files import Lies, strategy, write_strategies
 
 SPLIT = ("column.weight", "column.bias", "embedding.weight")
-"""What is sliced along the innermost side."""
+"""What is sliced by tensor parallelism."""
 
 
-def training(*, data: int, tensor: int, pipeline: int = 1, saves: int = 1) -> Training:
-    mesh = Mesh(data=data, tensor=tensor, pipeline=pipeline, tensor_last=True, experts=1, shards=1, weights_too=False)
+def training(*, data: int, tensor: int, pipeline: int = 1, saves: int = 1, tensor_last: bool = True) -> Training:
+    mesh = Mesh(
+        data=data, tensor=tensor, pipeline=pipeline, tensor_last=tensor_last, experts=1, shards=1, weights_too=False
+    )
     return Training(
         seed=1,
         meshes=(mesh,),
@@ -47,10 +49,10 @@ def training(*, data: int, tensor: int, pipeline: int = 1, saves: int = 1) -> Tr
 def lies(saved: Training, stage: int, *, but: Sequence[str] = ()) -> Mapping[str, Lies]:
     """How the tensors of a stage lie, optimizer states counted; scalars have no layout."""
     (mesh,) = saved.meshes
-    grid = [mesh.data, mesh.tensor]
+    grid, split = ([mesh.data, mesh.tensor], 0) if mesh.tensor_last else ([mesh.tensor, mesh.data], 1)
     names = saved.held(0, stage * mesh.data * mesh.tensor, 10)
     return {
-        name: Lies(grid, [0 if name.endswith(SPLIT) else -1])
+        name: Lies(grid, [split if name.endswith(SPLIT) else -1])
         for name in names
         if name not in {"beta1_power", "constant", *but}
     }
@@ -93,6 +95,15 @@ def test_one_flipped_bit_of_three_copies_is_located_without_another_checkpoint(t
     assert (finding.code, finding.severity, finding.ranks) == (Code.REPLICA_DIFFERS, Severity.DAMAGE, (3,))
     assert finding.tensor == "adam_m.stage0.column.weight"
     assert "its replicas on ranks 1, 5" in finding.message
+
+
+def test_copies_of_a_slice_may_be_neighbours(tmp_path: Path) -> None:
+    output = with_strategies(tmp_path, training(data=3, tensor=2, tensor_last=False))
+    assert said(output)[1] == ()
+    flip(output, 3, "adam_m.stage0.column.weight")
+    (finding,) = said(output)[1]
+    assert (finding.code, finding.severity, finding.ranks) == (Code.REPLICA_DIFFERS, Severity.DAMAGE, (3,))
+    assert "its replicas on ranks 4-5" in finding.message
 
 
 @pytest.mark.parametrize(("lost", "severity"), [(4, Severity.DAMAGE), (5, Severity.SUSPECT)])
