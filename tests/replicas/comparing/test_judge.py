@@ -177,6 +177,20 @@ def test_a_file_that_is_outvoted_in_one_tensor_is_named_by_it_though_halves_diff
     }
 
 
+def test_of_two_replicas_both_are_named_though_one_is_of_halves_that_differ_in_another_tensor() -> None:
+    """As of an embedding that the first and the last stage of a pipeline hold."""
+
+    def slices(rank: int, name: str) -> int:
+        return rank % 4 if name == NAMES[0] else 0
+
+    first = {step: held(range(4), step, slices) for step in range(4)}
+    trees = {step: {**tree, **held([4], step, slices, names=NAMES[:1])} for step, tree in first.items()}
+    for rank in (2, 3):
+        trees[3][Rank(rank)] = changed(trees[3][Rank(rank)], NAMES[5])
+    trees[3][Rank(4)] = changed(trees[3][Rank(4)], NAMES[0])
+    assert [doubt.rank for doubt in doubts(3, trees) if doubt.tensors == (NAMES[0],)] == [0, 4]
+
+
 def test_of_two_halves_that_differ_the_one_with_a_checksum_is_whole() -> None:
     trees = saved(4, 4)
     for rank in (1, 3):
