@@ -162,6 +162,14 @@ class TestTree:
         assert inventory.tracked is None
         assert [finding.path for finding in inventory.findings] == ["latest"]
 
+    def test_a_tag_that_is_gone_is_named(self, zero1: Path) -> None:
+        assert scanned(zero1).findings == ()
+        (zero1 / "latest").write_text("global_step9")
+        (found,) = scanned(zero1).findings
+        assert (found.code, found.path) == (Code.TRACKER_DISAGREES, "latest")
+        assert "names global_step9, which does not exist: without a tag DeepSpeed stops here" in found.message
+        assert chosen(plan(zero1)) == ("global_step6", 6)
+
     @pytest.mark.parametrize(("seconds", "taken"), [(-60, ("global_step6", 6)), (60, ("global_step3", 3))])
     def test_a_latest_that_was_set_back_later_is_a_rewind(
         self, zero1: Path, seconds: int, taken: tuple[str, int]
