@@ -149,7 +149,7 @@ def new_and_nothing_beside(site: Site) -> None:
     assert not list(site.folder.rglob("*.tmp"))
 
 
-@scene(23, words="could not be brought to the disk", prepare=an_older_config, after=new_and_nothing_beside)
+@scene(23, words="could not be flushed to disk", prepare=an_older_config, after=new_and_nothing_beside)
 def folder_not_on_the_disk(site: Site) -> None:
     real = os.fsync
 

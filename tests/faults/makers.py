@@ -152,7 +152,7 @@ def _hole(site: Site) -> None:
     patch_bytes(site.shard(1), 512 << 10, bytes(64 << 10))
 
 
-@scene(7, tree=SAFETENSORS, prepare=large, words="would not be seen")
+@scene(7, tree=SAFETENSORS, prepare=large, words="would not be detected")
 def hole(site: Site) -> None:
     _hole(site)
 
@@ -195,7 +195,7 @@ def _weight(site: Site) -> None:
     flip(site.shard(1), tensor(site.shard(1), "dense.bias")[0])
 
 
-@scene(9, words="would not be seen")
+@scene(9, words="would not be detected")
 def bit_of_a_weight(site: Site) -> None:
     _weight(site)
 

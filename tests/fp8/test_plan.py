@@ -208,7 +208,7 @@ class TestRounds:
         mine.parent.mkdir()
         mine.write_text("mine")
         said = planned("--round", "2")
-        assert (said.code, "'notes.txt', too: it is not replaced" in said.stderr) == (15, True)
+        assert (said.code, "'notes.txt': it is not replaced" in said.stderr) == (15, True)
         assert mine.read_text() == "mine"
 
     def test_three_rounds_name_the_culprits_and_the_cure_that_keeps_fp8(

@@ -31,7 +31,7 @@ adamw = partial(optim.AdamW, lr=0.01)
 
 BADNESS = {
     "an infinite input": {4: INFINITE},
-    "an input that is no number": {4: NOT_A_NUMBER},
+    "an input that is not a number": {4: NOT_A_NUMBER},
     "two in a row": {3: INFINITE, 4: NOT_A_NUMBER},
     "the first": {1: INFINITE},
 }

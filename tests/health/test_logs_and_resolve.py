@@ -141,7 +141,7 @@ def test_a_pipe_that_nobody_writes_to_cannot_be_read(here: Path) -> None:
     for option in (["--health-threshold", "270", "--log"], ["--health-timeline"]):
         said = ask("resolve", *option, "pipe")
         assert said.code == 14
-        assert "log-unreadable pipe: cannot be read: nothing comes out of this pipe" in " ".join(said.stdout.split())
+        assert "log-unreadable pipe: cannot be read: this pipe is empty" in " ".join(said.stdout.split())
 
 
 def test_a_pipe_that_a_shell_makes_is_read(here: Path) -> None:

@@ -144,7 +144,7 @@ def test_of_rclone_which_answers_ranges_with_all_nothing_is_called_whole_damaged
         # What the names alone show is so there, too: a file that lacks, or that nothing does.
         assert said.code in {ExitCode.INCOMPLETE, *({disk.code} if disk.code or command == "scan" else ())}, question
         if command in {"verify", "resolve"}:
-            assert "the store breaks the rules: it answers a range with the whole object" in said.stdout, question
+            assert "the store violated its protocol: it returned a range with the whole object" in said.stdout, question
         if command == "verify":
             assert shard_words(said) <= {"unreadable"}, question
 

@@ -46,7 +46,7 @@ REFUSED: dict[str, tuple[Maker, int]] = {
     "a hexadecimal of 900,000 digits": (text("runner_config: {epochs: 0x" + "f" * 900_000 + "}\n"), _USAGE),
     "a hundred thousand sixtieths": (text("runner_config: {epochs: 1" + ":59" * 100_000 + "}\n"), _USAGE),
     "a quote that never ends": (text('a: "' + "x" * 900_000), _USAGE),
-    "a list that holds itself": (text("a: &a [*a]\n"), _USAGE),
+    "a list that contains itself": (text("a: &a [*a]\n"), _USAGE),
     "two documents": (text("a: 1\n---\nb: 2\n"), _USAGE),
     "a date that is none": (text("a: 2024-13-45\n"), _USAGE),
     "nothing": (text(""), _USAGE),

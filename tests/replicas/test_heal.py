@@ -520,7 +520,7 @@ def test_a_damaged_file_of_two_names_becomes_two_files_and_nothing_is_written_in
     assert healing.applied is not symbolic
     if symbolic:
         assert [finding.message for finding in healing.refusals] == [
-            "rank_1/llama2_7b_rank_1-15_2.ckpt is a link, and nothing is written in its place"
+            "rank_1/llama2_7b_rank_1-15_2.ckpt is a link, and is not replaced"
         ]
         assert first.read_bytes() == content
     else:

@@ -122,7 +122,7 @@ def test_what_was_interrupted_is_undone_even_where_the_new_policy_keeps_it(tmp_p
 def test_a_place_that_was_taken_meanwhile_is_for_a_person_to_decide(tmp_path: Path) -> None:
     tree = half_done(tmp_path).file("checkpoint/rank_1/llama2_7b_rank_1-10_2.ckpt", "new")
     before = files(tree)
-    with pytest.raises(IncompleteError, match=r"rank_1-10_2.ckpt' back: something new has its name; move it"):
+    with pytest.raises(IncompleteError, match=r"rank_1-10_2.ckpt' back: a new file has its name; move it"):
         pruned(tree)
     assert sorted(files(tree).values()) == sorted(before.values())
     (tree.output / tree.shard(1, 10, 2)).unlink()
@@ -131,7 +131,7 @@ def test_a_place_that_was_taken_meanwhile_is_for_a_person_to_decide(tmp_path: Pa
 
 def test_a_rank_folder_that_is_gone_meanwhile_is_for_a_person_to_decide(tmp_path: Path) -> None:
     tree = half_done(tmp_path).remove("checkpoint/rank_1")
-    with pytest.raises(IncompleteError, match="its folder is gone"):
+    with pytest.raises(IncompleteError, match="its folder no longer exists"):
         pruned(tree)
 
 

@@ -192,7 +192,7 @@ def test_what_is_no_file_is_not_written_over_and_a_dry_run_says_so(
         make(tree.checkpoint / path)
         before = names_and_inodes(tree)
         for apply in (False, True):
-            assert in_the_way(repaired(tree, apply=apply)) == f"{path} is {kind}, and nothing is written in its place"
+            assert in_the_way(repaired(tree, apply=apply)) == f"{path} is {kind}, and is not replaced"
         assert names_and_inodes(tree) == before
 
 

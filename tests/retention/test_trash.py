@@ -185,7 +185,7 @@ def test_nothing_is_restored_into_a_folder_that_is_gone(tmp_path: Path) -> None:
     trashed(tree)
     tree.remove("checkpoint/rank_1")
     before = files(tree)
-    with pytest.raises(UsageError, match="its folder is gone; nothing was changed"):
+    with pytest.raises(UsageError, match="its folder no longer exists; nothing was changed"):
         ckpttool.library.restore(question(tree), "10_2")
     assert files(tree) == before
 

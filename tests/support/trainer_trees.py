@@ -125,7 +125,7 @@ def _folder(root: Path, path: str) -> None:
 
 
 def _link(root: Path, path: str) -> None:
-    """Make a link that leads nowhere."""
+    """Make a broken link."""
     (root / path).symlink_to("nowhere")
 
 

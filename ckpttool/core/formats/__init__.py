@@ -117,7 +117,7 @@ def read_header(source: ByteSource, *, named: FormatName, facts: ShardFacts = NO
     size = source.stamp.size
     head = front.head()
     if not head:
-        return unread_header(named, damage(Code.SHARD_EMPTY, "The file has no bytes."), bytes_read=0)
+        return unread_header(named, damage(Code.SHARD_EMPTY, "The file is empty."), bytes_read=0)
     if named is FormatName.OCDBT:  # values follow one another as they are, zeros too: the store says where each lies
         return unread_header(named, bytes_read=len(head))
     if not head.strip(b"\0"):
@@ -140,7 +140,7 @@ def shown_header(report: ShardReport, named: FormatName, facts: ShardFacts) -> H
         OSError: More was asked for than such a look tells.
     """
     if not facts.scalars:
-        raise OSError(errno.ENODATA, "only its scalars were looked at where it lies")
+        raise OSError(errno.ENODATA, "only its scalars were checked on its machine")
     requested = {scalar.name for scalar in facts.scalars}
     scalars = tuple(pair for pair in report.scalars if pair[0] in requested)
     return replace(unread_header(report.format or named, bytes_read=0), scalars=scalars, schema_hash=report.schema_hash)
@@ -180,7 +180,7 @@ def _unrecognised(head: bytes, size: int) -> Finding:
         )
     return damage(
         Code.HEADER_INVALID,
-        f"The file is no shard of any known format: it begins with {first}.",
+        f"The file is not a shard of any known format: it begins with {first}.",
         actual=first,
     )
 

@@ -155,13 +155,13 @@ def unsupported(is_a: FormatName, named: FormatName) -> Finding:
         else "a zip archive as torch.save writes it"
     )
     name = {
-        FormatName.MINDSPORE_CKPT: ("a MindSpore shard", "under a name that MindSpore gives its own"),
+        FormatName.MINDSPORE_CKPT: ("a MindSpore shard", "under a name that MindSpore uses for its own files"),
         FormatName.SAFETENSORS: ("a safetensors file", "under the name of a safetensors file"),
     }
     expected, where = name[named]
     return unknown(
         Code.UNSUPPORTED_FORMAT,
-        f"The file is {form}, {where}; ckpttool does not look into it.",
+        f"The file is {form}, {where}; ckpttool does not check its content.",
         expected=expected,
         actual=form,
     )

@@ -70,7 +70,7 @@ def _json_lines(content: bytes, path: str) -> dict[KeyPath, int]:
 
 def _toml(content: bytes, path: str) -> Document:
     if len(content) > MAX_BYTES:
-        raise UnsafeError(f"{path!r} has more than {MAX_BYTES} bytes; no config is that long")
+        raise UnsafeError(f"{path!r} has more than {MAX_BYTES} bytes, more than any config")
     try:
         text = content.decode("utf-8")
         data: dict[str, object] = import_module(_READER).loads(text)
@@ -82,7 +82,7 @@ def _toml(content: bytes, path: str) -> Document:
 
 def _assert_shallow(value: object, path: str, levels: int) -> None:
     if not levels:
-        raise UnsafeError(f"{path!r} nests more than {MAX_DEPTH} deep; no config does")
+        raise UnsafeError(f"{path!r} is nested more than {MAX_DEPTH} levels deep, more than any config")
     if isinstance(value, Mapping):
         value = [*value.values()]
     for item in value if isinstance(value, list) else ():

@@ -118,7 +118,7 @@ class _Walk:
     def run(self) -> None:
         data = self._read(MANIFEST, 0, None)
         if data is None:
-            raise BrokenStoreError(Code.SHARD_MISSING, MANIFEST, "is not there, and nothing else tells what is")
+            raise BrokenStoreError(Code.SHARD_MISSING, MANIFEST, "is missing, and nothing else lists the contents")
         root = _parsed(data, MANIFEST, _MANIFEST_MAGIC, _root)
         waiting = [] if root is None else [root]
         visited = set()
@@ -197,7 +197,7 @@ class _Body:
 
     def varints(self, count: int) -> list[int]:
         if count > len(self._data):  # each takes a byte at least
-            raise ValueError("it counts more than it holds")
+            raise ValueError("it counts more entries than it contains")
         return [self.varint() for _ in range(count)]
 
     def texts(self, *, other_columns: int = 0) -> tuple[list[bytes], list[list[int]]]:
@@ -234,12 +234,12 @@ def _parsed(data: bytes, path: str, magic: bytes, parse: Callable[[_Body], T]) -
         OverLimitError: It is larger than any that is written.
     """
     if len(data) < _CRC_BYTES or crc32c(data[:-_CRC_BYTES]) != int.from_bytes(data[-_CRC_BYTES:], "little"):
-        message = "its CRC-32C does not agree: the content changed after it was saved, or was cut"
+        message = "its CRC-32C does not match: the content was changed after it was saved, or truncated"
         raise BrokenStoreError(Code.CHECKSUM_MISMATCH, path, message)
     try:
         return parse(_framed(_Body(data[:-_CRC_BYTES]), magic, len(data)))
     except (ValueError, IndexError) as error:
-        message = f"it does not hold together, although its CRC-32C agrees: {error}"
+        message = f"it is inconsistent, although its CRC-32C matches: {error}"
         raise BrokenStoreError(Code.HEADER_INVALID, path, message) from None
 
 
@@ -250,10 +250,10 @@ def _framed(body: _Body, magic: bytes, length: int) -> _Body:
         ValueError: It is none of this kind.
     """
     if body.take(len(magic)) != magic or int.from_bytes(body.take(_LENGTH_BYTES), "little") != length:
-        raise ValueError("it begins otherwise")
+        raise ValueError("it begins differently")
     version, packing = body.varints(2)
     if version or packing > _ZSTD:
-        raise ValueError(f"version {version}, packed in way {packing}, is not known")
+        raise ValueError(f"version {version} with compression {packing} is not known")
     return _Body(_unpacked(body.rest())) if packing else body
 
 
@@ -276,7 +276,7 @@ def _root(body: _Body) -> _Child | None:
     """Return the root of a manifest's newest version; None where the store is empty."""
     body.take(_UUID_BYTES)
     if body.varint():
-        raise ValueError("the manifest lies in several files, which is not read")
+        raise ValueError("the manifest is in several files, which ckpttool does not read")
     body.varints(2)  # how large values in nodes, and nodes, may be
     body.take(1)
     if body.varint() == _ZSTD:
@@ -305,7 +305,7 @@ class _Node(NamedTuple):
 def _node(body: _Body, place: _Child) -> _Node:
     (height,) = body.take(1)
     if height != place.height:
-        raise ValueError(f"it stands at height {height}, and the one above it says {place.height}")
+        raise ValueError(f"it is at height {height}, but its parent says {place.height}")
     files = body.files(place.base)
     if height:
         keys, (shared,) = body.texts(other_columns=1)

@@ -77,9 +77,9 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
             elif kind in _FIXED:
                 length = _FIXED[kind]
             else:
-                raise WireError(f"there is no wire type {kind}")
+                raise WireError(f"wire type {kind} does not exist")
             if length > end - at:
-                raise WireError("a field reaches beyond its message")
+                raise WireError("a field extends beyond its message")
             yield key, message[at : at + length]
             at += length
     except IndexError:

@@ -65,7 +65,7 @@ def parse_document(content: bytes, *, where: str) -> Document:
         try:
             node = loader.get_single_node()
             if not isinstance(node, yaml.MappingNode):
-                raise ForeignConfigError(f"{where!r} holds no settings; expected YAML with keys at the top level")
+                raise ForeignConfigError(f"{where!r} has no settings; expected YAML with keys at the top level")
             walk = _Walk(where)
             walk.visit(node, ())
             data = loader.construct_document(node)
@@ -116,7 +116,7 @@ def read_head(path: str) -> bytes:
 
 def _refuse_long(content: bytes, where: str) -> None:
     if len(content) > MAX_BYTES:
-        raise UnsafeError(f"{where!r} has more than {MAX_BYTES} bytes; no config is that long")
+        raise UnsafeError(f"{where!r} has more than {MAX_BYTES} bytes, more than any config")
 
 
 def _open_regular(path: str, flags: int) -> int:
@@ -142,7 +142,7 @@ def _loader_class() -> type[yaml.SafeLoader]:
         def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:  # noqa: ANN401
             self.depth += 1
             if self.depth > MAX_DEPTH:
-                raise UnsafeError(f"a config nests at most {MAX_DEPTH} deep; this one nests deeper")
+                raise UnsafeError(f"it is nested more than {MAX_DEPTH} levels deep, more than any config")
             try:
                 return super().compose_node(parent, index)
             finally:
@@ -165,13 +165,13 @@ class _Walk:
         if id(node) in self._sizes:
             size = self._sizes[id(node)]
             if size is None:
-                raise self._error(node, "a value holds itself through an alias")
+                raise self._error(node, "a value contains itself through an alias")
             return size
         self._sizes[id(node)] = None
         self._check_tag(node)
         size = 1 + self._children(node, path)
         if size > MAX_NODES:
-            raise UnsafeError(f"{self._what!r} stands for more than {MAX_NODES} values once its aliases are followed")
+            raise UnsafeError(f"{self._what!r} has more than {MAX_NODES} values after its aliases are expanded")
         self._sizes[id(node)] = size
         return size
 
@@ -213,9 +213,9 @@ class _Walk:
 
     def _check_tag(self, node: yaml.Node) -> None:
         if node.tag not in _KNOWN_TAGS and node.tag != _MERGE:
-            raise self._error(node, f"the tag {node.tag!r} has no place in a config")
+            raise self._error(node, f"the tag {node.tag!r} is not allowed in a config")
         if node.tag in _NUMBERS and len(node.value) > MAX_NUMBER_CHARS:
-            raise self._error(node, f"a number of {len(node.value)} characters has no place in a config")
+            raise self._error(node, f"a number of {len(node.value)} characters is not allowed in a config")
 
     def _error(self, node: yaml.Node, problem: str) -> ConfigError:
         return ConfigError(f"{self._what!r}, line {_line(node)}: {problem}", line=_line(node))

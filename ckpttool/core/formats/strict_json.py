@@ -77,7 +77,7 @@ def parse_json(
     if len(data) > limit:
         raise ParseError(f"expected at most {limit} bytes, found {len(data)}", where=where)
     if memory_of(data) > most_memory:
-        raise ParseError(f"holds more values than any such record, in {len(data)} bytes", where=where)
+        raise ParseError(f"has more values than any such record, in {len(data)} bytes", where=where)
     _check_depth(data, where)
     try:
         text = data.decode("utf-8")
@@ -102,7 +102,7 @@ def parse_json(
     except ParseError as error:
         raise ParseError(error.problem, where=where, key=error.key) from None
     except ValueError:  # an integer of thousands of digits
-        raise ParseError("holds a number too long to read", where=where) from None
+        raise ParseError("has a number that is too long to read", where=where) from None
     return document
 
 

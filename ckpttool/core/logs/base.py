@@ -137,7 +137,7 @@ def blocks(source: LogSource) -> Iterator[Block | LogProblem]:
         elif len(rest) + len(chunk) <= LONGEST_LINE:
             rest += chunk
         else:
-            yield problem(source, line, "the line is too long to be one of a log", rest)
+            yield problem(source, line, "the line is too long for a log", rest)
             rest = _skip_line(source)
             line += 1
     if rest:
@@ -202,7 +202,7 @@ def local_time(seconds: float) -> LocalTime:
 
 
 class UnreadableError(ValueError):
-    """The text is no number; the message says why."""
+    """The text is not a number; the message says why."""
 
 
 def number(text: bytes) -> float | None:
@@ -219,4 +219,4 @@ def number(text: bytes) -> float | None:
         return None
     if _TWO_NUMBERS.fullmatch(bare):
         raise UnreadableError("has lost its decimal point or a digit")
-    raise UnreadableError("is no number")
+    raise UnreadableError("is not a number")

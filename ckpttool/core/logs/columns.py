@@ -52,7 +52,7 @@ class JsonLines:
                 steps += 1
                 yield line, row
         if objects and not steps:
-            raise UsageError(f"{source.name}: no object has a step; name it, as in --columns step=iter")
+            raise UsageError(f"{source.name}: no object has a step; name its field, as in --columns step=iter")
 
 
 _MOMENT = re.compile(rb"\d{4}-\d\d-\d\d[-T ]\d\d:\d\d")
@@ -89,7 +89,9 @@ class Csv:
         names = [name.strip() for name in first] if isinstance(first, list) else []
         fields = resolve_columns(source, frozenset(names))
         if "step" not in fields:
-            raise UsageError(f"{source.name}: none of the columns {', '.join(names)} is the step; name it by --columns")
+            raise UsageError(
+                f"{source.name}: none of the columns {', '.join(names)} is the step; name it, as in --columns step=iter"
+            )
         places = {field: names.index(name) for field, name in fields.items()}
         for row in _records(source, rows):
             if isinstance(row, LogProblem):

@@ -57,7 +57,7 @@ def parse_columns(text: str) -> dict[str, str]:
         if field in _OF_NO_USE:
             continue
         if field not in ALIASES:
-            raise UsageError(f"--columns: there is no field {field!r}; there are {', '.join(ALIASES)}")
+            raise UsageError(f"--columns: unknown field {field!r}; known fields: {', '.join(ALIASES)}")
         columns[field] = column
     return columns
 

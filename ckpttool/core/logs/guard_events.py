@@ -97,7 +97,9 @@ def _parsed(source: LogSource, number: int, text: bytes) -> EventLine | LogProbl
     except ParseError as error:
         return problem(source, number, f"{error.key} {error.problem}".strip(), text)
     if values.get("schema", EVENTS_SCHEMA) != EVENTS_SCHEMA:
-        return problem(source, number, "another ckpttool wrote what follows: what it means is not known", text)
+        return problem(
+            source, number, "another version of ckpttool wrote the following lines: their meaning is unknown", text
+        )
     if kind is None:
         return None
     return EventLine(number=number, event=GuardEvent(kind=kind, step=Step(step), values=values))

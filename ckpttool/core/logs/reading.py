@@ -77,7 +77,7 @@ class LogReader:
         self.recognised: set[str] = set()
         """Names of the formats of the logs that were opened so far."""
         self.formats = (TensorBoard(), *of_trainers, GuardEvents(), JsonLines(), Csv())
-        self.no_format = f"is no log that ckpttool knows ({', '.join(format_.name for format_ in self.formats)})"
+        self.no_format = f"is not a log that ckpttool knows ({', '.join(format_.name for format_ in self.formats)})"
         self._places = (GuardFiles(), *places)
         self._columns = None if columns is None else parse_columns(columns)
 
@@ -97,7 +97,7 @@ class LogReader:
         logs_inside = next((logs for places in self._places if (logs := places.inside(folder))), ())
         if not logs_inside:
             names = " and no ".join(name for places in self._places for name in places.names)
-            raise UsageError(f"{folder} holds no {names}; name the logs in it")
+            raise UsageError(f"{folder} has no {names}; give the logs in it")
         return logs_inside
 
     def read(self, path: str, *, stdin: BinaryIO | None = None) -> Iterator[LogItem]:
@@ -192,7 +192,7 @@ def open_log(path: str, *, stdin: BinaryIO | None = None) -> Iterator[Readable]:
             raw = _from_storage(path, stack) or stack.enter_context(open(path, "rb", buffering=0, opener=_open_finite))
         head = raw.read(len(_GZIP_MAGIC)) or b""
         if not head and isinstance(raw, io.FileIO) and stat.S_ISFIFO(os.fstat(raw.fileno()).st_mode):
-            raise OSError(None, "nothing comes out of this pipe")  # nobody writes to it, or it has been read before
+            raise OSError(None, "this pipe is empty")  # nobody writes to it, or it has been read before
         stream = _Replay(head, raw)
         yield stack.enter_context(gzip.GzipFile(fileobj=stream)) if head == _GZIP_MAGIC else stream
 
@@ -212,7 +212,7 @@ def _to_its_end(path: str, items: Iterator[_Item]) -> Iterator[_Item | LogProble
     try:
         yield from items
     except (EOFError, zlib.error) as error:
-        yield _whole_file(path, f"the compressed data are cut short or damaged: {error}")
+        yield _whole_file(path, f"the compressed data is truncated or damaged: {error}")
     except OSError as error:
         yield _whole_file(path, f"cannot be read: {error.strerror or error}")
 

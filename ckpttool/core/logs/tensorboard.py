@@ -114,7 +114,7 @@ def _rows(source: LogSource) -> Iterator[Row | LogProblem | LogNote]:
     yield from waiting.rows()
     if waiting.others and not waiting.seen:
         tags = ", ".join(sorted(waiting.others)).encode()
-        reason = "none of its tags is one that ckpttool knows: --columns loss=TAG names it"
+        reason = "it has no tag that ckpttool knows: name one with --columns loss=TAG"
         yield problem(source, 1, reason, tags)
 
 
@@ -181,7 +181,7 @@ def _events(source: LogSource) -> Iterator[_Event | LogProblem | LogNote]:
             return
         length, checksum = _HEAD.unpack(head)
         if checksum != _checksum_of_length(length):
-            reason = f"from byte {at} on nothing can be read: the record's length does not match its checksum"
+            reason = f"nothing can be read from byte {at} on: the record's length does not match its checksum"
             yield problem(source, 0, reason, b"")
             return
         if length > MOST_RECORD_BYTES:
@@ -205,7 +205,7 @@ def _parsed(source: LogSource, record: int, at: int, data: bytes, checksum: byte
     try:
         event = _event(record, data)
     except WireError as error:
-        reason = f"the record at byte {at} is no event: {error}"
+        reason = f"the record at byte {at} is not an event: {error}"
     if (reason or len(data) <= _SURE_BYTES or (event and event.values)) and checksum != masked_checksum(data):
         reason = f"the record at byte {at} does not match its checksum"
     if reason:
@@ -215,7 +215,9 @@ def _parsed(source: LogSource, record: int, at: int, data: bytes, checksum: byte
 
 
 def _too_large(source: LogSource, record: int, at: int, length: int) -> LogProblem:
-    return problem(source, record, f"the record at byte {at} has {length} bytes; {MOST_RECORD_BYTES} are read", b"")
+    return problem(
+        source, record, f"the record at byte {at} has {length} bytes; ckpttool reads at most {MOST_RECORD_BYTES}", b""
+    )
 
 
 def _cut(source: LogSource, record: int) -> LogNote:

@@ -66,16 +66,16 @@ def found_before(damaged: FoundDamaged, stamp: FileStamp) -> Finding | None:
     if damaged.stamp != stamp:
         return None
     if damaged.drifted:
-        message = f"found at {moment(damaged.found_at)}, and the file was not written since: {damaged.message}"
+        message = f"found at {moment(damaged.found_at)}, and the file is unchanged since: {damaged.message}"
         return suspect(Code.REPLICA_DRIFTED, message, path=damaged.path)
     is_same = damaged.stamp.changed_ns == stamp.changed_ns
-    since = "and the file is unchanged since" if is_same else "and its content was not read since it was touched"
+    since = "and the file is unchanged since" if is_same else "and its content has not been read since it was touched"
     return Finding(
         code=Code.FOUND_DAMAGED,
         severity=Severity.DAMAGE if is_same else Severity.UNKNOWN,
         message=f"found damaged at {moment(damaged.found_at)}, {since}: {damaged.message}",
         path=damaged.path,
-        remedy="resume from another checkpoint; ckpttool verify --level checksum looks again",
+        remedy="resume from another checkpoint; ckpttool verify --level checksum checks it again",
     )
 
 
@@ -193,7 +193,7 @@ def _believed(data: bytes) -> Mapping[str, FoundDamaged]:
     try:
         if not is_intact(data):
             return {}
-        record = parse_object(data, where="what was found damaged", limit=_LIMIT, most_memory=OWN_MEMORY)
+        record = parse_object(data, where="the list of damaged files", limit=_LIMIT, most_memory=OWN_MEMORY)
         if get_str(record, "schema") != SCHEMA:
             return {}
         files = [decode_damaged(as_object(value)) for value in get_list(record, "files")]

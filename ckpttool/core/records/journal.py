@@ -108,8 +108,10 @@ class _Kind(NamedTuple):
     """What a person does where it cannot be believed."""
 
 
-_PRUNE = _Kind(JOURNAL, _SCHEMA, "batches", "a prune", f"move what is in {TRASH} back by hand, then remove the journal")
-_HEAL = _Kind(HEAL_JOURNAL, _HEAL_SCHEMA, "files", "a heal", "remove the journal, and heal again")
+_PRUNE = _Kind(
+    JOURNAL, _SCHEMA, "batches", "a prune", f"move the contents of {TRASH} back by hand, then remove the journal"
+)
+_HEAL = _Kind(HEAL_JOURNAL, _HEAL_SCHEMA, "files", "a heal", "remove the journal, then run heal again")
 
 
 def _each(read: Callable[[JsonObject], _T], storage: Storage, kind: _Kind) -> tuple[_T, ...]:
@@ -120,7 +122,7 @@ def _each(read: Callable[[JsonObject], _T], storage: Storage, kind: _Kind) -> tu
     except OSError as error:
         problem = f"cannot be read ({error.strerror or error})"
     except ParseError as error:
-        problem = f"is not believed ({error})"
+        problem = f"cannot be trusted ({error})"
     raise IncompleteError(f"{kind.change} was interrupted, and its journal {kind.path} {problem}: {kind.by_hand}")
 
 
@@ -129,14 +131,14 @@ def _believed(data: bytes, kind: _Kind) -> tuple[JsonObject, ...]:
         raise ParseError("it does not match its own hash")
     record = parse_object(data, where=kind.path, limit=_LIMIT, most_memory=OWN_MEMORY)
     if get_str(record, "schema", where=kind.path) != kind.schema:
-        raise ParseError("another ckpttool wrote it")
+        raise ParseError("another version of ckpttool wrote it")
     return tuple(as_object(value, where=kind.path) for value in get_list(record, kind.key, where=kind.path))
 
 
 def _put(record: JsonObject) -> Put:
     retained = get_optional_str(record, "kept", where=HEAL_JOURNAL)
     if retained is not None and not retained.startswith(f"{TRASH}/"):
-        raise ParseError("it names another trash folder than ours")
+        raise ParseError("it names a trash folder that ckpttool does not use")
     replaces = record.get("replaces")
     return Put(
         path=_path(get_str(record, "path", where=HEAL_JOURNAL)),
@@ -156,13 +158,13 @@ def _stamp(value: Json) -> FileStamp:
         case [int() as size, int() as mtime_ns, int() as inode]:
             return FileStamp.on_disk(size=size, mtime_ns=mtime_ns, inode=inode)
         case _:
-            raise ParseError("a file is not spelled as ckpttool spells it")
+            raise ParseError("a file name is not encoded as ckpttool encodes it")
 
 
 def _batch(record: JsonObject) -> Batch:
     trash = _path(get_str(record, "trash", where=JOURNAL))
     if not trash.startswith(f"{TRASH}/"):
-        raise ParseError("it names another trash folder than ours")
+        raise ParseError("it names a trash folder that ckpttool does not use")
     return Batch(trash=trash, moves=tuple(_move(move) for move in get_list(record, "moves", where=JOURNAL)))
 
 
@@ -172,7 +174,7 @@ def _move(value: Json) -> Move:
             stamp = FileStamp.on_disk(size=size, mtime_ns=mtime_ns, inode=inode)
             return Move(path=_path(path), stamp=stamp)
         case _:
-            raise ParseError("a move is not spelled as ckpttool spells it")
+            raise ParseError("a move is not encoded as ckpttool encodes it")
 
 
 def _path(text: str) -> str:
@@ -180,9 +182,9 @@ def _path(text: str) -> str:
     try:
         path = unspelled(text)
     except UnicodeEncodeError:
-        raise ParseError("a path is not spelled as ckpttool spells it") from None
+        raise ParseError("a path is not encoded as ckpttool encodes it") from None
     if leads_out(path):
-        raise ParseError(f"a path leads out of the tree: {path!a:.80}")
+        raise ParseError(f"a path is outside the tree: {path!a:.80}")
     return path
 
 

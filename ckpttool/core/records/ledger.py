@@ -275,7 +275,7 @@ def _noted(line: JsonObject) -> Iterator[Finding]:
 def _ledger(data: bytes) -> Ledger:
     record = parse_object(data, where="the ledger", limit=LEDGER_LIMIT, most_memory=OWN_MEMORY)
     if get_str(record, "schema") != SCHEMA:
-        raise ParseError("another version's", where="the ledger")
+        raise ParseError("another version of ckpttool wrote it", where="the ledger")
     lines = [as_object(value) for value in get_list(record, "shards")]
     return Ledger(
         shards={get_str(line, "path"): _known(line) for line in lines},

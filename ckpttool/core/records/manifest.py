@@ -206,14 +206,13 @@ def _agreed(manifests: list[_Owned], place: SealPlace) -> Manifest:
 def _unequal(first: ShardSeal, by: str, second: ShardSeal, owner: str, place: SealPlace) -> Finding:
     return damage(
         Code.CHECKSUM_MISMATCH,
-        f"{by} sealed it on {first.first_seen}, and {owner} on {second.first_seen} with other bytes: one of "
-        "them does not "
-        "have what was saved",
+        f"{by} sealed it on {first.first_seen}, and {owner} on {second.first_seen} with other content: one of "
+        f"them does not have the saved file",
         path=first.path,
         expected=first.xxh3_128,
         actual=second.xxh3_128,
-        remedy=f"keep the right one on the machine where its rank starts, and on the other remove it and {place.path!r}"
-        f" with {place.additions_folder!r}",
+        remedy="keep the right file on the machine where its rank starts; on the other machine remove the file, "
+        f"{place.path!r} and {place.additions_folder!r}",
     )
 
 
@@ -250,7 +249,7 @@ def _parsed(data: bytes, place: SealPlace, path: str) -> Manifest | ManifestProb
     try:
         return _believed(data, place, path)
     except ParseError as error:
-        return _unreadable(path, f"the manifest is not believed ({error})")
+        return _unreadable(path, f"the manifest cannot be trusted ({error})")
 
 
 def _believed(data: bytes, place: SealPlace, path: str) -> Manifest:
@@ -261,19 +260,19 @@ def _believed(data: bytes, place: SealPlace, path: str) -> Manifest:
     """
     # The hash first: what an accident made of the file need not be parsed.
     if not is_intact(data):
-        raise ParseError("torn or edited: it does not match its own hash")
+        raise ParseError("truncated or edited: it does not match its own hash")
     record = parse_object(data, where=path, limit=MANIFEST_LIMIT, most_memory=OWN_MEMORY)
     manifest = _manifest(record, path)
     same_prefix = place.prefix in {None, manifest.prefix}
     if not same_prefix or (place.layout, place.checkpoint) != (manifest.layout, manifest.checkpoint):
-        raise ParseError(f"it is of {manifest.checkpoint!a}, copied or renamed to here")
+        raise ParseError(f"it is the manifest of {manifest.checkpoint!a}, and was copied or renamed to here")
     return manifest
 
 
 def _newer(path: str, version: int) -> ManifestProblem:
     finding = unknown(
         Code.MANIFEST_NEWER,
-        f"the manifest was written by a newer ckpttool (version {version} of its form): not verified",
+        f"the manifest was written by a newer ckpttool (format version {version}): not verified",
         path=path,
         expected=str(VERSION),
         actual=str(version),
@@ -287,7 +286,7 @@ def _unreadable(path: str, problem: str) -> ManifestProblem:
         Code.MANIFEST_UNREADABLE,
         f"{problem}: not verified",
         path=path,
-        remedy="put the manifest back from a copy; ckpttool seal --reseal records the files as they are now",
+        remedy="restore the manifest from a copy; ckpttool seal --reseal records the current files",
     )
     return ManifestProblem(finding)
 
@@ -330,7 +329,7 @@ def _shard(record: JsonObject, rows: tuple[TensorDigests, ...], where: str) -> S
         _matching(_DIGEST, record, "schema_hash", where)
     path = _name(record, "path", where)
     if leads_out(path):
-        raise ParseError(f"leads out of the tree: {path!a:.80}", where=where, key="path")
+        raise ParseError(f"is outside the tree: {path!a:.80}", where=where, key="path")
     return ShardSeal(
         path=path,
         size=ByteCount(size),
@@ -368,7 +367,7 @@ def _one_of(members: type[Enum], record: JsonObject, key: str, where: str) -> st
 def _matching(pattern: re.Pattern[str], record: JsonObject, key: str, where: str) -> str:
     text = get_str(record, key, where=where)
     if pattern.fullmatch(text) is None:
-        raise ParseError(f"is not spelled as ckpttool spells it: {text!a:.80}", where=where, key=key)
+        raise ParseError(f"is not encoded as ckpttool encodes it: {text!a:.80}", where=where, key=key)
     return text
 
 
@@ -378,7 +377,7 @@ def _name(record: JsonObject, key: str, where: str) -> str:
 
     def unescaped(match: re.Match[str]) -> str:
         if match[1] is None:
-            raise ParseError("holds a % that stands for nothing", where=where, key=key)
+            raise ParseError("has a % that is not an escape", where=where, key=key)
         return "%" if match[1] == "25" else chr(0xDC00 + int(match[1], 16))
 
     return _ESCAPE.sub(unescaped, text)

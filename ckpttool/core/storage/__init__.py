@@ -62,17 +62,17 @@ def _opener(root: str) -> Callable[[str], Storage]:
     scheme, path = _split(root)
     if scheme and re.fullmatch(_TELLS_TOO_MUCH, path):
         raise UsageError(
-            f"{scheme}:// with a password in it is not read, for whoever sees the command sees that: leave it to the "
-            "environment"
+            f"{scheme}:// with a password is refused, because it is visible in the process list: set it in the "
+            f"environment"
         )
     if scheme and re.search(_SIGNED, path):
         raise UsageError(
-            f"{scheme}:// with a signature in it is not read, for whoever sees the command sees that: name the folder, "
-            "and leave who you are to the environment"
+            f"{scheme}:// with a signature is refused, because it is visible in the process list: give the "
+            f"folder, and set the credentials in the environment"
         )
     opener = STORAGES.get(scheme) or _of_feature(scheme)
     if opener is None:
-        raise UsageError(f"{root} is not read: {_other_scheme(scheme)}")
+        raise UsageError(f"{root} cannot be read: {_other_scheme(scheme)}")
     return opener
 
 
@@ -85,12 +85,15 @@ def _of_feature(scheme: str) -> Callable[[str], Storage] | None:
 
 def _other_scheme(scheme: str) -> str:
     if scheme in _SAME_STORES:
-        return f"name this store {_SAME_STORES[scheme]}://"
+        return f"write {_SAME_STORES[scheme]}:// for this store"
     if scheme in _SPEAK_S3:
-        return "the store speaks S3, so set AWS_ENDPOINT_URL to its address and name the folder s3://BUCKET/FOLDER"
+        return (
+            "this store has an S3 interface: set AWS_ENDPOINT_URL to its address and give the folder as "
+            "s3://BUCKET/FOLDER"
+        )
     if scheme == "file":
-        return "name the folder by its path alone"
-    return "mount it or copy it to a disk, and name that folder"
+        return "give only the path of the folder"
+    return "mount it or copy it to a disk, and give that folder"
 
 
 def without_passwords(text: str) -> str:
@@ -114,7 +117,7 @@ def path_text(path: object, label: str) -> str:
     """
     text = path.__fspath__() if isinstance(path, os.PathLike) else path
     if not isinstance(text, str):
-        raise UsageError(f"{label} is a path as text, not {path!r}")
+        raise UsageError(f"{label} must be a path, not {path!r}")
     return text
 
 
@@ -144,11 +147,11 @@ def assert_changeable(root: str) -> None:
     """
     if root.startswith("parts://"):
         raise UnsafeError(
-            "what machines wrote down of a tree is only read: run this on the machine that has the files, or where all "
-            "of them are seen"
+            "nothing can be changed through the parts of a tree: run this on the machine that has the files, or "
+            "on one that sees all of them"
         )
     if not is_local(root):
-        raise UnsafeError(f"{root} is only read: ckpttool changes nothing but folders of this machine")
+        raise UnsafeError(f"{root} is read-only: ckpttool changes only folders of this machine")
 
 
 def shortest(root: str) -> str:

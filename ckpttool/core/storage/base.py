@@ -184,10 +184,10 @@ def is_there(storage: Storage, path: str) -> bool:
     return True
 
 
-LOST_LINK_REMEDY = "mount the disk that it leads to, or mend the link"
+LOST_LINK_REMEDY = "mount the disk of its target, or correct the link"
 _OTHER_USER: dict[type[OSError], str] = {
-    PermissionError: "run ckpttool as the user that trained, or open the file's mode",
-    WithheldError: "give this shell credentials that may list and read there",
+    PermissionError: "run ckpttool as the user of the training, or change the file's permissions",
+    WithheldError: "set credentials that may list and read there",
 }
 
 

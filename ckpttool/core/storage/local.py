@@ -155,11 +155,11 @@ _FIRST_READ, _LATER_READS = 16 << 10, 1 << 20
 _entry = partial(tuple.__new__, Entry)
 _FILE, _FOLDER = Kind.FILE, Kind.FOLDER
 
-_LOST = {errno.ENOENT: "a link that leads nowhere", errno.ELOOP: "a link that leads round in a loop"}
+_LOST = {errno.ENOENT: "a broken link", errno.ELOOP: "a circular link"}
 
 
 def _in_plain_words(error: OSError, full: str) -> OSError:
-    """Tell a link that leads nowhere from a file that is gone."""
+    """Tell a broken link from a file that is gone."""
     if error.errno in _LOST and os.path.islink(full):
         return LostLinkError(error.errno, _LOST[error.errno], full)
     return error
@@ -175,7 +175,7 @@ def _kind(entry: os.DirEntry[str]) -> Kind:
 
 
 def _kind_of_other(entry: os.DirEntry[str]) -> Kind:
-    """Tell a folder and a link that leads nowhere from what is there and is no file."""
+    """Tell a folder and a broken link from what is there and is no file."""
     if entry.is_dir():
         return _FOLDER
     try:

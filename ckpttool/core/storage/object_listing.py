@@ -174,8 +174,8 @@ class ObjectListing:
             if str(error).startswith("the store answers"):  # by its number, as one that has nothing there may
                 return
         raise BrokenRulesError(
-            f"no store answers at {self._url_of(path)}: it lists nothing, and has something under every name; is it "
-            "a proxy's page?"
+            f"{self._url_of(path)} is not an object store: it lists nothing, but returns content for every name, "
+            f"like a proxy's error page"
         )
 
     def _add(self, folders: dict[str, _Folder], top: str, meta: ObjectMeta) -> None:
@@ -189,7 +189,7 @@ class ObjectListing:
             raise self._twice(meta["path"])
 
     def _twice(self, key: str) -> OSError:
-        return OSError(f"the store lists {self._url_of(key)} twice: nothing that it says can be relied on")
+        return OSError(f"the store lists {self._url_of(key)} twice: its listing cannot be trusted")
 
     def _mind_empty(self, folders: dict[str, _Folder]) -> None:
         """Tell an empty object from what only shows that there is a folder, of which a store lists the same."""

@@ -39,7 +39,7 @@ def opened_store(url: str) -> ObjectStore:
     try:
         from obstore.store import from_url
     except ImportError:
-        raise UsageError(f"{url} is read by obstore, which is not installed: {INSTALL}") from None
+        raise UsageError(f"reading {url} needs obstore, which is not installed: {INSTALL}") from None
     try:
         return from_url(url, client_options=_CLIENT, retry_config=RETRIES)
     except Exception as error:  # noqa: BLE001  what the environment says may be wrong in any way
@@ -62,12 +62,12 @@ def in_our_words(place: str) -> Iterator[None]:
     except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
         raise WithheldError(reason_of(error)) from None
     except exceptions.PreconditionError:
-        raise ReplacedError("replaced since it was listed") from None
+        raise ReplacedError("replaced after it was listed") from None
     except exceptions.BaseError as error:
         reason = reason_of(error)
         broken = next((phrase for rule, phrase in _RULES if rule.search(reason)), None)
         if broken is not None:
-            raise BrokenRulesError(f"the store breaks the rules: it answers {broken}") from None
+            raise BrokenRulesError(f"the store violated its protocol: it returned {broken}") from None
         if reason.startswith("the store answers 404"):  # the bucket
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place) from None
         raise OSError(reason) from None
@@ -75,8 +75,8 @@ def in_our_words(place: str) -> Iterator[None]:
 
 _RULES = (
     (re.compile("non-partial response"), "a range with the whole object (200 instead of 206)"),
-    (re.compile(r"Requested [0-9]+\.\.[0-9]+, got [0-9]+\.\.[0-9]+"), "a range with another one"),
-    (re.compile("Content-Range"), "a range without saying which"),
+    (re.compile(r"Requested [0-9]+\.\.[0-9]+, got [0-9]+\.\.[0-9]+"), "another range than the requested one"),
+    (re.compile("Content-Range"), "a range without its position"),
 )
 """How obstore says that a store broke a rule, and in our words which."""
 _STATUS = re.compile(r"status code: (?P<status>[0-9]{3}[A-Za-z -]*)")
@@ -95,7 +95,7 @@ def reason_of(error: Exception) -> str:
     host = _ADDRESS.search(text)
     line = " ".join(text.split()).rpartition(" - ")[2]
     if host is not None:
-        line = f"no answer from {host['host']} ({_ADDRESS.sub('…', line)})"
+        line = f"no response from {host['host']} ({_ADDRESS.sub('…', line)})"
     return line if len(line) <= _MOST_WORDS else f"{line[:_MOST_WORDS]}…"
 
 
@@ -110,7 +110,7 @@ def stamp_of(meta: ObjectMeta) -> FileStamp:
         BrokenRulesError: The store tells a size that no object has.
     """
     if not 0 <= meta["size"] <= MOST_BYTES:
-        raise BrokenRulesError(f"the store breaks the rules: it lists an object of {meta['size']} bytes")
+        raise BrokenRulesError(f"the store violated its protocol: it lists an object of {meta['size']} bytes")
     modified_ns = _nanoseconds(meta["last_modified"])
     e_tag = bare_tag(meta.get("e_tag"))
     token = ("etag", e_tag, meta.get("version") or "") if e_tag else ("modified", str(modified_ns), "")
@@ -146,6 +146,6 @@ def assert_as_listed(answer: GetResult, stamp: FileStamp | None) -> None:
     meta = answer.meta
     e_tag = bare_tag(meta.get("e_tag"))
     if stamp.token[0] == "etag" and not e_tag:
-        raise BrokenRulesError("the store breaks the rules: it answers without the ETag that it listed")
+        raise BrokenRulesError("the store violated its protocol: it returned an object without the ETag that it listed")
     if meta["size"] != stamp.size or (stamp.token[0] == "etag" and e_tag != stamp.token[1]):
-        raise ReplacedError(f"replaced since it was listed, {stamp.size} bytes then, {meta['size']} now")
+        raise ReplacedError(f"replaced after it was listed: {stamp.size} bytes then, {meta['size']} now")

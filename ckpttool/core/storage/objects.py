@@ -80,7 +80,7 @@ class ObjectStorage:
         """Return size and ETag of an object as it was listed."""
         stamp = self._bucket.lookup(self._key(path), lies_in_a_tree=True)
         if stamp is None:
-            raise NotRegularError(errno.EINVAL, "not an object, but a folder", path)
+            raise NotRegularError(errno.EINVAL, "a folder, not an object", path)
         return stamp
 
     def small_file(self, path: str, *, limit: int) -> bytes:
@@ -282,7 +282,7 @@ class _Bucket(ObjectListing):
             assert_as_listed(answer, stamp)
             data = bytes(answer.bytes())
         if len(data) != end - begin:
-            raise OSError(f"the store gave {len(data)} bytes of {end - begin}")
+            raise OSError(f"the store sent {len(data)} of {end - begin} bytes")
         return data
 
     def ranges_of(self, key: str, stamp: FileStamp, ranges: Sequence[tuple[int, int]]) -> dict[int, bytes]:
@@ -344,7 +344,7 @@ class _Bucket(ObjectListing):
             except (BaseError, OSError) as error:
                 raise _BrokenOffError(reason_of(error)) from None
             if not piece:
-                raise _BrokenOffError(f"the store ended {remaining} bytes early")
+                raise _BrokenOffError(f"the store ended the transfer {remaining} bytes early")
             remaining -= len(piece)
             yield piece
 

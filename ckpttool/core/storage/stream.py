@@ -63,7 +63,7 @@ def read_blocks(
         ValueError: The range ends before it begins, the buffer is too small, or the size of blocks impossible.
     """
     if not 0 <= begin <= end:
-        raise ValueError(f"no range of bytes: {begin} to {end}")
+        raise ValueError(f"not a range of bytes: {begin} to {end}")
     if size is not None and not 0 < size <= BLOCK_BYTES:
         raise ValueError(f"a block has 1 to {BLOCK_BYTES} bytes, not {size}")
     most = min(BLOCK_BYTES, end - begin)  # of thousands of tiny files each would pay for memory that it never fills

@@ -61,7 +61,10 @@ def guarded(task: CheckTask, work: Callable[[CheckTask], Observation] = check) -
     try:
         return work(task)
     except Exception as error:  # noqa: BLE001  a shard that no rule foresaw, or our own mistake about one
-        message = f"the check itself failed ({type(error).__name__}: {error}): unknown; please report it"
+        message = (
+            f"the check itself failed ({type(error).__name__}: {error}): unknown, not damaged; this is a bug in "
+            f"ckpttool, report it"
+        )
         return failed(task, message)
 
 
@@ -71,13 +74,13 @@ def _attempt(task: CheckTask, storage: Storage, compare: CompareShard) -> Observ
             observed = compare(task, source)
         after = storage.stamp(task.path)
     except FileNotFoundError:
-        message = "was there when the folder was listed and is gone now: somebody prunes or renames"
+        message = "disappeared after the folder was listed: another process is deleting or renaming files"
         return changed(task, message)
     except ShrankError as error:
-        message = f"was cut while it was read ({error.strerror}): somebody writes it"
+        message = f"was truncated while it was read ({error.strerror}): another process is writing it"
         return changed(task, message)
     except ReplacedError as error:
-        return changed(task, f"was {error}: somebody writes it")
+        return changed(task, f"was {error}: another process is writing it")
     except NotRegularError:
         message = "expected a regular file, found a FIFO, a device or a folder"
         return refused(task, unsafe(Code.NOT_A_REGULAR_FILE, message, path=task.path))
@@ -139,10 +142,10 @@ def _without_numbers(path: str, tensors: int) -> Finding:
     """Say of tensors in a torch file that their elements were asked for and not seen."""
     return unknown(
         Code.UNSUPPORTED_FORMAT,
-        f"every byte was read, but {counted(tensors, 'tensor')} in it share numbers with others or lie scattered: NaN "
-        "would not be seen there",
+        f"every byte was read, but {counted(tensors, 'tensor')} in it share storage with others or are not "
+        f"contiguous: NaN would not be detected there",
         path=path,
-        expected="each tensor in a record of its own",
+        expected="each tensor in its own record",
         actual=f"{counted(tensors, 'tensor')} that are not",
         remedy="--level checksum verifies its bytes by the checksums inside",
     )
@@ -152,7 +155,7 @@ def _without_packed_numbers(path: str) -> Finding:
     """Say that elements were asked for and not seen, for they are packed."""
     return unknown(
         Code.UNSUPPORTED_FORMAT,
-        "every byte was read, but the numbers in an OCDBT file are not looked at: NaN would not be seen",
+        "every byte was read, but the values in an OCDBT file are not checked: NaN would not be detected",
         path=path,
         expected="a .ckpt or safetensors file",
         actual="an OCDBT file",
@@ -172,13 +175,13 @@ def _steady(observed: Observation, after: FileStamp) -> Observation:
         return observed
     before = observed.report.stamp if after != observed.report.stamp else listed
     sizes = f"{before.size if before else 0} bytes before, {after.size} after"
-    message = f"changed while it was read ({sizes}): somebody writes it"
+    message = f"changed while it was read ({sizes}): another process is writing it"
     return changed(observed.task, message)
 
 
 def changed(task: CheckTask, message: str) -> Observation:
     """Report a shard that somebody writes, renames or removes."""
-    remedy = "run again when nothing writes here"
+    remedy = "run again when nothing is writing here"
     return refused(task, unknown(Code.CHANGED_WHILE_READING, message, path=task.path, remedy=remedy))
 
 

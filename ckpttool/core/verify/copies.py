@@ -135,5 +135,5 @@ def with_copies(reports: Iterable[ShardReport], said: CopyComparison) -> list[Sh
 def _without_checksum(finding: Finding, copies: int) -> Finding:
     if finding.code is not Code.CHECKSUM_MISSING:
         return finding
-    message = f"every byte was read; it carries no checksum, but {copies} ranks hold the same in every tensor"
+    message = f"every byte was read; it has no checksum, but {copies} ranks have equal content in every tensor"
     return replace(finding, message=message)

@@ -54,12 +54,12 @@ def judge(observations: Sequence[Observation]) -> ShardReport:
     end = max(observed.content.end for observed in ordered if observed.content is not None)
     size = ordered[0].report.stamp.size if ordered[0].report.stamp else 0
     if len({observed.report.stamp for observed in ordered}) > 1 or end != size:
-        message = "changed between the reading of its parts: somebody writes it"
+        message = "changed between the reads of its parts: another process is writing it"
         return changed(ordered[0].task, message).report
     try:
         return _judged(ordered)
     except ValueError as error:  # parts of one unchanged file that contradict each other: no disk should do that
-        message = f"two reads of it do not fit together ({error}): unknown, not damaged"
+        message = f"two reads of it do not match ({error}): unknown, not damaged"
         return failed(ordered[0].task, message).report
 
 
@@ -148,11 +148,11 @@ def _scalars_missing(rules: ScalarRules, reports: Sequence[ShardReport]) -> list
         needed = anywhere.union(required[report.role]) - dict(report.scalars).keys()
         lacking = [scalar.name for scalar in rules.requested if scalar.name in needed]
         if lacking:
-            cut = "it was cut at a tensor's end, or " if report.format is FormatName.MINDSPORE_CKPT else ""
+            cut = "it was truncated at the end of a tensor, or " if report.format is FormatName.MINDSPORE_CKPT else ""
             findings.append(
                 damage(
                     Code.SCALARS_MISSING,
-                    f"no {', '.join(lacking)} inside: {cut}it is no training state",
+                    f"no {', '.join(lacking)} inside: {cut}it is not a training state",
                     path=report.path,
                     remedy="; ".join(filter(None, ("resume from another checkpoint", rules.without))),
                 )
@@ -179,7 +179,7 @@ def _scalars_differ(rules: ScalarRules, reports: Sequence[ShardReport]) -> list[
                 path=report.path,
                 expected=str(common),
                 actual=str(value),
-                remedy="an older file under a newer name? resume from another checkpoint",
+                remedy="resume from another checkpoint; this may be an older file under a newer name",
             )
             for report, scalars in pairs
             if (value := scalars.get(name)) not in {None, common}
@@ -206,7 +206,7 @@ def _name_differs(checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> lis
                         path=report.path,
                         expected=str(claim.value),
                         actual=str(actual),
-                        remedy="an older file under a newer name? resume from another checkpoint",
+                        remedy="resume from another checkpoint; this may be an older file under a newer name",
                     )
                 )
     return findings
@@ -234,7 +234,7 @@ def missing_files(checkpoint: Checkpoint, seals: Mapping[str, ShardSeal], unlist
     closed = tuple(f"{folder}/" for folder in unlisted)
     for path in sorted(seals.keys() - known_paths):
         if not path.startswith(closed):
-            message = f"the manifest recorded this file on {seals[path].first_seen}, and it is not there"
+            message = f"is missing, but the manifest recorded it on {seals[path].first_seen}"
             yield damage(Code.SHARD_MISSING, message, path=path)
 
 
@@ -274,7 +274,9 @@ def under_another_name(reports: Iterable[ShardReport], seals: Mapping[str, Shard
                 if mine != actual_chunk
             ]
             if seals[path].size == own_seal.size and differing[: len(digests)] == digests:
-                message = f"is what was sealed of {path} on {seals[path].first_seen}: a copy under another name"
+                message = (
+                    f"has the content that was sealed as {path} on {seals[path].first_seen}: a copy under another name"
+                )
                 yield damage(Code.SCHEMA_DIFFERS, message, path=report.path, remedy=OWN_FILE)
                 break
 
@@ -334,10 +336,10 @@ def changed_headers(reports: Iterable[ShardReport], seals: Mapping[str, ShardSea
         if seal is None or report.stamp is None or report.level.reads_content:
             continue
         if report.stamp.size != seal.size:
-            message = f"has {report.stamp.size} bytes, the manifest recorded {seal.size} on {seal.first_seen}"
+            message = f"has {report.stamp.size} bytes, but the manifest recorded {seal.size} on {seal.first_seen}"
             expected, actual = str(seal.size), str(report.stamp.size)
         elif report.schema_hash != seal.schema_hash or report.scalars != seal.scalars:
-            message = f"its header is not the one that the manifest recorded on {seal.first_seen}"
+            message = f"its header differs from the manifest of {seal.first_seen}"
             expected, actual = (
                 _header_text(seal.schema_hash, seal.scalars),
                 _header_text(report.schema_hash, report.scalars),
@@ -350,7 +352,7 @@ def changed_headers(reports: Iterable[ShardReport], seals: Mapping[str, ShardSea
             path=report.path,
             expected=expected,
             actual=actual,
-            remedy="ckpttool verify --level checksum names the place",
+            remedy="ckpttool verify --level checksum shows which bytes differ",
         )
 
 

@@ -335,7 +335,7 @@ class Session:
             try:
                 content = self._storage.small_file(path, limit=RECORD_LIMIT)
             except FileNotFoundError:
-                message = "the save's own record has a digest of this file, and it is not there"
+                message = "is missing, but the save's own record has its digest"
                 yield damage(Code.SHARD_MISSING, message, path=path)
             except OSError as error:
                 yield unreadable(path, error)

@@ -91,9 +91,9 @@ def files_not_to_replace(root: str, paths: Iterable[str]) -> Iterator[str]:
         if folder and stat.S_ISLNK(above.st_mode):
             yield f"{folder} is a link, and nothing is written through a link"
         elif above.st_dev != disk:
-            yield f"{folder} is on another disk than the tree, and is left to whoever looks after that"
+            yield f"{folder} is on another disk than the tree, and is not changed"
         elif (trouble := _no_file(f"{root}/{path}")) is not None:
-            yield f"{path} is {trouble}, and nothing is written in its place"
+            yield f"{path} is {trouble}, and is not replaced"
 
 
 def _no_file(full: str) -> str | None:
@@ -110,7 +110,7 @@ def _no_file(full: str) -> str | None:
 
 def _blocker(status: os.stat_result, disk: int, path: str) -> str | None:
     if stat.S_ISLNK(status.st_mode):
-        return f"{path} is a link, and nothing is moved through a link or leaves it dangling"
+        return f"{path} is a link, and is neither followed nor left broken"
     if status.st_dev != disk:
-        return f"{path} is on another disk than the tree, and a rename cannot take it to the tree's trash"
+        return f"{path} is on another disk than the tree, so it cannot be moved to the tree's trash by a rename"
     return None

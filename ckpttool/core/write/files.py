@@ -69,8 +69,8 @@ def replace(path: str, data: bytes, *, overwrite: bool, backup: bool, mode: int 
             os.fsync(folder_fd)
         except OSError as error:
             raise NotDurableError(
-                f"{path!r} is written, but its folder could not be brought to the disk ({error.strerror}): "
-                "a power cut may still undo it; check the disk, then write again"
+                f"{path!r} was written, but its folder could not be flushed to disk ({error.strerror}): a power "
+                f"failure may still undo it; check the disk, then write again"
             ) from error
     finally:
         close(folder_fd)
@@ -86,7 +86,7 @@ def append(path: str, data: bytes) -> None:
         handle = open_to_append(path)
         try:
             if os.write(handle, data) != len(data):
-                raise WriteFailedError(f"{path!r} could not be written whole: the disk is full")
+                raise WriteFailedError(f"{path!r} could not be written completely: the disk is full")
         finally:
             os.close(handle)
     except OSError as error:
@@ -105,10 +105,10 @@ def open_to_append(path: str) -> int:
     status = os.fstat(handle)
     if not stat.S_ISREG(status.st_mode):
         close(handle)
-        raise WriteFailedError(f"{path!r} is no regular file")
+        raise WriteFailedError(f"{path!r} is not a regular file")
     if not is_plain(status):
         close(handle)
-        raise WriteFailedError(f"{path!r} has another name, too (a hard link), and what has that is not written to")
+        raise WriteFailedError(f"{path!r} also has another name (a hard link), so it is not written")
     return handle
 
 
@@ -165,7 +165,8 @@ def remove(path: str) -> None:
             os.fsync(folder_fd)
         except OSError as error:
             raise NotDurableError(
-                f"{path!r} is removed, but the disk did not confirm it ({error.strerror}): a power cut may restore it"
+                f"{path!r} was removed, but the disk did not confirm it ({error.strerror}): a power failure may "
+                f"restore it"
             ) from error
     finally:
         close(folder_fd)
@@ -252,20 +253,20 @@ def _mode(status: os.stat_result) -> int:
 
 
 def _in_the_way(path: str) -> UsageError:
-    return UsageError(f"{path!r} exists already; choose another name, or say --force to overwrite it")
+    return UsageError(f"{path!r} already exists; choose another name, or pass --force to overwrite it")
 
 
 def _old_file(folder_fd: int, path: str, name: str) -> os.stat_result | None:
     if name in {"", ".", ".."}:
-        raise WriteFailedError(f"cannot write {path!r}: it names a folder, a file is needed")
+        raise WriteFailedError(f"cannot write {path!r}: it is a folder, not a file")
     try:
         old = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
     except FileNotFoundError:
         return None
     if stat.S_ISDIR(old.st_mode):
-        raise WriteFailedError(f"cannot write {path!r}: it is a folder, a file is needed; nothing was changed")
+        raise WriteFailedError(f"cannot write {path!r}: it is a folder, not a file; nothing was changed")
     if not stat.S_ISREG(old.st_mode):
-        kind = "a symbolic link; name the file that it points at" if stat.S_ISLNK(old.st_mode) else "not a regular file"
+        kind = "a symbolic link; give its target" if stat.S_ISLNK(old.st_mode) else "not a regular file"
         raise UnsafeError(f"cannot write {path!r}: it is {kind}; nothing was changed")
     return old
 
@@ -367,8 +368,8 @@ def _acquire(path: str, timeout: float) -> Any:  # noqa: ANN401  # two lock clas
     with suppress(FileNotFoundError, NotADirectoryError):
         if not is_plain(os.lstat(lock_path)):  # a lock file is emptied when it is opened
             raise UnsafeError(
-                f"{lock_path!r} is no plain file of one name, so it is not opened as a lock; look what it is, and "
-                "remove it"
+                f"{lock_path!r} is not a regular file with one name, so it is not used as a lock; check what it "
+                f"is, and remove it"
             )
     try:
         lock: Any = _hard_lock(lock_path, timeout)
@@ -383,8 +384,8 @@ def _acquire(path: str, timeout: float) -> Any:  # noqa: ANN401  # two lock clas
             lock.acquire()
     except filelock.Timeout as error:
         raise LockedError(
-            f"{path!r} is being changed by another ckpttool (waited {timeout:g} s): try again when it has finished; "
-            f"where none runs, on no host, remove {lock_path!r}"
+            f"{path!r} is being changed by another ckpttool (waited {timeout:g} s): try again when it has "
+            f"finished; if none runs on any host, remove {lock_path!r}"
         ) from error
     except OSError as error:
         raise WriteFailedError(f"cannot lock {path!r}: {error.strerror or error}; nothing was changed") from error

@@ -22,7 +22,7 @@ def foreign(path: str, expected: Collection[str]) -> tuple[str, ...]:
     """
     try:
         if not stat.S_ISDIR(os.lstat(path).st_mode):
-            raise UnsafeError(f"{path!r} is no folder")
+            raise UnsafeError(f"{path!r} is not a folder")
         return tuple(sorted(name for name in os.listdir(path) if name not in expected))
     except FileNotFoundError:
         return ()
@@ -76,7 +76,7 @@ def place(path: str, files: Mapping[str, bytes], *, instead_of: Iterable[str] = 
     old = f"{new}.old"
     remaining = foreign(path, {*instead_of})
     if remaining:
-        raise UnsafeError(f"{path!r} holds {remaining[0]!r}, too: it is not replaced")
+        raise UnsafeError(f"{path!r} also contains {remaining[0]!r}: it is not replaced")
     try:
         ensure_folder(new)
         for file, content in files.items():
@@ -103,4 +103,6 @@ def _confirm(parent: str, path: str) -> None:
         finally:
             close(handle)
     except OSError as error:
-        raise NotDurableError(f"{path!r} is written, but a power cut may undo it: {error.strerror or error}") from error
+        raise NotDurableError(
+            f"{path!r} was written, but a power failure may undo it: {error.strerror or error}"
+        ) from error

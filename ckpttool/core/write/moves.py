@@ -79,9 +79,11 @@ def assert_room(root: str, batch: Batch) -> None:
             try:
                 with entered(root_fd, folder) as fd:
                     if _is_there(fd, name):
-                        raise UsageError(f"{move.path!r} is in its place already; nothing is overwritten or changed")
+                        raise UsageError(f"{move.path!r} already exists in its place; nothing was changed")
             except FileNotFoundError:
-                raise UsageError(f"{move.path!r} cannot go back, its folder is gone; nothing was changed") from None
+                raise UsageError(
+                    f"{move.path!r} cannot be moved back, because its folder no longer exists; nothing was changed"
+                ) from None
             except OSError as error:
                 raise WriteFailedError(f"{folder!r} cannot be opened: {error.strerror}; nothing was changed") from error
 
@@ -123,8 +125,8 @@ def delete(root: str, trash: str) -> None:
 
 def _stopped(trash: str, error: OSError) -> WriteFailedError:
     return WriteFailedError(
-        f"stopped while moving to {trash!r} ({error.strerror or error}): what was moved goes back, "
-        "now or with the next ckpttool prune --apply"
+        f"stopped while moving to {trash!r} ({error.strerror or error}): moved files are moved back, now or by "
+        f"the next ckpttool prune --apply"
     )
 
 
@@ -143,7 +145,9 @@ def _trash_one(root_fd: int, trash_fd: int, move: Move) -> None:
     with entered(root_fd, folder) as source, entered(trash_fd, folder) as target:
         _assert_same(source, name, move)
         if os.fstat(source).st_dev != os.fstat(target).st_dev:
-            raise UnsafeError(f"{move.path!r} is on another disk than the trash, and nothing is copied")
+            raise UnsafeError(
+                f"{move.path!r} is on another disk than the trash, and files are only moved, never copied"
+            )
         os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
 
 
@@ -153,13 +157,13 @@ def _assert_same(folder_fd: int, name: str, move: Move) -> None:
     except FileNotFoundError:
         raise _changed(move) from None
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-        raise UnsafeError(f"{move.path!r} is a link or no regular file, and nothing is moved through a link")
+        raise UnsafeError(f"{move.path!r} is a link or not a regular file, so it is not moved")
     if move.stamp != FileStamp.on_disk(size=status.st_size, mtime_ns=status.st_mtime_ns, inode=status.st_ino):
         raise _changed(move)
 
 
 def _changed(move: Move) -> IncompleteError:
-    return IncompleteError(f"{move.path!r} changed since the plan was made; run again when nothing writes here")
+    return IncompleteError(f"{move.path!r} changed since the plan was made; run again when nothing is writing here")
 
 
 def _restore_batch(root_fd: int, batch: Batch) -> None:
@@ -187,10 +191,10 @@ def _restore_one(root_fd: int, trash_fd: int, move: Move) -> bool:
         return False
     folder, _, name = move.path.rpartition("/")
     if folder and not _is_there(root_fd, folder):
-        raise _taken(move, "its folder is gone")
+        raise _taken(move, "its folder no longer exists")
     with entered(trash_fd, folder) as source, entered(root_fd, folder) as target:
         if not _put_back(source, target, name):
-            raise _taken(move, "something new has its name")
+            raise _taken(move, "a new file has its name")
     return True
 
 
@@ -325,7 +329,9 @@ def entered(base_fd: int, path: str) -> Iterator[int]:
                 deeper = os.open(part, _FOLDER, dir_fd=fd)
             except OSError as error:
                 if error.errno in {errno.ELOOP, errno.ENOTDIR}:
-                    raise UnsafeError(f"{path!r} is a link or no folder, and nothing is moved through a link") from None
+                    raise UnsafeError(
+                        f"{path!r} is a link or not a folder, and files are not moved through a link"
+                    ) from None
                 raise
             close(fd)
             fd = deeper

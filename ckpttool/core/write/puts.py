@@ -112,10 +112,10 @@ def _put(root_fd: int, put: Put) -> None:
     if stamp == put.stamp:
         return  # it was done before
     if _stamp_at(root_fd, put.temporary) != put.stamp:
-        raise _changed(put, f"{put.temporary!r}, which was to be put there, is not what it was")
+        raise _changed(put, f"{put.temporary!r}, the file to be put there, has changed")
     is_kept = put.retained is not None and stamp is None and _stamp_at(root_fd, put.retained) == put.replaces
     if put.replaces is not None and stamp != put.replaces and not is_kept:
-        raise _changed(put, "it is not the file any more that was to be replaced")
+        raise _changed(put, "it is no longer the file that was to be replaced")
     with entered(root_fd, folder) as folder_fd:
         if put.retained is not None and not is_kept:
             _keep(root_fd, folder_fd, name, put.retained)
@@ -151,7 +151,7 @@ def _stamp_at(root_fd: int, path: str) -> FileStamp | None:
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(status.st_mode):
-        raise UnsafeError(f"{path!r} is a link or no regular file, and nothing is written in its place")
+        raise UnsafeError(f"{path!r} is a link or not a regular file, so it is not replaced")
     return _stamp(status)
 
 
@@ -161,7 +161,7 @@ def _stamp(status: os.stat_result) -> FileStamp:
 
 def _changed(put: Put, why: str) -> IncompleteError:
     return IncompleteError(
-        f"cannot end what a heal began at {put.path!r}: {why}; look at both, then remove .ckpttool/heal.json"
+        f"cannot complete an interrupted heal at {put.path!r}: {why}; check both files, then remove .ckpttool/heal.json"
     )
 
 

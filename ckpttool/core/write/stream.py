@@ -102,8 +102,8 @@ def stream(path: str, blocks: Iterable[Block], *, size: ByteCount, temporary: st
             os.fsync(folder_fd)
         except OSError as error:
             raise NotDurableError(
-                f"{path!r} is written, but its folder could not be brought to the disk ({error.strerror}): "
-                "a power cut may still undo it; check the disk, then save again"
+                f"{path!r} was written, but its folder could not be flushed to disk ({error.strerror}): a power "
+                f"failure may still undo it; check the disk, then save again"
             ) from error
     finally:
         close(folder_fd)
@@ -121,7 +121,7 @@ def _write(folder_fd: int, temporary: str, name: str, blocks: Iterable[Block], s
                 write_block(fd, memoryview(block).cast("B"), digest)
             streamed = digest.streamed()
             if streamed.size != size:
-                raise ValueError(f"{name}: {size} bytes were announced, and {streamed.size} came")
+                raise ValueError(f"{name}: {size} bytes were announced, but {streamed.size} were written")
             os.fsync(fd)
         finally:
             os.close(fd)  # NFS reports a full disk only here: it must stop us as a failed write does

@@ -27,9 +27,9 @@ def unpack(archive: ZipFile, folder: str, *, newest: float) -> None:
     except NotADirectoryError:
         taken = True
     except OSError as error:
-        raise WriteFailedError(f"{folder!r} cannot be looked into: {error.strerror or error}") from error
+        raise WriteFailedError(f"{folder!r} cannot be listed: {error.strerror or error}") from error
     if taken:
-        raise UsageError(f"{folder!r} is there already, and nothing is written over: name a new folder")
+        raise UsageError(f"{folder!r} already exists, and nothing is overwritten: give a new folder")
     files = archive.infolist()
     late = max(_written(file) for file in files) - newest
     for file in files:

@@ -89,6 +89,6 @@ def test_nothing_is_written_over(here: Path) -> None:
     (here / "dangling").symlink_to("nowhere")
     before = sorted(here.rglob("*"))
     for place in ("folder", "folder/mine", "link", "dangling"):
-        words = "is there already, and nothing is written over: name a new folder"
+        words = "already exists, and nothing is overwritten: give a new folder"
         assert_error(ask("demo", place), ExitCode.USAGE, words)
     assert sorted(here.rglob("*")) == before

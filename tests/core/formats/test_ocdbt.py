@@ -140,7 +140,7 @@ class TestWhatIsFollowed:
 
 class TestWhatIsBroken:
     def test_a_manifest_that_is_not_there(self) -> None:
-        with pytest.raises(BrokenStoreError, match="is not there") as broken:
+        with pytest.raises(BrokenStoreError, match="is missing") as broken:
             store({})
         assert (broken.value.code, broken.value.path) == (Code.SHARD_MISSING, MANIFEST)
 
@@ -163,7 +163,7 @@ class TestWhatIsBroken:
         ids=["magic", "length", "version", "number", "short", "several"],
     )
     def test_a_manifest_that_is_none_although_its_checksum_agrees(self, data: bytes) -> None:
-        with pytest.raises(BrokenStoreError, match="does not hold together") as broken:
+        with pytest.raises(BrokenStoreError, match="is inconsistent") as broken:
             store({MANIFEST: data})
         assert broken.value.code is Code.HEADER_INVALID
 

@@ -185,7 +185,7 @@ class Counters:
 def test_a_path_of_keys_leads_through_dictionaries_lists_and_objects(protocol: int) -> None:
     tree = plain_values(MemorySource(pickle.dumps({"a": [Counters(), PurePosixPath("x")], "b": {"c": "d"}}, protocol)))
     assert integer_at(tree, "a", 0, "step") == 7
-    assert integer_at(tree, "a", 0, "done") is None  # a boolean is no number
+    assert integer_at(tree, "a", 0, "done") is None  # a boolean is not a number
     assert text_at(tree, "a", 0, "name") == "run"
     assert text_at(tree, "a", 0, "step") is None
     assert text_at(tree, "b", "c") == "d"

@@ -20,7 +20,7 @@ def test_fields_come_in_their_order_with_their_keys() -> None:
         (b"\x25abc", "beyond its message"),
         (b"\x08\x96", "ends within a number"),
         (b"\x08", "ends within a number"),
-        (b"\x0b", "no wire type 3"),
+        (b"\x0b", "wire type 3 does not exist"),
         (b"\x08" + b"\xff" * 10, "has no end"),
         (b"\x08\x80\x00", "has no end"),
     ],

@@ -21,7 +21,7 @@ def refused(text: str | bytes, kind: type[Exception] = ConfigError) -> str:
 
 def test_what_is_no_mapping_is_nobody_s_config() -> None:
     for text in ("", "[1]", "word", "7"):
-        assert "holds no settings" in refused(text, ForeignConfigError)
+        assert "has no settings" in refused(text, ForeignConfigError)
 
 
 def test_several_documents_are_no_config_of_one_program() -> None:
@@ -42,13 +42,13 @@ def test_a_key_that_is_a_list_or_a_mapping_is_told_with_its_line() -> None:
 
 
 def test_a_value_that_holds_itself_is_refused_and_one_that_is_named_twice_is_not() -> None:
-    assert "holds itself through an alias" in refused("a: &x [*x]")
+    assert "contains itself through an alias" in refused("a: &x [*x]")
     assert parse_document(b"a: &x [1]\nb: *x\n", where="base.yaml").data == {"a": [1], "b": [1]}
 
 
 def test_a_tag_of_its_own_is_refused_and_a_merge_is_not() -> None:
-    assert "has no place in a config" in refused("a: !!python/object/apply:os.system [true]")
-    assert "has no place in a config" in refused("!mine a: 1")
+    assert "is not allowed in a config" in refused("a: !!python/object/apply:os.system [true]")
+    assert "is not allowed in a config" in refused("!mine a: 1")
     assert parse_document(b"a: &x {b: 1}\nc: {<<: *x}\n", where="base.yaml").data["c"] == {"b": 1}
 
 
@@ -60,13 +60,13 @@ def test_a_number_as_long_as_a_sentence_is_refused() -> None:
 def test_what_nests_deeper_than_any_config_is_unsafe_and_what_nests_as_deep_is_not() -> None:
     inside = MAX_DEPTH - 2  # the file itself, and the value inside
     assert parse_document(f"a: {'[' * inside}1{']' * inside}".encode(), where="base.yaml").data
-    assert "nests deeper" in refused(f"a: {'[' * (inside + 1)}1{']' * (inside + 1)}", UnsafeError)
+    assert "is nested more than" in refused(f"a: {'[' * (inside + 1)}1{']' * (inside + 1)}", UnsafeError)
 
 
 def test_aliases_of_aliases_are_unsafe_before_anything_is_made_of_them() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
-    assert "once its aliases are followed" in refused("\n".join(lines), UnsafeError)
+    assert "after its aliases are expanded" in refused("\n".join(lines), UnsafeError)
 
 
 def test_a_file_larger_than_any_config_is_unsafe(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_file_larger_than_any_config_is_unsafe(tmp_path: Path) -> None:
     path.write_bytes(b"#" * MAX_BYTES)
     assert len(read_bytes(str(path))) == MAX_BYTES
     os.truncate(path, MAX_BYTES + 1)
-    with pytest.raises(UnsafeError, match="no config is that long"):
+    with pytest.raises(UnsafeError, match="more than any config"):
         read_bytes(str(path))
 
 

@@ -326,7 +326,7 @@ def test_elements_of_less_than_a_byte_must_fill_whole_bytes(dtype: str, elements
 
 @pytest.mark.parametrize(
     ("begins", "word"),
-    [((0, 9), "hole"), ((1, 9), "hole"), ((0, 7), "overlaps"), ((0, 0), "overlaps")],
+    [((0, 9), "gap"), ((1, 9), "gap"), ((0, 7), "overlaps"), ((0, 0), "overlaps")],
 )
 def test_a_hole_and_an_overlap_are_damage(begins: tuple[int, int], word: str) -> None:
     header = {
@@ -543,7 +543,7 @@ def test_a_header_that_we_spell_is_the_one_that_safetensors_writes() -> None:
 
 @pytest.mark.parametrize("dtype", [DType.C128, DType.F4], ids=lambda dtype: dtype.value)
 def test_what_fits_into_no_file_is_not_spelled(dtype: DType) -> None:
-    with pytest.raises(ValueError, match="fits into no safetensors file"):
+    with pytest.raises(ValueError, match="is too large for any safetensors file"):
         strictly.encoded_header([("odd", dtype, (1,))])
 
 

@@ -42,7 +42,7 @@ def test_whatever_json_writes_is_read_back_unchanged(value: Json) -> None:
         (b"[" * 65 + b"]" * 65, "nesting of at most 64"),
         (b"[" * 1_000_000, "nesting of at most 64"),
         (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "nesting of at most 64"),
-        (b"1" * 10_000, "number too long"),
+        (b"1" * 10_000, "number that is too long"),
     ],
 )
 def test_a_document_that_readers_could_understand_differently_is_refused(data: bytes, problem: str) -> None:
@@ -171,7 +171,7 @@ def test_no_document_takes_more_memory_than_is_foreseen(text: str) -> None:
 def test_a_record_whose_values_would_take_more_memory_than_any_does_is_not_parsed() -> None:
     data = b"[" + b"{}," * 9 + b"{}]"
     assert parse.parse_json(data, where="meta.json", most_memory=parse.memory_of(data)) == [{}] * 10
-    with pytest.raises(parse.ParseError, match=r"meta\.json: holds more values than any such record, in 31 bytes"):
+    with pytest.raises(parse.ParseError, match=r"meta\.json: has more values than any such record, in 31 bytes"):
         parse.parse_json(data, where="meta.json", most_memory=parse.memory_of(data) - 1)
 
 

@@ -81,21 +81,21 @@ class TestDamage:
             changed = data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
             (found,) = looked(changed)[1]
             assert (found.code, found.severity) == (Code.CHECKSUM_MISMATCH, Severity.DAMAGE)
-            assert "'model/code/a.py' is not whole" in found.message
+            assert "'model/code/a.py' is damaged" in found.message
 
     def test_a_size_that_is_not_that_of_the_source_is_found(self) -> None:
         data = archive(TEXT)
         for wrong in (len(TEXT) - 1, len(TEXT) + 1, 0):
             old, new = len(TEXT).to_bytes(4, "little"), wrong.to_bytes(4, "little")
             (found,) = looked(data.replace(old, new))[1]
-            assert f"it inflates to other than {wrong} bytes" in found.message
+            assert f"it does not decompress to {wrong} bytes" in found.message
 
     def test_a_source_that_goes_on_behind_its_end_is_found(self) -> None:
         data = archive(b"")
         (one,) = looked(data)[0].deflated
         odd = Deflated(record=ZipEntry(name="a", crc32=0, begin=one.record.begin, end=one.record.end + 3), size=0)
         (found,), _ = look_at_code(MemorySource(data), [odd])
-        assert "inflates to other than 0 bytes" in found.message
+        assert "does not decompress to 0 bytes" in found.message
 
     def test_a_source_that_breaks_off_is_found(self) -> None:
         data = archive(TEXT)
@@ -104,7 +104,7 @@ class TestDamage:
             record=ZipEntry(name="a", crc32=0, begin=one.record.begin, end=one.record.end - 9), size=one.size
         )
         (found,), nbytes = look_at_code(MemorySource(data), [cut])
-        assert "it breaks off" in found.message
+        assert "it is truncated" in found.message
         assert nbytes == cut.record.end - cut.record.begin
 
     def test_more_than_anybody_writes_is_not_inflated(self, monkeypatch: pytest.MonkeyPatch) -> None:

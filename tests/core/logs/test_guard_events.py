@@ -153,7 +153,7 @@ def test_a_number_that_is_none_is_told_and_no_number_is_guessed() -> None:
 def test_an_endless_line_takes_no_memory_and_the_rest_is_read() -> None:
     stream = Dribble(RUN + b"x" * (3 << 20) + b"\n" + line("step", 1, global_norm=1.0), 1 << 16)
     found = list(GuardEvents().read(LogSource(name="log", stream=stream)))
-    assert [problem.reason for problem in problems(found)] == ["the line is too long to be one of a log"]
+    assert [problem.reason for problem in problems(found)] == ["the line is too long for a log"]
     assert len(steps(found)) == 1
 
 

@@ -45,7 +45,7 @@ def test_each_log_is_recognised_by_its_content(name: str, expected: str) -> None
 def test_what_is_no_log_is_one_problem_without_a_line(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "x").write_bytes(data)
     (problem,) = problems(read_log(str(tmp_path / "x")))
-    assert (problem.line, "is no log that ckpttool knows" in problem.reason) == (0, True)
+    assert (problem.line, "is not a log that ckpttool knows" in problem.reason) == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_gzipped_log_cut_short_gives_what_it_has_and_a_problem(tmp_path: Path)
     for size in (len(packed) // 2, len(packed) - 4):
         (tmp_path / "log.gz").write_bytes(packed[:size])
         items = list(read_log(str(tmp_path / "log.gz")))
-        assert "cut short or damaged" in problems(items)[-1].reason
+        assert "truncated or damaged" in problems(items)[-1].reason
     (tmp_path / "log.gz").write_bytes(packed[:200] + b"\xff" * 200 + packed[400:])
     assert problems(list(read_log(str(tmp_path / "log.gz"))))[-1].line == 0
 

@@ -22,7 +22,7 @@ def test_csv_with_named_columns_is_read_and_bad_rows_are_told() -> None:
         (2, 1.6, 2.1),
     ]
     assert [(problem.line, problem.reason) for problem in problems(items)] == [
-        (4, "global_norm is no number"),
+        (4, "global_norm is not a number"),
         (5, "expected 4 columns, found 2"),
         (6, "the row has no step"),
     ]
@@ -30,7 +30,7 @@ def test_csv_with_named_columns_is_read_and_bad_rows_are_told() -> None:
 
 
 def test_csv_without_a_step_column_asks_for_it() -> None:
-    with pytest.raises(UsageError, match="name it by --columns"):
+    with pytest.raises(UsageError, match="name it, as in --columns step=iter"):
         read(Csv(), b"a,b\n1,2\n")
     assert [row.step for row in steps(read(Csv(), b"a,b\n1,2\n", columns={"step": "a"}))] == [1]
 
@@ -85,7 +85,7 @@ def test_a_column_of_which_no_answer_makes_use_may_be_named_and_hold_anything() 
     items = read(Csv(), data, columns=columns)
     assert ([(row.step, row.loss) for row in steps(items)], problems(items)) == ([(1, 2.5)], [])
     (problem,) = problems(read(Csv(), data, columns=columns, curves=True))  # of who holds runs against each other
-    assert problem.reason == "learning_rate is no number"
+    assert problem.reason == "learning_rate is not a number"
 
 
 def test_columns_are_named_as_field_equals_column() -> None:
@@ -93,7 +93,7 @@ def test_columns_are_named_as_field_equals_column() -> None:
     for wrong, words in (
         ("step", "field=column"),
         ("step=", "field=column"),
-        ("gnorm=global_norm", "no field 'gnorm'"),
+        ("gnorm=global_norm", "unknown field 'gnorm'"),
     ):
         with pytest.raises(UsageError, match=words):
             parse_columns(wrong)

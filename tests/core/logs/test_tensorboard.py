@@ -167,7 +167,7 @@ def test_behind_a_length_that_was_changed_nothing_is_read() -> None:
     items = read(TensorBoard(), bytes(data))
     (told,) = problems(items)
     assert told.ends_the_log
-    assert told.reason.startswith(f"from byte {place} on nothing can be read")
+    assert told.reason.startswith(f"nothing can be read from byte {place} on")
     assert losses(items) == [(1, 2.5)]
 
 
@@ -177,7 +177,7 @@ def test_a_record_that_is_too_large_is_passed_over_and_told(monkeypatch: pytest.
     items = read_events(event(b"\x01", scalar("loss", 2.0)), picture, event(b"\x02", scalar("loss", 1.0)))
     assert losses(items) == [(1, 2.0), (2, 1.0)]
     (told,) = problems(items)
-    assert (told.line, told.ends_the_log, "bytes; 100 are read" in told.reason) == (3, False, True)
+    assert (told.line, told.ends_the_log, "bytes; ckpttool reads at most 100" in told.reason) == (3, False, True)
     cut = b"".join(map(record, (VERSION, picture)))[:-1]
     assert [note.kind for note in notes(read(TensorBoard(), cut))] == [NoteKind.CUT]
 
@@ -241,7 +241,7 @@ def test_a_tensor_without_dimensions_is_a_scalar_of_its_type(content: bytes, val
 )
 def test_a_tensor_that_contradicts_itself_is_no_number(content: bytes) -> None:
     items = read_events(event(b"\x01", tensor("loss", content)))
-    assert [("is no event" in each.reason, each.line) for each in problems(items)] == [(True, 2)]
+    assert [("is not an event" in each.reason, each.line) for each in problems(items)] == [(True, 2)]
     assert steps(items) == []
 
 

@@ -53,31 +53,31 @@ def test_a_flipped_bit_is_seen(batches: tuple[Batch, ...], data: st.DataObject) 
     spelled = bytearray(journal_bytes(batches))
     bit = data.draw(st.integers(0, len(spelled) * 8 - 1))
     spelled[bit // 8] ^= 1 << bit % 8
-    with pytest.raises(IncompleteError, match="is not believed"):
+    with pytest.raises(IncompleteError, match="cannot be trusted"):
         read_journal(OneFile(bytes(spelled)))
 
 
 @pytest.mark.parametrize(
     ("members", "words"),
     [
-        ('"schema": "ckpttool/prune-journal/2"', "another ckpttool wrote it"),
+        ('"schema": "ckpttool/prune-journal/2"', "another version of ckpttool wrote it"),
         ('"schema": "ckpttool/prune-journal/1", "batches": {}', "expected a list"),
-        ('"schema": "ckpttool/prune-journal/1", "batches": [{"trash": "rank_0", "moves": []}]', "another trash folder"),
+        ('"schema": "ckpttool/prune-journal/1", "batches": [{"trash": "rank_0", "moves": []}]', "names a trash folder"),
         (
             '"schema": "ckpttool/prune-journal/1", "batches": [{"trash": ".ckpttool/trash/../..", "moves": []}]',
-            "leads out of the tree",
+            "is outside the tree",
         ),
         (
             '"schema": "ckpttool/prune-journal/1", "batches": [{"trash": ".ckpttool/trash/x", "moves": [["/",1,1,1]]}]',
-            "leads out of the tree",
+            "is outside the tree",
         ),
         (
             '"schema": "ckpttool/prune-journal/1", "batches": [{"trash": ".ckpttool/trash/x", "moves": [["x", 1]]}]',
-            "not spelled as ckpttool spells it",
+            "not encoded as ckpttool encodes it",
         ),
         (
             '"schema": "ckpttool/prune-journal/1", "batches": [{"trash": ".ckpttool/trash/\\u4e00", "moves": []}]',
-            "not spelled as ckpttool spells it",
+            "not encoded as ckpttool encodes it",
         ),
     ],
 )  # fmt: skip
@@ -96,7 +96,7 @@ def test_a_journal_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> 
 def test_a_trash_that_cannot_be_listed_is_not_taken_for_empty(tmp_path: Path) -> None:
     assert list(trash_folders(LocalStorage(str(tmp_path)))) == []
     (tmp_path / ".ckpttool").mkdir()
-    (tmp_path / ".ckpttool/trash").write_text("no folder")
+    (tmp_path / ".ckpttool/trash").write_text("not a folder")
     with pytest.raises(IncompleteError, match="cannot be listed"):
         list(trash_folders(LocalStorage(str(tmp_path))))
 

@@ -33,20 +33,20 @@ def test_a_scheme_that_nobody_opens_is_a_usage_error(root: str) -> None:
 @pytest.mark.parametrize(
     ("root", "way"),
     [
-        ("sftp://me@host/data/run", "mount it or copy it to a disk, and name that folder"),
-        ("hdfs://host:8020/run", "mount it or copy it to a disk, and name that folder"),
-        ("file:///data/run", "name the folder by its path alone"),
-        ("oss://bucket/run", "set AWS_ENDPOINT_URL to its address and name the folder s3://BUCKET/FOLDER"),
-        ("obs://bucket/run", "set AWS_ENDPOINT_URL to its address and name the folder s3://BUCKET/FOLDER"),
-        ("s3a://bucket/run", "name this store s3://"),
-        ("abfs://container/run", "name this store az://"),
+        ("sftp://me@host/data/run", "mount it or copy it to a disk, and give that folder"),
+        ("hdfs://host:8020/run", "mount it or copy it to a disk, and give that folder"),
+        ("file:///data/run", "give only the path of the folder"),
+        ("oss://bucket/run", "set AWS_ENDPOINT_URL to its address and give the folder as s3://BUCKET/FOLDER"),
+        ("obs://bucket/run", "set AWS_ENDPOINT_URL to its address and give the folder as s3://BUCKET/FOLDER"),
+        ("s3a://bucket/run", "write s3:// for this store"),
+        ("abfs://container/run", "write az:// for this store"),
     ],
 )
 @pytest.mark.parametrize("command", [["resolve"], ["seal"], ["part", "--part", "1/1", "--run-id", "x", "--out", "p"]])
 def test_who_names_another_place_is_told_the_way_on_in_one_line(command: list[str], root: str, way: str) -> None:
     said = ask(command[0], root, *command[1:])
     assert (said.code, said.stdout, said.stderr.count("\n")) == (ExitCode.USAGE, "", 1)
-    assert f"{root} is not read: " in said.stderr
+    assert f"{root} cannot be read: " in said.stderr
     assert way in said.stderr
 
 

@@ -81,7 +81,7 @@ def test_a_file_that_shrank_is_told_with_the_place_where_it_ends() -> None:
 
 @pytest.mark.parametrize(("begin", "end"), [(5, 4), (-1, 3)])
 def test_a_range_that_is_none_is_refused(begin: int, end: int) -> None:
-    with pytest.raises(ValueError, match="no range"):
+    with pytest.raises(ValueError, match="not a range"):
         list(read_blocks(empty(10), begin, end))
 
 

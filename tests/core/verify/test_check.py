@@ -133,7 +133,7 @@ class TestAFileThatChanges:
         report = check(task_for(tmp_path / "gone.ckpt")).report
         assert report.word is VerdictWord.UNSTABLE
         assert worst(report.findings) is Severity.UNKNOWN
-        assert "gone now" in report.findings[0].message
+        assert "disappeared" in report.findings[0].message
 
 
 class TestWhatIsNoFile:
@@ -157,7 +157,7 @@ class TestWhatIsNoFile:
 
     @pytest.mark.parametrize(
         ("target", "why"),
-        [("lost.ckpt", "a link that leads round in a loop"), ("not-mounted", "a link that leads nowhere")],
+        [("lost.ckpt", "a circular link"), ("not-mounted", "a broken link")],
     )
     def test_a_link_that_leads_nowhere_is_unreadable_and_told_what_to_do(
         self, tmp_path: Path, target: str, why: str

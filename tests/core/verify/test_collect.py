@@ -99,8 +99,8 @@ def test_only_a_ckpt_is_said_to_be_cut() -> None:
         fmt: collect(one, [replace(cut, format=fmt)], Level.STRUCTURE).findings[0].message
         for fmt in (FormatName.MINDSPORE_CKPT, FormatName.SAFETENSORS)
     }
-    assert "cut at a tensor's end" in words[FormatName.MINDSPORE_CKPT]
-    assert "cut" not in words[FormatName.SAFETENSORS]
+    assert "truncated at the end of a tensor" in words[FormatName.MINDSPORE_CKPT]
+    assert "truncated" not in words[FormatName.SAFETENSORS]
 
 
 def test_a_file_that_could_not_be_parsed_is_not_blamed_for_missing_state_too() -> None:

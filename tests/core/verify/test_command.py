@@ -156,7 +156,7 @@ class TestParts:
 class TestSealing:
     @pytest.mark.parametrize(
         ("manifest", "why"),
-        [(b"", "is not believed"), (b'{"schema": "ckpttool/manifest/9"}', "it was sealed by a newer ckpttool")],
+        [(b"", "cannot be trusted"), (b'{"schema": "ckpttool/manifest/9"}', "it was sealed by a newer ckpttool")],
     )
     def test_a_refusal_for_the_old_manifest_does_not_say_that_the_checkpoint_is_damaged(
         self, tree: TreeBuilder, manifest: bytes, why: str

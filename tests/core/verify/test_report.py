@@ -52,7 +52,7 @@ def test_a_file_that_grew_after_its_parts_were_planned_is_not_called_read(observ
 def test_parts_with_a_gap_are_unknown_and_do_not_raise(observations: list[Observation]) -> None:
     report = judge([observations[0], observations[2]])
     assert report.word is VerdictWord.UNREADABLE
-    assert "do not fit together" in report.findings[0].message
+    assert "do not match" in report.findings[0].message
 
 
 def test_one_part_that_could_not_be_read_makes_the_file_unreadable_whatever_the_others_say(

@@ -358,7 +358,7 @@ class TestManifests:
         codes = [finding.code for finding in verdict.findings if finding.ranks == (1,)]
         assert codes == [Code.CHECKSUM_MISMATCH, Code.SCHEMA_DIFFERS]
         (told,) = [finding for finding in verdict.findings if "under another name" in finding.message]
-        assert f"is what was sealed of rank_0/{Path(tree.shard(0, 5, 2)).name} on " in told.message
+        assert f"has the content that was sealed as rank_0/{Path(tree.shard(0, 5, 2)).name} on " in told.message
 
     def test_sizes_and_headers_are_compared_without_reading_tensors(self, sealed: TreeBuilder) -> None:
         """The same names and shapes on all ranks as if the training had changed: only the manifest knows better."""

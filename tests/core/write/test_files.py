@@ -127,7 +127,7 @@ def test_a_file_that_appears_meanwhile_is_not_clobbered(
     monkeypatch.setattr(os, "fsync", fsync_and_appear)
     if not links:
         fail_nth(monkeypatch, "link", 1, errno.EPERM)
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="already exists"):
         replace(str(target), NEW, overwrite=False, backup=False)
     assert target.read_bytes() == OLD
     assert names(tmp_path) == {"config"}
@@ -430,7 +430,7 @@ def test_a_file_that_cannot_be_removed_is_still_there(tmp_path: Path, monkeypatc
                 remove(str(target))
         assert target.exists()
     fail_nth(monkeypatch, "fsync", 1, errno.EIO)
-    with pytest.raises(NotDurableError, match="a power cut may restore it"):
+    with pytest.raises(NotDurableError, match="a power failure may restore it"):
         remove(str(target))
     assert not target.exists()
 

@@ -76,7 +76,7 @@ def test_no_folder_on_the_way_may_be_a_link(place: str, root: Path, tmp_path: Pa
     one = batch(root, "rank_1/a")
     (root / place).rename(tmp_path / "elsewhere")
     (root / place).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UnsafeError, match="is a link or no folder"):
+    with pytest.raises(UnsafeError, match="is a link or not a folder"):
         move_to_trash(str(root), [one])
     assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {"a", "x"}
 
@@ -84,7 +84,7 @@ def test_no_folder_on_the_way_may_be_a_link(place: str, root: Path, tmp_path: Pa
 def test_a_link_in_place_of_a_file_is_not_moved(root: Path) -> None:
     (root / "rank_1/a").unlink()
     (root / "rank_1/a").symlink_to("/etc/hostname")
-    with pytest.raises(UnsafeError, match="nothing is moved through a link"):
+    with pytest.raises(UnsafeError, match="is a link or not a regular file"):
         move_to_trash(str(root), [batch(root, "rank_1/a")])
 
 
@@ -138,7 +138,7 @@ def test_a_save_that_lands_just_before_a_file_comes_back_is_not_overwritten(
     move_to_trash(str(root), [one])
     with monkeypatch.context() as patch:
         meanwhile(patch, "link", lambda: (root / "rank_1/a").write_text("newer"))
-        with pytest.raises(IncompleteError, match="cannot put 'rank_1/a' back: something new"):
+        with pytest.raises(IncompleteError, match="cannot put 'rank_1/a' back: a new file"):
             restore(str(root), [one])
     assert (root / "rank_1/a").read_text() == "newer"
     assert {path: (root / one.trash / path).read_text() for path in ("rank_0/a", "rank_1/a")} == {
@@ -164,7 +164,7 @@ def test_a_save_that_lands_just_before_a_folder_comes_back_is_not_replaced(
 
     with monkeypatch.context() as patch:
         meanwhile(patch, "rename", land)
-        with pytest.raises(IncompleteError, match="cannot put 'iteration_1' back: something new"):
+        with pytest.raises(IncompleteError, match="cannot put 'iteration_1' back: a new file"):
             restore(str(root), [one])
     assert newer.read_text() == "newer"
     assert (root / one.trash / "iteration_1/x").read_text() == "iteration_1/x"
@@ -190,7 +190,7 @@ def test_where_there_are_no_hard_links_files_come_back_and_over_nothing(
     one = batch(root, "rank_0/a", "rank_1/a")
     move_to_trash(str(root), [one])
     (root / "rank_0/a").write_text("newer")
-    with pytest.raises(IncompleteError, match="cannot put 'rank_0/a' back: something new"):
+    with pytest.raises(IncompleteError, match="cannot put 'rank_0/a' back: a new file"):
         restore(str(root), [one])
     assert (root / "rank_0/a").read_text() == "newer"
     (root / "rank_0/a").unlink()

@@ -203,7 +203,7 @@ class TestPutting:
         file = root / (PLACE if "place" in change else one.temporary)
         file.unlink() if "gone" in change else file.write_bytes(b"somebody's")
         before = contents(root)
-        with pytest.raises(IncompleteError, match=r"cannot end what a heal began at 'rank_0/shard'"):
+        with pytest.raises(IncompleteError, match=r"cannot complete an interrupted heal at 'rank_0/shard'"):
             put_all(str(root), [one])
         assert contents(root) == before
 
@@ -242,7 +242,7 @@ class TestPutting:
             (root / PLACE).mkdir()
         else:
             os.mkfifo(root / PLACE)
-        with pytest.raises(UnsafeError, match="is a link or no regular file"):
+        with pytest.raises(UnsafeError, match="is a link or not a regular file"):
             put_all(str(root), [one])
         assert (root / SECOND).read_bytes() == OLD
 

@@ -90,7 +90,7 @@ def test_a_thousand_renames_leave_room_for_what_was_found(tmp_path: Path) -> Non
 
 def test_twenty_findings_are_told_and_the_rest_is_counted(tmp_path: Path) -> None:
     answer = surveyed(tmp_path)
-    text = page(many(answer, MOST_FINDINGS + 7, "the file has no bytes"), PageForm.MARKDOWN)
+    text = page(many(answer, MOST_FINDINGS + 7, "the file is empty"), PageForm.MARKDOWN)
     assert text.count("| damage |") == MOST_FINDINGS
     assert "\nand 8 other findings\n" in text  # and why it was not chosen
     assert "other finding" not in page(answer, PageForm.MARKDOWN)

@@ -144,7 +144,7 @@ def with_findings(number: int) -> TreeReport:
     """Let the newest checkpoint have so many findings."""
     whole = answer().verification
     many = tuple(
-        damage(Code.SHARD_EMPTY, f"the file of rank {rank} has no bytes", ranks=(Rank(rank),)) for rank in range(number)
+        damage(Code.SHARD_EMPTY, f"the file of rank {rank} is empty", ranks=(Rank(rank),)) for rank in range(number)
     )
     newest, *older = whole.verdicts
     verdicts = (replace(newest, findings=many), *older)

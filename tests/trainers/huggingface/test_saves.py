@@ -77,7 +77,7 @@ class TestTheRecordThatIsWrittenLast:
         assert save.commit is CommitState.UNKNOWN
         answer = cli("verify", str(single))
         assert answer.exit_code == ExitCode.INCOMPLETE
-        assert "as the user that trained" in answer.output
+        assert "as the user of the training" in answer.output
 
 
 def test_where_the_arguments_cannot_be_read_the_batch_size_is_unknown_and_the_save_is_whole(single: Path) -> None:

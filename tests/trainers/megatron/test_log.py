@@ -30,7 +30,7 @@ def test_megatron_core_tells_times_skips_nan_and_a_rewind() -> None:
     assert math.isnan(second.global_norm or 0)
     assert third.global_norm is None
     (problem,) = problems(items)
-    assert (problem.line, problem.reason) == (3, "grad norm is no number")
+    assert (problem.line, problem.reason) == (3, "grad norm is not a number")
     (rewind,) = notes(items)
     assert (rewind.kind, rewind.step, rewind.previous_step, rewind.line) == (NoteKind.REWIND, 150, 200, 3)
 
@@ -61,7 +61,7 @@ def test_a_validation_belongs_to_its_iteration_and_one_of_the_test_set_to_none()
 
 def test_a_validation_loss_that_is_no_number_is_told() -> None:
     items = read(Megatron(), VALIDATED.replace(b"3.846950E+00", b"3.84x"), curves=True)
-    assert [problem.reason for problem in problems(items)] == ["validation loss is no number"]
+    assert [problem.reason for problem in problems(items)] == ["validation loss is not a number"]
     assert [row.validation_loss for row in steps(items)] == [None, None, 3.5, None]
 
 

@@ -236,7 +236,7 @@ LEFT_ALONE = {
     "spikes of a run without sinks": SKIPS.replace("sink_mode: True, sink_size: 1", "sink_mode: False, sink_size: 4"),
     "micro batches of one device": ONE_BATCH.replace("use_parallel: True", ""),
     "micro batches without automatic parallelism": ONE_BATCH.replace("{full_batch", "{parallel_mode: 0, full_batch"),
-    "a size that is no number, another's business": STARTS.replace("micro_batch_num: 4", "micro_batch_num: 0"),
+    "a size that is not a number, another's business": STARTS.replace("micro_batch_num: 4", "micro_batch_num: 0"),
     "a data loader that slices itself": (
         f"{WITHOUT_STRATEGY}train_dataset: {{data_loader: {{type: BlendedMegatronDatasetDataLoader}}}}\n"
     ),

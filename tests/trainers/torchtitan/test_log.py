@@ -47,7 +47,7 @@ def test_the_same_line_from_every_rank_is_one_step() -> None:
 def test_a_restart_goes_back_and_a_loss_that_is_no_number_is_told() -> None:
     items = read(TorchtitanLog(), log((1, "8.1"), (2, "8.0"), (1, "8.2"), (2, "8.?")))
     assert [(note.kind, note.step, note.previous_step) for note in notes(items)] == [(NoteKind.REWIND, 1, 2)]
-    assert [problem.reason for problem in problems(items)] == ["loss is no number"]
+    assert [problem.reason for problem in problems(items)] == ["loss is not a number"]
     assert [row.loss for row in steps(items)] == [8.1, 8.0, 8.2, None]
 
 

@@ -110,13 +110,13 @@ class RecordReader:
         try:
             return self._read(buffer, at)
         except WireError:
-            raise bad(Code.HEADER_INVALID, "one of its lengths is no number") from None
+            raise bad(Code.HEADER_INVALID, "one of its lengths is not a number") from None
 
     def _read(self, buffer: bytes, at: int) -> Record:
         length, at = varint(buffer, at + 1)
         end = at + length
         if buffer[at] != _TAG:
-            raise bad(Code.HEADER_INVALID, f"the byte {buffer[at]:02x} stands where its tensor's name should begin")
+            raise bad(Code.HEADER_INVALID, f"its tensor's name should begin at the byte {buffer[at]:02x}")
         length, at = varint(buffer, at + 1)
         if length > MAX_NAME_CHARS:
             raise BadRecordError(
@@ -212,14 +212,14 @@ class Tensors:
                 return
             self.finish(may_be_cut=False)
         if record.tag in self._names:
-            self._reject(record, "stands in the file twice")
+            self._reject(record, "occurs twice in the file")
             return
         self._names.add(record.tag)
         content = record.end - record.begin
         dtype = _DTYPES.get(record.type or b"")
         if record.type is None:
             name = _text(record.tag)
-            message = f"{quoted(name)} is a map parameter, which ckpttool cannot look into."
+            message = f"{quoted(name)} is a map parameter, which ckpttool cannot check."
             self.findings.append(unknown(Code.UNSUPPORTED_FORMAT, message, tensor=name))
         elif dtype is None:
             self._reject(record, f"has the type {quoted(_text(record.type))}, which MindSpore does not have")
@@ -264,7 +264,7 @@ class Tensors:
         try:
             name = record.tag.decode()
         except UnicodeDecodeError:
-            self._reject(record, "has a name that is no UTF-8")
+            self._reject(record, "has a name that is not UTF-8")
             return
         shape = () if dtype in _SHAPELESS or (record.dims == (0,) and spans[0][0] < spans[0][1]) else record.dims
         self.entries.append(TensorEntry(name=name, dtype=dtype, shape=shape, spans=spans))

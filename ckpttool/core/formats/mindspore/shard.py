@@ -73,7 +73,7 @@ class MindSporeCkpt:
 
 
 _ENCRYPTED_FILE = unknown(
-    Code.UNSUPPORTED_FORMAT, "The file is encrypted by MindSpore (enc_key); ckpttool cannot look into it."
+    Code.UNSUPPORTED_FORMAT, "The file is encrypted by MindSpore (enc_key); ckpttool cannot check its content."
 )
 
 
@@ -134,9 +134,11 @@ class _Walk:
                 raise _cut(offset, end, self._size)
             self.tensors.add(record, self._base)
             if len(self.tensors.findings) >= MAX_FINDINGS:
-                raise bad(Code.HEADER_INVALID, f"The records after byte {end} were not looked at.")
+                raise bad(Code.HEADER_INVALID, f"The records after byte {end} were not checked.")
             offset = end
-        raise BadRecordError(over_limit(f"The file has more than {_MAX_RECORDS} records, which is more than we read."))
+        raise BadRecordError(
+            over_limit(f"The file has more than {_MAX_RECORDS} records, the most that ckpttool reads.")
+        )
 
     def _record(self, offset: int) -> Record | None:
         """Read the record at `offset`; None where anything else stands there."""
@@ -171,7 +173,7 @@ class _Walk:
 
 
 def _cut(begin: int, end: int | None, size: int) -> BadRecordError:
-    ends = "does not even hold its tensor's name and shape" if end is None else f"would end at {end}"
+    ends = "does not even contain its tensor's name and shape" if end is None else f"would end at {end}"
     return bad(
         Code.SHARD_TRUNCATED,
         f"The file ends at byte {size}, but the record that begins at byte {begin} {ends}.",
@@ -204,7 +206,7 @@ def read_trailer(rest: bytes, *, offset: int, size: int) -> Checksum:
         end = offset + _TRAILER_BYTES
         raise bad(
             Code.TRAILING_BYTES,
-            f"The checksum ends at byte {end}, but the file goes on to {size}.",
+            f"The checksum ends at byte {end}, but the file continues to {size}.",
             expected=str(end),
             actual=str(size),
         )
@@ -212,7 +214,7 @@ def read_trailer(rest: bytes, *, offset: int, size: int) -> Checksum:
     if value >= CRC_LIMIT:
         raise bad(
             Code.HEADER_INVALID,
-            f"The checksum behind the last record is {value}, which is no CRC-32.",
+            f"The checksum after the last record is {value}, which is not a CRC-32.",
             expected="below 2^32",
             actual=str(value),
         )
@@ -224,7 +226,7 @@ def _misplaced(rest: bytes, offset: int, size: int) -> BadRecordError:
     if not rest.strip(b"\0"):
         return bad(
             Code.ZERO_TAIL,
-            f"From byte {offset} on, {len(rest)} bytes or more are zero; the file has {size}.",
+            f"From byte {offset} on, at least {len(rest)} bytes are zero; the file has {size}.",
             expected="a record or the end of the file",
             actual="zeros",
         )
@@ -235,7 +237,7 @@ def _misplaced(rest: bytes, offset: int, size: int) -> BadRecordError:
     except (BadRecordError, IndexError):
         return bad(
             Code.TRAILING_BYTES,
-            f"The last record ends at byte {offset}, but the file goes on to {size}, beginning with {first}.",
+            f"The last record ends at byte {offset}, but the file continues to {size}, beginning with {first}.",
             expected=str(offset),
             actual=str(size),
         )

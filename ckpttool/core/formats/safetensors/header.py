@@ -97,7 +97,7 @@ class Scanner:
                 key = match[1]
                 self._at = match.end()
             if key in names:
-                raise InvalidHeaderError(f"the key {quoted(key)} stands twice in one object")
+                raise InvalidHeaderError(f"the key {quoted(key)} occurs twice in one object")
             if len(names) == MAX_KEYS:
                 raise TooManyKeysError(f"an object has more than {MAX_KEYS} keys")
             names.add(key)
@@ -117,7 +117,7 @@ class Scanner:
             value, self._at = _DECODER.raw_decode(self._text, self._at)
             value.encode()  # half a surrogate pair is no character
         except (JSONDecodeError, UnicodeEncodeError) as error:
-            raise self._unexpected("a whole string") from error
+            raise self._unexpected("a complete string") from error
         return str(value)
 
     def numbers(self) -> tuple[int, ...]:
@@ -244,7 +244,9 @@ def encoded_header(tensors: Iterable[tuple[str, DType, tuple[int, ...]]]) -> tup
     for name, dtype, shape in sorted(tensors, key=lambda tensor: (PLACES.get(tensor[1].value, -1), tensor[0])):
         size = size_in_bytes(dtype, shape) if dtype.value in PLACES else None
         if size is None:
-            raise ValueError(f"tensor {quoted(name)} of {dtype.value} {list(shape)} fits into no safetensors file")
+            raise ValueError(
+                f"tensor {quoted(name)} of {dtype.value} {list(shape)} is too large for any safetensors file"
+            )
         rows.append(_Row(name=name, dtype=dtype.value, shape=shape, offsets=(end, end + size)))
         end += size
     text = "".join(_as_written(None, rows)).encode()
@@ -319,7 +321,7 @@ def _scan(text: str, rows: list[_Row]) -> list[tuple[str, str]] | None:
                 shape = shapes[dims] = tuple(map(int, dims.split(",")))
             rows.append(_Row(name=key, dtype=intern(dtype), shape=shape, offsets=(int(begin), int(end))))
     if scanner.rest():
-        raise InvalidHeaderError(f"{scanner.rest()[:20]!r} follows its end, where only spaces may")
+        raise InvalidHeaderError(f"{scanner.rest()[:20]!r} follows its end, but only spaces may")
     return metadata
 
 
@@ -353,8 +355,8 @@ def _scan_entry(scanner: Scanner, name: str) -> _Row:
 
 def _unreadable(error: InvalidHeaderError) -> Finding:
     if isinstance(error, TooManyKeysError):
-        return over_limit(f"The header is not read to its end: {error}.")
-    return damage(Code.HEADER_INVALID, f"The header is no safetensors JSON: {error}.")
+        return over_limit(f"The header was not read completely: {error}.")
+    return damage(Code.HEADER_INVALID, f"The header is not JSON of safetensors: {error}.")
 
 
 def _wrong_entry(row: _Row) -> Finding | None:
@@ -377,7 +379,7 @@ def _wrong_entry(row: _Row) -> Finding | None:
     size = size_in_bytes(dtype, row.shape)
     if size == end - begin:
         return None
-    needed = "no countable number of bytes" if size is None else f"{size} bytes"
+    needed = "an uncountable number of bytes" if size is None else f"{size} bytes"
     return damage(
         Code.HEADER_INVALID,
         f"Tensor {quoted(row.name)} of {row.dtype} {list(row.shape)} takes {needed}, but has {end - begin}.",
@@ -393,7 +395,7 @@ def _first_gap(rows: Sequence[_Row]) -> Finding | None:
     for row in rows:
         begin = row.offsets[0]
         if begin != end:
-            fault = "leaves a hole" if begin > end else "overlaps the one before"
+            fault = "leaves a gap" if begin > end else "overlaps the previous one"
             return damage(
                 Code.OFFSETS_NOT_CONTIGUOUS,
                 f"Tensor {quoted(row.name)} {fault}: it begins at byte {begin} of the data, not at {end}.",

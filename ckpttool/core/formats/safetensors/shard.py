@@ -58,13 +58,14 @@ class Safetensors:
         source.expect_again(data_begin)
         if length > _WIDE_LIMIT and not bytes(memoryview(source.block)[LENGTH_BYTES:data_begin]).isascii():
             finding = over_limit(
-                f"The header has {length} bytes and is not ASCII; ckpttool reads {_WIDE_LIMIT} of such."
+                f"The header has {length} bytes and is not ASCII; ckpttool reads at most {_WIDE_LIMIT} bytes of "
+                f"such a header."
             )
             return unread_header(self.name, finding, bytes_read=bytes_read)
         try:
             parsed, digits = _parse(source.block, data_begin, facts.scalars)
         except UnicodeDecodeError as error:
-            finding = damage(Code.HEADER_INVALID, f"The header is no UTF-8: {error.reason} at its byte {error.start}.")
+            finding = damage(Code.HEADER_INVALID, f"The header is not UTF-8: {error.reason} at its byte {error.start}.")
             return unread_header(self.name, finding, bytes_read=bytes_read)
         metadata = parsed.text.metadata
         if digits is not None:
@@ -101,8 +102,7 @@ def _checked(source: Front, header: ParsedHeader, metadata: tuple[tuple[str, str
 
 _NOT_CANONICAL = note(
     Code.HEADER_NOT_CANONICAL,
-    "The header is valid, but safetensors and MindSpore spell or order it otherwise: another tool wrote it, "
-    "or a bit of it has flipped.",
+    "The header is valid, but not as safetensors or MindSpore writes it: another tool wrote it, or one bit flipped.",
 )
 
 
@@ -127,7 +127,7 @@ def _wrong_size(size: int, end: int) -> list[Finding]:
         return [
             damage(
                 Code.TRAILING_BYTES,
-                f"The last tensor ends at byte {end}, but the file goes on to {size}.",
+                f"The last tensor ends at byte {end}, but the file continues to {size}.",
                 expected=str(end),
                 actual=str(size),
             )
@@ -156,7 +156,7 @@ def _checksum(metadata: tuple[tuple[str, str], ...], size: int) -> tuple[Checksu
         return None, [
             damage(
                 Code.HEADER_INVALID,
-                f"The metadata's {CHECKSUM_KEY} is no CRC-32: {text[:40]!r}.",
+                f"{CHECKSUM_KEY} in the metadata is not a CRC-32: {text[:40]!r}.",
                 expected="a number below 2^32",
                 actual=text[:40],
             )

@@ -67,11 +67,11 @@ def read_dcp_metadata(data: bytes) -> DcpMetadata:
     with _without_collector():
         tree = machine.run()
     if not isinstance(tree, Made) or tree.by != ALL:
-        raise BrokenPickleError("it is no metadata of torch.distributed.checkpoint")
+        raise BrokenPickleError("it is not metadata of torch.distributed.checkpoint")
     root = tree.members
     declared, stored = root.get("state_dict_metadata"), root.get("storage_data")
     if not isinstance(declared, dict) or not isinstance(stored, dict):
-        raise BrokenPickleError("it does not say which slices there are")
+        raise BrokenPickleError("it does not list the slices")
     tensors = {
         name: _tensor(value) for name, value in declared.items() if isinstance(name, str) and not _is_value(value)
     }
@@ -127,7 +127,7 @@ def _tensor(declared: object) -> SplitTensor:
     fields = declared.members if isinstance(declared, Made) and declared.by == TENSOR else {}
     shape, parts, properties = fields.get("size"), fields.get("chunks"), fields.get("properties")
     if not isinstance(parts, list):
-        raise BrokenPickleError("it does not say into which parts a tensor was split")
+        raise BrokenPickleError("it does not list the parts of a tensor")
     chunks = tuple(part if isinstance(part, Chunk) else _chunk(part) for part in parts)
     state = properties.state if isinstance(properties, Made) else properties
     dtype = state[0] if isinstance(state, tuple) and state else None
@@ -144,6 +144,6 @@ def _slice(key: object, info: object) -> Slice:
     place = info.members if isinstance(info, Made) and info.by == INFO else {}
     name, path = index.get("fqn"), place.get("relative_path")
     if not isinstance(name, str) or not isinstance(path, str):
-        raise BrokenPickleError("it does not say where a slice lies")
+        raise BrokenPickleError("it does not record the place of a slice")
     offset, length = numbers_in((place.get("offset"), place.get("length")))
     return Slice(name, path, offset, length, bool(place.get("transform_descriptors")))

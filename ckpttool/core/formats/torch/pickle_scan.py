@@ -191,7 +191,7 @@ class PickleReader:
         if header:
             length = int.from_bytes(header, "little")
             if length > self._end - self._base - begin:
-                raise self._unexpected("a string that is longer than what is left")
+                raise self._unexpected("a string that is longer than the remaining data")
             self._push((self._base + begin) << _LENGTH_BITS | length if length <= MOST_NAME_BYTES else _NO_TEXT)
             begin += length
             is_digit = length == 1
@@ -213,7 +213,7 @@ class PickleReader:
         elif opcode in LINES + b"p":
             self._line()
         else:
-            raise self._unexpected(f"{opcode:02x}, which is no opcode,")
+            raise self._unexpected(f"{opcode:02x}, which is not an opcode,")
 
     def _fixed(self, opcode: int) -> None:
         """Read an opcode whose argument always has the same length."""
@@ -244,7 +244,7 @@ class PickleReader:
         begin = self._at + 1 + width
         length = int.from_bytes(self._data[self._at + 1 : begin], "little", signed=opcode in SIGNED)
         if begin > len(self._data) or not 0 <= length <= self._end - self._base - begin:
-            raise self._unexpected(f"{opcode:02x} with more data than there are")
+            raise self._unexpected(f"{opcode:02x} with more data than there is")
         self._push(_NO_TEXT)
         self._at = begin + length
 
@@ -269,7 +269,7 @@ class PickleReader:
         self._below = self._top = _NO_TEXT
         if lines is None:
             self._names.hidden |= LONG_NAME(self._data, self._at + 1) is not None
-            raise self._unexpected("a name that has no end")
+            raise self._unexpected("a name without an end")
         is_call = self._data[self._at] == INST
         self._at = lines.end()
         self._take(lines[1], lines[2])

@@ -92,7 +92,7 @@ class Machine:
         """Return the next bytes."""
         end = self.at + length
         if not 0 <= length <= len(self.data) - self.at:
-            raise BrokenPickleError(f"at byte {self.at}: {length} bytes are announced, and the pickle ends before")
+            raise BrokenPickleError(f"at byte {self.at}: {length} bytes are announced, but the pickle ends earlier")
         piece = self.data[self.at : end]
         self.at = end
         return piece

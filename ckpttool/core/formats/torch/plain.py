@@ -60,7 +60,7 @@ def _main_record(archive: FilePart) -> tuple[int, int]:
     for record in read_zip_directory(archive).entries:
         if record.name.partition("/")[2] == "data.pkl":
             return record.begin, record.end
-    raise BrokenPickleError("the archive holds no data.pkl")
+    raise BrokenPickleError("the archive has no data.pkl")
 
 
 def _legacy_or_plain(data: bytes) -> object:

@@ -71,23 +71,23 @@ def pickle_findings(where: str, names: PickleNames) -> tuple[Finding, ...]:
     if names.runs or names.hidden:
         return (_unsafe(where, names),)
     if names.over_limit:
-        return (over_limit(f"{where} is longer than ckpttool reads a pickle, so what it would run is not known."),)
+        return (over_limit(f"{where} is longer than ckpttool reads, so the code that it would run is unknown."),)
     if names.broken is not None:
-        return (damage(Code.HEADER_INVALID, f"{where} is no whole pickle: {names.broken}; torch.load fails."),)
+        return (damage(Code.HEADER_INVALID, f"{where} is not a complete pickle: {names.broken}; torch.load fails."),)
     if names.unknown:
         message = (
-            f"{where} calls for {_listed(names.unknown)}, which torch.load without weights_only would import and run; "
-            "ckpttool does not know what that does."
+            f"{where} names {_listed(names.unknown)}, which torch.load without weights_only would import and run; "
+            f"ckpttool does not know its effect."
         )
         return (note(Code.UNSAFE_PICKLE, message),)
     return ()
 
 
 def _unsafe(where: str, names: PickleNames) -> Finding:
-    called = _listed(names.runs) if names.runs else "a name that it puts together only while it is loaded"
+    called = _listed(names.runs) if names.runs else "a name that it computes only while it is loaded"
     return unsafe(
         Code.UNSAFE_PICKLE,
-        f"{where} calls for {called}: torch.load without weights_only would run that.",
+        f"{where} names {called}: torch.load without weights_only would run it.",
         remedy="do not load it, and find out who wrote it",
     )
 
@@ -130,8 +130,8 @@ def look_at_pickles(source: ByteSource, records: Sequence[ZipEntry]) -> tuple[tu
     if all(record.name.lower() != main for record in pickles) and not _is_another(root, records):
         name = f"{root}/data.pkl"
         message = (
-            f"The archive has no {quoted(name)}, which says what tensors there are: torch.load fails. "
-            "A torch.save that failed leaves such a file."
+            f"The archive has no {quoted(name)}, which lists the tensors: torch.load fails. A failed torch.save "
+            f"leaves such a file."
         )
         findings.append(damage(Code.ENTRIES_MISSING, message, expected=name))
     if not pickles:

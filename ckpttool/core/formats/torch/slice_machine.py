@@ -67,7 +67,7 @@ def numbers_in(value: object) -> Numbers:
         BrokenPickleError: It is none.
     """
     if not isinstance(value, tuple) or any(type(item) is not int or item < 0 for item in value):
-        raise BrokenPickleError("a size or an offset in it is no number")
+        raise BrokenPickleError("a size or an offset in it is not a number")
     return value
 
 
@@ -125,7 +125,7 @@ class SliceMachine(Machine):
     def remember(self, place: int | None = None) -> None:
         """Remember the last value."""
         if place is not None and place != len(self._numbered):
-            raise BrokenPickleError(f"at byte {self.at}: things are not numbered in turn")
+            raise BrokenPickleError(f"at byte {self.at}: entries are not numbered in sequence")
         self._numbered.append(self._stack[-1])
 
     def recalled(self, width: int) -> None:
@@ -203,7 +203,7 @@ class SliceMachine(Machine):
         if numbers is None:
             numbers = tuple(map(_number, _EACH_NUMBER.findall(number_bytes, number_bytes[0] == _MARK)))
             if number_bytes[0] != _MARK and len(numbers) != number_bytes[-1] - _TUPLE1 + 1:
-                raise BrokenPickleError(f"at byte {self.at}: a size has more numbers than are taken")
+                raise BrokenPickleError(f"at byte {self.at}: a size has too many numbers")
             if len(self._sizes) < _MOST_SIZES:
                 self._sizes[number_bytes] = numbers
         self._numbered += (numbers, None, numbers)
@@ -213,7 +213,7 @@ class SliceMachine(Machine):
         if text is None:
             recalled = self._at(recall or b"")
             if not isinstance(recalled, str):
-                raise BrokenPickleError(f"at byte {self.at}: a name in it is no text")
+                raise BrokenPickleError(f"at byte {self.at}: a name in it is not text")
             return recalled
         decoded = text.decode("utf-8", "surrogatepass")
         self._numbered.append(decoded)

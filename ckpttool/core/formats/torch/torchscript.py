@@ -39,13 +39,13 @@ def look_at_code(source: ByteSource, records: Iterable[Deflated]) -> tuple[tuple
         inflated += record.size
         if inflated > MOST_BYTES:
             message = (
-                f"The archive of torch.jit.save holds more than {MOST_BYTES >> 20} MiB of deflated source, which "
-                "ckpttool does not inflate."
+                f"The archive of torch.jit.save has more than {MOST_BYTES >> 20} MiB of compressed source, which "
+                f"ckpttool does not decompress."
             )
             return (unknown(Code.UNSUPPORTED_FORMAT, message),), nbytes
         nbytes += record.record.end - record.record.begin
         if (why := _fault(source, record)) is not None:
-            message = f"The deflated record '{record.record.name[:120]}' is not whole: {why}."
+            message = f"The compressed record '{record.record.name[:120]}' is damaged: {why}."
             return (damage(Code.CHECKSUM_MISMATCH, message),), nbytes
     return (), nbytes
 
@@ -62,7 +62,7 @@ def _fault(source: ByteSource, record: Deflated) -> str | None:
                 pending = source.read(at, min(_PIECE, end - at))
                 at += len(pending)
                 if not pending:
-                    return "it breaks off"
+                    return "it is truncated"
             piece = inflater.decompress(pending, _PIECE)
             pending = inflater.unconsumed_tail
             size += len(piece)
@@ -70,5 +70,5 @@ def _fault(source: ByteSource, record: Deflated) -> str | None:
     except zlib.error as error:
         return str(error)
     if size != record.size or inflater.unused_data or at < end:
-        return f"it inflates to other than {record.size} bytes"
+        return f"it does not decompress to {record.size} bytes"
     return None if crc == record.record.crc32 else f"CRC32 {crc:08x} instead of {record.record.crc32:08x}"

@@ -180,7 +180,7 @@ def _central_records(source: _Window, place: DirectoryPlace, findings: list[Find
     if place.end - place.begin > MAX_DIRECTORY_BYTES:
         raise _refused(
             Code.OVER_LIMIT,
-            f"The directory has {place.end - place.begin} bytes; more than {MAX_DIRECTORY_BYTES} are not read.",
+            f"The directory has {place.end - place.begin} bytes; ckpttool reads at most {MAX_DIRECTORY_BYTES}.",
         )
     data = source.read(place.begin, place.end - place.begin)
     records = []
@@ -209,16 +209,18 @@ def _central_records(source: _Window, place: DirectoryPlace, findings: list[Find
 def _central_record(data: bytes, at: int, begin: int) -> tuple[_Record, int]:
     """Parse the record at `at` of the directory, which begins at `begin` in the file; return it and the next place."""
     if len(data) - at < _CENTRAL_BYTES:
-        raise _damaged(Code.HEADER_INVALID, f"At byte {begin + at} there are {len(data) - at} bytes, no record's 46.")
+        raise _damaged(
+            Code.HEADER_INVALID, f"At byte {begin + at} there are {len(data) - at} bytes, but a record has at least 46."
+        )
     mark, flags, method, crc, packed, size, names, extras, comments, disk, attributes, offset = _unpack_central(
         data, at
     )
     if mark != _CENTRAL_MARK:
-        raise _damaged(Code.HEADER_INVALID, f"At byte {begin + at} there is no directory record, expected 504b0102.")
+        raise _damaged(Code.HEADER_INVALID, f"There is no directory record at byte {begin + at}, expected 504b0102.")
     name_end = at + _CENTRAL_BYTES + names
     following = name_end + extras + comments
     if following > len(data):
-        raise _damaged(Code.HEADER_INVALID, f"The directory record at byte {begin + at} goes beyond the directory.")
+        raise _damaged(Code.HEADER_INVALID, f"The directory record at byte {begin + at} extends beyond the directory.")
     name = data[at + _CENTRAL_BYTES : name_end]
     if _SATURATED in (packed, size, offset):
         packed, size, offset = _zip64(data[name_end : name_end + extras], name, packed, size, offset)
@@ -229,7 +231,7 @@ def _central_record(data: bytes, at: int, begin: int) -> tuple[_Record, int]:
     if attributes & _DOS_FOLDER or name.endswith(b"/"):
         raise _refused(
             Code.HEADER_INVALID,
-            f"The record {_shown(name)} is marked as a folder; for such a one torch returns memory it never filled.",
+            f"The record {_shown(name)} is marked as a folder; torch returns uninitialized memory for it.",
         )
     least_end = offset + _LOCAL_BYTES + names + packed
     head = data[at + 6 : at + 30]
@@ -245,7 +247,8 @@ def _refuse_deflated(records: list[_Record]) -> None:
 
 def _not_stored(name: bytes, how: str) -> _BadZipError:
     return _refused(
-        Code.UNSUPPORTED_FORMAT, f"The record {_shown(name)} is not stored as it is ({how}); torch writes no other."
+        Code.UNSUPPORTED_FORMAT,
+        f"The record {_shown(name)} is compressed or encrypted ({how}); torch stores records unchanged.",
     )
 
 
@@ -336,7 +339,7 @@ def _check_descriptor(record: _Record, tail: bytes) -> int:
         return _LONG_DESCRIPTOR.size
     raise _damaged(
         Code.HEADER_INVALID,
-        f"The descriptor behind the record {_shown(record.name)} and the directory disagree.",
+        f"The descriptor after the record {_shown(record.name)} and the directory disagree.",
         expected=f"CRC32 {record.crc32:08x}, {record.size} bytes",
         actual=tail.hex(" "),
     )
@@ -347,9 +350,9 @@ def _decoded(name: bytes) -> str:
     try:
         text = name.decode()
     except UnicodeDecodeError:
-        raise _damaged(Code.HEADER_INVALID, f"The name {_shown(name)} is no UTF-8.") from None
+        raise _damaged(Code.HEADER_INVALID, f"The name {_shown(name)} is not UTF-8.") from None
     if "\0" in text:
-        raise _refused(Code.UNSAFE_NAME, f"The name {_shown(name)} holds a NUL: C programs read another name.")
+        raise _refused(Code.UNSAFE_NAME, f"The name {_shown(name)} contains a NUL: C programs read another name.")
     return text
 
 

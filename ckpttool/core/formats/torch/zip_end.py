@@ -51,13 +51,15 @@ def find_directory(source: _Readable) -> DirectoryPlace:
         if at < 0 or len(tail) - at < _END.size:
             return _broken(
                 Code.SHARD_TRUNCATED,
-                f"The archive of {source.size} bytes has no end: it was cut, or far more was appended to it.",
+                f"The archive of {source.size} bytes has no end record: it was truncated, or much was appended to it.",
             )
     _, disk, first_disk, records_here, records, length, begin, comment = _END.unpack_from(tail, at)
     extra = _after_the_end(source.size, tail_at + at, comment)
     place = DirectoryPlace(begin=begin, end=begin + length, records=records, findings=extra)
     if disk or first_disk or records_here != records:
-        return _broken(Code.HEADER_INVALID, f"The end of the archive at byte {tail_at + at} speaks of several disks.")
+        return _broken(
+            Code.HEADER_INVALID, f"The end record at byte {tail_at + at} describes an archive on several disks."
+        )
     end = tail_at + at
     # Before a comment it may begin where the tail does not.
     before = max(0, end - _LOCATOR.size)
@@ -69,7 +71,7 @@ def find_directory(source: _Readable) -> DirectoryPlace:
     if place.end != end:
         return _broken(
             Code.HEADER_INVALID,
-            f"The directory is said to lie from byte {place.begin} to {place.end}, but must end at {end}.",
+            f"The directory should be at bytes {place.begin} to {place.end}, but must end at {end}.",
             expected=str(end),
             actual=str(place.end),
         )
@@ -83,7 +85,7 @@ def _wide_place(
     _, disk, at, disks = _LOCATOR.unpack(locator)
     raw = source.read(at, _END64.size) if at + _END64.size <= locator_at else b""
     if len(raw) < _END64.size or not raw.startswith(b"PK\x06\x06") or disk or disks != 1:
-        return _broken(Code.HEADER_INVALID, f"There is no 64-bit end of the archive at byte {at}."), 0
+        return _broken(Code.HEADER_INVALID, f"There is no 64-bit end record at byte {at}."), 0
     _, own_length, _, _, disk, first_disk, records_here, records, length, begin = _END64.unpack(raw)
     wide = DirectoryPlace(begin=begin, end=begin + length, records=records, findings=narrow.findings)
     agree = (
@@ -95,7 +97,7 @@ def _wide_place(
         and narrow.end - narrow.begin == min(length, 0xFFFFFFFF)
     )
     if not agree:
-        return _broken(Code.HEADER_INVALID, "The 32-bit and the 64-bit end of the archive disagree."), 0
+        return _broken(Code.HEADER_INVALID, "The 32-bit and the 64-bit end records disagree."), 0
     return wide, at
 
 

@@ -144,7 +144,7 @@ def _spans(source: ByteSource, *, most: int) -> tuple[list[tuple[int, int]], lis
 
 def _no_end(end: int, trailing: int) -> Finding:
     if not trailing:
-        message = f"No slice ends at byte {end}, where the file does: it was cut, or written over."
+        message = f"No slice ends at byte {end}, the end of the file: it was truncated or overwritten."
         return damage(Code.SHARD_TRUNCATED, message, expected="a slice that ends with the file")
-    message = f"No slice ends at byte {end}, where the next one begins; {counted(trailing, 'whole slice')} follow."
+    message = f"No slice ends at byte {end}, where the next one begins; {counted(trailing, 'complete slice')} follow."
     return damage(Code.HEADER_INVALID, message, expected="a slice that ends there")

@@ -34,7 +34,7 @@ def too_many(observed: Observation) -> Finding | None:
         return None
     return unsafe(
         Code.OVER_LIMIT,
-        f"has {len(entries)} tensors or records; ckpttool looks at most at {MOST_ENTRIES} one by one",
+        f"has {len(entries)} tensors or records; ckpttool checks at most {MOST_ENTRIES} one by one",
         path=observed.task.path,
         expected=f"<= {MOST_ENTRIES}",
         actual=str(len(entries)),
@@ -163,7 +163,7 @@ def _sealed(observed: Observation, content: PassResult, seal: ShardSeal) -> Iter
     if size != seal.size:
         yield damage(
             Code.CHECKSUM_MISMATCH,
-            f"has {size} bytes, the manifest recorded {seal.size} on {seal.first_seen}",
+            f"has {size} bytes, but the manifest recorded {seal.size} on {seal.first_seen}",
             path=observed.task.path,
             expected=str(seal.size),
             actual=str(size),
@@ -177,14 +177,11 @@ def _sealed(observed: Observation, content: PassResult, seal: ShardSeal) -> Iter
         touched = f"with {', '.join(map(quoted, names[:MOST_TENSORS]))}{more}" if names else "outside all tensors"
         yield damage(
             Code.CHECKSUM_MISMATCH,
-            (
-                f"bytes {begin} to {end} (chunk {index}, {touched}) are not what the manifest recorded "
-                f"on {seal.first_seen}"
-            ),
+            (f"bytes {begin} to {end} (chunk {index}, {touched}) differ from the manifest of {seal.first_seen}"),
             path=observed.task.path,
             expected=seal.chunks[index],
             actual=chunks[index],
-            remedy="resume from another checkpoint, or copy this shard again from where it was whole",
+            remedy="resume from another checkpoint, or copy this shard again from an intact copy",
         )
 
 
@@ -201,12 +198,12 @@ def differing_sha256(path: str, expected: str, actual: str | None) -> tuple[Find
     return (
         damage(
             Code.CHECKSUM_MISMATCH,
-            f"its SHA-256 is not the one that the save's own record has ({expected[:16]}…, computed "
+            f"its SHA-256 differs from the one in the save's own record (recorded {expected[:16]}…, computed "
             f"{(actual or '')[:16]}…): the content changed after it was saved",
             path=path,
             expected=expected,
             actual=actual,
-            remedy="resume from another checkpoint, or copy this file again from where it was whole",
+            remedy="resume from another checkpoint, or copy this file again from an intact copy",
         ),
     )
 
@@ -215,24 +212,22 @@ def _mismatch(observed: Observation, label: str, expected: int | None, actual: i
     computed = f", computed {actual:08x}" if actual is not None else ""
     return damage(
         Code.CHECKSUM_MISMATCH,
-        f"{label} does not agree (recorded {expected or 0:08x}{computed}): the content changed after it was saved",
+        f"{label} does not match (recorded {expected or 0:08x}{computed}): the content changed after it was saved",
         path=observed.task.path,
         expected=f"{expected or 0:08x}",
         actual=None if actual is None else f"{actual:08x}",
-        remedy="resume from another checkpoint; the trainer does not look at this checksum",
+        remedy="resume from another checkpoint; the trainer does not check this checksum",
     )
 
 
 def _nothing_to_compare(observed: Observation) -> Finding:
     zeros = observed.records is not None
     why = (
-        "its zip records' CRC32s are all 0: not computed"
-        if zeros
-        else "it carries no checksum and no manifest covers it"
+        "its zip records' CRC32s are all 0: not computed" if zeros else "it has no checksum, and no manifest covers it"
     )
     return note(
         Code.CHECKSUM_MISSING,
-        f"every byte was read, but {why}; changed tensor data would not be seen",
+        f"every byte was read, but {why}; changed tensor data would not be detected",
         path=observed.task.path,
-        remedy="ckpttool seal records checksums now, so that later damage is seen",
+        remedy="ckpttool seal records checksums now, so that later damage is detected",
     )

@@ -152,9 +152,9 @@ def judge_numbers(path: str, stats: Sequence[TensorStat]) -> Sequence[Finding]:
 
 
 def _nonfinite(path: str, stat: TensorStat) -> Finding:
-    message = f"{quoted(stat.name)} holds {stat.nans} NaN and {stat.infinities} infinite values of {stat.elements}"
+    message = f"{quoted(stat.name)} has {stat.nans} NaN and {stat.infinities} infinite values of {stat.elements}"
     if _PADDED.fullmatch(stat.name):
-        text = f"{message}: it may be the bucket's padding, which nobody writes"
+        text = f"{message}: it may be the padding of the bucket, which is never written"
         return note(Code.NONFINITE_VALUES, text, path=path, tensor=stat.name)
     return suspect(
         Code.NONFINITE_VALUES,
@@ -163,7 +163,7 @@ def _nonfinite(path: str, stat: TensorStat) -> Finding:
         tensor=stat.name,
         expected="0",
         actual=str(stat.nans + stat.infinities),
-        remedy="resume from a checkpoint before they appeared",
+        remedy="resume from a checkpoint from before they appeared",
     )
 
 
@@ -188,7 +188,7 @@ def _changes(path: str, stats: Sequence[TensorStat], before: Sequence[TensorStat
             continue
         name = quoted(current.name)
         if not current.norm and current.finite:
-            message = f"{name} is all zero; its norm was {old.norm:.4g} in the checkpoint before"
+            message = f"{name} is all zeros; its norm was {old.norm:.4g} in the previous checkpoint"
             yield _suspect(Code.ALL_ZERO_TENSOR, path, current.name, message)
         elif current.norm and not current.norm / jump <= old.norm <= current.norm * jump:
             message = (
@@ -215,5 +215,5 @@ def _suspect(code: Row, path: str, tensor: str, message: str) -> Finding:
         message,
         path=path,
         tensor=tensor,
-        remedy="look at the training's curve there, or resume from the checkpoint before; --jump sets the factor",
+        remedy="check the loss curve there, or resume from the previous checkpoint; --jump sets the factor",
     )

@@ -41,9 +41,9 @@ A sick model of a thousand tensors on a thousand ranks has a million.
 
 _PICKLE = unknown(
     Code.UNSUPPORTED_FORMAT,
-    "a pickle, as torch.save wrote it before 1.6: it calls for nothing that is known to run code, but its "
-    "tensors are not looked at",
-    remedy="load it where you trust it, and save it again with a newer torch",
+    "a pickle, as torch.save wrote it before 1.6: it calls nothing that is known to run code, but its tensors "
+    "were not checked",
+    remedy="load it only if you trust its author, and save it again with a newer torch",
 )
 
 
@@ -202,7 +202,7 @@ def _one_bit_off(pairs: _Pairs) -> tuple[Finding, ...]:
             )
             corrected = value
         if close is not None:
-            message = f"The header's metadata say {quoted(corrected)}, which is one bit away from {quoted(close)}."
+            message = f"The header's metadata has {quoted(corrected)}, which is one bit away from {quoted(close)}."
             findings.append(damage(Code.HEADER_INVALID, message, expected=close, actual=corrected))
     return tuple(findings)
 

@@ -68,14 +68,14 @@ class RayCluster:
 
     def _join(self, address: str | None) -> None:
         if not address:
-            raise UsageError("--engine ray needs a cluster that is there: say --ray-address HOST:PORT, or RAY_ADDRESS")
+            raise UsageError("--engine ray needs a running cluster: give --ray-address HOST:PORT, or set RAY_ADDRESS")
         if address in {"auto", "local"}:
-            raise UsageError(f"--ray-address {address}: say which cluster, HOST:PORT; none is started or guessed")
+            raise UsageError(f"--ray-address {address}: give HOST:PORT of a running cluster; ckpttool starts none")
         _assert_answers(address)
         try:
             self._ray.init(address=address, log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, TimeoutError) as error:
-            raise IncompleteError(f"no Ray cluster answers at {address}: {_first_line(error)}") from None
+            raise IncompleteError(f"no Ray cluster responds at {address}: {_first_line(error)}") from None
         except (RuntimeError, ValueError) as error:
             raise UsageError(f"--ray-address {address}: {_first_line(error)}") from None
 
@@ -144,7 +144,7 @@ def _imported() -> ModuleType:
     try:
         return import_module("ray")
     except ImportError:
-        raise UsageError("--engine ray needs Ray: pip install 'ckpttool[ray]', the same on all nodes") from None
+        raise UsageError("--engine ray needs Ray: pip install 'ckpttool[ray]', the same version on all nodes") from None
 
 
 def _assert_answers(address: str) -> None:
@@ -167,7 +167,7 @@ def _assert_answers(address: str) -> None:
     try:
         socket.create_connection((host, port), timeout=_CONNECT_SECONDS).close()
     except OSError as error:
-        raise IncompleteError(f"no Ray cluster answers at {address}: {error.strerror or error}") from None
+        raise IncompleteError(f"no Ray cluster responds at {address}: {error.strerror or error}") from None
 
 
 def _last_line(error: Exception) -> str:
@@ -207,7 +207,7 @@ class RayEngine:
     def _seen(self, ref: object, batch: Sequence[CheckTask]) -> Iterator[Observation]:
         answer = self._cluster.got(ref)
         if isinstance(answer, str):
-            message = f"the Ray node that read it was lost, and no other one did ({answer}): unknown, not damaged"
+            message = f"the Ray node that read it was lost, and no other node read it ({answer}): unknown, not damaged"
             yield from (failed(task, message) for task in batch)
             return
         host, version, places, observed = answer
@@ -223,7 +223,9 @@ def assert_same(host: str, version: str) -> None:
         UsageError: It has another version.
     """
     if version != __version__:
-        raise UsageError(f"{host} has ckpttool {version}, and this machine {__version__}: install one on all nodes")
+        raise UsageError(
+            f"{host} has ckpttool {version}, this machine {__version__}: install the same version on all nodes"
+        )
 
 
 def batches(tasks: Sequence[CheckTask], cores: int) -> Iterator[tuple[CheckTask, ...]]:
@@ -268,7 +270,9 @@ def _of_this_tree(observed: Observation, host: str) -> Observation:
     if stamp == stamp_here or stamp_here != task.listed:  # somebody writes it, which its look tells
         return observed
     problem = "does not see it" if stamp is None else "sees another file in its place"
-    return failed(task, f"{host} {problem}: --engine ray reads disks that all nodes share; of others: ckpttool part")
+    return failed(
+        task, f"{host} {problem}: --engine ray needs disks that all nodes share; for local disks use ckpttool part"
+    )
 
 
 def check_here(version: str, tasks: Packed, timeout: float) -> tuple[str, str, list[int], Packed | None]:

@@ -44,7 +44,7 @@ def crc32_of_zeros(count: int) -> int:
         ValueError: The count is negative or has more than 63 bits.
     """
     if not 0 <= count < 1 << 63:
-        raise ValueError(f"no number of bytes: {count}")
+        raise ValueError(f"expected a number of bytes, got {count}")
     value = 0
     for power in range(count.bit_length()):
         if count >> power & 1:

@@ -72,7 +72,7 @@ class ChunkedDigest:
         """
         while len(data):
             if self._single and self._done:
-                raise ValueError(f"single chunk promised, but byte {self._offset} lies in another one")
+                raise ValueError(f"a single chunk was announced, but byte {self._offset} is in another one")
             border = (self._offset // CHUNK_BYTES + 1) * CHUNK_BYTES
             part = data[: border - self._offset]
             self._feed_part(part)

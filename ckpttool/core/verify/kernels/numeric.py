@@ -98,7 +98,7 @@ class NumericPartial:
         """
         if self.fragments:
             offset, data = self.fragments[0]
-            raise ValueError(f"not the whole tensor: of the element at byte {offset} only {len(data)} bytes are there")
+            raise ValueError(f"the tensor is incomplete: the element at byte {offset} has only {len(data)} bytes")
         absmax = FLOATS[self.dtype].value(self.absmax_bits)
         subnormal = 0 < absmax < _SMALLEST_NORMAL[self.dtype]
         return TensorStat(

@@ -106,7 +106,7 @@ def _of_another_kind(reports: Sequence[ShardReport]) -> Iterator[Finding]:
                 peer = next((candidate for candidate in equal if candidate.rank == report.rank), equal[0])
                 yield damage(
                     Code.SCHEMA_DIFFERS,
-                    f"holds what {peer.path} holds, which is of another kind: a copy under another name",
+                    f"has the same content as {peer.path}, which is of another kind: a copy under another name",
                     path=report.path,
                     remedy=OWN_FILE,
                 )
@@ -194,9 +194,9 @@ def _tied(finding: Finding, pair: Pair) -> Finding:
     return replace(
         finding,
         severity=Severity.UNKNOWN,
-        message=f"{finding.message}: one of the two is wrong, and nothing tells which",
-        remedy=f"ckpttool diff of {pair.past.path} and this file shows which names differ; --checkpoint takes a save "
-        "in spite of it, and a manifest (ckpttool seal) would have told",
+        message=f"{finding.message}: one of the two is wrong, and nothing shows which",
+        remedy=f"ckpttool diff of {pair.past.path} and this file shows which names differ; --checkpoint chooses a "
+        f"save anyway; ckpttool seal prevents such doubt for later saves",
     )
 
 
@@ -251,7 +251,7 @@ def _outliers(peers: Peers) -> Iterator[Finding]:
 
 def _noted(finding: Finding) -> Finding:
     """Change a finding to a note: nothing tells which of the two is right."""
-    message = f"{finding.message}; that alone is no sign of damage"
+    message = f"{finding.message}; this alone is not a sign of damage"
     return replace(finding, code=Code.SCHEMA_DIFFERS, severity=Severity.NOTE, message=message, remedy=None)
 
 
@@ -271,18 +271,19 @@ def _schema_differs(current: ShardReport, past: ShardReport, *, unchanged: int, 
     severity = Severity.SUSPECT if same_run else Severity.NOTE
     if unchanged or may_be_cut:
         severity = Severity.DAMAGE
-    contents = f"{current.tensors} tensors, but {past.tensors} in {past.path}"
+    contents = f"{current.tensors} tensors, but {past.path} has {past.tensors}"
     if current.tensors == past.tensors:
-        contents = f"as many tensors ({current.tensors}) as {past.path}, but of other names, types or shapes"
-    support = f"; {unchanged} other ranks hold what it held" if unchanged else ""
+        contents = f"as many tensors ({current.tensors}) as {past.path}, but with other names, types or shapes"
+    support = f"; {unchanged} other ranks still have that structure" if unchanged else ""
     return Finding(
         code=Code.ENTRIES_MISSING if fewer and severity is Severity.DAMAGE else Code.SCHEMA_DIFFERS,
         severity=severity,
-        message=f"holds {contents}{support}",
+        message=f"has {contents}{support}",
         path=current.path,
         expected=str(past.tensors),
         actual=str(current.tensors),
-        remedy="resume from another checkpoint; a loader takes this one in silence and leaves the rest as initialised",
+        remedy="resume from another checkpoint; a loader accepts this one silently and leaves missing tensors as "
+        "initialized",
     )
 
 
@@ -307,8 +308,8 @@ def _changed_metadata(peers: Peers) -> Iterator[Finding]:
         yield Finding(
             code=Code.SCHEMA_DIFFERS,
             severity=Severity.SUSPECT if is_confirmed else Severity.UNKNOWN,
-            message=f"the free text of its header (__metadata__) is not that of {sibling.path}: bits flipped, or "
-            "another program wrote it",
+            message=f"the free text of its header (__metadata__) differs from that of {sibling.path}: bits "
+            f"flipped, or another program wrote it",
             path=report.path,
             remedy="compare the two headers, or resume from another checkpoint",
         )
@@ -326,10 +327,12 @@ def _stripped_checksums(peers: Peers) -> Iterator[Finding]:
             continue
         if report.copy_matched:  # a copy with a checksum proves that every tensor is there and intact
             continue
-        who_has = f"{len(carriers)} of {len(peers.reports)} shards do" if carriers else f"{lost[report.path]} does"
+        who_has = (
+            f"{len(carriers)} of {len(peers.reports)} shards have one" if carriers else f"{lost[report.path]} has one"
+        )
         yield suspect(
             Code.CHECKSUM_MISSING,
-            f"carries no checksum of its own, but {who_has}: its end may have been cut off",
+            f"has no checksum of its own, but {who_has}: its end may have been cut off",
             path=report.path,
             remedy="compare its size with its siblings', or resume from another checkpoint",
         )
@@ -365,14 +368,14 @@ def _zero_tail(report: ShardReport, *, against: Sequence[ShardReport]) -> Findin
     if not against:
         return note(
             Code.ZERO_TAIL,
-            "the last page of tensor data is zero, and there is nothing to compare it with; it may be meant so",
+            "the last page of tensor data is all zeros, and there is nothing to compare it with; it may be intended",
             path=report.path,
         )
     return suspect(
         Code.ZERO_TAIL,
-        f"the last page of tensor data is zero, and in {against[0].path} it is not: as after a power cut",
+        f"the last page of tensor data is all zeros, unlike in {against[0].path}: typical of a power failure",
         path=report.path,
-        remedy="resume from another checkpoint, or prove it with a manifest: ckpttool verify --level checksum",
+        remedy="resume from another checkpoint, or verify it against a manifest: ckpttool verify --level checksum",
     )
 
 
@@ -450,8 +453,8 @@ def _copies(group: Sequence[ShardReport], steps: Sequence[_OtherStep]) -> Iterat
                 by_path[report.path] = Finding(
                     code=Code.SCHEMA_DIFFERS,
                     severity=severity,
-                    message=f"ends like {peer.path}, and at another step these two ranks differ: "
-                    "one is a copy of the other",
+                    message=f"ends like {peer.path}, but at another step these two ranks differ: one is a copy of "
+                    f"the other",
                     path=report.path,
                     remedy=OWN_FILE,
                 )

@@ -74,7 +74,7 @@ class TestTheFilesOwn:
         report = looked(tmp_path / "a.ckpt", CKPT.read_bytes())
         assert report.word is VerdictWord.STRUCT_OK
         assert [(one.code, one.severity) for one in report.findings] == [(Code.CHECKSUM_MISSING, Severity.NOTE)]
-        assert "would not be seen" in report.findings[0].message
+        assert "would not be detected" in report.findings[0].message
 
 
 class TestTorch:

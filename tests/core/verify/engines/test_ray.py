@@ -84,7 +84,7 @@ def test_who_wants_no_more_leaves_little_under_way() -> None:
 def test_a_node_with_another_version_and_one_that_cannot_import_ours_are_refused() -> None:
     with fake_ray() as ray, ckpttool.library.on_ray():
         ray.back = lambda _: ("node", "0.0.1", [], None)
-        with pytest.raises(UsageError, match="install one on all nodes"):
+        with pytest.raises(UsageError, match="install the same version on all nodes"):
             answer(Level.STRUCTURE)
         ray.there = lambda arguments: arguments[:1]
         with pytest.raises(UsageError, match=r"\(TypeError: .*\): install it on all nodes"):
@@ -137,8 +137,8 @@ def test_a_file_that_was_written_anew_meanwhile_is_taken_as_it_is_now(tmp_path: 
     ("address", "code", "says"),
     [
         (None, ExitCode.USAGE, "RAY_ADDRESS"),
-        ("auto", ExitCode.USAGE, "none is started or guessed"),
-        ("local", ExitCode.USAGE, "none is started or guessed"),
+        ("auto", ExitCode.USAGE, "ckpttool starts none"),
+        ("local", ExitCode.USAGE, "ckpttool starts none"),
         ("nonsense", ExitCode.USAGE, "expected HOST:PORT"),
         ("host:port", ExitCode.USAGE, "expected HOST:PORT"),
     ],
@@ -154,7 +154,7 @@ def test_where_nobody_listens_that_is_said_at_once_and_a_cluster_without_cores_i
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
         nobody = ckpttool.library.on_ray(f"127.0.0.1:{port}")
-        with fake_ray(joined=False), pytest.raises(IncompleteError, match="no Ray cluster answers"), nobody:
+        with fake_ray(joined=False), pytest.raises(IncompleteError, match="no Ray cluster responds"), nobody:
             pass
     with fake_ray(cores=0), pytest.raises(IncompleteError, match="no cores"), ckpttool.library.on_ray():
         pass

@@ -52,7 +52,7 @@ def test_crc_of_more_zeros_than_memory_holds_joins_like_any_other(first: int, se
 
 @pytest.mark.parametrize("count", [-1, 2**63])
 def test_a_count_that_is_none_is_refused(count: int) -> None:
-    with pytest.raises(ValueError, match="no number of bytes"):
+    with pytest.raises(ValueError, match="expected a number of bytes"):
         crc32_of_zeros(count)
 
 

@@ -69,7 +69,7 @@ def test_a_range_inside_one_chunk_is_hashed_once_for_both(length: int) -> None:
 
 def test_a_range_that_leaves_the_chunk_it_promised_is_refused() -> None:
     digest = ChunkedDigest(0, want_xxh=True, crc_end=None, single=True)
-    with pytest.raises(ValueError, match="single chunk promised"):
+    with pytest.raises(ValueError, match="single chunk was announced"):
         digest.feed(memoryview(bytes(CHUNK + 1)))
 
 

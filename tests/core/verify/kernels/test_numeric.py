@@ -204,7 +204,7 @@ def test_a_worker_border_at_a_block_changes_no_bit_of_the_norm() -> None:
 
 
 def test_numbers_of_a_tensor_that_lacks_a_byte_are_refused() -> None:
-    with pytest.raises(ValueError, match="not the whole tensor"):
+    with pytest.raises(ValueError, match="the tensor is incomplete"):
         fold(DType.F32, bytes(7)).stats("weight")
 
 

@@ -137,8 +137,8 @@ class TestOtherFiles:
     @pytest.mark.parametrize(
         ("target", "why"),
         [
-            ("nowhere", "a link that leads nowhere"),
-            ("llama2_7b_rank_2-15_2.ckpt", "a link that leads round in a loop"),
+            ("nowhere", "a broken link"),
+            ("llama2_7b_rank_2-15_2.ckpt", "a circular link"),
             ("../rank_0/meta.json/x", "Not a directory"),
         ],
     )
