@@ -34,7 +34,7 @@ def test_a_row_is_the_same_object_in_another_process() -> None:
 
 def test_a_code_that_no_row_has_is_an_error() -> None:
     assert row_of("shard-missing") is Code.SHARD_MISSING
-    with pytest.raises(ValueError, match="'shard-mising' is no finding's code"):
+    with pytest.raises(ValueError, match="'shard-mising' is not the code of a finding"):
         row_of("shard-mising")
 
 

@@ -184,7 +184,7 @@ def _answer_usage(error: typer.TyperException) -> None:
     if context is not None and text == context.get_help():
         output.usage(text)
         return
-    hint = f"{context.command_path} --help shows what there is" if context is not None else ""
+    hint = f"see {context.command_path} --help" if context is not None else ""
     output.error(" ".join(filter(None, (text if text.endswith("?") else f"{text.rstrip('.')};", hint))).rstrip(";"))
 
 
@@ -199,14 +199,14 @@ def _report(error: Exception, *, debug: bool) -> ExitCode:
         return error.exit_code
     if isinstance(error, OSError):  # what no command foresees: the current folder is gone, say
         place = f" at {error.filename!r}" if error.filename else ""
-        output.error(f"the system refused{place}: {error.strerror or error}; ckpttool --debug … shows where")
+        output.error(f"operating system error{place}: {error.strerror or error}; ckpttool --debug … shows a traceback")
         return ExitCode.FAILED
     kind = type(error).__name__
     tracker = _tracker()
-    request = "Whoever gave you ckpttool wants to see" if tracker is None else f"Please report it at {tracker}, with"
+    request = "Report it to whoever installed ckpttool, with" if tracker is None else f"Report it at {tracker}, with"
     output.error(
-        f"ckpttool itself failed ({kind}: {error}): a bug. {request} what `ckpttool --debug …` and "
-        "`ckpttool --version` print"
+        f"internal error ({kind}: {error}): this is a bug in ckpttool. {request} the output of `ckpttool --debug "
+        f"…` and `ckpttool --version`"
     )
     return ExitCode.FAILED
 
@@ -264,7 +264,7 @@ def _options(
             help="Show the version and exit.",
         ),
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback where ckpttool fails.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback if ckpttool fails.")] = False,
 ) -> None:
     """Answer for a training that stopped: which checkpoint, how many data steps to skip, what to launch."""
 

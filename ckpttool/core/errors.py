@@ -65,7 +65,7 @@ def unknown_word(
 
     close = meant or ([] if meant is None else get_close_matches(word.lower(), known, cutoff=0.5))
     advice = f"did you mean {' or '.join(close)}?" if close else where
-    return UsageError(f"there is no {noun} {word!r}: {advice}")
+    return UsageError(f"unknown {noun} {word!r}: {advice}")
 
 
 class ConfigError(UsageError):

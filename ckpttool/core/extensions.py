@@ -62,7 +62,7 @@ def row_of(code: str) -> Row:
     for row in rows():
         if row == code:
             return row
-    raise ValueError(f"{code!r} is no finding's code")
+    raise ValueError(f"{code!r} is not the code of a finding")
 
 
 def imported(reference: str) -> Any:  # noqa: ANN401  whoever asks says which protocol it keeps

@@ -203,7 +203,7 @@ class Code(metaclass=Rows):
         },
         to_do=(
             "Restore the folder from that node's disk, or let resolve choose an older checkpoint.",
-            "If the training really had fewer ranks, say so:",
+            "If the training really had fewer ranks, give their number:",
             "    ckpttool resolve DIR --world-size N",
         ),
     )
@@ -295,7 +295,7 @@ class Code(metaclass=Rows):
         to_do=(
             "Move each file to the folder of the rank in its name:",
             "    mkdir -p rank_1 && mv rank_0/NAME_rank_1-* rank_1/",
-            "If the training really had fewer ranks, say so:",
+            "If the training really had fewer ranks, give their number:",
             "    ckpttool resolve DIR --world-size N",
             "On another machine: copy it to the machine where the rank will start, as the finding says:",
             "    rsync -asR -- HOST:DIR/./rank_1/FILE DIR/",
@@ -529,7 +529,7 @@ class Code(metaclass=Rows):
             "MindFormers": "Uses the prefix of the first rank with a meta.json.",
         },
         to_do=(
-            "Say which training you want:",
+            "Name the training to resume:",
             "    ckpttool resolve DIR --prefix NAME",
         ),
     )
@@ -1245,8 +1245,8 @@ class Code(metaclass=Rows):
             "it cannot be read."
         ),
         evidence=(
-            "Only that record counts: files beside it that look intact prove nothing, because the trainer does not "
-            "load them either."
+            "Only that record counts: intact files without it prove nothing, because the trainer does not load "
+            "them either."
         ),
         to_do=(
             "An older checkpoint is chosen. If a training is saving now, wait for it and ask again.",
@@ -1578,11 +1578,11 @@ class Code(metaclass=Rows):
         "start-differs",
         weights=(NOTE, SUSPECT),
         group="Starts",
-        headline="As it stands, this start does not resume from the chosen checkpoint",
+        headline="As configured, this start does not resume from the chosen checkpoint",
         meaning=(
             "With its config, trackers and file names as they are, the start loads another save, stops, or starts "
-            "at step 0; or it loads the right save and its data resumes elsewhere. `preflight` checks the start as "
-            "it stands, `launch` the config that it would write."
+            "at step 0; or it loads the right save and its data resumes elsewhere. `preflight` checks the start "
+            "as configured, `launch` the config that it would write."
         ),
         evidence=(
             "From the simulation of `resolve --simulate own`, and from settings in the config such as "
@@ -1605,8 +1605,8 @@ class Code(metaclass=Rows):
             "    ckpttool repair-meta DIR --apply",
             "For any other trainer, name the save as the answer shows.",
             (
-                "If the start gets its checkpoint elsewhere, for example on its command line, say so: --allow "
-                "start-differs."
+                "If the start gets its checkpoint elsewhere, for example on its command line, accept the finding: "
+                "--allow start-differs."
             ),
         ),
     )
@@ -1628,7 +1628,7 @@ class Code(metaclass=Rows):
             "Give the config:",
             "    ckpttool preflight DIR --config BASE.yaml",
             "Name the save in the config, or in the script.",
-            "If the start gets its checkpoint elsewhere, say so: --allow start-unknown.",
+            "If the start gets its checkpoint elsewhere, accept the finding: --allow start-unknown.",
         ),
     )
 
@@ -1742,7 +1742,7 @@ class Code(metaclass=Rows):
         ),
         evidence="Every line that looks like a step or a monitor's is read field by field; its number is given.",
         to_do=(
-            ("For a line nothing. For a complete log give another copy; if its columns have other names, say which:"),
+            ("For a line nothing. For a complete log give another copy; if its columns have other names, name them:"),
             "    ckpttool replay LOG --columns step=iter,global_norm=gnorm",
         ),
     )

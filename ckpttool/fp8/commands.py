@@ -198,7 +198,7 @@ def lint(
 
     Example: ckpttool fp8 lint train.log
     """
-    paths = report.existing(*files, advice="name files that are there")
+    paths = report.existing(*files, advice="give existing files")
     reports.assert_reports_replaceable(report.files(), inputs=paths)
     view = View(everything=verbose)
     from ckpttool.fp8.verbs import lint

@@ -134,7 +134,7 @@ def replay(
     log_question = LogQuestion(patterns=tuple(logs), columns=columns)
     if every is not None:
         if around_spike is None:
-            raise UsageError("--every gives the steps of checkpoints for --around-spike: give that as well")
+            raise UsageError("--every needs --around-spike: give both")
         around_spike = replace(around_spike, every=every)
     question = policy.question(log_question, around_spike)
     from ckpttool.core.verbs import scanning

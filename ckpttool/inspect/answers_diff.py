@@ -127,7 +127,7 @@ def _headline(answer: Difference) -> Text:
 
 
 def _rest(answer: Difference) -> str:
-    return f"{answer.uncompared} not compared, or not on every rank" if answer.uncompared else "there are no others"
+    return f"{answer.uncompared} not compared, or not on every rank" if answer.uncompared else "no others exist"
 
 
 _WORDS = {

@@ -28,7 +28,7 @@ Tree = Annotated[
 @exits(
     {
         0: "Shown.",
-        10: "It is damaged; with --stats: it holds NaN or infinity.",
+        10: "It is damaged; with --stats: it contains NaN or infinity.",
         11: "There is no checkpoint to inspect.",
         **OF_A_TREE,
     }

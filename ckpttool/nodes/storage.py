@@ -234,7 +234,7 @@ class RecordsDifferError(OSError):
 
 
 _ERRORS: dict[str, tuple[type[OSError], str]] = {
-    LostLinkError.__name__: (LostLinkError, "a link that leads nowhere"),
+    LostLinkError.__name__: (LostLinkError, "a broken link"),
     NotRegularError.__name__: (NotRegularError, "not a regular file"),
     OverLimitError.__name__: (OverLimitError, "more bytes than such a file can have"),
     RecordsDifferError.__name__: (RecordsDifferError, "the machines have different records"),
@@ -261,7 +261,7 @@ def _raised(failure: Failure, path: str) -> OSError:
         return OSError(number, os.strerror(number), path)
     error_class, words = _ERRORS[kind]
     if error_class is LostLinkError and number == errno.ELOOP:
-        words = "a link that leads round in a loop"
+        words = "a circular link"
     return error_class(number, words, path)
 
 

@@ -34,14 +34,16 @@ if TYPE_CHECKING:
 class WatchOptions:
     """When it looks, how hard, and what happens then."""
 
-    once: Annotated[bool, typer.Option("--once", help="Look once and exit, for cron.", rich_help_panel="Watch")] = False
+    once: Annotated[bool, typer.Option("--once", help="Check once and exit, for cron.", rich_help_panel="Watch")] = (
+        False
+    )
     every: Annotated[
         float,
         typer.Option(
             parser=duration("s", least=0.05),
             metavar="TIME",
             show_default="30s",
-            help="Time between two looks (seconds).",
+            help="Time between two checks (seconds).",
             rich_help_panel="Watch",
         ),
     ] = 30.0
@@ -50,7 +52,7 @@ class WatchOptions:
         typer.Option(
             min=1,
             metavar="N",
-            help="Looks without a change after which a save counts as complete.",
+            help="Number of checks without a change after which a save counts as complete.",
             rich_help_panel="Watch",
         ),
     ] = 2
@@ -135,7 +137,7 @@ class WatchOptions:
         except ValueError as error:
             raise UsageError(f"--on-event: {error}: {self.on_event}") from None
         if (self.log or self.columns) and self.threshold is None:
-            raise UsageError("--log and --columns are for --threshold: give that as well")
+            raise UsageError("--log and --columns need --threshold: give it as well")
         rested = self.settle * self.every if self.once else None
         return WatchQuestion(
             tree=tree,

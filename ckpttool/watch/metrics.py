@@ -107,14 +107,16 @@ def _metrics(watch: Measured) -> Iterator[Metric]:
     written = max((save.newest_ns for save in good if save.newest_ns is not None), default=None)
     when = None if written is None else written / 1e9
     yield gauge("newest_good_step", "Step of the newest checkpoint that was found good.", step)
-    yield gauge("newest_good_timestamp_seconds", "When a good one was written last, by the clock of the disk.", when)
+    yield gauge(
+        "newest_good_timestamp_seconds", "When the last good checkpoint was written, by the clock of the disk.", when
+    )
     saves = GaugeMetricFamily("ckpttool_checkpoints", "Checkpoints of the tree by verdict.", labels=["tree", "verdict"])
     counts = Counter(_word(save) for save in watched.saves)
     for state in (*_NOT_JUDGED, *(verdict_word.value for verdict_word in VerdictWord)):
         saves.add_metric([tree, state], counts[state])
     yield saves
     events = CounterMetricFamily(
-        "ckpttool_events", "Events told since the watch was started, by kind.", labels=["tree", "event"]
+        "ckpttool_events", "Events reported since the watch was started, by kind.", labels=["tree", "event"]
     )
     for kind in EventKind:
         events.add_metric([tree, kind.value], watch.told[kind])
@@ -123,8 +125,8 @@ def _metrics(watch: Measured) -> Iterator[Metric]:
     yield gauge("save_seconds", "From the first file of the last good checkpoint to its last one, as seen.", last)
     yield counter("verified_bytes", "Bytes read to verify since the watch was started.", watch.verified_bytes)
     yield counter("hook_failures", "Hooks that failed since the watch was started.", watch.hook_failures)
-    yield gauge("last_poll_timestamp_seconds", "When the tree was looked at last.", watch.polled_at)
-    yield gauge("free_bytes", "Bytes that are free on the disk of the tree.", watch.free_bytes)
+    yield gauge("last_poll_timestamp_seconds", "When the tree was last checked.", watch.polled_at)
+    yield gauge("free_bytes", "Free bytes on the disk of the tree.", watch.free_bytes)
     yield gauge("embedding_local_norm", "Sum of squares, at the save that was judged last by a log.", watch.norm)
 
 

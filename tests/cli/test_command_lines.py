@@ -50,7 +50,7 @@ def test_an_empty_folder_name_is_refused_and_not_the_current_folder(
     before = files(here)
     said = ask(*command.split(), "")
     assert (said.code, said.stdout) == (2, "")
-    assert "DIR: it is empty: is a shell variable not set?" in said.stderr
+    assert "DIR: the value is empty: check whether a shell variable is unset" in said.stderr
     assert files(here) == before
     if command in {"scan", "resolve"}:
         assert ask(command, ".").code == 0
@@ -92,8 +92,8 @@ def test_a_bug_says_what_whoever_mends_it_needs(here: Path, monkeypatch: pytest.
     said = ask("scan", "output")
     assert said.code == 1
     assert said.stderr == (
-        "ckpttool: error: ckpttool itself failed (ZeroDivisionError: division by zero): a bug. Whoever gave you "
-        "ckpttool wants to see what `ckpttool --debug …` and `ckpttool --version` print\n"
+        "ckpttool: error: internal error (ZeroDivisionError: division by zero): this is a bug in ckpttool. Report it "
+        "to whoever installed ckpttool, with the output of `ckpttool --debug …` and `ckpttool --version`\n"
     )
 
 
@@ -102,9 +102,9 @@ def test_a_bug_says_what_whoever_mends_it_needs(here: Path, monkeypatch: pytest.
     [
         (
             ["Homepage, https://h.invalid", "Issues, https://i.invalid/x"],
-            "Please report it at https://i.invalid/x, with what",
+            "Report it at https://i.invalid/x, with",
         ),
-        (None, "Whoever gave you ckpttool wants to see what"),
+        (None, "Report it to whoever installed ckpttool, with"),
     ],
 )
 def test_a_bug_is_reported_where_the_package_says(
@@ -116,7 +116,7 @@ def test_a_bug_is_reported_where_the_package_says(
         told["Project-URL"] = link
     monkeypatch.setattr("importlib.metadata.metadata", lambda _: told)
     monkeypatch.setattr("ckpttool.core.verbs.scanning.scan", lambda *_: 1 // 0)
-    assert f"a bug. {words} `ckpttool --debug …` and" in ask("scan", "output").stderr
+    assert f"a bug in ckpttool. {words} the output of `ckpttool --debug …` and" in ask("scan", "output").stderr
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_0_where_a_newer_one_was_rejected_and_10_with_strict(here: Path) -> None
 def test_1_for_a_fault_of_our_own(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole(here)
     monkeypatch.setattr("ckpttool.core.verbs.scanning.scan", lambda question: [][question is None])
-    assert_error(ask("scan"), ExitCode.FAILED, "ckpttool itself failed (IndexError: list index out of range)")
+    assert_error(ask("scan"), ExitCode.FAILED, "internal error (IndexError: list index out of range)")
 
 
 @pytest.mark.parametrize("code", ExitCode)

@@ -47,7 +47,7 @@ def test_it_is_one_line(code: str, line: str, words: str, place: Path, monkeypat
     before = files(place)
     said = ask(*(WORDS.get(word, word) for word in shlex.split(line)))
     assert (said.code, said.stdout) == (int(code), "")
-    told = [each for each in said.stderr.splitlines() if not each.startswith("ckpttool: looking at ")]
+    told = [each for each in said.stderr.splitlines() if not each.startswith("ckpttool: checking ")]
     assert len(told) == 1, said.stderr
     assert told[0].startswith("ckpttool: error: ")
     assert words in told[0]

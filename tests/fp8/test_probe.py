@@ -76,7 +76,7 @@ def test_numbers_go_to_a_file_a_line_each_and_never_over_somebody_elses(tmp_path
     assert [json.loads(line) for line in lines] == told(path)["tensors"]
     (tmp_path / "mine.txt").write_text("mine\n")
     for target, why in (
-        ("mine.txt", "holds no numbers of ours"),
+        ("mine.txt", "contains no numbers of ckpttool"),
         (path, "is the file to read"),
         ("no/x", "no folder"),
     ):

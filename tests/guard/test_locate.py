@@ -231,7 +231,7 @@ def test_a_value_beyond_a_million_times_the_others_is_far_off(tensor: Tensor, va
     [
         usual(1e4),
         torch.tensor([0.0, 0.0, 1.0]),  # a bias that has just begun to move
-        torch.tensor([1e37]),  # there are no others
+        torch.tensor([1e37]),  # no others exist
         torch.full((40,), 1e30),
         torch.tensor([1, 10**9, 1]),
         torch.zeros(0),

@@ -281,9 +281,9 @@ def test_what_cannot_be_meant_is_refused_at_the_start(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="prefix"):
             ckpttool.checkpoint_writer(str(tmp_path), prefix=wrong, **training.objects)  # type: ignore[arg-type]
     for folder in (b"output", None):
-        with pytest.raises(UsageError, match="output is a path as text"):
+        with pytest.raises(UsageError, match="output must be a path"):
             ckpttool.checkpoint_writer(folder, prefix="x", **training.objects)  # type: ignore[arg-type]
-        with pytest.raises(UsageError, match="source is a path as text"):
+        with pytest.raises(UsageError, match="source must be a path"):
             ckpttool.resume_training(folder, **training.objects)  # type: ignore[arg-type]
     for settings in ({"embedding": "embed.weight"}, {"embedding": "gone", "health_threshold": 1.0}):
         with pytest.raises(UsageError, match=r"embedding|no parameter"):

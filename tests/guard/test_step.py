@@ -309,7 +309,7 @@ def test_a_loss_may_be_told_as_the_number_it_is(tmp_path: Path, *, as_number: bo
     + [({"step": step}, "step must be the number of completed steps") for step in ("3", -1, True, 1.5)]
     + [({"capture": capture}, "capture must be CaptureSettings") for capture in (True, False, CaptureSettings)]
     + [({"scaler": scaler}, "scaler must be a loss scaler") for scaler in (3, True, 1024.0)]
-    + [({"output": output}, "output is a path") for output in (b"output", 3)]
+    + [({"output": output}, "output must be a path") for output in (b"output", 3)]
     + [({"policy": SkipPolicy(threshold=limit)}, "above 0") for limit in (NOT_A_NUMBER, -1, 0, cast("float", "x"))]
     + [({"count_threshold": count}, "first dropped update") for count in ("x", 0, True)],
 )

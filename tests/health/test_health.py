@@ -138,7 +138,7 @@ def test_nothing_is_written_where_nobody_knows_whether_a_health_file_is_there(
     monkeypatch.setattr(LocalStorage, "kind", refused)
     said = ask("health", "--threshold", "270", "--write")
     assert said.code == 14
-    assert "health_ckpts.json: whether it is there is not known (Input/output error)" in said.stderr
+    assert "health_ckpts.json: whether it exists is unknown (Input/output error)" in said.stderr
     assert not (here / "output/checkpoint/health_ckpts.json").exists()
     assert recorded(here) == {FILES[0]: 0, FILES[2]: 0}
 

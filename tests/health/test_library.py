@@ -36,7 +36,7 @@ def test_the_public_verbs_answer_with_values(tmp_path: Path, monkeypatch: pytest
 
 def test_a_policy_that_there_is_not_is_told_with_those_that_there_are(tmp_path: Path) -> None:
     question = ReplayQuestion(logs=logs(str(tmp_path)), policy="spam")
-    with pytest.raises(UsageError, match="there is no policy 'spam'; there are skip, features"):
+    with pytest.raises(UsageError, match="unknown policy 'spam'; known policies: skip, features"):
         ckpttool.replay(question)
 
 

@@ -54,7 +54,7 @@ def test_of_two_replicas_that_part_both_are_named_from_the_step_on_at_which_a_bi
                 Severity.SUSPECT,
                 FLIPPED,
             )
-            assert f"(step {before}) it still agreed" in finding.message
+            assert f"(step {before}) they still agreed" in finding.message
             assert f"(step {after}) on" in finding.message or (
                 step == after and "this checkpoint on" in finding.message
             )

@@ -267,7 +267,7 @@ LIGHTNINGS = {
     "last is an older one, newest cut": Tree(
         both(lambda root: shutil.copyfile(root / of(4), root / LAST), cut(of(12))), 8
     ),
-    "last leads nowhere": Tree(both(remove(LAST), lambda root: (root / LAST).symlink_to("gone.ckpt")), 12),
+    "last is a broken link": Tree(both(remove(LAST), lambda root: (root / LAST).symlink_to("gone.ckpt")), 12),
     "an older one cut": Tree(cut(of(8)), 12),
     "an older one copied under a higher step": Tree(copy(of(4), of(99)), 12),
     "another last, older": Tree(copy(of(4), "last-v1.ckpt"), 12),

@@ -222,5 +222,5 @@ def _judged_words(bench: Bench, run: Run) -> Iterator[str]:
         yield f"exit {run.code} without a word"
     # Where its own modules cannot be read it can say no more than that.
     ours = all(call.is_in(bench.folder) for call in run.met)
-    if "Traceback" in run.stderr or ("itself failed" in run.stderr and ours):
+    if "Traceback" in run.stderr or ("internal error" in run.stderr and ours):
         yield f"exit {run.code}: {run.stderr.strip()!r}"

@@ -164,7 +164,7 @@ def _complaints(one: Ask, done: Done, most_mebibytes: int = MOST_MEBIBYTES) -> I
         yield f"exit {done.code}, not {'an answer' if one.exit < 0 else one.exit}"
     if one.says not in done.said:
         yield f"does not say {one.says!r}"
-    if "Traceback" in done.said or "itself failed" in done.said:
+    if "Traceback" in done.said or "internal error" in done.said:
         yield "failed itself"
     if done.peak_mebibytes > most_mebibytes:
         yield f"{done.peak_mebibytes:.0f} MiB"

@@ -96,7 +96,7 @@ def judged(undisturbed: Run, run: Run, place: Path) -> Iterator[str]:
     if run.code in {ExitCode.DAMAGE, ExitCode.UNSAFE} or run.code not in set(ExitCode):
         yield f"exit {run.code}: {run.stdout[:300]!r} {run.stderr.strip()!r}"
     ours = all(call.is_in(place) for call in run.met)
-    if "Traceback" in run.stderr or ("itself failed" in run.stderr and ours):
+    if "Traceback" in run.stderr or ("internal error" in run.stderr and ours):
         yield run.stderr.strip()
     if run.code == ExitCode.OK:
         answer = json.loads(run.stdout)

@@ -74,7 +74,7 @@ class Scene:
         """Say what is wrong with how it ended, and with what the next watches tell."""
         if run.code not in ended:
             yield f"exit {run.code}: {run.stderr[-300:]}"
-        if "Traceback" in run.stderr or "itself failed" in run.stderr:
+        if "Traceback" in run.stderr or "internal error" in run.stderr:
             yield run.stderr[-300:]
         state = self.state()
         if state is not None and read_state(str(state)) is None:

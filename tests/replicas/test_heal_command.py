@@ -91,6 +91,6 @@ def test_a_dry_run_can_be_said_and_is_what_happens_without_apply(
     both = ask(*command, "--dry-run", "--apply")
     assert (both.code, both.stderr) == (
         2,
-        "ckpttool: error: --dry-run changes nothing and --apply does: say one of them\n",
+        "ckpttool: error: --dry-run and --apply exclude each other\n",
     )
     assert sorted(path for path in tmp_path.rglob("*")) == before

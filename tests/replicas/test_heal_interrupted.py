@@ -122,7 +122,7 @@ def test_what_was_laid_ready_and_is_gone_is_for_a_person_to_decide(tmp_path: Pat
     tree = half_done(tmp_path)
     for ready in tree.checkpoint.rglob("*/.ckpttool-*.tmp"):
         ready.unlink()
-    with pytest.raises(IncompleteError, match="which was to be put there, is not what it was; look at both"):
+    with pytest.raises(IncompleteError, match="the file to be put there, has changed; check both"):
         healed(tree)
     (tree.checkpoint / ".ckpttool/heal.json").unlink()
     assert healed(tree).applied

@@ -247,7 +247,7 @@ class TestWriters:
         for apply in (False, True):
             pruning = pruned(tree, apply=apply)
             assert [(one.code, one.path) for one in pruning.refusals] == [(Code.META_UNREADABLE, path)]
-            assert "a broken link" in pruning.refusals[0].message
+            assert " link)" in pruning.refusals[0].message
         assert names_and_inodes(tree) == before
 
     def test_a_record_that_would_have_to_be_written_through_a_link_stops_the_dry_run_too(self, tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_whoever_looks_is_told_that_a_restore_was_interrupted_and_changes_nothin
         pruned(tree, apply=False).refusals,
     ):
         assert told[0].code is Code.IN_PROGRESS
-        assert "a restore from its trash" in told[0].message
+        assert "a restore from the trash" in told[0].message
     assert files(tree) == before
     assert "10_2" not in whole(tree)
 
@@ -164,7 +164,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     trashed(tree)
     tree.file("checkpoint/rank_1/llama2_7b_rank_1-10_2.ckpt", "new")
     before = files(tree)
-    with pytest.raises(UsageError, match=r"rank_1-10_2.ckpt' is in its place already; nothing is overwritten"):
+    with pytest.raises(UsageError, match=r"rank_1-10_2.ckpt' already exists in its place"):
         ckpttool.library.restore(question(tree), "10_2")
     assert files(tree) == before
 
@@ -195,7 +195,7 @@ def test_a_save_that_was_made_anew_is_not_mixed_with_the_old_one(tmp_path: Path)
     trashed(tree)
     TreeBuilder(tree.base, world=2, sparse=True).iteration(step=10, tracker=False)
     before = files(tree)
-    with pytest.raises(UsageError, match="'iteration_00000010' is in its place already"):
+    with pytest.raises(UsageError, match="'iteration_00000010' already exists in its place"):
         ckpttool.library.restore(question(tree), "iteration_00000010")
     assert files(tree) == before
 

@@ -189,7 +189,7 @@ def test_whoever_looks_at_a_half_restored_checkpoint_is_told_what_finishes_it(
     monkeypatch.setattr(os, "link", real)
     for command in ("scan", "resolve"):
         told = ask(command, "output").stdout
-        assert "was interrupted here or is running: what it was moving looks" in " ".join(told.split())
+        assert "was interrupted here or is running: the checkpoints that it was moving look" in " ".join(told.split())
         assert "until the next ckpttool prune --apply or trash restore" in " ".join(told.split())
     assert ask("trash", "restore", "15_2", "output", "--grace", "0").code == ExitCode.OK
     after = ask("scan", "output", "--json").json

@@ -236,7 +236,7 @@ class TestWhereWeStand:
         monkeypatch.chdir(tree.base / inside)
         said = cli(*command.split())
         assert said.exit_code == ExitCode.OK, said.stderr
-        assert command == "inspect" or "looking at " in said.stderr
+        assert command == "inspect" or "checking " in said.stderr
 
 
 def test_a_link_that_leads_nowhere_is_no_tree_and_one_in_a_loop_cannot_be_read(tmp_path: Path) -> None:

@@ -136,10 +136,10 @@ class TestItsOwnChoice:
     @pytest.mark.parametrize(
         ("asked", "why"),
         [
-            (["--simulate", "toyy"], "there is no trainer 'toyy': did you mean toy?"),
-            (["--simulate", "mindformers"], "is a tree of Toy: --simulate own asks that"),
-            (["--simulate-mindformers", "2.1"], "is a tree of Toy: --simulate own asks that"),
-            (["--simulate", "own", "--simulate-mindformers", "2.1"], "ask the same: give one"),
+            (["--simulate", "toyy"], "unknown trainer 'toyy': did you mean toy?"),
+            (["--simulate", "mindformers"], "is a tree of Toy: use --simulate own"),
+            (["--simulate-mindformers", "2.1"], "is a tree of Toy: use --simulate own"),
+            (["--simulate", "own", "--simulate-mindformers", "2.1"], "are equivalent: give one"),
         ],
     )
     def test_another_trainers_choice_is_refused(self, tree: Path, asked: list[str], why: str) -> None:
@@ -168,7 +168,7 @@ class TestItsData:
     def test_what_it_cannot_be_told_is_refused_and_not_passed_over(self, whole: Path, asked: list[str]) -> None:
         answer = cli("resolve", str(whole), *asked)
         assert answer.exit_code == ExitCode.USAGE
-        assert f"{asked[0]} is for trainers that are told how many batches to skip; Toy is not" in answer.stderr
+        assert f"{asked[0]} applies only to trainers with a setting for the batches to skip; Toy" in answer.stderr
 
 
 class TestWhatItIsTold:

@@ -138,7 +138,7 @@ class ToyLayout:
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
         """Refuse: it keeps no health file."""
-        return Refusal(why="is for trainers that keep a health file")
+        return Refusal(why="is for trainers with a health file")
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the save's folder on the command line."""

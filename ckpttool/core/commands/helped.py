@@ -25,9 +25,9 @@ _COLUMN = 28
 
 _OTHERWISE = {
     "--full --deep": "--level checksum reads every byte",
-    "--all": "--checkpoint all means all of them",
-    "--rank --ranks": "ckpttool inspect takes one rank's file",
-    "--color --no-color --colour --no-colour": "NO_COLOR=1 in the environment turns colours off",
+    "--all": "--checkpoint all selects all of them",
+    "--rank --ranks": "ckpttool inspect FILE shows one rank",
+    "--color --no-color --colour --no-colour": "NO_COLOR=1 in the environment turns colors off",
     "--output": "ckpttool launch --output writes a config",
     "--dry-run": "`ckpttool preflight` changes nothing",
 }
@@ -78,10 +78,12 @@ class Command(_Helped, TyperCommand):
         for param in self.params:
             names = [opt for opt in param.opts if opt in typed]
             if len(names) > 1 and not (param.multiple or getattr(param, "is_flag", False)):
-                raise UsageError(f"{' and '.join(names)} are one option: give one of them")
+                raise UsageError(f"{' and '.join(names)} are the same option: give one of them")
             value = ctx.params.get(str(param.name))
             if param.name not in _MAY_BE_EMPTY and "" in (value if isinstance(value, (list, tuple)) else [value]):
-                raise typer.BadParameter("it is empty: is a shell variable not set?", ctx=ctx, param=param)
+                raise typer.BadParameter(
+                    "the value is empty: check whether a shell variable is unset", ctx=ctx, param=param
+                )
         return remaining
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  as above
@@ -197,10 +199,12 @@ def _too_many(fault: Any) -> str:  # noqa: ANN401  as above
     from ckpttool.core.records import PART_SUFFIX
 
     if arguments.endswith(PART_SUFFIX):
-        return f"{arguments} is too much here: parts are given by the folder that holds them"
+        return f"unexpected argument {arguments}: to give parts, give the folder that contains them"
     if takes and Path(arguments.partition(" ")[0]).is_dir():
-        return f"{arguments} is too much here: {_top(fault.ctx)} answers about one tree at a time"
-    return f"{arguments} is too much here" + (f": a checkpoint is named with --checkpoint {arguments}" if takes else "")
+        return f"unexpected argument {arguments}: {_top(fault.ctx)} takes one tree at a time"
+    return f"unexpected argument {arguments}" + (
+        f": to name a checkpoint, use --checkpoint {arguments}" if takes else ""
+    )
 
 
 def _unknown_option(typed: str, ctx: Any) -> str:  # noqa: ANN401  as above
@@ -211,9 +215,9 @@ def _unknown_option(typed: str, ctx: Any) -> str:  # noqa: ANN401  as above
     otherwise = next((advice for options, advice in _OTHERWISE.items() if typed in options.split()), None)
     option = str(otherwise).partition(" ")[0]
     if otherwise is not None and (not option.startswith("--") or option in options):
-        return f"there is no option {typed}: {otherwise}"
+        return f"unknown option {typed}: {otherwise}"
     matches = get_close_matches(typed, [option for option in options if option.startswith("--")], n=2, cutoff=0.65)
-    return f"there is no option {typed}" + (f": did you mean {' or '.join(matches)}?" if matches else "")
+    return f"unknown option {typed}" + (f": did you mean {' or '.join(matches)}?" if matches else "")
 
 
 def _show_help(ctx: Any, _option: Any, wanted: bool) -> None:  # noqa: ANN401  as typer calls it

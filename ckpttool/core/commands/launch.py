@@ -130,12 +130,12 @@ def launch(
         looking_at(answer.resolved_from, quiet=quiet)
     code = show(answer, fmt)
     if isinstance(answer, Preflight):
-        error(f"{output} was not written: what stands against it is in the result")
+        error(f"{output} was not written; the result shows why")
     raise typer.Exit(code)
 
 
 def _assert_neither(config: str | None, output: str | None) -> None:
     if config is not None or output is not None:
         missing = "--config BASE.yaml" if config is None else "--output NEW.yaml"
-        why = "one config is read and another one written"
-        raise UsageError(f"give {missing}, too: {why}; or neither, where a trainer's configs are not edited")
+        why = "it reads one config and writes another"
+        raise UsageError(f"also give {missing}: {why}; or give neither, for a trainer whose config is not edited")

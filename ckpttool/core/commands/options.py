@@ -68,7 +68,7 @@ def duration(bare: str | None, *, to: str | None = None, least: float = 0) -> Ca
         if number is not None and not math.isfinite(number):
             raise typer.BadParameter(f"{text!r} is not a finite number")
         if number is None or unit is None:
-            raise typer.BadParameter(f"{text!r} is no time such as 90s, 5m, 12h or 7d{without}")
+            raise typer.BadParameter(f"{text!r} is not a time such as 90s, 5m, 12h or 7d{without}")
         seconds = number * _SECONDS[unit] / _SECONDS[into]
         if seconds * _SECONDS[into] > _LONGEST:
             raise typer.BadParameter(f"{text!r} is longer than 1000 years")
@@ -193,7 +193,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         if values["json"] and "fmt" in values:
             values["fmt"] = Format.JSON if values["fmt"] is None else type(values["fmt"])("json")
         if values.get("apply") and values.get("dry_run"):
-            raise UsageError("--dry-run changes nothing and --apply does: say one of them")
+            raise UsageError("--dry-run and --apply exclude each other")
         settings = [field.parameter for field in fields if field.parameter.name != "verbose"]
         if values["verbose"] and not values["quiet"] and (text := _settings(settings, values)):
             from ckpttool.core.storage import without_passwords

@@ -149,7 +149,7 @@ def looking_at(place: str | None, *, quiet: bool, more: str | None = None) -> No
     if quiet:
         return
     if place is not None:
-        note(f"looking at {place}")
+        note(f"checking {place}")
     if more is not None:
         note(more)
 

@@ -35,7 +35,7 @@ def assert_folder(path: str, *, option: str) -> None:
     """
     folder = Path(path).parent
     if not folder.is_dir():
-        raise UsageError(f"{option} {path!r}: there is no folder {str(folder)!r}")
+        raise UsageError(f"{option} {path!r}: the folder {str(folder)!r} does not exist")
 
 
 def assert_replaceable(path: str, *, option: str, is_ours: Callable[[ByteSource], bool], purpose: str) -> None:
@@ -53,7 +53,7 @@ def assert_replaceable(path: str, *, option: str, is_ours: Callable[[ByteSource]
     target = Path(path)
     assert_folder(path, option=option)
     if os.path.lexists(path) and not _is_ours(target, is_ours):
-        raise UsageError(f"{option} {path!r} exists and holds no {purpose} of ours; name a new file")
+        raise UsageError(f"{option} {path!r} already exists and contains no {purpose} of ckpttool; give a new file")
 
 
 def assert_outside(path: str, root: str | None, *, option: str) -> None:
@@ -63,7 +63,7 @@ def assert_outside(path: str, root: str | None, *, option: str) -> None:
         UsageError: It lies there.
     """
     if root is not None and lies_under(path, root):
-        raise UsageError(f"{option} {path!r} lies in the checkpoint tree, in which nothing is changed")
+        raise UsageError(f"{option} {path!r} is in the checkpoint tree, which is never changed")
 
 
 def root_of(tree: TreeQuestion) -> str | None:

@@ -69,7 +69,7 @@ class ReportOptions:
         """Return `codes` of the `--allow` options."""
         return codes(self.allow)
 
-    def existing(self, *configs: str | None, advice: str = "name the training config") -> list[str]:
+    def existing(self, *configs: str | None, advice: str = "give the training config") -> list[str]:
         """Return files that were named if all are there: only what others read needs a report of one that is not.
 
         Raises:
@@ -78,7 +78,7 @@ class ReportOptions:
         named = [path for path in configs if path]
         missing = [path for path in named if not os.path.lexists(path)]
         if missing and self.fmt is ReportFormat.TABLE and not self.report:
-            raise UsageError(f"there is no {' and no '.join(map(repr, missing))}: {advice}")
+            raise UsageError(f"not found: {', '.join(map(repr, missing))}; {advice}")
         return named
 
     def files(self) -> tuple[tuple[ReportFormat, str], ...]:
@@ -109,7 +109,7 @@ def _code(text: str) -> Row:
 
     close = get_close_matches(text, [row.value for row in rows() if row.may_be_allowed], n=2)
     advice = f"did you mean {' or '.join(close)}?" if close else "`ckpttool explain` lists all codes"
-    raise UsageError(f"--allow {text}: no finding that can be allowed has that code; {advice}")
+    raise UsageError(f"--allow {text}: not the code of a finding that can be allowed; {advice}")
 
 
 def _file(text: str) -> tuple[ReportFormat, str]:
@@ -120,7 +120,7 @@ def _file(text: str) -> tuple[ReportFormat, str]:
             f"--report takes FORMAT=FILE with one of {', '.join(formats)}, such as junit=out.xml, not {text!r}"
         )
     if path == "-":
-        raise UsageError(f"--report {text}: it takes a file; --format {format_name} writes to stdout")
+        raise UsageError(f"--report {text}: a file is required; use --format {format_name} for stdout")
     return ReportFormat(format_name), path
 
 
@@ -215,13 +215,13 @@ def assert_reports_replaceable(
     """
     for (_, first), (_, second) in combinations(files, 2):
         if same_file(first, second):
-            raise UsageError(f"two reports cannot be in one file: --report …={second}")
+            raise UsageError(f"--report …={second}: two reports cannot be written to one file")
     input_paths = tuple(inputs)
     root = root_of(tree) if tree is not None and files else None
     for fmt, target in files:
         form = fmt.value
         if any(same_file(target, input_path) for input_path in input_paths):
-            raise UsageError(f"--report {form}={target} is a file that is asked about; name another")
+            raise UsageError(f"--report {form}={target} is one of the files to check; give another file")
         assert_outside(target, root, option=f"--report {form}")
         if not is_appended(fmt, target):
             assert_replaceable(

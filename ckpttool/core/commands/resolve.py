@@ -79,7 +79,7 @@ class SimulateOptions:
         if self.simulate is None:
             return None if self.version is None else resolving.simulate(answer, self.version, trainer=FIRST)
         if self.version is not None:
-            raise UsageError("--simulate and --simulate-mindformers ask the same: give one")
+            raise UsageError("--simulate and --simulate-mindformers are equivalent: give one of them")
         name, _, version = self.simulate.partition("@")
         names = [trainer.name for trainer in trainers()]
         if name not in {OWN, *names}:
@@ -151,7 +151,7 @@ def _print(answer: Resolution, names: Sequence[str]) -> ExitCode:
 
     code = answer.exit_code
     if isinstance(answer.decision, NoResumePoint):
-        output.error(f"nothing in {answer.decision.root} can be resumed from: without --print the answer says why")
+        output.error(f"nothing in {answer.decision.root} can be resumed from: run without --print to see why")
         return code
     document_members = dict(members(document(answer)))
     output.result("\n".join([_value(document_members, name) for name in names]))
@@ -175,7 +175,7 @@ def _value(document_members: Mapping[str, Document], name: str) -> str:
         raise unknown_word("field", name, list(document_members), "--format json shows them", meant=matches)
     line = one_line(document_members[place])
     if line is None:
-        raise UsageError(f"--print {place}: it is more than a line of text; --format json has it")
+        raise UsageError(f"--print {place}: the field is not a single line; use --format json")
     return line
 
 

@@ -68,12 +68,12 @@ def scan(
     roots = (tree.path or os.curdir, *(more or ()))
     from ckpttool.core.commands import progress
 
-    with progress.busy("looking for trees", quiet=quiet):
+    with progress.busy("searching for trees", quiet=quiet):
         from ckpttool.core.verbs import scanning
 
         paths = dict.fromkeys(path for root in roots for path in scanning.trees_below(root, layout=tree.layout))
     if not paths:
-        raise UnknownLayoutError(f"no tree that ckpttool knows lies below {' or '.join(roots)}")
+        raise UnknownLayoutError(f"no checkpoint tree that ckpttool knows is below {' or '.join(roots)}")
     raise typer.Exit(show_trees(lambda path: _unless_bare(ask(path)), paths, fmt))
 
 

@@ -14,9 +14,9 @@ from ckpttool.core.errors import UsageError, unknown_word
 FILE = "ckpttool.toml"
 
 KEYS: dict[str, tuple[tuple[type, ...], str]] = {
-    "dir": ((str,), "a text"),
-    "level": ((str,), "a text"),
-    "format": ((str,), "a text"),
+    "dir": ((str,), "text"),
+    "level": ((str,), "text"),
+    "format": ((str,), "text"),
     "grace": ((str, int, float), 'a time such as "5m", or seconds'),
     "world-size": ((int,), "a whole number"),
 }
@@ -114,8 +114,8 @@ class Settings(dict[str, Any]):
         owners = {link.st_uid, file.st_uid} - {0, os.geteuid()}
         if not owners and not file.st_mode & stat.S_IWOTH:
             return True
-        why = f"it belongs to another user (uid {min(owners)})" if owners else "everybody may write it"
-        self.passed_over.append(f"{place} is not obeyed: {why}; say it by variables, --no-config looks for none")
+        why = f"it belongs to another user (uid {min(owners)})" if owners else "every user may write it"
+        self.passed_over.append(f"{place} is ignored: {why}; use environment variables instead, or --no-config")
         return False
 
 
@@ -128,7 +128,7 @@ def _checked(path: str) -> Mapping[str, Any]:
     table = _parsed(path)
     for key, value in table.items():
         if key not in KEYS:
-            where = f"it has {', '.join(KEYS)}"
+            where = f"known settings: {', '.join(KEYS)}"
             raise UsageError(f"{path}: {unknown_word('key', key, list(KEYS), where)}")
         types, description = KEYS[key]
         if not isinstance(value, types) or isinstance(value, bool) or value == "":
@@ -149,5 +149,5 @@ def _parsed(path: str) -> Mapping[str, Any]:
     try:
         table: Mapping[str, Any] = tomllib.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no TOML ({error}); --no-config goes without it") from None
+        raise UsageError(f"{path} is not TOML ({error}); correct it, or use --no-config") from None
     return table

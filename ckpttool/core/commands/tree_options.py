@@ -236,7 +236,7 @@ class EngineOptions:
             UsageError: One is named, and none is to read.
         """
         if self.engine is EngineName.THREADS and self.ray_address is not None:
-            raise UsageError("--ray-address names a cluster, and --engine ray lets it read: give both")
+            raise UsageError("--ray-address needs --engine ray: give both")
         return self.ray_address or os.environ.get("RAY_ADDRESS")
 
     @contextmanager

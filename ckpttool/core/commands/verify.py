@@ -109,9 +109,9 @@ class CheckOptions:
         if self.jump is not None and not (self.jump == 0 or self.jump > 1):
             raise UsageError(f"--jump takes a factor above 1, or 0 for no comparison, not {self.jump:g}")
         if self.stats is not None and self.level is not LevelName.NUMERICS:
-            raise UsageError("--stats writes numbers, and only --level numerics looks at them")
+            raise UsageError("--stats needs --level numerics")
         if self.stats is not None and trees > 1:
-            raise UsageError("--stats takes the numbers of one tree: give one DIR")
+            raise UsageError("--stats works for one tree: give one DIR")
         subset = None if self.subset is None else bucket(self.subset)
         return CheckQuestion(
             level=self.level.level,
@@ -244,7 +244,8 @@ def _assert_watched(scanned: Tree, question: CheckQuestion, *, yes: bool) -> Non
     nbytes = bytes_to_read(scanned, question)
     if nbytes > _DEAR_BYTES:
         raise UsageError(
-            f"{size(nbytes)} would leave {scanned.inventory.root}, and nobody watches: --yes, or --dry-run first"
+            f"{size(nbytes)} would be read from {scanned.inventory.root}, and there is no terminal to confirm it: "
+            f"pass --yes, or see --dry-run first"
         )
 
 

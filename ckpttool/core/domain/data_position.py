@@ -231,9 +231,7 @@ class DataQuestion:
             UsageError: Two do.
         """
         if self.new_dataset and self.dataset_changed_at is not None:
-            raise UsageError(
-                "--new-dataset starts the data now and --dataset-changed-at started them earlier: give one"
-            )
+            raise UsageError("--new-dataset and --dataset-changed-at exclude each other")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,7 +137,7 @@ def cut_short(shards: Iterable[Shard], stamps: Mapping[str, FileStamp]) -> tuple
         helped(
             damage(
                 Code.SHARD_TRUNCATED,
-                f"has {stamps[shard.path].size} bytes, and by the save's own record at least {shard.least}",
+                f"has {stamps[shard.path].size} bytes, but the save's own record requires at least {shard.least}",
                 path=shard.path,
                 expected=str(shard.least),
                 actual=str(stamps[shard.path].size),

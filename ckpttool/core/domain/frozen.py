@@ -34,7 +34,9 @@ else:
     def dataclass(*, frozen: bool, slots: bool, kw_only: bool, order: bool = False) -> Callable[[type], type]:
         """Make a class of frozen values with slots and keyword arguments; it can be nothing else."""
         if not (frozen and slots and kw_only):
-            raise TypeError("only frozen=True, slots=True, kw_only=True; for all else there is dataclasses.dataclass")
+            raise TypeError(
+                "only frozen=True, slots=True, kw_only=True are supported; otherwise use dataclasses.dataclass"
+            )
         shared = _Ordered if order else _Frozen
 
         def make(plain: type) -> type:
@@ -56,7 +58,7 @@ else:
     def replace(value: object, /, **changes: object) -> object:
         """Return the same value with other content of some fields."""
         if not isinstance(value, _Frozen):
-            raise TypeError(f"{type(value).__name__} is no frozen value; for all else there is dataclasses.replace")
+            raise TypeError(f"{type(value).__name__} is not a frozen value; use dataclasses.replace")
         names = value.__slots__
         if not all(name in names for name in changes):
             raise TypeError(f"{type(value).__name__} has the fields {', '.join(names)}, not {', '.join(changes)}")

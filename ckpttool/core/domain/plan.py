@@ -208,7 +208,7 @@ class JudgedStart:
 
     simulation: Simulation | None
     """None: not known, for `why` says why."""
-    lead: str = "as it stands"
+    lead: str = "as configured"
     """Which start it is, for the beginning of a sentence."""
     why: str = ""
     by_script: bool = False
@@ -259,21 +259,21 @@ class JudgedStart:
         """
         simulation, instead = self.simulation, f"{at_step(chosen.step)} ({chosen.name})"
         if simulation is None or not self.is_known:
-            return "loads what is not known"
+            return "would load an unknown checkpoint"
         if simulation.outcome is Outcome.SCRATCH:
-            return f"begins at step 0 and does not resume from {instead}"
+            return f"would start at step 0 and not resume from {instead}"
         if simulation.outcome is Outcome.MIXES:
-            return f"loads parts of several saves, not {instead}"
+            return f"would load parts of several checkpoints, not {instead}"
         if simulation.would_resume is None:
-            return f"stops and does not load {instead}"
-        ending = " and stops" if simulation.outcome is Outcome.STOPS else ""
+            return f"would stop without loading {instead}"
+        ending = " and then stop" if simulation.outcome is Outcome.STOPS else ""
         if simulation.would_resume != chosen.name:
-            return f"takes {simulation.would_resume}{ending}, not {instead}"
+            return f"would load {simulation.would_resume}{ending}, not {instead}"
         if self.data is not None:
-            ending = ", and its data elsewhere"
+            ending = ", but continue at another data position"
         elif self.lacks is not None and not ending:
             ending = " without a part of it"
-        return f"takes {chosen.name}{ending}"
+        return f"would load {chosen.name}{ending}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

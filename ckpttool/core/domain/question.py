@@ -260,12 +260,12 @@ class EvidenceQuestion:
             UsageError: There is one.
         """
         if self.margin_minutes and not self.timeline:
-            raise UsageError("--margin is for --spikes-from, which tells of strikes: give that too")
+            raise UsageError("--margin needs --spikes-from: give both")
         if self.spike_threshold is not None and not self.timeline and self.spike is None:
-            raise UsageError("--spike-threshold is for --spikes-from or --around-spike: give one")
+            raise UsageError("--spike-threshold needs --spikes-from or --around-spike: give one of them")
         is_judging = self.threshold is not None or bool(self.timeline) or self.spike is not None
         if self.logs.columns is not None and not self.logs.patterns and not is_judging:
-            raise UsageError("--log is for --health-threshold, --spikes-from or --around-spike: give one")
+            raise UsageError("--log needs --health-threshold, --spikes-from or --around-spike: give one of them")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,7 +356,7 @@ class ResumeQuestion:
             UsageError: Two do.
         """
         if self.require_health and self.ignore_health:
-            raise UsageError("--require-health and --ignore-health contradict each other: give one")
+            raise UsageError("--require-health and --ignore-health exclude each other")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -229,7 +229,7 @@ def _spans(parts: _Parts, axis: _Axis, columns: int) -> Iterator[Span]:
         number = sum(count for _, _, count in run)
         state = "intact"
         if verdict_word is not None:
-            state = f"{verdict_word.value} ({number})" if number else f"{verdict_word.value} as a whole"
+            state = f"{verdict_word.value} ({number})" if number else f"{verdict_word.value} as a checkpoint"
         yield Span(
             first=first,
             last=last,
@@ -275,7 +275,7 @@ def _summary(parts: _Parts, axis: _Axis) -> str:
     texts = [f"{silent} intact"] if silent or not counts else []
     texts += [f"{number} {name}" for name, number in sorted(counts.items())]
     if parts.worst is not None:
-        texts.append(f"the save as a whole {parts.worst.value}")
+        texts.append(f"the checkpoint itself {parts.worst.value}")
     return f"{counted(silent + sum(counts.values()), axis.noun)}: {', '.join(texts)}"
 
 

@@ -23,7 +23,7 @@ def quote(argument: str) -> str:
         ValueError: It holds a NUL, which no argument of a program can.
     """
     if "\0" in argument:
-        raise ValueError("an argument cannot hold a NUL")
+        raise ValueError("an argument cannot contain a NUL")
     return shlex.quote(argument) if _ONE_LINE.fullmatch(argument) else _ansi_c(argument)
 
 

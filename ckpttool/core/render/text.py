@@ -261,7 +261,7 @@ class Columns:
 
 def no_room(headers: Sequence[str]) -> Text:
     """Name the columns that a narrow terminal leaves out, and what shows them."""
-    return line(f"no room for {', '.join(headers)}: a wider terminal or --json shows all", style="dim")
+    return line(f"not shown: {', '.join(headers)}; use a wider terminal or --json", style="dim")
 
 
 def _plain(cell: str | Text) -> str | Text:

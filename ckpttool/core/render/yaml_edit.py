@@ -98,13 +98,13 @@ class Editor:
 
     def _replace(self, key: str, old: Value, value: Scalar) -> None:
         if old.kind in {"mapping", "list"}:
-            raise UsageError(f"`{key}` holds a {old.kind} (line {self.line(old.start)}); expected a single value")
+            raise UsageError(f"`{key}` is a {old.kind} (line {self.line(old.start)}); expected a single value")
         start, end = old.start, old.end
         if old.kind == "scalar" and old.anchor is not None:
             if self.shared(old):
                 raise UsageError(
-                    f"other settings take over the value of `{key}` (line {self.line(start)}) by `*{old.anchor}`: "
-                    "write it out there first"
+                    f"other settings reuse the value of `{key}` (line {self.line(start)}) through "
+                    f"`*{old.anchor}`: write the value there first"
                 )
             if match := _ANCHOR.match(self._text, start):
                 start = match.end()
@@ -131,7 +131,7 @@ class Editor:
         first = min(start for start, _ in mapping.entries.values())
         indent = self._text[self._line_start(first) : first]
         if indent.strip(" "):
-            raise UsageError(f"line {self.line(first)} is no plain `key: value`, so no key can be added beside it")
+            raise UsageError(f"line {self.line(first)} is not a plain `key: value`, so no key can be added beside it")
         neighbour = next((mapping.entries[key][1] for key in after if key in mapping.entries), None)
         if neighbour is None or neighbour.kind in {"mapping", "list"}:
             self._edits.append((first, first, True, f"{entry}{self._line_end(first)}{indent}"))

@@ -64,7 +64,7 @@ def whole_tree(question: TreeQuestion, *, planned: bool = False) -> Tree:
     if tree.focus is not None:
         part = next((checkpoint.name for checkpoint in named(tree.inventory.checkpoints, tree.focus)), tree.focus)
         path = question.path or tree.inventory.root
-        raise UsageError(f"{path} is a part of {part}; give the folder that holds all checkpoints")
+        raise UsageError(f"{path} is a part of {part}; give the folder that contains all checkpoints")
     return tree
 
 
@@ -83,7 +83,7 @@ def not_moved(tree: Tree) -> dict[CheckpointKey, str]:
             holders |= dict.fromkeys(answer.paths, checkpoint.key)
     if is_local(tree.storage.root):
         for link, path in links_to(tree.storage.root, holders):
-            refused.setdefault(holders[path], f"is where the link {link} leads")
+            refused.setdefault(holders[path], f"is the target of the link {link}")
     return refused
 
 
@@ -153,7 +153,7 @@ def in_trash(tree: Tree) -> list[TrashFolder]:
     root = tree.inventory.root
     for place in (OWN_FOLDER, TRASH):
         if os.path.islink(f"{root}/{place}"):
-            raise UnsafeError(f"{place} is a link, and the trash is neither read nor changed through a link")
+            raise UnsafeError(f"{place} is a link, and ckpttool does not follow links to the trash")
     return [folder for folder in trash_folders(tree.storage) if not os.path.islink(f"{root}/{TRASH}/{folder.name}")]
 
 
@@ -226,7 +226,7 @@ def blockers(tree: Tree, paths: Iterable[str]) -> list[Finding]:
         IncompleteError: Something is not there any more.
     """
     blockers_found = (file.blocker for file in files_to_move(tree.storage.root, paths) if file.blocker is not None)
-    return _unsafe(tree, blockers_found, "change the tree that the link leads to, or the other disk's own, by hand")
+    return _unsafe(tree, blockers_found, "change the link's target, or the files on the other disk, by hand")
 
 
 def obstacles(tree: Tree, paths: Iterable[str]) -> list[Finding]:
@@ -237,9 +237,7 @@ def obstacles(tree: Tree, paths: Iterable[str]) -> list[Finding]:
     """
     existing = [path for path in paths if os.path.lexists(f"{tree.inventory.root}/{path.rpartition('/')[0]}")]
     blockers_found = files_not_to_replace(tree.storage.root, existing)
-    return _unsafe(
-        tree, blockers_found, "put a file or a folder in its place, or change what the link leads to by hand"
-    )
+    return _unsafe(tree, blockers_found, "replace it by a file or a folder, or change the link's target by hand")
 
 
 def unwritable(tree: Tree, fixes: Iterable[PointerFix]) -> list[Finding]:
@@ -249,7 +247,7 @@ def unwritable(tree: Tree, fixes: Iterable[PointerFix]) -> list[Finding]:
         IncompleteError: A folder is not there any more.
     """
     blockers_found = files_not_to_replace(tree.storage.root, [fix.path for fix in fixes])
-    return _unsafe(tree, blockers_found, "put a file in its place, or change what the link leads to by hand")
+    return _unsafe(tree, blockers_found, "replace it by a file, or change the link's target by hand")
 
 
 def _unsafe(tree: Tree, blockers: Iterator[str], remedy: str) -> list[Finding]:
@@ -267,10 +265,10 @@ def unreadable(pointers: Iterable[Pointer]) -> list[Finding]:
     return [
         unknown(
             Code.META_UNREADABLE,
-            f"{pointer.path} {pointer.trouble}; it may name what would go",
+            f"{pointer.path} {pointer.trouble}; it may name a checkpoint that would be deleted",
             path=pointer.path,
-            remedy="make it readable (mount the disk that a link leads to), or remove it and let ckpttool repair-meta "
-            "--apply write it anew",
+            remedy="make it readable (mount the disk of a link's target), or remove it and rewrite it with "
+            "ckpttool repair-meta --apply",
         )
         for pointer in pointers
         if pointer.unknown
@@ -315,7 +313,9 @@ def assert_quiet(tree: Tree, *, grace: float) -> None:
 
 
 def _changed(change: str) -> IncompleteError:
-    return IncompleteError(f"{change} changed since the plan was made; nothing was changed: run again when it is quiet")
+    return IncompleteError(
+        f"{change} changed since the plan was made; nothing was changed: run again when nothing is writing here"
+    )
 
 
 def write_pointers(root: str, fixes: Iterable[PointerFix]) -> None:

@@ -44,9 +44,9 @@ def parse_config(content: bytes, *, path: str, devices: int | None = None) -> Ru
         return readable[0]
     if readable:
         titles = " or for ".join(trainer_named(config.trainer).title for config in readable)
-        raise UsageError(f"{path} could be a config for {titles}: remove the settings of one of them")
+        raise UsageError(f"{path} could be a config for {titles}: remove the settings of all but one")
     raise unread or ForeignConfigError(
-        f"{path} is no training config that ckpttool knows; it reads those for {_config_readers()}"
+        f"{path} is not a training config that ckpttool knows; it reads configs for {_config_readers()}"
     )
 
 
@@ -161,9 +161,10 @@ def _in_folder(folder: str, allowed: tuple[Row, ...], foreign: dict[str, None]) 
         hint = f", but {counted(len(foreign_files), 'other YAML file')}" if foreign_files else ""
         finding = damage(
             Code.CONFIG_UNUSABLE,
-            f"{folder!r} holds no training config{hint}",
+            f"{folder!r} contains no training config{hint}",
             path=folder,
-            remedy=f"name a folder with some, or files; {_config_readers()}'s are known",
+            remedy=f"give a folder with training configs, or config files; ckpttool reads configs for "
+            f"{_config_readers()}",
         )
         checks_by_name[folder] = Check(
             name=folder,
@@ -198,7 +199,7 @@ def _yaml_files(folder: str, unseen: dict[str, Check]) -> Iterator[str]:
         place = str(error.filename)
         finding = judge.stopped(f"{place!r} cannot be listed: {error.strerror}", ExitCode.INCOMPLETE)
         reason = Reason(finding=finding, file=place)
-        unseen[place] = Check(name=place, summary="no answer", reasons=(reason,), stopped=ExitCode.INCOMPLETE)
+        unseen[place] = Check(name=place, summary="not checked", reasons=(reason,), stopped=ExitCode.INCOMPLETE)
 
     for place, folders, names in os.walk(folder, onerror=cannot):
         folders[:] = sorted(name for name in folders if not name.startswith("."))

@@ -62,7 +62,9 @@ def _assert_meant(before: str, after: str, values: dict[KeyPath, str], path: str
     old, new = _values(before, path), _values(after, path)
     old |= {key: _values(f"a: {value}", path)["a",] for key, value in values.items()}
     if repr(old) != repr(new):  # which tells True from 1, and 1 from 1.0
-        raise CkptToolError(f"{path!r} would not read back as it should: nothing was written to it; mend it by hand")
+        raise CkptToolError(
+            f"{path!r} was not changed, because the fixed text would not read back correctly; fix it by hand"
+        )
 
 
 def _values(text: str, path: str) -> dict[KeyPath, Value]:

@@ -67,7 +67,7 @@ def preflight(question: PreflightQuestion, *, disk: Disk | None = None, node: No
 
 
 def _is_told_by_its_user(tree: Tree) -> bool:
-    """Tell whether `launch` writes no config for a tree; of a lone file nobody knows how a training starts from it."""
+    """Whether `launch` writes no config for a tree: its user tells the trainer what to load."""
     return tree.trainer is not None and (tree.trainer.launch is None or not is_local(tree.inventory.root))
 
 
@@ -79,17 +79,17 @@ def assert_told_by_its_user(tree: Tree) -> None:
     """
     if tree.trainer is not None and tree.trainer.launch is not None:
         advice = "give --config BASE.yaml, and launch --output NEW.yaml"
-        raise UsageError(f"{tree.trainer.title} is started with a config: {advice}")
+        raise UsageError(f"{tree.trainer.title} needs a config to start: {advice}")
 
 
 def _cut_short(question: PreflightQuestion, checks: tuple[Check, ...], remaining: Sequence[str]) -> Preflight:
-    skipped = [Check(name=name, summary="not looked at", skipped=True) for name in remaining]
+    skipped = [Check(name=name, summary="not checked", skipped=True) for name in remaining]
     return Preflight(config=question.config, root=None, checks=(*checks, *skipped), view=question.view)
 
 
 def _stopped(name: str, error: CkptToolError) -> Check:
     finding = judge.stopped(str(error), error.exit_code)
-    return Check(name=name, summary="no answer", reasons=(Reason(finding=finding),), stopped=error.exit_code)
+    return Check(name=name, summary="not checked", reasons=(Reason(finding=finding),), stopped=error.exit_code)
 
 
 _Needs: TypeAlias = "tuple[DiskNeed, ...] | Finding | None"
@@ -172,7 +172,9 @@ def _launch(context: Context) -> Iterator[Check]:
     elif context.edited is None and trainer is not None and trainer.launch is not None:
         why = "no --config"
         if context.config is not None:
-            why = "a training loads from a folder: copy the tree to one, and `launch --load-checkpoint` that"
+            why = (
+                "a training loads from a local folder: copy the tree to one, and pass it to `launch --load-checkpoint`"
+            )
         yield replace(context.check("launch", f"unknown: {why}", findings), unsure=True)
     elif context.edited is None or context.config is None:
         title = "nobody" if trainer is None else trainer.title
@@ -208,7 +210,7 @@ def _disk(context: Context) -> Iterator[Check]:
     elif needs is None:
         yield Check(name="disk", summary="unknown: the tree is not on a disk of this machine", unsure=True)
     elif isinstance(needs, Finding):
-        yield context.check("disk", "room unknown", [needs])
+        yield context.check("disk", "free space unknown", [needs])
     else:
         findings = [finding for need in needs for finding in judge.disk_findings(need)]
         yield context.check("disk", summaries.disk_summary(needs[0]), findings)
@@ -331,16 +333,16 @@ def assert_startable(tree: Tree, copied_to: str | None) -> LaunchTarget:
         UsageError: Nobody knows how, or the tree is in no folder.
     """
     if copied_to is None and not is_local(tree.inventory.root):
-        advice = "copy it to one, and give launch that as --load-checkpoint"
-        raise UsageError(f"a training loads from a folder, which {tree.inventory.root} is not: {advice}")
+        advice = "copy it to one, and pass that to launch with --load-checkpoint"
+        raise UsageError(f"a training loads from a local folder, but {tree.inventory.root} is not one: {advice}")
     if copied_to is not None and is_local(tree.inventory.root):
-        raise UsageError(f"--load-checkpoint is for trees in object stores; {tree.inventory.root} is loaded as it lies")
-    if tree.trainer is None or tree.trainer.launch is None:
-        title = "a lone file" if tree.trainer is None else tree.trainer.title
-        advice = "without --config and --output `ckpttool launch` says what to tell it"
         raise UsageError(
-            f"ckpttool does not know how a training is started from {title}: {tree.inventory.root}; {advice}"
+            f"--load-checkpoint is for trees in object stores; {tree.inventory.root} is loaded from its own folder"
         )
+    if tree.trainer is None or tree.trainer.launch is None:
+        title = "a single file" if tree.trainer is None else tree.trainer.title
+        advice = "`ckpttool launch` without --config and --output shows the settings to use"
+        raise UsageError(f"ckpttool cannot write a launch config for {title} ({tree.inventory.root}); {advice}")
     return tree.trainer.launch
 
 
@@ -358,7 +360,9 @@ def _on_disk(plan: ResumePlan, tree: Tree, copied_to: str | None) -> str:
         message = (
             f"{copied_to} lacks {len(lacking)} of {counted(len(plan.copies), 'file')} of {plan.point.checkpoint.name}"
         )
-        raise UsageError(f"{message}, {lacking[0]} first: copy them from {plan.root} (`copy` of resolve --format json)")
+        raise UsageError(
+            f"{message}, first {lacking[0]}: copy them from {plan.root} (resolve --format json lists them in `copy`)"
+        )
     return os.path.abspath(copied_to) + plan.load.path.removeprefix(plan.root)
 
 

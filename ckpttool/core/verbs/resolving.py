@@ -329,7 +329,7 @@ def _evidence(tree: Tree, choice: ResumeQuestion, config: RunConfig | None) -> L
         return None
     gather: ReadsLogs | None = first_imported(lambda feature: feature.log_evidence)
     if gather is None:
-        raise UsageError("logs are to have a say, and no feature of this ckpttool reads them")
+        raise UsageError("no feature of this ckpttool reads logs")
     stages = config.pipeline_stages if config is not None else None
     return gather(tree.inventory, choice.logs, root=tree.storage.root, stages=stages, ignore=choice.ignore_health)
 
@@ -390,7 +390,7 @@ def _plan(tree: Tree, point: ResumePoint, advice: SpikeAdvice | StopAdvice | Non
         root=tree.inventory.root,
         point=point,
         load=load,
-        data=Unknown(why="nobody asked its trainer yet"),
+        data=Unknown(why="its trainer was not queried yet"),
         next_step=Step(point.step + 1),
         findings=(),
         advice=advice,
@@ -414,7 +414,7 @@ def _with_effects(
         config=config,
         environment=question.environment,
     )
-    effects = no_effects("a lone file") if trainer is None else trainer.effects(resume)
+    effects = no_effects("a single file") if trainer is None else trainer.effects(resume)
     _assert_it_skips(effects.position, data, trainer)
     objections = () if trainer is None else trainer.objections(checkpoint, sizes)
     return replace(
@@ -450,7 +450,9 @@ def _assert_it_skips(position: DataPosition, data: DataQuestion, trainer: Traine
     if data.new_dataset:
         option = "--new-dataset"
     if option is not None and trainer is not None and skip_of(position) is None:
-        raise UsageError(f"{option} is for trainers that are told how many batches to skip; {trainer.title} is not")
+        raise UsageError(
+            f"{option} applies only to trainers with a setting for the batches to skip; {trainer.title} has none"
+        )
 
 
 def _assert_unchanged(storage: Storage, reports: Iterable[ShardReport]) -> None:
@@ -460,7 +462,9 @@ def _assert_unchanged(storage: Storage, reports: Iterable[ShardReport]) -> None:
         except OSError:
             current = None
         if current != report.stamp:
-            raise IncompleteError(f"{report.path} changed while the plan was made; run again when nothing writes here")
+            raise IncompleteError(
+                f"{report.path} changed while the plan was made; run again when nothing is writing here"
+            )
 
 
 def simulate(answer: Answer, version: str | None = None, *, trainer: str | None = None) -> Simulation:
@@ -475,11 +479,11 @@ def simulate(answer: Answer, version: str | None = None, *, trainer: str | None 
         UsageError: The tree is another trainer's, the version is not known, or nobody knows how this one chooses.
     """
     tree = answer.tree
-    title = "a lone file" if tree.trainer is None else tree.trainer.title
+    title = "a single file" if tree.trainer is None else tree.trainer.title
     if trainer is not None and (tree.trainer is None or tree.trainer.name != trainer):
-        raise UsageError(f"{tree.inventory.root} is a tree of {title}: --simulate own asks that")
+        raise UsageError(f"{tree.inventory.root} is a tree of {title}: use --simulate own")
     if tree.trainer is None or tree.trainer.simulator is None:
-        raise UsageError(f"ckpttool does not know which checkpoint {title} would take by itself")
+        raise UsageError(f"ckpttool does not know which checkpoint {title} would load on its own")
     session, start = own_start(answer)
     with closing(session):
         return tree.trainer.simulator.pick(start, version)

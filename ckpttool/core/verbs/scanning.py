@@ -312,15 +312,22 @@ def scanned(located: Located, question: TreeQuestion) -> Tree:
 def interrupted(storage: Storage) -> tuple[Finding, ...]:
     """Note that a prune was interrupted, or is running: then it is no damage that a checkpoint lacks files."""
     if is_there(storage, HEAL_JOURNAL):
-        message = "a heal was interrupted here or is running: the next ckpttool heal --apply ends it"
-        return (note(Code.IN_PROGRESS, message, path=HEAL_JOURNAL, remedy="so does any other change with --apply"),)
+        message = "a heal was interrupted here or is running: the next ckpttool heal --apply completes it"
+        return (
+            note(
+                Code.IN_PROGRESS,
+                message,
+                path=HEAL_JOURNAL,
+                remedy="run ckpttool heal --apply, or any other change with --apply",
+            ),
+        )
     if not is_there(storage, JOURNAL):
         return ()
     message = (
-        "a prune, or a restore from its trash, was interrupted here or is running: what it was moving looks "
-        "incomplete until the next ckpttool prune --apply or trash restore"
+        "a prune or a restore from the trash was interrupted here or is running: the checkpoints that it was "
+        "moving look incomplete until the next ckpttool prune --apply or trash restore"
     )
-    remedy = "the next of these first brings all of it back to its place"
+    remedy = "run one of these: it first moves all files back"
     return (note(Code.IN_PROGRESS, message, path=JOURNAL, remedy=remedy),)
 
 
@@ -388,9 +395,9 @@ def _assert_own(config: RunConfig | None, trainer: Trainer | None, root: str) ->
     if config is None or trainer is None or config.trainer == trainer.name:
         return
     if trainer.configs is None:
-        raise UsageError(f"{root} holds checkpoints of {trainer.title}, whose configs ckpttool does not read")
+        raise UsageError(f"{root} contains checkpoints of {trainer.title}, whose configs ckpttool does not read")
     title = trainer_named(config.trainer).title
-    raise UsageError(f"{config.path} is a config for {title}, but {root} holds checkpoints of {trainer.title}")
+    raise UsageError(f"{config.path} is a config for {title}, but {root} contains checkpoints of {trainer.title}")
 
 
 def read_config(path: str) -> RunConfig:
@@ -488,15 +495,15 @@ def health_file_beside(root: str, name: str) -> str | None:
         except LostLinkError:
             return place
         except OSError as error:
-            problem = f"{place}: whether it is there is not known ({error.strerror or error})"
-            raise IncompleteError(f"{problem}; name the file with --health-file") from None
+            problem = f"{place}: whether it exists is unknown ({error.strerror or error})"
+            raise IncompleteError(f"{problem}; give the file with --health-file") from None
         return place
     return None
 
 
 def _named_health_book(path: str, file: HealthFile | None) -> HealthBook:
     if file is None:
-        raise UsageError(f"--health-file {path!r}: the trainer of this tree keeps no health file that ckpttool knows")
+        raise UsageError(f"--health-file {path!r}: the trainer of this tree has no health file that ckpttool knows")
     folder, name = os.path.split(path)
     book = file.read(open_storage(folder or "."), name)
     if book.path is None:

@@ -75,7 +75,7 @@ def _sealed(
     in_store = is_object_store(tree.storage.root)
     if in_store and reseal:
         raise UnsafeError(
-            f"{tree.inventory.root}: nothing is replaced in an object store, so --reseal has no way there"
+            f"{tree.inventory.root}: --reseal does not work in an object store, in which ckpttool replaces nothing"
         )
     if not in_store:
         assert_changeable(tree.storage.root)
@@ -232,8 +232,8 @@ def writable_target(root: str, path: str) -> str:
     target = Path(root, path)
     if not target.parent.resolve().is_relative_to(Path(root).resolve()):
         raise UnsafeError(
-            f"{str(target.parent)!r} is a link that leads out of the tree, and nothing is written through such a link; "
-            "seal the tree that it leads to"
+            f"{str(target.parent)!r} is a link to a folder outside the tree, and ckpttool does not write through "
+            f"it; seal the tree of its target"
         )
     return str(target)
 
@@ -243,9 +243,9 @@ def changed_since(storage: Storage, reports: Iterable[ShardReport]) -> tuple[Fin
     return tuple(
         unknown(
             Code.CHANGED_WHILE_READING,
-            "changed after it was read: somebody writes it",
+            "changed after it was read: another process is writing it",
             path=report.path,
-            remedy="seal again when the save has ended",
+            remedy="seal it again when the save is complete",
         )
         for report in reports
         if not _is_same(storage, report)

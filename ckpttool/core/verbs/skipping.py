@@ -70,11 +70,11 @@ def _resume_point_of(path: str | None, data: DataQuestion) -> tuple[int | None, 
         common = math.gcd(old, new)
         rule = f"data_skip_steps = steps * {old // common} // {new // common}"
         if data.old_global_batch is None:
-            rule = f"data_skip_steps = steps * old // {data.new_global_batch or 'new'}; --old-gbs says the old size"
-        raise UsageError(f"give --steps or DIR, there is no {DEFAULT_DIR} here (the rule: {rule})") from None
+            rule = f"data_skip_steps = steps * old // {data.new_global_batch or 'new'}; --old-gbs gives the old size"
+        raise UsageError(f"give --steps or DIR: there is no {DEFAULT_DIR} here (the rule is {rule})") from None
     decision = answer.decision
     if isinstance(decision, NoResumePoint):
-        raise NothingToResumeError(f"nothing in {decision.root} can be resumed from; ckpttool resolve says why")
+        raise NothingToResumeError(f"nothing in {decision.root} can be resumed from; ckpttool resolve shows why")
     chosen = decision.point.checkpoint
     past = Lineage(answer.tree.inventory).past(chosen)
     return decision.point.step, chosen.scalars.global_batch_size, past, answer.tree.trainer

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 LAUNCHED = "with the config that `ckpttool launch` writes"
 """Which start it is whose config is not the user's own."""
 
-_ELSEWHERE = "the command line says so already"
-_OWN_SCRIPT = "the training's own script names what it loads"
+_ELSEWHERE = "the command line already names it"
+_OWN_SCRIPT = "the training's own script decides which checkpoint is loaded"
 
 
 def judged_start(answer: Answer) -> JudgedStart | None:
@@ -59,7 +59,7 @@ def with_start(answer: Answer) -> ResumePlan | NoResumePoint:
         start = trainer.simulator.as_it_stands(start_, plan)
         if start.simulation is None and answer.question.config is None and not start.by_script:
             by_itself = trainer.simulator.pick(start_, None)
-            start = JudgedStart(simulation=by_itself, lead="by itself", by_records=True)
+            start = JudgedStart(simulation=by_itself, lead="on its own", by_records=True)
     objections = against_start(start, answer, plan) if start.is_known else ()
     notes = (replace(finding, severity=Severity.NOTE) for finding in objections)
     return replace(plan, findings=(*plan.findings, *notes))
@@ -73,7 +73,7 @@ def against_start(start: JudgedStart, answer: Answer, plan: ResumePlan) -> tuple
     return start_findings(
         start,
         plan,
-        trainer="its user" if trainer is None else trainer.title,
+        trainer="the training" if trainer is None else trainer.title,
         config=None if config is None else config.path,
         remedy="; or ".join(_remedies(start, answer, plan)),
     )
@@ -87,19 +87,19 @@ def _remedies(start: JudgedStart, answer: Answer, plan: ResumePlan) -> list[str]
     code = (Code.START_DIFFERS if start.is_known else Code.START_UNKNOWN).value
     ways_on = []
     if start.in_the_way is not None:
-        return [f"move {quote(f'{plan.root}/{start.in_the_way}')} out of its folder, and ask again"]
+        return [f"move {quote(f'{plan.root}/{start.in_the_way}')} out of its folder, and run again"]
     if trainer is not None and trainer.launch is not None and (start.mend is not None or start.lead == LAUNCHED):
-        return [f"{start.mend or 'mend that in the base config'}, or --allow {code} if you know better"]
+        return [f"{start.mend or 'correct the base config'}, or --allow {code} if this is intended"]
     if trainer is not None and trainer.launch is not None:
         if config is None and not start.is_known:
             return [join(["ckpttool", "preflight", plan.root, "--config", "BASE.yaml"])]
         base = "BASE.yaml" if config is None else config.path
         launch = join(["ckpttool", "launch", plan.root, "--config", base, "--output", "NEW.yaml"])
-        ways_on.append(f"{launch}, and start with that")
+        ways_on.append(f"{launch}, and start with the new config")
     else:
         settings = (setting for setting in plan.load.settings if not setting.is_alternative)
         command = "; ".join(f"{where}: {text}" for where, text in fragment(settings))
-        advice = start.mend or f"name it ({command})"
+        advice = start.mend or f"name the checkpoint ({command})"
         ways_on.append(
             f"{advice}, and --allow {code}" if start.mend is None else f"{advice}, or --allow {code} if {_ELSEWHERE}"
         )

@@ -82,5 +82,5 @@ def fp8_lint(
 
 def _remedy(path: str, error: CkptToolError) -> str | None:
     if not os.path.isfile(path):
-        return "name an existing file"
+        return "give an existing file"
     return "give a file that sets FP8" if isinstance(error, ForeignConfigError) else None

@@ -49,7 +49,8 @@ def dialect_of(dialect_name: str | None, dialects: Sequence[AsdDialect]) -> AsdD
     match = next((dialect for dialect in dialects if dialect.name == dialect_name.lower().replace("_", "-")), None)
     if match is None:
         raise UsageError(
-            f"--dialect: there is no {dialect_name!r}; there are {', '.join(dialect.name for dialect in dialects)}"
+            f"--dialect: unknown dialect {dialect_name!r}; known dialects: "
+            f"{', '.join(dialect.name for dialect in dialects)}"
         )
     return match
 

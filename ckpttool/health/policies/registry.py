@@ -35,7 +35,7 @@ def policy_type(name: str) -> type[Policy]:
         UsageError: There is no such policy.
     """
     if name not in POLICIES:
-        raise UsageError(f"there is no policy {name!r}; there are {', '.join(POLICIES)}")
+        raise UsageError(f"unknown policy {name!r}; known policies: {', '.join(POLICIES)}")
     return cast("type[Policy]", imported(POLICIES[name]))
 
 

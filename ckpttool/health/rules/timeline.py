@@ -182,7 +182,7 @@ def _strike(event: HealthEvent, margin_minutes: float) -> SuspectInterval | None
         first_step=step if time is None else None,
         first_time=begin,
         rank=event.rank,
-        reason=f"{event.message}{rank}; checkpoints since {since} may hold wrong numbers",
+        reason=f"{event.message}{rank}; checkpoints since {since} may contain wrong numbers",
     )
 
 

@@ -103,7 +103,7 @@ def _assert_writable(tree: Tree, question: HealthQuestion) -> None:
     if question.threshold is None:
         raise UsageError("--write records a judgement: give a --threshold for it")
     if health_file_of(tree.layout) is None:
-        raise UsageError("--write: the trainer of this tree keeps no health file that ckpttool knows")
+        raise UsageError("--write: the trainer of this tree has no health file that ckpttool knows")
     refusals = _nameless(tree)
     if refusals and len(refusals) == len(tree.inventory.checkpoints):
         why = next(iter(refusals.values())).why

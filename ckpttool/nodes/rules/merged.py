@@ -219,8 +219,8 @@ def _long_before(seats: Sequence[Seat]) -> Iterator[Finding]:
         names = _named(sorted(before, key=lambda seat: seat.number))
         more = f" and {len(before) - _MOST_NAMED} more" if len(before) > _MOST_NAMED else ""
         message = (
-            f"{names}{more} looked {counted(late // BREAK_NS, 'hour')} or more before the other parts of the same "
-            "name: later changes of the files there are unknown"
+            f"{names}{more} recorded its files {counted(late // BREAK_NS, 'hour')} or more before the other parts "
+            f"of the same name: later changes of the files there are unknown"
         )
         yield note(
             NodesCode.PART_STALE, message, remedy="run ckpttool part there again, and give each run its own name"
@@ -334,7 +334,10 @@ def _part_empty(checkpoint: Checkpoint, empty: Sequence[Seat]) -> Finding:
 
 
 def _part_stale(checkpoint: Checkpoint, late: Sequence[Seat]) -> Finding:
-    message = f"{_named(late)} looked before the last file of this save was written: the missing files may exist by now"
+    message = (
+        f"{_named(late)} recorded its files before the last file of this save was written: the missing files may "
+        f"exist by now"
+    )
     remedy = "run ckpttool part again on all machines; if their clocks differ by more, give --skew"
     return unknown(NodesCode.PART_STALE, message, path=checkpoint.name, remedy=remedy)
 
@@ -374,8 +377,8 @@ def _of_one_disk(path: str, copies: Sequence[Copy]) -> Iterator[Finding]:
         names = _hosts(copies)
         if len(names) == 1:
             names = [copy.seat.name for copy in copies]
-        message = f"differed between the checks on {names[0]} and {names[-1]}: something is writing it"
-        yield unknown(Code.CHANGED_WHILE_READING, message, path=path, remedy="run again when nothing writes it")
+        message = f"differed between the checks on {names[0]} and {names[-1]}: another process is writing it"
+        yield unknown(Code.CHANGED_WHILE_READING, message, path=path, remedy="run again when nothing is writing it")
         return
     for first, second in combinations([copy for copy in copies if copy.report is not None], 2):
         if not _may_be_same(first.report, second.report):

@@ -20,7 +20,7 @@ _OF_KIND = {
 }
 
 _ANOTHER = "resume from another checkpoint"
-_LOOK_AT_DEVICE = "resume from a checkpoint before it, and let that rank's device be tested"
+_LOOK_AT_DEVICE = "resume from an earlier checkpoint, and have that rank's device tested"
 
 
 def replica_findings(
@@ -47,8 +47,8 @@ def replica_findings(
         ranks = tuple(sorted({suspicion.rank for suspicion in parted}))
         tensors = {name for suspicion in parted for name in suspicion.tensors}
         message = (
-            f"{on_ranks(ranks)} held the same of {counted(len(tensors), 'tensor')} at other checkpoints, and each "
-            "another now: the parallel layout changed, or nobody keeps them equal any more"
+            f"{on_ranks(ranks)} had {counted(len(tensors), 'equal tensor')} at other checkpoints, and all of them "
+            f"differ now: the parallel layout changed, or the ranks are no longer kept equal"
         )
         findings.append(
             note(ReplicasCode.REPLICAS_PARTED, message, path=paths[ranks[0]], tensor=min(tensors), ranks=ranks)
@@ -64,14 +64,14 @@ def _finding(
     share = f"{len(suspicion.tensors)} of {counted(suspicion.compared, 'tensor')}"
     if suspicion.kind is SuspicionKind.OUTLIER:
         message = (
-            f"{tensor} is not what {on_ranks(suspicion.replicas)} hold, and no other checkpoint tells whether it "
-            "should be"
+            f"{tensor} differs from {on_ranks(suspicion.replicas)}, and no other checkpoint shows whether they "
+            f"should be equal"
         )
         return note(Code.REPLICA_DIFFERS, message, path=path, tensor=tensor)
     if suspicion.kind is SuspicionKind.COPIED:
         message = (
-            f"is in every tensor the same as {on_ranks(suspicion.replicas)}, and at other checkpoints they differed: "
-            "one is a copy of the other"
+            f"equals {on_ranks(suspicion.replicas)} in every tensor, but at other checkpoints they differed: one "
+            f"is a copy of the other"
         )
         say = suspect if severity(suspicion) is Severity.SUSPECT else note
         return say(Code.SCHEMA_DIFFERS, message, path=path, remedy=OWN_FILE)
@@ -93,7 +93,7 @@ def _remedy(suspicion: Suspicion, name: str | None) -> str:
         return _ANOTHER
     from shlex import quote  # most trees need none
 
-    return f"ckpttool heal DIR --checkpoint {quote(name)} rebuilds it from a copy that is proven; or {_ANOTHER}"
+    return f"ckpttool heal DIR --checkpoint {quote(name)} rebuilds it from a proven copy; or {_ANOTHER}"
 
 
 def _place_text(place: DifferingBytes | None) -> str:
@@ -107,16 +107,19 @@ def _place_text(place: DifferingBytes | None) -> str:
 def _why(suspicion: Suspicion) -> str:
     if suspicion.kind is SuspicionKind.DRIFTED:
         since = "this checkpoint" if suspicion.since is None else _named(suspicion.since)
-        before = "" if suspicion.agreed_at is None else f"; at {_named(suspicion.agreed_at)} it still agreed"
-        return f", from {since} on{before}: a device computed wrongly in between, or a reduce was left out"
+        before = "" if suspicion.agreed_at is None else f"; at {_named(suspicion.agreed_at)} they still agreed"
+        return (
+            f", from {since} on{before}: a device computed wrongly in between, or a gradient was not reduced over "
+            f"all ranks"
+        )
     if suspicion.copy_of is not None:
-        return f": it is what rank {suspicion.copy_of} holds"
+        return f": it equals rank {suspicion.copy_of}"
     if suspicion.as_of is not None:
-        return f": it is this rank's own of {suspicion.as_of}, an older file under a newer name"
+        return f": it equals this rank's file of {suspicion.as_of}, so it is an older file under a newer name"
     if suspicion.kind is SuspicionKind.STALE and not suspicion.may_be_right:
-        return ": another run's file under this name, or a device that computed wrongly"
+        return ": it is another run's file under this name, or a device computed wrongly"
     if suspicion.kind is SuspicionKind.TIED and not suspicion.is_decided:
-        return ", and as many hold what it holds: nothing tells who is right"
+        return ", and as many ranks agree with it: nothing shows which is right"
     return "" if suspicion.is_decided or severity(suspicion) is Severity.DAMAGE else _too_few(suspicion)
 
 
@@ -127,8 +130,8 @@ def _too_few(suspicion: Suspicion) -> str:
         return ": one of the two is damaged"
     heard = len({*suspicion.replicas} - {*suspicion.unheard})
     if heard == len(suspicion.replicas):
-        return f", and only {heard} agree: nothing proves that they are right"
-    return f", and of these only {heard} {'is' if heard == 1 else 'are'} whole: nothing proves what is right"
+        return f", and only {heard} of them agree: nothing proves that they are right"
+    return f", and only {heard} of these {'is' if heard == 1 else 'are'} intact: nothing proves which is right"
 
 
 def _named(saved: SavedAt) -> str:

@@ -81,12 +81,12 @@ def _part_of_none(listing: Listing, folder: str, file: str | None) -> Part | Ref
 
 
 class LooseFile:
-    """Not among the layouts that a folder is recognised by: it is what is left when a path is a lone file."""
+    """Not among the layouts that a folder is recognised by: it is what is left when a path is a single file."""
 
     name = LOOSE_FILE_LAYOUT
     signs = LayoutSigns(
         name=LOOSE_FILE_LAYOUT,
-        sign="a lone file",
+        sign="a single file",
         gives_way=True,
         recognise=_is_one,
         part=_part_of_none,

@@ -48,7 +48,7 @@ class WrittenTogether:
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
         """Refuse: the trainer keeps no health file."""
-        return Refusal(why=f"is for trainers that keep a health file, and {self.title} keeps none")
+        return Refusal(why=f"is for trainers with a health file, and {self.title} has none")
 
 
 class Untracked(WrittenTogether):

@@ -42,7 +42,7 @@ class OrbaxLayout(Untracked):
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Return the save's own folder; a refusal where the training rated its saves, and keeps the best."""
         if dict(checkpoint.facts).get("metrics"):
-            return Refusal(why="is rated by metrics, and only its training knows which are the best")
+            return Refusal(why="is rated by metrics, and only its training knows which checkpoints are the best")
         return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{RECORD}",))
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:

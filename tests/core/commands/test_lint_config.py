@@ -117,7 +117,7 @@ class TestFolders:
         assert folder.exists()
         said = ask("lint-config", *paths)
         assert said.code == code
-        assert ("name a folder with some" in said.stdout) is (paths[-1] in {"others", "none"})
+        assert ("give a folder with training configs" in said.stdout) is (paths[-1] in {"others", "none"})
 
     def test_a_folder_that_cannot_be_listed_is_no_empty_one(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -226,7 +226,7 @@ class TestFix:
 def test_a_report_is_written_beside_the_result(configs: Path) -> None:
     refused = ask("lint-config", "bad.yaml", "--report", "json=-")
     assert (refused.code, refused.stdout) == (2, "")
-    assert "--format json writes to stdout" in refused.stderr
+    assert "use --format json for stdout" in refused.stderr
     said = ask("lint-config", "bad.yaml", "--report", "json=out.json")
     assert said.code == 10
     assert json.loads((configs / "out.json").read_text())["schema"] == "ckpttool/lint/1"

@@ -318,7 +318,7 @@ class TestReports:
             (here / name).write_bytes(content)
             said = asked(here, "--report", f"{form}={name}")
             assert (said.code, said.stdout) == (2, ""), name
-            assert f"exists and holds no {form} report of ours" in said.stderr
+            assert f"already exists and contains no {form} report of ckpttool" in said.stderr
             assert (here / name).read_bytes() == content
 
     def test_2_for_a_report_over_its_own_config_or_in_the_tree_or_nowhere(
@@ -332,16 +332,16 @@ class TestReports:
         os.mkfifo(here / "pipe")
         monkeypatch.setattr("ckpttool.core.verbs.preflighting.preflight", lambda _: pytest.fail("the check ran"))
         for target, words in {
-            "base.yaml": "is a file that is asked about",
-            "./output/../base.yaml": "is a file that is asked about",
-            "link": "is a file that is asked about",
-            "output/checkpoint/out.xml": "lies in the checkpoint tree",
-            "output/checkpoint/rank_0/llama2_7b_rank_0-20_2.ckpt": "lies in the checkpoint tree",
-            "into/out.xml": "lies in the checkpoint tree",
-            "none/there.xml": "there is no folder 'none'",
-            "dangling": "holds no junit report",
-            "pipe": "holds no junit report",
-            "output": "holds no junit report",
+            "base.yaml": "is one of the files to check",
+            "./output/../base.yaml": "is one of the files to check",
+            "link": "is one of the files to check",
+            "output/checkpoint/out.xml": "is in the checkpoint tree",
+            "output/checkpoint/rank_0/llama2_7b_rank_0-20_2.ckpt": "is in the checkpoint tree",
+            "into/out.xml": "is in the checkpoint tree",
+            "none/there.xml": "the folder 'none' does not exist",
+            "dangling": "contains no junit report",
+            "pipe": "contains no junit report",
+            "output": "contains no junit report",
         }.items():
             said = asked(here, "--report", f"junit={target}")
             assert (said.code, said.stdout) == (2, ""), target
@@ -379,7 +379,7 @@ class TestReports:
         for other in ("out", "./out", str(here / "out"), "link/../out"):
             said = asked(here, "--report", "junit=out", "--report", f"json={other}")
             assert (said.code, said.stdout) == (2, "")
-            assert "two reports cannot be in one file" in said.stderr
+            assert "two reports cannot be written to one file" in said.stderr
 
     @pytest.mark.sample(2)
     @pytest.mark.parametrize("form", ALL)

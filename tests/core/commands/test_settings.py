@@ -72,7 +72,7 @@ class TestWhoSpeaks:
     ) -> None:
         monkeypatch.setenv("CKPTTOOL_DIR", str(runs / "a"))
         said = ask(*command.split())
-        assert f"looking at {runs}/a/output/checkpoint\n" in said.stderr
+        assert f"checking {runs}/a/output/checkpoint\n" in said.stderr
 
     def test_names_are_looked_up_in_that_tree(self, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CKPTTOOL_DIR", str(runs / "a"))
@@ -133,13 +133,13 @@ class TestTheFile:
         nearest.chmod(0o666)
         said = ask("verify", "a", "--json")
         assert said.json["level"] == "numerics"
-        assert f"{nearest} is not obeyed: everybody may write it" in said.stderr
-        assert "is not obeyed" not in ask("verify", "a", "--quiet").stderr
-        assert "is not obeyed" not in ask("verify", "a", "--no-config").stderr
+        assert f"{nearest} is ignored: every user may write it" in said.stderr
+        assert "is ignored" not in ask("verify", "a", "--quiet").stderr
+        assert "is ignored" not in ask("verify", "a", "--no-config").stderr
         nearest.chmod(0o664)  # by a group is as people share their work
         said = ask("verify", "a", "--json")
         assert said.json["level"] == "checksum"
-        assert "is not obeyed" not in said.stderr
+        assert "is ignored" not in said.stderr
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
     @pytest.mark.parametrize("what", ["file", "link", "where a link leads"])
@@ -156,7 +156,7 @@ class TestTheFile:
         os.chown(target if what == "where a link leads" else place, 4242, -1, follow_symlinks=False)
         said = ask("verify", "a", "--json")
         assert said.json["level"] == "structure"
-        assert f"{place} is not obeyed: it belongs to another user (uid 4242)" in said.stderr
+        assert f"{place} is ignored: it belongs to another user (uid 4242)" in said.stderr
         monkeypatch.setattr(os, "geteuid", lambda: 4242)  # to whom the other file is one of root's
         assert ask("verify", "a", "--json").json["level"] == "numerics"
 
@@ -171,15 +171,15 @@ class TestTheFile:
     @pytest.mark.parametrize(
         ("text", "said"),
         [
-            ("levl = 1", "there is no key 'levl': did you mean level?"),
-            ("level = 1", "level takes a text, not 1"),
-            ('dir = ""', "dir takes a text, not ''"),
+            ("levl = 1", "unknown key 'levl': did you mean level?"),
+            ("level = 1", "level takes text, not 1"),
+            ('dir = ""', "dir takes text, not ''"),
             ("world-size = true", "world-size takes a whole number, not True"),
             ("world-size = 0", "--world-size takes a whole number from 1, not 0"),
             ('level = "hard"', "--level: 'hard' is not one of 'structure', 'checksum', 'numerics'"),
-            ("\nlevel 4", "is no TOML (Expected '=' after a key in a key/value pair (at line 2, column 7))"),
-            ("level = '\udcff'", "is no TOML"),
-            (f"level = {'[' * 10_000}", "is no TOML"),
+            ("\nlevel 4", "is not TOML (Expected '=' after a key in a key/value pair (at line 2, column 7))"),
+            ("level = '\udcff'", "is not TOML"),
+            (f"level = {'[' * 10_000}", "is not TOML"),
         ],
     )
     def test_what_cannot_be_meant_is_one_line_that_names_the_file(self, runs: Path, text: str, said: str) -> None:
@@ -200,7 +200,7 @@ class TestTheVariables:
         ("variable", "value", "said"),
         [
             ("CKPTTOOL_LEVEL", "hard", "CKPTTOOL_LEVEL: --level: 'hard' is not one of"),
-            ("CKPTTOOL_GRACE", "soon", "CKPTTOOL_GRACE: --grace: 'soon' is no time such as 90s, 5m, 12h or 7d"),
+            ("CKPTTOOL_GRACE", "soon", "CKPTTOOL_GRACE: --grace: 'soon' is not a time such as 90s, 5m, 12h or 7d"),
         ],
     )
     def test_a_wrong_value_names_the_variable(

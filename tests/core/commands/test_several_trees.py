@@ -138,7 +138,7 @@ class TestDidYouMean:
         (three / "output").rename(three / "runs/a")
         said = ask("scan", "runs")
         assert said.code == ExitCode.OK
-        assert "looking at runs/a/checkpoint, the only tree below runs" in said.stderr
+        assert "checking runs/a/checkpoint, the only tree below runs" in said.stderr
         assert said.stdout == ask("scan", "runs/a/checkpoint").stdout
 
     def test_without_dir_those_below_the_current_folder(self, three: Path) -> None:
@@ -151,7 +151,7 @@ class TestDidYouMean:
         merged.write_bytes(safetensors_bytes(training_scalars(epoch=1, true_step=2), {"format": "ms"}))
         said = ask("scan", "output")
         assert said.code == ExitCode.OK
-        assert "looking at output/checkpoint; output/unified_checkpoint is another tree" in said.stderr
+        assert "checking output/checkpoint; output/unified_checkpoint is another tree" in said.stderr
 
     def test_of_several_that_may_be_meant_none_is_taken_and_each_is_named(self, three: Path) -> None:
         shutil.copytree(three / "output/checkpoint", three / "checkpoint")

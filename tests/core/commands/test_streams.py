@@ -35,7 +35,7 @@ def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 def test_what_was_looked_at_is_said_on_stderr_unless_quiet(here: Path) -> None:
     whole(here)
     said = ask("scan", "output")
-    assert said.stderr == "ckpttool: looking at output/checkpoint\n"
+    assert said.stderr == "ckpttool: checking output/checkpoint\n"
     quiet = ask("scan", "output", "--quiet")
     assert quiet.stderr == ""
     assert quiet.stdout == said.stdout
@@ -203,7 +203,7 @@ def test_an_error_is_red_on_a_terminal_that_wants_it_and_nowhere_else(here: Path
     assert here.exists()
     terminal = {"TERM": "xterm-256color"}
     coloured = on_a_terminal(["resolv"], terminal, removed=("NO_COLOR",), stream="stderr")
-    assert coloured.startswith("ckpttool: \x1b[1;31merror:\x1b[0m there is no command 'resolv'")
+    assert coloured.startswith("ckpttool: \x1b[1;31merror:\x1b[0m unknown command 'resolv'")
     plain = coloured.replace("\x1b[1;31m", "").replace("\x1b[0m", "")
     assert on_a_terminal(["resolv"], {"TERM": "dumb"}, removed=("NO_COLOR",), stream="stderr") == plain
     assert run("resolv", env=terminal | {"NO_COLOR": ""}).stderr == plain.replace("\r\n", "\n")

@@ -28,13 +28,13 @@ def test_a_bare_number_is_in_the_unit_that_the_option_always_had(bare: str, seco
     "text", ["5x", "m", "", "5 m", "1e3s", "-1d", "\u00b2h", "0x10", "five", "\u0663", "1_0", "1e-400"]
 )
 def test_what_is_no_time_is_answered_with_examples(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="is no time such as 90s, 5m, 12h or 7d; a bare number is hours"):
+    with pytest.raises(typer.BadParameter, match="is not a time such as 90s, 5m, 12h or 7d; a bare number is hours"):
         duration("h")(text)
 
 
 def test_a_time_may_need_a_unit() -> None:
     assert duration(None)("2h") == 7_200
-    with pytest.raises(typer.BadParameter, match=r"'2' is no time such as 90s, 5m, 12h or 7d$"):
+    with pytest.raises(typer.BadParameter, match=r"'2' is not a time such as 90s, 5m, 12h or 7d$"):
         duration(None)("2")
 
 
@@ -76,5 +76,5 @@ def test_units_may_follow_one_another_from_the_longest_on(text: str, seconds: fl
 
 @pytest.mark.parametrize("text", ["30m1h", "1h2h", "1h30", "h30m", "1h 30m"])
 def test_units_in_no_order_are_no_time(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="is no time such as"):
+    with pytest.raises(typer.BadParameter, match="is not a time such as"):
         duration("s")(text)

@@ -89,9 +89,9 @@ def refused(*arguments: str) -> str:
 
 
 def test_what_it_would_take_by_itself_is_not_told_by_another_s_rules(tree: str) -> None:
-    assert "is a tree of Toy: --simulate own asks that" in refused("resolve", tree, "--simulate-mindformers", "2.1")
+    assert "is a tree of Toy: use --simulate own" in refused("resolve", tree, "--simulate-mindformers", "2.1")
     sentence = refused("resolve", tree, "--simulate", "own")
-    assert "ckpttool does not know which checkpoint Toy would take by itself" in sentence
+    assert "ckpttool does not know which checkpoint Toy would load on its own" in sentence
 
 
 def test_a_config_that_is_read_starts_nothing_that_ckpttool_cannot_start(
@@ -100,10 +100,10 @@ def test_a_config_that_is_read_starts_nothing_that_ckpttool_cannot_start(
     known(READ_TOY, monkeypatch)
     toy.save(tmp_path / "saves", 20)
     tree, new = str(tmp_path / "saves"), str(tmp_path / "new.yaml")
-    words = f"ckpttool does not know how a training is started from Toy: {tree}"
+    words = f"ckpttool cannot write a launch config for Toy ({tree}"
     assert words in refused("launch", tree, "--config", config, "--output", new)
     assert not Path(new).exists()
-    assert "without --config and --output `ckpttool launch` says what to tell it" in refused(
+    assert "`ckpttool launch` without --config and --output shows the settings to use" in refused(
         "launch", tree, "--config", config, "--output", new
     )
     assert "Toy loads it through arguments" in ask("preflight", tree, "--config", config).stdout
@@ -117,4 +117,4 @@ def test_its_config_is_refused_for_checkpoints_of_another(
     TreeBuilder(tmp_path / "run").legacy(ranks=2).save(epoch=10, step=2)
     sentence = refused("resolve", str(tmp_path / "run"), "--config", config)
     assert f"{config} is a config for Toy, but" in sentence
-    assert "holds checkpoints of MindFormers" in sentence
+    assert "contains checkpoints of MindFormers" in sentence

@@ -98,7 +98,7 @@ def test_nan_in_a_torch_file_is_seen_and_is_no_damage_to_its_checksums(here: Pat
     torch.save({"weight": torch.full((8,), torch.nan)}, here / "model.pt")
     said = ask("verify", "model.pt", "--level", "numerics", "--no-ledger", "--format", "json")
     assert (said.code, verdicts(said)) == (10, ["suspect"])
-    assert "'weight' holds 8 NaN" in said.stdout
+    assert "'weight' has 8 NaN" in said.stdout
     assert ask("verify", "model.pt", "--level", "checksum", "--no-ledger").code == 0
 
 

@@ -26,16 +26,19 @@ UNTOLD = JudgedStart(simulation=None, why="nobody said")
 @pytest.mark.parametrize(
     ("judged", "words"),
     [
-        (start("20_2"), "takes 20_2, not step 30 (15_2): it is so"),
-        (start("20_2", Outcome.UNKNOWN), "takes 20_2, not step 30 (15_2): it is so"),
-        (start("20_2", Outcome.STOPS), "takes 20_2 and stops, not step 30 (15_2)"),
-        (start(NAME, Outcome.STOPS), "takes 15_2 and stops: it is so"),
-        (start(None, Outcome.STOPS), "stops and does not load step 30 (15_2)"),
-        (start(None, Outcome.SCRATCH), "begins at step 0 and does not resume from step 30 (15_2)"),
-        (start(None, Outcome.MIXES), "loads parts of several saves, not step 30 (15_2)"),
-        (replace(start(NAME), lacks="the steps are counted from 0"), "takes 15_2 without a part of it: the steps are"),
-        (replace(start(NAME, Outcome.STOPS), lacks="so"), "takes 15_2 and stops: it is so"),
-        (replace(start(NAME), data="it skips 3"), "takes 15_2, and its data elsewhere: it skips 3"),
+        (start("20_2"), "would load 20_2, not step 30 (15_2): it is so"),
+        (start("20_2", Outcome.UNKNOWN), "would load 20_2, not step 30 (15_2): it is so"),
+        (start("20_2", Outcome.STOPS), "would load 20_2 and then stop, not step 30 (15_2)"),
+        (start(NAME, Outcome.STOPS), "would load 15_2 and then stop: it is so"),
+        (start(None, Outcome.STOPS), "would stop without loading step 30 (15_2)"),
+        (start(None, Outcome.SCRATCH), "would start at step 0 and not resume from step 30 (15_2)"),
+        (start(None, Outcome.MIXES), "would load parts of several checkpoints, not step 30 (15_2)"),
+        (
+            replace(start(NAME), lacks="the steps are counted from 0"),
+            "would load 15_2 without a part of it: the",
+        ),
+        (replace(start(NAME, Outcome.STOPS), lacks="so"), "would load 15_2 and then stop: it is so"),
+        (replace(start(NAME), data="it skips 3"), "would load 15_2, but continue at another data position: it"),
     ],
 )
 def test_another_save_a_stop_and_a_beginning_at_0_stand_against_it(judged: JudgedStart, words: str) -> None:
@@ -46,7 +49,7 @@ def test_another_save_a_stop_and_a_beginning_at_0_stand_against_it(judged: Judge
         "a.yaml",
         "do",
     )
-    assert f"as it stands, T {words}" in finding.message
+    assert f"as configured, T {words}" in finding.message
     assert judged.is_known
 
 
@@ -87,4 +90,4 @@ def test_what_nobody_knows_is_not_good_but_where_only_a_script_can_know(
     (finding,) = start_findings(judged, PLAN, trainer="T", config=None, remedy="do")
     assert (finding.code, finding.severity) == (Code.START_UNKNOWN, severity)
     assert judged.reason in finding.message
-    assert judged.deed(PLAN.point.checkpoint) == "loads what is not known"
+    assert judged.deed(PLAN.point.checkpoint) == "would load an unknown checkpoint"

@@ -298,5 +298,5 @@ def test_only_fields_of_frozen_values_are_replaced() -> None:
     change: Callable[..., object] = replace
     with pytest.raises(TypeError, match="Ours has the fields name, size, parts, not sizes"):
         change(Ours(name="x"), sizes=4)
-    with pytest.raises(TypeError, match="Theirs is no frozen value"):
+    with pytest.raises(TypeError, match="Theirs is not a frozen value"):
         change(Theirs(name="x"), size=4)

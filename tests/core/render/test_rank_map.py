@@ -63,7 +63,7 @@ def test_a_column_shows_the_worst_of_its_ranks_and_how_many_are_so() -> None:
 
 def test_what_is_wrong_with_the_save_as_a_whole_is_drawn_over_all_of_it_unless_a_rank_is_to_blame() -> None:
     unfinished = damage(Code.UNCOMMITTED_SAVE, "not finished", path="10_2")
-    assert told(only((save(world=4), [unfinished]))) == ["ranks 0 to 3: damaged as a whole"]
+    assert told(only((save(world=4), [unfinished]))) == ["ranks 0 to 3: damaged as a checkpoint"]
     assert told(only((save(world=4), [unfinished, *broken(3)]))) == ["ranks 0 to 2: intact", "rank 3: damaged (1)"]
 
 

@@ -183,8 +183,8 @@ class TestWhatAStartWithTheWrittenConfigLoads:
         model.write_bytes(b"")
         refused = self.launch(tmp_path, text)
         found = self.against(refused)
-        assert (found.code, found.remedy) == (Code.START_DIFFERS, f"move {model} out of its folder, and ask again")
-        assert found.message.startswith("with the config that `ckpttool launch` writes, MindFormers stops and does not")
+        assert (found.code, found.remedy) == (Code.START_DIFFERS, f"move {model} out of its folder, and run again")
+        assert found.message.startswith("with the config that `ckpttool launch` writes, MindFormers would stop without")
         assert isinstance(refused, Preflight)
         assert refused.exit_code is ExitCode.DAMAGE
         assert not (tmp_path / "new.yaml").exists()

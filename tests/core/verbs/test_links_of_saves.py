@@ -144,6 +144,6 @@ def test_prune_keeps_a_save_to_which_a_link_in_the_tree_leads_and_without_the_li
     (linked / link).symlink_to(leads)
     said = ask("prune", str(linked), *options)
     assert said.code == 0
-    assert f"must not be moved: it is where the link {link} leads" in " ".join(said.stdout.split())
+    assert f"must not be moved: it is the target of the link {link}" in " ".join(said.stdout.split())
     assert (linked / link).exists()
     assert old in {save.name for save in scanned(linked).checkpoints}

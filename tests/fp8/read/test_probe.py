@@ -98,7 +98,7 @@ def scales_of(values: torch.Tensor, recipe: Recipe, format_: Fp8Format) -> torch
 
 
 def runs(matrix: torch.Tensor) -> torch.Tensor:
-    """Sums of runs of 128 along rows; shorter ones at the edge only where there are no others."""
+    """Sums of runs of 128 along rows; shorter ones at the edge only where no others exist."""
     parts = matrix.split(128, dim=1)
     whole = [part for part in parts if part.shape[1] == 128] or [parts[0]]
     return torch.cat([part.sum(1) for part in whole])

@@ -187,7 +187,7 @@ def test_a_dialect_is_found_by_its_name_however_it_is_spelled() -> None:
     assert dialect_of(None, known) is TORCH
     assert dialect_of(MINDSPORE.name.upper().replace("-", "_"), known) is MINDSPORE
     assert dialect_of("Torch_NPU", known) is TORCH
-    with pytest.raises(UsageError, match=f"there is no 'jax'; there are {TORCH.name}, {MINDSPORE.name}"):
+    with pytest.raises(UsageError, match=f"unknown dialect 'jax'; known dialects: {TORCH.name}, {MINDSPORE.name}"):
         dialect_of("jax", known)
 
 

@@ -15,7 +15,7 @@ def test_every_name_is_that_of_its_policy() -> None:
 
 
 def test_a_name_of_none_is_told_with_those_that_there_are() -> None:
-    with pytest.raises(UsageError, match=r"there is no policy 'none'; there are .*skip"):
+    with pytest.raises(UsageError, match=r"unknown policy 'none'; known policies: .*skip"):
         policy_of("none", PolicySettings())
 
 

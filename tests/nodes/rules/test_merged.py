@@ -223,8 +223,11 @@ def test_who_saw_fewer_ranks_of_a_save_than_of_others_or_saw_no_other_may_have_l
     ("starts", "said"),
     [
         ((0, 0.9, 1.8, 2.7), None),
-        ((0, 3.5, 3.6, 0.1), "part 1 of 4 (node1), part 4 of 4 (node4) looked 3 hours or more before the other parts"),
-        ((2.5, 0, 2.4, 2.5), "part 2 of 4 (node2) looked 2 hours or more before the other parts"),
+        (
+            (0, 3.5, 3.6, 0.1),
+            "part 1 of 4 (node1), part 4 of 4 (node4) recorded its files 3 hours or more",
+        ),
+        ((2.5, 0, 2.4, 2.5), "part 2 of 4 (node2) recorded its files 2 hours or more"),
     ],
 )
 def test_parts_that_a_look_of_the_same_name_left_long_before_are_noted(
@@ -234,11 +237,11 @@ def test_parts_that_a_look_of_the_same_name_left_long_before_are_noted(
     one = saved(0, 1, 2, 3)
     seats = [seat(number, of=4, began=LATER + int(at * 3600 * SECOND)) for number, at in enumerate(starts, 1)]
     found = judged(one, merged(*seats, held=held(one, 0, 1, 2, 3))).findings
-    assert [each.message.partition(" of the same name")[0] for each in found] == ([said] if said else [])
+    assert [each.message.partition(" before the other parts")[0] for each in found] == ([said] if said else [])
     assert all(each.severity is Severity.NOTE and each.code is NodesCode.PART_STALE for each in found)
     many = [seat(number, of=30, began=LATER) for number in range(1, 30)]
     (old,) = judged(saved(0), merged(*many, seat(30, began=2 * LATER), held=held(saved(0), 29))).findings[:1]
-    assert " and 21 more looked" in old.message
+    assert " and 21 more recorded its files" in old.message
 
 
 def test_a_save_of_which_no_time_is_known_is_late_nowhere() -> None:

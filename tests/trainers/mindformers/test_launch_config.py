@@ -202,11 +202,11 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("base", "message"),
         [
-            ("load_checkpoint: &x ./old\nother: *x\n", r"`load_checkpoint` \(line 1\) by `\*x`"),
-            ("a: 1\nload_checkpoint: {a: 1}\n", r"holds a mapping \(line 2\)"),
-            ("load_checkpoint:\n  a: 1\n", "holds a mapping"),
-            ("load_checkpoint: [a]\n", "holds a list"),
-            ("? seed\n: 0\n", "no plain `key: value`"),
+            ("load_checkpoint: &x ./old\nother: *x\n", r"`load_checkpoint` \(line 1\) through `\*x`"),
+            ("a: 1\nload_checkpoint: {a: 1}\n", r"is a mapping \(line 2\)"),
+            ("load_checkpoint:\n  a: 1\n", "is a mapping"),
+            ("load_checkpoint: [a]\n", "is a list"),
+            ("? seed\n: 0\n", "not a plain `key: value`"),
             ("checkpoint: {load_path: x}\n", "remove the section"),
             ("- a\n", "has no settings"),
             ("", "has no settings"),

@@ -240,7 +240,7 @@ class TestWhereItIsStarted:
         assert "another folder" in check.reasons[0].finding.message
         monkeypatch.chdir(tmp_path / "one")
         check = start_check(ckpttool.preflight(asked(tmp_path / "one", self.CONFIG)))
-        assert (check.outcome, check.summary) == (Ended.PASSED, "as it stands, it takes 20_2")
+        assert (check.outcome, check.summary) == (Ended.PASSED, "as configured, it would load 20_2")
 
     def test_a_path_to_nowhere_is_go_from_another_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "empty").mkdir()
@@ -248,7 +248,7 @@ class TestWhereItIsStarted:
         monkeypatch.chdir(tmp_path / "empty")
         check = start_check(ckpttool.preflight(asked(tmp_path, self.CONFIG)))
         assert check.outcome is Ended.PASSED
-        assert check.summary == f"as it stands, it takes 20_2, if started in {tmp_path}"
+        assert check.summary == f"as configured, it would load 20_2, if started in {tmp_path}"
 
 
 class TestTypes:
@@ -429,7 +429,7 @@ class TestModelInTheWay:
         question = asked(tmp_path, RANK.format(load=DIR, resume="True", fmt="ckpt"))
         (reason,) = start_check(ckpttool.preflight(question)).reasons
         model = tmp_path / "output/checkpoint/model.safetensors"
-        assert reason.finding.remedy == f"move {model} out of its folder, and ask again"
+        assert reason.finding.remedy == f"move {model} out of its folder, and run again"
         model.unlink()
         assert start_check(ckpttool.preflight(question)).outcome is Ended.PASSED
 

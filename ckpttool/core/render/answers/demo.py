@@ -48,6 +48,6 @@ def _commands(answer: Demo) -> tuple[tuple[str, str], ...]:
         ("ckpttool resolve", "Where do we resume?"),
         ("ckpttool verify --checkpoint all", "What is intact?"),
         (f"ckpttool explain {Code.SHARD_TRUNCATED.value}", "What does it mean?"),
-        (f"ckpttool preflight --config {answer.config}", "What would a start do?"),
+        (f"ckpttool preflight --config {answer.config}", "Can we launch?"),
         (f"ckpttool launch --config {answer.config} --output resume.yaml", "How do we start it?"),
     )

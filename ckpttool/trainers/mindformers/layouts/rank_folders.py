@@ -104,7 +104,7 @@ def _unlisted(rank: int, error: OSError) -> RankFolder:
         Code.UNREADABLE,
         f"{folder} cannot be listed ({error.strerror or error}): its contents are unknown, not missing",
         path=folder,
-        remedy=remedy_of(error) or "run ckpttool as the user that trained, or open the folder's mode",
+        remedy=remedy_of(error) or "run ckpttool as the user of the training, or change the folder's permissions",
     )
     return RankFolder(Rank(rank), (), None, (), (finding,), readable=False)
 
