@@ -155,15 +155,15 @@ class TestOptions:
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "an unknown keyword": (
         lambda: ckpttool.resolve("output", gsb=12),  # type: ignore[arg-type]
-        "there is no option 'gsb': did you mean gbs?",
+        "unknown option 'gsb': did you mean gbs?",
     ),
     "a keyword like none": (
         lambda: ckpttool.scale_skip(qqqqqq=1),  # type: ignore[arg-type]
-        "there is no option 'qqqqqq': scale_skip takes path, new_gbs, gbs, old_gbs, steps, step, segment, sink_size",
+        "unknown option 'qqqqqq': scale_skip takes path, new_gbs, gbs, old_gbs, steps, step, segment, sink_size",
     ),
     "an option for people": (
         lambda: ckpttool.scan("output", quiet=True),  # type: ignore[arg-type]
-        "there is no option 'quiet': scan takes path, layout, world_size, sink_size, health_file, root, skew",
+        "unknown option 'quiet': scan takes path, layout, world_size, sink_size, health_file, root, skew",
     ),
     "a word that is no choice": (
         lambda: ckpttool.verify("output", level="deep"),  # type: ignore[call-overload]
@@ -189,12 +189,12 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "no time": (
         lambda: ckpttool.resolve("output", max_lost_time="soon"),
-        "resolve: --max-lost-time: 'soon' is no time such as 90s, 5m, 12h or 7d",
+        "resolve: --max-lost-time: 'soon' is not a time such as 90s, 5m, 12h or 7d",
     ),
     "an option that is missing": (lambda: ckpttool.prune("output"), "prune: --keep-last N is missing"),
     "one option by both names": (
         lambda: ckpttool.scale_skip(new_gbs=1, gbs=1),
-        "--new-gbs and --gbs are one option: give one of them",
+        "--new-gbs and --gbs are the same option: give one of them",
     ),
     "an option beside a question": (
         lambda: ckpttool.resolve(TreeQuestion(path="output"), gbs=12),
@@ -206,7 +206,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "no config": (
         lambda: ckpttool.preflight("output", config="nosuch.yaml"),
-        "there is no 'nosuch.yaml': name the training config",
+        "not found: 'nosuch.yaml'; give the training config",
     ),
 }
 

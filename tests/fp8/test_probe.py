@@ -78,7 +78,7 @@ def test_numbers_go_to_a_file_a_line_each_and_never_over_somebody_elses(tmp_path
     for target, why in (
         ("mine.txt", "contains no numbers of ckpttool"),
         (path, "is the file to read"),
-        ("no/x", "no folder"),
+        ("no/x", "does not exist"),
     ):
         said = ask("fp8", "probe", path, "--stats", target)
         assert (said.code, why in said.stderr) == (ExitCode.USAGE, True)
