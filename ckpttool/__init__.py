@@ -86,7 +86,7 @@ if not TYPE_CHECKING:
             return imported(name, _PLACES, __name__)
         except AttributeError as error:
             for more in ("ckpttool.types", "ckpttool.library"):
-                if name in _module(more).__all__:
+                if not name.startswith("_") and name in _module(more).__all__:
                     raise AttributeError(f"{error}: it is {more}.{name}") from None
             raise
 
