@@ -15,10 +15,6 @@ from inspect import signature
 from keyword import iskeyword
 from typing import Any, NamedTuple
 
-import typer
-
-from ckpttool.core.commands import output
-from ckpttool.core.commands.helped import in_plain_words
 from ckpttool.core.domain.frozen import is_frozen
 from ckpttool.core.errors import UsageError, unknown_word
 
@@ -101,17 +97,18 @@ def answer(verb: str, given: dict[str, Any]) -> Any:  # noqa: ANN401  each funct
     Raises:
         CkptToolError: What is asked cannot be meant, or cannot be answered.
     """
+    function = getattr(import_module("ckpttool.library"), verb)
+    subject, default = next(iter(signature(function).parameters)), function.__kwdefaults__ or {}
     unknown = given.pop("unknown")
-    default = getattr(import_module("ckpttool.library"), verb).__kwdefaults__ or {}
     given = {name: value for name, value in given.items() if value is not None and value is not default.get(name)}
-    options = options_of(verb)
+    questions = {type(value).__name__ for value in given.values() if is_frozen(type(value))}
+    if questions and not unknown:  # without the command: nothing of it is asked
+        return _by_question(verb, subject, given, questions)
+    options, operands = options_of(verb), operands_of(verb)
     if unknown:
-        word = min(unknown)
-        where = f"{verb} takes {', '.join([*operands_of(verb), *options])}"
-        raise unknown_word("option", word, list(options), where)
-    subject = next(iter(operands_of(verb)))
-    questions = {name for name in given if name not in options and name not in operands_of(verb)}
-    questions |= {type(value).__name__ for value in given.values() if is_frozen(type(value))}
+        where = f"{verb} takes {', '.join([*operands, *options])}"
+        raise unknown_word("option", min(unknown), list(options), where)
+    questions = {name for name in given if name not in options and name not in operands}
     if questions or (VERBS[verb].alone and {*given} <= {subject}):
         return _by_question(verb, subject, given, questions)
     return by_command(verb, given)
@@ -136,10 +133,16 @@ def _by_question(verb: str, subject: str, given: Mapping[str, Any], questions: s
 
 def by_command(verb: str, given: Mapping[str, Any]) -> Any:  # noqa: ANN401  as above
     """Run the command with options, and return what it would show."""
+    import typer
+
+    from ckpttool.core.commands import output
+    from ckpttool.core.commands.helped import in_plain_words
+
     command, arguments = command_of(verb), arguments_of(verb, given)
     with output.taken() as answers:
         try:
-            with command.make_context(f"ckpttool {verb.replace('_', '-')}", arguments) as context:
+            settings = _group().context_settings  # as the group hands them on to its commands
+            with command.make_context(f"ckpttool {verb.replace('_', '-')}", arguments, **settings) as context:
                 command.invoke(context)
         except typer.Exit:
             pass
@@ -149,12 +152,18 @@ def by_command(verb: str, given: Mapping[str, Any]) -> Any:  # noqa: ANN401  as 
 
 
 @cache
-def command_of(verb: str) -> Any:  # noqa: ANN401  typer's own
-    """Return the command."""
+def _group() -> Any:  # noqa: ANN401  typer's own
+    import typer
+
     from ckpttool.cli.main import app
 
-    group: Any = typer.main.get_command(app)
-    return group.get_command(None, verb.replace("_", "-"))
+    return typer.main.get_command(app)
+
+
+@cache
+def command_of(verb: str) -> Any:  # noqa: ANN401  typer's own
+    """Return the command."""
+    return _group().get_command(None, verb.replace("_", "-"))
 
 
 def question_function(verb: str) -> Any:  # noqa: ANN401  as above

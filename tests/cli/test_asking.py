@@ -96,13 +96,15 @@ class TestOptions:
         told = ask("resolve", "output", "--config", "pretrain.yaml", "--gbs", "12", "--json").json
         assert ckpttool.resolve("output", config="pretrain.yaml", gbs=12).to_dict() == told
 
-    def test_a_launch_writes_its_config_and_names_the_checkpoint(self) -> None:
+    def test_a_launch_writes_its_config_and_names_the_checkpoint(self, capfd: pytest.CaptureFixture[str]) -> None:
         launch = ckpttool.launch("output", config="pretrain.yaml", output=Path("new.yaml"))
         assert (type(launch).__name__, launch.name, launch.exit_code) == ("Launch", "_1-30_2", 0)
         assert "1-30_2" in Path("new.yaml").read_text(encoding="utf-8")
         refused = ckpttool.launch("output", config="pretrain.yaml", output="other.yaml", gbs=12)
         assert not refused
         assert not os.path.lexists("other.yaml")
+        said = capfd.readouterr()
+        assert (said.out, said.err) == ("", ""), "the command says on stderr that nothing was written"
 
     def test_a_config_may_be_the_second_argument_of_preflight(self) -> None:
         assert ckpttool.preflight("output", "pretrain.yaml").config == "pretrain.yaml"
@@ -202,7 +204,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "an option beside a second question": (
         lambda: ckpttool.resolve("output", ResumeQuestion(), gbs=12),
-        "resolve takes options or a question, not both: gbs beside ResumeQuestion and choice",
+        "resolve takes options or a question, not both: gbs beside ResumeQuestion",
     ),
     "no config": (
         lambda: ckpttool.preflight("output", config="nosuch.yaml"),
@@ -242,5 +244,13 @@ def test_a_fresh_program_of_texts_alone_imports_nothing_heavy(run_folder: Path) 
         "import sys, ckpttool; assert sum(name.startswith('ckpttool') for name in sys.modules) == 1; "
         "assert ckpttool.scan('output') and ckpttool.resolve('output', gbs=12).data_skip_steps == 40; "
         "assert not {'torch', 'numpy', 'rich', 'yaml'} & {*sys.modules}"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=run_folder, check=True, env=environment())
+
+
+def test_a_question_is_answered_without_the_command_line(run_folder: Path) -> None:
+    code = (
+        "import sys, ckpttool; from ckpttool.types import TreeQuestion; "
+        "assert ckpttool.resolve(TreeQuestion(path='output')).step == 60; assert 'typer' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=run_folder, check=True, env=environment())
