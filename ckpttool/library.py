@@ -1140,7 +1140,7 @@ def heal(
     dry_run: bool = False,
     **unknown: NoReturn,
 ) -> Healing:
-    """Rebuild missing or damaged shards of a checkpoint from proven copies on other ranks.
+    """Find proven copies of missing or damaged shards on other ranks, and with `apply` rebuild the shards.
 
     Every byte of the checkpoint is read, and those of the ranks in question at other checkpoints of the run where no
     record tells who holds what. What is damaged is kept in the tree's trash. A heal that was interrupted when its files
@@ -1203,7 +1203,7 @@ def prune(
     dry_run: bool = False,
     **unknown: NoReturn,
 ) -> Pruning:
-    """Choose the checkpoints that may be deleted, and with `apply` move them to the trash.
+    """Choose the checkpoints that may be deleted, and with `apply` delete them.
 
     What goes is moved to a trash folder in the tree, whole or not at all, and deleted from there when its days are
     over. A prune that was interrupted is undone first.

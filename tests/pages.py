@@ -217,11 +217,11 @@ MAKERS: dict[str, Callable[[Path, str], Iterator[str]]] = {
 
 
 def main() -> int:
-    """Write every page anew."""
+    """Write every page anew, after the functions that one of them lists."""
+    library_module.main()
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         page.write_text(fresh(page, text), encoding="utf-8")
-    library_module.main()
     return 0
 
 

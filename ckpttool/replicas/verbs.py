@@ -58,7 +58,7 @@ MOST_WITNESSES = 4
 
 
 def heal(question: Where = None, order: HealOrder = HealOrder()) -> Healing:
-    """Rebuild missing or damaged shards of a checkpoint from proven copies on other ranks.
+    """Find proven copies of missing or damaged shards on other ranks, and with `apply` rebuild the shards.
 
     Every byte of the checkpoint is read, and those of the ranks in question at other checkpoints of the run where no
     record tells who holds what. What is damaged is kept in the tree's trash. A heal that was interrupted when its files

@@ -64,7 +64,7 @@ def prune(
     *,
     waiting: Callable[[Finding], None] | None = None,
 ) -> Pruning:
-    """Choose the checkpoints that may be deleted, and with `apply` move them to the trash.
+    """Choose the checkpoints that may be deleted, and with `apply` delete them.
 
     What goes is moved to a trash folder in the tree, whole or not at all, and deleted from there when its days are
     over. A prune that was interrupted is undone first.
