@@ -203,10 +203,10 @@ def _report(error: Exception, *, debug: bool) -> ExitCode:
         return ExitCode.FAILED
     kind = type(error).__name__
     tracker = _tracker()
-    request = "Report it to whoever installed ckpttool, with" if tracker is None else f"Report it at {tracker}, with"
+    reader = "to the person who installed ckpttool" if tracker is None else f"at {tracker}"
     output.error(
-        f"internal error ({kind}: {error}): this is a bug in ckpttool. {request} the output of `ckpttool --debug "
-        f"…` and `ckpttool --version`"
+        f"internal error ({kind}: {error}): this is a bug in ckpttool. Report it {reader}, with the output of "
+        "`ckpttool --debug …` and `ckpttool --version`"
     )
     return ExitCode.FAILED
 

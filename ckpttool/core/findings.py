@@ -336,7 +336,7 @@ class Code(metaclass=Rows):
         ),
         evidence=(
             "Header and last page are compared with related files; the number of those that agree decides the "
-            "severity. A sealed header is trusted, and a damaged file is no evidence. If two checkpoints "
+            "severity. A sealed header is trusted, and a damaged file is not evidence. If two checkpoints "
             "contradict each other and nothing else decides, it is unknown. If every byte was read and another "
             "checkpoint's tensors are known, the files of two ranks are compared tensor by tensor: if they are "
             "equal now but had different slices then, one is a copy of the other."
@@ -1048,7 +1048,7 @@ class Code(metaclass=Rows):
             "checkpoint shows whether the ranks should be equal."
         ),
         evidence=(
-            "Levels checksum and numerics compute a digest of every tensor. Which ranks hold the same slice is "
+            "Levels checksum and numerics compute a digest of every tensor. Which ranks have the same slice is "
             "never guessed from shapes: the save's own record shows it, or they were equal at other checkpoints "
             "and changed together."
         ),
@@ -1218,7 +1218,7 @@ class Code(metaclass=Rows):
         group="Records",
         headline="A record that this checkpoint needs is missing",
         meaning=(
-            "There is no common.json (step, loss scale), no metadata.json (which file holds which slice), or no "
+            "There is no common.json (step, loss scale), no metadata.json (which file contains which slice), or no "
             "param_name_map.json. Most often the save is incomplete."
         ),
         evidence="The file is not in the checkpoint's folder.",
@@ -1437,7 +1437,7 @@ class Code(metaclass=Rows):
         },
         to_do=(
             (
-                "Move it out of the folder. If it is suspect, do so before the start: the trainer looks at it even "
+                "Move it out of the folder. If it is suspect, do so before the start: the trainer opens it even "
                 "if a checkpoint is named."
             ),
         ),
@@ -1578,10 +1578,11 @@ class Code(metaclass=Rows):
         "start-differs",
         weights=(NOTE, SUSPECT),
         group="Starts",
-        headline="As configured, this start does not resume from the chosen checkpoint",
+        headline="This start does not resume from the chosen checkpoint",
         meaning=(
             "With its config, trackers and file names as they are, the start loads another save, stops, or starts "
-            "at step 0; or it loads the right save and its data resumes elsewhere. `preflight` checks the start "
+            "at step 0; or it loads the right save and its data resumes at another position. `preflight` checks "
+            "the start "
             "as configured, `launch` the config that it would write."
         ),
         evidence=(
@@ -1738,7 +1739,7 @@ class Code(metaclass=Rows):
         meaning=(
             "A note for a line: a lost digit, a truncated field. Readable values count, and nothing was guessed. "
             "Unknown if a complete log could not be read, or not to its end, and if logs are evidence for the "
-            "answer but there is none, or none has a step."
+            "answer but no log is found, or none has a step."
         ),
         evidence="Every line that looks like a step or a monitor's is read field by field; its number is given.",
         to_do=(
@@ -1937,7 +1938,7 @@ class Code(metaclass=Rows):
             "MindFormers": "Notices when a save fails, and has deleted the oldest one by then.",
         },
         to_do=(
-            "Free disk space, or keep fewer saves. To see what is there:",
+            "Free disk space, or keep fewer saves. To list the checkpoints:",
             "    ckpttool scan DIR",
         ),
     )
@@ -1956,7 +1957,7 @@ class Code(metaclass=Rows):
             "MindFormers": "Notices when a save fails with 'No space left on device'.",
         },
         to_do=(
-            "Delete many small files, or save elsewhere. To see what is there:",
+            "Delete many small files, or save elsewhere. To list the checkpoints:",
             "    ckpttool scan DIR",
         ),
     )

@@ -211,7 +211,7 @@ def _read(layout: SaveLayout, chosen: Chosen, ranks: Ranks) -> _Shard:
     streamed = digest.streamed()
     if seal is not None and (seal.size, seal.xxh3_128) != (streamed.size, streamed.xxh3_128):
         raise IncompleteError(
-            f"{path} differs from what was written ({streamed.size} bytes with the digest {streamed.xxh3_128}, "
+            f"{path} differs from the written file ({streamed.size} bytes with the digest {streamed.xxh3_128}, "
             f"recorded {seal.size} with {seal.xxh3_128}): ckpttool resolve --level checksum chooses another, and "
             "with --format json it writes a plan for resume_training"
         )

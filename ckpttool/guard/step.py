@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 _ALARMS = {
     "decided-too-late": (
         "call guard.clip_ or guard.decide after scaler.unscale_: otherwise an overflow is detected only when the "
-        "next step begins, and its gradients are gone"
+        "next step begins, and its gradients are lost"
     ),
     "scaler-not-given": (
         "pass the loss scaler, Guard(..., scaler=scaler): it was found only when it first called the optimizer, and "

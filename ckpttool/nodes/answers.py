@@ -43,7 +43,7 @@ def table(answer: PartWritten) -> RenderableType:
     is_good = all(verdict_word in good for verdict_word, _ in answer.words)
     counts = ", ".join(f"{count} {verdict_word.value}" for verdict_word, count in answer.words)
     subject = f"{counted(answer.shards, 'shard')} ({counts})" if answer.shards else "no shards"
-    where = seat.root if answer.found else f"{seat.root}, which holds no tree that ckpttool recognizes"
+    where = seat.root if answer.found else f"{seat.root}, which contains no tree that ckpttool recognizes"
     return stack(
         line(
             f"Part {seat.number} of {seat.of}, {seat.host}: {subject} in {where}",

@@ -112,7 +112,7 @@ class NodesCode(metaclass=Rows):
         headline="One machine deleted its files of a checkpoint, another still has them",
         meaning=(
             "A `prune` on the first machine moved its files to the trash; the second still has its own. The rest "
-            "is not a checkpoint: it is not listed, never resumed from, and is no evidence about others."
+            "is not a checkpoint: it is not listed, never resumed from, and is not evidence about others."
         ),
         evidence="The machines' parts list files of it in a trash that no machine has in their place.",
         to_do=(

@@ -126,7 +126,7 @@ def _same(donor: Donor) -> str:
     if donor.proof is Proof.SEALED:
         return f"every tensor equals the one that {shown(donor.record or '')} records for this shard"
     if donor.record is not None:
-        return f"it holds the same slices, according to {shown(donor.record)}"
+        return f"it has the same slices, according to {shown(donor.record)}"
     rest = ", and now in everything of it that is intact" if donor.rest_agrees else ""
     return f"equal in every tensor at {' and '.join(map(shown, donor.witnesses))}{rest}"
 
@@ -136,8 +136,8 @@ def _trust(donor: Donor) -> str:
         case Trust.CHECKSUM:
             return f"rank {donor.rank}'s shard is verified by a checksum"
         case Trust.COPY if donor.agrees is None:  # the seal that vouches for it is of a heal
-            return f"rank {donor.rank}'s shard is unchanged since a heal, when another rank held the same"
+            return f"rank {donor.rank}'s shard is unchanged since a heal, when another rank had equal content"
         case Trust.COPY:
-            return f"rank {donor.agrees} holds the same now, bit for bit"
+            return f"rank {donor.agrees} has equal content now, bit for bit"
         case Trust.NUMERICS:
             return f"rank {donor.rank}'s shard is intact, its numbers are sound, and there is no third copy"

@@ -18,7 +18,7 @@ class ReplicasCode(metaclass=Rows):
             "because the ranks of a tensor-parallel group have them too."
         ),
         evidence=(
-            "No record of the trainer says which slices the ranks hold (metadata.json beside the shards), and no "
+            "No record of the trainer says which slices the ranks have (metadata.json beside the shards), and no "
             "two other checkpoints, one of them of the same run, show this rank and another one equal in every "
             "tensor. Or all copies are damaged or suspect themselves, or differ from each other and nothing shows "
             "which is right."

@@ -103,7 +103,7 @@ def _elsewhere(places: Sequence[Elsewhere]) -> Iterator[Text]:
     order = sorted(hosts.items(), key=lambda item: (-sum(place.nbytes for place in item[1]), item[0] or ""))
     for host, seats in order[:MOST_HOSTS]:
         files = counted(sum(len(place.paths) for place in seats), "file")
-        where = "where they are" if host is None else f"on {shown(host)}"
+        where = "on their machine" if host is None else f"on {shown(host)}"
         names = _named_few([*dict.fromkeys(place.checkpoint for place in seats)])
         yield line(f"{where}: {files}, {size(ByteCount(sum(place.nbytes for place in seats)))}: {names}")
     if len(order) > MOST_HOSTS:

@@ -165,7 +165,7 @@ def _missing(path: str, hint: str = "") -> UnknownLayoutError:
     if named is not None and (named["folder"] is None or is_folder(named["folder"])):
         name, tree = named["name"], named["folder"] or "DIR"
         hint = f"; is {name} a checkpoint? ckpttool verify {tree} --checkpoint {name}"
-    advice = hint or "; give the folder that holds the checkpoints"
+    advice = hint or "; give the folder that contains the checkpoints"
     return UnknownLayoutError(f"{path} does not exist{advice}")
 
 

@@ -15,7 +15,7 @@ class WatchCode(metaclass=Rows):
         headline="A save was started, is incomplete and does not progress",
         meaning=(
             "Files of some ranks exist and others do not, and nothing of the save has changed for longer than "
-            "--patience. Usually a rank hangs, or its machine is gone, while the others wait for it."
+            "--patience. Usually a rank hangs, or its machine is lost, while the others wait for it."
         ),
         evidence=(
             "`ckpttool watch` saw the save start. The limit is --patience, else three times the usual duration of "

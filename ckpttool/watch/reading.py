@@ -197,7 +197,7 @@ class Reading:
         if above is not None:
             return above, norm
         if judged.health is Health.UNKNOWN:
-            why = f"{checkpoint.name}: {(judgement and judgement.note) or 'nothing tells of its health'}"
+            why = f"{checkpoint.name}: {(judgement and judgement.note) or 'no log or record shows its health'}"
             return unknown(Code.HEALTH_UNKNOWN, why, remedy="give the training's log with --log"), norm
         return health_reason(judged, require=False, ignore=False), norm
 

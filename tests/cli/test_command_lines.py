@@ -92,8 +92,8 @@ def test_a_bug_says_what_whoever_mends_it_needs(here: Path, monkeypatch: pytest.
     said = ask("scan", "output")
     assert said.code == 1
     assert said.stderr == (
-        "ckpttool: error: internal error (ZeroDivisionError: division by zero): this is a bug in ckpttool. Report it "
-        "to whoever installed ckpttool, with the output of `ckpttool --debug …` and `ckpttool --version`\n"
+        "ckpttool: error: internal error (ZeroDivisionError: division by zero): this is a bug in ckpttool. Report "
+        "it to the person who installed ckpttool, with the output of `ckpttool --debug …` and `ckpttool --version`\n"
     )
 
 
@@ -104,7 +104,7 @@ def test_a_bug_says_what_whoever_mends_it_needs(here: Path, monkeypatch: pytest.
             ["Homepage, https://h.invalid", "Issues, https://i.invalid/x"],
             "Report it at https://i.invalid/x, with",
         ),
-        (None, "Report it to whoever installed ckpttool, with"),
+        (None, "Report it to the person who installed ckpttool, with"),
     ],
 )
 def test_a_bug_is_reported_where_the_package_says(

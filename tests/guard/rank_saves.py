@@ -68,7 +68,7 @@ def flipped(rank: int, folder: str) -> list[Any]:
     try:
         ckpttool.resume_training(folder, **objects)
     except CkptToolError as error:
-        return [type(error).__name__, "differs from what was written" in str(error)]
+        return [type(error).__name__, "differs from the written file" in str(error)]
     return []
 
 

@@ -93,7 +93,7 @@ def test_a_resumed_training_is_equal_in_every_bit_to_one_that_never_stopped(stop
 def test_a_flipped_bit_is_found_by_the_birth_certificate_alone(tmp_path: Path) -> None:
     train(tmp_path, 4)
     flip(shard(tmp_path, "1_4"))
-    with pytest.raises(IncompleteError, match="differs from what was written"):
+    with pytest.raises(IncompleteError, match="differs from the written file"):
         Training().resume(tmp_path)
     assert [verdict.word for verdict in verdicts(tmp_path)] == [VerdictWord.DAMAGED, VerdictWord.VERIFIED]
     assert Training().resume(tmp_path).step == 2, "what a check found damaged is remembered"

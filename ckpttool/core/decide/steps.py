@@ -118,7 +118,7 @@ def untold(checkpoint: Checkpoint) -> Finding:
     """Say that nothing tells the step of a checkpoint."""
     return unknown(
         Code.STEP_UNKNOWN,
-        f"no shard of {checkpoint.name} records its step, and a name alone is no proof",
+        f"no shard of {checkpoint.name} records its step, and a name alone is not proof",
         remedy=checkpoint.step_remedy,
     )
 

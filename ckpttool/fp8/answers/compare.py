@@ -73,7 +73,7 @@ _SENTENCES = {
     CurveClass.MATCH: "The candidate {matches}",
 }
 _MATCHES = {
-    Downstream.ALL: "matches the baseline in its loss, but in hardly any downstream task",
+    Downstream.ALL: "matches the baseline in its loss, but hardly in any downstream task",
     Downstream.SOME: "matches the baseline in its loss, but is worse at some downstream tasks",
     Downstream.NONE: "matches the baseline",
     None: "matches the baseline",

@@ -96,7 +96,7 @@ def table(answer: Fp8Probe) -> RenderableType:
     if weights:
         parts += [line(), *_weights(answer, weights)]
     if states:
-        parts += [line(), line("States of the optimizer in FP8, by what is lost", style="bold")]
+        parts += [line(), line("Optimizer states in FP8, by loss of precision", style="bold")]
         parts += _states(answer, states)
     parts += [line(shown(text), style="dim") for text in _apart(answer)]
     parts += grouped_findings(answer.findings)
@@ -261,7 +261,7 @@ def _apart(answer: Fp8Probe) -> Iterator[str]:
         counts = ", ".join(counted(roles[role], _WORDS[role]) for role in TensorRole if role in roles)
         yield f"No FP8 in any recipe: {counts}."
     if any(tensor.numbers.recipes for tensor in answer.tensors):
-        yield "Weights are 2 of the 6 operands: a checkpoint holds no activations or gradients."
+        yield "Weights are 2 of the 6 operands: a checkpoint contains no activations or gradients."
 
 
 _WORDS = {

@@ -394,7 +394,7 @@ def _unproven_runs(measured: Measured) -> Iterator[str]:
     names = [shown.id for shown in counts if shown.gate.as_planned is AsPlanned.UNKNOWN]
     if names:
         yield (
-            "their logs do not show the precision of what was computed, so they are assumed to have run as planned: "
+            "their logs do not show the precision of the computation, so they are assumed to have run as planned: "
             f"{', '.join(names)}"
         )
     for alike in measured.alike:

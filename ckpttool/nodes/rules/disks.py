@@ -57,7 +57,7 @@ def not_everywhere(read: ReadByAll, merge: Merge) -> tuple[Finding, ...]:
     findings = [_lacking(*lack, lack_disks, disks) for lack, lack_disks in by_lack.items()]
     unseen = sorted({*merge.missing, *(number for number, why in merge.blind.items() if why != "ENOENT")})
     if unseen and not any(disk.shared for disk in disks):
-        message = f"{merge.lacking}: whether {surely[0]}, which every machine reads, is there too is unknown"
+        message = f"{merge.lacking}: whether {surely[0]}, which every machine reads, also exists there is unknown"
         remedy = f"run on that machine: ckpttool part --part {unseen[0]}/{merge.of}, and give its file as well"
         findings.append(unknown(NodesCode.PART_MISSING, message, path=surely[0], remedy=remedy))
     return tuple(findings)

@@ -88,7 +88,7 @@ def _saves(report: TreeReport) -> Iterator[str]:
 def _findings(report: TreeReport) -> Iterator[str]:
     grave = [kind for kind in content.kinds(report, MOST_FINDINGS) if kind.severity > Severity.NOTE]
     if not grave:
-        text = "No problems found in what was checked."
+        text = "No problems found by these checks."
         yield from ("", text if not isinstance(report.resolution.decision, NoResumePoint) else "")
         return
     yield from ("", "| severity | finding | where | message | fix |", "|---|---|---|---|---|")

@@ -32,7 +32,7 @@ from ckpttool.trainers.huggingface.record import Arguments, ArgumentsReader, Epo
 
 _SIZES = "per_device_train_batch_size x gradient_accumulation_steps x ranks"
 _SKIPS = "it skips as many batches as steps were completed"
-_OTHER = f"{_SKIPS}, but of the new size: {_SIZES} must stay the same"
+_OTHER = f"{_SKIPS}, each of the new size: {_SIZES} must stay the same"
 _SHORT = "an epoch's last batch is counted as full"
 _RANKS_AS_THEY_WERE = "the number of ranks is unchanged"
 _AS_THEY_WERE = "per_device_train_batch_size, gradient_accumulation_steps and the number of ranks are unchanged"

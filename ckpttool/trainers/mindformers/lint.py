@@ -265,7 +265,7 @@ def _of_the_top(view: ConfigView, section: str, key: str) -> Problem:
         return suspect(inner, f"{where} 1.6 and later stop with a KeyError and older ones ignore it", remedy)
     message = f"{where} ignores it; it is read only at the top level"
     if view.setting(key) is not None and view.raw(key) == view.raw(inner):
-        return note(inner, f"{message}, where it is set too", "nothing")
+        return note(inner, f"{message}, and it is set there as well", "nothing")
     return suspect(inner, message, remedy)
 
 

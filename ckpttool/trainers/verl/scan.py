@@ -359,7 +359,7 @@ def _emptied(saves: Sequence[_Save], tracked: Tracked | None) -> list[str]:
 
 
 def _left_over(name: str) -> Finding:
-    message = "its models are gone and only data.pt is left, as after verl's own retention: not a checkpoint"
+    message = "its models were deleted and only data.pt remains, as after verl's own retention: not a checkpoint"
     return note(Code.STRAY_FILE, message, path=name)
 
 

@@ -208,7 +208,7 @@ def test_prune_plans_in_a_bucket_what_it_would_do_on_a_disk(monkeypatch: pytest.
     disk, memory = ask("prune", str(folder), *order, "--json"), ask("prune", "memory://tree", *order, "--json")
     assert memory.code == disk.code == 0, memory.stderr
     assert memory.json["checkpoints"] == disk.json["checkpoints"]
-    assert "where they are: " in ask("prune", "memory://tree", *order).stdout
+    assert "on their machine: " in ask("prune", "memory://tree", *order).stdout
     before = {path for path in folder.rglob("*") if path.is_file()}
     assert ask("prune", str(folder), *order, "--apply").code == 0
     gone = sorted(str(path.relative_to(folder / "checkpoint")) for path in before if not path.exists())

@@ -331,5 +331,5 @@ class TestRows:
         silent = [replace(each, as_planned=(AsPlanned.UNKNOWN, None)) for each in runs(of)]
         found = judge(of, silent, baseline(), recipes=RECIPES)
         assert found.notes[0].startswith(
-            "their logs do not show the precision of what was computed, so they are assumed to have run as planned: B"
+            "their logs do not show the precision of the computation, so they are assumed to have run as planned: B"
         )

@@ -116,7 +116,7 @@ class RecordReader:
         length, at = varint(buffer, at + 1)
         end = at + length
         if buffer[at] != _TAG:
-            raise bad(Code.HEADER_INVALID, f"its tensor's name should begin at the byte {buffer[at]:02x}")
+            raise bad(Code.HEADER_INVALID, f"its tensor's name begins with the unexpected byte {buffer[at]:02x}")
         length, at = varint(buffer, at + 1)
         if length > MAX_NAME_CHARS:
             raise BadRecordError(
@@ -142,13 +142,13 @@ def _tensor_head(buffer: bytes, at: int, end: int) -> tuple[bytes, tuple[int, ..
     """Read a tensor's type and dims, and where its content begins, which goes to `end`."""
     dims, at = _dims(buffer, at)
     if buffer[at] != _TYPE:
-        raise bad(Code.HEADER_INVALID, f"the byte {buffer[at]:02x} stands where its tensor's type should begin")
+        raise bad(Code.HEADER_INVALID, f"its tensor's type begins with the unexpected byte {buffer[at]:02x}")
     length, at = varint(buffer, at + 1)
     if length > _MAX_TYPE_BYTES:
         raise bad(Code.HEADER_INVALID, f"its tensor's type has {length} bytes")
     type_, at = _taken(buffer, at, length)
     if buffer[at] != _CONTENT:
-        raise bad(Code.HEADER_INVALID, f"the byte {buffer[at]:02x} stands where its tensor's content should begin")
+        raise bad(Code.HEADER_INVALID, f"its tensor's content begins with the unexpected byte {buffer[at]:02x}")
     length, at = varint(buffer, at + 1)
     if at + length != end:
         raise bad(Code.HEADER_INVALID, "its lengths contradict each other")

@@ -44,7 +44,7 @@ def _commands(answer: Demo) -> tuple[tuple[str, str], ...]:
     """Return the commands to try, each with the question that it answers."""
     return (
         (f"cd {quote(answer.folder)}", ""),
-        ("ckpttool scan", "What is there?"),
+        ("ckpttool scan", "Which checkpoints exist?"),
         ("ckpttool resolve", "Where do we resume?"),
         ("ckpttool verify --checkpoint all", "What is intact?"),
         (f"ckpttool explain {Code.SHARD_TRUNCATED.value}", "What does it mean?"),

@@ -85,7 +85,7 @@ def table(answer: Verification) -> RenderableType:
     for verdict in verdicts:
         if verdict.also_read:
             names, was = ", ".join(map(shown, verdict.also_read)), "was" if len(verdict.also_read) == 1 else "were"
-            note = f"{names} {was} also read, to see which ranks hold copies (--no-replicas avoids it)"
+            note = f"{names} {was} also read, to see which ranks have copies (--no-replicas avoids it)"
             parts.append(line(note, style="dim"))
     all_findings = [finding for verdict in verdicts for finding in verdict.findings]
     findings = list(dict.fromkeys([*all_findings, *inventory.findings]))

@@ -399,7 +399,7 @@ def _verified(folder: IterationView) -> str:
 def _healthy(view: MindFormersView) -> tuple[IterationView, str]:
     """Return the newest iteration whose common.json says healthy, whatever the tracker says and whatever it holds."""
     if not view.iterations:
-        raise StopsError("with the health monitor on it needs an iteration_* entry, but there is none")
+        raise StopsError("with the health monitor on it needs an iteration_* entry, but finds none")
     numbers = [match and int(match[1]) for match in (_NUMBER.search(folder.name) for folder in view.iterations)]
     if len(numbers) > 1 and None in numbers:
         invalid = view.iterations[numbers.index(None)].name

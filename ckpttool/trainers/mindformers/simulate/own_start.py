@@ -226,7 +226,7 @@ def _from_tree(start: OwnStart, config: TrainConfig, settings: _LoadSettings, re
     is_ckpt = view.setting(_FORMAT) is None or view.get(_FORMAT) == "ckpt"  # any other value is as good as safetensors
     if not config.use_legacy_format and is_ckpt:
         raise StopsError(
-            "`load_ckpt_format` is ckpt, the default, so it looks for .ckpt files, and there are none: the newer "
+            "`load_ckpt_format` is ckpt, the default, so it looks for .ckpt files and finds none: the newer "
             "layout needs `load_ckpt_format: safetensors`"
         )
     if config.use_legacy_format and isinstance(settings.resumes, str):

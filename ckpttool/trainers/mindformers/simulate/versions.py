@@ -25,36 +25,36 @@ class Quirk(Enum):
     HAS_HEALTH_MONITOR = (
         "1.6",
         "2.1",
-        "With its health monitor on, `health_ckpts.json` must have a healthy entry; which one that is filters nothing",
+        "With its health monitor on, `health_ckpts.json` must have a healthy entry, but nothing is filtered by it",
     )
     TAKES_UNIFIED = "1.6", "2.1", "With safetensors, a `hyper_param.safetensors` in the folder ends the selection"
     CUTS_PREFIX_AT_FIRST_DASH = (
         "1.3",
         "1.3",
-        "Ends a file's prefix at its first dash; else at the last one, so that a prefix may hold dashes",
+        "Ends a file's prefix at its first dash; else at the last one, so that a prefix may contain dashes",
     )
     KEEPS_DASH_IN_PREFIX = (
         "1.8",
         "2.1",
-        "Compares `llama_rank_0-`, which no other run's name begins with, instead of `llama_rank_0`",
+        "Compares `llama_rank_0-`, with which no other run's name begins, instead of `llama_rank_0`",
     )
     COUNTS_RANK_ENTRIES = (
         "1.7",
         "2.1",
-        "Takes the number of entries that begin with `rank_` for the number of ranks, instead of the world size",
+        "Uses the number of entries that begin with `rank_` as the number of ranks, instead of the world size",
     )
-    COUNTS_RANK_ENTRIES_FOR_TIMES = "1.8", "2.1", "Counts them so where the times of files decide, too"
+    COUNTS_RANK_ENTRIES_FOR_TIMES = "1.8", "2.1", "Counts them like this also if file times decide"
     STARTS_AT_RANDOM_FROM_EMPTY_FOLDER = (
         "1.7",
         "2.1",
-        "Takes an empty folder for a start from random weights, with only a warning",
+        "Starts from random weights if the folder is empty, with only a warning",
     )
     STEPS_FROM_RANK_0 = (
         "1.3",
         "1.7",
-        "Where ranks load different steps, all count on from rank 0's; else each from its own",
+        "If ranks load different steps, all continue from rank 0's step; else each from its own",
     )
-    HAS_ITERATIONS = "1.7", "2.1", "Knows the `iteration_*` layout"
+    HAS_ITERATIONS = "1.7", "2.1", "Supports the `iteration_*` layout"
     TAKES_HUGGING_FACE = (
         "1.8",
         "2.1",
@@ -63,7 +63,7 @@ class Quirk(Enum):
     LOOKS_FOR_HEALTHY_ITERATION = (
         "1.9",
         "2.1",
-        "Newer layout, with its health monitor on: takes the newest iteration whose `common.json` says healthy, unseen",
+        "Newer layout, with its health monitor on: loads the newest iteration marked healthy, whatever its content",
     )
 
     def __init__(self, first: str, last: str, effect: str) -> None:
