@@ -581,6 +581,7 @@ def launch(
     strict: bool = False,
     allow: str | Sequence[str] | None = None,
     load_checkpoint: StrPath | None = None,
+    dry_run: bool = False,
     config: StrPath | None = None,
     output: StrPath | None = None,
     **unknown: NoReturn,
@@ -663,6 +664,7 @@ def launch(
     strict: bool = False,
     allow: str | Sequence[str] | None = None,
     load_checkpoint: StrPath | None = None,
+    dry_run: bool = False,
     config: StrPath | None = None,
     output: StrPath | None = None,
     **unknown: NoReturn,
@@ -725,6 +727,7 @@ def launch(
         strict: Write nothing and exit with 10 if a newer checkpoint was skipped.
         allow: Accept findings with this code; repeatable.
         load_checkpoint: Local copy of a tree in an object store.
+        dry_run: Show the result, and write nothing.
         config: Training config to start from, which is not changed.
         output: Path of the launch config to write.
 

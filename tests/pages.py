@@ -16,7 +16,7 @@ from typing import Any, get_args
 import yaml
 
 import ckpttool
-from ckpttool.cli.main import COMMANDS
+from ckpttool.cli.main import COMMANDS, OLD_NAMES
 from ckpttool.core import errors
 from ckpttool.core.findings import Row
 from ckpttool.core.render import guide
@@ -61,6 +61,8 @@ def _folder(page: Path) -> str:
 def _commands(page: Path, _of: str) -> Iterator[str]:
     yield from ("| command | purpose |", "|---|---|")
     for name, place in COMMANDS.items():
+        if name in OLD_NAMES:
+            continue
         yield f"| [`{name}`]({_folder(page)}{guide.page_of(name)}.md) | {_cell(place.summary)} |"
 
 
@@ -114,7 +116,7 @@ def slug(heading: str) -> str:
 
 
 def _trainers(page: Path, _of: str) -> Iterator[str]:
-    yield "| trainer | recognized by | own choice simulated | config by `launch` | `lint-config` | logs |"
+    yield "| trainer | recognized by | own choice simulated | config by `launch` | `lint` | logs |"
     yield "|---|---|---|---|---|---|"
     for trainer in trainers():
         answers = (trainer.simulator, trainer.launch, trainer.configs, trainer.log_formats or None)

@@ -40,16 +40,16 @@ VERBS: Mapping[str, Verb] = {
     "inspect": Verb("inspect.verbs:inspect"),
     "diff": Verb("inspect.verbs_diff:diff"),
     "resolve": Verb("core.verbs.resolving:resolve"),
-    "health": Verb("health.verbs.health:health"),
+    "health": Verb("health.verbs.health:health", without=frozenset({"dry_run"})),
     "scale_skip": Verb("core.verbs.skipping:scale_skip"),
     "launch": Verb(
         "core.verbs.launching:launch",
         "core.domain.launch:Launch|core.domain.launch:Fragment|core.domain.preflight:Preflight",
     ),
     "preflight": Verb("core.verbs.preflighting:preflight", positional=("config",)),
-    "report": Verb("report.verbs:report", "core.domain.plan:Resolution", alone=True),
-    "lint_config": Verb("core.verbs.configs:lint_config", without=frozenset({"diff"})),
-    "seal": Verb("core.verbs.sealing:seal", "core.domain.manifest:Sealed"),
+    "report": Verb("report.verbs:report", "core.domain.plan:Resolution", alone=True, without=frozenset({"dry_run"})),
+    "lint_config": Verb("core.verbs.configs:lint_config", without=frozenset({"diff", "dry_run"})),
+    "seal": Verb("core.verbs.sealing:seal", "core.domain.manifest:Sealed", without=frozenset({"dry_run"})),
     "heal": Verb("replicas.verbs:heal"),
     "prune": Verb("retention.verbs:prune"),
     "repair_meta": Verb("retention.verbs_repair:repair_meta"),
@@ -188,7 +188,7 @@ def options_of(verb: str) -> Mapping[str, tuple[str, Any]]:
     return {
         keyword(name): (name, param)
         for param in command_of(verb).params
-        if param.param_type_name == "option" and param.name not in hidden
+        if param.param_type_name == "option" and not param.hidden and param.name not in hidden
         for name in (*param.opts, *param.secondary_opts)
         if name.startswith("--")
     }

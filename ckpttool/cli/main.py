@@ -14,7 +14,7 @@ import typer
 
 from ckpttool import __version__
 from ckpttool.core.commands import output
-from ckpttool.core.commands.helped import Command, Group, in_plain_words
+from ckpttool.core.commands.helped import Command, Group, in_plain_words, is_all_shown
 from ckpttool.core.errors import CkptToolError, ExitCode
 
 
@@ -26,51 +26,61 @@ class Place(NamedTuple):
     summary: str
 
 
-COMMANDS = {
+MAIN = {
     "scan": Place("core.commands.scan", "List the checkpoints of a tree: ranks, true step, size, health."),
     "verify": Place("core.commands.verify", "Check every shard: headers, every byte, or every element."),
-    "inspect": Place("inspect.commands", "Show the tensors and scalars of a shard or a checkpoint."),
-    "diff": Place("inspect.commands_diff", "Compare two shards or checkpoints, down to their values."),
     "resolve": Place("core.commands.resolve", "Choose the newest checkpoint that is intact on every rank."),
     "health": Place("health.commands", "Show which checkpoints are healthy, by the norms in the log."),
-    "scale-skip": Place("core.commands.scale_skip", "Compute data_skip_steps for a new global batch size."),
-    "launch": Place("core.commands.launch", "Write the config that resumes, and print its start command."),
     "preflight": Place("core.commands.preflight", "Answer go or no-go before a launch. Changes nothing."),
+    "launch": Place("core.commands.launch", "Write the config that resumes, and print its start command."),
+    "scale-skip": Place("core.commands.scale_skip", "Compute data_skip_steps for a new global batch size."),
     "report": Place("report.commands", "Write one page with everything known about a tree."),
-    "lint-config": Place("core.commands.lint_config", "Check training configs for mistakes reported late, or never."),
-    "part": Place("nodes.commands", "Record what this machine sees of a tree, as one part of many."),
     "seal": Place("core.commands.seal", "Record the checksums of a checkpoint, to detect later damage."),
     "watch": Place("watch.commands", "Verify, seal and report each checkpoint as it is saved."),
-    "heal": Place("replicas.commands", "Rebuild lost or damaged shards from proven copies."),
     "prune": Place("retention.commands", "Delete superseded checkpoints (dry run unless --apply)."),
+    "repair": Place("cli.repair", "Repair damaged shards and records (dry run unless --apply)."),
+}
+"""The commands of the first help screen."""
+
+MORE = {
+    "inspect": Place("inspect.commands", "Show the tensors and scalars of a shard or a checkpoint."),
+    "diff": Place("inspect.commands_diff", "Compare two shards or checkpoints, down to their values."),
+    "lint": Place("cli.lint", "Check configs for mistakes reported late, or never."),
     "trash": Place("retention.commands_trash", "List, restore or delete what prune moved to the trash."),
+    "log": Place("health.commands_log", "Replay a policy over a training log, or find thresholds for it."),
+    "guard": Place("guard.commands", "Show what happened in a guarded training, and replay a NaN step."),
+    "fp8": Place("fp8.commands", "Check whether FP8 hurts a training, why, and what fixes it."),
+    "asd": Place("health.commands_asd", "Check or write the settings of Ascend's feature detection."),
+    "explain": Place("cli.explain", "Explain a finding, a verdict or an exit code."),
+    "guide": Place("core.commands.guide", "Show a page of the manual, without a network."),
+    "demo": Place("core.commands.demo", "Write a small damaged tree to try things on."),
+}
+"""The commands that it names in one line, with those of `PLUMBING`."""
+
+PLUMBING = {
+    "part": Place("nodes.commands", "Record what this machine sees of a tree, as one part of many."),
+    "schema": Place("core.commands.schema", "Print the JSON Schema of a command's output."),
+}
+
+OLD_NAMES = {
+    "lint-config": Place("core.commands.lint_config", "Check training configs for mistakes reported late, or never."),
+    "heal": Place("replicas.commands", "Rebuild lost or damaged shards from proven copies."),
     "repair-meta": Place("retention.commands_repair_meta", "Point meta.json or the tracker at the newest intact save."),
     "replay": Place("health.commands_replay", "Show what a skip or health policy would have done over a log."),
     "calibrate": Place("health.commands_calibrate", "Compute thresholds that fit this run, from its own log."),
-    "asd": Place("health.commands_asd", "Check or write the settings of Ascend's feature detection."),
-    "fp8": Place("fp8.commands", "Check whether FP8 hurts a training, why, and what fixes it."),
-    "guard": Place("guard.commands", "Show what happened in a guarded training."),
     "nan": Place("guard.commands_nan", "Show captured steps with NaN, and compute one again."),
-    "explain": Place("cli.explain", "Explain a finding, a verdict or an exit code."),
-    "guide": Place("core.commands.guide", "Show a page of the manual, without a network."),
-    "schema": Place("core.commands.schema", "Print the JSON Schema of a command's output."),
-    "demo": Place("core.commands.demo", "Write a small damaged tree to try things on."),
 }
+"""Earlier names of `lint`, `repair`, `log` and `guard`: scripts call them, and no list shows them."""
+
+COMMANDS = MAIN | MORE | PLUMBING | OLD_NAMES
 """Every command. Its module is imported when it is called, not before."""
 
-TASKS = {
-    "scan": "Look",
-    "resolve": "Decide",
-    "launch": "Launch",
-    "seal": "Keep",
-    "replay": "Logs and policies",
-    "explain": "Help",
-}
-"""What the commands are for, from this one on."""
+TASKS = {"scan": "Check and resume", "seal": "Keep"}
+"""What the main commands are for, from this one on."""
 
 _MORE = (
-    "Every command takes --help, --format (or --json), --quiet, --verbose and --debug, "
-    "these also before it. More: ckpttool help COMMAND, ckpttool guide, ckpttool guide exits"
+    "Every command takes --help, --format (or --json), --quiet, --verbose and --debug, these also before it. "
+    "More: ckpttool help COMMAND, ckpttool help --all, ckpttool guide"
 )
 
 
@@ -110,7 +120,13 @@ class _Group(Group):
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002  as above
         """List the commands in the order of a user's need."""
-        return list(COMMANDS)
+        return [name for name in COMMANDS if name not in OLD_NAMES]
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  as above
+        """Find the command, also by an earlier name."""
+        if args[0] in OLD_NAMES:
+            return args[0], self.get_command(ctx, args[0]), args[1:]
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401, ARG002  as above
         """Import one command."""
@@ -125,16 +141,21 @@ class _Group(Group):
         return typer.main.get_command(single)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  as above
-        """Show the commands by task, without importing them, and the options after them."""
+        """Show the main commands by task and name the others; with --help-all, show all. None is imported."""
         tasks: dict[str, list[tuple[str, str]]] = {}
-        width = max(map(len, COMMANDS))
-        for name, place in COMMANDS.items():
-            if name in TASKS:
-                tasks[TASKS[name]] = []
+        shown = MAIN | MORE | PLUMBING if is_all_shown(ctx) else MAIN
+        width = max(map(len, shown))
+        headings = TASKS | {next(iter(MORE)): "More", next(iter(PLUMBING)): "Plumbing"}
+        for name, place in shown.items():
+            if name in headings:
+                tasks[headings[name]] = []
             tasks[next(reversed(tasks))].append((name.ljust(width), place.summary))
         for task, rows in tasks.items():
             with formatter.section(task):
                 formatter.write_dl(rows)
+        if not is_all_shown(ctx):
+            with formatter.section("More"):
+                formatter.write_text(", ".join((*MORE, *PLUMBING)))
         with formatter.section("Options"):
             formatter.write_dl([row for param in self.get_params(ctx) if (row := param.get_help_record(ctx))])
 
@@ -156,7 +177,8 @@ class _Group(Group):
             _print_version_document()
             raise typer.Exit
         if args[:1] == ["help"]:
-            args = [*(arg for arg in args[1:] if not arg.startswith("-")), "--help"]
+            shown = "--help-all" if {"-a", "--all", "--help-all"} & {*args} else "--help"
+            args = [*(arg for arg in args[1:] if not arg.startswith("-")), shown]
         return super().parse_args(ctx, args)
 
 

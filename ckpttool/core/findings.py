@@ -434,7 +434,7 @@ class Code(metaclass=Rows):
             "The true step is inside the files, and none of this checkpoint's files has it. The name is not "
             "enough: after a resume without data sinking its numbers restart, and a number in a folder name may be "
             "a model size or a date. It is a note if the name does give the step but the checkpoints of the tree "
-            "are not all named alike: then prune, seal, heal and repair-meta do not change this checkpoint. It is also "
+            "are not all named alike: then prune, seal and repair do not change this checkpoint. It is also "
             "a note if nothing but its name says the step of verl's newest save."
         ),
         evidence="The files of the lowest ranks were opened, and none contains a step.",
@@ -708,7 +708,7 @@ class Code(metaclass=Rows):
         headline="A newer checkpoint lacks shards of which other ranks have copies",
         meaning=(
             "A checkpoint was skipped because shards are missing or damaged, but other ranks saved the same "
-            "tensors. `heal` rebuilds those shards, and their steps need not be redone."
+            "tensors. `repair shards` rebuilds those shards, and their steps need not be redone."
         ),
         evidence=(
             "If the data to read is small, it was read: each shard has a proven copy. Otherwise headers and the "
@@ -717,8 +717,8 @@ class Code(metaclass=Rows):
         ),
         to_do=(
             "Check the proof of the copies, then apply it:",
-            "    ckpttool heal DIR --checkpoint NAME",
-            "    ckpttool heal DIR --checkpoint NAME --apply",
+            "    ckpttool repair shards DIR --checkpoint NAME",
+            "    ckpttool repair shards DIR --checkpoint NAME --apply",
         ),
     )
 
@@ -727,7 +727,7 @@ class Code(metaclass=Rows):
         weights=(NOTE,),
         group="Checkpoints",
         headline="A shard was rebuilt from another rank's copy",
-        meaning="The file is not the one that the training saved: `heal` wrote it from another rank's copy.",
+        meaning="The file is not the one that the training saved: `repair shards` wrote it from another rank's copy.",
         evidence=(
             "The manifest of the checkpoint has an entry `healed` for the file: from which rank, by which proof, "
             "with which evidence, and when."
@@ -1450,7 +1450,7 @@ class Code(metaclass=Rows):
         headline="A temporary file: a save is in progress, or was interrupted",
         meaning=(
             "MindSpore writes NAME.tmp and renames it. If no training runs here, the save was interrupted, and the "
-            "file can be deleted. `prune` and `repair-meta` change nothing (unknown) while one exists, while a "
+            "file can be deleted. `prune` and `repair pointer` change nothing (unknown) while one exists, while a "
             "shard is younger than --grace, or while a prune is running."
         ),
         evidence="The name ends in .tmp, or is one that Python gives a temporary file.",
@@ -1603,7 +1603,7 @@ class Code(metaclass=Rows):
                 "For a trainer that follows a tracker (DeepSpeed, Megatron-LM, verl, MindFormers), point it at the "
                 "chosen save:"
             ),
-            "    ckpttool repair-meta DIR --apply",
+            "    ckpttool repair pointer DIR --apply",
             "For any other trainer, name the save as the answer shows.",
             (
                 "If the start gets its checkpoint elsewhere, for example on its command line, accept the finding: "
@@ -1744,7 +1744,7 @@ class Code(metaclass=Rows):
         evidence="Every line that looks like a step or a monitor's is read field by field; its number is given.",
         to_do=(
             ("For a line nothing. For a complete log give another copy; if its columns have other names, name them:"),
-            "    ckpttool replay LOG --columns step=iter,global_norm=gnorm",
+            "    ckpttool log replay LOG --columns step=iter,global_norm=gnorm",
         ),
     )
 
@@ -1757,13 +1757,13 @@ class Code(metaclass=Rows):
         evidence="The settings are compared with the code of MindFormers 1.6 to 2.1; the line is given.",
         trainers={
             "MindFormers": (
-                "Predicts, evaluates or exports; resume settings are ignored. In a folder, lint-config counts such "
+                "Predicts, evaluates or exports; resume settings are ignored. In a folder, lint counts such "
                 "configs and skips them."
             ),
         },
         to_do=(
             "Write `run_mode: train`, or give the config of the training:",
-            "    ckpttool lint-config BASE.yaml",
+            "    ckpttool lint BASE.yaml",
         ),
     )
 
@@ -1798,7 +1798,7 @@ class Code(metaclass=Rows):
         },
         to_do=(
             "Write 2 or more, and provide space for one more than that. Then:",
-            "    ckpttool lint-config CONFIG",
+            "    ckpttool lint CONFIG",
         ),
     )
 
@@ -1816,7 +1816,7 @@ class Code(metaclass=Rows):
         ),
         to_do=(
             "Remove the code from the comment, or move the comment to the finding:",
-            "    ckpttool lint-config BASE.yaml",
+            "    ckpttool lint BASE.yaml",
         ),
     )
 
@@ -1836,7 +1836,7 @@ class Code(metaclass=Rows):
         },
         to_do=(
             "Correct the named line, then:",
-            "    ckpttool lint-config BASE.yaml",
+            "    ckpttool lint BASE.yaml",
         ),
     )
 

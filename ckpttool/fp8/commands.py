@@ -10,8 +10,8 @@ import typer
 
 from ckpttool.core.commands import progress, reports
 from ckpttool.core.commands.answers import show
-from ckpttool.core.commands.helped import Command, Group
-from ckpttool.core.commands.options import OF_A_TREE, Format, FormatOpt, Quiet, Verbose, exits, grouped
+from ckpttool.core.commands.helped import Command, command_group
+from ckpttool.core.commands.options import OF_A_TREE, Format, FormatOpt, Quiet, Verbose, always_writes, exits, grouped
 from ckpttool.core.commands.output_files import assert_outside, assert_replaceable, first_line, root_of, same_file
 from ckpttool.core.commands.reports import ReportOptions
 from ckpttool.core.commands.tree_options import OneName, What, one_name
@@ -32,14 +32,7 @@ if TYPE_CHECKING:
 
 _option = partial(typer.Option, rich_help_panel="FP8")
 
-app = typer.Typer(
-    name="fp8",
-    cls=Group,
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+app = command_group("fp8")
 
 
 @app.callback()
@@ -313,6 +306,7 @@ class PlanOptions:
     }
 )
 @grouped
+@always_writes
 def plan(
     *,
     directory: Annotated[str | None, DIR] = None,

@@ -243,7 +243,7 @@ class Fp8Code(metaclass=Rows):
         ),
         to_do=(
             "Leave the check for NaN on, and look for steps whose gradient was not finite:",
-            "    ckpttool replay LOG --policy nan",
+            "    ckpttool log replay LOG --policy nan",
         ),
     )
 

@@ -1,4 +1,4 @@
-"""`ckpttool guard`: what a training that was guarded left."""
+"""`ckpttool guard`: what a guarded training left: its events, and its captures of steps with NaN."""
 
 from __future__ import annotations
 
@@ -8,17 +8,11 @@ import typer
 
 from ckpttool.core.commands import progress
 from ckpttool.core.commands.answers import show
-from ckpttool.core.commands.helped import Command, Group
+from ckpttool.core.commands.helped import Command, command_group
 from ckpttool.core.commands.options import OF_WRITING, Format, FormatOpt, Quiet, exits, grouped
+from ckpttool.guard import commands_nan
 
-app = typer.Typer(
-    name="guard",
-    cls=Group,
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+app = command_group("guard")
 
 Events = Annotated[
     list[str],
@@ -36,20 +30,29 @@ Prometheus = Annotated[
 @app.callback()
 @exits(
     {
-        0: "Nothing needs attention.",
-        10: "The training stopped, or its last save failed; a strike, a wrong product, a disagreement, a capture.",
+        0: "Nothing needs attention; or shown.",
+        10: "report: something needs attention. replay: the step did not come out as it was.",
+        12: "list, inspect, replay: there is no capture of a step that was not finite.",
         14: "A file could not be read, or shows nothing.",
         16: OF_WRITING[16],
     }
 )
 def guard() -> None:
-    """Show what happened in a guarded training.
+    """Show what happened in a guarded training, and replay a NaN step.
 
     Example: ckpttool guard report output
     """
 
 
 @app.command(cls=Command)
+@exits(
+    {
+        0: "Nothing needs attention.",
+        10: "The training stopped, or its last save failed; a strike, a wrong product, a disagreement, a capture.",
+        14: "A file could not be read, or shows nothing.",
+        16: OF_WRITING[16],
+    }
+)
 @grouped
 def report(
     *, events: Events, prometheus: Prometheus = None, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False
@@ -70,3 +73,8 @@ def report(
 
         replace(prometheus, spelled(answer).encode(), overwrite=True, backup=False)
     raise typer.Exit(show(answer, fmt))
+
+
+app.command("list", cls=Command)(commands_nan.list_captures)
+app.command("inspect", cls=Command)(commands_nan.inspect)
+app.command("replay", cls=Command)(commands_nan.replay)

@@ -8,20 +8,13 @@ import typer
 
 from ckpttool.core.commands import progress
 from ckpttool.core.commands.answers import show
-from ckpttool.core.commands.helped import Command, Group
+from ckpttool.core.commands.helped import Command, command_group
 from ckpttool.core.commands.options import Format, FormatOpt, Quiet, exits, grouped
 from ckpttool.guard.model.capture import FOLDER, NanQuestion
 
 _NO_CAPTURE = "There is no capture of a step that was not finite."
 
-app = typer.Typer(
-    name="nan",
-    cls=Group,
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+app = command_group("nan")
 
 
 @app.callback()
@@ -36,9 +29,9 @@ app = typer.Typer(
 def nan() -> None:
     """Show captured steps with NaN, and compute one again.
 
-    The guard in a training keeps what is needed for it: weights, batches, chance.
+    The guard in a training keeps what is needed for it: weights, batches, random-number state.
 
-    Example: ckpttool nan inspect output/guard/captures/nan-at-00000220
+    Example: ckpttool guard inspect output/guard/captures/nan-at-00000220
     """
 
 
@@ -48,7 +41,7 @@ def nan() -> None:
 def list_captures(*, folder: Annotated[str, FOLDER], fmt: FormatOpt = Format.TABLE) -> None:
     """List the captures of a training, by step and rank. Needs no torch.
 
-    Example: ckpttool nan list output
+    Example: ckpttool guard list output
     """
     from ckpttool.guard.verbs import nan
 
@@ -61,7 +54,7 @@ def list_captures(*, folder: Annotated[str, FOLDER], fmt: FormatOpt = Format.TAB
 def inspect(*, folder: Annotated[str, FOLDER], fmt: FormatOpt = Format.TABLE, quiet: Quiet = False) -> None:
     """Show a capture: the rank and gradients with NaN, and what a replay needs. Needs no torch.
 
-    Example: ckpttool nan inspect output/guard/captures/nan-at-00000220
+    Example: ckpttool guard inspect output/guard/captures/nan-at-00000220
     """
     with progress.busy("reading the tensors", quiet=quiet):
         from ckpttool.guard.verbs import nan
@@ -85,7 +78,7 @@ def replay(*, question: NanQuestion, fmt: FormatOpt = Format.TABLE, quiet: Quiet
 
     Needs torch and your code. Runs one forward and backward pass per micro-batch, and no optimizer.
 
-    Example: ckpttool nan replay output/guard/captures/nan-at-00000220 --entry train:replay
+    Example: ckpttool guard replay output/guard/captures/nan-at-00000220 --entry train:replay
     """
     with progress.busy("computing it again", quiet=quiet):
         from ckpttool.guard.verbs import nan

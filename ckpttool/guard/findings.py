@@ -40,7 +40,7 @@ class GuardCode(metaclass=Rows):
         evidence="The digest was computed from the bytes that were written.",
         to_do=(
             "Copy the file again from the machine that wrote it, and replay the other ranks meanwhile:",
-            "    ckpttool nan replay CAPTURE --entry MODULE:FUNCTION --rank 0",
+            "    ckpttool guard replay CAPTURE --entry MODULE:FUNCTION --rank 0",
         ),
     )
 
@@ -103,6 +103,6 @@ class GuardCode(metaclass=Rows):
                 "loop passes to `backward`."
             ),
             "For a light capture name the weights of the newest checkpoint: a dropped step never changed them.",
-            "    ckpttool nan replay CAPTURE --entry MODULE:FUNCTION --weights FILE",
+            "    ckpttool guard replay CAPTURE --entry MODULE:FUNCTION --weights F",
         ),
     )

@@ -1,6 +1,6 @@
 """Which checkpoints a training log calls healthy, and which rule and threshold would have called them so.
 
-For who sets up a training: `ckpttool health`, `replay`, `calibrate`, `asd`. It begins in `verbs`;
+For who sets up a training: `ckpttool health`, `log replay`, `log calibrate`, `asd`. It begins in `verbs`;
 `resolve` is told by `verbs/evidence.py` what logs have to say. Rules are pure: those that users choose from are in
 `policies`, those of the detection of silent errors on Ascend in `asd`, all others in `rules`.
 """

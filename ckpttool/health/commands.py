@@ -8,7 +8,7 @@ import typer
 
 from ckpttool.core.commands import progress
 from ckpttool.core.commands.answers import show_each
-from ckpttool.core.commands.options import OF_A_TREE, Format, FormatOpt, Quiet, Verbose, exits, grouped
+from ckpttool.core.commands.options import OF_A_TREE, DryRun, Format, FormatOpt, Quiet, Verbose, exits, grouped
 from ckpttool.core.commands.tree_options import ConfigPath, MoreDirs, from_here, say_tree
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.option import Option
@@ -45,6 +45,7 @@ def health(
     fmt: FormatOpt = Format.TABLE,
     verbose: Verbose = False,
     quiet: Quiet = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Show which checkpoints are healthy, by the norms in the log.
 
@@ -52,6 +53,8 @@ def health(
 
     Example: ckpttool health ./output --threshold 270
     """
+    if dry_run:
+        judge = replace(judge, write=False)
     if more and (judge.logs.patterns or tree.health_file is not None):
         raise UsageError("--log and --health-file apply to one training: give one DIR")
 

@@ -8,19 +8,12 @@ import typer
 
 from ckpttool.core.commands import output
 from ckpttool.core.commands.answers import show
-from ckpttool.core.commands.helped import Command, Group
+from ckpttool.core.commands.helped import Command, command_group
 from ckpttool.core.commands.options import Format, FormatOpt, Quiet, exits, grouped
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.health.model.asd import AsdConfig
 
-app = typer.Typer(
-    name="asd",
-    cls=Group,
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+app = command_group("asd")
 
 Text = Annotated[
     str, typer.Argument(metavar="STRING", help="Value of the environment variable.", rich_help_panel="Arguments")

@@ -1,4 +1,4 @@
-"""`ckpttool calibrate`."""
+"""`ckpttool log calibrate`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def calibrate(
 
     The log must show a normal stretch, with at least 200 steps after the warm-up.
 
-    Example: ckpttool calibrate output/log/rank_0/info.log
+    Example: ckpttool log calibrate output/log/rank_0/info.log
     """
     with progress.busy("reading the logs", quiet=quiet):
         from ckpttool.health.verbs import replay

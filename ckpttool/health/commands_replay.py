@@ -1,4 +1,4 @@
-"""`ckpttool replay`."""
+"""`ckpttool log replay`."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def replay(
     With --tree also for which checkpoints. Reads logs of MindFormers, Megatron-LM and Hugging Face, CSV, JSON lines
     and TensorBoard files, gzipped or not.
 
-    Example: ckpttool replay output/log/rank_0/info.log --policy skip --threshold 3.0
+    Example: ckpttool log replay output/log/rank_0/info.log --policy skip --threshold 3.0
     """
     log_question = LogQuestion(patterns=tuple(logs), columns=columns)
     if every is not None:

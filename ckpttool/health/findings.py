@@ -31,7 +31,7 @@ class HealthCode(metaclass=Rows):
         to_do=(
             "An older, healthy one is chosen. To see all norms against the threshold, and which threshold fits:",
             "    ckpttool health DIR --threshold X",
-            "    ckpttool calibrate LOG",
+            "    ckpttool log calibrate LOG",
         ),
     )
 
@@ -74,7 +74,7 @@ class HealthCode(metaclass=Rows):
         ),
         to_do=(
             "Remove that rank's node from the job and test it; an older checkpoint is chosen. The timeline:",
-            "    ckpttool replay LOG --policy features --health-timeline DIR",
+            "    ckpttool log replay LOG --policy features --health-timeline DIR",
         ),
     )
 

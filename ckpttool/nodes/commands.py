@@ -8,7 +8,7 @@ import typer
 
 from ckpttool.core.commands import output
 from ckpttool.core.commands.answers import show
-from ckpttool.core.commands.options import OF_WRITING, Format, FormatOpt, Quiet, exits, grouped
+from ckpttool.core.commands.options import OF_WRITING, Format, FormatOpt, Quiet, always_writes, exits, grouped
 from ckpttool.core.commands.tree_options import (
     EngineName,
     EngineOptions,
@@ -125,6 +125,7 @@ class LookOptions:
     }
 )
 @grouped
+@always_writes
 def part(
     *,
     path: Annotated[str | None, DIR] = None,

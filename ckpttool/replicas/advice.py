@@ -1,4 +1,4 @@
-"""Advise `heal` for a checkpoint that `resolve` passed over, as far as that is known without reading all of it."""
+"""Advise `repair shards` for a checkpoint that `resolve` skipped, as far as is known without reading all of it."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def heal_advice(
         root: Of the tree.
         is_proven: Whether all of it was looked at and has proven copies; else some rank's files were like the others'.
     """
-    command = f"ckpttool heal {quote(root)} --checkpoint {quote(checkpoint.name)}"
+    command = f"ckpttool repair shards {quote(root)} --checkpoint {quote(checkpoint.name)}"
     gain = f"make {checkpoint.name} intact"
     if isinstance(point, ResumePoint):
         saved = None if checkpoint.step is None else checkpoint.step - point.step

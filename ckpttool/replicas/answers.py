@@ -1,4 +1,4 @@
-"""What `heal` found and rebuilt."""
+"""What `repair shards` found and rebuilt."""
 
 from __future__ import annotations
 

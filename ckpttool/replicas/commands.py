@@ -1,4 +1,4 @@
-"""`ckpttool heal`."""
+"""`ckpttool repair shards`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def heal(
     it matches the seal of the lost one, or if two other checkpoints of the run show both ranks equal in every
     tensor. Only a copy that is intact itself is used. The damaged file goes to the trash.
 
-    Example: ckpttool heal ./output/checkpoint --checkpoint 20_2
+    Example: ckpttool repair shards ./output/checkpoint --checkpoint 20_2
     """
     with progress.watched(quiet=quiet):
         from ckpttool.replicas import verbs

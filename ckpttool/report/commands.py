@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ckpttool.core.commands import output
-from ckpttool.core.commands.options import OF_A_TREE, OF_WRITING, Quiet, exits, grouped
+from ckpttool.core.commands.options import OF_A_TREE, OF_WRITING, DryRun, Quiet, exits, grouped
 from ckpttool.core.commands.output_files import assert_outside, assert_replaceable, root_of, whole
 from ckpttool.core.commands.resolve import SimulateOptions
 from ckpttool.core.commands.tree_options import ConfigPath, EngineOptions, from_here
@@ -63,6 +63,7 @@ def report(
     config: ConfigPath = None,
     own: SimulateOptions,
     quiet: Quiet = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Write one page with everything known about a tree.
 
@@ -79,7 +80,7 @@ def report(
 
         answer = verbs.survey(question, own=own.simulation)
     output.looking_at(answer.resolved_from, quiet=quiet)
-    _write_page(page.output, page.page_form, answer, as_json=page.json)
+    _write_page(page.output, page.page_form, answer, as_json=page.json, dry_run=dry_run)
     output.take(answer.resolution)
     raise typer.Exit(answer.resolution.exit_code)
 
@@ -115,7 +116,7 @@ _STDOUT = "-"
 """As a file to write."""
 
 
-def _write_page(path: str, form: PageForm, answer: TreeReport, *, as_json: bool) -> None:
+def _write_page(path: str, form: PageForm, answer: TreeReport, *, as_json: bool, dry_run: bool) -> None:
     """Write a report to a file, and say in a line what the answer is, or as JSON all of it; for `-` to stdout.
 
     Raises:
@@ -132,8 +133,10 @@ def _write_page(path: str, form: PageForm, answer: TreeReport, *, as_json: bool)
         return
     from ckpttool.core.write.files import replace
 
-    replace(path, (text + "\n").encode("utf-8", errors="backslashreplace"), overwrite=True, backup=False)
+    if not dry_run:
+        replace(path, (text + "\n").encode("utf-8", errors="backslashreplace"), overwrite=True, backup=False)
     if as_json:
         output.result(*pieces(document(answer.resolution)))
     else:
-        output.result(f"{lead(answer).headline}\nWrote {shown(path)}")
+        done = "Dry run, not written:" if dry_run else "Wrote"
+        output.result(f"{lead(answer).headline}\n{done} {shown(path)}")

@@ -1,6 +1,6 @@
 """Replaced checkpoints go, and come back: prune, trash, and records that point to the newest whole one.
 
-For who runs out of disk: `ckpttool prune`, `trash`, `repair-meta`. It begins in `verbs.py`; what goes is decided in
+For who runs out of disk: `ckpttool prune`, `trash`, `repair pointer`. It begins in `verbs.py`; what goes is decided in
 `rules.py`.
 """
 

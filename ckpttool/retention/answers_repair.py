@@ -1,4 +1,4 @@
-"""What `repair-meta` found and wrote."""
+"""What `repair pointer` found and wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ckpttool repair-meta`."""
+"""`ckpttool repair pointer`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def repair_meta(
 
     A record that is missing, damaged or stale is written again from the shards. Dry run unless --apply.
 
-    Example: ckpttool repair-meta ./output/checkpoint
+    Example: ckpttool repair pointer ./output/checkpoint
     """
     choice = ResumeQuestion(name=one_name(checkpoint), prefix=prefix, ignore_health=True)
     from ckpttool.retention import verbs_repair

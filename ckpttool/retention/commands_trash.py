@@ -9,7 +9,7 @@ import typer
 
 from ckpttool.core.commands import output
 from ckpttool.core.commands.answers import show
-from ckpttool.core.commands.helped import Command, Group
+from ckpttool.core.commands.helped import Command, command_group
 from ckpttool.core.commands.options import OF_A_TREE, OF_WRITING, Format, FormatOpt, Quiet, duration, exits, grouped
 from ckpttool.core.commands.tree_options import Grace, from_here
 from ckpttool.core.domain.frozen import replace
@@ -17,14 +17,7 @@ from ckpttool.core.domain.question import TreeQuestion
 from ckpttool.core.domain.retention import Trash
 from ckpttool.core.errors import ExitCode
 
-app = typer.Typer(
-    name="trash",
-    cls=Group,
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+app = command_group("trash")
 
 
 Name = Annotated[
@@ -130,7 +123,7 @@ def restore(
 ) -> None:
     """Restore checkpoints from the trash, all ranks or none; overwrites nothing.
 
-    An interrupted restore is completed by the next restore, prune --apply or repair-meta --apply.
+    An interrupted restore is completed by the next restore, prune --apply or repair pointer --apply.
 
     Example: ckpttool trash restore 20_2 ./output/checkpoint
     """

@@ -174,7 +174,7 @@ class TrainersCode(metaclass=Rows):
         },
         to_do=(
             "Switch it off for a training that may have to continue; otherwise accept it:",
-            "    ckpttool lint-config CONFIG --allow only-model-saved",
+            "    ckpttool lint CONFIG --allow only-model-saved",
         ),
     )
 
@@ -200,7 +200,7 @@ class TrainersCode(metaclass=Rows):
                 "Keep the newest too: `save_strategy: steps` with `load_best_model_at_end: true`; a second "
                 "ModelCheckpoint without `monitor`. Then:"
             ),
-            "    ckpttool lint-config CONFIG",
+            "    ckpttool lint CONFIG",
         ),
     )
 
@@ -222,6 +222,6 @@ class TrainersCode(metaclass=Rows):
         },
         to_do=(
             "Switch it on; for a run that intends it:",
-            "    ckpttool lint-config CONFIG --allow saves-nothing",
+            "    ckpttool lint CONFIG --allow saves-nothing",
         ),
     )

@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ckpttool.core.commands import output
-from ckpttool.core.commands.options import OF_A_TREE, Format, FormatOpt, Quiet, duration, exits, finite, grouped, share
+from ckpttool.core.commands.options import (
+    OF_A_TREE,
+    Format,
+    FormatOpt,
+    Quiet,
+    always_writes,
+    duration,
+    exits,
+    finite,
+    grouped,
+    share,
+)
 from ckpttool.core.commands.tree_options import ConfigPath, LevelName, LevelOpt, from_here
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.option import Option
@@ -231,6 +242,7 @@ class KeepOptions:
     }
 )
 @grouped
+@always_writes
 def watch(
     *,
     tree: TreeQuestion,

@@ -16,8 +16,9 @@ import pytest
 import typer
 
 from ckpttool import __version__
-from ckpttool.cli.main import COMMANDS, TASKS, app
-from ckpttool.core.commands.headings import HEADINGS, MEANS_NOTHING, OUTPUT, by_heading
+from ckpttool.cli.main import COMMANDS, MAIN, MORE, OLD_NAMES, PLUMBING, TASKS, app
+from ckpttool.core.commands import output
+from ckpttool.core.commands.headings import FIRST_SCREEN, HEADINGS, MEANS_NOTHING, OUTPUT, by_heading
 from ckpttool.core.errors import ExitCode
 from ckpttool.core.render import guide, schemas
 from tests.conftest import TESTS
@@ -27,7 +28,7 @@ from tests.support.situations import SITUATIONS, whole
 
 @cache
 def help_of(*command: str) -> str:
-    said = ask(*command, "--help")
+    said = ask(*command, "--help-all")
     assert said.code == 0
     return said.stdout
 
@@ -35,7 +36,7 @@ def help_of(*command: str) -> str:
 @pytest.mark.sample(5)
 @pytest.mark.parametrize(
     "command",
-    ["scan", "resolve", "scale-skip", "launch", "preflight", "lint-config", "prune", "trash", "heal", "explain"],
+    ["scan", "resolve", "scale-skip", "launch", "preflight", "lint", "prune", "trash", "repair", "explain"],
 )
 def test_the_example_works(command: str, here: Path) -> None:
     whole(here)
@@ -64,6 +65,14 @@ HELPED = [
     "fp8 plan",
     "fp8 verdict",
     "guard report",
+    "guard list",
+    "guard inspect",
+    "guard replay",
+    "log replay",
+    "log calibrate",
+    "repair shards",
+    "repair pointer",
+    "repair plan",
     "nan list",
     "nan inspect",
     "nan replay",
@@ -74,9 +83,9 @@ HELPED = [
 OF_SOME = {"Which part", "Data position", "Launch", "Policy", "FP8", "Replay", "What stays", "Watch"}
 ALL_HEADINGS = {*HEADINGS, *OF_SOME, OUTPUT, "Commands", "Options", "Exit codes"}
 OF_OUTPUT = {
-    "--all", "--debug", "--diff", "--exit-code", "--fix", "--format", "--help", "--json", "--limit", "--no-config",
-    "--out", "--output", "--print", "--prometheus", "--quiet", "--ranks-per-node", "--report", "--simulate",
-    "--simulate-mindformers", "--stats", "--top", "--verbose",
+    "--all", "--debug", "--diff", "--dry-run", "--exit-code", "--fix", "--format", "--help", "--help-all", "--json",
+    "--limit", "--no-config", "--out", "--output", "--print", "--prometheus", "--quiet", "--ranks-per-node",
+    "--report", "--simulate", "--simulate-mindformers", "--stats", "--top", "--verbose",
 }  # fmt: skip
 """What names no heading, for it is about what is written and where."""
 
@@ -86,7 +95,7 @@ def test_every_help_text_has_its_parts_and_fits_a_terminal(command: str) -> None
     text = help_of(*command.split())
     top = command.partition(" ")[0]
     assert [line for line in text.splitlines() if len(line) > 80] == []
-    assert top != command or f"Example: ckpttool {command}" in text
+    assert top != command or top in OLD_NAMES or f"Example: ckpttool {command}" in text
     assert set(re.findall(r"^([A-Z][a-z ]+):$", text, re.MULTILINE)) <= ALL_HEADINGS
     assert [mark for mark in ("<", "x>=", "\x1b") if mark in text] == []  # a type of the machinery
     codes = text[text.index("\nExit codes:\n") :]
@@ -144,7 +153,7 @@ def test_what_means_nothing_in_a_command_is_accepted_and_not_shown_and_changes_n
 @pytest.mark.parametrize("spelling", ["-h", "help"])
 def test_help_is_asked_for_in_three_ways(command: str, spelling: str) -> None:
     words = ["help", *command.split()] if spelling == "help" else [*command.split(), spelling]
-    assert ask(*words).stdout == help_of(*command.split()) != ""
+    assert ask(*words).stdout == ask(*command.split(), "--help").stdout != ""
 
 
 def test_help_alone_is_the_list_of_commands() -> None:
@@ -152,14 +161,76 @@ def test_help_alone_is_the_list_of_commands() -> None:
     assert ask("help", "resolv").code == 2
 
 
-def test_the_list_of_commands_is_one_screen_and_says_each_in_a_line() -> None:
+def test_the_first_screen_has_the_twelve_main_commands_and_names_the_others() -> None:
     text = ask("--help").stdout
+    assert len(MAIN) == 12
+    assert re.findall(r"^  ([a-z-]+)  +[A-Z]", text.partition("\nOptions:")[0], re.MULTILINE) == [*MAIN]
     assert [task for task in TASKS.values() if f"\n{task}:\n" not in text] == []
-    for name, place in COMMANDS.items():
-        assert re.search(rf"^  {name} +{re.escape(place.summary)}$", text, re.MULTILINE)
-    assert len(text.splitlines()) <= 56
-    places = [text.index(f"\n  {command} ") for command in COMMANDS]
-    assert places == sorted(places)  # in the order of need
+    assert ", ".join((*MORE, *PLUMBING)) in " ".join(text.split())
+    assert len(text.splitlines()) <= 40
+
+
+@pytest.mark.parametrize("line", ["--help-all", "help --all", "help -a"])
+def test_all_commands_are_listed_on_request_and_no_old_name(line: str) -> None:
+    text = ask(*line.split()).stdout.partition("\nOptions:")[0]
+    shown = MAIN | MORE | PLUMBING
+    assert re.findall(r"^  ([a-z0-9-]+)  +[A-Z]", text, re.MULTILINE) == [*shown]
+    flat = " ".join(text.split())
+    assert [name for name, place in shown.items() if place.summary not in flat] == []
+    assert OLD_NAMES.keys().isdisjoint(shown)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("lint-config", "lint"),
+        ("heal", "repair shards"),
+        ("repair-meta", "repair pointer"),
+        ("replay", "log replay"),
+        ("calibrate", "log calibrate"),
+        ("nan list", "guard list"),
+        ("nan inspect", "guard inspect"),
+        ("nan replay", "guard replay"),
+    ],
+)
+def test_an_old_name_takes_what_its_new_name_takes(old: str, new: str) -> None:
+    def options(name: str) -> set[str]:
+        return set(re.findall(r"^  (?:-[a-z], )?(--[a-z-]+)", help_of(*name.split()), re.MULTILINE))
+
+    assert old.partition(" ")[0] in OLD_NAMES
+    assert options(old) <= options(new)
+    assert len(options(old)) > 5
+
+
+@pytest.mark.parametrize("command", FIRST_SCREEN)
+def test_a_large_command_shows_fifteen_options_first_and_all_of_them_on_request(
+    command: str,
+) -> None:
+    def shown(flag: str) -> list[str]:
+        return re.findall(
+            r"^  (?:-[a-z], )?(--[a-z-]+|DIR)", ask(command, flag).stdout.partition("\nWhich tree:")[2], re.MULTILINE
+        )
+
+    first, every = shown("--help"), shown("--help-all")
+    assert len(first) == 15
+    assert set(first) == set(FIRST_SCREEN[command])
+    assert set(first) < set(every)
+    assert len(every) > 45
+    assert f"ckpttool {command} --help-all" in ask(command, "--help").stdout
+    assert "The other options" not in ask(command, "--help-all").stdout
+
+
+def test_help_has_colours_on_a_terminal_and_none_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = ask("resolve", "--help").stdout
+    monkeypatch.setattr(output, "_is_terminal", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    coloured = ask("resolve", "--help").stdout
+    assert "\x1b[1mWhich tree:\x1b[0m" in coloured
+    assert "  \x1b[36m--gbs N\x1b[0m  " in coloured
+    assert re.sub(r"\x1b\[[0-9]*m", "", coloured) == plain
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert ask("resolve", "--help").stdout == plain
 
 
 @pytest.mark.parametrize(

@@ -152,12 +152,12 @@ def test_the_next_command_is_about_the_folder_that_was_asked_about_wherever_it_w
     for recorded in ("/gone/guard/captures/nan-at-00000002", "output/guard/captures/nan-at-00000002"):
         train(here / "a copy", [1.0] * 5, told={2: [(GuardEventKind.CAPTURE, {"path": recorded})]})
         said = ask("guard", "report", "a copy").stdout
-        assert said.splitlines()[-1] == "  ckpttool nan inspect 'a copy/guard/captures/nan-at-00000002'"
+        assert said.splitlines()[-1] == "  ckpttool guard inspect 'a copy/guard/captures/nan-at-00000002'"
         (here / "a copy/guard/events-00000.jsonl").unlink()
     path = train(here / "elsewhere", [1.0] * 5, told={2: [(GuardEventKind.CAPTURE, {"path": recorded})]})
     shutil.move(path, here / "alone.jsonl")
     said = ask("guard", "report", "alone.jsonl").stdout
-    assert said.splitlines()[-1] == f"  ckpttool nan inspect {recorded}", "nothing better is known"
+    assert said.splitlines()[-1] == f"  ckpttool guard inspect {recorded}", "nothing better is known"
     shutil.move(here / "alone.jsonl", path)
     monkeypatch.chdir(path.parent)
     said = ask("guard", "report", "events-00000.jsonl").stdout

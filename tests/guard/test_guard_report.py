@@ -175,7 +175,7 @@ def test_captures_of_one_broken_weight_are_one_row_and_its_first_is_inspected() 
 @pytest.mark.parametrize("answer", [captured(4, 6, 9), captured(4, 5, 6, watching=True), captured(4)])
 def test_captures_with_updates_in_between_are_no_row(answer: GuardReport) -> None:
     assert answer.in_a_row == ()
-    assert [words[1] for words in answer.next] == ["nan"] * len(answer.captures)
+    assert [words[1:3] for words in answer.next] == [("guard", "inspect")] * len(answer.captures)
 
 
 def test_a_capture_is_one_folder_with_the_ranks_that_caused_it() -> None:
@@ -185,13 +185,13 @@ def test_a_capture_is_one_folder_with_the_ranks_that_caused_it() -> None:
     answer = report(told(culprit=False), told(culprit=True), told(culprit=True, verdict="transient"))
     (capture,) = answer.captures
     assert (capture.step, capture.culprits, capture.verdict) == (22, (1, 2), "transient")
-    assert answer.next == (("ckpttool", "nan", "inspect", "out/captures/a b"),)
+    assert answer.next == (("ckpttool", "guard", "inspect", "out/captures/a b"),)
     assert report(told(culprit=1, verdict="rm -rf")).captures[0] == replace(capture, culprits=(), verdict=None)
 
 
 def test_a_folder_whose_name_looks_like_an_option_is_still_a_folder() -> None:
     answer = report([(K.CAPTURE, 1, {"path": "--entry=evil:run"})])
-    assert answer.next == (("ckpttool", "nan", "inspect", "./--entry=evil:run"),)
+    assert answer.next == (("ckpttool", "guard", "inspect", "./--entry=evil:run"),)
 
 
 scalars: st.SearchStrategy[EventValue] = st.one_of(
@@ -267,7 +267,7 @@ def test_failures_of_the_guard_are_told_once_a_part_and_counted_all() -> None:
 
 def test_an_alarm_asks_for_a_threshold_that_fits() -> None:
     answer = report([(K.ALARM, 3, {"message": "too often"}), (K.ALARM, 4, {"message": "too often"})])
-    assert (answer.alarms, answer.next) == (("too often",), (("ckpttool", "calibrate", "out/guard"),))
+    assert (answer.alarms, answer.next) == (("too often",), (("ckpttool", "log", "calibrate", "out/guard"),))
     assert code(answer) is ExitCode.OK
 
 

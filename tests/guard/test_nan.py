@@ -73,7 +73,7 @@ def test_to_go_on_from_a_stop_is_advised_only_where_the_training_stopped(ends: s
         said = ask("nan", "inspect", folder).stdout
         assert ("--around-spike last" in said) is (ends == "stopped")
         assert ("The training continued without this update" in said) is (ends == "went on")
-        assert "ckpttool nan replay" in said
+        assert "ckpttool guard replay" in said
     assert len(ask("nan", "inspect", str(capture), "--json").json["next"]) == 1 + (ends == "stopped")
 
 

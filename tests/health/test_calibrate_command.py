@@ -1,4 +1,4 @@
-"""`ckpttool calibrate`: thresholds that fit, or why there are none."""
+"""`ckpttool log calibrate`: thresholds that fit, or why there are none."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def test_what_replay_printed_is_taken_as_evidence(here: Path) -> None:
     (here / "timeline.json").write_text(printed.replace('"spike"', '"spyke"'))
     broken = ask("resolve", "--health-timeline", "timeline.json")
     assert (broken.code, broken.stdout) == (2, "")
-    assert "expected the output of ckpttool replay --format json" in broken.stderr
+    assert "expected the output of ckpttool log replay --format json" in broken.stderr
 
 
 def strike_log(here: Path, *times: str) -> None:

@@ -1,4 +1,4 @@
-"""`ckpttool replay`: what a policy would have done, and what follows for checkpoints and data."""
+"""`ckpttool log replay`: what a policy would have done, and what follows for checkpoints and data."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_steps_times_and_ranks_come_back(tmp_path: Path) -> None:
 )
 def test_one_that_is_broken_is_an_error_and_no_empty_timeline(timeline: object, tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", timeline)
-    with pytest.raises(UsageError, match="expected the output of ckpttool replay"):
+    with pytest.raises(UsageError, match="expected the output of ckpttool log replay"):
         timeline_in(path)
 
 

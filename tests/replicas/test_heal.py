@@ -387,7 +387,7 @@ def test_of_a_large_save_only_headers_are_asked_and_it_may_be_healed(
     tree = copied("sink2_ckpt", tmp_path)
     (tree / "rank_3/llama2_7b_rank_3_1-30_2.ckpt").unlink()
     told = [finding for finding in ckpttool.resolve(str(tree)).decision.findings if finding.code is Code.CAN_BE_HEALED]
-    assert [finding.remedy for finding in told] == [f"check with ckpttool heal {tree} --checkpoint _1-30_2"]
+    assert [finding.remedy for finding in told] == [f"check with ckpttool repair shards {tree} --checkpoint _1-30_2"]
 
 
 @pytest.mark.parametrize(("lost", "is_promised"), [((0, 3), True), ((0, 1, 2), True), ((0, 1, 2, 3), False)])
@@ -433,7 +433,7 @@ def test_what_is_cut_short_hides_from_resolve_no_cost_of_reading_the_rest(
 
     proven = remedies()
     monkeypatch.setattr("ckpttool.replicas.advice.CHEAP_BYTES", 5_000)  # of files of 1,768 bytes
-    assert remedies() == [f"check with ckpttool heal {tree} --checkpoint _1-30_2"]
+    assert remedies() == [f"check with ckpttool repair shards {tree} --checkpoint _1-30_2"]
     monkeypatch.setattr("ckpttool.replicas.advice.CHEAP_BYTES", 50_000)
     assert remedies() == proven
 

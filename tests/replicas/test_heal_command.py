@@ -57,7 +57,7 @@ def test_healing_is_the_remedy_of_the_rejection_that_it_would_mend_and_no_note_b
     shutil.copytree(FIXTURES / "sink2_ckpt/output", tmp_path / "output")
     for path in (*tree.glob("rank_?/*_rank_?_1-*"), tree / "rank_3/llama2_7b_rank_3-20_2.ckpt"):
         path.unlink()
-    command = f"ckpttool heal {tree} --checkpoint 20_2 --apply"
+    command = f"ckpttool repair shards {tree} --checkpoint 20_2 --apply"
     said = ask("resolve", str(tree))
     words = " ".join(said.stdout.split())
     assert words.count("would save 10 steps") == 1
@@ -67,7 +67,7 @@ def test_healing_is_the_remedy_of_the_rejection_that_it_would_mend_and_no_note_b
     assert {reason["remedy"].split(" would")[0] for reason in rejected["reasons"]} == {command}
     for path in tree.glob("rank_?/*-10_2.ckpt"):
         path.unlink()
-    assert "ckpttool heal" not in ask("resolve", str(tree)).stdout  # one other save proves no copy
+    assert "ckpttool repair shards" not in ask("resolve", str(tree)).stdout  # one other save proves no copy
 
 
 @pytest.mark.parametrize(

@@ -476,12 +476,12 @@ def test_advice_counts_what_healing_saves_and_says_how_sure_it_is() -> None:
     older = chosen(save("15_2", 30, missing=False))
     proven = heal_advice(older, save(), root="my tree", is_proven=True)
     assert proven is not None
-    assert proven.finding.message.startswith("ckpttool heal 'my tree' --checkpoint 20_2 would save 10 steps: ")
-    assert proven.finding.remedy == "ckpttool heal 'my tree' --checkpoint 20_2 --apply"
+    assert proven.finding.message.startswith("ckpttool repair shards 'my tree' --checkpoint 20_2 would save 10 steps: ")
+    assert proven.finding.remedy == "ckpttool repair shards 'my tree' --checkpoint 20_2 --apply"
     may = heal_advice(older, save(), root="t", is_proven=False)
     assert may is not None
     assert may.finding.message.endswith("the missing or damaged files, and healing would save 10 steps")
-    assert may.finding.remedy == "check with ckpttool heal t --checkpoint 20_2"
+    assert may.finding.remedy == "check with ckpttool repair shards t --checkpoint 20_2"
     unknown_step = heal_advice(older, save(step=None), root="t", is_proven=True)
     assert unknown_step is not None
     assert "would save the steps since then" in unknown_step.finding.message
@@ -577,7 +577,7 @@ def test_healing_is_named_as_the_remedy_of_what_it_mends_alone_and_of_no_note() 
         remedies.append(newest.reasons[0].remedy)
     copies = "other ranks have proven copies of all missing or damaged files"
     lie = "other ranks may have copies of the missing or damaged files"
-    command = "ckpttool heal tree --checkpoint 20_2"
+    command = "ckpttool repair shards tree --checkpoint 20_2"
     assert remedies == [
         f"{command} --apply would make 20_2 intact: {copies}",
         f"check with {command}: {lie}, and healing would make 20_2 intact",

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ckpttool.core.commands.answers import show
-from ckpttool.core.commands.options import Format, FormatOpt, exits, grouped
+from ckpttool.core.commands.options import Format, FormatOpt, always_writes, exits, grouped
 
 Folder = Annotated[
     str,
@@ -17,6 +17,7 @@ Folder = Annotated[
 
 @exits({0: "Written."})
 @grouped
+@always_writes
 def demo(folder: Folder = "ckpttool-demo", fmt: FormatOpt = Format.TABLE) -> None:
     """Write a small damaged tree to try things on.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from ckpttool.core.commands import completing, output
 from ckpttool.core.commands.options import Format, FormatOpt, exits, grouped
-from ckpttool.core.errors import unknown_word
+from ckpttool.core.errors import UsageError, unknown_word
 from ckpttool.core.render import guide as pages
 from ckpttool.core.render.json import dumps
 from ckpttool.core.render.text import WIDTH
@@ -19,29 +20,49 @@ TopicArgument = Annotated[
     typer.Argument(
         metavar="[TOPIC]",
         autocompletion=completing.topics,
-        help="A page, or a command; all pages if omitted.",
+        help="A page, a command or a word; all pages if omitted.",
         rich_help_panel="Arguments",
+    ),
+]
+
+
+Search = Annotated[
+    str | None,
+    typer.Option(
+        "--search", metavar="WORD", help="List the sections that mention a word.", rich_help_panel="Arguments"
     ),
 ]
 
 
 @exits({0: "Shown."})
 @grouped
-def guide(topic: TopicArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
+def guide(topic: TopicArgument = None, *, search: Search = None, fmt: FormatOpt = Format.TABLE) -> None:
     """Show a page of the manual, without a network.
 
-    Formatted on a terminal, Markdown elsewhere. Without TOPIC it lists every page, one per line.
+    Formatted on a terminal, through a pager if it is long; Markdown elsewhere. TOPIC is a page, a command, or a word
+    such as s3, cron or batch-size. Without TOPIC it lists every page, one per line.
 
     Example: ckpttool guide verify
     """
+    width = min(WIDTH, shutil.get_terminal_size().columns)
+    if search is not None:
+        if topic is not None:
+            raise UsageError("give TOPIC or --search, not both")
+        matches = pages.search(search)
+        if not matches:
+            raise UsageError(f"no page mentions {search!r}; `ckpttool guide` lists all pages")
+        is_json = fmt is Format.JSON
+        output.result(dumps(pages.document(matches=matches)) if is_json else pages.matches_text(matches, width=width))
+        return
     # As a link on a page spells it, too.
     name = None if topic is None else topic.strip().lower().replace("_", "-").partition(".md")[0]
     page_text = None if name is None else pages.page(name)
     if topic is not None and page_text is None:
-        raise unknown_word("page", topic, pages.topics(), "`ckpttool guide` lists all pages")
+        where = f"`ckpttool guide --search {shlex.quote(topic)}` searches the text, `ckpttool guide` lists all pages"
+        raise unknown_word("page", topic, pages.topics(), where)
     if fmt is Format.JSON:
         output.result(dumps(pages.document(name)))
     elif page_text is not None:
         output.page(page_text)
     else:
-        output.result(pages.list_text(width=min(WIDTH, shutil.get_terminal_size().columns)))
+        output.result(pages.list_text(width=width))

@@ -13,8 +13,20 @@ OUTPUT = "Output"
 HEADINGS = ("Arguments", "Which tree", "Which checkpoint", "Evidence")
 """Those that many commands have, in the order in which help shows them. A command's own come next, `OUTPUT` last."""
 
-_LAST = ("--verbose", "--quiet", "--no-config", "--debug", "--help")
+_LAST = ("--verbose", "--quiet", "--no-config", "--debug", "--help-all", "--help")
 """What every command has comes behind its own."""
+
+_FIRST = (
+    "DIR", "--config", "--world-size", "--checkpoint", "--max-lost-steps", "--level", "--log", "--health-threshold",
+    "--gbs", "--format", "--help-all", "--help",
+)  # fmt: skip
+FIRST_SCREEN = {
+    "resolve": {*_FIRST, "--before", "--strict", "--simulate"},
+    "launch": {*_FIRST, "--output", "--nodes", "--dry-run"},
+    "preflight": {*_FIRST, "--devices", "--allow", "--report"},
+    "report": {*_FIRST, "--output", "--keep-last", "--simulate"},
+}
+"""What `--help` shows of the commands that have the most options; `--help-all` shows all of them."""
 
 MEANS_NOTHING = {command: {"--health-file"} for command in ("seal", "trash")}
 """Accepted as ever, and shown no more: there they change no answer."""
@@ -22,12 +34,29 @@ MEANS_NOTHING = {command: {"--health-file"} for command in ("seal", "trash")}
 _EVERYWHERE = ("1, 2, 130", "ckpttool failed; a wrong command line; interrupted.")
 
 
-def by_heading(command: Any, name: str, ctx: Any) -> dict[str, list[tuple[str, str]]]:  # noqa: ANN401  typer's own
-    """Return each option and argument of a command as (`-q, --quiet`, what it does), by its `rich_help_panel`."""
+def by_heading(
+    command: Any,  # noqa: ANN401  typer's own
+    name: str,
+    ctx: Any,  # noqa: ANN401  typer's own
+    *,
+    first_screen: bool = False,
+) -> dict[str, list[tuple[str, str]]]:
+    """Return each option and argument of a command as (`-q, --quiet`, its help), by its `rich_help_panel`.
+
+    Args:
+        command: The command.
+        name: Its name; of a command in a group, the name of the group.
+        ctx: Its context.
+        first_screen: Whether to leave out the options that only `--help-all` shows.
+    """
+    shown = FIRST_SCREEN.get(name) if first_screen else None
     by_title: dict[str, list[tuple[str, str]]] = {heading: [] for heading in HEADINGS}
     last: list[tuple[str, str]] = []
     for param in sorted(command.get_params(ctx), key=_place):
-        if param.hidden or _param_name(param) in MEANS_NOTHING.get(name, ()):
+        word = _param_name(param)
+        if param.hidden or word in MEANS_NOTHING.get(name, ()):
+            continue
+        if (shown is not None and word not in shown) or (word == "--help-all" and name not in FIRST_SCREEN):
             continue
         heading = param.rich_help_panel or OUTPUT
         rows = last if heading == OUTPUT else by_title.setdefault(heading, [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from copy import copy
 from typing import Any
 
 import typer
@@ -20,6 +21,8 @@ _NO_NUMBER = r"(?s:(?P<value>.+) is not (?:a valid (?:int|integer|float)(?: rang
 _OF_EVERY_COMMAND = r"-[qv]+|--quiet|--verbose|--json|--no-config|--format(?:=.*)?"
 """What may stand before a command as well as after it."""
 
+_ALL = "ckpttool.help_all"
+
 _COLUMN = 28
 """Where what an option does begins, at most; a longer option has a line of its own."""
 
@@ -29,25 +32,39 @@ _OTHERWISE = {
     "--rank --ranks": "ckpttool inspect FILE shows one rank",
     "--color --no-color --colour --no-colour": "NO_COLOR=1 in the environment turns colors off",
     "--output": "ckpttool launch --output writes a config",
-    "--dry-run": "`ckpttool preflight` changes nothing",
 }
 """What people type for what is no option of that name, and how it is done."""
 
 
 class _Helped:
+    _help_all: Any = None
+
     def get_help_option(self, ctx: Any) -> Any:  # noqa: ANN401  the base class's signature
         option = super().get_help_option(ctx)  # type: ignore[misc]
         if option is not None:
             option.callback = _show_help
         return option
 
+    def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401  as above
+        """Add `--help-all`, which every command takes; help shows it if there is more than it shows itself."""
+        *params, option = super().get_params(ctx)  # type: ignore[misc]
+        if self._help_all is None:  # made once: typer compares parameters by identity
+            self._help_all = copy(option)
+            self._help_all.name, self._help_all.opts = "help_all", ["--help-all"]
+            self._help_all.help = "Show all options, or all commands."
+            self._help_all.callback = _show_all_help
+            self._help_all.hidden = ctx.parent is not None and isinstance(self, TyperGroup)
+        return [*params, self._help_all, option]
+
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  as above
         """Say how it ends, and where more is told."""
-        from ckpttool.core.commands.headings import ends
+        from ckpttool.core.commands.headings import FIRST_SCREEN, ends
 
         with formatter.section("Exit codes"):
             formatter.write_dl(ends(ctx))
         formatter.write_paragraph()
+        if _top(ctx) in FIRST_SCREEN and not is_all_shown(ctx):
+            formatter.write_text(f"The other options: ckpttool {_top(ctx)} --help-all")
         pages = "" if _top(ctx) == "guide" else f" {_top(ctx)}, ckpttool guide exits"
         formatter.write_text(f"More: ckpttool guide{pages}")
 
@@ -98,7 +115,7 @@ class Command(_Helped, TyperCommand):
         """Show what there is in groups, all in the same two columns."""
         from ckpttool.core.commands.headings import by_heading
 
-        by_title = by_heading(self, _top(ctx), ctx)
+        by_title = by_heading(self, _top(ctx), ctx, first_screen=not is_all_shown(ctx))
         longest = max((len(form) for rows in by_title.values() for form, _ in rows if len(form) <= _COLUMN), default=0)
         for heading, rows in by_title.items():
             with formatter.section(heading):
@@ -143,9 +160,21 @@ class Group(_Helped, TyperGroup):
                 [
                     (name, (command.help or "").partition("\n")[0])
                     for name, command in ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
-                    if command is not None
+                    if command is not None and not command.hidden
                 ]
             )
+
+
+def command_group(name: str) -> typer.Typer:
+    """Return a group to which commands are added with `command(cls=Command)`."""
+    return typer.Typer(
+        name=name,
+        cls=Group,
+        add_completion=False,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
 
 
 def _write_row(formatter: Any, form: str, text: str, *, column: int) -> None:  # noqa: ANN401  as above
@@ -162,7 +191,9 @@ def _write_row(formatter: Any, form: str, text: str, *, column: int) -> None:  #
 
 def _top(ctx: Any) -> str:  # noqa: ANN401  as above
     """Return the name under which the manual knows a command: `asd` of `ckpttool asd check`."""
-    return str([*ctx.command_path.split(), ""][1])
+    while ctx.parent is not None and ctx.parent.parent is not None:
+        ctx = ctx.parent
+    return "" if ctx.parent is None else str(ctx.info_name)
 
 
 def in_plain_words(error: typer.TyperException) -> str:
@@ -220,7 +251,17 @@ def _unknown_option(typed: str, ctx: Any) -> str:  # noqa: ANN401  as above
     return f"unknown option {typed}" + (f": did you mean {' or '.join(matches)}?" if matches else "")
 
 
+def is_all_shown(ctx: Any) -> bool:  # noqa: ANN401  as above
+    """Return whether help shows everything, as with `--help-all`."""
+    return bool(ctx.meta.get(_ALL))
+
+
 def _show_help(ctx: Any, _option: Any, wanted: bool) -> None:  # noqa: ANN401  as typer calls it
     if wanted and not ctx.resilient_parsing:
-        output.result(ctx.get_help())
+        output.help_page(ctx.get_help())
         ctx.exit()
+
+
+def _show_all_help(ctx: Any, option: Any, wanted: bool) -> None:  # noqa: ANN401  as above
+    ctx.meta[_ALL] = wanted
+    _show_help(ctx, option, wanted)

@@ -8,7 +8,7 @@ import typer
 
 from ckpttool.core.commands import progress
 from ckpttool.core.commands.answers import show
-from ckpttool.core.commands.options import OF_A_TREE, OF_WRITING, Format, FormatOpt, Quiet, exits, grouped
+from ckpttool.core.commands.options import OF_A_TREE, OF_WRITING, DryRun, Format, FormatOpt, Quiet, exits, grouped
 from ckpttool.core.commands.output import error, looking_at
 from ckpttool.core.commands.output_files import assert_folder
 from ckpttool.core.commands.reports import Allow, codes
@@ -68,6 +68,8 @@ class JobOptions:
         typer.Option(metavar="LOCALDIR", help="Local copy of a tree in an object store.", rich_help_panel="Launch"),
     ] = None
 
+    dry_run: DryRun = False
+
     def order(self, base: str, output: str, view: View) -> LaunchOrder:
         """Ask the library."""
         return LaunchOrder(
@@ -82,6 +84,7 @@ class JobOptions:
             allowed=codes(self.allow),
             view=view,
             load_checkpoint=self.load_checkpoint,
+            dry_run=self.dry_run,
         )
 
 

@@ -1,4 +1,4 @@
-"""`ckpttool lint-config`."""
+"""`ckpttool lint`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ckpttool.core.commands import output, reports
-from ckpttool.core.commands.options import OF_A_TREE, Verbose, exits, grouped
+from ckpttool.core.commands.options import OF_A_TREE, DryRun, Verbose, exits, grouped
 from ckpttool.core.commands.reports import ReportOptions
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.view import View
@@ -36,6 +36,7 @@ def lint_config(
     diff: Diff = False,
     skip_foreign: SkipForeign = False,
     verbose: Verbose = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Check training configs for mistakes reported late, or never.
 
@@ -44,7 +45,7 @@ def lint_config(
 
     --fix changes settings with exactly one right value, such as `eps: 1e-8`; every other byte stays.
 
-    Example: ckpttool lint-config pretrain.yaml
+    Example: ckpttool lint pretrain.yaml
     """
     from ckpttool.core.verbs import fixing
 
@@ -53,7 +54,7 @@ def lint_config(
     from ckpttool.core.verbs import configs
 
     answer = configs.lint_config(files, allowed=allowed, skip_foreign=skip_foreign, view=view)
-    if diff:
+    if diff or (fix and dry_run):
         output.result(texts.diff(fixing.fix_config(answer, allowed=allowed)))
         raise typer.Exit(answer.exit_code)
     if fix and (fixed := fixing.fix_config(answer, allowed=allowed, apply=True)):

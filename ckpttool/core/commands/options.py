@@ -151,6 +151,17 @@ class PlanOptions:
     ] = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What every other command takes without an effect, for scripts that always pass it."""
+
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing.", hidden=True)] = False
+
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the result, and write nothing.")]
+"""Of a command that writes without --apply."""
+
+
 OF_A_TREE = {
     12: "There is no checkpoint folder that ckpttool knows.",
     14: "Something could not be read, or changed meanwhile.",
@@ -172,6 +183,12 @@ def exits(meanings: Mapping[int, str]) -> Callable[[Callable[..., None]], Callab
     return noted
 
 
+def always_writes(command: Callable[..., None]) -> Callable[..., None]:
+    """Mark a command that has no dry run."""
+    vars(command)["always_writes"] = True
+    return command
+
+
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """Let typer see one option for each field of every question that a command takes, and give it the questions.
 
@@ -184,7 +201,8 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     ]
     fields = [*_flat(asked)]
     names = {field.parameter.name for field in fields}
-    common = [*_fields_of(CommonOptions), *(_fields_of(PlanOptions) if "apply" in names else ())]
+    common = [*_fields_of(CommonOptions), *_fields_of(PlanOptions if "apply" in names else ReadOptions)]
+    has_dry_run = not getattr(command, "always_writes", False)
     added = [field.parameter for field in _flat(common) if field.parameter.name not in names]
     parameters = [*(field.parameter for field in fields), *added]
 
@@ -194,6 +212,8 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
             values["fmt"] = Format.JSON if values["fmt"] is None else type(values["fmt"])("json")
         if values.get("apply") and values.get("dry_run"):
             raise UsageError("--dry-run and --apply exclude each other")
+        if values["dry_run"] and not has_dry_run:
+            raise UsageError(f"{command.__name__} has no dry run; it changes no checkpoint")
         settings = [field.parameter for field in fields if field.parameter.name != "verbose"]
         if values["verbose"] and not values["quiet"] and (text := _settings(settings, values)):
             from ckpttool.core.storage import without_passwords

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from codecs import getincrementalencoder
 from collections.abc import Iterable, Iterator
@@ -87,23 +88,44 @@ def table(renderable: RenderableType) -> None:
         if all(len(line) <= width for line in text.split("\n")):
             result(text)
             return
+    result(_drawn(renderable, width))
+
+
+def _drawn(renderable: RenderableType, width: int | None) -> str:
     from rich.console import Console
 
     console = Console(markup=False, highlight=False, emoji=False, width=width)
     with _failure_told(), console.capture() as captured:
         console.print(renderable, crop=False)
     # rich pads every line of a table to its width; nobody who greps or pastes the result wants that.
-    result("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")))
+    return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
+
+
+def help_page(text: str) -> None:
+    """Write a help text; on a terminal with colours, headings are bold and options and commands cyan."""
+    if _is_terminal() and _shows_colours():
+        text = re.sub(r"(?m)^(?:Usage|[A-Z][A-Za-z ]*):", "\x1b[1m\\g<0>\x1b[0m", text)
+        text = re.sub(r"(?m)^  (-\S.*?(?=  |$)|[A-Za-z-]+(?=  ))", "  \x1b[36m\\g<1>\x1b[0m", text)
+    result(text)
 
 
 def page(markdown: str) -> None:
-    """Write a page of the manual: laid out for people on a terminal, elsewhere as it was written."""
+    """Write a page of the manual: formatted on a terminal, through a pager if it is longer; Markdown elsewhere."""
     if not _is_terminal():
         result(markdown.rstrip("\n"))
         return
+    from shutil import get_terminal_size
+
     from ckpttool.core.render.laid_out import laid_out
 
-    table(laid_out(markdown))
+    text = _drawn(laid_out(markdown), _width())
+    if text.count("\n") < get_terminal_size().lines or sys.stdin is None or not sys.stdin.isatty():
+        result(text)
+        return
+    from pydoc import pager  # PAGER, else less or more
+
+    os.environ.setdefault("LESS", "FRX")  # as git has it: colours stay, and a short page needs no key
+    pager(f"{text}\n")
 
 
 def _width() -> int | None:
@@ -175,8 +197,12 @@ def error(message: str) -> None:
 
 def _coloured() -> bool:
     """Tell whether stderr is a terminal that shows colours, to somebody who wants them."""
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb").lower() in {"", "dumb", "unknown"}
-    return not plain and sys.stderr is not None and sys.stderr.isatty()
+    return _shows_colours() and sys.stderr is not None and sys.stderr.isatty()
+
+
+def _shows_colours() -> bool:
+    """Return whether a terminal may be sent colours, by the environment."""
+    return not (os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb").lower() in {"", "dumb", "unknown"})
 
 
 def usage(text: str) -> None:

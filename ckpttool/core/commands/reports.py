@@ -194,7 +194,7 @@ _SUITE = re.compile(
     r"""<\?xml [^>]*>\s*<testsuites name="ckpttool"[^>]*>\s*<testsuite name="ckpttool [a-z0-9 -]+"[^>]*>"""
 )
 _ANNOTATION = re.compile(r"::(error|notice) (file=[^,]*,)?(line=[0-9]+,)?title=ckpttool ")
-_SUMMARY = re.compile(r"## ckpttool (preflight|lint-config|fp8 lint): [^\n]*\n\n\| \| check \| what was seen \|\n")
+_SUMMARY = re.compile(r"## ckpttool (preflight|lint|lint-config|fp8 lint): [^\n]*\n\n\| \| check \| what was seen \|\n")
 _ROW = re.compile(r"\||and [0-9]+ other kinds$|$")
 _VERDICT = re.compile(r"(NO-GO|GO): |[0-9]+ configs?: nothing prevents")
 

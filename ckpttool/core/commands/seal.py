@@ -9,6 +9,8 @@ import typer
 from ckpttool.core.commands.answers import show_each
 from ckpttool.core.commands.options import OF_A_TREE, OF_WRITING, Format, FormatOpt, Quiet, Verbose, exits, grouped
 from ckpttool.core.commands.tree_options import EngineOptions, Jobs, MoreDirs, Names, from_here, say_tree
+from ckpttool.core.domain.forecast import Forecast
+from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.manifest import Sealed
 from ckpttool.core.domain.question import TreeQuestion
 
@@ -38,6 +40,7 @@ def seal(
     more: MoreDirs = None,
     checkpoint: Names = None,
     reseal: Reseal = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the amount to read; seal nothing.")] = False,
     jobs: Jobs = None,
     engine: EngineOptions,
     fmt: FormatOpt = Format.TABLE,
@@ -63,4 +66,11 @@ def seal(
             sealings = tuple(sealing.seal(scanned, tuple(checkpoint or ()), reseal=reseal, jobs=jobs))
         return Sealed(inventory=scanned.inventory, sealings=sealings)
 
-    raise typer.Exit(show_each(ask, (tree.path, *(more or ())), fmt))
+    def foresee(path: str | None) -> Forecast:
+        from ckpttool.core.verbs import scanning, sealing, verifying
+
+        scanned = scanning.scan(from_here(tree, sizes=True, path=path))
+        say_tree(scanned, quiet=quiet, verbose=verbose)
+        return verifying.forecast(scanned, replace(sealing.TO_SEAL, name=tuple(checkpoint or ())))
+
+    raise typer.Exit(show_each(foresee if dry_run else ask, (tree.path, *(more or ())), fmt))

@@ -184,7 +184,7 @@ def _only_left(
             )
             from shlex import quote  # most trees need none
 
-            repair = f"ckpttool repair-meta {quote(inventory.root)} --checkpoint {save.name} --apply"
+            repair = f"ckpttool repair pointer {quote(inventory.root)} --checkpoint {save.name} --apply"
             remedy += f"; {repair} points the tracker at it"
         yield unknown(Code.ABANDONED_BRANCH, message, path=save.name, remedy=remedy)
         return

@@ -403,5 +403,5 @@ def _unconfirmed(saves: Sequence[Checkpoint]) -> Iterable[tuple[CheckpointKey, F
     for save in saves:
         if save.named is not None and save.step_source is StepSource.NAME and len(stems[save.prefix]) > 1:
             fact = f"only its name says step {save.step}, and the checkpoints of this tree are not all named alike"
-            message = f"{fact}: prune, seal, heal and repair-meta do not change it"
+            message = f"{fact}: prune, seal and repair do not change it"
             yield save.key, note(Code.STEP_UNKNOWN, message, path=save.name, remedy=NAME_REMEDY, fact=fact)

@@ -84,7 +84,8 @@ class Launch(OfChoice, Answered):
     folder: str
     """In which folder they are to be run, as the trainer's people call it."""
     written: bool = True
-    """False where the file said all of it already: it and its `.bak` are as they were."""
+    """False if the file already had this content, or in a dry run."""
+    dry_run: bool = False
     view: View = USUAL
     """What a table is to show of the plan."""
 

@@ -214,7 +214,7 @@ class JudgedStart:
     by_script: bool = False
     """Where it is not known: whether the training's own script decides, which nobody can look at before."""
     by_records: bool = False
-    """Whether it goes by small records beside the saves, which `repair-meta` writes."""
+    """Whether it goes by small records beside the saves, which `repair pointer` writes."""
     data: str | None = None
     """How its data would go on elsewhere than the plan says, in words; None: they do not, or that is not known."""
     lacks: str | None = None

@@ -237,7 +237,7 @@ class EvidenceQuestion:
             metavar="LOG",
         ),
     ] = ()
-    """Logs, or what `ckpttool replay --format json` printed: checkpoints in their suspect stretches are passed over."""
+    """Logs, or the JSON of `ckpttool log replay`: checkpoints in their suspect stretches are skipped."""
     spike_threshold: Annotated[
         float | None,
         Option(
@@ -383,6 +383,8 @@ class LaunchOrder:
     """How what stops the launch is to be told."""
     load_checkpoint: str | None = None
     """The folder to which a tree of an object store was copied."""
+    dry_run: bool = False
+    """Write nothing, and return the same answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
@@ -14,9 +15,24 @@ from ckpttool.core.render.json import Document
 _FOLDER = files("ckpttool") / "guide"
 _CONTENTS = "README"
 _ENTRY = re.compile(r"^- \[(?P<name>[a-z0-9-]+)\]\((?P=name)\.md\): (?P<what>.*)$", re.MULTILINE)
-_OPTIONS = re.compile(r"\bOptions: ((?:`ckpttool [a-z0-9-]+ --help`[,\s]*)+)\.")
-"""The words by which a page says that a command is described there."""
 _VERDICTS = re.compile(r"^\| verdict \| meaning \| what to do \|\n.*\n(?P<rows>(?:\|.*\n)+)", re.MULTILINE)
+
+
+class Place(NamedTuple):
+    """Where the manual answers a word."""
+
+    page: str
+    heading: str = ""
+    """The beginning of a heading of the page; empty: all of it."""
+
+
+class Match(NamedTuple):
+    """A section of the manual that mentions a word."""
+
+    page: str
+    heading: str
+    line: str
+    """The first line that does; empty: only its heading."""
 
 
 class Verdict(NamedTuple):
@@ -34,24 +50,73 @@ def pages() -> dict[str, str]:
 
 
 def topics() -> tuple[str, ...]:
-    """Return all that a page can be asked for by: its own name, or a command that is described there."""
-    return (*pages(), *(command for command in _commands() if command not in pages()))
+    """Return every word that `ckpttool guide` takes: pages, commands, and what people search for."""
+    return (*pages(), *(word for word in _places() if word not in pages()))
+
+
+def place_of(topic: str) -> Place | None:
+    """Return where a topic is answered; None if the manual has no page for it."""
+    return Place(topic) if topic in pages() else _places().get(topic)
 
 
 def page_of(topic: str) -> str | None:
-    """Return the name of the page that a topic is on; None where it is none."""
-    return topic if topic in pages() else _commands().get(topic)
+    """Return the name of the page that answers a topic; None if there is none."""
+    place = place_of(topic)
+    return None if place is None else place.page
 
 
 def page(topic: str) -> str | None:
-    """Return the Markdown of the page that a topic is on; None if there is no such page.
-
-    The page about JSON ends with the fields of every document, which are on no disk.
-    """
-    name = page_of(topic)
-    if name is None:
+    """Return the Markdown of the page that answers a topic, or of its section; None if there is none."""
+    place = place_of(topic)
+    if place is None:
         return None
-    return _read(name) + ("\n## Fields\n\n" + schema_tables.every() if name == "json" else "")
+    text = _text(place.page)
+    return text if not place.heading else _section(text, place.heading)
+
+
+def search(word: str) -> tuple[Match, ...]:
+    """Return the sections that mention a word, whatever its case; one match per section, in the order of the pages."""
+    found: dict[tuple[str, str], Match] = {}
+    for name in pages():
+        heading = ""
+        for line, level in _lines(_read(name)):
+            if level:
+                heading = line.strip("# ")
+            if word.lower() in line.lower():
+                text = "" if level else line.strip()
+                first = found.setdefault((name, heading), Match(name, heading, text))
+                found[name, heading] = first if first.line else first._replace(line=text)
+    return tuple(found.values())
+
+
+@cache
+def _places() -> dict[str, Place]:
+    """Read where the words lead that people search for: lines of `page: words`, or `page#Heading: words`."""
+    lines = (_FOLDER / "topics.txt").read_text(encoding="utf-8").splitlines()
+    split = (line.split(": ") for line in lines)
+    return {word: Place(*target.split("#")) for target, words in split for word in words.split()}
+
+
+def _section(text: str, heading: str) -> str:
+    """Return a section of a page, with the sections below it."""
+    lines: list[str] = []
+    top = 0
+    for line, level in _lines(text):
+        if not lines and level and line.strip("# ").startswith(heading):
+            top = level
+        elif lines and 0 < level <= top:
+            break
+        if top:
+            lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def _lines(text: str) -> Iterator[tuple[str, int]]:
+    """Yield each line of a page with its level as a heading, 0 for any other line; a comment in code is no heading."""
+    in_code = False
+    for line in text.splitlines():
+        in_code ^= line.startswith("```")
+        yield line, 0 if in_code else len(line) - len(line.lstrip("#"))
 
 
 def verdicts() -> tuple[Verdict, ...]:
@@ -63,6 +128,16 @@ def verdicts() -> tuple[Verdict, ...]:
         for names, meaning, remedy in rows
         for name in re.findall("`([a-z-]+)`", names)
     )
+
+
+def matches_text(matches: tuple[Match, ...], *, width: int) -> str:
+    """List the sections that mention a word, with the first line of each that does."""
+    rows = []
+    for match in matches:
+        rows.append(f"{match.page}: {match.heading}")
+        if match.line:
+            rows.append(f"    {textwrap.shorten(match.line, max(width - 4, 40), placeholder=' …')}")
+    return "\n".join(rows)
 
 
 def list_text(*, width: int) -> str:
@@ -77,25 +152,30 @@ def list_text(*, width: int) -> str:
     )  # fmt: skip
 
 
-def document(topic: str | None) -> Document:
-    """`ckpttool/guide/1`. One page, or all without their text."""
-    selected = pages() if topic is None else (page_of(topic),)
-    entries = [
-        {"name": name, "about": pages()[name], "markdown": None if topic is None else page(name)}
-        for name in selected
-        if name is not None
-    ]
-    return {"schema": "ckpttool/guide/1", "pages": [*entries]}
+def document(topic: str | None = None, matches: tuple[Match, ...] | None = None) -> Document:
+    """`ckpttool/guide/1`. One page; or all, or those that match a search, without their text."""
+    if matches is not None:
+        selected = [*dict.fromkeys(match.page for match in matches)]
+    else:
+        selected = [*pages()] if topic is None else [name for name in (page_of(topic),) if name is not None]
+    entries: list[Document] = []
+    for name in selected:
+        entry: dict[str, Document] = {
+            "name": name,
+            "about": pages()[name],
+            "markdown": None if topic is None else _text(name),
+        }
+        if matches is not None:
+            entry["matches"] = [
+                {"heading": match.heading, "line": match.line} for match in matches if match.page == name
+            ]
+        entries.append(entry)
+    return {"schema": "ckpttool/guide/1", "pages": entries}
 
 
-def _commands() -> dict[str, str]:
-    """Return the page that describes each command."""
-    return {
-        command: name
-        for name in pages()
-        for helps in _OPTIONS.findall(_read(name))
-        for command in re.findall(r"`ckpttool ([a-z0-9-]+) ", helps)
-    }
+def _text(name: str) -> str:
+    """Return a page; that about JSON ends with the fields of every document, which are on no disk."""
+    return _read(name) + ("\n## Fields\n\n" + schema_tables.every() if name == "json" else "")
 
 
 def _read(name: str) -> str:

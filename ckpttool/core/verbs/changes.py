@@ -268,7 +268,7 @@ def unreadable(pointers: Iterable[Pointer]) -> list[Finding]:
             f"{pointer.path} {pointer.trouble}; it may name a checkpoint that would be deleted",
             path=pointer.path,
             remedy="make it readable (mount the disk of a link's target), or remove it and rewrite it with "
-            "ckpttool repair-meta --apply",
+            "ckpttool repair pointer --apply",
         )
         for pointer in pointers
         if pointer.unknown

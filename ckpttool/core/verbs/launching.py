@@ -23,6 +23,7 @@ from ckpttool.core.verbs.preflighting import (
 )
 from ckpttool.core.verbs.resolving import resolve
 from ckpttool.core.verbs.scanning import Where, tree_question
+from ckpttool.core.write.files import assert_free
 from ckpttool.core.write.files import replace as write
 
 if TYPE_CHECKING:
@@ -76,11 +77,13 @@ def launch(  # noqa: PLR0913  # the last two are what the machine says, where it
         return _refused(ready.answer)
     plan = replace(ready.plan, findings=_reported(decision, ready.answer, order.allowed))
     content = edited.text.encode("utf-8")
-    written = not (order.force and _is_already(order.output, content))
+    written = not order.dry_run and not (order.force and _is_already(order.output, content))
+    if order.dry_run and not order.force:
+        assert_free(order.output)
     if written:
         write(order.output, content, overwrite=order.force, backup=True)
     launch_ = Launch(plan=plan, output=order.output, changes=edited.changes, commands=commands, folder=target.folder)
-    return replace(launch_, written=written, view=order.view)
+    return replace(launch_, written=written, dry_run=order.dry_run, view=order.view)
 
 
 def fragment(

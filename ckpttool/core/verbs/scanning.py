@@ -312,13 +312,13 @@ def scanned(located: Located, question: TreeQuestion) -> Tree:
 def interrupted(storage: Storage) -> tuple[Finding, ...]:
     """Note that a prune was interrupted, or is running: then it is no damage that a checkpoint lacks files."""
     if is_there(storage, HEAL_JOURNAL):
-        message = "a heal was interrupted here or is running: the next ckpttool heal --apply completes it"
+        message = "a heal was interrupted here or is running: the next ckpttool repair shards --apply completes it"
         return (
             note(
                 Code.IN_PROGRESS,
                 message,
                 path=HEAL_JOURNAL,
-                remedy="run ckpttool heal --apply, or any other change with --apply",
+                remedy="run ckpttool repair shards --apply, or any other change with --apply",
             ),
         )
     if not is_there(storage, JOURNAL):

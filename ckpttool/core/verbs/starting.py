@@ -105,5 +105,5 @@ def _remedies(start: JudgedStart, answer: Answer, plan: ResumePlan) -> list[str]
         )
     if start.by_records:
         name = plan.point.checkpoint.name
-        ways_on.append(join(["ckpttool", "repair-meta", plan.root, "--checkpoint", name, "--apply"]))
+        ways_on.append(join(["ckpttool", "repair", "pointer", plan.root, "--checkpoint", name, "--apply"]))
     return ways_on

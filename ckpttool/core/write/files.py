@@ -252,6 +252,16 @@ def _mode(status: os.stat_result) -> int:
     return stat.S_IMODE(status.st_mode) & 0o777
 
 
+def assert_free(path: str) -> None:
+    """Refuse a path that `replace` would refuse without `overwrite`.
+
+    Raises:
+        UsageError: Something is there.
+    """
+    if os.path.lexists(path):
+        raise _in_the_way(path)
+
+
 def _in_the_way(path: str) -> UsageError:
     return UsageError(f"{path!r} already exists; choose another name, or pass --force to overwrite it")
 

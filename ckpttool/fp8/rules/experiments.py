@@ -245,7 +245,7 @@ def _again(last: _Round) -> Iterator[Trial]:
         if_guilty="The gap comes back this time: something outside the arithmetic decides it.",
         if_innocent=(
             "The gap did not come back twice: the cause is hardware or data, not FP8. Check with `ckpttool health` "
-            "and `replay`."
+            "and `log replay`."
         ),
     )
 

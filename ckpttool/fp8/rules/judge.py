@@ -126,7 +126,7 @@ TABLE = (
         when=lambda facts: not facts.is_reproduced and abs(facts.gap_again) <= facts.limit,
         kind=VerdictKind.INNOCENT,
         because="the gap did not come back in two runs: the cause is hardware or data, not FP8 arithmetic",
-        notes=("check with ckpttool health and ckpttool replay",),
+        notes=("check with ckpttool health and ckpttool log replay",),
     ),
     Row(
         when=lambda facts: not facts.is_reproduced and math.isfinite(facts.gap_again),

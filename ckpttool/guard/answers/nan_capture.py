@@ -192,7 +192,7 @@ def findings_parts(answer: Capture) -> list[RenderableType]:
 def _next(answer: Capture) -> tuple[str, ...]:
     """Return the commands that reproduce the step and, if the training stopped, resume it."""
     place = answer.path.rstrip("/")
-    command = f"ckpttool nan replay {quote(place)} --entry MODULE:FUNCTION"
+    command = f"ckpttool guard replay {quote(place)} --entry MODULE:FUNCTION"
     if answer.has_stopped is not True:
         return (command,)
     output = place.rpartition("/guard/captures/")[0] or "OUTPUT"

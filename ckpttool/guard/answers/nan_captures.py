@@ -74,4 +74,4 @@ def table(answer: Captures) -> RenderableType:
     newest = answer.captures[-1].path
     if answer.in_a_row and answer.in_a_row[-1].last == answer.captures[-1].step:
         newest = answer.in_a_row[-1].path
-    return stack(*parts, line(f"\nNext: ckpttool nan inspect {quote(newest)}", no_wrap=True))
+    return stack(*parts, line(f"\nNext: ckpttool guard inspect {quote(newest)}", no_wrap=True))

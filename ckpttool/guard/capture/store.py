@@ -176,7 +176,7 @@ class CaptureStore:
             level=capture.level.value,
             culprit=self._world_size == 1 or bool(capture.bad_losses) or (rerun is not None and not rerun.is_finite),
             verdict="transient" if is_transient else None,
-            next=f"ckpttool nan inspect {path}",
+            next=f"ckpttool guard inspect {path}",
         )
         return path
 

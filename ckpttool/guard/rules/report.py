@@ -275,9 +275,9 @@ def _next(report: GuardReport) -> list[tuple[str, ...]]:
     for capture in worth[:_MOST_CAPTURES]:
         # From a file, and there to be typed: no command may take it for an option.
         path = f"./{capture.here}" if capture.here.startswith("-") else capture.here
-        commands.append(("ckpttool", "nan", "inspect", path))
+        commands.append(("ckpttool", "guard", "inspect", path))
     if report.alarms:
-        commands.append(("ckpttool", "calibrate", *events))
+        commands.append(("ckpttool", "log", "calibrate", *events))
     return commands
 
 

@@ -107,7 +107,7 @@ def train(output: str, steps: int, kill_at: int | None) -> None:
 
 
 def replay(_capture: object) -> ReplayTask:
-    """Return what a step was made with, for `ckpttool nan replay`."""
+    """Return what a step was made with, for `ckpttool guard replay`."""
     model = CharModel()
     return ReplayTask(model=model, loss=model)
 

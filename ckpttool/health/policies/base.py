@@ -74,7 +74,7 @@ class Policy(Protocol):
     name: ClassVar[str]
     """What users call it."""
     options: ClassVar[tuple[str, ...]]
-    """Those of `ckpttool replay` that are settings of it, in order."""
+    """Those of `ckpttool log replay` that are settings of it, in order."""
 
     @property
     def warm_up(self) -> int:

@@ -1,4 +1,4 @@
-"""The timeline of a replay as `ckpttool replay --format json` prints it, and as it is read back."""
+"""The timeline of a replay as `ckpttool log replay --format json` prints it, and as it is read back."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def parse_timeline(data: bytes, *, source: str) -> HealthTimeline:
         intervals = tuple(_interval(source, index, item) for index, item in enumerate(items))
         return HealthTimeline(intervals=intervals, judged=_judged(document, source))
     except (ParseError, ValueError) as error:
-        raise UsageError(f"{error!s:.500}; expected the output of ckpttool replay --format json") from None
+        raise UsageError(f"{error!s:.500}; expected the output of ckpttool log replay --format json") from None
 
 
 def _interval(path: str, index: int, item: Json) -> SuspectInterval:

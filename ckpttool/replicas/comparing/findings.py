@@ -93,7 +93,7 @@ def _remedy(suspicion: Suspicion, name: str | None) -> str:
         return _ANOTHER
     from shlex import quote  # most trees need none
 
-    return f"ckpttool heal DIR --checkpoint {quote(name)} rebuilds it from a proven copy; or {_ANOTHER}"
+    return f"ckpttool repair shards DIR --checkpoint {quote(name)} rebuilds it from a proven copy; or {_ANOTHER}"
 
 
 def _place_text(place: DifferingBytes | None) -> str:

@@ -10,7 +10,7 @@ Every row below is a checkpoint, and a test builds each of them:
   `jump`; it is `damaged` by itself; it was `healed` from rank 0; its tensors are those of an `older` checkpoint; it
   also differs at a `later` one
 - finding, weight, blamed: what is reported, how heavily, and of which ranks
-- donor: from which rank `ckpttool heal` rebuilds the first file that is missing or damaged; "-" if none is
+- donor: from which rank `ckpttool repair shards` rebuilds the first file that is missing or damaged; "-" if none is
 
 ============= ======= ======= ====================== =============== ======= ======= =====
 copies        tensors source  evidence               finding         weight  blamed  donor

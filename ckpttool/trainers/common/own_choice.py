@@ -60,7 +60,7 @@ class OwnChoice:
     choice_of: Callable[[OwnStart, View], ConfigChoice] = _by_itself
     """Says what the config of a start makes of it."""
     by_records: bool = False
-    """Whether it chooses by small records beside the saves, which `repair-meta` writes."""
+    """Whether it chooses by small records beside the saves, which `repair pointer` writes."""
 
     def pick(self, start: OwnStart, version: str | None) -> Simulation:
         """Ask the rule, whatever the version."""

@@ -89,7 +89,7 @@ def scan_tags(storage: Storage, listing: Listing, options: ScanOptions) -> Inven
 def _latest_disagrees(trouble: str | None, tag: str | None) -> Finding:
     message = f"`latest` {trouble}" if trouble is not None else f"`latest` names {tag}, which does not exist"
     effect = "DeepSpeed starts from scratch with a warning" if trouble == "is missing" else "DeepSpeed stops here"
-    remedy = "load by tag, or point `latest` at the newest intact checkpoint: ckpttool repair-meta"
+    remedy = "load by tag, or point `latest` at the newest intact checkpoint: ckpttool repair pointer"
     return note(Code.TRACKER_DISAGREES, f"{message}: without a tag {effect}", path=LATEST, remedy=remedy)
 
 

@@ -22,6 +22,6 @@ class MegatronCode(metaclass=Rows):
         evidence="The tracker is read as the trainer reads it, and compared with the checkpoint of the plan.",
         to_do=(
             "Point the tracker at the checkpoint to load:",
-            "    ckpttool repair-meta DIR --checkpoint NAME --apply",
+            "    ckpttool repair pointer DIR --checkpoint NAME --apply",
         ),
     )

@@ -141,7 +141,7 @@ def _tracked(resume: Resume) -> Iterator[Finding]:
     checkpoint = resume.plan.point.checkpoint
     pointer = tracker_pointer(resume.storage, iteration_folder, content=RELEASE)
     says = pointer.trouble or f"names {pointer.name}"
-    remedy = f"ckpttool repair-meta {quote(resume.plan.root)} --checkpoint {checkpoint.name} --apply"
+    remedy = f"ckpttool repair pointer {quote(resume.plan.root)} --checkpoint {checkpoint.name} --apply"
     if pointer.unknown:
         message = f"the tracker {says}: it takes precedence over --ckpt-step, and how Megatron-LM reads it is unknown"
         yield unknown(MegatronCode.TRACKER_MIXES, message, path=TRACKER, remedy="make the file readable and run again")

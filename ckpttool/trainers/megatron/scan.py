@@ -121,7 +121,7 @@ def _tracker_disagrees(pointer: Pointer) -> Finding:
         message, effect = f"the tracker names {pointer.name}, which does not exist", "Megatron-LM stops"
     elif pointer.trouble == "is missing":
         effect = "Megatron-LM starts from random weights without an error"
-    remedy = "name the save with --ckpt-step, and repair the tracker: ckpttool repair-meta"
+    remedy = "name the save with --ckpt-step, and repair the tracker: ckpttool repair pointer"
     return note(Code.TRACKER_DISAGREES, f"{message}: without --ckpt-step {effect}", path=TRACKER, remedy=remedy)
 
 

@@ -360,7 +360,7 @@ class MindFormersCode(metaclass=Rows):
             "    for f in output/checkpoint/rank_*/my_rank_7_model_*; do",
             '      mv "$f" "${f%/*}/my_model_${f##*/my_rank_7_model_}"',
             "    done",
-            "    ckpttool repair-meta output --apply",
+            "    ckpttool repair pointer output --apply",
         ),
     )
 
@@ -618,7 +618,7 @@ class MindFormersCode(metaclass=Rows):
         },
         to_do=(
             "Write `only_save_strategy: False`, then:",
-            "    ckpttool lint-config BASE.yaml",
+            "    ckpttool lint BASE.yaml",
         ),
     )
 
@@ -636,7 +636,7 @@ class MindFormersCode(metaclass=Rows):
         },
         to_do=(
             "Raise `micro_batch_num`. The global batch size grows with it, so compute the data position again:",
-            "    ckpttool lint-config BASE.yaml",
+            "    ckpttool lint BASE.yaml",
         ),
     )
 
@@ -654,7 +654,7 @@ class MindFormersCode(metaclass=Rows):
         },
         to_do=(
             "Write `dataset_strategy: [[data_parallel, 1], …]`, a pair per input, under `parallel:`.",
-            "    ckpttool lint-config BASE.yaml",
+            "    ckpttool lint BASE.yaml",
         ),
     )
 
@@ -678,7 +678,7 @@ class MindFormersCode(metaclass=Rows):
         },
         to_do=(
             "Decide for one of them, then:",
-            "    ckpttool lint-config BASE.yaml",
+            "    ckpttool lint BASE.yaml",
         ),
     )
 
@@ -697,7 +697,7 @@ class MindFormersCode(metaclass=Rows):
         },
         to_do=(
             "Write `use_clip_grad: True` under `runner_wrapper:`, then:",
-            "    ckpttool lint-config BASE.yaml",
+            "    ckpttool lint BASE.yaml",
         ),
     )
 
@@ -716,7 +716,7 @@ class MindFormersCode(metaclass=Rows):
         },
         to_do=(
             "Write `local_norm: True` under `runner_wrapper:`, then:",
-            "    ckpttool lint-config BASE.yaml",
+            "    ckpttool lint BASE.yaml",
         ),
     )
 
@@ -738,7 +738,7 @@ class MindFormersCode(metaclass=Rows):
         },
         to_do=(
             "Write `monitor_on: True` under `monitor_config:`, then:",
-            "    ckpttool lint-config BASE.yaml",
+            "    ckpttool lint BASE.yaml",
         ),
     )
 
@@ -757,7 +757,7 @@ class MindFormersCode(metaclass=Rows):
         },
         to_do=(
             "Write `monitor_on: True` under `monitor_config:`, then:",
-            "    ckpttool lint-config BASE.yaml",
+            "    ckpttool lint BASE.yaml",
         ),
     )
 
@@ -773,7 +773,7 @@ class MindFormersCode(metaclass=Rows):
         },
         to_do=(
             "Write it with a decimal point, as 3.0, then:",
-            "    ckpttool lint-config BASE.yaml",
+            "    ckpttool lint BASE.yaml",
         ),
     )
 
@@ -793,7 +793,7 @@ class MindFormersCode(metaclass=Rows):
         },
         to_do=(
             "Use a threshold from this run's log:",
-            "    ckpttool calibrate LOG",
+            "    ckpttool log calibrate LOG",
         ),
     )
 
@@ -814,7 +814,7 @@ class MindFormersCode(metaclass=Rows):
         },
         to_do=(
             "Write a whole number of at least 1; 10 is the default. Then:",
-            "    ckpttool lint-config BASE.yaml",
+            "    ckpttool lint BASE.yaml",
         ),
     )
 
@@ -833,7 +833,7 @@ class MindFormersCode(metaclass=Rows):
         },
         to_do=(
             "Set it. To see what a policy would have done over an existing log:",
-            "    ckpttool replay LOG --policy skip",
+            "    ckpttool log replay LOG --policy skip",
         ),
     )
 
@@ -852,7 +852,7 @@ class MindFormersCode(metaclass=Rows):
         },
         to_do=(
             "Set `sink_size: 1` if the count should mean steps, then:",
-            "    ckpttool lint-config BASE.yaml",
+            "    ckpttool lint BASE.yaml",
         ),
     )
 
@@ -887,7 +887,7 @@ class MindFormersCode(metaclass=Rows):
         },
         to_do=(
             "Write `full_batch: False` and a `dataset_strategy`, then:",
-            "    ckpttool lint-config BASE.yaml",
+            "    ckpttool lint BASE.yaml",
         ),
     )
 
@@ -908,7 +908,7 @@ class MindFormersCode(metaclass=Rows):
         },
         to_do=(
             "Write both under `model_config:`, then:",
-            "    ckpttool lint-config BASE.yaml",
+            "    ckpttool lint BASE.yaml",
         ),
     )
 
@@ -945,7 +945,7 @@ class MindFormersCode(metaclass=Rows):
         },
         to_do=(
             "Add `checkpoint_format: safetensors`, then:",
-            "    ckpttool lint-config BASE.yaml",
+            "    ckpttool lint BASE.yaml",
         ),
     )
 
@@ -977,7 +977,7 @@ class MindFormersCode(metaclass=Rows):
         },
         to_do=(
             "Write False, then:",
-            "    ckpttool lint-config BASE.yaml",
+            "    ckpttool lint BASE.yaml",
         ),
     )
 
@@ -993,7 +993,7 @@ class MindFormersCode(metaclass=Rows):
         },
         to_do=(
             "Omit the zero, or use quotes if text is intended. Then:",
-            "    ckpttool lint-config BASE.yaml",
+            "    ckpttool lint BASE.yaml",
         ),
     )
 
@@ -1009,7 +1009,7 @@ class MindFormersCode(metaclass=Rows):
         },
         to_do=(
             "Write null, or omit the value. Then:",
-            "    ckpttool lint-config BASE.yaml",
+            "    ckpttool lint BASE.yaml",
         ),
     )
 
@@ -1028,6 +1028,6 @@ class MindFormersCode(metaclass=Rows):
         },
         to_do=(
             "Correct it; if a newer MindFormers knows it:",
-            "    ckpttool lint-config BASE.yaml --allow unknown-key",
+            "    ckpttool lint BASE.yaml --allow unknown-key",
         ),
     )

@@ -590,7 +590,7 @@ def _floats(view: ConfigView) -> Iterator[Problem]:
 
 _STOPS = "the run stops at its first step"
 _ALL_UNHEALTHY = "every save is recorded as unhealthy"
-_MEASURED = "based on this run's log: ckpttool calibrate LOG"
+_MEASURED = "based on this run's log: ckpttool log calibrate LOG"
 
 
 def _too_low(view: ConfigView) -> Iterator[Problem]:

@@ -19,10 +19,10 @@ from tests.support.commands import MODULE, ask, environment
 FOLDER = Path(ckpttool.__file__).parent / "guide"
 
 
-def on_a_terminal(*arguments: str) -> str:
+def on_a_terminal(*arguments: str, pager: str = "cat") -> str:
     """Return what a terminal of 80 columns would get."""
     ours, theirs = pty.openpty()
-    environ = environment({"TERM": "xterm-256color", "COLUMNS": "80"})
+    environ = environment({"TERM": "xterm-256color", "COLUMNS": "80", "PAGER": pager})
     environ.pop("NO_COLOR", None)
     process = subprocess.Popen([*MODULE, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=environ)
     os.close(theirs)
@@ -61,8 +61,8 @@ def test_on_a_terminal_a_page_is_laid_out() -> None:
 
 
 def test_on_a_terminal_no_command_is_broken_and_no_word_is_cut() -> None:
-    said = re.sub(r"\x1b\[[0-9;]*m", "", on_a_terminal("guide", "seal"))
-    command = next(line for line in ask("guide", "seal").stdout.splitlines() if line.startswith("$ printf X | dd "))
+    said = re.sub(r"\x1b\[[0-9;]*m", "", on_a_terminal("guide", "verify"))
+    command = next(line for line in ask("guide", "verify").stdout.splitlines() if line.startswith("$ printf X | dd "))
     assert len(command) > 80
     assert command in said
     assert "…" not in said
@@ -89,3 +89,53 @@ def test_pages_are_there_for_programs_too() -> None:
     pages = ask("guide", "scale-skip", "--format", "json").json["pages"]
     assert [(page["name"], page["markdown"]) for page in pages] == [("data-skip", guide.page("data-skip"))]
     assert ask("guide", "nothing", "--json").json["schema"] == "ckpttool/error/1"
+
+
+def test_a_long_page_goes_through_the_pager_of_the_user(tmp_path: Path) -> None:
+    pager = tmp_path / "pager"
+    pager.write_text(f"#!/bin/sh\ncat > {tmp_path}/paged\necho LESS=$LESS\n")
+    pager.chmod(0o755)
+    said = on_a_terminal("guide", "concepts", pager=str(pager))
+    assert "LESS=FRX" in said
+    assert "Concepts" in (tmp_path / "paged").read_text()
+    assert "LESS=FRX" not in on_a_terminal("guide", "--help", pager=str(pager))
+
+
+@pytest.mark.parametrize(
+    ("word", "page", "begins"),
+    [
+        ("s3", "object-stores", "# Checkpoints in a bucket\n"),
+        ("cron", "ci", "## Every night\n"),
+        ("batch-size", "data-skip", "# "),
+        ("ci-github", "ci", "## GitHub Actions\n"),
+        ("seal", "verify", "## Seal a checkpoint when it is new\n"),
+        ("retention", "prune", "# Delete superseded checkpoints\n"),
+    ],
+)
+def test_a_word_that_people_search_for_leads_to_its_section(word: str, page: str, begins: str) -> None:
+    said = ask("guide", word)
+    assert (said.code, said.stderr) == (0, "")
+    assert said.stdout.startswith(begins)
+    text = (FOLDER / f"{page}.md").read_text(encoding="utf-8")
+    assert said.stdout.rstrip("\n") in text
+    assert (len(said.stdout) < len(text)) is begins.startswith("## ")
+
+
+def test_every_word_leads_somewhere_and_a_section_ends_before_the_next_one() -> None:
+    assert len(guide.topics()) > len(guide.pages()) + 40
+    assert [word for word in guide.topics() if not str(guide.page(word)).startswith("#")] == []
+    section = str(guide.page("cron"))
+    assert "[Service]" in section  # a comment in a block of code is no heading
+    assert "## Reading the result" not in section
+
+
+def test_a_search_lists_the_sections_that_mention_a_word() -> None:
+    said = ask("guide", "--search", "SBATCH")
+    assert (said.code, said.stderr) == (0, "")
+    assert "ci: Slurm\n    #SBATCH " in said.stdout
+    pages = ask("guide", "--search", "sbatch", "--json").json["pages"]
+    assert {page["name"] for page in pages} < set(guide.pages())
+    assert {page["markdown"] for page in pages} == {None}
+    assert any(match["heading"] == "Slurm" for page in pages for match in page["matches"])
+    nothing = ask("guide", "--search", "no such word")
+    assert (nothing.code, nothing.stdout) == (2, "")

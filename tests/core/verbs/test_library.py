@@ -137,6 +137,9 @@ def test_every_command_that_answers_has_its_verb_in_the_library() -> None:
         "nan": "inspect_nan",
         "fp8": "fp8_probe",
         "watch": "Watch",
+        "lint": "lint_config",
+        "log": "replay",
+        "repair": "heal",
     }
     tools = {"guide", "schema"}  # the manual, and what describes documents
     names = [str(name).replace("-", "_") for name in COMMANDS]

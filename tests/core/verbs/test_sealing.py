@@ -465,7 +465,7 @@ def test_seal_refuses_a_save_of_which_one_file_is_not_what_its_copies_hold(
         assert (newest.checkpoint, newest.manifest) == ("_1-30_2", None)
         (why,) = newest.findings
         assert (why.code, why.severity, why.path) == (Code.REPLICA_DIFFERS, Severity.DAMAGE, CONVICTED)
-        assert "ckpttool heal" in str(why.remedy)
+        assert "ckpttool repair shards" in str(why.remedy)
         assert all(sealing.manifest is not None and not sealing.findings for sealing in older)
     decision = ckpttool.resolve(str(root)).decision
     assert isinstance(decision, ResumePlan)

@@ -97,7 +97,7 @@ def use_scaler(accelerator):
 
 
 def replay(_):
-    """Return the model as it was built: an entry for `ckpttool nan replay`."""
+    """Return the model as it was built: an entry for `ckpttool guard replay`."""
     return Small(Config())
 
 

@@ -87,7 +87,7 @@ def shown(path):
 
 
 def replay(_):
-    """Return the model as it was built: an entry for `ckpttool nan replay`."""
+    """Return the model as it was built: an entry for `ckpttool guard replay`."""
     return Model()
 
 

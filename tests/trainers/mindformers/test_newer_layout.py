@@ -126,7 +126,7 @@ class TestAFreshRunInAnOldFolder:
             answered = cli(*command)
             assert answered.exit_code == ExitCode.INCOMPLETE
             told = " ".join(answered.output.split())
-            assert "--checkpoint iteration_00000300 chooses it; ckpttool repair-meta " in told
+            assert "--checkpoint iteration_00000300 chooses it; ckpttool repair pointer " in told
             assert "Nothing to resume from" not in told
         assert cli("prune", root, "--keep-last", "1", "--grace", "0").exit_code == ExitCode.INCOMPLETE
         pruned.iteration(step=10)

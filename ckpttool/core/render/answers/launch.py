@@ -53,6 +53,7 @@ def _launch_document(launch: Launch) -> Document:
         "schema": "ckpttool/launch/1",
         "config": launch.output,
         "written": launch.written,
+        "dry_run": launch.dry_run,
         "changes": [{"key": change.key, "before": change.before, "after": change.after} for change in launch.changes],
         "command": launch.commands[0],
         "commands": list(launch.commands),
@@ -108,7 +109,12 @@ def _launch_table(launch: Launch) -> RenderableType:
     """Show the settings that it changed, then the commands; the plan itself is `resolve`'s."""
     point, commands = launch.plan.point.checkpoint, launch.commands
     target, resumes = shown(launch.output), f"resumes from {chosen_checkpoint(launch.plan)}"
-    headline = line(f"Wrote {target}: {resumes}" if launch.written else f"{target} is unchanged: already {resumes}")
+    if launch.dry_run:
+        headline = line(f"Dry run, {target} is not written: it {resumes}")
+    elif launch.written:
+        headline = line(f"Wrote {target}: {resumes}")
+    else:
+        headline = line(f"{target} is unchanged: already {resumes}")
     headline.stylize("bold green")
     rows = []
     for change in launch.changes:

@@ -1,0 +1,109 @@
+"""`ckpttool lint`: configs, FP8 settings and Ascend's detection strings, told apart by content."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from ckpttool.core.commands import output, reports
+from ckpttool.core.commands.answers import show
+from ckpttool.core.commands.lint_config import Diff, Fix, SkipForeign
+from ckpttool.core.commands.options import OF_A_TREE, DryRun, Format, Verbose, exits, grouped
+from ckpttool.core.commands.reports import ReportFormat, ReportOptions
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.preflight import Lint
+from ckpttool.core.domain.view import View
+from ckpttool.core.errors import CkptToolError, UsageError
+from ckpttool.core.findings import Row
+from ckpttool.core.render.answers import preflight as texts
+from ckpttool.core.verbs.configs import lint_config
+from ckpttool.core.verbs.fixing import fix_config
+from ckpttool.fp8.commands import EngineVersion, LayerNames
+from ckpttool.fp8.frameworks.lint import is_without
+from ckpttool.fp8.frameworks.settings import read_settings
+from ckpttool.fp8.verbs.lint import fp8_lint
+from ckpttool.health.commands_asd import Dialect
+from ckpttool.health.verbs.asd import check_asd
+
+_DETECTION = re.compile(r"\s*(?:[A-Z_]+=)?\s*[a-z_]\w*\s*:(?!//|\\).*", re.DOTALL)
+"""`enable:true,cooldown:5`, or with its variable: `NPU_ASD_CONFIG=enable:true`."""
+
+Inputs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILE|DIR|STRING...",
+        help="Training configs, folders to search for them, files with FP8 settings, or one detection string.",
+        rich_help_panel="Arguments",
+    ),
+]
+
+
+@exits({0: "No problems found.", 10: "A start would not do what it should.", 14: OF_A_TREE[14], 15: OF_A_TREE[15]})
+@grouped
+def lint(
+    *,
+    inputs: Inputs,
+    report: ReportOptions,
+    fix: Fix = False,
+    diff: Diff = False,
+    skip_foreign: SkipForeign = False,
+    te_version: EngineVersion = None,
+    layers: LayerNames = None,
+    dialect: Dialect = None,
+    verbose: Verbose = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Check configs for mistakes reported late, or never.
+
+    Reads training configs, FP8 settings (in configs, launch scripts, or logs with printed arguments), and the
+    value of NPU_ASD_CONFIG, and recognizes each by its content. Reads no checkpoint, for a pre-commit hook. A comment
+    in a file, `# ckpttool: allow CODE`, on the line or above it, accepts a finding.
+
+    --fix changes settings with exactly one right value, such as `eps: 1e-8`; every other byte stays.
+
+    Example: ckpttool lint pretrain.yaml
+    """
+    if len(inputs) == 1 and not os.path.lexists(inputs[0]) and _DETECTION.fullmatch(inputs[0]):
+        if report.report or report.fmt not in {ReportFormat.TABLE, ReportFormat.JSON}:
+            raise UsageError("a detection string has no report: --format table or json")
+        raise typer.Exit(show(check_asd(inputs[0], dialect), Format(report.fmt.value)))
+    reports.assert_reports_replaceable(report.files(), inputs=report.existing(*inputs))
+    allowed, view = report.allowed(), View(everything=verbose)
+    with_fp8 = [path for path in inputs if _sets_fp8(path)]
+    answer = _configs(inputs, with_fp8, allowed=allowed, skip_foreign=skip_foreign, view=view)
+    if diff or (fix and dry_run):
+        output.result(texts.diff(fix_config(answer, allowed=allowed)))
+        raise typer.Exit(answer.exit_code)
+    if fix and (fixed := fix_config(answer, allowed=allowed, apply=True)):
+        again = _configs(inputs, with_fp8, allowed=allowed, skip_foreign=skip_foreign, view=view)
+        answer = replace(again, fixed=fixed)
+    if with_fp8:
+        fp8 = fp8_lint(with_fp8, allowed=allowed, te_version=te_version, layers=layers, view=view)
+        names = {check.name for check in answer.checks}
+        checks = [replace(check, name=f"{check.name} (FP8)") if check.name in names else check for check in fp8.checks]
+        answer = replace(answer, checks=(*answer.checks, *checks))
+    raise typer.Exit(reports.show(answer, report))
+
+
+def _sets_fp8(path: str) -> bool:
+    """Return whether a file enables FP8, or configures how it is debugged."""
+    if not os.path.isfile(path):  # noqa: PTH113  as the user gave it
+        return False
+    try:
+        return not is_without(read_settings(path))
+    except CkptToolError:
+        return False
+
+
+def _configs(
+    inputs: Sequence[str], with_fp8: Sequence[str], *, allowed: Sequence[Row], skip_foreign: bool, view: View
+) -> Lint:
+    """Check the training configs among the inputs; a file with FP8 settings need not be one."""
+    rest = [path for path in inputs if path not in with_fp8]
+    checked = lint_config(rest, allowed=allowed, skip_foreign=skip_foreign, view=view)
+    both = lint_config(with_fp8, allowed=allowed, skip_foreign=True, view=view)
+    return replace(checked, checks=(*checked.checks, *both.checks), command="lint")

@@ -1,0 +1,102 @@
+"""`ckpttool repair`: the shards of a checkpoint, and the records that name one; with neither word, both as a plan."""
+
+from __future__ import annotations
+
+import os
+from difflib import get_close_matches
+from typing import Annotated, Any
+
+import typer
+
+from ckpttool.core.commands import output, progress
+from ckpttool.core.commands.helped import Command, Group
+from ckpttool.core.commands.options import OF_A_TREE, OF_WRITING, Format, FormatOpt, Quiet, exits, grouped
+from ckpttool.core.commands.tree_options import OneName, from_here, one_name
+from ckpttool.core.domain.finding import of_trees
+from ckpttool.core.domain.question import ResumeQuestion, TreeQuestion
+from ckpttool.core.errors import UsageError
+from ckpttool.core.render.answers import texts_of
+from ckpttool.replicas import verbs
+from ckpttool.replicas.commands import heal
+from ckpttool.replicas.model import HealOrder
+from ckpttool.retention import verbs_repair
+from ckpttool.retention.commands_repair_meta import repair_meta
+
+_HELP = frozenset({"-h", "--help", "--help-all"})
+
+
+class _Repair(Group):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  the base class's signature
+        """Take `ckpttool repair DIR` for `ckpttool repair plan DIR`."""
+        first = next((arg for arg in args if not arg.startswith("-")), "")
+        is_command = first in self.commands or (not os.path.lexists(first) and get_close_matches(first, self.commands))
+        if not is_command and not ctx.resilient_parsing and _HELP.isdisjoint(args):
+            args = ["plan", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    name="repair", cls=_Repair, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+)
+
+
+@app.callback()
+@exits(
+    {
+        0: "No problem, or everything can be repaired.",
+        10: "A problem that cannot be repaired.",
+        11: "Refused: no copy is proven. Or there is no intact checkpoint.",
+        **OF_A_TREE,
+        **OF_WRITING,
+    }
+)
+def repair() -> None:
+    """Repair damaged shards and records (dry run unless --apply).
+
+    `ckpttool repair DIR` shows what both commands would do, and changes nothing.
+
+    Example: ckpttool repair ./output/checkpoint
+    """
+
+
+app.command("shards", cls=Command)(heal)
+app.command("pointer", cls=Command)(repair_meta)
+
+
+@app.command(cls=Command, hidden=True)
+@grouped
+def plan(
+    *,
+    tree: TreeQuestion,
+    checkpoint: OneName = None,
+    apply: Annotated[bool, typer.Option("--apply", hidden=True)] = False,
+    fmt: FormatOpt = Format.TABLE,
+    quiet: Quiet = False,
+) -> None:
+    """Show what `repair shards` and `repair pointer` would do.
+
+    Example: ckpttool repair ./output/checkpoint
+    """
+    if apply:
+        raise UsageError("--apply needs the repair: `ckpttool repair shards --apply`, or `repair pointer --apply`")
+    question, name = from_here(tree), one_name(checkpoint)
+    with progress.watched(quiet=quiet):
+        healing = verbs.heal(question, HealOrder(checkpoint=name))
+    records = verbs_repair.repair_meta(question, ResumeQuestion(name=name, ignore_health=True))
+    output.looking_at(healing.resolved_from, quiet=quiet)
+    code = of_trees((healing.exit_code, records.exit_code))
+    if fmt is Format.JSON:
+        from ckpttool.core.render.json import pieces
+
+        shards, pointer = (texts_of(answer).document(answer) for answer in (healing, records))
+        output.result(
+            *pieces({"schema": "ckpttool/repairs/1", "exit_code": code, "shards": shards, "pointer": pointer})
+        )
+    else:
+        output.result("Shards (ckpttool repair shards):")
+        output.table(texts_of(healing).table(healing))
+        output.result("\nRecords (ckpttool repair pointer):")
+        output.table(texts_of(records).table(records))
+        if healing.healable:
+            output.result("\nRepair the shards first: then the records are to name another checkpoint.")
+    raise typer.Exit(code)
