@@ -52,7 +52,7 @@ class UsageError(CkptToolError):
 def unknown_word(
     noun: str, word: str, known: Sequence[str], where: str, meant: Sequence[str] | None = ()
 ) -> UsageError:
-    """Say that there is nothing of this name, and what was meant, else where all of them are listed.
+    """Report that there is nothing of this name, and what was meant, else where all of them are listed.
 
     Args:
         noun: What it is no name of.
@@ -106,7 +106,7 @@ class IncompleteError(CkptToolError):
 
 
 class UnsafeError(CkptToolError):
-    """Refused: to go on would execute, escape the root, or exceed a limit."""
+    """Refused: to continue would execute, escape the root, or exceed a limit."""
 
     exit_code = ExitCode.UNSAFE
 
@@ -116,6 +116,6 @@ class WriteFailedError(CkptToolError):
 
 
 class NotDurableError(CkptToolError):
-    """The new content is in place, but the disk did not confirm it; a power cut may still lose it."""
+    """The new content is in place, but the disk did not confirm it; a power failure may still lose it."""
 
     exit_code = ExitCode.NOT_DURABLE

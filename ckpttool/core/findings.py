@@ -21,7 +21,7 @@ class Severity(IntEnum):
     SUSPECT = 1
     """May be legal, may be damage; the shard is not counted as good."""
     UNKNOWN = 2
-    """Could not be looked at, or changed meanwhile; never counted as good."""
+    """Could not be checked, or changed meanwhile; never counted as good."""
     DAMAGE = 3
     UNSAFE = 4
     """Refused; reading on would be dangerous."""
@@ -93,7 +93,7 @@ class Row(str):
     check: Literal["checkpoint", "health", "launch"]
     """Under which check preflight shows it."""
     may_be_allowed: bool
-    """False if no user can accept it: there is nothing to launch, or nobody knows on how many devices."""
+    """False if no user can accept it: there is nothing to launch, or it is unknown on how many devices."""
     taken_with: str | None
     """The option that takes a checkpoint in spite of it."""
     verdict: Literal["missing", "unstable", "unsupported"] | None

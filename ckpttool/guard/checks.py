@@ -90,7 +90,7 @@ class Checks:
             self._contain.run(Part.CHECKSUM, lambda: checksum.__exit__(None, None, None), waits=True, always=True)
 
     def take_abnormal(self) -> bool:
-        """Tell whether a product was wrong on this rank since this was asked last."""
+        """Return whether a product was wrong on this rank since this was asked last."""
         return self._checksum is not None and (self._run(self._checksum.take_abnormal) or False)
 
     def fields(self) -> dict[str, EventValue]:
@@ -133,7 +133,7 @@ class Disagreement:
     count: int
     """How many there are."""
     ranks: tuple[int, ...]
-    """Global ranks that have other ones than most; none where no most is."""
+    """Global ranks that have other ones than most; none if no most is."""
 
 
 class ReplicaCheck:

@@ -89,7 +89,7 @@ class MatmulChecksum(TorchDispatchMode):
         self._trace.__exit__(kind, error, traceback)
 
     def take_abnormal(self) -> bool:
-        """Tell whether a product was wrong since this was asked last."""
+        """Return whether a product was wrong since this was asked last."""
         was, self._is_abnormal = self._is_abnormal, False
         return was
 

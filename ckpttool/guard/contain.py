@@ -96,7 +96,7 @@ class Containment:
             self._switch_off(part, reason)
 
     def is_on(self, part: Part) -> bool:
-        """Tell whether a part still runs, on this rank and therefore on all."""
+        """Return whether a part still runs, on this rank and therefore on all."""
         return part not in self._off and not self.is_off
 
     def next_failed(self) -> int:

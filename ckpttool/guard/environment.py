@@ -20,7 +20,7 @@ COMPILED = "compiled"
 """The setting that tells whether compiled code computed the loss: only the entry can do as the training did."""
 
 _MOST_NODES = 2000
-"""Of a loss's graph that are looked at: a part that was compiled is near its end, or there are many."""
+"""Of a loss's graph that are checked: a part that was compiled is near its end, or there are many."""
 
 _MOST_THREADS = 1024
 """Of a process: more than any machine has cores. A process that asks for far more of them ends."""

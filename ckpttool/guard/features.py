@@ -67,7 +67,7 @@ class SilentErrors:
 
     @property
     def is_on(self) -> bool:
-        """Whether values are looked at."""
+        """Whether values are checked."""
         return self._detector is not None and self._contain.is_on(Part.FEATURES)
 
     @property
@@ -113,7 +113,7 @@ class SilentErrors:
             self._contain.emit(event.kind, step=event.step, **event.values)
 
     def own_are_finite(self) -> bool | None:
-        """Tell whether this rank's gradients were finite before they were averaged; None if nobody saw them so."""
+        """Return whether this rank's gradients were finite before they were averaged; None if nobody saw them so."""
         return self._contain.run(Part.FEATURES, lambda: None if self._probe is None else self._probe.own_are_finite)
 
     def cost_too_much(self, reason: str) -> str:
@@ -170,7 +170,7 @@ class FeatureProbe:
 
         Args:
             model: As it is trained, with its wrapper.
-            interval: Every how many-th parameter of two or more dimensions is looked at.
+            interval: Every how many-th parameter of two or more dimensions is checked.
         """
         bare = model.module if isinstance(model, DistributedDataParallel) else model
         suitable = [
@@ -196,7 +196,7 @@ class FeatureProbe:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the parameters that are looked at, in the model's order."""
+        """Of the parameters that are checked, in the model's order."""
         return tuple(self._chosen)
 
     @property
@@ -218,7 +218,7 @@ class FeatureProbe:
                 backward are still scaled.
 
         Raises:
-            Exception: Whatever went wrong while they were taken in backward, where nothing may be raised.
+            Exception: Whatever went wrong while they were taken in backward, if nothing may be raised.
         """
         failure, self._failure = self._failure, None
         if failure is not None:
@@ -298,7 +298,7 @@ def _largest(gradients: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _local(gradient: Tensor) -> Tensor:
-    """Return what of it lies here: of a sharded one this rank's part, of a sparse one what it holds."""
+    """Return what of it is here: of a sharded one this rank's part, of a sparse one what it holds."""
     local = own_part(gradient)
     local = local.coalesce().values() if local.is_sparse else local
     return local if local.numel() else local.new_zeros(1)

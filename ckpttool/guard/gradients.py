@@ -22,7 +22,7 @@ from ckpttool.core.errors import UsageError
 from ckpttool.guard.nested import is_sharded, own_part
 
 _CLIPS_ITSELF = "FullyShardedDataParallel"
-"""Torch's first; it is not imported for the question. The gradients of its second tell by themselves what they are."""
+"""Torch's first; it is not imported for the question. The gradients of its second tell on their own what they are."""
 
 _NEAR = 16
 """Calls between a scaler and a hook of the optimizer that it steps, at most: they are seven."""
@@ -122,7 +122,7 @@ class Losses:
 
 
 def _are_here(*tensors: Tensor) -> bool:
-    """Tell whether the host reads them without waiting for a device."""
+    """Return whether the host reads them without waiting for a device."""
     return all(tensor.device.type == "cpu" for tensor in tensors)
 
 
@@ -177,7 +177,7 @@ class Updated:
         """Whether nobody but the model's wrapper can take the norm over all ranks, and only while it clips."""
 
     def current(self) -> list[Tensor]:
-        """Return them in the model's order, in which a sum of squares is what the training gets by itself."""
+        """Return them in the model's order, in which a sum of squares is what the training gets on its own."""
         groups = [len(group["params"]) for group in self._optimizer.param_groups]
         if groups != self._groups:
             updated = {
@@ -253,7 +253,7 @@ class Scaling:
         return self.scaler is not None
 
     def has_stepped(self) -> bool:
-        """Tell whether the scaler stepped the optimizer, in its way, since this was asked last."""
+        """Return whether the scaler stepped the optimizer, in its way, since this was asked last."""
         if self.scaler is None:
             return False
         # What it did with each optimizer until `update`, which begins a new round. Torch has no public name for it.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Tell whether a tensor is spread over ranks, so that to reduce it takes all of them.
+    """Return whether a tensor is spread over ranks, so that to reduce it takes all of them.
 
     Nothing is imported for the question: if no `DTensor` was ever made, there is none.
     """

@@ -1,4 +1,4 @@
-"""What a training goes on with: all of it as one tree of plain values and tensors, and put back in every bit."""
+"""What a training continues with: all of it as one tree of plain values and tensors, and put back in every bit."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ PRODUCTS: Mapping[object, Callable[[Arguments, Keywords, Tensor], Product]] = Ma
 
 
 def can_be_checked(product: Product) -> bool:
-    """Tell whether the bounds hold for it: three types, and something was multiplied."""
+    """Return whether the bounds hold for it: three types, and something was multiplied."""
     return product.c.dtype in _ROUNDOFF and product.a.numel() > 0 and product.c.numel() > 0
 
 

@@ -38,7 +38,7 @@ _STATE_LIMIT = ByteCount(1 << 30)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """The save to go on from, as rank 0 chose it for all."""
+    """The save to continue from, as rank 0 chose it for all."""
 
     root: str
     """The tree."""
@@ -49,7 +49,7 @@ class Chosen:
 
 
 class Resumed:
-    """Where a training goes on."""
+    """Where a training continues."""
 
     def __init__(self, shard: _Shard | None, *, rng: Tree | None = None, left_out: int = 0) -> None:
         """Take what was loaded; None: nothing, the training begins."""
@@ -61,7 +61,7 @@ class Resumed:
         self.applied = 0 if progress is None else progress.applied
         """Updates applied so far."""
         self.epoch = 1 if progress is None else progress.epoch
-        """The epoch in which the training goes on, from 1."""
+        """The epoch in which the training continues, from 1."""
         self.is_checked = shard is not None and shard.is_checked
         """Whether every byte that was loaded is the one that a certificate or a seal recorded."""
         self.left_out = left_out
@@ -152,7 +152,7 @@ def resume(
         group: The ranks of the training; None: all.
 
     Raises:
-        NothingToResumeError: There is nothing to go on from.
+        NothingToResumeError: There is nothing to continue from.
         CkptToolError: On every rank, the error of the rank that could not load.
     """
     ranks = Ranks(group, objects.device)

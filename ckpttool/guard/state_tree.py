@@ -303,7 +303,7 @@ def _identity(tensor: torch.Tensor) -> object:
 
 
 def _fits(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Tell whether no two elements lie in one place, but for repeated dimensions, and few places are left empty."""
+    """Return whether no two elements lie in one place, but for repeated dimensions, and few places are left empty."""
     steps = sorted((step, length) for step, length in zip(stride, shape, strict=True) if length > 1 and step)
     extent = 1
     for step, length in steps:
@@ -314,7 +314,7 @@ def _fits(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 class UnreadableState(ValueError):  # noqa: N818  it names what cannot be read
-    """A tree that `spell` did not write: damaged, or made by somebody else."""
+    """A tree that `spell` did not write: damaged, or made by someone else."""
 
 
 def read(tree: Json, tensors: Mapping[str, torch.Tensor]) -> object:

@@ -143,7 +143,7 @@ class Guard:
             count_threshold: How many dropped in a row end the training.
             scaler: Of the loss: its overflows are its own business. One not handed over is found at its first update.
             features: What judges feature values of gradients, or its settings as `NPU_ASD_CONFIG` has them; None:
-                they are not looked at.
+                they are not checked.
             patrol: Matrix products are checked in one step of so many; 0: only after a strike of `features`.
             on_abnormal: What follows from a wrong product: `warn`, an event, or `stop`, the end of the training.
             replica_every: Steps between two comparisons of the weights that DDP keeps alike on all ranks; 0: never.
@@ -377,7 +377,7 @@ class Guard:
 
         Args:
             norm: Of all gradients, before clipping; None if it could not be taken.
-            scale: By which gradients are multiplied that a fused update unscales by itself.
+            scale: By which gradients are multiplied that a fused update unscales on its own.
         """
         if self._is_repeated:
             return None

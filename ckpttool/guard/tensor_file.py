@@ -66,7 +66,7 @@ def named(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, DT
 def open_tensors(path: str) -> dict[str, torch.Tensor]:
     """Return the tensors of a safetensors file by name, read from the disk as they are used.
 
-    They share the file's memory, in which nothing is ever written back. Who wants to know whether the file is whole
+    They share the file's memory, in which nothing is ever written back. Who wants to know whether the file is intact
     compares its digest first; here only what is in the header is not believed.
 
     Raises:
@@ -117,7 +117,7 @@ def strided(stored: torch.Tensor, shape: Sequence[int], stride: Sequence[int]) -
 def copied(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy with the same strides at an address that torch chose, as for a training's own tensors.
 
-    Where a tensor lies in a file's bytes, a kernel may sum it in another order: MKL does so on some CPUs where the
+    Where a tensor is in a file's bytes, a kernel may sum it in another order: MKL does so on some CPUs where the
     address is no multiple of 16.
     """
     shape, stride = tensor.shape, tensor.stride()

@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there, sealed from memory, and enough to go on in every bit.
+"""Checkpoints that are intact or not there, sealed from memory, and enough to continue in every bit.
 
 The header is written by ourselves, not by the safetensors library: that takes all tensors at once, in memory, and here
 one at a time is copied from the device, hashed and written.

@@ -117,7 +117,7 @@ def table(answer: Contents) -> RenderableType:
 
 
 def left_out(rows: int, most: int | None) -> list[RenderableType]:
-    """Say how many rows a table leaves out, and which options show them."""
+    """Return the number of rows a table leaves out, and which options show them."""
     from ckpttool.core.render.text import line
 
     if most is None or rows <= most:
@@ -184,12 +184,12 @@ _WITH_STATS = (
 
 
 def named(name: str) -> str:
-    """Spell a tensor's name, whole unless nobody gave it: a file can name one by a megabyte."""
+    """Encode a tensor's name, whole unless nobody gave it: a file can name one by a megabyte."""
     return shown(name if len(name) <= _MOST_NAME_CHARS else f"{name[:_MOST_NAME_CHARS]}…")
 
 
 def _holders_text(row: TensorRow, ranks: Sequence[Rank]) -> str:
-    """Say which ranks hold it, and where it is another than on most."""
+    """Name which ranks hold it, and where it is another than on most."""
     if not row.ranks:
         placement = "shared"
     elif row.ranks == tuple(ranks):
@@ -208,7 +208,7 @@ def _places(ranks: Sequence[Rank], *, noun: bool = False) -> str:
 
 
 def dims(shape: Shape) -> str:
-    """Spell a shape: `8×4`; a scalar has none."""
+    """Encode a shape: `8×4`; a scalar has none."""
     return "×".join(map(str, shape)) if shape else "–"
 
 
@@ -226,7 +226,7 @@ def _numbers(stats: ElementStats | None) -> Iterator[str | Text]:
 
 
 def share(part: int, total: int) -> str:
-    """Spell a share in percent; never 0 % of something, nor all of less than that."""
+    """Encode a share in percent; never 0 % of something, nor all of less than that."""
     if not total:
         return "–"
     if part in {0, total}:
@@ -250,5 +250,5 @@ def _scalars(answer: Contents) -> list[RenderableType]:
 
 
 def value_text(value: Value) -> str:
-    """Spell a scalar for people, whole."""
+    """Encode a scalar for people, whole."""
     return shown(str(value))

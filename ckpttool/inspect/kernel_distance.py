@@ -30,7 +30,7 @@ class Comparison:
         self._numerics = numerics
 
     def distance(self, a: TensorEntry, b: TensorEntry) -> Distance | None:
-        """Compare two tensors; None where they have other shapes, are no numbers of other types, or lie scattered.
+        """Compare two tensors; None if they have other shapes, are no numbers of other types, or lie scattered.
 
         Raises:
             OSError: The disk did not answer, or a file was cut meanwhile.

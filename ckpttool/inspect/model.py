@@ -42,15 +42,15 @@ class Movement:
     relative: float | None
     """L2 norm of the change by that of A; None where A is all zero, or no number."""
     cosine: float | None
-    """Of the angle between both; None where one is all zero."""
+    """Of the angle between both; None if one is all zero."""
     largest: float
     """Largest change of one element."""
     largest_rank: Rank | None
-    """Where that is; None where all ranks share the file."""
+    """Where that is; None if all ranks share the file."""
     nonfinite: tuple[int, int]
     """NaN and infinities in A and in B."""
     times_median: float | None
-    """`relative` by the median of all tensors of its kind that moved; None where there are too few."""
+    """`relative` by the median of all tensors of its kind that moved; None if there are too few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class Group:
     """Bit for bit."""
     moved: int
     median: float | None
-    """Of their relative L2 distances; None where none moved, or only bits were compared."""
+    """Of their relative L2 distances; None if none moved, or only bits were compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class Difference(Answered):
     tensors: tuple[TensorChange, ...]
     """The oddest first."""
     same: int
-    """Tensors of which nothing that was looked at differs, on any rank that has them."""
+    """Tensors of which nothing that was checked differs, on any rank that has them."""
     uncompared: int
     """Tensors whose values were to be compared and could not be, on one rank at least."""
     groups: tuple[Group, ...]

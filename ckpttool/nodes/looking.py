@@ -147,7 +147,7 @@ def _by_path(reports: Iterable[ShardReport]) -> dict[str, ShardReport]:
 def _walk(storage: Storage, root: str) -> set[str]:
     """Take all names and stamps, the small files that some trainer reads, and return the shards.
 
-    No link to a folder is followed: where a layout has ranks or saves behind one, it asks for them by itself.
+    No link to a folder is followed: where a layout has ranks or saves behind one, it asks for them on its own.
     """
     shards, room, records = set(), MOST_OF_ALL, _records_of_any()
     for path in _files(storage, root):
@@ -189,7 +189,7 @@ def _files(storage: Storage, root: str) -> Iterator[str]:
 
 
 def _may_be_record(path: str, records: re.Pattern[str]) -> bool:
-    """Tell whether anybody may ask what is in a small file: of ours, or of a trainer's."""
+    """Return whether anybody may ask what is in a small file: of ours, or of a trainer's."""
     if path.startswith(f"{OWN_FOLDER}/"):
         return path in {JOURNAL, HEAL_JOURNAL} or is_manifest(path) or path.startswith(f"{BIRTH_FOLDER}/")
     return is_manifest(path) or records.fullmatch(path.rpartition("/")[2]) is not None
@@ -277,7 +277,7 @@ _IN_A_STORE = re.compile(r"(?:.*/)?(?:d/[0-9a-f]{32}|manifest\.ocdbt)")
 
 
 def _named_format(path: str) -> FormatName | None:
-    """Return what a name says that a shard is; None where it is no shard's."""
+    """Return what a name says that a shard is; None if it is no shard's."""
     return FormatName.OCDBT if _IN_A_STORE.fullmatch(path) else SHARD_SUFFIXES.get(path.rpartition(".")[2])
 
 

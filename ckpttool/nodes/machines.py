@@ -96,7 +96,7 @@ class MachinesOfParts:
         return damaged, stamps.__getitem__
 
     def assessed(self, inventory: Inventory, question: TreeQuestion) -> Inventory:
-        """Say which parts are missing or early, and where machines see other files."""
+        """Name which parts are missing or early, and where machines see other files."""
         declared = {question.world_size, None if question.config is None else question.config.world_size}
         skew = SKEW_SECONDS if question.skew is None else question.skew
         return with_merge(inventory, self.merge, declared=declared - {None}, skew=skew)
@@ -109,7 +109,7 @@ class MachinesOfParts:
         question: TreeQuestion,
         node: Node | None,
     ) -> ResumePlan | NoResumePoint:
-        """Say which ranks start where and what a machine lacks; of no decision, where machines merely disagree."""
+        """Name which ranks start where and what a machine lacks; of no decision, where machines merely disagree."""
         del question, node
         decision = replace(decision, parts=inventory.parts)
         if isinstance(decision, NoResumePoint):
@@ -132,7 +132,7 @@ class MachinesOfParts:
         return {_disk_of(copy.seat): copy.stamp.size for copy in reversed(copies)}
 
     def hosts(self) -> Mapping[DiskKey, str]:
-        """Return a machine for each disk, one that can change what lies there if any can."""
+        """Return a machine for each disk, one that can change what is there if any can."""
         seats: dict[DiskKey, list[Seat]] = defaultdict(list)
         for seat in self.merge.seats_read:
             seats[_disk_of(seat)].append(seat)
@@ -180,7 +180,7 @@ class MachinesOfParts:
         return by_folder
 
     def _is_of(self, located: Located, save: Checkpoint, folder: str, trashed: Collection[str]) -> bool:
-        """Tell whether a folder of a trash holds files of a save: other trainings, or formats, may share its name.
+        """Return whether a folder of a trash holds files of a save: other trainings, or formats, may share its name.
 
         What was saved again under the name of one that went is another one, and younger than its trash.
         """
@@ -266,7 +266,7 @@ class RecordedEngine:
         """Take the reports.
 
         Args:
-            report_of: Returns the report on a shard, by its path; None if nobody looked at it.
+            report_of: Returns the report on a shard, by its path; None if nobody checked it.
             but: Codes of findings that are left out, since the question does not ask for them.
         """
         self._report_of = report_of
@@ -328,7 +328,7 @@ def _compared(task: CheckTask, report: ShardReport) -> ShardReport:
 
 
 def _is_uncompared(task: CheckTask, report: ShardReport) -> bool:
-    """Tell whether one machine has the record of a checksum and another the file, so that they were not compared."""
+    """Return whether one machine has the record of a checksum and another the file, so that they were not compared."""
     has_record = task.seal is not None or task.sha256 is not None
     is_requested = task.level >= Level.CHECKSUM and not report.checksum_matched
     return has_record and is_requested and worst(report.findings) < Severity.UNKNOWN

@@ -168,7 +168,7 @@ def _answers(views: Sequence[PartView], copies: dict[str, tuple[Copy, ...]]) -> 
 
 
 def _listed(views: Sequence[PartView]) -> dict[str, tuple[Entry, ...]]:
-    """Join the listings; of a name that machines see differently the kind that is least good by itself counts."""
+    """Join the listings; of a name that machines see differently the kind that is least good on its own counts."""
     listed: defaultdict[str, dict[str, Kind]] = defaultdict(dict)
     for view in views:
         for folder, entries in view.answers.entries.items():

@@ -60,13 +60,13 @@ class Seat:
     claims: tuple[Rank, ...] | None = None
     """Ranks that will start on this machine, ascending; None: nobody says."""
     room: Room | None = None
-    """What was left on that disk; None where it did not say."""
+    """What was left on that disk; None if it did not say."""
     absolute: str | None = None
     """The same as `root`, from `/` on; None where the part is of a version that did not say."""
     unwritable: tuple[str, ...] = ()
     """The tree and folders in it to which the user who looked may not write."""
     inode: int | None = None
-    """Of the tree's folder: one export has the same under each of its addresses; None where there is no folder."""
+    """Of the tree's folder: one export has the same under each of its addresses; None if there is no folder."""
 
     @property
     def name(self) -> str:
@@ -91,7 +91,7 @@ class Copy:
     seat: Seat
     stamp: FileStamp
     report: ShardReport | None
-    """None where it was not looked at."""
+    """None if it was not checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ class Merge:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where the tree lies on its machines, from `/` on; empty where they did not say."""
+        """Where the tree is on its machines, from `/` on; empty where they did not say."""
         if self.root.startswith("/"):
             return (self.root,)
         return tuple(sorted({seat.absolute for seat in self.seats if seat.absolute is not None}))
@@ -186,7 +186,7 @@ class PartQuestion:
 
     tree: TreeQuestion
     check: CheckQuestion
-    """How hard to look, and at which saves; of all others the headers are looked at."""
+    """How hard to look, and at which saves; of all others the headers are checked."""
     out: str
     """A file, or a folder."""
     part: str = "auto"
@@ -217,14 +217,14 @@ class PartWritten(Answered):
     nbytes: ByteCount
     """Its length."""
     resolved_from: str | None
-    """What was looked at instead of the path that was given, for people."""
+    """What was checked instead of the path that was given, for people."""
     found: bool
     """Whether there is a tree."""
     words: tuple[tuple[VerdictWord, int], ...]
-    """How many shards are what by themselves, the best word first: others may know more of them."""
+    """How many shards are what on their own, the best word first: others may know more of them."""
 
     sealings: tuple[Sealing, ...] | None = None
-    """What was sealed, newest save first; None where that was not asked for."""
+    """What was sealed, newest save first; None if that was not asked for."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -233,5 +233,5 @@ class PartWritten(Answered):
 
     @property
     def shards(self) -> int:
-        """How many shards were looked at."""
+        """How many shards were checked."""
         return sum(count for _, count in self.words)

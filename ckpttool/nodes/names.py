@@ -22,7 +22,7 @@ NO_RUN = "part"
 
 
 def process_of_part(text: str) -> Process | None:
-    """Return which part this is; None where it is none.
+    """Return which part this is; None if it is none.
 
     Raises:
         UsageError: That is not known.

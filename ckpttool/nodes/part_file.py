@@ -144,7 +144,7 @@ def read_parts(data: bytes, *, name: str) -> Iterator[tuple[str, PartView | str]
 
 
 def is_part(path: str) -> bool:
-    """Tell whether a file begins as a part does; False if it cannot be read."""
+    """Return whether a file begins as a part does; False if it cannot be read."""
     return _head(path, len(_BEGIN_OF_ANY_VERSION)) == _BEGIN_OF_ANY_VERSION
 
 
@@ -485,7 +485,7 @@ def _is_constant(column: Sequence[Json]) -> bool:
 
 
 def _decode_save(line: bytes, where: str, answers: Answers) -> dict[str, ShardReport]:
-    """Return the reports in a line, by the paths of the shards; none if somebody else than ckpttool wrote it."""
+    """Return the reports in a line, by the paths of the shards; none if someone else than ckpttool wrote it."""
     try:
         record = _object(line, where)
         same, names = get_object(record, "same"), [as_str(name) for name in get_list(record, "columns")]

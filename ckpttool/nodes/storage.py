@@ -89,7 +89,7 @@ class RecordedSource:
 
 
 class RecordedStorage:
-    """A folder of a tree that was looked at elsewhere."""
+    """A folder of a tree that was checked elsewhere."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class RecordedStorage:
         return list(entries)
 
     def kind(self, path: str) -> Kind:
-        """Tell what lies at a path."""
+        """Tell what is at a path."""
         kind = self._kind(self._path(path))
         if kind is Kind.LOST:
             raise _raised((LostLinkError.__name__, errno.ENOENT), path)
@@ -163,7 +163,7 @@ class RecordedStorage:
         return kind
 
     def stamp(self, path: str) -> FileStamp:
-        """Return a file's stamp as it was when it was looked at."""
+        """Return a file's stamp as it was when it was checked."""
         path = self._path(path)
         stamp = self._answers.stamps.get(path)
         if stamp is not None:
@@ -304,7 +304,7 @@ def inner_of(path: str, tree: str) -> str:
 
 
 def _begin(scheme: str, key: str) -> str:
-    """Spell a key, whatever it holds, as one word that ends in the only `!`."""
+    """Encode a key, whatever it holds, as one word that ends in the only `!`."""
     return f"{scheme}://{quote(key, safe='', errors='surrogateescape')}!"
 
 
@@ -354,7 +354,7 @@ class NotingStorage:
         return entries
 
     def kind(self, path: str) -> Kind:
-        """Tell what lies at a path."""
+        """Tell what is at a path."""
         inner = _inside(self._inner, path)
         with self._noting(KIND, inner):
             kind = self._storage.kind(path)
@@ -424,7 +424,7 @@ Mine: TypeAlias = "Callable[[str, list[Entry]], Divided]"
 
 
 def by_folder(sign: str, index: int, count: int) -> Mine:
-    """Divide a tree in which each rank has a folder: folder k is looked at by process k mod count.
+    """Divide a tree in which each rank has a folder: folder k is checked by process k mod count.
 
     Args:
         sign: What such a folder is called, `rank_N/`, with `N` for its number.
@@ -476,7 +476,7 @@ class SharedOut(PassedOn):
 
         Args:
             storage: As it is.
-            mine: Keeps what is to be looked at.
+            mine: Keeps what is to be checked.
             inner: Its root by the path relative to the tree's.
             divided: Where a hash of the names that are shared out goes, by their folder.
         """

@@ -1,4 +1,4 @@
-"""The tree that several machines looked at, from the parts that they wrote."""
+"""The tree that several machines checked, from the parts that they wrote."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _standard_input() -> bytes:
 
 
 def locate_parts(path: str, *, layout: str | None, config: RunConfig | None, root: str | None) -> Located:
-    """Return the tree that several machines looked at.
+    """Return the tree that several machines checked.
 
     Args:
         path: Of the parts, as it was given.

@@ -52,12 +52,12 @@ class Target:
     rank: Rank
     role: ShardRole
     path: str
-    """Where it lies, or would."""
+    """Where it is, or would."""
     is_missing: bool
     findings: tuple[Finding, ...]
     """What is wrong with it."""
     sealed: Sealed | None = None
-    """What it held; None where no manifest tells."""
+    """What it held; None if no manifest tells."""
 
     @property
     def place(self) -> Place:
@@ -77,7 +77,7 @@ class Donor:
     witnesses: tuple[str, ...] = ()
     """The checkpoints that prove it, where it was learned."""
     rest_agrees: bool = False
-    """Whether what is whole of the damaged file proves it, too: it changed as the donor's did."""
+    """Whether what is intact of the damaged file proves it, too: it changed as the donor's did."""
     trust: Trust
     agrees: Rank | None = None
     """The rank that holds the same, where that is what speaks for it."""
@@ -121,7 +121,7 @@ class HealOrder:
     """Replace this tensor alone; None: whole files."""
     apply: Annotated[bool, Option("--apply", "Carry it out; without it nothing is changed.", "What stays")] = False
     grace: Annotated[float, GRACE] = 300.0
-    """Seconds: while a shard is younger, somebody is saving here."""
+    """Seconds: while a shard is younger, someone is saving here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +144,7 @@ class Healing(Answered):
     fixes: tuple[PointerFix, ...] = ()
     """The trainer's records that shall name the checkpoint, for it will be the newest whole one."""
     trash: str | None = None
-    """Where what was damaged lies now, relative to the root; None where nothing was replaced."""
+    """Where what was damaged is now, relative to the root; None if nothing was replaced."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -173,5 +173,5 @@ class Healing(Answered):
 
     @property
     def is_mended(self) -> bool:
-        """Whether the checkpoint is whole when all that can be rebuilt is."""
+        """Whether the checkpoint is intact when all that can be rebuilt is."""
         return bool(self.healable) and not (self.is_refused or self.lost or self.refusals)

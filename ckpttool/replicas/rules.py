@@ -47,7 +47,7 @@ _BY_COPIES = frozenset({Code.REPLICA_DIFFERS, Code.REPLICA_STALE, Code.REPLICA_D
 """Findings about a shard that only say that its copies differ."""
 
 _OF_NUMBERS = frozenset({Code.NONFINITE_VALUES, Code.NORM_JUMP, Code.ALL_ZERO_TENSOR})
-"""Findings that speak against one of two differing copies, however light they are by themselves."""
+"""Findings that speak against one of two differing copies, however light they are on their own."""
 
 _MOST_REASONS = 3
 """Reasons that a refusal spells out."""
@@ -289,7 +289,7 @@ def with_shards(healing: Healing) -> Checkpoint:
 
 
 def is_held_back_by(healing: Healing, point: ResumePoint | NoResumePoint) -> bool:
-    """Tell whether a checkpoint would be the newest intact one once it is healed.
+    """Return whether a checkpoint would be the newest intact one once it is healed.
 
     Args:
         healing: Mends all that is wrong with it.
@@ -397,7 +397,7 @@ class Evidence:
         return self._proof_by_saves(target, donor, report, current) if recorded is None else recorded
 
     def matches_seal(self, target: Place, report: ShardReport) -> bool:
-        """Tell whether a shard holds what the manifest has of the target."""
+        """Return whether a shard holds what the manifest has of the target."""
         sealed, current = self._sealed.get(target), self.digests_of(report)
         if sealed is None or current is None:
             return False
@@ -428,7 +428,7 @@ class Evidence:
         return suspected, silent
 
     def _may_be_copy(self, target: Place, other: Place) -> bool:
-        """Tell whether neither the record nor another checkpoint of the run shows that two shards are no copies."""
+        """Return whether neither the record nor another checkpoint of the run shows that two shards are no copies."""
         slices = {} if self._recorded is None else self._recorded.slices
         if any(target[0] in ranks and ranks[target[0]] != ranks.get(other[0]) for ranks in slices.values()):
             return False
@@ -510,7 +510,7 @@ class Evidence:
                     yield place, report, digests
 
     def _has_recorded_tensors(self, role: ShardRole, slices: Mapping[str, Mapping[Rank, int]]) -> bool:
-        """Tell whether every undamaged shard has the tensors that the record lists for its rank.
+        """Return whether every undamaged shard has the tensors that the record lists for its rank.
 
         Not the states of another tensor: accumulators are never saved, and moments not always.
         """
@@ -570,7 +570,7 @@ class Evidence:
         return None if digests is None else _Past(report.schema_hash, digests)
 
     def _is_steady(self, saved: SavedShards, role: ShardRole, schema: str | None) -> bool:
-        """Tell whether the ranks that were equal in a tensor at another checkpoint, and no others, are equal now.
+        """Return whether the ranks that were equal in a tensor at another checkpoint, and no others, are equal now.
 
         Between two starts of a training ranks may change places, and untrained tensors are equal by chance: both show
         in the ranks that can still be compared.
@@ -590,7 +590,7 @@ class Evidence:
         return self._steady[key]
 
     def _rest_agrees(self, target: Place, donor: ShardReport, donor_past: ShardReport) -> bool:
-        """Tell whether the readable tensors of a damaged file changed as the donor's since another save of the run.
+        """Return whether the readable tensors of a damaged file changed as the donor's since another save of the run.
 
         Only if most ranks are undamaged: ranks with another slice are then among them, and would show.
         """
@@ -626,13 +626,13 @@ def _dots(name: str) -> Iterator[int]:
 
 
 def _all_digests(report: ShardReport) -> dict[str, bytes] | None:
-    """Return the digests of all tensors; None where one of them is not known."""
+    """Return the digests of all tensors; None if one of them is not known."""
     digests = report.tensor_digests
     return None if digests is None or len(digests) != report.tensors else digests.by_name
 
 
 def _is_only_outvoted(report: ShardReport) -> bool:
-    """Tell whether nothing speaks against a shard but that its copies differ."""
+    """Return whether nothing speaks against a shard but that its copies differ."""
     against = {
         finding.code
         for finding in report.findings
@@ -642,10 +642,10 @@ def _is_only_outvoted(report: ShardReport) -> bool:
 
 
 def are_two_files(report: ShardReport, peer: ShardReport) -> bool:
-    """Tell whether two reports are of two files: one file under two names is no copy of itself."""
+    """Return whether two reports are of two files: one file under two names is no copy of itself."""
     return report is not peer and (report.stamp is None or report.stamp != peer.stamp)
 
 
 def is_sound(report: ShardReport) -> bool:
-    """Tell whether nothing speaks against a shard."""
+    """Return whether nothing speaks against a shard."""
     return worst(report.findings) < Severity.SUSPECT

@@ -134,7 +134,7 @@ class Rebuilding:
         )
 
     def _add(self, path: str, ready: Ready, shard: ShardHealing | None = None) -> None:
-        """Note that a file lies ready."""
+        """Note that a file is ready."""
         put = Put(path=path, temporary=ready.temporary, stamp=ready.stamp)
         if shard is not None and not shard.target.is_missing:
             retained = f"{self._healing.trash}/{path}"
@@ -250,7 +250,7 @@ def _own_header(
     data_begin: int,
     metadata: tuple[tuple[str, str], ...] | None,
 ) -> bytes | None:
-    """Return the header of the damaged file, where that is what it should be; None where it is not."""
+    """Return the header of the damaged file, where that is what it should be; None if it is not."""
     if target.is_missing:
         return None
     with storage.open(target.path) as source:
@@ -286,7 +286,7 @@ PAGE_BYTES = 4096
 def differing_tensor(storage: Storage, path: str, donor: str) -> str | None:
     """Return a tensor in which the data of a file with a broken header differ from another one's, by whose header.
 
-    None where nothing differs; where they are of unequal length, so that the data need not begin where the donor's do;
+    None if nothing differs; where they are of unequal length, so that the data need not begin where the donor's do;
     and where most tensors differ: then that is no damage of a header, and the file holds something else.
 
     Raises:
@@ -301,7 +301,7 @@ def differing_tensor(storage: Storage, path: str, donor: str) -> str | None:
 
 
 def _differs(ours: ByteSource, theirs: ByteSource, entry: TensorEntry) -> bool:
-    """Tell whether two files differ in the bytes of a tensor, but for lost pages."""
+    """Return whether two files differ in the bytes of a tensor, but for lost pages."""
     for begin, end in entry.spans:
         for mine, donor_block in zip(read_blocks(ours, begin, end), read_blocks(theirs, begin, end), strict=True):
             at, block = mine

@@ -31,7 +31,7 @@ class ReportQuestion:
 
     tree: Annotated[TreeQuestion, QUESTION] = TreeQuestion()
     choice: Annotated[ResumeQuestion, QUESTION] = ResumeQuestion()
-    """Which checkpoints may be chosen, and how hard all of them are looked at. What it asks of logs is drawn, too."""
+    """Which checkpoints may be chosen, and how hard all of them are checked. What it asks of logs is drawn, too."""
     data: Annotated[DataQuestion, QUESTION] = DataQuestion()
     keep_last: Annotated[
         int | None,
@@ -74,7 +74,7 @@ class TreeReport:
     """Of every checkpoint."""
     health: HealthAnswer
     curves: tuple[Curve, ...]
-    """What the logs show; none where there is no log."""
+    """What the logs show; none if there is no log."""
     spikes: tuple[HealthEvent, ...]
     """Steps whose global norm was a spike, ascending."""
     notes: tuple[LogNote, ...]
@@ -82,7 +82,7 @@ class TreeReport:
     pruning: Pruning | None
     """What a prune would do; None where nobody asked, or there is no answer."""
     why_not_pruned: str | None
-    """Why there is none, where somebody asked."""
+    """Why there is none, where someone asked."""
     free_bytes: ByteCount | None
     """What is left on the disk; None where the disk does not tell."""
     settings: tuple[tuple[str, str], ...]

@@ -30,7 +30,7 @@ def paths_of(tree: Tree, checkpoint: Checkpoint) -> list[str]:
 
     Raises:
         UnknownLayoutError: Its layout does not say how a save is moved.
-        IncompleteError: Something that may belong to it cannot be looked at.
+        IncompleteError: Something that may belong to it cannot be checked.
     """
     paths = list(members_of(tree, checkpoint).paths)
     place = tree.seal_place(checkpoint)
@@ -54,7 +54,7 @@ def batches_of(tree: Tree, saves: Iterable[tuple[str, Sequence[str]]]) -> tuple[
     """Plan every rename.
 
     Args:
-        tree: As it lies on this machine.
+        tree: As it is on this machine.
         saves: The name of each checkpoint that goes, oldest first, and what goes with it, in order.
 
     Raises:
@@ -87,7 +87,7 @@ def let_go(tree: Tree, batches: Sequence[Batch], fixes: Sequence[PointerFix], *,
     """Move all of it to the trash, or nothing; on a full disk one checkpoint after the other. The locks are held.
 
     Args:
-        tree: As it lies on this machine.
+        tree: As it is on this machine.
         batches: Oldest checkpoint first.
         fixes: Records that shall name something else before anything moves.
         days: As of `tidy`.

@@ -1,4 +1,4 @@
-"""What ckpttool may know of a trainer, or not: an object that answers, or None where nothing is known."""
+"""What ckpttool may know of a trainer, or not: an object that answers, or None if nothing is known."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ConfigReader(Protocol):
         ...
 
     def read(self, file: ConfigFile, *, devices: int | None = None) -> RunConfig | None:
-        """Return what a config says about resuming, parallelism and data; None where it is none of this trainer's.
+        """Return what a config says about resuming, parallelism and data; None if it is none of this trainer's.
 
         Whose it is, its words tell: what another trainer may have, too, tells nothing.
 
@@ -68,7 +68,7 @@ class ConfigReader(Protocol):
         ...
 
     def saves_in(self, config: RunConfig) -> str | None:
-        """Name the layout in which a run with this config saves and loads; None where it does not tell.
+        """Name the layout in which a run with this config saves and loads; None if it does not tell.
 
         Raises:
             UsageError: The config is another trainer's.
@@ -80,7 +80,7 @@ class ConfigReader(Protocol):
         ...
 
     def fixes(self, config: RunConfig) -> tuple[SafeFix, ...]:
-        """Say which of that one value mends, where nothing else can be meant."""
+        """Name which of that one value mends, if nothing else can be meant."""
         ...
 
 
@@ -133,7 +133,7 @@ class OwnStart:
 
 
 class Simulator(Protocol):
-    """What a trainer would do by itself."""
+    """What a trainer would do on its own."""
 
     def pick(self, start: OwnStart, version: str | None) -> Simulation:
         """Tell which save a version would take, why, and what would come of it.
@@ -152,7 +152,7 @@ class Simulator(Protocol):
 
         Args:
             start: What it finds.
-            plan: What it should load, and where its data should go on.
+            plan: What it should load, and where its data should continue.
         """
         ...
 
@@ -166,17 +166,17 @@ class Phrasing(Protocol):
         ...
 
     def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
-        """Say how it is told to go around bad data, of an advice that has a detour; None where it cannot be."""
+        """Say how it is told to go around bad data, of an advice that has a detour; None if it cannot be."""
         ...
 
     def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
-        """Say how it is told thresholds; None where it takes none."""
+        """Say how it is told thresholds; None if it takes none."""
         ...
 
     def skip(self, skip: SkipBatches) -> TrainersSkip | None:
-        """Say how it is told to skip batches of the data; None where it is not."""
+        """Say how it is told to skip batches of the data; None if it is not."""
         ...
 
     def policy_words(self, settings: PolicyWords) -> PolicyWords:
-        """Spell a policy's settings in its people's words, where the policy is its own rule; any other as it is."""
+        """Encode a policy's settings in its people's words, where the policy is its own rule; any other as it is."""
         ...

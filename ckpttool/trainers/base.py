@@ -66,13 +66,13 @@ class Part:
     """What a path inside a tree means."""
 
     focus: str | None
-    """The save's name, or the name of the one file that was meant; None where it is all of them."""
+    """The save's name, or the name of the one file that was meant; None if it is all of them."""
     resolved_from: str | None
-    """What is taken instead of the path itself: "checkpoint 20_2 on all ranks"; None where it stands for the tree."""
+    """What is taken instead of the path itself: "checkpoint 20_2 on all ranks"; None if it stands for the tree."""
 
     @classmethod
     def of_save(cls, name: str) -> Part:
-        """Return what a save's own folder means, and whatever lies in it."""
+        """Return what a save's own folder means, and whatever is in it."""
         return cls(focus=name, resolved_from=f"checkpoint {name}")
 
 
@@ -100,12 +100,12 @@ class LayoutSigns:
     sign: str
     """What a folder of it is told by, for people: `rank_N/`, with the slash where that is a folder."""
     gives_way: bool = False
-    """Whether what it is told by lies in the saves of other layouts, too: then a folder that one claims is none."""
+    """Whether what it is told by is in the saves of other layouts, too: then a folder that one claims is none."""
     recognise: Callable[[Listing], bool]
     """Tells by names whether a folder is arranged so; where others name folders alike, by the names in those.
 
     The folder is the root of the tree, which holds the saves: a save itself is a part of the tree around it. It is
-    asked with a listing of one entry, too: by what lies in that it is told whose save it is.
+    asked with a listing of one entry, too: by what is in that it is told whose save it is.
 
     Raises:
         OSError: A folder that would tell cannot be listed.
@@ -115,12 +115,12 @@ class LayoutSigns:
 
     Args:
         listing: The root, or of it no more than the entry that the path begins with: where a save may have any
-            name, what lies in the folder tells.
+            name, what is in the folder tells.
         folder: Its path, `checkpoint-12/optimizer_0`; empty for the root itself.
         file: The name of the file in it that was meant; None for the folder itself.
 
     Returns:
-        None where no tree of this layout has such a path; a refusal where it has the folder, but not such a file.
+        None if no tree of this layout has such a path; a refusal where it has the folder, but not such a file.
 
     Raises:
         OSError: A folder that would tell cannot be listed.
@@ -182,7 +182,7 @@ class Layout(Protocol):
         ...
 
     def is_unfinished(self, name: str) -> bool:
-        """Tell whether a file's name is one under which the trainer writes what it renames when it is done."""
+        """Return whether a file's name is one under which the trainer writes what it renames when it is done."""
         ...
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
@@ -194,7 +194,7 @@ class Layout(Protocol):
         ...
 
     def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
-        """Return where a rank's file lies, or would; a refusal where no rank's file is ever a copy of another's."""
+        """Return where a rank's file is, or would; a refusal where no rank's file is ever a copy of another's."""
         ...
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
@@ -202,7 +202,7 @@ class Layout(Protocol):
         ...
 
     def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
-        """Read from the training's own records which slice of each tensor a rank holds; None where nothing tells.
+        """Read from the training's own records which slice of each tensor a rank holds; None if nothing tells.
 
         Raises:
             OSError: The disk did not answer.
@@ -238,7 +238,7 @@ class Resume:
     plan: ResumePlan
     """Its data position is not known yet, and its next step is the one after the checkpoint's."""
     inventory: Inventory
-    """The whole tree: what lies beside the chosen checkpoint may be loaded for it."""
+    """The whole tree: what is beside the chosen checkpoint may be loaded for it."""
     storage: Storage
     data: DataQuestion
     """What the user says of the data; what the config says of them is not in it."""
@@ -254,17 +254,17 @@ class Effects:
     """What a trainer makes of a resume."""
 
     position: DataPosition
-    """Where its data go on."""
+    """Where its data continue."""
     settings: tuple[TrainerSetting, ...]
     """What tells it so."""
     next_step: Step | None = None
-    """Global step that it does first; None: the one after the checkpoint's, as its counter goes on."""
+    """Global step that it does first; None: the one after the checkpoint's, as its counter continues."""
     findings: tuple[Finding, ...]
     """What it gets wrong, or loads instead, and where the config disagrees; with what was found when that was read."""
 
 
 def no_effects(title: str) -> Effects:
-    """Say that nobody knows what a trainer makes of a resume."""
+    """Report that it is unknown what a trainer makes of a resume."""
     from ckpttool.core.domain.data_position import Unknown  # a scan needs none
 
     return Effects(position=Unknown(why=f"ckpttool does not know how {title} resumes"), settings=(), findings=())
@@ -274,7 +274,7 @@ def no_effects(title: str) -> Effects:
 class Trainer:
     """One training framework: a new one is its folder and its lines in the registry.
 
-    Each answer is given by where it is, `module:name`, and is imported when somebody asks; what is left out is unknown.
+    Each answer is given by where it is, `module:name`, and is imported when someone asks; what is left out is unknown.
     """
 
     name: str
@@ -310,11 +310,11 @@ class Trainer:
     asd_dialects_at: tuple[str, ...] = ()
     """Its own detectors of silent errors, each an `AsdDialect`; those of the frameworks are known without it."""
     scalars_at: str | None = None
-    """What it saves of its progress among the tensors of a file, wherever that lies: `OwnScalars`."""
+    """What it saves of its progress among the tensors of a file, wherever that is: `OwnScalars`."""
     simulator_at: str | None = None
-    """What tells which save it would take by itself: a `Simulator`."""
+    """What tells which save it would take on its own: a `Simulator`."""
     evidence_at: str | None = None
-    """A function that says what a config and what lies beside a tree tell of it, as `evidence` does."""
+    """A function that says what a config and what is beside a tree tell of it, as `evidence` does."""
     objections_at: str | None = None
     """A function that says what speaks against a save at other sizes of the run, as `objections` does."""
     effects_at: str | None = None
@@ -352,7 +352,7 @@ class Trainer:
 
     @property
     def words(self) -> Phrasing | None:
-        """How it is told what ckpttool advises; None where it is not."""
+        """How it is told what ckpttool advises; None if it is not."""
         return cast("Phrasing | None", _if_any(self.words_at))
 
     @property
@@ -367,11 +367,11 @@ class Trainer:
 
     @property
     def simulator(self) -> Simulator | None:
-        """What tells which save it would take by itself; None where ckpttool does not know."""
+        """What tells which save it would take on its own; None where ckpttool does not know."""
         return cast("Simulator | None", _if_any(self.simulator_at))
 
     def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
-        """Say what a config and what lies beside a tree tell of it.
+        """Say what a config and what is beside a tree tell of it.
 
         Args:
             output: The folder that holds the tree.
@@ -400,7 +400,7 @@ class Trainer:
         return told(checkpoint, requested)
 
     def effects(self, resume: Resume) -> Effects:
-        """Say what it will make of a plan: where its data go on, and what it gets wrong or loads instead.
+        """Say what it will make of a plan: where its data continue, and what it gets wrong or loads instead.
 
         Raises:
             UsageError: The config is another trainer's.

@@ -76,7 +76,7 @@ def trees_below(
 
 
 def _is_save(listing: Listing, folder: str, layouts: list[Layout], *, is_foreign: bool) -> bool:
-    """Tell whether a folder is a part of what was found, or one of the saves of a trainer that is not known."""
+    """Return whether a folder is a part of what was found, or one of the saves of a trainer that is not known."""
     if any(_is_part(listing, folder, layout) for layout in layouts):
         return True
     return is_foreign and others_saves(listing.alone(folder)) is not None
@@ -90,7 +90,7 @@ def _is_part(listing: Listing, folder: str, layout: Layout) -> bool:
 
 
 def _is_in_a_save(root: str, layout: str | None) -> bool:
-    """Tell whether what looks like a tree in a folder is a part of the one around it."""
+    """Return whether what looks like a tree in a folder is a part of the one around it."""
     try:
         return any(around.layouts for around in trees_around(root, None, layout_name=layout))
     except OSError:

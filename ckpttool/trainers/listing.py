@@ -1,6 +1,6 @@
 """The names in a folder, and in some of the folders in it: what a layout is told by.
 
-No more of a file is read than its first bytes, and those only where somebody asks for them.
+No more of a file is read than its first bytes, and those only where someone asks for them.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Listing:
         return (entry.name for entry in self.beginning(start) if entry.kind in {Kind.FOLDER, Kind.LOST})
 
     def has(self, name: str) -> bool:
-        """Tell whether there is an entry of this name."""
+        """Return whether there is an entry of this name."""
         return any(entry.name == name for entry in self.beginning(name)[:1])
 
     def inside(

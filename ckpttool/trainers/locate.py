@@ -116,7 +116,7 @@ def locate_emptied(path: str | None, *, layout: str | None = None) -> Located | 
 
 
 def intended(layouts_: Sequence[Layout], where: str, config: RunConfig | None) -> Layout:
-    """Return the one of several layouts that is meant: neither names nor steps tell which training goes on.
+    """Return the one of several layouts that is meant: neither names nor steps tell which training continues.
 
     Args:
         layouts_: What a folder holds.
@@ -198,7 +198,7 @@ _LIKE_A_SAVE = r"(?i)(?:.*[^a-z])?(?:step|iter|iteration|epoch|ckpt|checkpoint|b
 
 
 def _is_called_a_save(path: str) -> bool:
-    """Tell whether a folder is called like one save: what looks like a tree in it is a part of that save, then."""
+    """Return whether a folder is called like one save: what looks like a tree in it is a part of that save, then."""
     return re.fullmatch(_LIKE_A_SAVE, os.path.basename(path)) is not None
 
 
@@ -214,7 +214,7 @@ def _further_below(folder: str, layout: str | None = None) -> Iterator[TreeFolde
 
 
 def _only_one_below(path: str, wish: _Wish) -> Located | None:
-    """Return the only tree a little below a folder; None where there are others, or may be.
+    """Return the only tree a little below a folder; None if there are others, or may be.
 
     What the folder itself once held, in its trash or by its tracker, may have been meant instead.
     """
@@ -231,7 +231,7 @@ def _only_one_below(path: str, wish: _Wish) -> Located | None:
 
 
 def _around_us(wish: _Wish) -> Located | None:
-    """Find the tree in which somebody stands: all of it, for nobody said that a part is meant.
+    """Find the tree in which someone stands: all of it, for nobody said that a part is meant.
 
     Its root is told in full: a config to which it is copied does not lie in the tree.
     """
@@ -376,7 +376,7 @@ def _around_folder(path: str, wish: _Wish) -> Located:
 
 
 def _refuse_others_below(path: str, listing: Listing) -> None:
-    """Say which folder in one that is no tree holds checkpoints of a trainer that is not known.
+    """Name which folder in one that is no tree holds checkpoints of a trainer that is not known.
 
     Raises:
         UnknownLayoutError: There is one.
@@ -417,7 +417,7 @@ def _refuse_save_of_others(path: str, *, by_name: bool) -> None:
 
     Args:
         path: The folder.
-        by_name: Whether only its name makes it one, beside what lies in it.
+        by_name: Whether only its name makes it one, beside what is in it.
 
     Raises:
         UnknownLayoutError: It is.
@@ -434,7 +434,7 @@ def _below(path: str, wish: _Wish, *, is_named: bool = True) -> Located | None:
     Args:
         path: The folder.
         wish: Which layout is meant.
-        is_named: Whether somebody named the folder: then what it is itself goes before what lies below it.
+        is_named: Whether someone named the folder: then what it is itself goes before what is below it.
 
     Raises:
         UsageError: There are several, and nobody says which is meant.
@@ -488,7 +488,7 @@ def _meant_tree(trees: list[Located], path: str, wish: _Wish) -> Located:
 
 
 def _is_of_same(tree: Located, peer: Located) -> bool:
-    """Tell whether a trainer put a tree together from the other one: it has a layout of its own for that."""
+    """Return whether a trainer put a tree together from the other one: it has a layout of its own for that."""
     trainer = trainer_of(tree.layout)
     return peer.layout.name != tree.layout.name and trainer is not None and trainer is trainer_of(peer.layout)
 

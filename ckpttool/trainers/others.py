@@ -65,7 +65,7 @@ _BESIDE = (
 
 
 def others_saves(listing: Listing, *, by_name: bool = False) -> str | None:
-    """Return whose a folder is in which saves of a trainer lie that is not known here; None where no save tells.
+    """Return whose a folder is in which saves of a trainer lie that is not known here; None if no save tells.
 
     Args:
         listing: The folder's names.

@@ -54,7 +54,7 @@ def recognised(listing: Listing, *, layout_name: str | None = None) -> list[Layo
 
 
 def _has_its_own(layout: LayoutSigns, listing: Listing, peers: Sequence[LayoutSigns]) -> bool:
-    """Tell whether a layout that gives way has a series in a folder: one alone is what somebody exported.
+    """Return whether a layout that gives way has a series in a folder: one alone is what someone exported.
 
     Where the others' own saves look like its saves, what nobody claims is a copy of one of theirs.
 
@@ -76,7 +76,7 @@ class Around(NamedTuple):
     storage: Storage
     listing: Listing
     layouts: list[Layout]
-    """Empty where the names fit, but nothing that lies there."""
+    """Empty where the names fit, but nothing that is there."""
     parts: Mapping[str, Part | Refusal]
     """What the path is a part of, by the layout's name."""
     is_inside: bool
@@ -86,8 +86,8 @@ class Around(NamedTuple):
 def trees_around(folder: str, file: str | None, *, layout_name: str | None = None) -> Iterator[Around]:
     """Yield the trees of which a folder, or a file in it, may be a part, the outermost first.
 
-    What lies in a save may look like another trainer's tree. Whose it is, what lies in the path itself tells: its names
-    may be those of several trainers, as may be what lies beside it.
+    What is in a save may look like another trainer's tree. Whose it is, what is in the path itself tells: its names
+    may be those of several trainers, as may be what is beside it.
 
     Args:
         folder: That folder.

@@ -43,7 +43,7 @@ def document(answer: WatchEvent) -> Document:
 
 
 def one_line(answer: WatchEvent) -> str:
-    """Spell the document in one line of ASCII: a script reads line by line."""
+    """Encode the document in one line of ASCII: a script reads line by line."""
     return json.dumps(document(answer), allow_nan=False)
 
 

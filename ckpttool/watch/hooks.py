@@ -16,7 +16,7 @@ HOOK_SECONDS = 60.0
 
 
 def run_hook(command: tuple[str, ...], event: WatchEvent, environment: Mapping[str, str]) -> str | None:
-    """Run a hook, and return what went wrong, in words that follow its name; None where nothing did.
+    """Run a hook, and return what went wrong, in words that follow its name; None if nothing did.
 
     It has a group of its own, so that Ctrl-C at the terminal does not stop it half-way. What it prints goes to
     stderr: stdout is the result and nothing else.

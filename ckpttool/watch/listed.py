@@ -18,7 +18,7 @@ TICK = SECOND // 50
 
 
 class ListedStorage(PassedOn):
-    """A storage of this machine that lists a folder anew only where its times moved since."""
+    """A storage of this machine that lists a folder again only where its times moved since."""
 
     def __init__(self, storage: Storage) -> None:
         """Take the tree; nothing has been listed yet."""
@@ -75,13 +75,13 @@ def _is_unfinished(name: str) -> bool:
 
 
 def _is_fresh(times: Moved) -> bool:
-    """Tell whether a folder moved so lately that it may move once more and show the same times."""
+    """Return whether a folder moved so lately that it may move once more and show the same times."""
     coarse = not any(time % SECOND for time in times[:2])  # FAT and old disks count whole seconds
     return abs(time_ns() - max(times[:2])) < (2 * SECOND if coarse else TICK)
 
 
 class ListedFiles:
-    """The files of a folder whose names end alike: whether one came, went, or was written anew since."""
+    """The files of a folder whose names end alike: whether one came, went, or was written again since."""
 
     unfinished: Collection[str] = ()
     """None: they are replaced whole."""
@@ -93,7 +93,7 @@ class ListedFiles:
         self._known = self._now()
 
     def moved(self) -> bool:
-        """Tell whether they are others than they were, or nobody can know."""
+        """Return whether they are others than they were, or no one can know."""
         return self._known is None or self._now() != self._known
 
     def _now(self) -> dict[str, FileStamp] | None:

@@ -45,7 +45,7 @@ def measured(watch: Measured) -> Iterator[Callable[[], None]]:
         watch: Whose they are; its question says where they go.
 
     Raises:
-        UsageError: prometheus-client is not installed, or nobody can listen at that address.
+        UsageError: prometheus-client is not installed, or no one can listen at that address.
     """
     question = watch.question
     if question.metrics is None and question.listen is None:

@@ -91,7 +91,7 @@ class SeenNode:
     name: str
     """For people."""
     mark: str
-    """Differs where it was written anew; empty where it is not there."""
+    """Differs where it was written again; empty where it is not there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class Sighting:
     is_complete: bool = True
     """False where a folder could not be listed: what is not there may be in it."""
     free_bytes: ByteCount | None = None
-    """On the tree's disk; None where it does not say."""
+    """On the tree's disk; None if it does not say."""
     nodes: tuple[SeenNode, ...] = ()
     """By number, where machines write parts of it; none where this machine sees the tree itself."""
     under_way: str = ""
@@ -156,7 +156,7 @@ class KnownSave:
     good_ns: int | None = None
     """The same when it was last found good."""
     rewritten: bool = False
-    """Whether each of its files was written anew since it was good: a training that went back saves it once more."""
+    """Whether each of its files was written again since it was good: a training that went back saves it once more."""
     files: int = 0
     """As in `SeenSave`."""
     good_files: int = 0
@@ -196,7 +196,7 @@ class Watched:
 
     @property
     def exit_code(self) -> ExitCode:
-        """The safest code over all saves that were told, as their verdicts ask for; where there is none, 11."""
+        """The safest code over all saves that were told, as their verdicts ask for; if there is none, 11."""
         if not self.saves:
             return ExitCode.NOTHING_TO_RESUME
         states = {save.state for save in self.saves}
@@ -284,7 +284,7 @@ class WatchEvent(Answered):
     subject: str
     """What it is about, so that the same thing told twice is known as one: its key and how its files were."""
     name: str | None
-    """The save's; None where it is about none."""
+    """The save's; None if it is about none."""
     step: Step | None
     word: VerdictWord | None = None
     findings: tuple[Finding, ...] = ()
@@ -322,7 +322,7 @@ class WatchQuestion:
     threshold: float | None = None
     """Embedding local norm (sum of squares) from which a save is unhealthy; None: go by the trainer's record alone."""
     logs: LogQuestion = LogQuestion()
-    """That show it. Without patterns: what lies in the output folder."""
+    """That show it. Without patterns: what is in the output folder."""
     hook: tuple[str, ...] = ()
     """The command to run for each event, by its words; none: nothing is run."""
     max_rate: int | None = None
@@ -332,6 +332,6 @@ class WatchQuestion:
     listen: tuple[str, int] | None = None
     """The host and the port at which metrics are asked for; None: nobody listens."""
     environment: Mapping[str, str] | None = None
-    """Of the process: where the state lies, and what a hook inherits."""
+    """Of the process: where the state is, and what a hook inherits."""
     part: PartQuestion | None = None
     """Which part this machine keeps, and where, for a watch elsewhere that judges all of them; None: it judges here."""

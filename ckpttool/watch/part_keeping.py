@@ -21,11 +21,11 @@ RUN = "watch"
 """The look's name where nobody gives it one: parts without a name count as older looks after an hour."""
 
 ANEW_EVERY = 4
-"""Polls after which a part is written anew though nothing moved: so long nobody takes this machine for dead."""
+"""Polls after which a part is written again though nothing moved: so long nobody takes this machine for dead."""
 
 
 def part_keeping(question: WatchQuestion, say: Callable[[str, str], None]) -> PartKeeping | None:
-    """Return what keeps the part that a watch is asked to keep; None where it judges itself.
+    """Return what keeps the part that a watch is asked to keep; None if it judges itself.
 
     Raises:
         UsageError: As of `PartKeeping`; or what is kept is to be sealed.

@@ -54,7 +54,7 @@ class Read:
 
     request: Judge
     judgement: Judgement | None = None
-    """None where it says nothing of the files: they changed meanwhile, or the watch ended."""
+    """None if it says nothing of the files: they changed meanwhile, or the watch ended."""
     bytes_read: int = 0
     notes: tuple[str, ...] = ()
     """For people."""
@@ -85,7 +85,7 @@ class Reading:
         self._left = False
         self._notes: list[str] = []
         self.reports: dict[str, ShardReport] = {}
-        """What was read so far of the shards, each by itself, by their paths."""
+        """What was read so far of the shards, each on its own, by their paths."""
         # A daemon: a disk that never answers must not keep the process alive.
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -135,7 +135,7 @@ class Reading:
         return judgement, nbytes
 
     def _findings(self, verdict: Verdict) -> tuple[Finding, ...]:
-        """Return what counts here: where only a part of the save lies, what its files tell by themselves."""
+        """Return what counts here: where only a part of the save is, what its files tell on their own."""
         if self._question.part is not None:
             return tuple(finding for report in self.reports.values() for finding in report.findings)
         if self._tree.machines.is_here:
@@ -176,7 +176,7 @@ class Reading:
         return None
 
     def _health(self) -> tuple[Finding | None, float | None]:
-        """Return why it must not be resumed from though it is whole, and the norm that the log shows at its save.
+        """Return why it must not be resumed from though it is intact, and the norm that the log shows at its save.
 
         Raises:
             UsageError: A log is not there.
@@ -239,7 +239,7 @@ def _is_as_it_was(tree: Tree, checkpoint: Checkpoint) -> bool:
 
 
 def is_cached(tree: Tree, checkpoint: Checkpoint) -> bool | None:
-    """Tell whether most of a save is in memory, so that reading it says nothing of the disk; None: nobody knows."""
+    """Return whether most of a save is in memory, so that reading it says nothing of the disk; None: it is unknown."""
     cached = []
     if not tree.machines.is_here:
         return None

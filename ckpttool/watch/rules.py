@@ -40,7 +40,7 @@ USUAL = 8
 """Saves by which it is known what is usual: enough that one odd one has no say, few enough to follow a change."""
 
 LEAST_INTERVALS = 2
-"""Below this nobody knows what is usual."""
+"""Below this it is unknown what is usual."""
 
 TIMES_USUAL = 3
 """How much longer than usual is too long."""
@@ -247,7 +247,7 @@ def _next(
 
 
 def _again(save: KnownSave, rule: WatchRule, now: float, *, is_replaced: bool) -> Judge | None:
-    """Return the reading of a good save once more, where there is a reason for it."""
+    """Return the reading of a good save once more, if there is a reason for it."""
     if rule.seal and not save.seal_tried:  # an earlier watch was not asked to
         return _judge(save, rule, cold=True)
     if not rule.again or save.read_again:
@@ -440,7 +440,7 @@ def left_unread(watched: Watched, rule: WatchRule) -> tuple[str, ...]:
 
 
 def is_idle(watched: Watched) -> bool:
-    """Tell whether nothing waits to come to rest, so that names alone need be looked at.
+    """Return whether nothing waits to come to rest, so that names alone need be checked.
 
     What was told as not whole waits no longer: a training that died left it.
     """
@@ -481,5 +481,5 @@ def _part_is_silent(node: KnownNode, now: float) -> WatchEvent:
 
 
 def is_silent(watched: Watched, number: int, patience: float) -> bool:
-    """Tell whether a machine's part is so old that what others took away since may still stand in it."""
+    """Return whether a machine's part is so old that what others took away since may still stand in it."""
     return any(node.number == number and watched.now - node.since >= patience / 2 for node in watched.nodes)

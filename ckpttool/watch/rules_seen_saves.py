@@ -11,7 +11,7 @@ from ckpttool.nodes.findings import NodesCode
 from ckpttool.watch.model import SeenSave
 
 OF_FILES = frozenset({Code.SHARD_EMPTY, Code.SHARD_TRUNCATED, Code.UNREADABLE})
-"""What a listing shows of a save under way where only a part of it lies."""
+"""What a listing shows of a save under way where only a part of it is."""
 
 OF_A_TREE = OF_FILES | {
     Code.RANK_MISSING, Code.SHARD_MISSING, Code.SHARD_ELSEWHERE, Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE,

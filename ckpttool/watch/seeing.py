@@ -43,7 +43,7 @@ class Moves(Protocol):
         ...
 
     def moved(self) -> bool:
-        """Tell whether it may have."""
+        """Return whether it may have."""
         ...
 
 
@@ -51,7 +51,7 @@ def scans_often(question: TreeQuestion) -> tuple[Tree, Moves]:
     """As `scan`; also return what tells later whether the tree, or a part that was written of it, moved since.
 
     Raises:
-        UsageError: As of `scan`; or it is none that can be looked at twice.
+        UsageError: As of `scan`; or it is none that can be checked twice.
     """
     from ckpttool.watch.listed import ListedFiles, ListedStorage
 
@@ -84,7 +84,7 @@ class InPlace:
 
         Args:
             tree: As it was listed.
-            turn: How many were looked at before it was.
+            turn: How many were checked before it was.
         """
         self._stamps = [
             (shard.path, shard.stamp)
@@ -96,7 +96,7 @@ class InPlace:
         self.turn = turn
 
     def moved(self) -> bool:
-        """Tell whether one of those whose turn it is was written."""
+        """Return whether one of those whose turn it is was written."""
         if not self._stamps:
             return False
         storage = open_storage(self._root)
@@ -115,7 +115,7 @@ def assert_meant(question: WatchQuestion, tree: Tree) -> None:
     """Let nobody ask of parts what only files allow.
 
     Raises:
-        UsageError: Somebody does.
+        UsageError: Someone does.
     """
     if not isinstance(tree.machines, MachinesOfParts):
         return
@@ -132,7 +132,7 @@ def sighting(tree: Tree, listed: Moves, question: WatchQuestion, watched: Watche
     Args:
         tree: As it was listed.
         listed: Which of its files are not finished yet.
-        question: Whether it is a part, how hard its shards are to be looked at, and how long patience lasts.
+        question: Whether it is a part, how hard its shards are to be checked, and how long patience lasts.
         watched: Which saves are good, and which machines fell silent.
         wall: Seconds since 1970.
     """
@@ -168,7 +168,7 @@ def _saves_of_parts(
 
 
 class _Companions:
-    """What lies in the folder of a save beside its shards, of saves that are not known to be good."""
+    """What is in the folder of a save beside its shards, of saves that are not known to be good."""
 
     def __init__(self, tree: Tree, watched: Watched) -> None:
         self._tree = tree
@@ -230,7 +230,7 @@ def _sealed(tree: Tree, checkpoint: Checkpoint) -> tuple[str, ...]:
 def _reported(
     machines: MachinesOfParts, checkpoint: Checkpoint, level: Level
 ) -> tuple[list[object], tuple[Finding, ...]]:
-    """Return what the machines tell of the shards of a save, and a finding where some are not looked at yet."""
+    """Return what the machines tell of the shards of a save, and a finding where some are not checked yet."""
     reported: list[object] = []
     unlooked = []
     for shard in sorted(checkpoint.shards, key=lambda shard: shard.path):
@@ -251,7 +251,7 @@ def _reported(
 
 
 def on_hosts(findings: Sequence[Finding], tree: Tree) -> tuple[Finding, ...]:
-    """Return findings with the machines that they are about, where several looked at the tree."""
+    """Return findings with the machines that they are about, where several checked the tree."""
     if not isinstance(tree.machines, MachinesOfParts):
         return tuple(findings)
     merge = tree.machines.merge
@@ -290,7 +290,7 @@ def _nodes(merge: Merge) -> tuple[SeenNode, ...]:
 
 
 def _is_left_behind(checkpoint: Checkpoint, merge: Merge, silent: Collection[int]) -> bool:
-    """Tell whether only machines that fell silent report a save, while others do not: they deleted theirs since."""
+    """Return whether only machines that fell silent report a save, while others do not: they deleted theirs since."""
     if not silent or all(seat.number in silent for seat in merge.seats):
         return False
     holders = {at for shard in checkpoint.shards for at in merge.holders.get(shard.path, ())}

@@ -51,7 +51,7 @@ class WatchState:
     seconds: float
     """Since that start."""
     wall: float
-    """Seconds since 1970, for where the machine was started anew."""
+    """Seconds since 1970, for where the machine was started again."""
 
 
 def state_place(root: str, environment: Mapping[str, str], *, table: str) -> str | None:
@@ -81,7 +81,7 @@ def state_place(root: str, environment: Mapping[str, str], *, table: str) -> str
 
 
 def state_bytes(state: WatchState) -> bytes:
-    """Spell a state; `read_state` reads it back."""
+    """Encode a state; `read_state` reads it back."""
     watched = state.watched
     document = {
         "schema": SCHEMA,
@@ -112,7 +112,7 @@ def state_bytes(state: WatchState) -> bytes:
 
 
 def read_state(place: str) -> WatchState | None:
-    """Return what was written down; None where nothing was, or it cannot be believed to the last bit."""
+    """Return what was written down; None if nothing was, or it cannot be believed to the last bit."""
     path = Path(place)
     try:
         data = LocalStorage(str(path.parent)).small_file(path.name, limit=STATE_LIMIT)

@@ -31,7 +31,7 @@ def believable(evidence: Evidence) -> Evidence:
     """Return the same.
 
     Raises:
-        UsageError: Somebody speaks of more ranks than any training has.
+        UsageError: Someone speaks of more ranks than any training has.
     """
     for world in evidence.worlds:
         if world.world_size > MAX_RANKS:
@@ -40,7 +40,7 @@ def believable(evidence: Evidence) -> Evidence:
 
 
 def without_effect(world_size: int | None, expected: Expected) -> list[Finding]:
-    """Say that the number of ranks that the user gave changes nothing about some of the saves.
+    """Report that the number of ranks that the user gave changes nothing about some of the saves.
 
     Args:
         world_size: As the user gave it.
@@ -155,7 +155,7 @@ def _seen(checkpoint: Checkpoint, _: Expectation) -> Iterable[Finding]:
 
 
 def _uncommitted(checkpoint: Checkpoint, _: Expectation) -> list[Finding]:
-    """Say that a save was never finished, or nobody knows, where the scan has not named what it lacks for that."""
+    """Report that a save was never finished, or it is unknown, where the scan has not named what it lacks for that."""
     if blocking(checkpoint.findings):
         return []
     if checkpoint.commit is CommitState.UNKNOWN:
@@ -174,7 +174,7 @@ def _uncommitted(checkpoint: Checkpoint, _: Expectation) -> list[Finding]:
 
 
 def _names_any(files: ExpectedFiles | None) -> bool:
-    """Tell whether any file must be there: what asks for none is met by an empty folder, too."""
+    """Return whether any file must be there: what asks for none is met by an empty folder, too."""
     match files:
         case FilesByPath():
             return bool(files.paths)
@@ -241,7 +241,7 @@ def _and_more(name: str, ranks: Sequence[int], files: FilesByRank) -> list[Findi
 
 
 def _empty(checkpoint: Checkpoint, _: Expectation) -> list[Finding]:
-    """Report shards that have no bytes, where the listing took sizes: the commonest trace of a power cut."""
+    """Report shards that have no bytes, where the listing took sizes: the commonest trace of a power failure."""
     return [
         helped(
             damage(
@@ -264,7 +264,7 @@ def _cut_short(checkpoint: Checkpoint, _: Expectation) -> Iterable[Finding]:
 
 
 def _untold(checkpoint: Checkpoint, expectation: Expectation) -> list[Finding]:
-    """Say that nothing tells which files belong to it, unless it is known to be bad anyway."""
+    """Report that nothing tells which files belong to it, unless it is known to be bad anyway."""
     if _names_any(expectation.files):
         return []
     said = (finding for rule in OF_FILES for finding in rule(checkpoint, expectation))

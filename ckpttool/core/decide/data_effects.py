@@ -28,7 +28,7 @@ class Consumed:
     old_batch: int | None
     """Samples a batch over all ranks when it was saved; None: nothing tells."""
     new_batch: int | None
-    """The same in the run that resumes: as it was, unless somebody says otherwise."""
+    """The same in the run that resumes: as it was, unless someone says otherwise."""
 
     @property
     def changes(self) -> bool:
@@ -80,7 +80,7 @@ def by_samples(step: int, read: Consumed, *, why: str) -> GoesOn:
 
 
 def batches_read(step: int, read: Consumed) -> int | None:
-    """Return how many batches of the new size the samples make; None where that number would say nothing.
+    """Return how many batches of the new size the samples make; None if that number would say nothing.
 
     Where the size changed during the run, as by a schedule, batches of one size are not what its steps took.
 
@@ -177,7 +177,7 @@ def effect_findings(position: GoesOn, *, title: str, remedy: str | None = None) 
     """Say as a finding what a reader of the plan must not miss.
 
     Args:
-        position: Where the data go on.
+        position: Where the data continue.
         title: Of the trainer, for sentences.
         remedy: What to do about it.
     """
@@ -213,7 +213,7 @@ def against_size(
         checkpoint: The save.
         requested: What the user, or the config, says of the resumed run.
         saved: What the save tells of its own.
-        refuses: Why it cannot be loaded on others, in words that finish "…, and "; None where it can.
+        refuses: Why it cannot be loaded on others, in words that finish "…, and "; None if it can.
     """
     differing = requested.differing(saved)
     if not differing:

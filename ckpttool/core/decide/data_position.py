@@ -28,7 +28,7 @@ def skip_seen_data(
     """Count the batches to drop so that the resumed run loses no sample.
 
     The samples of all segments are summed first and divided once. Where that is no whole number of new batches
-    (and of sinks: trainers that sink round down to one by themselves), rounding down repeats the remainder; rounding up
+    (and of sinks: trainers that sink round down to one on their own), rounding down repeats the remainder; rounding up
     would lose it.
 
     Args:
@@ -68,7 +68,7 @@ def plan_data(
 
     Args:
         step: True global step of the checkpoint.
-        recorded_global_batch: Samples a batch as the checkpoint's shards have it; None where they have none.
+        recorded_global_batch: Samples a batch as the checkpoint's shards have it; None if they have none.
         question: What the user changes.
         past: What the saves before it tell of batch sizes.
 
@@ -117,7 +117,7 @@ def batches_seen(plan: ResumePlan, inventory: Inventory, question: DataQuestion)
 
 
 def moved_on(skip: SkipBatches, further: SkipBatches) -> SkipBatches:
-    """Go on further than the checkpoint stands: what lies between is left out on purpose."""
+    """Go on further than the checkpoint stands: what is between is left out on purpose."""
     size = further.global_batch_size
     if skip.samples is None or size is None:
         return replace(further, lost_samples=None)
@@ -136,7 +136,7 @@ def with_config(question: DataQuestion, config: RunConfig | None) -> DataQuestio
 
 
 def next_step(step: Step, recorded_global_batch: int | None, question: DataQuestion) -> Step:
-    """Say which step is done first, counted in batches of the new size: segments do not move it.
+    """Name which step is done first, counted in batches of the new size: segments do not move it.
 
     Args:
         step: True global step of the checkpoint.

@@ -65,7 +65,7 @@ def _same_run(save: Checkpoint, later: Checkpoint) -> bool:
 
 
 def _is_after(save: Checkpoint, later: Checkpoint) -> bool:
-    """Tell whether its files say that it was saved after another; where they do not tell, the steps are believed."""
+    """Return whether its files say that it was saved after another; where they do not tell, the steps are believed."""
     return save.saved_ns is not None and later.saved_ns is not None and save.saved_ns > later.saved_ns
 
 

@@ -1,4 +1,4 @@
-"""The way that a tree's trainings took: what lies on it, and what was left or done again."""
+"""The way that a tree's trainings took: what is on it, and what was left or done again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Lineage:
         self._tracked = TrackedLineage(inventory, self.progress)
 
     def abandoned(self, checkpoint: Checkpoint) -> Finding | None:
-        """Tell whether the training went back behind this checkpoint and on from there.
+        """Return whether the training went back behind this checkpoint and on from there.
 
         Returns:
             A finding that says which run did; None where the checkpoint is on the training's last course.
@@ -78,7 +78,7 @@ class Lineage:
         ]
 
     def rewinds(self) -> list[Finding]:
-        """Say which runs were started behind an earlier run's last step."""
+        """Name which runs were started behind an earlier run's last step."""
         findings = []
         for later in self.inventory.runs:
             place = self.progress.of_run(later)
@@ -220,7 +220,7 @@ class TrackedLineage:
         self._are_several = len(complete) > 1
 
     def abandoned_because(self, checkpoint: Checkpoint) -> str | None:
-        """Say why the training left a checkpoint; None where it did not, or nothing tells."""
+        """Say why the training left a checkpoint; None if it did not, or nothing tells."""
         when = self._when.get(checkpoint.name, _When.AFTER)
         if when is _When.BOTH:
             return f"some of its files are older than the tracker, at {self._told}, and some are newer"
@@ -250,7 +250,7 @@ class TrackedLineage:
 
 
 def _reported_progress(tracked: Tracked, inventory: Inventory, progress: Progress) -> tuple[str, int] | None:
-    """Return the training that the tracker is of, and how far it says that it came; None where that is not known."""
+    """Return the training that the tracker is of, and how far it says that it came; None if that is not known."""
     if not inventory.checkpoints:
         return None
     named = inventory.named(tracked.name)
@@ -262,7 +262,7 @@ def _reported_progress(tracked: Tracked, inventory: Inventory, progress: Progres
 
 
 def _is_torn(checkpoint: Checkpoint) -> bool:
-    """Tell whether a save was not finished, as far as the listing shows: such a one proves no rewind."""
+    """Return whether a save was not finished, as far as the listing shows: such a one proves no rewind."""
     missing = any(finding.code is Code.SHARD_MISSING for finding in checkpoint.findings)
     return missing or checkpoint.commit in {CommitState.UNCOMMITTED, CommitState.UNKNOWN}
 

@@ -24,7 +24,7 @@ class View:
             self._inside.setdefault(dotted(entry.key[:-1]), []).append(entry)
 
     def get(self, key: str) -> Value:
-        """Return a value; None where it is not set, and where nothing stands after the colon."""
+        """Return a value; None if it is not set, and where nothing stands after the colon."""
         entry = self._by_key.get(key)
         return None if entry is None else entry.value
 
@@ -33,7 +33,7 @@ class View:
         return self._by_key.get(key)
 
     def raw(self, key: str) -> object:
-        """Return a value with all that is in it: mappings and lists as such; None where it is not set."""
+        """Return a value with all that is in it: mappings and lists as such; None if it is not set."""
         value = self.get(key)
         if value is Nested.MAPPING:
             return {str(entry.key[-1]): self.raw(dotted(entry.key)) for entry in self.inside(key)}
@@ -42,11 +42,11 @@ class View:
         return value
 
     def is_on(self, key: str) -> bool:
-        """Tell whether a switch is True; text that looks like it is another rule's business."""
+        """Return whether a switch is True; text that looks like it is another rule's business."""
         return self.get(key) is True
 
     def is_section(self, key: str) -> bool:
-        """Tell whether there are settings under a key."""
+        """Return whether there are settings under a key."""
         return self.get(key) is Nested.MAPPING and key in self._inside
 
     def inside(self, key: str) -> Sequence[Setting]:
@@ -116,7 +116,7 @@ def problems(view: _V, rules: Iterable[Rule[_V]], *, is_part: bool = False) -> I
     Args:
         view: The config.
         rules: Those to ask.
-        is_part: Whether the rest stands in another file, which nobody has read.
+        is_part: Whether the rest stands in another file, which no one has read.
     """
     for rule in rules:
         if not (is_part and rule.needs_all):

@@ -17,7 +17,7 @@ Written = Callable[[Checkpoint], "tuple[int, int] | None"]
 """When the first and the last of a save's shards were written, in nanoseconds since 1970; None: not known."""
 
 LEAST_SECONDS = 60.0
-"""Between two saves lies more. Files with less between them may be copies, whose times were set anew."""
+"""Between two saves is more. Files with less between them may be copies, whose times were set again."""
 
 LEAST_GAP = 2
 """As many times as long as a save takes to be written, nothing is written between two. A copy has no such pause."""
@@ -26,10 +26,10 @@ _NS = 1e9
 
 
 def lost_steps(checkpoint: Checkpoint, course: Lineage) -> tuple[int, int | None]:
-    """Count what lies between a checkpoint and the furthest one that the training did not leave.
+    """Count what is between a checkpoint and the furthest one that the training did not leave.
 
     Returns:
-        Steps of the checkpoint's own batch size, rounded up; and samples, None where no batch size is known.
+        Steps of the checkpoint's own batch size, rounded up; and samples, None if no batch size is known.
     """
     progress = course.progress
     on_lineage = _on_course(checkpoint, course)
@@ -51,7 +51,7 @@ def _on_course(checkpoint: Checkpoint, course: Lineage) -> list[Checkpoint]:
 
 
 def perhaps_lost(newer: Sequence[Rejection]) -> list[Finding]:
-    """Say that the count of lost steps leaves out what is newer and does not tell its step."""
+    """Report that the count of lost steps leaves out what is newer and does not tell its step."""
     return [
         note(
             Code.STEP_UNKNOWN,
@@ -68,8 +68,8 @@ def perhaps_lost(newer: Sequence[Rejection]) -> list[Finding]:
 def with_saves(point: ResumePoint, course: Lineage, written: Written) -> ResumePoint:
     """Say by the saves' times how long the lost steps took, where a log did not and the times can be meant.
 
-    They can where a training's pause lies between two saves: a copy writes one file after the other, without one. Of
-    saves of one file each nobody can tell a pause from the copying of a file.
+    They can where a training's pause is between two saves: a copy writes one file after the other, without one. Of
+    saves of one file each no one can tell a pause from the copying of a file.
     """
     if point.lost_time is not None or not point.lost_steps:
         return point
@@ -107,7 +107,7 @@ def _pairs(chosen: Checkpoint, course: Lineage) -> Iterator[tuple[Checkpoint, Ch
 
 
 def beyond_limits(point: ResumePoint, question: ResumeQuestion) -> tuple[Finding, ...]:
-    """Find that a choice loses more than the user allows, or that nobody knows whether it does."""
+    """Find that a choice loses more than the user allows, or that it is unknown whether it does."""
     lost, took, name = point.lost_steps, point.lost_time, point.checkpoint.name
     steps, seconds = question.max_lost_steps, question.max_lost_seconds
     by_steps = "" if steps is None else f"--max-lost-steps allows {steps}"

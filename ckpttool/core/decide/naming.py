@@ -1,4 +1,4 @@
-"""What a checkpoint's name means, wherever somebody gives one."""
+"""What a checkpoint's name means, wherever someone gives one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def named(checkpoints: Iterable[Checkpoint], name: str) -> list[Checkpoint]:
 
 
 def none_called(name: str, newest: Sequence[Checkpoint], root: str, *, also: str = "") -> UsageError:
-    """Say that no checkpoint has this name, which one is meant, and which there are, newest first.
+    """Report that no checkpoint has this name, which one is meant, and which there are, newest first.
 
     Args:
         name: As it was given.

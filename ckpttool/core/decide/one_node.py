@@ -33,7 +33,7 @@ def judge_one_node(
 
 
 def _newer_elsewhere(plan: ResumePlan, inventory: Inventory, around: Surroundings) -> Finding | None:
-    """Say that a newer save may be whole, of which nothing is known to be wrong but what other machines may have."""
+    """Report that a newer save may be whole, of which nothing is known to be wrong but what other machines may have."""
     if around.mount.reach is Reach.SHARED:
         return None
     seen_ranks = _seen_ranks(inventory)
@@ -53,7 +53,7 @@ def _newer_elsewhere(plan: ResumePlan, inventory: Inventory, around: Surrounding
 
 
 def intact_here_alone(checkpoint: Checkpoint, around: Surroundings) -> Finding | None:
-    """Say that of a checkpoint which is whole here other machines may have more; None where they have not."""
+    """Report that of a checkpoint which is intact here other machines may have more; None if they have not."""
     if around.mount.reach is Reach.SHARED or around.files is RankFiles.TOGETHER:
         return None
     if checkpoint.expected is not None and around.files is not RankFiles.UNCOUNTED:
@@ -134,21 +134,21 @@ def _world(rejection: Rejection) -> int | None:
 
 
 def _lacks_folders_alone(rejection: Rejection, ranks: Sequence[Rank]) -> bool:
-    """Tell whether nothing else stands against a checkpoint: what is damaged here is so wherever one looks from."""
+    """Return whether nothing else stands against a checkpoint: what is damaged here is so wherever one looks from."""
     reasons = blocking(rejection.reasons)
     is_elsewhere = all(_is_elsewhere(reason, ranks) for reason in reasons)
     return bool(reasons) and is_elsewhere and set(rejection.checkpoint.ranks) >= set(ranks)
 
 
 def _is_elsewhere(reason: Finding, ranks: Collection[Rank]) -> bool:
-    """Tell whether something is missing of a rank that has nothing here, or of nobody knows whom."""
+    """Return whether something is missing of a rank that has nothing here, or of it is unknown whom."""
     if reason.code in {Code.RANK_MISSING, Code.SHARD_MISSING}:
         return not reason.ranks or not set(reason.ranks).issubset(ranks)
     return reason.code in {Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE}  # the record is of one rank alone
 
 
 def _is_one_nodes(ranks: Sequence[Rank], world: int) -> bool:
-    """Tell whether ranks are what one of several equal machines has: a row that begins where such a row does."""
+    """Return whether ranks are what one of several equal machines has: a row that begins where such a row does."""
     count, first, last = len(ranks), ranks[0], ranks[-1]
     return last - first + 1 == count and world % count == 0 and first % count == 0
 
@@ -161,7 +161,7 @@ def _unknown(rejection: Rejection, ranks: Collection[Rank]) -> Rejection:
 
 
 def _open(reason: Finding) -> Finding:
-    """Say of what is not here that another machine may have it: then nobody knows that the save was not finished."""
+    """Say of what is not here that another machine may have it: then it is unknown that the save was not finished."""
     if reason.code is not Code.UNCOMMITTED_SAVE:
         return replace(reason, severity=Severity.UNKNOWN)
     message = "the record that the trainer writes last is not on this machine"
@@ -177,7 +177,7 @@ def _on(mount: Mount) -> str:
 
 
 def _seen(ranks: Sequence[Rank]) -> str:
-    """Say what lies here; where ranks write to one folder, a file need not be any rank's."""
+    """Say what is here; where ranks write to one folder, a file need not be any rank's."""
     return _ranks(ranks) if ranks else "a part of a save"
 
 

@@ -45,7 +45,7 @@ def by_check(
 
     Args:
         decision: As `resolve` gave it, with this config.
-        config: The base config, whose own check tells its findings; None where there is none.
+        config: The base config, whose own check tells its findings; None if there is none.
         strict: Whether a newer checkpoint that was not chosen stands against a launch.
         of_devices: What the trainer says of the devices that will be started.
         view: Whether ranks are told by machines, too.
@@ -101,7 +101,7 @@ def _chosen_or_not(decision: ResumePlan | NoResumePoint, view: View, *, strict: 
 
 
 def not_editable(message: str, path: str) -> Finding:
-    """Say that no launch config can be made of the base config."""
+    """Report that no launch config can be made of the base config."""
     return suspect(
         Code.CONFIG_DISAGREES,
         f"`ckpttool launch` cannot make a launch config from it: {message}",
@@ -145,7 +145,7 @@ def _rejected_reasons(decision: NoResumePoint) -> Iterator[Finding]:
 
 
 def _passed_over(plan: ResumePlan, severity: Severity, view: View) -> Iterator[Finding]:
-    """Tell of newer ones. One that could not be looked at may be whole: its steps would be done again for nothing."""
+    """Tell of newer ones. One that could not be checked may be whole: its steps would be done again for nothing."""
     healed = {finding.path: finding.remedy for finding in plan.findings if finding.code is Code.CAN_BE_HEALED}
     for place, rejection in enumerate(plan.point.rejected):
         why = max(rejection.reasons, key=lambda reason: reason.severity)
@@ -214,7 +214,7 @@ def _on(need: DiskNeed) -> str:
 
 
 def disk_unknown(folder: str, why: str) -> Finding:
-    """Say that nobody knows whether the next saves fit."""
+    """Report that it is unknown whether the next saves fit."""
     return unknown(
         Code.DISK_UNKNOWN,
         f"the free space for the next saves in {folder} is unknown: {why}",

@@ -53,7 +53,7 @@ def _ghosts(names: list[str], path: str | None) -> Finding:
 
 
 def against(findings: Iterable[Finding], *, ignore: bool) -> list[Finding]:
-    """Return what is against a checkpoint: of a copy that drifted, which is whole, its health alone.
+    """Return what is against a checkpoint: of a copy that drifted, which is intact, its health alone.
 
     Args:
         findings: Of the checkpoint, or of its shards.
@@ -63,7 +63,7 @@ def against(findings: Iterable[Finding], *, ignore: bool) -> list[Finding]:
 
 
 def health_reason(checkpoint: Checkpoint, *, require: bool, ignore: bool) -> Finding | None:
-    """Say why a checkpoint's health forbids resuming from it; None where it does not.
+    """Say why a checkpoint's health forbids resuming from it; None if it does not.
 
     Args:
         checkpoint: With its recorded health.
@@ -88,9 +88,9 @@ def health_reason(checkpoint: Checkpoint, *, require: bool, ignore: bool) -> Fin
 
 
 def record_without_answer(book: HealthBook, *, named: bool, health: Health) -> tuple[Finding, ...]:
-    """Say that a choice was made without a health file that was to have a say in it.
+    """Report that a choice was made without a health file that was to have a say in it.
 
-    One that is torn still tells its bad news, but the end that nobody has seen is about the newest. Whoever names a
+    One that is torn still tells its bad news, but the end that no one has seen is about the newest. Whoever names a
     file means all of it.
 
     Args:

@@ -1,4 +1,4 @@
-"""Which checkpoint to load: the newest that is whole, healthy and on the training's last course."""
+"""Which checkpoint to load: the newest that is intact, healthy and on the training's last course."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def objected(inventory: Inventory, objections: Callable[[Checkpoint], Sequence[F
 def choose(
     inventory: Inventory, question: ResumeQuestion, verdict_of: Callable[[Checkpoint], Verdict]
 ) -> ResumePoint | NoResumePoint:
-    """Choose from the newest checkpoint down, and stop at the first good one: nothing older is looked at.
+    """Choose from the newest checkpoint down, and stop at the first good one: nothing older is checked.
 
     Args:
         inventory: With expected ranks and recorded health.
@@ -191,7 +191,7 @@ def _only_left(
 
 
 def _is_open(rejected: Iterable[Rejection], inventory: Inventory) -> bool:
-    """Tell whether nobody knows which of those passed over, and of the others, is the newest."""
+    """Return whether it is unknown which of those passed over, and of the others, is the newest."""
     doubtful_names = {rejection.checkpoint.name for rejection in rejected if is_out_of_place(rejection.checkpoint)}
     is_tracked = inventory.tracked is not None and inventory.tracked.name not in doubtful_names
     return any(
@@ -238,7 +238,7 @@ def _reasons_by_name(checkpoint: Checkpoint, course: Lineage, question: ResumeQu
 
 
 def _doubts(checkpoint: Checkpoint, course: Lineage, branch: Finding | None) -> list[Finding]:
-    """Say what speaks against a checkpoint by itself. To name it takes a doubtful one, but never a damaged one."""
+    """Say what speaks against a checkpoint on its own. To name it takes a doubtful one, but never a damaged one."""
     doubts = [warning for warning in (branch, two_runs_in(checkpoint, course.inventory)) if warning is not None]
     is_damaged = bool(list(blocking(checkpoint.findings)))
     return [replace(warning, remedy=None) for warning in doubts] if is_damaged else doubts
@@ -368,7 +368,7 @@ def _trainings(candidates: Iterable[Checkpoint]) -> list[str]:
 
 
 def _mixed_prefixes(candidates: Sequence[Checkpoint], saves_as: str | None = None) -> Finding | None:
-    """Tell whether several trainings could be meant, and that the config means none of them."""
+    """Return whether several trainings could be meant, and that the config means none of them."""
     prefixes = _trainings(candidates)
     if len(prefixes) < 2:  # noqa: PLR2004  two is the smallest mixture
         return None
@@ -396,7 +396,7 @@ def _may_be_a_training(checkpoint: Checkpoint) -> bool:
 
 
 def _passed_over(candidates: Sequence[Checkpoint]) -> list[Finding]:
-    """Say which prefixes were not taken for a training."""
+    """Name which prefixes were not taken for a training."""
     trainings = _trainings(candidates)
     strays = {
         candidate.prefix: candidate
@@ -439,7 +439,7 @@ def _needs_renames(checkpoint: Checkpoint) -> Finding:
 
 
 def ranks_to_restore(rejected: Sequence[Rejection], *, opened: bool) -> tuple[Finding, ...]:
-    """Say which ranks alone stand against the newest checkpoint, where some ranks do and others do not.
+    """Name which ranks alone stand against the newest checkpoint, where some ranks do and others do not.
 
     Args:
         rejected: Every checkpoint, newest first, with all that is known against it.
@@ -486,7 +486,7 @@ HOUR_NS = 3600 * 10**9
 
 
 def two_runs_in(checkpoint: Checkpoint, inventory: Inventory) -> Finding | None:
-    """Tell whether some ranks' files of a checkpoint are as old as another run's save of the same name on the others.
+    """Return whether some ranks' files of a checkpoint are as old as another run's save of the same name on the others.
 
     Args:
         checkpoint: The one in doubt.
@@ -506,7 +506,7 @@ def two_runs_in(checkpoint: Checkpoint, inventory: Inventory) -> Finding | None:
 
 
 def gap_notes(verdict: Verdict) -> list[Finding]:
-    """Say in a note that an hour or more lies between the files of one save, where nothing but that speaks of two runs.
+    """Say in a note that an hour or more is between the files of one save, if nothing but that speaks of two runs.
 
     A rank's folder that was copied from another disk looks the same, so it is no reason to pass the save over.
     """
@@ -533,7 +533,7 @@ def gap_notes(verdict: Verdict) -> list[Finding]:
 
 
 def _distant_shards(checkpoint: Checkpoint) -> tuple[Shard, Shard] | None:
-    """Find two files of other runs by their names which no one save wrote: an hour and more lies between the runs'."""
+    """Find two files of other runs by their names which no one save wrote: an hour and more is between the runs'."""
     by_run: dict[int, list[tuple[int, Shard]]] = {}
     for shard in checkpoint.shards:
         if shard.modified_ns is not None:

@@ -81,7 +81,7 @@ def merge(old: Manifest | None, new: Manifest, *, reseal: bool) -> tuple[Manifes
     reason: the manifest may be all that knows of the last rank. New shards are added.
 
     Args:
-        old: As read from the disk; None where there was none.
+        old: As read from the disk; None if there was none.
         new: Of the files as they are now.
         reseal: Take what is there now, for all of it; unchanged files keep their `first_seen`.
 
@@ -184,7 +184,7 @@ _TRUSTED = {
 
 
 def healed_notes(checkpoint: Checkpoint, seals: Iterable[ShardSeal]) -> Iterator[Finding]:
-    """Say which of a checkpoint's shards were rebuilt, from whom, by which proof, and when."""
+    """Name which of a checkpoint's shards were rebuilt, from whom, by which proof, and when."""
     ranks = {shard.path: shard.rank for shard in checkpoint.shards}
     for seal in seals:
         rank, healed = ranks.get(seal.path), seal.healed

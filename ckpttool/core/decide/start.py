@@ -1,4 +1,4 @@
-"""Would the start, as it stands, load what was chosen?"""
+"""Would the start, as it is, load what was chosen?"""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ckpttool.core.domain.plan import JudgedStart, Outcome, ResumePlan, may_be_g
 def start_findings(
     start: JudgedStart, plan: ResumePlan, *, trainer: str, config: str | None, remedy: str
 ) -> tuple[Finding, ...]:
-    """Say what speaks against a start as it stands: it loads another save, stops, begins at step 0, or nobody knows.
+    """Say what speaks against a start as it is: it loads another save, stops, begins at step 0, or it is unknown.
 
     Args:
         start: What it would do.
         plan: What it should do.
         trainer: Who is started, as people call it.
-        config: The path of its config; None where there is none.
+        config: The path of its config; None if there is none.
         remedy: What makes it load what was chosen.
     """
     chosen, simulation = plan.point.checkpoint, start.simulation
@@ -45,7 +45,7 @@ def start_findings(
 
 
 def _may_be_good(name: str | None, plan: ResumePlan) -> bool:
-    """Whether nothing shows a save of this name to be damaged, and it was passed over because nobody could judge it."""
+    """Whether nothing shows a save of this name to be damaged, and it was passed over because no one could judge it."""
     return any(
         rejection.checkpoint.name == name and may_be_good(rejection.reasons) for rejection in plan.point.rejected
     )

@@ -1,7 +1,7 @@
 """The one law of a checkpoint's step, for every layout and every command.
 
 A step comes from inside a checkpoint, else from its name. A name tells it only behind the stem that the checkpoints of
-the tree share, and never against what lies inside, what the siblings hold, or when they were committed. A checkpoint
+the tree share, and never against what is inside, what the siblings hold, or when they were committed. A checkpoint
 whose step fails this law is neither deleted, nor sealed, nor healed, nor named in a tracker.
 """
 
@@ -94,7 +94,7 @@ def settle(inventory: Inventory) -> Inventory:
 
 
 def is_left_to_the_user(finding: Finding) -> bool:
-    """Tell whether whoever names a checkpoint overrules what a listing says of it: he knows which is meant."""
+    """Return whether whoever names a checkpoint overrules what a listing says of it: he knows which is meant."""
     is_doubt = finding.code is Code.STEP_DISAGREES and finding.severity is Severity.UNKNOWN
     return is_doubt or finding.code in _OUT_OF_PLACE
 
@@ -115,7 +115,7 @@ def not_acted_on(checkpoint: Checkpoint) -> tuple[Finding, ...]:
 
 
 def untold(checkpoint: Checkpoint) -> Finding:
-    """Say that nothing tells the step of a checkpoint."""
+    """Report that nothing tells the step of a checkpoint."""
     return unknown(
         Code.STEP_UNKNOWN,
         f"no shard of {checkpoint.name} records its step, and a name alone is not proof",
@@ -151,7 +151,7 @@ def left_by_name(saves: Sequence[Checkpoint]) -> dict[CheckpointKey, str]:
 
 
 def is_out_of_place(checkpoint: Checkpoint) -> bool:
-    """Tell whether its number says nothing of how far the training came: a copy, another run's, or a mere name.
+    """Return whether its number says nothing of how far the training came: a copy, another run's, or a mere name.
 
     Args:
         checkpoint: Of a tree that was settled.
@@ -162,7 +162,7 @@ def is_out_of_place(checkpoint: Checkpoint) -> bool:
 
 
 def leaves_newest_open(checkpoint: Checkpoint, findings: Iterable[Finding], *, is_tracked: bool) -> bool:
-    """Tell whether a checkpoint that is passed over may be further than all others, and nothing tells which is.
+    """Return whether a checkpoint that is passed over may be further than all others, and nothing tells which is.
 
     Args:
         checkpoint: Of a tree that was settled.
@@ -177,7 +177,7 @@ def leaves_newest_open(checkpoint: Checkpoint, findings: Iterable[Finding], *, i
 
 
 def is_named_beyond(checkpoint: Checkpoint, chosen: Checkpoint) -> bool:
-    """Tell whether the name alone says that a checkpoint is further than the chosen one: a copy, or a mixture.
+    """Return whether the name alone says that a checkpoint is further than the chosen one: a copy, or a mixture.
 
     Args:
         checkpoint: Of a tree that was settled.
@@ -200,7 +200,7 @@ def latest(newest_first: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
 
 
 def _is_anything(save: Checkpoint) -> bool:
-    """Tell whether a folder may be of no training: a person named it, and nothing tells a step."""
+    """Return whether a folder may be of no training: a person named it, and nothing tells a step."""
     return save.step is None and save.named is not None and save.named.is_free
 
 
@@ -330,7 +330,7 @@ def _copies(saves: Sequence[Checkpoint], tracked: str | None) -> Iterable[tuple[
 
 
 def _is_copied(original: Checkpoint, save: Checkpoint, saves: Iterable[Checkpoint]) -> bool:
-    """Tell whether a later number says the step of an earlier one, with a further one between them."""
+    """Return whether a later number says the step of an earlier one, with a further one between them."""
     if original.step is None or original.step != save.step:
         return False
     between = (candidate for candidate in saves if _number(original) < _number(candidate) < _number(save))

@@ -48,7 +48,7 @@ class Threshold:
 
     @property
     def alarms_too_often(self) -> bool:
-        """Whether it lies so low, for this stretch, that it separates nothing: the stretch is not normal."""
+        """Whether it is so low, for this stretch, that it separates nothing: the stretch is not normal."""
         return self.alarm_share > MANY_ALARMS
 
 
@@ -71,9 +71,9 @@ class Calibration:
     """Shown steps at the start that were left out."""
     global_norm: Threshold | Refusal
     count_threshold: int | None
-    """Steps in a row after which stopping is right; None where there is no threshold."""
+    """Steps in a row after which stopping is right; None if there is no threshold."""
     longest_run: int
-    """Longest row of shown neighbouring steps at or above the threshold that ended by itself."""
+    """Longest row of shown neighbouring steps at or above the threshold that ended on its own."""
     embedding_local_norm: Threshold | Refusal
     notes: tuple[str, ...]
 
@@ -119,12 +119,12 @@ class TrainersDetour:
     config: tuple[tuple[str, int | bool], ...] = ()
     """Settings of its config."""
     argument: str | None = None
-    """Arguments of its command, for a shell; None where it has a config, or there is nothing to skip."""
+    """Arguments of its command, for a shell; None if it has a config, or there is nothing to skip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataDetour:
-    """Load a checkpoint and let the data go on later than it stands. Each trainer's own setting for it."""
+    """Load a checkpoint and let the data continue later than it stands. Each trainer's own setting for it."""
 
     checkpoint_step: Step
     skip_batches: int
@@ -134,7 +134,7 @@ class DataDetour:
     samples_before: int | None
     """Samples consumed at the checkpoint; None where the log does not tell them."""
     samples_after: int | None
-    """Samples consumed where the data go on."""
+    """Samples consumed where the data continue."""
     detours: tuple[TrainersDetour, ...] = ()
     """How each trainer that can do it is told."""
 
@@ -157,11 +157,11 @@ class SpikeAdvice:
     reason: str
     """One sentence."""
     detour: DataDetour | None
-    """None where no good checkpoint lies far enough before the onset."""
+    """None if no good checkpoint is far enough before the onset."""
     rewind_cost: int | None
     """Steps to be done again."""
     wait_cost: int | None
-    """Steps from the onset until it was well again; None where it is not yet."""
+    """Steps from the onset until it was well again; None if it is not yet."""
     notes: tuple[str, ...]
 
     @property
@@ -176,7 +176,7 @@ class StopAdvice:
 
     stop: Step
     detour: DataDetour | None
-    """None where there is no good checkpoint at or before the stop."""
+    """None if there is no good checkpoint at or before the stop."""
     good_batches_lost: int
     """Batches between the checkpoint and the first bad one that are skipped too."""
     notes: tuple[str, ...]

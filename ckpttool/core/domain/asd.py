@@ -30,7 +30,7 @@ class AsdDialect:
     is_strict: bool = False
     """Its parser strips nothing, says nothing, and raises at a wrong flag."""
     sample_interval: int = 3
-    """Every how many-th parameter is looked at, where nothing is set."""
+    """Every how many-th parameter is checked, if nothing is set."""
     checksum_minutes: int | None = None
     """How long a checksum runs; None: as long as the cooldown."""
     pauses_from_stop: bool = False

@@ -35,16 +35,16 @@ class CommitState(str, Enum):
     UNRECORDED = "unrecorded"
     """The layout keeps no such record for each checkpoint."""
     UNKNOWN = "unknown"
-    """It keeps one, but nobody can tell what it says."""
+    """It keeps one, but no one can tell what it says."""
 
 
 class Content(str, Enum):
-    """What a training can go on with from a save."""
+    """What a training can continue with from a save."""
 
     FULL = "full"
     """Weights, optimizer state and where the training stood."""
     WEIGHTS_ONLY = "weights-only"
-    """By design: nothing is damaged, but the optimizer would begin anew."""
+    """By design: nothing is damaged, but the optimizer would begin again."""
     UNKNOWN = "unknown"
     """Nothing tells whether there is more than weights: the user chose what is in it."""
 
@@ -58,7 +58,7 @@ class Topology:
     """Parallel sizes in ranks; None where not recorded, never guessed."""
 
     world_size: int | None = None
-    """Ranks that must have files of their own; None where that is not known, and where `shared`."""
+    """Ranks that must have files of their own; None if that is not known, and where `shared`."""
     shared: bool = False
     """Whether all ranks load the same files: then there is no number to know."""
     confirmed: bool = True
@@ -93,12 +93,12 @@ class Rename:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """All files of one save, over all ranks, whether or not it is whole."""
+    """All files of one save, over all ranks, whether or not it is intact."""
 
     name: str
     """What `--checkpoint` takes."""
     aliases: tuple[str, ...] = ()
-    """Under which other names the same save lies there: a link to it, a copy of it."""
+    """Under which other names the same save is there: a link to it, a copy of it."""
     prefix: str = ""
     """What its file names begin with, where several trainings may share the folder: each has its own."""
     run: int = 0
@@ -108,7 +108,7 @@ class Checkpoint:
     sort_key: tuple[int, ...] = ()
     """Orders the saves of one run as their names do. To be compared: only the layout that made it may read it."""
     facts: Facts = ()
-    """What else is shown of it, by name: `epoch`, `step_in_epoch`, `optimizer_step`; None where nothing tells."""
+    """What else is shown of it, by name: `epoch`, `step_in_epoch`, `optimizer_step`; None if nothing tells."""
     claims: tuple[NameClaim, ...] = ()
     """What its name says of the scalars inside."""
     rules: ScalarRules = NO_RULES
@@ -116,7 +116,7 @@ class Checkpoint:
     scalars: Scalars
     """As one rank's shard has them; `verify` tells whether the others agree."""
     step: Step | None
-    """True global step; None where nothing tells it."""
+    """True global step; None if nothing tells it."""
     step_source: StepSource
     named: NamedStep | None = None
     """What its name says of the step; None in a layout whose names are compared with the content elsewhere."""
@@ -127,14 +127,14 @@ class Checkpoint:
     committed_ns: int | None = None
     """When it was committed by its own record, in nanoseconds since 1970."""
     step_remedy: str | None = None
-    """Where the step is unknown, what the user may give so that it is told; None where nothing would help."""
+    """Where the step is unknown, what the user may give so that it is told; None if nothing would help."""
     shards: tuple[Shard, ...]
     """By (rank, path)."""
     topology: Topology
     """`world_size` where the files themselves say it."""
     format: FormatName
     expected: tuple[str, ...] | None = None
-    """Paths that the trainer's own record says belong to it; None where there is no such record."""
+    """Paths that the trainer's own record says belong to it; None if there is no such record."""
     digests: tuple[tuple[str, str], ...] = ()
     """SHA-256 of files by their paths, 64 hexadecimal digits each, as the trainer's own record has them; sorted."""
     commit: CommitState
@@ -164,7 +164,7 @@ class Checkpoint:
 
     @property
     def samples(self) -> int | None:
-        """Samples that the training had seen, by what this checkpoint says itself; None where it does not."""
+        """Samples that the training had seen, by what this checkpoint says itself; None if it does not."""
         if self.scalars.samples is not None:
             return self.scalars.samples
         size = self.scalars.global_batch_size
@@ -186,7 +186,7 @@ class Checkpoint:
         return max((ns for shard in self.shards if (ns := shard.modified_ns) is not None), default=None)
 
     def is_named_as(self, other: Checkpoint) -> bool:
-        """Tell whether two runs gave their saves one label, at one step as far as both tell."""
+        """Return whether two runs gave their saves one label, at one step as far as both tell."""
         is_same = (self.prefix, self.label, self.format) == (other.prefix, other.label, other.format)
         same_step = self.step is None or other.step is None or self.step == other.step
         return is_same and self.label is not None and self.run != other.run and same_step
@@ -253,12 +253,12 @@ class Inventory:
     mere_names: tuple[str, ...] = ()
     """Those of them that have a shard's name and hold none: empty, zeroed, or of no known format."""
     tracked: Tracked | None = None
-    """None where there is no tracker, or it names nothing."""
+    """None if there is no tracker, or it names nothing."""
     parts: PartsGiven | None = None
-    """Of a tree that several machines looked at: which of them; None where this one did."""
+    """Of a tree that several machines checked: which of them; None where this one did."""
 
     def path_of(self, inner: str) -> str:
-        """Spell the path of a file or folder in it, as the user would write it.
+        """Encode the path of a file or folder in it, as the user would write it.
 
         Args:
             inner: Its path relative to the root.
@@ -266,7 +266,7 @@ class Inventory:
         return inner if self.root == "." else f"{self.root}/{inner}"
 
     def named(self, name: str) -> Checkpoint | None:
-        """Return the first save of this name; None where there is none."""
+        """Return the first save of this name; None if there is none."""
         return next((checkpoint for checkpoint in self.checkpoints if checkpoint.name == name), None)
 
 
@@ -322,7 +322,7 @@ def shorter_shards(
 
 
 def _sizes(checkpoint: Checkpoint) -> dict[tuple[Rank, ShardRole], tuple[Shard, ByteCount]] | None:
-    """Return each rank's shard of each role with its size; None where one has several, or a size is not known."""
+    """Return each rank's shard of each role with its size; None if one has several, or a size is not known."""
     sizes = {
         (shard.rank, shard.role): (shard, shard.stamp.size)
         for shard in checkpoint.shards

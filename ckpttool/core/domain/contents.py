@@ -1,4 +1,4 @@
-"""What lies inside a shard or a checkpoint: tensors, scalars, who wrote it, and which checksums there are."""
+"""What is inside a shard or a checkpoint: tensors, scalars, who wrote it, and which checksums there are."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class ElementStats:
     infinities: int
     zeros: int
     least: float | None
-    """Of the finite elements; None where there are none."""
+    """Of the finite elements; None if there are none."""
     greatest: float | None
     norm: float
-    """L2 norm of the finite elements; of several files the largest, since nobody knows whether they hold slices or
+    """L2 norm of the finite elements; of several files the largest, since it is unknown whether they hold slices or
     copies.
     """
 
@@ -63,7 +63,7 @@ class Opened:
     rank: Rank | None
     role: ShardRole
     format: FormatName | None
-    """By content; None where it could not be opened."""
+    """By content; None if it could not be opened."""
     nbytes: ByteCount | None
     """Of the file."""
     schema: str
@@ -185,7 +185,7 @@ def elements_in(shape: Sequence[int]) -> int:
 
 
 def is_selected(name: str, patterns: Sequence[str]) -> bool:
-    """Tell whether a tensor is meant: by its own name, or by a pattern of a shell; without patterns all are."""
+    """Return whether a tensor is meant: by its own name, or by a pattern of a shell; without patterns all are."""
     from fnmatch import fnmatchcase
 
     return not patterns or any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)

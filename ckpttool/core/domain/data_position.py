@@ -24,7 +24,7 @@ class DataEffect(str, Enum):
     LOSES = "loses"
     REORDERS = "reorders"
     RESTARTS = "restarts"
-    """The data begin anew."""
+    """The data begin again."""
     REFUSES = "refuses"
     """The trainer stops."""
     UNKNOWN = "unknown"
@@ -38,12 +38,12 @@ class SkipBatches:
     """Batches to skip."""
     repeated_samples: int | None
     """Samples that the resumed run sees a second time, because the skip is a whole number of batches (and sinks).
-    None where there are some, but no batch size tells how many."""
+    None if there are some, but no batch size tells how many."""
     samples: int | None
     """Samples consumed before the place where the data go on; None where the batch size is not known (and not needed).
     """
     global_batch_size: int | None
-    """New global batch size in samples; None where neither a shard nor the user told it."""
+    """New global batch size in samples; None if neither a shard nor the user told it."""
     sink_size: int | None = None
     """Batches a data sink, where the skip was rounded down to a multiple of it."""
     lost_samples: int | None = 0
@@ -72,7 +72,7 @@ class SampleSource(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoesOn:
-    """The trainer goes on by itself: from samples that it counts, states that it saved, or its step alone."""
+    """The trainer continues on its own: from samples that it counts, states that it saved, or its step alone."""
 
     effect: DataEffect
     why: str | None = None
@@ -80,7 +80,7 @@ class GoesOn:
     samples: int | None = None
     """Samples consumed when the checkpoint was saved; None: not known, or not what it goes by."""
     source: SampleSource | None = None
-    """What tells `samples`; None where nothing does, or the trainer goes by them alone."""
+    """What tells `samples`; None if nothing does, or the trainer goes by them alone."""
     tokens: int | None = None
     """Tokens consumed, where the trainer counts those."""
     batches: int | None = None
@@ -96,14 +96,14 @@ class GoesOn:
     exact_if: tuple[str, ...] = ()
     """What must hold for no sample to be repeated, lost or moved, with the versions that matter: sentences without
     "if" before and a full stop behind. Of an exact position it is taken for granted; of any other it does not hold, or
-    nothing that was looked at tells. Empty: nothing to say."""
+    nothing that was checked tells. Empty: nothing to say."""
     unchanged: SkipBatches | None = None
     """What it comes to in skipped batches if nothing changes; None: its trainer skips none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """Nobody can say where the data go on."""
+    """Nobody can say where the data continue."""
 
     why: str
     """One sentence."""
@@ -118,7 +118,7 @@ def effect_of(position: DataPosition) -> DataEffect:
 
 
 def skip_of(position: DataPosition) -> SkipBatches | None:
-    """Return the batches that are skipped, or would be if nothing changed; None where no batches are skipped."""
+    """Return the batches that are skipped, or would be if nothing changed; None if no batches are skipped."""
     match position:
         case SkipBatches():
             return position
@@ -239,11 +239,11 @@ class PastSizes:
     """What the saves on the way to a checkpoint tell of the batches that it was trained with."""
 
     batch_sizes: tuple[int, ...] = ()
-    """Samples a batch that any of them records, ascending: at each change the step was counted anew."""
+    """Samples a batch that any of them records, ascending: at each change the step was counted again."""
     unrecorded_steps: int = 0
     """How far they came of which none is recorded: the trainer counted on from there as it was."""
     why_unrecorded: str | None = None
-    """Which saves of this trainer record none; None where that is not known."""
+    """Which saves of this trainer record none; None if that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from ckpttool.core.errors import ExitCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demo(Answered):
-    """Where it lies, and what is wrong with it."""
+    """Where it is, and what is wrong with it."""
 
     NOUN = "demo"
 
@@ -20,7 +20,7 @@ class Demo(Answered):
     config: str
     """The training config that the run was started with."""
     damaged: tuple[str, ...]
-    """The shards that are cut short."""
+    """The shards that are truncated."""
 
     @property
     def exit_code(self) -> ExitCode:

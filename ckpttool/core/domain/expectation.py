@@ -15,7 +15,7 @@ from ckpttool.core.domain.units import Rank
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldEvidence:
-    """Somebody else's word about how many ranks the training had."""
+    """Someone else's word about how many ranks the training had."""
 
     world_size: int
     source: str
@@ -94,7 +94,7 @@ class FilesByRank:
     size: WorldSize
     roles: tuple[ShardRole, ...]
     absent: Callable[[Rank, ShardRole], Finding]
-    """Says in the layout's words that a rank's file is not there, or that nobody knows whether it is."""
+    """Says in the layout's words that a rank's file is not there, or that it is unknown whether it is."""
 
 
 ExpectedFiles: TypeAlias = FilesByPath | FilesByRank
@@ -105,7 +105,7 @@ class Expectation:
     """What must be there of one save."""
 
     files: ExpectedFiles | None
-    """None where nothing tells: then nobody knows whether the save is whole."""
+    """None if nothing tells: then it is unknown whether the save is intact."""
     topology: Topology
     """How many ranks it must have, or that all of them share its files."""
     doubts: tuple[Finding, ...] = ()

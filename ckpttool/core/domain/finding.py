@@ -47,7 +47,7 @@ class Finding:
     line: int | None = None
     """Line in a text file, from 1."""
     ranks: tuple[Rank, ...] = ()
-    """Whose files it is about, ascending: `path` is the first one's. Empty where no rank's, or nobody knows whose."""
+    """Whose files it is about, ascending: `path` is the first one's. Empty where no rank's, or it is unknown whose."""
     fact: str | None = None
     """How `message` begins, if the rest says what follows from it; None: it says no more. Not in JSON."""
 
@@ -68,7 +68,7 @@ def suspect(code: Row, message: str, **extras: Unpack[_Extras]) -> Finding:
 
 
 def unknown(code: Row, message: str, **extras: Unpack[_Extras]) -> Finding:
-    """Return what could not be looked at or changed meanwhile, so that nobody knows."""
+    """Return what could not be checked or changed meanwhile, so that it is unknown."""
     return Finding(code=code, severity=Severity.UNKNOWN, message=message, **extras)
 
 
@@ -142,30 +142,30 @@ def blocking(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def without_answer(findings: Iterable[Finding]) -> bool:
-    """Tell whether what was to have a say in a choice could not: a log, a health file, ranks elsewhere, a limit."""
+    """Return whether what was to have a say in a choice could not: a log, a health file, ranks elsewhere, a limit."""
     codes = {Code.LOG_UNREADABLE, Code.HEALTH_UNKNOWN, Code.HEALTH_UNHEARD, Code.SHARD_ELSEWHERE, Code.TOO_MUCH_LOST}
     unknowns = [finding for finding in findings if finding.severity is Severity.UNKNOWN]
     return any(finding.code in codes or finding.code.is_elsewhere for finding in unknowns)
 
 
 def seen_in_part(findings: Iterable[Finding]) -> bool:
-    """Tell whether other machines may have what is missing here, so that nothing can be said of all."""
+    """Return whether other machines may have what is missing here, so that nothing can be said of all."""
     return any(finding.code.is_elsewhere and finding.severity is Severity.UNKNOWN for finding in findings)
 
 
 def is_of_absent(finding: Finding) -> bool:
-    """Tell whether something is missing that another machine may have, which was not asked, or not late enough."""
+    """Return whether something is missing that another machine may have, which was not asked, or not late enough."""
     codes = {Code.RANK_MISSING, Code.SHARD_MISSING, Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE}
     return finding.code in codes and finding.severity >= Severity.UNKNOWN
 
 
 def withheld(findings: Iterable[Finding]) -> bool:
-    """Tell whether something could not be read, or was written meanwhile, so that nobody knows what it holds."""
+    """Return whether something could not be read, or was written meanwhile, so that it is unknown what it holds."""
     return any(finding.code in NOT_SEEN and finding.severity is Severity.UNKNOWN for finding in findings)
 
 
 NOT_SEEN = frozenset({Code.UNREADABLE, Code.CHANGED_WHILE_READING})
-"""What says that nobody could look."""
+"""What says that no one could look."""
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -174,7 +174,7 @@ def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 OWN_FILE = "find the rank's own file on its disk, or resume from another checkpoint"
-"""Of a file that lies under another rank's name."""
+"""Of a file that is under another rank's name."""
 
 
 def helped(finding: Finding) -> Finding:

@@ -68,7 +68,7 @@ else:
         return made
 
     class _Fields:
-        """`__dataclass_fields__`: the standard library notes them, and only when somebody asks."""
+        """`__dataclass_fields__`: the standard library notes them, and only when someone asks."""
 
         def __init__(self, plain: type) -> None:
             self._plain = plain
@@ -219,7 +219,7 @@ class Packed(NamedTuple):
 
 
 def packed(values: Sequence[object]) -> Packed:
-    """Return at least one value, all of one class of frozen values, by their fields; `unpacked` makes them anew."""
+    """Return at least one value, all of one class of frozen values, by their fields; `unpacked` makes them again."""
     kind = type(values[0])
     shared: dict[str, object] = {}
     columns: dict[str, Sequence[object] | Packed] = {}
@@ -242,7 +242,7 @@ def unpacked(values: Packed) -> list[Any]:
 
 
 def is_frozen(kind: object) -> bool:
-    """Tell whether this is a class of frozen values."""
+    """Return whether this is a class of frozen values."""
     return isinstance(kind, type) and kind in _DEFAULTS
 
 

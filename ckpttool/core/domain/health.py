@@ -41,7 +41,7 @@ class HealthBook:
     """A health file, read."""
 
     path: str | None
-    """As it is shown to people; None where there is no health file."""
+    """As it is shown to people; None if there is no health file."""
     records: tuple[HealthRecord, ...]
     findings: tuple[Finding, ...] = ()
     over_limit: bool = False

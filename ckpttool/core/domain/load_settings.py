@@ -70,7 +70,7 @@ class TrainerSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSettings:
-    """How one trainer is made to load exactly this checkpoint, and to go on where its data stand."""
+    """How one trainer is made to load exactly this checkpoint, and to continue where its data stand."""
 
     trainer: str
     path: str
@@ -78,7 +78,7 @@ class LoadSettings:
     settings: tuple[TrainerSetting, ...]
     """What to load; the most important first."""
     data: tuple[TrainerSetting, ...] = ()
-    """Where the data go on."""
+    """Where the data continue."""
     first: tuple[Rename, ...] = ()
     """What must be done before, in this order; paths are relative to the checkpoint folder."""
     remarks: tuple[str, ...] = ()

@@ -46,7 +46,7 @@ class ShardSeal:
     healed: Healed | None = None
     """Where the file was rebuilt from another rank's; None: it is as it was saved."""
     tensors: TensorDigests | None = None
-    """One digest a tensor; None where they are not known, as in a manifest of a version that recorded none."""
+    """One digest a tensor; None if they are not known, as in a manifest of a version that recorded none."""
 
     def same_content(self, other: ShardSeal) -> bool:
         """Whether both are of the same bytes."""
@@ -68,7 +68,7 @@ class Manifest:
     """The checkpoint's name."""
     prefix: str
     world_size: int | None
-    """Ranks of the training; None where nothing told it."""
+    """Ranks of the training; None if nothing told it."""
     sealed_at: str
     """UTC, as `first_seen`: when the manifest last changed."""
     sealed_by: str
@@ -113,7 +113,7 @@ class Sealed(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """The safest code over all checkpoints; where there is none, nothing was sealed."""
+        """The safest code over all checkpoints; if there is none, nothing was sealed."""
         if not self.sealings:
             return ExitCode.NOTHING_TO_RESUME
         return of_findings(finding for sealing in self.sealings for finding in sealing.findings)

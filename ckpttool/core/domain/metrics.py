@@ -27,7 +27,7 @@ def parse_local_time(text: str) -> LocalTime:
 
 
 def local_time_of(text: str | None) -> LocalTime | None:
-    """Return the moment that a log tells; None where it tells none: a column of times may hold anything."""
+    """Return the moment that a log tells; None if it tells none: a column of times may hold anything."""
     try:
         return None if text is None else parse_local_time(text)
     except ValueError:

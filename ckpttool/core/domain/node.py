@@ -1,4 +1,4 @@
-"""Where we look from: the disk that a tree lies on, and what launchers say of other machines."""
+"""Where we look from: the disk that a tree is on, and what launchers say of other machines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Reach(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """The file system that a path lies on, as the kernel tells it."""
+    """The file system that a path is on, as the kernel tells it."""
 
     kind: str
     """`ext4`, `nfs4`, `fuse.sshfs`; empty where the kernel does not tell."""
@@ -70,7 +70,7 @@ class Surroundings:
     sign: str
     """What a rank's folder is called, where each has one."""
     declared: tuple[int, ...]
-    """World sizes that the user or the config states: what is whole on as many ranks lacks none."""
+    """World sizes that the user or the config states: what is intact on as many ranks lacks none."""
     jobs: tuple[Job, ...]
     """What launchers say."""
     mount: Mount
@@ -96,6 +96,6 @@ class Process:
     the launcher has no name for it.
     """
     attempt: int
-    """How often the launcher started all of this anew, from 0."""
+    """How often the launcher started all of this again, from 0."""
     node: int | None = None
     """This machine among those of the start, from 0; None where the launcher does not tell."""

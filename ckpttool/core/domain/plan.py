@@ -62,7 +62,7 @@ class LostTime:
     seconds: float
     source: LostTimeSource
     pace: tuple[Step, Step] | None = None
-    """The steps of the two saves at whose pace it is reckoned; None where what was lost lies between two times."""
+    """The steps of the two saves at whose pace it is reckoned; None where what was lost is between two times."""
 
     @property
     def words(self) -> str:
@@ -81,19 +81,19 @@ class ResumePoint:
     step: Step
     """Its true global step: what does not tell one is never chosen."""
     evidence: Level
-    """How hard all of its shards were looked at."""
+    """How hard all of its shards were checked."""
     verdict: VerdictWord
     """What that showed: `verified` where checksums agreed, `struct-ok` where there was none to compare with."""
     lost_steps: int
     """Batches between this checkpoint and the furthest one on its course, whole or not: work to be done again.
 
-    Batches of this checkpoint's size; where the other one's differed, rounded up. Where a log was read that goes on
+    Batches of this checkpoint's size; where the other one's differed, rounded up. Where a log was read that continues
     further, up to its last step.
     """
     lost_samples: int | None = None
-    """The same in samples; None where no batch size is known."""
+    """The same in samples; None if no batch size is known."""
     lost_time: LostTime | None = None
-    """How long these steps took; None where nothing tells, or none is lost."""
+    """How long these steps took; None if nothing tells, or none is lost."""
     saved_ns: int | None = None
     """When the last of its shards was written, by the files' times, in nanoseconds since 1970; None: not known."""
     rejected: tuple[Rejection, ...]
@@ -118,7 +118,7 @@ class NoResumePoint:
     advice: SpikeAdvice | StopAdvice | None = None
     """The way around a spike or on after a stop, where that was asked for."""
     is_named: bool = False
-    """One checkpoint was asked about, and no other was looked at."""
+    """One checkpoint was asked about, and no other was checked."""
     in_trash: int = 0
     """Checkpoints that prunes moved away and that can be brought back."""
     parts: PartsGiven | None = None
@@ -162,7 +162,7 @@ _NOT_KNOWN = frozenset(
 
 
 def may_be_good(findings: Iterable[Finding]) -> bool:
-    """Tell whether nothing shows a save to be damaged: nobody could read it, knows its step, or decides a tie."""
+    """Return whether nothing shows a save to be damaged: no one could read it, knows its step, or decides a tie."""
     reasons = blocking(findings)
     return bool(reasons) and all(
         reason.is_tie or (reason.code in _NOT_KNOWN and reason.severity is Severity.UNKNOWN) for reason in reasons
@@ -170,7 +170,7 @@ def may_be_good(findings: Iterable[Finding]) -> bool:
 
 
 class Outcome(str, Enum):
-    """What a trainer then does with the save that it picks by itself, or without one."""
+    """What a trainer then does with the save that it picks on its own, or without one."""
 
     LOADS = "loads"
     STOPS = "stops"
@@ -184,7 +184,7 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """What the trainer would pick by itself, and what it would do then."""
+    """What the trainer would pick on its own, and what it would do then."""
 
     trainer: str
     """Its name in JSON."""
@@ -193,7 +193,7 @@ class Simulation:
     version: str | None
     """None: as the trainer's known versions do it alike."""
     would_resume: str | None
-    """Checkpoint name, or that of a folder that is none; None where it stops with an error, starts from random weights,
+    """Checkpoint name, or that of a folder that is none; None if it stops with an error, starts from random weights,
     or lets every rank differ."""
     outcome: Outcome
     because: str
@@ -204,7 +204,7 @@ class Simulation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedStart:
-    """What a start as it stands would do: by its config, its records and its names, with nobody naming it a save."""
+    """What a start as it is would do: by its config, its records and its names, with nobody naming it a save."""
 
     simulation: Simulation | None
     """None: not known, for `why` says why."""
@@ -212,11 +212,11 @@ class JudgedStart:
     """Which start it is, for the beginning of a sentence."""
     why: str = ""
     by_script: bool = False
-    """Where it is not known: whether the training's own script decides, which nobody can look at before."""
+    """Where it is not known: whether the training's own script decides, which no one can look at before."""
     by_records: bool = False
     """Whether it goes by small records beside the saves, which `repair pointer` writes."""
     data: str | None = None
-    """How its data would go on elsewhere than the plan says, in words; None: they do not, or that is not known."""
+    """How its data would continue elsewhere than the plan says, in words; None: they do not, or that is not known."""
     lacks: str | None = None
     """What of the save it leaves out, and what comes of that, in words; None: nothing."""
     line: int | None = None
@@ -229,7 +229,7 @@ class JudgedStart:
     """The folder in which it must be started for that, since a relative path leads into the tree from there alone."""
 
     def takes(self, name: str) -> bool:
-        """Tell whether it loads a save of this name, and goes on behind it."""
+        """Return whether it loads a save of this name, and continues behind it."""
         simulation = self.simulation
         goes_on = simulation is not None and simulation.outcome in {Outcome.LOADS, Outcome.UNKNOWN}
         return goes_on and simulation is not None and simulation.would_resume == name and not (self.data or self.lacks)
@@ -284,7 +284,7 @@ class ResumePlan:
     point: ResumePoint
     load: LoadSettings
     data: DataPosition
-    """Where the data go on."""
+    """Where the data continue."""
     next_step: Step
     """Global step that the resumed run does first, counted in batches of the new size."""
     findings: tuple[Finding, ...] = ()
@@ -320,7 +320,7 @@ def exit_of(decision: ResumePlan | NoResumePoint, *, strict: bool) -> ExitCode:
 
 
 def _is_wrong_start(finding: Finding) -> bool:
-    """Tell whether a start from what was chosen is not what anybody wants, whole as it is."""
+    """Return whether a start from what was chosen is not what anybody wants, whole as it is."""
     codes = {Code.TOO_MUCH_LOST, Code.SHARD_ELSEWHERE}
     return finding.code in codes and finding.severity in {Severity.SUSPECT, Severity.DAMAGE}
 
@@ -362,7 +362,7 @@ class Resolution(OfChoice, Answered):
 
     decision: ResumePlan | NoResumePoint
     simulation: Simulation | None = None
-    """What the trainer by itself would have done, where that was asked."""
+    """What the trainer on its own would have done, where that was asked."""
     strict: bool = False
     """Whether a newer checkpoint that was rejected is an exit of its own."""
     now: float | None = None

@@ -13,9 +13,9 @@ class Pointer:
     path: str
     """Relative to the root."""
     rank: Rank | None = None
-    """Whose record it is; None where all ranks share it."""
+    """Whose record it is; None if all ranks share it."""
     name: str | None = None
-    """File or folder that it names, as it spells it; None where it names nothing."""
+    """File or folder that it names, as it spells it; None if it names nothing."""
     target: str | None = None
     """The path of that, relative to the root. It comes from a file: it is compared with paths, never followed."""
     content: bytes | None = None

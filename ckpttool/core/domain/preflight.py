@@ -27,17 +27,17 @@ class Outcome(str, Enum):
     SKIPPED = "skipped"
     """An earlier check left nothing to look at."""
     UNKNOWN = "unknown"
-    """Could not be looked at: no proof of anything wrong, and none of the opposite."""
+    """Could not be checked: no proof of anything wrong, and none of the opposite."""
     FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """A finding, and where it is for somebody who stands where ckpttool was started."""
+    """A finding, and where it is for someone who stands where ckpttool was started."""
 
     finding: Finding
     file: str | None = None
-    """A path that can be opened from there; None where no file is at fault."""
+    """A path that can be opened from there; None if no file is at fault."""
 
     @property
     def blocks(self) -> bool:
@@ -47,21 +47,21 @@ class Reason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that was looked at."""
+    """One thing that was checked."""
 
     name: str
     """`config`, `checkpoint`, `health`, `launch`, `start`, `disk`; or the config file, if only configs were checked."""
     summary: str
     """One line: what was seen."""
     reasons: tuple[Reason, ...] = ()
-    """Everything found, notes too, in the order of what was looked at."""
+    """Everything found, notes too, in the order of what was checked."""
     allowed: tuple[Reason, ...] = ()
     """What would be a reason, and is none: the config itself allows it."""
     stopped: ExitCode | None = None
     """Where the check could not be made: the exit code of what stopped it, which is a reason too."""
     skipped: bool = False
     unsure: bool = False
-    """Whether nobody knows, although nothing stands against a launch: health that nobody recorded."""
+    """Whether it is unknown, although nothing stands against a launch: health that nobody recorded."""
 
     @property
     def outcome(self) -> Outcome:
@@ -105,7 +105,7 @@ class NextSaves:
     count: int
     """How many more saves must fit beside what is there."""
     stays: str | None
-    """What makes no room by itself, in words that a remedy can quote; None where nothing is to be said."""
+    """What makes no room on its own, in words that a remedy can quote; None if nothing is to be said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ class DiskNeed:
     stays: str | None = None
     """As in `NextSaves`."""
     host: str | None = None
-    """Whose own disk it is, of several machines; None where it is this machine's, or all see it."""
+    """Whose own disk it is, of several machines; None if it is this machine's, or all see it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,7 @@ class Preflight(OfChoice, Answered):
     config: str | None
     """None where the trainer's configs are not read, so that there is nothing to give."""
     root: str | None
-    """The checkpoint folder; None where there is none."""
+    """The checkpoint folder; None if there is none."""
     checks: tuple[Check, ...]
     decision: ResumePlan | NoResumePoint | None = None
     disk: DiskNeed | None = None

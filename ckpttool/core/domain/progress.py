@@ -14,7 +14,7 @@ from ckpttool.core.domain.units import Step
 
 
 class Progress:
-    """What orders the saves of two runs, and counts what lies between them."""
+    """What orders the saves of two runs, and counts what is between them."""
 
     def __init__(self, checkpoints: Iterable[Checkpoint]) -> None:
         """Learn the batch sizes.
@@ -38,11 +38,11 @@ class Progress:
         self._in_samples = {prefix for prefix, all_count in counted.items() if all_count or len(sizes[prefix]) > 1}
 
     def counts_samples(self, prefix: str) -> bool:
-        """Tell whether a training's saves are compared by samples, since its steps do not all count the same."""
+        """Return whether a training's saves are compared by samples, since its steps do not all count the same."""
         return prefix in self._in_samples
 
     def batch_size(self, checkpoint: Checkpoint) -> int | None:
-        """Return the samples in a batch of those that a checkpoint's step counts; None where nothing tells.
+        """Return the samples in a batch of those that a checkpoint's step counts; None if nothing tells.
 
         A run that names mark has one size, so what most of its saves say holds for all of them.
         """
@@ -51,14 +51,14 @@ class Progress:
         return self._of_run.get((checkpoint.prefix, checkpoint.run))
 
     def samples(self, checkpoint: Checkpoint) -> int | None:
-        """Return the samples that the training had seen when it saved this; None where nothing tells."""
+        """Return the samples that the training had seen when it saved this; None if nothing tells."""
         if checkpoint.label is None:
             return checkpoint.samples
         size = self.batch_size(checkpoint)
         return None if size is None or checkpoint.step is None else checkpoint.step * size
 
     def of(self, checkpoint: Checkpoint) -> int | None:
-        """Return how far a save is, to be compared with others of its training; None where that is not known."""
+        """Return how far a save is, to be compared with others of its training; None if that is not known."""
         return self.samples(checkpoint) if self.counts_samples(checkpoint.prefix) else checkpoint.step
 
     def of_run(self, run: RunSummary) -> tuple[int, int] | None:

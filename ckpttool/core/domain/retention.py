@@ -69,7 +69,7 @@ class PruneOrder:
     """How hard to look at those that justify that others go. None: at every byte where there is a checksum to compare
     with, else at headers."""
     grace: Annotated[float, GRACE] = 300.0
-    """Seconds: while a shard is younger, somebody is writing here."""
+    """Seconds: while a shard is younger, someone is writing here."""
     wait: Annotated[
         float,
         Option(
@@ -114,7 +114,7 @@ class Why(str, Enum):
     """Whole but not good (unhealthy, or an abandoned branch), and too few good ones are newer."""
     NOT_WHOLE = "not-whole"
     DISPUTED = "disputed"
-    """It and another save contradict each other and nothing shows which of the two is damaged, or nobody could read it,
+    """It and another save contradict each other and nothing shows which of the two is damaged, or no one could read it,
     or knows its step or run: it may be good."""
     STEP_UNKNOWN = "step-unknown"
     NEEDS_RENAMES = "needs-renames"
@@ -139,7 +139,7 @@ class Fate:
     because: str
     """One sentence."""
     word: VerdictWord | None
-    """The verdict on it; None where it was not looked at."""
+    """The verdict on it; None if it was not checked."""
 
     @property
     def goes(self) -> bool:
@@ -219,14 +219,14 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Put:
-    """A file that lies ready beside its place, and what becomes of the one that is there."""
+    """A file that is ready beside its place, and what becomes of the one that is there."""
 
     path: str
     """Where it goes, relative to the tree's root."""
     temporary: str
-    """Where it lies, in the same folder."""
+    """Where it is, in the same folder."""
     stamp: FileStamp
-    """Of the file that lies ready."""
+    """Of the file that is ready."""
     replaces: FileStamp | None = None
     """The file that is in its place now; None: none, or it may go as it is."""
     retained: str | None = None
@@ -312,11 +312,11 @@ class InTrash:
     name: str
     """The checkpoint's."""
     prefix: str | None
-    """What its file names begin with, where several trainings may share the tree; None where it is not known."""
+    """What its file names begin with, where several trainings may share the tree; None if it is not known."""
     step: Step | None
-    """None where it is not known: what lies there is no checkpoint, or nobody asked for it."""
+    """None if it is not known: what is there is no checkpoint, or nobody asked for it."""
     nbytes: ByteCount | None
-    """Bytes of its shards; None where it is not known."""
+    """Bytes of its shards; None if it is not known."""
     since: float
     """Unix seconds: when it was moved there."""
     taken: bool
@@ -325,7 +325,7 @@ class InTrash:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trash(Answered):
-    """What lies in a tree's trash, and what became of it."""
+    """What is in a tree's trash, and what became of it."""
 
     NOUN = "trash"
 
@@ -346,7 +346,7 @@ class Trash(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 where it is known what lies there, and what was restored is whole as far as headers show."""
+        """0 where it is known what is there, and what was restored is intact as far as headers show."""
         return of_findings(self.findings)
 
     @property
@@ -374,7 +374,7 @@ class Repair(Answered):
     root: str
     layout: str
     checkpoint: Checkpoint | None
-    """The newest whole one, or the one that was asked for, which they shall name; None where there is none."""
+    """The newest whole one, or the one that was asked for, which they shall name; None if there is none."""
     fixes: tuple[PointerFix, ...]
     refusals: tuple[Finding, ...]
     apply: bool
@@ -387,7 +387,7 @@ class Repair(Answered):
     named: bool = False
     """Whether the checkpoint was asked for by its name."""
     is_sure: bool = True
-    """Where there is no checkpoint: whether it is known that none is whole."""
+    """Where there is no checkpoint: whether it is known that none is intact."""
 
     @property
     def exit_code(self) -> ExitCode:

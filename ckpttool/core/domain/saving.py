@@ -62,7 +62,7 @@ class SaveLayout(Protocol):
 
     @property
     def folder(self) -> str:
-        """Where the tree lies, below the output folder."""
+        """Where the tree is, below the output folder."""
         ...
 
     @property
@@ -79,7 +79,7 @@ class SaveLayout(Protocol):
         ...
 
     def next_run(self, names: Iterable[str], prefix: str, rank: Rank) -> int:
-        """Return the number of this start, by what lies in a rank's folder."""
+        """Return the number of this start, by what is in a rank's folder."""
         ...
 
     def leftovers(self, names: Iterable[str], prefix: str, rank: Rank) -> list[str]:
@@ -91,7 +91,7 @@ class SaveLayout(Protocol):
         ...
 
     def parsed(self, file: str) -> SaveLabel | None:
-        """Return what the name of rank 0's file says; None where it is none of a save."""
+        """Return what the name of rank 0's file says; None if it is none of a save."""
         ...
 
     def checkpoint(self, label: SaveLabel) -> str:

@@ -20,11 +20,11 @@ class Nested(Enum):
 
 
 Value: TypeAlias = "str | int | float | bool | Nested | None"
-"""What YAML makes of a setting; None where nothing stands after the colon. A date comes as text."""
+"""What YAML makes of a setting; None if nothing stands after the colon. A date comes as text."""
 
 
 def dotted(key: KeyPath) -> str:
-    """Spell a key path as people do."""
+    """Encode a key path as people do."""
     return ".".join(map(str, key))
 
 
@@ -91,7 +91,7 @@ class RunConfig:
     """Data-parallel ranks, where it tells these alone: parts of the model may make more ranks of them."""
 
     def started_on(self, devices: int | None) -> RunConfig:
-        """Return what the config means where so many devices are started; None where that is not known.
+        """Return what the config means where so many devices are started; None if that is not known.
 
         The same, unless a trainer's config says nothing of its own about them.
         """

@@ -45,12 +45,12 @@ class ShardRole(str, Enum):
     DATA = "data"
     """A writer's slices of whatever the save holds, weights and optimizer state alike."""
     STATE = "state"
-    """What else a training goes on with: scheduler, random numbers, data loader."""
+    """What else a training continues with: scheduler, random numbers, data loader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileStamp:
-    """What tells that a file is still the one that was looked at."""
+    """What tells that a file is still the one that was checked."""
 
     size: ByteCount
     token: tuple[int | str, ...]
@@ -58,7 +58,7 @@ class FileStamp:
     modified_ns: int | None = None
     """When its content changed last, in nanoseconds since 1970; None where a storage keeps no such time."""
     changed_ns: int | None = None
-    """When content, name or rights changed last, which nobody can set back as he can the other; None: not known."""
+    """When content, name or rights changed last, which no one can set back as he can the other; None: not known."""
 
     @classmethod
     def on_disk(cls, *, size: int, mtime_ns: int, inode: int, ctime_ns: int | None = None) -> FileStamp:
@@ -66,7 +66,7 @@ class FileStamp:
         return cls(size=ByteCount(size), token=(mtime_ns, inode), modified_ns=mtime_ns, changed_ns=ctime_ns)
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether the file stayed the same; rights and links may change, so `changed_ns` has no say."""
+        """Return whether the file stayed the same; rights and links may change, so `changed_ns` has no say."""
         if not isinstance(other, FileStamp):
             return NotImplemented
         return (self.size, self.token) == (other.size, other.token)
@@ -83,7 +83,7 @@ class Shard:
     path: str
     """POSIX, relative to the inventory's root."""
     rank: Rank | None
-    """None where all ranks share the file."""
+    """None if all ranks share the file."""
     role: ShardRole
     format: FormatName
     """The format its *name* claims; what it really is stands in its `ShardReport`."""
@@ -92,11 +92,11 @@ class Shard:
     stamp: FileStamp | None = None
     """None where the listing did not need it."""
     least: ByteCount | None = None
-    """Bytes that it must have at least by its save's own record; None where no record says."""
+    """Bytes that it must have at least by its save's own record; None if no record says."""
 
     @property
     def modified_ns(self) -> int | None:
-        """When it was written last, in nanoseconds since 1970; None where nobody asked or nobody knows."""
+        """When it was written last, in nanoseconds since 1970; None where nobody asked or it is unknown."""
         return None if self.stamp is None else self.stamp.modified_ns
 
 

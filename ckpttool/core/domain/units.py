@@ -14,7 +14,7 @@ STEP_DIGITS = 18
 
 
 def is_count(text: str) -> bool:
-    """Tell whether a word is a whole number that any training can have reached; int() refuses thousands of digits."""
+    """Return whether a word is a whole number that any training can have reached; int() refuses thousands of digits."""
     return text.isascii() and text.isdigit() and len(text) <= STEP_DIGITS
 
 
@@ -61,12 +61,12 @@ def _in_ranges(noun: str, numbers: Sequence[int], most: int) -> str:
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """Spell a number of things: `1 step`, `2 steps`."""
+    """Encode a number of things: `1 step`, `2 steps`."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
 def at_step(step: Step | None) -> str:
-    """Spell the step of a checkpoint, of which it may not be known."""
+    """Encode the step of a checkpoint, of which it may not be known."""
     return "its step is unknown" if step is None else f"step {step}"
 
 
@@ -76,12 +76,12 @@ def step_and_name(step: Step | None, name: str) -> str:
 
 
 def in_gib(nbytes: int) -> str:
-    """Spell a size of which every byte may count: in bytes below a GiB."""
+    """Encode a size of which every byte may count: in bytes below a GiB."""
     return f"{nbytes / (1 << 30):,.1f} GiB" if nbytes >= 1 << 30 else f"{nbytes:,} bytes"
 
 
 def moment(seconds: float) -> str:
-    """Spell a time, given in seconds since 1970, in UTC and to the second: `2026-11-20T03:00:00Z`.
+    """Encode a time, given in seconds since 1970, in UTC and to the second: `2026-11-20T03:00:00Z`.
 
     Raises:
         OverflowError: It is in no year of the calendar, as a file's may be.
@@ -93,7 +93,7 @@ def moment(seconds: float) -> str:
 
 
 def moment_if_any(seconds: float) -> str | None:
-    """Spell a file's time as `moment` does; None for one in no year of the calendar: any program may set any."""
+    """Encode a file's time as `moment` does; None for one in no year of the calendar: any program may set any."""
     try:
         return moment(seconds)
     except OverflowError:
@@ -101,7 +101,7 @@ def moment_if_any(seconds: float) -> str | None:
 
 
 def lasting(seconds: float) -> str:
-    """Spell a duration for people, in the unit that says most: `45 s`, `42 min`, `2.5 h`, `12 d`."""
+    """Encode a duration for people, in the unit that says most: `45 s`, `42 min`, `2.5 h`, `12 d`."""
     for unit, length, most in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 48 * 3600), ("d", 86400, math.inf)):
         if seconds < most:
             tenths = length >= _TENTHS_FROM and seconds < 10 * length

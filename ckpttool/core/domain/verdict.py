@@ -1,4 +1,4 @@
-"""What a check looked at, how hard, and what it found."""
+"""What a check checked, how hard, and what it found."""
 
 from __future__ import annotations
 
@@ -128,15 +128,15 @@ class ShardReport:
     rank: Rank | None
     role: ShardRole
     level: Level
-    """How hard this shard was really looked at."""
+    """How hard this shard was really checked."""
     format: FormatName | None
     stamp: FileStamp | None
-    """The file that was read; None where it could not be opened."""
+    """The file that was read; None if it could not be opened."""
     scalars: ScalarValues
     schema_hash: str | None
     """xxh3-128 over names, dtypes and shapes in order; equal for two shards with the same tensors."""
     tensors: int | None
-    """How many tensors the header declares; None where it could not be parsed."""
+    """How many tensors the header declares; None if it could not be parsed."""
     checksum_matched: bool
     """True where a checksum was there and agreed: only this earns `verified`."""
     bytes_read: ByteCount
@@ -146,15 +146,15 @@ class ShardReport:
     zero_tail: bool = False
     """Whether its last 4 KiB (all of a smaller file's tensor data) are zero."""
     tail_hash: str | None = None
-    """xxh3-64 of those bytes: replicas have the same, other slices of a model do not. None where that is not known."""
+    """xxh3-64 of those bytes: replicas have the same, other slices of a model do not. None if that is not known."""
     metadata_hash: str | None = None
-    """xxh3-128 over the header's free text but its checksum, where it has any; None where that is not known."""
+    """xxh3-128 over the header's free text but its checksum, if it has any; None if that is not known."""
     digest: ShardDigest | None = None
     """Where hashes were asked for."""
     stats: Sequence[TensorStat] = ()
     """At level NUMERICS: every floating-point tensor, in file order."""
     tensor_digests: TensorDigests | None = None
-    """Where every byte was read and it is known which are whose; None where it is not."""
+    """Where every byte was read and it is known which are whose; None if it is not."""
     copies: int = 1
     """How many ranks hold every tensor of it as it does, its own counted, and are known to be replicas of it."""
     copy_matched: bool = False
@@ -275,7 +275,7 @@ class Verification(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """The safest code over all checkpoints; where there is none, nothing was proven."""
+        """The safest code over all checkpoints; if there is none, nothing was proven."""
         if not self.verdicts:
             return ExitCode.NOTHING_TO_RESUME
         findings = (finding for verdict in self.verdicts for finding in verdict.findings)

@@ -147,7 +147,7 @@ def shown_header(report: ShardReport, named: FormatName, facts: ShardFacts) -> H
 
 
 def _zeroed(source: ByteSource, named: FormatName, head: bytes) -> Header:
-    """Report zeros where the header should be, and whether the end is zero too; the middle is not looked at."""
+    """Report zeros where the header should be, and whether the end is zero too; the middle is not checked."""
     size = source.stamp.size
     tail = source.read(max(len(head), size - HEAD_BYTES), HEAD_BYTES)
     tail_is_zero = not tail.strip(b"\0")

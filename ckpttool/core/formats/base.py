@@ -34,7 +34,7 @@ CHECKSUM_KEY = "crc_num"
 """Where MindSpore puts a checksum into a safetensors header."""
 
 LAST_PAGE_BYTES = 4096
-"""A lost page at the end of a file is the commonest trace of a power cut: the size is there, the data is not."""
+"""A lost page at the end of a file is the commonest trace of a power failure: the size is there, the data is not."""
 
 MAX_DIMS = 64
 """Dimensions of a tensor; numpy holds no more, MindSpore fewer."""
@@ -43,7 +43,7 @@ MAX_NAME_CHARS = 65_536
 """Length of a tensor's name; the longest that trainers write have some 200."""
 
 MAX_FINDINGS = 16
-"""After so many a shard is damaged beyond doubt, and a hostile file could go on for ever."""
+"""After so many a shard is damaged beyond doubt, and a hostile file could continue for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Header:
     format: FormatName
     """What the file is by its content; what its name says where the content is nothing that we know."""
     entries: tuple[TensorEntry, ...]
-    """In file order. Those read before the damage, where there is damage."""
+    """In file order. Those read before the damage, if there is damage."""
     scalars: ScalarValues
     """Those that were asked for and are there."""
     metadata: tuple[tuple[str, str], ...]
@@ -66,7 +66,7 @@ class Header:
     schema_hash: str | None
     """As `schema_hash` computes it; None where the header could not be parsed to its end."""
     last_page: tuple[int, int] | None = None
-    """First byte, and first byte after, of the last tensor data; None where there are none, or nobody can tell."""
+    """First byte, and first byte after, of the last tensor data; None if there are none, or no one can tell."""
 
 
 CRC_LIMIT = 2**32
@@ -148,7 +148,7 @@ def over_limit(message: str) -> Finding:
 
 
 def unsupported(is_a: FormatName, named: FormatName) -> Finding:
-    """Say that a torch file lies under the name of another format."""
+    """Report that a torch file is under the name of another format."""
     form = (
         "a pickle as torch.save wrote it"
         if is_a is FormatName.TORCH_PICKLE

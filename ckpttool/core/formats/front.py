@@ -1,4 +1,4 @@
-"""The beginning of a file, and its last page where somebody asks for it: read once each, and hardly copied."""
+"""The beginning of a file, and its last page where someone asks for it: read once each, and hardly copied."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Front:
         self.length += self._source.read_into(self.length, memoryview(self.block)[self.length : end])
 
     def expect_again(self, end: int) -> None:
-        """Say that the next file will be asked for as much as this one, and for a little behind it."""
+        """Report that the next file will be asked for as much as this one, and for a little behind it."""
         self._kept.expected = min(end + _BEHIND_BYTES, _KEPT_BYTES)
 
     def keep(self, page: tuple[int, int]) -> None:

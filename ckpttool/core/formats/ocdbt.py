@@ -1,7 +1,7 @@
 """OCDBT, the key-value store in which JAX's libraries keep arrays: a manifest, a B-tree of nodes, and data files.
 
 Manifest and nodes are framed by a length and a CRC-32C; the values in the data files carry none. The nodes say where
-each value lies, so which data files there must be, and how long each must be at least, is known without any of them.
+each value is, so which data files there must be, and how long each must be at least, is known without any of them.
 
 Source:
     The storage format as TensorStore documents it (kvstore/ocdbt), and what TensorStore 0.1.86 wrote.
@@ -38,7 +38,7 @@ _NOWHERE = 2**64 - 1
 """As offset: there is no such thing."""
 _MOST_VARINT_BITS = 64
 _RECORDS = (b"/.zarray", b"/zarr.json")
-"""Values that say how an array lies in chunks; each array has one."""
+"""Values that say how an array is in chunks; each array has one."""
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class BrokenStoreError(Exception):
     """A manifest or a node does not hold together."""
 
     def __init__(self, code: Row, path: str, message: str) -> None:
-        """Take what it is called, where it lies, and what is wrong with it."""
+        """Take what it is called, where it is, and what is wrong with it."""
         super().__init__(message)
         self.code = code
         self.path = path
@@ -58,7 +58,7 @@ class OverLimitError(Exception):
 
 
 class Extent(NamedTuple):
-    """Where something lies."""
+    """Where something is."""
 
     path: str
     """Of the data file, relative to the store; untrusted."""
@@ -89,7 +89,7 @@ class _Child(NamedTuple):
 
 
 def read_store(read: Callable[[str, int, int | None], bytes | None]) -> Store:
-    """Follow a store from its manifest to where every value lies; no value is read.
+    """Follow a store from its manifest to where every value is; no value is read.
 
     Args:
         read: Returns the bytes of a file in the store from an offset, so many or to its end; None where the file is

@@ -39,7 +39,7 @@ class Document:
     lines: dict[KeyPath, int]
     """Line from 1 of each key and list item, in the order of the file; aliased parts only where they are written."""
     spelt: dict[KeyPath, str]
-    """Text and numbers without quotes as they stand in the file: `010` is eight."""
+    """Text and numbers without quotes as they are in the file: `010` is eight."""
 
 
 def parse_document(content: bytes, *, where: str) -> Document:
@@ -120,7 +120,7 @@ def _refuse_long(content: bytes, where: str) -> None:
 
 
 def _open_regular(path: str, flags: int) -> int:
-    """Open without waiting for the writer of a FIFO that lies where the config should."""
+    """Open without waiting for the writer of a FIFO that is where the config should."""
     import os
     import stat
 

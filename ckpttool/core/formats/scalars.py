@@ -129,7 +129,7 @@ def read_single(source: ByteSource, entries: Iterable[TensorEntry]) -> tuple[tup
 
     Returns:
         Name and value, in file order; of thousands the first. A float is the shortest decimal that has these bits, as
-        its trainer's people would write it. Floats of 8 bits and less, and what lies beyond the end of a cut file, are
+        its trainer's people would write it. Floats of 8 bits and less, and what is beyond the end of a cut file, are
         left out.
 
     Raises:

@@ -67,7 +67,7 @@ def parse_json(
     Args:
         data: The whole file.
         where: Names the file in the error.
-        limit: Most bytes that are looked at.
+        limit: Most bytes that are checked.
         most_memory: Most bytes that the values may take, by `memory_of`.
         nonfinite: Take `NaN` and `Infinity`, for logs: there they are values, and the interesting ones.
 
@@ -107,7 +107,7 @@ def parse_json(
 
 
 def number(value: float | None) -> Json:
-    """Spell a number that may be NaN or infinite."""
+    """Encode a number that may be NaN or infinite."""
     return value if value is None or math.isfinite(value) else str(float(value))
 
 
@@ -221,17 +221,17 @@ def get_list(record: Mapping[str, Json], key: str, *, where: str = "") -> list[J
 
 
 def get_optional_int(record: Mapping[str, Json], key: str, *, minimum: int | None = 0, where: str = "") -> int | None:
-    """Return the integer under `key`; None where it is absent or null; a ParseError where it is another or smaller."""
+    """Return the integer under `key`; None if it is absent or null; a ParseError where it is another or smaller."""
     return _optional(record, key, lambda value: as_int(value, minimum=minimum, where=where, key=key))
 
 
 def get_optional_float(record: Mapping[str, Json], key: str, *, where: str = "") -> float | None:
-    """Return the number under `key`; None where it is absent or null; a ParseError where it is there, and no number."""
+    """Return the number under `key`; None if it is absent or null; a ParseError where it is there, and no number."""
     return _optional(record, key, lambda value: as_float(value, where=where, key=key))
 
 
 def get_optional_str(record: Mapping[str, Json], key: str, *, where: str = "") -> str | None:
-    """Return the text under `key`; None where it is absent or null; a ParseError where it is there, and no text."""
+    """Return the text under `key`; None if it is absent or null; a ParseError where it is there, and no text."""
     return _optional(record, key, lambda value: as_str(value, where=where, key=key))
 
 

@@ -210,7 +210,7 @@ def number(text: bytes) -> float | None:
 
     Raises:
         UnreadableError: It is something else. `[1 31049]` is 1.31049 or 131049 with a digit or the point lost in
-            printing: nobody can tell, so nobody may guess.
+            printing: no one can tell, so nobody may guess.
     """
     bare = text.strip().removeprefix(b"[").removesuffix(b"]").strip()
     if _DECIMAL.fullmatch(bare):

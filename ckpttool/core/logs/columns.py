@@ -126,7 +126,7 @@ def _text_lines(source: LogSource, problems: list[LogProblem]) -> Iterator[str]:
 
 
 def _is_row(line: bytes, columns: int) -> bool:
-    """Tell whether a line has as many values as there are names, and a number among them."""
+    """Return whether a line has as many values as there are names, and a number among them."""
     values = line.decode("utf-8", "replace").strip().split(",")
     return len(values) == columns and any(value.strip() and not _is_name(value) for value in values)
 

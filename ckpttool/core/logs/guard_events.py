@@ -50,7 +50,7 @@ class GuardEvents:
 
 
 def is_run(line: bytes) -> bool:
-    """Tell whether a line is the first one of a process."""
+    """Return whether a line is the first one of a process."""
     try:
         return parse_object(line, where="")["schema"] == EVENTS_SCHEMA
     except (ParseError, KeyError):
@@ -67,7 +67,7 @@ def event_lines(
 
     Args:
         source: The file.
-        items: Its lines, where somebody has begun to read them.
+        items: Its lines, where someone has begun to read them.
     """
     torn: LogProblem | None = None
     for item in lines(source) if items is None else items:

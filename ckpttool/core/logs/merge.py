@@ -53,7 +53,7 @@ class Merging:
         self._count = 0
 
     def begin(self, name: str) -> None:
-        """Say that what follows is from another log."""
+        """Report that what follows is from another log."""
         self._sources.append(_Source(name, StepTable(self._keep)))
 
     def add(self, item: LogItem) -> None:
@@ -111,7 +111,7 @@ class _Source:
         return Rows(self.table, [last[step] for step in sorted(last)])
 
     def attempts(self) -> list[LogAttempt]:
-        """Return each stretch that only goes on, in the order of the log."""
+        """Return each stretch that only continues, in the order of the log."""
         ends = [*self.starts[1:], len(self.table)]
         return [
             LogAttempt(rows=self.table[start:end], begun=number > 0, ended=end < len(self.table))
@@ -120,7 +120,7 @@ class _Source:
 
 
 def _attempts(sources: Sequence[_Source]) -> tuple[LogAttempt, ...] | None:
-    """Return the attempts of all logs in the order of time; None where there are more than a training can have."""
+    """Return the attempts of all logs in the order of time; None if there are more than a training can have."""
     if sum(len(source.starts) for source in sources) > _MOST_ATTEMPTS:
         return None
     attempts: list[LogAttempt] = []

@@ -62,7 +62,7 @@ class LogReader:
         columns: str | None = None,
         curves: bool = False,
     ) -> None:
-        """Say which logs there are, besides those with named columns.
+        """Name which logs there are, besides those with named columns.
 
         Args:
             of_trainers: Their formats, most specific first.
@@ -104,7 +104,7 @@ class LogReader:
         """Yield what one log shows, in its order and in bounded memory; gzip is unpacked on the way.
 
         A file that cannot be read to its end, or that no format recognises, ends in a problem with line 0: with many
-        logs, one that is cut short is no reason to hear nothing of the others.
+        logs, one that is truncated is no reason to hear nothing of the others.
 
         Args:
             path: The file, or `-`.
@@ -139,7 +139,7 @@ class LogReader:
     def merged(
         self, patterns: Sequence[str], root: str | None = None, *, keep: Collection[str] = FIELDS
     ) -> TrainingLog | None:
-        """Return one value a step from all logs that are meant; None where none is given and none found.
+        """Return one value a step from all logs that are meant; None if none is given and none found.
 
         Args:
             patterns: Files, globs, folders of logs, or `-`.
@@ -218,7 +218,7 @@ def _to_its_end(path: str, items: Iterator[_Item]) -> Iterator[_Item | LogProble
 
 
 def _from_storage(path: str, stack: ExitStack) -> Readable | None:
-    """Open a log that is a file; None where it is something else, as only this machine can have it."""
+    """Open a log that is a file; None if it is something else, as only this machine can have it."""
     folder, name = os.path.split(path)
     storage = open_storage(folder or ".")
     with suppress(LostLinkError):

@@ -16,7 +16,7 @@ _TIME_CHARS = 19
 
 
 class StepTable(Sequence[StepMetrics]):
-    """Steps in the order in which they were added; a value is made anew each time that it is asked for."""
+    """Steps in the order in which they were added; a value is made again each time that it is asked for."""
 
     __slots__ = ("_columns", "_steps")
 

@@ -30,7 +30,7 @@ _SURE_BYTES = 1 << 16
 """A larger record is a picture's or a graph's: it is held against its checksum only where a value is taken from it."""
 
 MOST_STEPS = 200_000
-"""Steps that wait for values of further tags; some 100 MB. Behind so many, a tag that begins anew is a resume."""
+"""Steps that wait for values of further tags; some 100 MB. Behind so many, a tag that begins again is a resume."""
 
 _SHOWN_TAGS = 8
 
@@ -136,7 +136,7 @@ class _Waiting:
         """Tag -> its last step."""
 
     def goes_back(self, event: _Event) -> bool:
-        """Tell whether an event is of a step before one at which the same tag has a value."""
+        """Return whether an event is of a step before one at which the same tag has a value."""
         return any(event.step < self._last.get(tag, event.step) for tag in event.values)
 
     def add(self, event: _Event) -> None:
@@ -160,11 +160,11 @@ class _Waiting:
 
 
 _OWN = frozenset({"step", "time"})
-"""Fields that every event has by itself."""
+"""Fields that every event has on its own."""
 
 
 def _time_text(time: float) -> str:
-    """Spell a time as logs do; nothing for what is in no year."""
+    """Encode a time as logs do; nothing for what is in no year."""
     with suppress(ValueError, OverflowError, OSError):
         return show_local_time(local_time(time))
     return ""

@@ -19,7 +19,7 @@ BIRTH_FOLDER = f"{OWN_FOLDER}/birth"
 """What shards were when they were handed to the disk; one file a shard."""
 
 SEALS_BESIDE = f"{OWN_FOLDER}/seals"
-"""Where the seals lie that were added to a manifest: in an object store each a file that nobody writes twice,
+"""Where the seals lie that were added to a manifest: in an object store each a file that no one writes twice,
 `NAME.manifest/TIME-RANDOM.json`; on disks one of each of several machines, `NAME.manifest/I-of-N.json`."""
 
 PART_SUFFIX = ".ckptpart"
@@ -51,9 +51,9 @@ class SealPlace:
     checkpoint: str
     """The checkpoint's name."""
     prefix: str | None
-    """The checkpoint's; None where the manifest lies in the checkpoint's own folder, whatever its files are called."""
+    """The checkpoint's; None where the manifest is in the checkpoint's own folder, whatever its files are called."""
     births: str | None = None
-    """What the paths of its shards' birth certificates begin with, before the rank; None where there are none."""
+    """What the paths of its shards' birth certificates begin with, before the rank; None if there are none."""
 
     @classmethod
     def inside(cls, folder: str, *, layout: str, checkpoint: str) -> SealPlace:
@@ -76,7 +76,7 @@ class SealPlace:
 
 
 def is_manifest(path: str) -> bool:
-    """Tell whether a path in a tree is one of a manifest, as every `SealPlace` spells it; not of a certificate."""
+    """Return whether a path in a tree is one of a manifest, as every `SealPlace` spells it; not of a certificate."""
     is_manifest_path = path.startswith(f"{OWN_FOLDER}/") and path.endswith(".manifest.json")
     return is_manifest_path or path.startswith(f"{SEALS_BESIDE}/") or path.rpartition("/")[2] == MANIFEST_NAME
 
@@ -107,7 +107,7 @@ def _own_place(environment: Mapping[str, str], variable: str, usual: str) -> str
 
 
 def leads_out(path: str) -> bool:
-    """Tell whether a path leads out of the tree; it comes from a file, and anybody may have written that."""
+    """Return whether a path leads out of the tree; it comes from a file, and anybody may have written that."""
     return "\0" in path or any(part in {"", ".", ".."} for part in path.split("/"))
 
 

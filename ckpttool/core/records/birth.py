@@ -29,7 +29,7 @@ class Recorded:
     """All that is recorded of the shards of a save."""
 
     manifest: Manifest | None
-    """With what certificates tell of shards that it does not; None where nothing is recorded."""
+    """With what certificates tell of shards that it does not; None if nothing is recorded."""
     problems: tuple[ManifestProblem, ...] = ()
     """What is there and cannot be believed: it counts as none."""
 
@@ -87,7 +87,7 @@ def recorded(storage: Storage, place: SealPlace, shards: Collection[Shard]) -> R
 
 
 def recorded_shard(storage: Storage, place: SealPlace, rank: Rank, path: str) -> ShardSeal | None:
-    """Return what is recorded of one rank's shard; None where nothing is that can be believed."""
+    """Return what is recorded of one rank's shard; None if nothing is that can be believed."""
     certificate = None if place.births is None else birth_path(place.births, rank)
     for record in (read_manifest(storage, place), certificate and _birth(storage, place, certificate)):
         if isinstance(record, Manifest) and (seal := record.by_path.get(path)) is not None:

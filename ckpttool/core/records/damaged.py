@@ -1,6 +1,6 @@
 """Which files were found damaged by reading all of them, so that no later look at a header calls them good.
 
-It lies beside the ledger, in the user's cache, and only where something was found. A file that was written since, or
+It is beside the ledger, in the user's cache, and only where something was found. A file that was written since, or
 that a later check finds good, is forgotten.
 """
 
@@ -50,7 +50,7 @@ class FoundDamaged:
     drifted: bool = False
     """Whether the training itself saved it so: it differs from its replicas since an earlier save."""
     since: Step | None = None
-    """Of what drifted: the step of the first save that is known to differ; None where no step is known."""
+    """Of what drifted: the step of the first save that is known to differ; None if no step is known."""
 
 
 def read_damaged(place: str | None) -> Mapping[str, FoundDamaged]:
@@ -59,9 +59,9 @@ def read_damaged(place: str | None) -> Mapping[str, FoundDamaged]:
 
 
 def found_before(damaged: FoundDamaged, stamp: FileStamp) -> Finding | None:
-    """Say again what was found of a file; None where it was written since.
+    """Say again what was found of a file; None if it was written since.
 
-    Of one that only was renamed, linked or given other rights nobody knows: a copy into it may have set its time back.
+    Of one that only was renamed, linked or given other rights it is unknown: a copy into it may have set its time back.
     """
     if damaged.stamp != stamp:
         return None

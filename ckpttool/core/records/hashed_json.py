@@ -1,7 +1,7 @@
 """A JSON document whose last key is the hash of all before it, so that a torn or edited one is known as such.
 
-The hash covers bytes, not values: a document is whole exactly where it is the one that was written. It finds
-accidents; whoever can change the document can also hash it anew. Also: training scalars, as
+The hash covers bytes, not values: a document is intact exactly where it is the one that was written. It finds
+accidents; whoever can change the document can also hash it again. Also: training scalars, as
 all of ours have them, and the stamps of files.
 """
 
@@ -28,7 +28,7 @@ def closed(members: str) -> bytes:
 
 
 def is_intact(document: bytes) -> bool:
-    """Tell whether a document is one that `closed` returned, unchanged to the last bit."""
+    """Return whether a document is one that `closed` returned, unchanged to the last bit."""
     tail = _TAIL.fullmatch(document[-_TAIL_BYTES:])
     return tail is not None and _hash(memoryview(document)[:-_TAIL_BYTES]) == tail[1].decode("ascii")
 
@@ -38,12 +38,12 @@ _ON_DISK = ("mtime_ns", "inode")
 
 
 def is_on_disk(stamp: FileStamp) -> bool:
-    """Tell whether a stamp is of a file of a local file system, which alone can be spelled."""
+    """Return whether a stamp is of a file of a local file system, which alone can be spelled."""
     return len(stamp.token) == len(_ON_DISK)
 
 
 def spelled_stamp(stamp: FileStamp) -> dict[str, object]:
-    """Spell the stamp of a file of a local file system; `stamp_of` reads it back."""
+    """Encode the stamp of a file of a local file system; `stamp_of` reads it back."""
     return {"size": stamp.size, **dict(zip(_ON_DISK, stamp.token, strict=True)), "ctime_ns": stamp.changed_ns}
 
 

@@ -1,4 +1,4 @@
-"""The journals of a prune and of a heal, there while files change places; and what lies in the trash."""
+"""The journals of a prune and of a heal, there while files change places; and what is in the trash."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _TRASHED = re.compile(r"(?P<time>[0-9]{8}T[0-9]{6}Z)-[^/]+")
 
 
 def journal_bytes(batches: Iterable[Batch]) -> bytes:
-    """Spell a journal; `read_journal` reads the same value back.
+    """Encode a journal; `read_journal` reads the same value back.
 
     Paths are other people's bytes, so each stands as one character a byte: JSON cannot hold what is no UTF-8.
     """
@@ -68,7 +68,7 @@ def read_journal(storage: Storage) -> tuple[Batch, ...]:
 
 
 def heal_journal_bytes(puts: Iterable[Put]) -> bytes:
-    """Spell the journal of a heal; `read_heal_journal` reads the same value back."""
+    """Encode the journal of a heal; `read_heal_journal` reads the same value back."""
     records = (
         {
             "path": encoded_name(put.path),
@@ -215,14 +215,14 @@ def trash_folders(storage: Storage) -> Iterator[TrashFolder]:
 
 
 def trash_folder(name: str) -> TrashFolder | None:
-    """Tell from the name of a trash folder since when it is there; None where it is not one of ours."""
+    """Tell from the name of a trash folder since when it is there; None if it is not one of ours."""
     match = _TRASHED.fullmatch(name)
     since = _since(match["time"]) if match else None
     return None if since is None else TrashFolder(name, since)
 
 
 def trashed_name(folder: str) -> str:
-    """Return the name of the checkpoint that lies in a folder of the trash, as the folder tells it."""
+    """Return the name of the checkpoint that is in a folder of the trash, as the folder tells it."""
     match = _TRASHED.fullmatch(folder)
     return folder if match is None else folder[len(match["time"]) + 1 :].rstrip("+")
 

@@ -1,6 +1,6 @@
 """What was verified before, so that a file that has not changed since need not be read again.
 
-It lies in the user's cache, never in the tree: to verify changes nothing there. Whatever is wrong with it, nothing
+It is in the user's cache, never in the tree: to verify changes nothing there. Whatever is wrong with it, nothing
 is known then, and the files are read. It cannot see bits that rot in a file whose size and times stay as they were:
 therefore what it says has an age.
 """
@@ -199,7 +199,7 @@ def _seal_of(seal: ShardSeal | None) -> str | None:
 
 
 def _remembered(report: ShardReport, seal: ShardSeal | None, began: float) -> Remembered | None:
-    """Return what is to be remembered of a report; None where it is not good, or not good for long."""
+    """Return what is to be remembered of a report; None if it is not good, or not good for long."""
     if not report.checksum_matched or not _is_utf8(report.path):
         return None
     if report.findings and (
@@ -216,7 +216,7 @@ def _remembered(report: ShardReport, seal: ShardSeal | None, began: float) -> Re
 
 
 def _known_tensors(report: ShardReport, began: float) -> KnownTensors | None:
-    """Return what is to be remembered of a shard's tensors; None where they are not known, or it may be damaged."""
+    """Return what is to be remembered of a shard's tensors; None if they are not known, or it may be damaged."""
     stamp = report.stamp
     if not report.tensor_digests or report.remembered or stamp is None or not _is_utf8(report.path):
         return None
@@ -228,7 +228,7 @@ def _known_tensors(report: ShardReport, began: float) -> KnownTensors | None:
 
 
 def _is_utf8(path: str) -> bool:
-    """Tell whether JSON can hold the path; a shard of another name is read each time."""
+    """Return whether JSON can hold the path; a shard of another name is read each time."""
     try:
         path.encode("utf-8")
     except UnicodeEncodeError:
@@ -325,7 +325,7 @@ class Memory:
         self._saved_at = clock()
 
     def keeps(self, report: ShardReport) -> bool:
-        """Tell whether a report is remembered, so that the next run need not read its file."""
+        """Return whether a report is remembered, so that the next run need not read its file."""
         return self._place is not None and (report.remembered or _remembered(report, None, self._began) is not None)
 
     def recall(self, task: CheckTask) -> ShardReport | None:

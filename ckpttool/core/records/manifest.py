@@ -1,6 +1,6 @@
 """The manifest that `ckpttool seal` writes: JSON, one shard a line, the same bytes for the same seal.
 
-Believed only where it is whole, of this version, and in its own place.
+Believed only where it is intact, of this version, and in its own place.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ManifestProblem(NamedTuple):
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    """Spell a manifest; `read_manifest` reads the same value back.
+    """Encode a manifest; `read_manifest` reads the same value back.
 
     One line a shard, so that `grep` and `diff` work on it, and all digests of a shard's chunks in one text: as a list
     they would make the manifest of the largest trainings five times as heavy to read.
@@ -113,7 +113,7 @@ def _healed_spelled(healed: Healed) -> dict[str, int | str | None]:
 
 
 def _escaped(text: str) -> str:
-    """Spell a name of a file so that JSON can hold it: bytes that are no UTF-8 as `%XX`, and so the `%` itself."""
+    """Encode a name of a file so that JSON can hold it: bytes that are no UTF-8 as `%XX`, and so the `%` itself."""
     return _TO_ESCAPE.sub(lambda match: f"%{ord(match[0]) & 0xFF:02X}", text)
 
 
@@ -121,7 +121,7 @@ def read_manifest(storage: Storage, place: SealPlace) -> Manifest | ManifestProb
     """Read all manifests of a save as one: its own, those beside it, and of several machines what each of them has.
 
     Where they say different things of a shard, what was recorded first counts. On disks that is said, too: one of them
-    is of other bytes. But a save's own manifest overrules those beside it on the same disk: it was sealed anew.
+    is of other bytes. But a save's own manifest overrules those beside it on the same disk: it was sealed again.
 
     Args:
         storage: The tree.
@@ -129,7 +129,7 @@ def read_manifest(storage: Storage, place: SealPlace) -> Manifest | ManifestProb
 
     Returns:
         The manifest; or why it cannot be believed (torn, edited, of another checkpoint, written by a newer ckpttool);
-        or None where there is none.
+        or None if there is none.
     """
     found = [
         (owner, path, manifest)
@@ -165,7 +165,7 @@ def manifests_beside(storage: Storage, place: SealPlace) -> list[str]:
 
 
 def _read_each(storage: Storage, place: SealPlace, path: str) -> list[tuple[str, Manifest | ManifestProblem | None]]:
-    """Read what lies at a path, of several machines what each has there, with its name."""
+    """Read what is at a path, of several machines what each has there, with its name."""
     if isinstance(storage, OfSeveral):
         with suppress(OSError):  # why it cannot be read is said by whoever reads it now
             documents = storage.of_each(path)
@@ -175,7 +175,7 @@ def _read_each(storage: Storage, place: SealPlace, path: str) -> list[tuple[str,
 
 
 _Owned: TypeAlias = tuple[str, str, Manifest]
-"""Whose manifest it is, where there are several machines; its path, and what it says."""
+"""Whose manifest it is, if there are several machines; its path, and what it says."""
 
 
 def _agreed(manifests: list[_Owned], place: SealPlace) -> Manifest:

@@ -45,7 +45,7 @@ class TensorTable:
             self.add(digests)
 
     def add(self, digests: TensorDigests | None) -> int | None:
-        """Take what one shard holds, and return its place in the table; None where nothing is known of it."""
+        """Take what one shard holds, and return its place in the table; None if nothing is known of it."""
         if not digests:
             return None
         names = self._names.get(digests.names)
@@ -59,7 +59,7 @@ class TensorTable:
         return self._rows[row]
 
     def member(self) -> str:
-        """Spell the table as a member of a JSON object, with the comma before it; empty where it is."""
+        """Encode the table as a member of a JSON object, with the comma before it; empty where it is."""
         if not self._rows:
             return ""
         names = ",\n".join(f"      {json.dumps(names)}" for names in self._names)
@@ -71,7 +71,7 @@ class TensorTable:
 
 
 def tensor_rows(record: JsonObject, *, where: str) -> tuple[TensorDigests, ...]:
-    """Return the rows of the table in a record; none where it has none.
+    """Return the rows of the table in a record; none if it has none.
 
     Raises:
         ParseError: It is not spelled as we spell it.
@@ -87,7 +87,7 @@ def tensor_rows(record: JsonObject, *, where: str) -> tuple[TensorDigests, ...]:
 
 
 def row_of(record: JsonObject, rows: tuple[TensorDigests, ...], *, where: str) -> TensorDigests | None:
-    """Return what a shard's line says of its tensors, by the rows of the table; None where it says nothing.
+    """Return what a shard's line says of its tensors, by the rows of the table; None if it says nothing.
 
     Raises:
         ParseError: It names no row.

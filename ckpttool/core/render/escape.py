@@ -28,7 +28,7 @@ def _escaped(character: str) -> str:
 
 
 def size(nbytes: int | None) -> str:
-    """Spell a size in bytes for people, with powers of 1024; '?' where it is not known."""
+    """Encode a size in bytes for people, with powers of 1024; '?' where it is not known."""
     if nbytes is None:
         return "?"
     value = float(nbytes)

@@ -21,7 +21,7 @@ def annotate(
     """Return an annotation for each reason, gravest first, for GitHub shows ten of a kind a step; the verdict last.
 
     Args:
-        checks: What was looked at.
+        checks: What was checked.
         verdict: In one line.
         is_file: Tells whether a path is that of a file: an annotation at anything else has no line to stand at, and
             names the path in its message instead.

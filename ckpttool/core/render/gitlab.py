@@ -28,7 +28,7 @@ def code_quality(checks: Sequence[Check], *, place: str) -> list[Document]:
     """Return every reason.
 
     Args:
-        checks: What was looked at.
+        checks: What was checked.
         place: A file or folder for what is about no file, as GitLab drops what has none.
 
     Source:

@@ -45,7 +45,7 @@ class Verdict(NamedTuple):
 
 @cache
 def pages() -> dict[str, str]:
-    """Return every page with a sentence of what it tells, in the order in which somebody new would read them."""
+    """Return every page with a sentence of what it tells, in the order in which someone new would read them."""
     return {entry["name"]: entry["what"] for entry in _ENTRY.finditer(_read(_CONTENTS))}
 
 

@@ -15,7 +15,7 @@ Document: TypeAlias = "Mapping[str, Document] | Sequence[Document] | str | int |
 
 
 def dumps(document: Document) -> str:
-    """Spell a document in ASCII, so that any file name survives any terminal, pipe and log."""
+    """Encode a document in ASCII, so that any file name survives any terminal, pipe and log."""
     return "".join(pieces(document))
 
 
@@ -28,7 +28,7 @@ class EncodedList(Sequence[Document]):
     """A list of as many members as there are ranks, which spells itself without making a document of each."""
 
     def encoded(self, line: str) -> str:
-        """Spell all of them, each on lines that are moved in so far."""
+        """Encode all of them, each on lines that are moved in so far."""
         raise NotImplementedError
 
 
@@ -37,12 +37,12 @@ _LISTS = frozenset({list, tuple, dict})
 
 
 def pieces(document: Document) -> list[str]:
-    """Spell a document as `dumps` does, but in pieces: those of ten thousand ranks need not be in memory twice."""
+    """Encode a document as `dumps` does, but in pieces: those of ten thousand ranks need not be in memory twice."""
     return list(_encode(document, "\n"))
 
 
 def _encode(value: Document, line: str) -> Iterator[str]:
-    """Spell a value as `json.dumps(indent=2)` does, which does not ask the fast encoder: in a third of its time.
+    """Encode a value as `json.dumps(indent=2)` does, which does not ask the fast encoder: in a third of its time.
 
     Args:
         value: What to spell.
@@ -79,7 +79,7 @@ def _encode(value: Document, line: str) -> Iterator[str]:
 
 
 def _is_flat(values: Iterable[Document]) -> bool:
-    """Tell whether no value has lines of its own: the encoder spells those all at once."""
+    """Return whether no value has lines of its own: the encoder spells those all at once."""
     return all(type(value) in _LEAVES or (type(value) in _LISTS and not value) for value in values)
 
 
@@ -120,7 +120,7 @@ def members(document: Document, place: str = "") -> Iterator[tuple[str, Document
 
 
 def one_line(value: Document) -> str | None:
-    """Spell a value as a script reads it: text as it is, all else as JSON; None where a text is more than one line."""
+    """Encode a value as a script reads it: text as it is, all else as JSON; None where a text is more than one line."""
     if isinstance(value, str):
         return value if value.isprintable() else None
     return json.dumps(value)

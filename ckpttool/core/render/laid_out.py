@@ -33,7 +33,7 @@ class _Code(CodeBlock):
 
 
 class _Cell(TableDataElement):
-    """A word that is longer than its column goes on in the next line; rich would cut it."""
+    """A word that is longer than its column continues in the next line; rich would cut it."""
 
     def __init__(self, justify: JustifyMethod) -> None:
         super().__init__(justify)

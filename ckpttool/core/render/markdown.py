@@ -1,4 +1,4 @@
-"""A summary in Markdown, for the page of a job or a comment: what was looked at, and why not."""
+"""A summary in Markdown, for the page of a job or a comment: what was checked, and why not."""
 
 from __future__ import annotations
 

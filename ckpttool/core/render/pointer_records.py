@@ -18,7 +18,7 @@ MOST_RECORDS = 4
 
 
 def records_document(fixes: Iterable[PointerFix]) -> list[Document]:
-    """Spell the records that are to be written."""
+    """Encode the records that are to be written."""
     return [
         {"path": fix.path, "trouble": fix.trouble, "names": fix.text.name, "content": fix.text.content.decode("ascii")}
         for fix in fixes

@@ -64,7 +64,7 @@ class Row:
     """One save, over all columns."""
 
     spans: tuple[Span, ...]
-    """Ascending; where nothing is expected there is none."""
+    """Ascending; if nothing is expected there is none."""
     summary: str
     """All of it in words: `ranks 0 to 8191: 8189 intact, 1 missing, 1 damaged`."""
 
@@ -160,7 +160,7 @@ class _Axis:
         return _Parts(places=places, bad=bad, expected=0, worst=worst_word, extra_names=extra_names)
 
     def _places_of(self, finding: Finding, checkpoint: Checkpoint) -> Sequence[int]:
-        """Return the places that a finding is about; none where it is about the save as a whole."""
+        """Return the places that a finding is about; none if it is about the save as a whole."""
         if finding.ranks and self.by_rank:
             return finding.ranks
         place = None if finding.path is None else self.places.get(inner(finding.path, checkpoint))
@@ -293,7 +293,7 @@ _STYLES = {Mark.GOOD: "green", Mark.DOUBT: "yellow", Mark.MISSING: "red", Mark.D
 
 
 class Drawn:
-    """Where in the saves what is bad lies: a row of cells a save, for a terminal that is wide enough.
+    """Where in the saves what is bad is: a row of cells a save, for a terminal that is wide enough.
 
     Only for eyes: a pipe gets nothing of it, and neither does a tree in which nothing is wrong.
     """

@@ -18,7 +18,7 @@ def sarif(checks: Sequence[Check], *, place: str, version: str) -> Document:
     """Return one run with every reason as a result.
 
     Args:
-        checks: What was looked at.
+        checks: What was checked.
         place: A file or folder to show results at that are about no file: code scanning drops those without a place.
         version: ckpttool's own.
     """
@@ -80,7 +80,7 @@ def _level(severity: Severity) -> str:
 
 
 def _uri(path: str) -> str:
-    """Spell a path as the reference that it is; a byte that is no UTF-8 becomes its own escape."""
+    """Encode a path as the reference that it is; a byte that is no UTF-8 becomes its own escape."""
     quoted = quote(path.encode("utf-8", "surrogateescape"), safe="/~")
     return f"file://{quoted}" if path.startswith("/") else quoted.removeprefix("./")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 _ONE_LINE = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]*")
 """What can be printed and copied as it is."""
 _SPLIT_PROOF = re.compile(r"(?!.*  )[^\\*?\[\]]*", re.DOTALL)
-"""What bash does not change when it splits text at white space and expands wildcards: inside of quotes that nobody has
+"""What bash does not change when it splits text at white space and expands wildcards: inside of quotes that no one has
 parsed yet, a single space comes back as one, two spaces do not."""
 _LAST_ASCII = 0x7F
 _UNDECODED = range(0xDC80, 0xDD00)

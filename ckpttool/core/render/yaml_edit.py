@@ -71,7 +71,7 @@ class Editor:
         return len(_BREAKS.findall(self._text, 0, position)) + 1
 
     def shared(self, value: Value) -> bool:
-        """Tell whether another place of the document takes this value over by an alias, or it is one itself."""
+        """Return whether another place of the document takes this value over by an alias, or it is one itself."""
         return value.kind == "alias" or value.anchor in self._aliases
 
     def set(self, mapping: Mapping, key: str, value: Scalar, *, after: tuple[str, ...] = ()) -> None:
@@ -157,7 +157,7 @@ def with_values(text: str, values: Dict[KeyPath, str]) -> tuple[str, frozenset[K
     """Write other values where single ones stand, at any depth, and no other byte.
 
     Args:
-        text: What `yaml.safe_load` reads as a mapping, within limits that somebody has looked at.
+        text: What `yaml.safe_load` reads as a mapping, within limits that someone has checked.
         values: By key path, the new value as YAML, on one line.
 
     Returns:
@@ -204,7 +204,7 @@ def _own_span(node: yaml.Node | None, key: KeyPath, uses: Counter[int], text: st
 
 
 class _Reader:
-    """Builds the top two levels of mappings from events; what lies deeper is passed over."""
+    """Builds the top two levels of mappings from events; what is deeper is passed over."""
 
     def __init__(self, events: list[yaml.Event]) -> None:
         self._events = iter(events)
@@ -301,6 +301,6 @@ def _trailing_comma(inside: str) -> bool:
 
 
 def yaml_float(value: float) -> str:
-    """Spell a number so that YAML 1.1 reads a float: `1e-05` is text to it, and `3` a whole number."""
+    """Encode a number so that YAML 1.1 reads a float: `1e-05` is text to it, and `3` a whole number."""
     mantissa, exponent, power = repr(float(value)).partition("e")
     return (mantissa if "." in mantissa else f"{mantissa}.0") + exponent + power

@@ -122,7 +122,7 @@ def path_text(path: object, label: str) -> str:
 
 
 def is_folder(root: str) -> bool:
-    """Tell whether a root can be listed; False where nothing is there, and where nobody may look."""
+    """Return whether a root can be listed; False where nothing is there, and where nobody may look."""
     try:
         return open_storage(root).kind("") is Kind.FOLDER
     except OSError:
@@ -130,12 +130,12 @@ def is_folder(root: str) -> bool:
 
 
 def is_local(root: str) -> bool:
-    """Tell whether a root is spelled as a folder of this machine, where others find it, too."""
+    """Return whether a root is spelled as a folder of this machine, where others find it, too."""
     return not _split(root)[0]
 
 
 def is_object_store(root: str) -> bool:
-    """Tell whether a root lies in an object store: `seal` can add to it; to load from it, it is copied to a disk."""
+    """Return whether a root is in an object store: `seal` can add to it; to load from it, it is copied to a disk."""
     return _split(root)[0] in OBJECT_STORES
 
 
@@ -170,12 +170,12 @@ def shortest(root: str) -> str:
 
 
 def above(root: str) -> str:
-    """Return the folder in which a root lies, as it is spelled; `/` and a bucket lie in none but themselves."""
+    """Return the folder in which a root is, as it is spelled; `/` and a bucket lie in none but themselves."""
     return shortest(os.path.join(root, os.pardir))
 
 
 def path_on_machines(path: str | None, root: str, machine_root: str) -> str | None:
-    """Return a path in or right above a root as the machines spell it on which the tree lies; another one as it is.
+    """Return a path in or right above a root as the machines spell it on which the tree is; another one as it is.
 
     Args:
         path: As `root` begins it; None stays so.

@@ -31,7 +31,7 @@ class NotRegularError(OSError):
 
 
 class LostLinkError(OSError):
-    """The path is a link that leads nowhere, or round in a loop."""
+    """The path is a broken link, or round in a loop."""
 
 
 class OverLimitError(OSError):
@@ -39,7 +39,7 @@ class OverLimitError(OSError):
 
 
 class ReplacedError(OSError):
-    """The file is not the one that was listed: somebody wrote it anew."""
+    """The file is not the one that was listed: someone wrote it again."""
 
 
 class WithheldError(OSError):
@@ -92,11 +92,11 @@ class Storage(Protocol):
         ...
 
     def kind(self, path: str) -> Kind:
-        """Tell what lies at a path, links followed.
+        """Tell what is at a path, links followed.
 
         Raises:
             LostLinkError: It is a link, and what it should lead to is not there.
-            OSError: Nothing is there, or it cannot be looked at.
+            OSError: Nothing is there, or it cannot be checked.
         """
         ...
 
@@ -105,7 +105,7 @@ class Storage(Protocol):
 
         Raises:
             NotRegularError: It is no regular file.
-            OSError: It cannot be looked at.
+            OSError: It cannot be checked.
         """
         ...
 
@@ -157,7 +157,7 @@ class PassedOn:
         return self._storage.entries(folder)
 
     def kind(self, path: str) -> Kind:
-        """Tell what lies at a path, links followed."""
+        """Tell what is at a path, links followed."""
         return self._storage.kind(path)
 
     def stamp(self, path: str) -> FileStamp:
@@ -174,7 +174,7 @@ class PassedOn:
 
 
 def is_there(storage: Storage, path: str) -> bool:
-    """Tell whether something lies at a path, also where nobody may look at it."""
+    """Return whether something is at a path, also where nobody may look at it."""
     try:
         storage.kind(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -192,7 +192,7 @@ _OTHER_USER: dict[type[OSError], str] = {
 
 
 def remedy_of(error: OSError) -> str | None:
-    """Say what may help where a storage withholds something; None where nobody knows."""
+    """Say what may help where a storage withholds something; None if it is unknown."""
     return LOST_LINK_REMEDY if isinstance(error, LostLinkError) else _OTHER_USER.get(type(error))
 
 
@@ -208,7 +208,7 @@ def unreadable(path: str, error: OSError, rank: Rank | None = None) -> Finding:
 
 
 class ShrankError(OSError):
-    """The file ended before the range did: somebody cut it while it was read.
+    """The file ended before the range did: someone cut it while it was read.
 
     Attributes:
         offset: First byte that is no longer there.

@@ -1,4 +1,4 @@
-"""Wait for somebody else's code no longer than one is willing to: there is no other way to stop it."""
+"""Wait for someone else's code no longer than one is willing to: there is no other way to stop it."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Disk(Protocol):
         ...
 
     def is_writable(self, folder: str) -> bool:
-        """Tell whether this user may make files in a folder that exists."""
+        """Return whether this user may make files in a folder that exists."""
         ...
 
 

@@ -50,7 +50,7 @@ class Probe:
         self._before = sleeps()
 
     def has_waited_for(self, items: int) -> bool:
-        """Tell whether it slept at least once for each of these items, which are all since it was asked last."""
+        """Return whether it slept at least once for each of these items, which are all since it was asked last."""
         before, self._before = self._before, sleeps()
         return self._before - before >= items
 

@@ -44,7 +44,7 @@ class HiddenStorage(PassedOn):
         return [entry for entry in self._entries[folder] if f"{start}{entry.name}" not in self.hidden]
 
     def kind(self, path: str) -> Kind:
-        """Tell what lies at a path, where nothing hides it."""
+        """Tell what is at a path, if nothing hides it."""
         self._assert_shown(path)
         return super().kind(path)
 

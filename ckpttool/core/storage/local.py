@@ -86,7 +86,7 @@ class LocalStorage:
             raise _in_plain_words(error, full) from None
 
     def kind(self, path: str) -> Kind:
-        """Tell what lies at a path, links followed."""
+        """Tell what is at a path, links followed."""
         full = self._full(path)
         try:
             mode = os.stat(full).st_mode

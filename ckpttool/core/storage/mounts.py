@@ -1,4 +1,4 @@
-"""Which file system a path lies on, and whether other machines see it."""
+"""Which file system a path is on, and whether other machines see it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOCAL = frozenset({
     # The programs behind these lay something over a disk of this machine.
     "fuse.bindfs", "fuse.encfs", "fuse.fuse-overlayfs", "fuse.gocryptfs", "fuse.mergerfs", "fuse.ntfs-3g",
 })  # fmt: skip
-"""In neither list, and unknown: `9p` and `virtiofs`, which hand on a folder of the host, whatever that lies on;
+"""In neither list, and unknown: `9p` and `virtiofs`, which hand on a folder of the host, whatever that is on;
 `autofs`, which is no file system yet; a bare `fuse`, which does not say what is behind it."""
 
 _ESCAPE = re.compile(r"\\([0-7]{3})")
@@ -31,7 +31,7 @@ def mount_table() -> str:
 
 
 def boot_id() -> str:
-    """Return a word that no other machine has, and this one only until it starts anew; empty where there is none."""
+    """Return a word that no other machine has, and this one only until it starts again; empty where there is none."""
     return _text("/proc/sys/kernel/random/boot_id").strip()
 
 

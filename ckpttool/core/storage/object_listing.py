@@ -1,4 +1,4 @@
-"""What lies in a bucket: whole trees by one recursive list, and what lies above them by names alone."""
+"""What is in a bucket: whole trees by one recursive list, and what is above them by names alone."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 MOST_AT_ONCE = 200_000
-"""Objects that are listed below a folder before anybody asked what lies deeper in it: 200 requests."""
+"""Objects that are listed below a folder before anybody asked what is deeper in it: 200 requests."""
 LISTING_SECONDS = 120.0
-"""For a folder's names, or for a page of all that lies below it: a store that says for ever that more comes is left."""
+"""For a folder's names, or for a page of all that is below it: a store that says for ever that more comes is left."""
 _WHAT = "end of a listing"
 _NOWHERE = ".ckpttool-asks-whether-this-is-a-store"
 """A key that no bucket has."""
 _STROLL = 8
 """After so many folders that were listed one by one, all beside them are listed at once."""
 _Folder = dict[str, "FileStamp | None"]
-"""What lies in a folder, by name; None: a folder."""
+"""What is in a folder, by name; None: a folder."""
 
 
 class ObjectListing:
@@ -59,7 +59,7 @@ class ObjectListing:
             raise
 
     def folder(self, path: str) -> _Folder:
-        """Return what lies in a folder.
+        """Return what is in a folder.
 
         Raises:
             OSError: There is none, or the store does not say.
@@ -84,7 +84,7 @@ class ObjectListing:
 
         Args:
             path: In the bucket.
-            lies_in_a_tree: Whether what lies beside it will be asked for, too; else only what lies below it.
+            lies_in_a_tree: Whether what is beside it will be asked for, too; else only what is below it.
 
         Raises:
             OSError: Neither is there, or the store does not say.
@@ -209,7 +209,7 @@ class ObjectListing:
         return within(LISTING_SECONDS, work, _WHAT)
 
     def _list_names(self, path: str) -> None:
-        """List what lies in a folder, and nothing that lies deeper."""
+        """List what is in a folder, and nothing that is deeper."""
         with in_our_words(self._url_of(path)):
             listed = self._names(path)
         names: _Folder = {}
@@ -228,7 +228,7 @@ class ObjectListing:
 
 
 def _make(folders: dict[str, _Folder], top: str, folder: str) -> None:
-    """Show a folder, and those in which it lies, up to the topmost."""
+    """Show a folder, and those in which it is, up to the topmost."""
     folders[folder] = {}
     while folder != top:
         outer, _, name = folder.rpartition("/")

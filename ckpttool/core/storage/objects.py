@@ -1,7 +1,7 @@
 """Object stores: `s3://`, `gs://`, `az://`, read by obstore. Nothing is asked twice: a listing is entries and stamps.
 
 A store is asked for a whole tree at once, and never about a single object: one recursive list of the folder that was
-named tells all names, sizes and ETags below it. What lies above it is listed by names alone, for a bucket may hold
+named tells all names, sizes and ETags below it. What is above it is listed by names alone, for a bucket may hold
 anything. What is read is bound to what was listed: an object that was replaced since is refused, not mixed.
 """
 
@@ -38,7 +38,7 @@ _STREAM = 1 << 20
 _MOST_BREAKS = 4
 """How often in a row a stream may break off without having brought a byte."""
 _PAUSE_SECONDS = 0.5
-"""Before the first try to go on; each further one waits twice as long."""
+"""Before the first try to continue; each further one waits twice as long."""
 
 
 class ObjectStorage:
@@ -72,7 +72,7 @@ class ObjectStorage:
         return [Entry(name, Kind.FOLDER if stamp is None else Kind.FILE) for name, stamp in names.items()]
 
     def kind(self, path: str) -> Kind:
-        """Tell what lies at a path."""
+        """Tell what is at a path."""
         is_folder = self._bucket.lookup(self._key(path), lies_in_a_tree=bool(path)) is None
         return Kind.FOLDER if is_folder else Kind.FILE
 
@@ -184,7 +184,7 @@ class ObjectSource:
 
 
 def _near_together(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return ranges in order, those as one between which less lies than a request costs."""
+    """Return ranges in order, those as one between which less is than a request costs."""
     merged: list[tuple[int, int]] = []
     for begin, end in sorted(ranges):
         if merged and begin - merged[-1][1] <= _LATER_READS:
@@ -253,7 +253,7 @@ class _Bucket(ObjectListing):
         """Where walks led, by the size of the object."""
 
     def small_object(self, key: str, limit: int) -> bytes:
-        """Return an object of at most `limit` bytes; of a folder that nobody has listed, without listing it."""
+        """Return an object of at most `limit` bytes; of a folder that no one has listed, without listing it."""
         parent = key.rpartition("/")[0]
         with self._lock:
             is_known = self._is_known(parent)
@@ -270,7 +270,7 @@ class _Bucket(ObjectListing):
             return bytes(answer.bytes())
 
     def put(self, key: str, data: bytes) -> None:
-        """Write an object whole, and list its folder anew when it is asked for."""
+        """Write an object whole, and list its folder again when it is asked for."""
         with in_our_words(self._url_of(key)):
             self._store.put(key, data)
         forget(self._url)
@@ -368,7 +368,7 @@ def _bucket_of(url: str) -> _Bucket:
 
 
 def forget(root: str) -> None:
-    """Forget what was listed of the bucket in which a root lies; its connections stay."""
+    """Forget what was listed of the bucket in which a root is; its connections stay."""
     scheme, _, path = root.partition("://")
     with _OPENING:
         _BUCKETS.pop(f"{scheme}://{path.partition('/')[0]}", None)

@@ -16,7 +16,7 @@ DROP_BYTES = 64 << 20
 SMALLEST_DROP = 1 << 20
 """Below this a range is not worth asking the kernel about."""
 PROBES = 16
-"""Pages looked at to tell whether a range is cached; spread out, because the header has just been read anyway."""
+"""Pages checked to tell whether a range is cached; spread out, because the header has just been read anyway."""
 _PAGE_BYTES = 4096
 
 
@@ -88,7 +88,7 @@ def read_blocks(
 
 
 def was_cached(descriptor: int, begin: int, end: int) -> bool | None:
-    """Tell whether most of a range was in the page cache already; None where the file system does not say.
+    """Return whether most of a range was in the page cache already; None where the file system does not say.
 
     Asked by reads that must not wait for the disk. Most, not all: the pages of headers have just been
     read when this is asked. Each time of other pages, because Linux begins to read those that it lacks.
@@ -129,7 +129,7 @@ class _PageCache:
         os.posix_fadvise(descriptor, begin, end - begin, os.POSIX_FADV_SEQUENTIAL)
 
     def passed(self, offset: int) -> None:
-        """Drop what lies behind `offset` once it is enough."""
+        """Drop what is behind `offset` once it is enough."""
         if offset - self._behind >= DROP_BYTES:
             self.close(offset)
 

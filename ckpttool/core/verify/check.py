@@ -119,7 +119,7 @@ def _observed(task: CheckTask, source: ByteSource, *, passed: Callable[[int], No
 
 
 def _with_tensors(observed: Observation, source: ByteSource) -> tuple[Observation, tuple[Finding, ...]]:
-    """Add which records of a file that torch wrote are tensors, and say of how many the numbers cannot be looked at."""
+    """Add which records of a file that torch wrote are tensors, and say of how many the numbers cannot be checked."""
     from ckpttool.core.verify.checks.structure import held_in_torch
 
     records, contents = held_in_torch(observed, source)
@@ -152,7 +152,7 @@ def _without_numbers(path: str, tensors: int) -> Finding:
 
 
 def _without_packed_numbers(path: str) -> Finding:
-    """Say that elements were asked for and not seen, for they are packed."""
+    """Report that elements were asked for and not seen, for they are packed."""
     return unknown(
         Code.UNSUPPORTED_FORMAT,
         "every byte was read, but the values in an OCDBT file are not checked: NaN would not be detected",
@@ -180,13 +180,13 @@ def _steady(observed: Observation, after: FileStamp) -> Observation:
 
 
 def changed(task: CheckTask, message: str) -> Observation:
-    """Report a shard that somebody writes, renames or removes."""
+    """Report a shard that someone writes, renames or removes."""
     remedy = "run again when nothing is writing here"
     return refused(task, unknown(Code.CHANGED_WHILE_READING, message, path=task.path, remedy=remedy))
 
 
 def failed(task: CheckTask, message: str) -> Observation:
-    """Report a shard of which nobody knows whether it is damaged."""
+    """Report a shard of which it is unknown whether it is damaged."""
     return refused(task, unknown(Code.UNREADABLE, message, path=task.path))
 
 

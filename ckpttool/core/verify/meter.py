@@ -1,4 +1,4 @@
-"""How far a check has come: written by those who read, looked at by whoever watches."""
+"""How far a check has come: written by those who read, checked by whoever watches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Meter:
         self.shards_done = 0
         """Shards of which there is a report."""
         self.shards_kept = 0
-        """Of these, those that the ledger keeps, so that the next run goes on from there."""
+        """Of these, those that the ledger keeps, so that the next run continues from there."""
         self._planned_bytes = 0
         self._planned_shards = 0
         self._expected: tuple[int, int] = (0, 0)
@@ -42,7 +42,7 @@ class Meter:
 
     @property
     def shards_total(self) -> int:
-        """Shards to be looked at, as far as is known."""
+        """Shards to be checked, as far as is known."""
         return max(self._planned_shards, self._expected[1])
 
     def expect(self, *, nbytes: int, shards: int) -> None:

@@ -31,13 +31,13 @@ class Observation:
     report: ShardReport
     """What the header shows; where the file could not be read, only why."""
     header: Header | None = None
-    """None where no content was read: then nobody asks for the entries any more."""
+    """None if no content was read: then nobody asks for the entries any more."""
     records: ZipDirectory | None = None
     """As `header`, of a file that torch wrote."""
     content: PassResult | None = None
     """What reading the task's bytes told; None where only the header was to be read, or the header is damaged."""
     added: Added | None = None
-    """What another look than a check's saw beside it; None where there was none. `result` gives it back by its type."""
+    """What another look than a check's saw beside it; None if there was none. `result` gives it back by its type."""
 
     def result(self, kind: type[A]) -> A | None:
         """Return what was added, where it is of this kind."""

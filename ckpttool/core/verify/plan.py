@@ -22,7 +22,7 @@ PART_BYTES = 1 << 30
 
 
 def in_bucket(path: str, bucket: tuple[int, int] | None) -> bool:
-    """Tell whether a shard belongs to a part of all.
+    """Return whether a shard belongs to a part of all.
 
     By its path alone: the same tonight and tomorrow, whatever else comes or goes, so that t nights cover everything.
 

@@ -106,8 +106,8 @@ def collect(
     Args:
         checkpoint: As it was listed, with all its shards.
         reports: Of all its shards, or of a part of them, in any order.
-        level: How hard was looked at these.
-        extras: Of the other shards, of which headers and sizes alone were looked at.
+        level: How hard was checked these.
+        extras: Of the other shards, of which headers and sizes alone were checked.
     """
     in_part, extra_reports = in_order(reports), in_order(extras)
     ordered = in_order((*in_part, *extra_reports))
@@ -213,7 +213,7 @@ def _name_differs(checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> lis
 
 
 def says_itself(report: ShardReport) -> bool:
-    """Tell whether a shard's content was compared now, so that what was found before is of no interest."""
+    """Return whether a shard's content was compared now, so that what was found before is of no interest."""
     return (
         report.checksum_matched
         or report.copies > 1
@@ -239,7 +239,7 @@ def missing_files(checkpoint: Checkpoint, seals: Mapping[str, ShardSeal], unlist
 
 
 def cut_short_files(checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> Iterator[Finding]:
-    """Find files that are shorter than the save's own record says, where nothing has told it yet."""
+    """Find files that are shorter than the save's own record says, if nothing has told it yet."""
     reported = {(finding.code, finding.path) for report in reports for finding in report.findings}
     reported |= {(finding.code, finding.path) for finding in checkpoint.findings}
     stamps = {report.path: report.stamp for report in reports if report.stamp is not None}
@@ -294,7 +294,7 @@ def as_sealed(reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) ->
 
 
 def is_as_healed_alone(seal: ShardSeal) -> bool:
-    """Tell whether a seal is of what a heal wrote, and no checksum spoke for its donor: then it proves no content."""
+    """Return whether a seal is of what a heal wrote, and no checksum spoke for its donor: then it proves no content."""
     if seal.healed is None:
         return False
     from ckpttool.core.domain.replicas import Trust  # few seals are of a healed file

@@ -79,12 +79,12 @@ class Scope:
     requested: Collection[CheckpointKey] = ()
     """Checkpoints that will all be judged, where that is known: to read one of them earlier costs nothing."""
     reads_other: bool = True
-    """Read others than these, too, where nothing else tells which ranks hold copies of the same tensors."""
+    """Read others than these, too, if nothing else tells which ranks hold copies of the same tensors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveRecords:
-    """What lies beside the shards of a save, as its layout says."""
+    """What is beside the shards of a save, as its layout says."""
 
     seal_place: Callable[[Checkpoint], SealPlace | None]
     """Where its manifest is; None: nowhere."""
@@ -107,7 +107,7 @@ class Session:
     def __init__(
         self, storage: Storage, inventory: Inventory, scope: Scope, engines: Engines, records: SaveRecords
     ) -> None:
-        """Take the tree, what to look for, who reads, and what lies beside the shards of a save."""
+        """Take the tree, what to look for, who reads, and what is beside the shards of a save."""
         self._storage = storage
         self._records = records
         self._inventory = inventory
@@ -258,7 +258,7 @@ class Session:
         return tuple(report for report in self._headers_of(checkpoint) if not self._in_part(report.path))
 
     def _reports(self, checkpoint: Checkpoint, seals: dict[str, ShardSeal]) -> Iterator[ShardReport]:
-        """Check what is in scope, unless it was looked at for a neighbour's sake already."""
+        """Check what is in scope, unless it was checked for a neighbour's sake already."""
         if not self._scope.level.reads_content:
             yield from [report for report in self._headers_of(checkpoint) if self._in_part(report.path)]
         elif self._read_ahead is not None and self._read_ahead[0] == checkpoint.key:
@@ -470,7 +470,7 @@ class Session:
 
 
 def _holds(report: ShardReport, seal: ShardSeal) -> bool:
-    """Tell whether a file is what was sealed, byte for byte."""
+    """Return whether a file is what was sealed, byte for byte."""
     return report.digest is not None and report.digest.xxh3_128 == seal.xxh3_128
 
 

@@ -1,4 +1,4 @@
-"""What must not be moved or replaced: whatever is reached through a link, or lies on another disk than the tree."""
+"""What must not be moved or replaced: whatever is reached through a link, or is on another disk than the tree."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ckpttool.core.domain.shard import FileStamp
 
 
 class FileToMove(NamedTuple):
-    """A file or a folder as it lies in the tree, links not followed."""
+    """A file or a folder as it is in the tree, links not followed."""
 
     path: str
     stamp: FileStamp | None
-    """None where it may not be moved."""
+    """None if it may not be moved."""
     blocker: str | None = None
     """Why not."""
 
@@ -28,7 +28,7 @@ def files_to_move(root: str, paths: Iterable[str]) -> Iterator[FileToMove]:
         paths: Relative to its root.
 
     Raises:
-        OSError: One of them is not there any more, or cannot be looked at.
+        OSError: One of them is not there any more, or cannot be checked.
     """
     disk = os.stat(root).st_dev
     folders: dict[str, str | None] = {}
@@ -75,14 +75,14 @@ def _links(root: str, folder: str, *, recurse: bool) -> Iterator[str]:
 
 
 def files_not_to_replace(root: str, paths: Iterable[str]) -> Iterator[str]:
-    """Say which records must not be written: whoever replaces a link or a folder destroys what it stands for.
+    """Name which records must not be written: whoever replaces a link or a folder destroys what it stands for.
 
     Args:
         root: The tree.
         paths: Relative to its root; they need not be there, but their folders must.
 
     Raises:
-        OSError: A folder is not there any more, or cannot be looked at.
+        OSError: A folder is not there any more, or cannot be checked.
     """
     disk = os.stat(root).st_dev
     for path in paths:

@@ -16,7 +16,7 @@ from ckpttool.core.errors import LockedError, NotDurableError, UnsafeError, Usag
 _COPY_CHUNK = 1 << 20
 """Bytes: what one read of a backup's copy takes."""
 _TEMPORARY_TRIES = 16
-"""64 random bits never meet twice by chance; more than a few meetings mean that the folder lies."""
+"""64 random bits never meet twice by chance; more than a few meetings mean that the folder is."""
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL})
 """What file systems without hard links (FAT, many FUSE mounts) and kernels that forbid one answer."""
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP})
@@ -113,12 +113,12 @@ def open_to_append(path: str) -> int:
 
 
 def is_plain(status: os.stat_result) -> bool:
-    """Tell whether it is a regular file of one name: only into such a one may be written."""
+    """Return whether it is a regular file of one name: only into such a one may be written."""
     return stat.S_ISREG(status.st_mode) and status.st_nlink <= 1
 
 
 def ensure_folder(path: str, *, mode: int = 0o777) -> None:
-    """Make a folder, and those above it that are missing, so that a power cut does not take it away again.
+    """Make a folder, and those above it that are missing, so that a power failure does not take it away again.
 
     Args:
         path: The folder. A symbolic link in its place is refused, because what it points at may be anywhere.
@@ -142,7 +142,7 @@ def ensure_folder(path: str, *, mode: int = 0o777) -> None:
 
 
 def remove(path: str) -> None:
-    """Take a file away so that a power cut does not bring it back. One that is not there is no error.
+    """Take a file away so that a power failure does not bring it back. One that is not there is no error.
 
     Raises:
         WriteFailedError: It is still there.
@@ -186,7 +186,7 @@ def sweep(folder: str) -> None:
 
 
 def is_own_temporary(name: str) -> bool:
-    """Tell whether a file is one that a ckpttool is writing, or did not finish."""
+    """Return whether a file is one that a ckpttool is writing, or did not finish."""
     return _OWN_TEMPORARY.fullmatch(name) is not None
 
 
@@ -344,7 +344,7 @@ def _copy(folder_fd: int, name: str) -> str:
 
 
 def _claim(folder_fd: int, temporary: str, path: str, name: str) -> None:
-    """Give the temporary file its name unless somebody has it: link(2) refuses where rename(2) would clobber."""
+    """Give the temporary file its name unless someone has it: link(2) refuses where rename(2) would clobber."""
     try:
         os.link(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd, follow_symlinks=False)
     except FileExistsError as error:

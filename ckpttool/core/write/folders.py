@@ -14,7 +14,7 @@ from ckpttool.core.write.files import close, ensure_folder, replace
 
 
 def foreign(path: str, expected: Collection[str]) -> tuple[str, ...]:
-    """Return what lies in a folder besides files of these names; nothing where there is no folder.
+    """Return what is in a folder besides files of these names; nothing where there is no folder.
 
     Raises:
         UnsafeError: There is something else in its place.
@@ -62,7 +62,7 @@ def place(path: str, files: Mapping[str, bytes], *, instead_of: Iterable[str] = 
     """Put a folder with these files in place, so that it is there whole or not at all.
 
     Args:
-        path: The folder; the one that it lies in must exist.
+        path: The folder; the one that it is in must exist.
         files: Content by name.
         instead_of: Names of files that the folder may hold that is there now; with anything else in it, it stays.
 

@@ -22,7 +22,7 @@ from ckpttool.core.write.stream import Block, FileDigest, Streamed, assert_room,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """A file that lies ready."""
+    """A file that is ready."""
 
     temporary: str
     """Its path, relative to the tree's root."""
@@ -84,7 +84,7 @@ def put_all(root: str, puts: Sequence[Put]) -> None:
 
 
 def is_untouched(root: str, puts: Sequence[Put]) -> bool:
-    """Tell whether no file has been put in its place, so that all can be taken back."""
+    """Return whether no file has been put in its place, so that all can be taken back."""
     with opened(root) as root_fd:
         return all(_stamp_at(root_fd, put.temporary) == put.stamp for put in puts) and all(
             put.replaces is None or _stamp_at(root_fd, put.path) == put.replaces for put in puts
@@ -124,7 +124,7 @@ def _put(root_fd: int, put: Put) -> None:
 
 
 def _keep(root_fd: int, folder_fd: int, name: str, retained: str) -> None:
-    """Give a file a second name, where it stays when the first is another's; where there are no links, rename it."""
+    """Give a file a second name, where it stays when the first is another's; if there are no links, rename it."""
     folder, _, last = retained.rpartition("/")
     for depth in range(1, folder.count("/") + 2):
         parent, _, base = "/".join(folder.split("/")[:depth]).rpartition("/")

@@ -25,7 +25,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def keep_reserve(folder: str, *, files: int) -> None:
-    """Leave a reserve for moving a checkpoint of so many files, where there is none; whatever goes wrong is no matter.
+    """Leave a reserve for moving a checkpoint of so many files, if there is none; whatever goes wrong is no matter.
 
     Args:
         folder: Our own, in the tree. It must be there.
@@ -65,7 +65,7 @@ def spend_reserve(folder: str) -> bool:
 
 
 def is_full_disk(error: BaseException | None) -> bool:
-    """Tell whether the disk, or what its user may have of it, was full; whatever was made of that."""
+    """Return whether the disk, or what its user may have of it, was full; whatever was made of that."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _FULL:
             return True

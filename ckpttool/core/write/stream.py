@@ -76,7 +76,7 @@ def stream(path: str, blocks: Iterable[Block], *, size: ByteCount, temporary: st
         path: The file. Its folder must exist; a regular file that is there is replaced.
         blocks: The content, in order.
         size: Bytes that all of them have.
-        temporary: Name in the same folder under which it is written. What lies there is left from a writer that was
+        temporary: Name in the same folder under which it is written. What is there is left from a writer that was
             killed, and goes: nobody else may write under this name.
 
     Raises:

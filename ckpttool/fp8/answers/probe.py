@@ -28,7 +28,7 @@ _STYLE = {Risk.FINE: "", Risk.WEAK: "yellow", Risk.LOST: "bold red"}
 
 
 def document(answer: Fp8Probe) -> Document:
-    """`ckpttool/fp8-probe/1`: every tensor that was looked at, worst first, under every recipe that was asked for."""
+    """`ckpttool/fp8-probe/1`: every tensor that was checked, worst first, under every recipe that was asked for."""
     return {
         "schema": "ckpttool/fp8-probe/1",
         "root": answer.inventory.root,

@@ -48,7 +48,7 @@ _E = TypeVar("_E", bound=Enum)
 
 
 def plan_document(plan: Fp8Plan) -> dict[str, Json]:
-    """Spell a plan; `parse_plan` reads it back, but for the contents of files, which lie beside it."""
+    """Encode a plan; `parse_plan` reads it back, but for the contents of files, which lie beside it."""
     start = plan.start
     return {
         "schema": SCHEMA,
@@ -127,7 +127,7 @@ def parse_plan(data: bytes, *, where: str) -> Fp8Plan:
         where: Names it in the error.
 
     Raises:
-        UnsafeError: It is none that was written here: what lies beside it must not be touched.
+        UnsafeError: It is none that was written here: what is beside it must not be touched.
     """
     try:
         document = as_object(parse_json(data, where=where, limit=LIMIT), where=where)

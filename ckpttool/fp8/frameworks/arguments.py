@@ -23,7 +23,7 @@ NAMES = frozenset({
 """Those that say something of FP8."""
 
 UNKNOWN = "$"
-"""In a value: what a variable holds nobody knows who does not run the script."""
+"""In a value: what a variable holds it is unknown who does not run the script."""
 
 _SWITCHES = frozenset({
     "fp8_wgrad", "fp8_output_proj", "fp8_dot_product_attention", "fp8_multi_head_attention", "fp8_param_gather",
@@ -88,7 +88,7 @@ class PrintedArguments:
 def read_arguments(text: str) -> tuple[Setting, ...]:
     """Return the arguments that say something of FP8, by name; of one that stands there twice the last, as Megatron.
 
-    In a script with branches nobody knows which of two that differ is meant: that is a value that is not known.
+    In a script with branches it is unknown which of two that differ is meant: that is a value that is not known.
     """
     settings: dict[str, Setting] = {}
     for setting in _in_order(_COMMENT.sub("", text)):
@@ -100,7 +100,7 @@ def read_arguments(text: str) -> tuple[Setting, ...]:
 
 
 def has_arguments(text: str) -> bool:
-    """Tell whether a text gives a training its arguments, of whatever they speak."""
+    """Return whether a text gives a training its arguments, of whatever they speak."""
     flags = (_FLAG.fullmatch(match[0]) for match in _WORD.finditer(_COMMENT.sub("", text)))
     return any(flag is not None and flag["name"].replace("-", "_") in _COMMON for flag in flags)
 

@@ -55,7 +55,7 @@ class Setting:
     """Whether gradients are in E5M2; else in E4M3 as all else."""
 
     def argument(self, name: str) -> str | None:
-        """Return a printed argument of the candidate; None where none is known."""
+        """Return a printed argument of the candidate; None if none is known."""
         return None if self.arguments is None else self.arguments.get(name)
 
 
@@ -104,7 +104,7 @@ def framework_of(name: str) -> Framework:
 
 
 def in_bf16(trial: Trial) -> bool:
-    """Tell whether an experiment uses no FP8 at all."""
+    """Return whether an experiment uses no FP8 at all."""
     return trial.products.changed == frozenset(Gemm) and trial.products.kinds == {Arithmetic.BF16}
 
 
@@ -138,7 +138,7 @@ def no_delayed(trial: Trial, setting: Setting, title: str) -> str | None:
 
 
 def printed_otherwise(arithmetic: RunArithmetic, expected: Mapping[str, str]) -> str | None:
-    """Say what a log prints otherwise than it was planned; None where nothing is.
+    """Say what a log prints otherwise than it was planned; None if nothing is.
 
     Args:
         arithmetic: What it printed; what it did not print is passed over.

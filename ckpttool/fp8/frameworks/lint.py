@@ -92,7 +92,7 @@ def lint(read: Sequence[Fp8Settings], extras: OtherFacts) -> tuple[tuple[Finding
 
 
 def is_without(read: Fp8Settings) -> bool:
-    """Tell whether a file is known to switch no FP8 on."""
+    """Return whether a file is known to switch no FP8 on."""
     if read.kind is Fp8Input.DEBUG or Fp8View(read, OtherFacts()).scopes:
         return False
     foreign = (entry for entry in read.settings.entries if entry.key[-1] not in KEYS)

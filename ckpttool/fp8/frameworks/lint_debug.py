@@ -80,9 +80,9 @@ class Section:
 
     name: str
     enabled: object
-    """None where that is missing."""
+    """None if that is missing."""
     layers: Mapping[str, object] | None
-    """What picks the layers; None where it is missing, or no mapping."""
+    """What picks the layers; None if it is missing, or no mapping."""
     features: Mapping[str, object]
     """By namespace, or by name where they stand outside of any."""
 
@@ -92,7 +92,7 @@ class Section:
         return bool(self.enabled)
 
     def picks(self, layer: str) -> bool | None:
-        """Tell whether it is meant for a layer; None where that stops the run, or cannot be told here."""
+        """Return whether it is meant for a layer; None if that stops the run, or cannot be told here."""
         layers = self.layers or {}
         if (exact := layers.get("exact_layer_names")) is not None:
             return True if isinstance(exact, list) and layer in exact else None
@@ -141,7 +141,7 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
 
 
 def _by_number(requested: object, layer: str) -> bool | None:
-    """Tell whether a layer's number is asked for; a name with none, or with several, stops the run."""
+    """Return whether a layer's number is asked for; a name with none, or with several, stops the run."""
     numbers = _NUMBER.findall(layer)
     if len(numbers) != 1:
         return None

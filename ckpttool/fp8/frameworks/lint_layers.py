@@ -25,11 +25,11 @@ _FLOOR_RECIPES = frozenset(
 )  # torchao until the training recipe `mxfp8_rceil`
 
 _ENDS_IN_NUMBER = re.compile(r"(?:^|[.*]|\b(?:layers?|blocks?)_?)\d+")
-"""A number that is a part of a name by itself: not the one of `fc1` or `w1`."""
+"""A number that is a part of a name on its own: not the one of `fc1` or `w1`."""
 
 
 def ends_in_number(text: str) -> bool:
-    """Tell whether a part of a name would also be found in that of ten more layers: `layers.1` is in `layers.10`."""
+    """Return whether a part of a name would also be found in that of ten more layers: `layers.1` is in `layers.10`."""
     return re.search(rf"(?:{_ENDS_IN_NUMBER.pattern})$", text) is not None
 
 
@@ -45,7 +45,7 @@ def _sections(view: Fp8View, section: str) -> Iterator[Setting]:
 
 
 def _unfiltered(view: Fp8View, section: Setting) -> tuple[str, list[str]] | None:
-    """Return where names to leave out stand, and these; None where they are not known."""
+    """Return where names to leave out stand, and these; None if they are not known."""
     key = f"{dotted(section.key)}.filter_fqns"
     names = view.raw(key)
     if isinstance(names, str):
@@ -83,7 +83,7 @@ def _substring(view: Fp8View) -> Iterator[Problem]:
 
 
 def too_many(key: str, pattern: str, closed: str, why: str) -> Problem:
-    """Say that a pattern picks the ten layers whose numbers begin alike."""
+    """Report that a pattern picks the ten layers whose numbers begin alike."""
     return suspect(
         key,
         f"`{pattern}` matches more than one layer: {why}, so 1 also matches 10 to 19",

@@ -88,7 +88,7 @@ def _is_per_rank(scope: Scope) -> bool:
 
 
 def _is_not_asked_for(scope: Scope, name: str, default: Value) -> bool:
-    """Tell whether a setting of delayed scales is there, not at its default, and the recipe has no such scale."""
+    """Return whether a setting of delayed scales is there, not at its default, and the recipe has no such scale."""
     is_set = name in scope.settings and scope.get(name) not in (None, default)
     return is_set and scope.recipe not in {None, Recipe.DELAYED}
 
@@ -122,7 +122,7 @@ def _wgrad(view: Fp8View) -> Iterator[Problem]:
 
 
 def _overrides(view: Fp8View, scope: Scope) -> bool:
-    """Tell whether any of the three products is to be computed in higher precision."""
+    """Return whether any of the three products is to be computed in higher precision."""
     if scope.get("overridden") is Nested.LIST:
         return any(entry.value is True for entry in view.inside(scope.key("overridden")))
     return "true" in str(scope.get("overridden")).lower()

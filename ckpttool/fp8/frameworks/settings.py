@@ -117,7 +117,7 @@ def read_settings(path: str) -> Fp8Settings:
 
 
 def _printed(path: str) -> tuple[Setting, ...] | None:
-    """Return the arguments that were printed last; None where none were, or not to their end."""
+    """Return the arguments that were printed last; None if none were, or not to their end."""
     printed = PrintedArguments()
     for block in blocks_of(path):
         if isinstance(block, LogProblem):

@@ -48,7 +48,7 @@ _AFTER = (
 
 
 def needs_debug(trial: Trial) -> bool:
-    """Tell whether single products are changed, which debug features do."""
+    """Return whether single products are changed, which debug features do."""
     return bool(trial.products.changed) and not in_bf16(trial)
 
 

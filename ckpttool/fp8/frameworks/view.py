@@ -49,7 +49,7 @@ class OtherFacts:
     """Whether one of the other files is Megatron's own: its printed arguments, or arguments for it."""
 
     def engine_from(self, *version: int) -> bool | None:
-        """Tell whether Transformer Engine is of this version or a later one; None: not known."""
+        """Return whether Transformer Engine is of this version or a later one; None: not known."""
         return None if self.engine is None else self.engine >= version
 
 
@@ -69,7 +69,7 @@ class Scope:
         return self.kind is Fp8Input.DUMP
 
     def get(self, name: str) -> Value:
-        """Return a setting; None where it is not known, or is none."""
+        """Return a setting; None if it is not known, or is none."""
         setting = self.settings.get(name)
         if setting is None:
             return _DEFAULTS.get(name) if self.is_dump else None
@@ -90,14 +90,14 @@ class Scope:
         return f"--{key.replace('_', '-')}" if self.kind is Fp8Input.ARGUMENTS else key
 
     def number(self, name: str) -> int | float | None:
-        """Return a finite number; None where it is not known, or is none."""
+        """Return a finite number; None if it is not known, or is none."""
         value = self.get(name)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return None
         return value if isinstance(value, int) or math.isfinite(value) else None
 
     def word(self, name: str) -> str | None:
-        """Return a word in small letters, without the class of an enumeration; None where it is not known."""
+        """Return a word in small letters, without the class of an enumeration; None if it is not known."""
         value = self.get(name)
         return value.strip().rpartition(".")[2].lower() if isinstance(value, str) else None
 
@@ -129,7 +129,7 @@ class Scope:
 
     @property
     def recipe(self) -> Recipe | None:
-        """The recipe; None where it is not known. What only one recipe's own class takes tells it, too."""
+        """The recipe; None if it is not known. What only one recipe's own class takes tells it, too."""
         if (recipe := _RECIPES.get(self.word("recipe") or "")) is not None:
             return recipe
         if self.named_class in _CLASSES:
@@ -176,6 +176,6 @@ class Fp8View(View):
 
 
 def _is_fp8(scope: Scope) -> bool:
-    """Tell whether a section's words can be meant: some of them others have, too."""
+    """Return whether a section's words can be meant: some of them others have, too."""
     names = {name for name, setting in scope.settings.items() if name != _TARGET and setting.key[-1] not in GENERAL}
     return bool(names) or scope.named_class in _CLASSES

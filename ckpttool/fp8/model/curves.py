@@ -43,7 +43,7 @@ class CurveClass(str, Enum):
 
 
 class CurveShape(str, Enum):
-    """How a gap goes on once it has begun."""
+    """How a gap continues once it has begun."""
 
     STEP = "step"
     DRIFT = "drift"
@@ -111,7 +111,7 @@ class Terms:
     metric: CurveMetric = CurveMetric.LOSS
     tolerance: Tolerance = WITHIN_CHANCE
     switch_step: Step | None = None
-    """Of the baseline: the step at which the candidate's arithmetic changes; None where it differs from the start."""
+    """Of the baseline: the step at which the candidate's arithmetic changes; None if it differs from the start."""
     seed: int = SEED
 
 
@@ -241,7 +241,7 @@ class Apart:
     spikes: tuple[Spike, ...]
     """Of both, ascending: this run's are the candidate's."""
     pairing: float | None
-    """Correlation of what moves both curves from step to step; None where it cannot be told."""
+    """Correlation of what moves both curves from step to step; None if it cannot be told."""
     together: int
     """Neighbouring pairs for which one value stands; 1 but for very long logs."""
     pairs: int
@@ -254,7 +254,7 @@ class Gap:
 
     mean: float
     low: float
-    """With `high`: in 95 of 100 stretches like this one the mean lies between."""
+    """With `high`: in 95 of 100 stretches like this one the mean is between."""
     high: float
     half: float
     """Half the width of such an interval once a straight line is taken off the stretch."""
@@ -301,15 +301,15 @@ class Comparison:
     """Of the pairs; None without one."""
     last: Step | None
     pairing: float | None
-    """Correlation of what moves both curves from step to step; None where it cannot be told."""
+    """Correlation of what moves both curves from step to step; None if it cannot be told."""
     spikes: tuple[Spike, ...]
     notes: tuple[str, ...]
     findings: tuple[Finding, ...]
     shape: CurveShape | None = None
-    """None where there is no gap that counts."""
+    """None if there is no gap that counts."""
     effect: Effect = Effect.UNKNOWN
     matters: bool | None = None
-    """Whether the gap is over the limit; None where it cannot be told."""
+    """Whether the gap is over the limit; None if it cannot be told."""
     gap: Gap | None = None
     """At the end of the curves; None with too few pairs."""
     relative_gap: float | None = None
@@ -320,7 +320,7 @@ class Comparison:
     limit: float | None = None
     """The least gap that counts, and the smallest that is seen: floor, tolerance and noise in one."""
     onset: Onset | None = None
-    """None where there is no gap that counts."""
+    """None if there is no gap that counts."""
     norm_gap: Gap | None = None
     """Of the logarithm of the gradient norm at the end; None where norms are not logged."""
     windows: tuple[GapWindow, ...] = ()
@@ -345,7 +345,7 @@ class TaskScore:
     value: float
     """From 0 to 1; more is better."""
     error: float | None
-    """Standard error; None where it is not told."""
+    """Standard error; None if it is not told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,7 +357,7 @@ class TaskChange:
     baseline: float
     candidate: float
     error: float | None
-    """Standard error of the difference; None where it is not told."""
+    """Standard error of the difference; None if it is not told."""
 
     @property
     def change(self) -> float:

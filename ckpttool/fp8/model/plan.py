@@ -125,12 +125,12 @@ class Experiment:
     change: Change | None
     """None where the framework cannot express it."""
     reason: str | None
-    """Why it cannot; None where it can."""
+    """Why it cannot; None if it can."""
     first_step: Step
     """It starts with the weights of this step."""
     last_step: Step
     device_hours: float | None
-    """None where nothing tells how long a step takes, or on how many devices."""
+    """None if nothing tells how long a step takes, or on how many devices."""
     logs: tuple[str, ...] = ()
     """Those that were found, as paths."""
 
@@ -164,7 +164,7 @@ class StartPoint:
     """Of the checkpoint; None from scratch, or where only its step is known."""
     step: Step
     path: str | None
-    """The folder that it lies in."""
+    """The folder that it is in."""
     evidence: Evidence
     has_history: bool | None
     """Whether it holds the scale history of a delayed recipe; None: not known."""
@@ -248,7 +248,7 @@ class PlanQuestion:
     tree: str | None = None
     """Of the candidate's checkpoints; None: as `resolve` looks for one."""
     checkpoint_step: Step | None = None
-    """Start here, on the user's word: nothing of it is looked at."""
+    """Start here, on the user's word: nothing of it is checked."""
     horizon: int | None = None
     """Steps that each experiment trains; None: as many as the gap needs."""
     framework_version: str | None = None
@@ -318,7 +318,7 @@ class Shown:
     id: str
     gate: Gate
     gap: Gap | None = None
-    """To the reference, in the window; None where it counts for nothing, or is the reference."""
+    """To the reference, in the window; None if it counts for nothing, or is the reference."""
     recovered: float | None = None
     """Share of the candidate's gap that is closed: 1 is all of it."""
     recovered_low: float | None = None
@@ -380,7 +380,7 @@ class Fp8Verdict(Answered):
     layers: str | None
     """A regular expression for their names, where experiments told them apart."""
     explains: float | None
-    """Share of the gap that is closed with the culprits in BF16; None where all three are: then that is no proof."""
+    """Share of the gap that is closed with the culprits in BF16; None if all three are: then that is no proof."""
     cure: Cure | None
     experiments: tuple[Shown, ...]
     shares: tuple[tuple[Gemm, float], ...] | None

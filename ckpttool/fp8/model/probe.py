@@ -87,7 +87,7 @@ class ProbeQuestion:
     exact: Annotated[bool, Option("--exact", "Cast every element instead of a sample.", "FP8")] = False
     """Whether every element is cast, or those of a sample."""
     optimizer: Annotated[bool, Option("--optimizer", "Include the optimizer states.", "FP8")] = False
-    """Whether the states of an optimizer are looked at, too."""
+    """Whether the states of an optimizer are checked, too."""
     swiglu: Annotated[
         bool, Option("--swiglu/--no-swiglu", "Compare gate and up weights of SwiGLU.", "FP8", shown="yes")
     ] = True
@@ -120,7 +120,7 @@ class ProbeQuestion:
         return self.recipes or USUAL_RECIPES[:1]
 
     def decides(self, cast: CastNumbers) -> bool:
-        """Tell whether a tensor is judged by these numbers, and not only shown with them."""
+        """Return whether a tensor is judged by these numbers, and not only shown with them."""
         return cast.recipe in self.judged and cast.format is self.formats[0]
 
 
@@ -142,12 +142,12 @@ class CastNumbers:
     """What elements are multiplied by before the cast; None where parts of the tensor have scales of their own."""
     channel_snr_db: float | None
     """Signal over error of runs of 128 along rows and along columns in dB: the first percentile, of either the lower.
-    None where all is zero.
+    None if all is zero.
     """
     gone: Lines | None
     """Of which every element becomes zero, and some are none in the file; None where parts have their own scales."""
     faint: Lines | None
-    """Of which every element lies below the smallest normal number, those that are gone included."""
+    """Of which every element is below the smallest normal number, those that are gone included."""
     underflow: float | None
     """Become zero."""
     subnormal: float | None
@@ -178,11 +178,11 @@ class TensorNumbers:
     sampled: int
     """Elements that were cast."""
     amax: float | None
-    """Largest finite magnitude of all elements; None where there are none."""
+    """Largest finite magnitude of all elements; None if there are none."""
     nonfinite: int
     """NaN and infinities among all elements."""
     amax_over_rms: float | None
-    """How far the largest one stands out; None where all is zero."""
+    """How far the largest one stands out; None if all is zero."""
     bits: float | None
     """Binades between the largest magnitude and the smallest one of the sample that is not zero."""
     live: Lines | None

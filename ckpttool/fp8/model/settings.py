@@ -29,7 +29,7 @@ class Fp8Settings:
 
     kind: Fp8Input
     settings: Settings
-    """Of arguments by their names, with underscores; a variable that nobody knows is text with a dollar in it."""
+    """Of arguments by their names, with underscores; a variable that it is unknown is text with a dollar in it."""
     text: str
     """The whole file, for what its comments allow; empty where it is a log."""
 
@@ -81,7 +81,7 @@ class RunArithmetic:
     """Logs that could not be read, or not to their end."""
 
     def argument(self, name: str) -> str | None:
-        """Return a setting as it was printed; None where it was not, or where no settings were printed."""
+        """Return a setting as it was printed; None if it was not, or where no settings were printed."""
         return None if self.arguments is None else dict(self.arguments).get(name)
 
     def computed(self, gemm: Gemm, operand: Operand, layers: Iterable[str] | None = None) -> frozenset[Computed]:

@@ -76,7 +76,7 @@ class ScalesAtRest:
         self.any_there = bool(self._elsewhere or self._entries)
 
     def of(self, name: str) -> tuple[TensorEntry, Array] | None:
-        """Return the scale of a tensor, and its values in F64; None where there is none.
+        """Return the scale of a tensor, and its values in F64; None if there is none.
 
         Raises:
             OSError: The disk did not answer, or a file was cut meanwhile.
@@ -114,7 +114,7 @@ def at_rest(
     scales: ScalesAtRest,
     passed: Callable[[int], None] | None = None,
 ) -> tuple[TensorNumbers, TensorStat, tuple[Finding, ...]]:
-    """Look at one tensor that lies in FP8.
+    """Look at one tensor that is in FP8.
 
     Args:
         task: The shard.

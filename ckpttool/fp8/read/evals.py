@@ -24,7 +24,7 @@ _POINT = 0.01
 _ERRORS = 2
 _NEARLY_ALL = 0.8
 _LEAST_TASKS = 3
-"""Of one or two nobody can say that they are all."""
+"""Of one or two no one can say that they are all."""
 _DROP = 0.03
 
 

@@ -60,7 +60,7 @@ class _Lowest:
             self._here = self._keep
 
     def percentile(self) -> float | None:
-        """Return the first percentile, interpolated; None where nothing came."""
+        """Return the first percentile, interpolated; None if nothing came."""
         np: Any = numpy()
         if not self._count:
             return None
@@ -75,7 +75,7 @@ class Tile:
     """One tile, and what all recipes need of it."""
 
     def __init__(self, values: Array, place: tuple[int, int], matrix: Matrix, *, wide: bool) -> None:
-        """Take its magnitudes, filled up with zeros to 128 x 128, and where it lies.
+        """Take its magnitudes, filled up with zeros to 128 x 128, and where it is.
 
         Args:
             values: F32, the largest of the tensor near to one.

@@ -30,10 +30,10 @@ _ELEMENTS_A_TILE = 1 << 22
 """So many elements add one tile to the sample."""
 
 _TILES_TOGETHER = 256
-"""Kept at a time where all are looked at: 16 MiB of F32."""
+"""Kept at a time where all are checked: 16 MiB of F32."""
 
 _WHOLE = 1 << 20
-"""Elements of a vector up to which all of it is looked at."""
+"""Elements of a vector up to which all of it is checked."""
 
 _STACK = 3
 """Dimensions of one: a kernel of two has four."""
@@ -46,7 +46,7 @@ _LONGEST = 1 << 23
 _GOLDEN = 0.6180339887498949
 
 FLOATING = frozenset({DType.F64, DType.F32, DType.F16, DType.BF16})
-"""What can be looked at."""
+"""What can be checked."""
 
 
 class Matrix(NamedTuple):
@@ -89,7 +89,7 @@ def matrix_of(name: str, shape: tuple[int, ...]) -> Matrix:
 
 
 def chosen(matrix: Matrix) -> list[tuple[int, int]]:
-    """Return which tiles are looked at: all of few, else some that are spread out, and the same each time.
+    """Return which tiles are checked: all of few, else some that are spread out, and the same each time.
 
     Source:
         Multiples of the golden section, modulo one, never leave a gap much larger than another.
@@ -225,7 +225,7 @@ def parts_of(patterns: Array, begin: int, columns: int) -> Iterator[tuple[int, i
 
 
 def _keep(tiles: Array, spans_by_row: dict[int, list[tuple[int, int]]], part: Array, row: int, column: int) -> None:
-    """Copy what lies in a tile of the sample."""
+    """Copy what is in a tile of the sample."""
     height, width = part.shape
     for down in range(row // SIDE, (row + height - 1) // SIDE + 1):
         first, last = max(row, down * SIDE), min(row + height, (down + 1) * SIDE)

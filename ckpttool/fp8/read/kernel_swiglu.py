@@ -31,7 +31,7 @@ _FUSED, _BEHIND = "linear_fc1", "linear_fc2"
 """A weight that may hold gate and up, one above the other; and the next one, whose width tells whether it does."""
 
 _BAND = 1 << 17
-"""Elements of each that are looked at together: half a MiB of F32."""
+"""Elements of each that are checked together: half a MiB of F32."""
 
 
 class _Half(NamedTuple):
@@ -75,7 +75,7 @@ def _is_fused(entry: TensorEntry, by_name: Mapping[str, TensorEntry], parts: Seq
 def gains(
     task: CheckTask, source: ByteSource, gated: Gated, passed: Callable[[int], None] | None = None
 ) -> GatedNumbers | None:
-    """Return what the hidden units of a pair amplify; None where all are zero or not finite.
+    """Return what the hidden units of a pair amplify; None if all are zero or not finite.
 
     Raises:
         OSError: The disk did not answer, or the file was cut meanwhile.

@@ -77,7 +77,7 @@ def probe_shard(  # noqa: PLR0913  what may be asked, by keyword
         task: The shard.
         source: The open file.
         question: What is asked of every tensor.
-        is_selected: Which tensors are looked at.
+        is_selected: Which tensors are checked.
         extras: What other files tell of its tensors.
         passed: Told after each piece of the data how many bytes it had.
 
@@ -164,7 +164,7 @@ _WHOLE_NUMBERS = frozenset(
 
 
 def _not_seen(path: str, remaining: int) -> Finding:
-    """Say that tensors were asked for and not looked at."""
+    """Report that tensors were asked for and not checked."""
     what_is_missing = counted(remaining, "tensor") if remaining else "the contents"
     return unknown(
         Code.UNSUPPORTED_FORMAT,

@@ -51,7 +51,7 @@ def curve_of(rows: Iterable[StepMetrics], *, metric: CurveMetric = CurveMetric.L
 
 
 def batch_size(rows: Sequence[StepMetrics]) -> float | None:
-    """Return the samples a step that a log counts, by its first and last row that do; None where it does not."""
+    """Return the samples a step that a log counts, by its first and last row that do; None if it does not."""
     counted = ((row.step, row.consumed_samples) for row in rows if row.consumed_samples is not None)
     backwards = ((row.step, row.consumed_samples) for row in reversed(rows) if row.consumed_samples is not None)
     first = next(counted, None)
@@ -68,7 +68,7 @@ def common(baseline: Curve, candidate: Curve) -> list[tuple[int, int]]:
 
 
 def is_number(loss: float) -> bool:
-    """Tell whether it can be reckoned with."""
+    """Return whether it can be reckoned with."""
     return abs(loss) < _MOST_LOSS
 
 
@@ -88,7 +88,7 @@ def align(baseline: Curve, candidate: Curve) -> Pairs:
 
 
 def other_rates(baseline: Curve, candidate: Curve) -> tuple[int, int] | None:
-    """Return at how many of how many pairs the learning rate is another; None where it is the same at nearly all."""
+    """Return at how many of how many pairs the learning rate is another; None if it is the same at nearly all."""
     rates = [
         (rate, two)
         for place, other_place in common(baseline, candidate)
@@ -105,7 +105,7 @@ def interval(places: Sequence[int]) -> int | None:
 
 
 def pairing(baseline: Sequence[float], candidate: Sequence[float]) -> float | None:
-    """Return the correlation of what moves both curves from value to value; None where one does not move.
+    """Return the correlation of what moves both curves from value to value; None if one does not move.
 
     Source:
         Same data in the same order: 0.92 to 1.00, even with a broken arithmetic; another order: 0.02 to 0.45.
@@ -165,7 +165,7 @@ def objections(baseline: Curve, candidate: Curve, terms: Terms) -> tuple[Finding
 
 
 def is_same(first: Curve, two: Curve) -> bool:
-    """Tell whether two runs show the same losses to the last digit: chance moves no two runs alike."""
+    """Return whether two runs show the same losses to the last digit: chance moves no two runs alike."""
     both = common(first, two)
     return len(both) >= _LEAST_SAME and all(
         first.losses[place] == two.losses[other_place] for place, other_place in both

@@ -183,13 +183,13 @@ def _class_without_gap(gaps: Sequence[float], spikes: Sequence[Spike], *, limit:
 
 
 def _is_early(shape: Shape, windows: int, switch: int) -> bool:
-    """Tell whether the gap begins with the candidate's arithmetic, which changes in the window `switch`, from 0."""
+    """Return whether the gap begins with the candidate's arithmetic, which changes in the window `switch`, from 0."""
     soon = max(_EARLY_WINDOWS, _EARLY_SHARE * (windows - switch))
     return -1 <= shape.onset - switch < soon and shape.ramp_over_step > -STRONG
 
 
 def _rises(baseline: Sequence[float], candidate: Sequence[float], limit: float) -> bool:
-    """Tell whether the candidate's loss ends far above its best, further than the baseline's does."""
+    """Return whether the candidate's loss ends far above its best, further than the baseline's does."""
     best, rise = _rise(candidate)
     least = max(2 * limit, _RISE_OF_NOISE * _scatter(candidate) / math.sqrt(_ENDS), _RISE * abs(best))
     return rise > least and rise > _TIMES_THE_BASELINE * _rise(baseline)[1]
@@ -202,7 +202,7 @@ def _rise(means: Sequence[float]) -> tuple[float, float]:
 
 
 def _was_apart(gaps: Sequence[float], limit: float) -> bool:
-    """Tell whether two neighbouring windows lie far off on the same side."""
+    """Return whether two neighbouring windows lie far off on the same side."""
     far = _TRANSIENT * max(limit, _NOISE_OF_TWO * _scatter(gaps))
     return any(min(gap, two) > far or max(gap, two) < -far for gap, two in pairwise(gaps))
 
@@ -214,7 +214,7 @@ def _scatter(means: Sequence[float]) -> float:
 
 
 def _effect(gap: Gap, floor: Floor) -> Effect:
-    """Tell whether there is a difference at all: only a repeat on the same data knows how small one may be."""
+    """Return whether there is a difference at all: only a repeat on the same data knows how small one may be."""
     if floor.paired is None:
         return Effect.UNKNOWN
     if abs(gap.mean) <= floor.paired:
@@ -223,7 +223,7 @@ def _effect(gap: Gap, floor: Floor) -> Effect:
 
 
 def _is_paired(far: Apart) -> bool:
-    """Tell whether two runs saw the same data in the same order."""
+    """Return whether two runs saw the same data in the same order."""
     return far.pairing is not None and far.pairing >= SAME_DATA
 
 
@@ -242,7 +242,7 @@ def _norm_gap(baseline: Curve, candidate: Curve, since: Step, seed: int) -> Gap 
 
 
 def _same(baseline: Curve, candidate: Curve, repeats: Sequence[Curve]) -> Iterator[str]:
-    """Say which logs are those of others: whoever gives one twice learns lost."""
+    """Name which logs are those of others: whoever gives one twice learns lost."""
     if is_same(baseline, candidate):
         yield "the candidate's losses equal the baseline's to the last digit: was the same log given twice?"
     for place, repeat in enumerate(repeats, 1):

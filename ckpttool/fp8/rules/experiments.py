@@ -261,7 +261,7 @@ def _halves(last: _Round) -> Iterator[Trial]:
 
 
 def _who(last: _Round) -> Iterator[Trial]:
-    """Yield what may name somebody, while nobody is named."""
+    """Yield what may name someone, while no one is named."""
     if last.culprits:
         return
     if last.facts.kind is CurveClass.INCONCLUSIVE:  # its first round only asked whether there is anything at all

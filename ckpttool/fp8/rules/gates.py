@@ -1,4 +1,4 @@
-"""Whether a run of an experiment may count: it is whole, finite, as warm as its reference, and computed as planned."""
+"""Whether a run of an experiment may count: it is intact, finite, as warm as its reference, and computed as planned."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def gate(
     *,
     window: tuple[Step, Step],
 ) -> Gate:
-    """Tell whether a run may count.
+    """Return whether a run may count.
 
     Args:
         experiment: What it should be.
@@ -67,7 +67,7 @@ def gate(
 
 
 def _problems(experiment: Experiment, curve: Curve, window: tuple[Step, Step]) -> Iterator[str]:
-    """Yield what is wrong with a run by itself; after the first of it nothing else need be asked."""
+    """Yield what is wrong with a run on its own; after the first of it nothing else need be asked."""
     if not curve.steps:
         yield "its log has no loss"
         return
@@ -120,7 +120,7 @@ def worst(*results: tuple[AsPlanned, str | None]) -> tuple[AsPlanned, str | None
 
 
 def operands_as_planned(trial: Trial, arithmetic: RunArithmetic, *, needs_config: bool) -> tuple[AsPlanned, str | None]:
-    """Tell by what a log says of each layer's operands whether a run computed what its experiment says.
+    """Return whether a run computed what its experiment says, judged by what a log says of each layer's operands.
 
     Args:
         trial: What was planned.

@@ -91,7 +91,7 @@ def horizon(steps: Sequence[Step], gaps: Sequence[float], onset: Onset, *, start
         limit: The least gap that counts.
 
     Returns:
-        From 200 to 5,000, a fifth as reserve; None where no experiment of that length can tell.
+        From 200 to 5,000, a fifth as reserve; None if no experiment of that length can tell.
     """
     first = bisect_left(steps, onset.step)
     before = [0.0]
@@ -116,7 +116,7 @@ class LastStart:
 
     step: Step
     path: str
-    """The folder that it lies in."""
+    """The folder that it is in."""
     note: str | None
     """What must be done so that it can be judged; None: nothing."""
 
@@ -126,7 +126,7 @@ def last_judged(plan: Fp8Plan, ends: Step | None) -> Step | None:
 
     Args:
         plan: Says how long a run is.
-        ends: The last step of the baseline's log; None where there is none.
+        ends: The last step of the baseline's log; None if there is none.
     """
     return None if ends is None or ends < plan.horizon else Step(ends - plan.horizon)
 
@@ -136,8 +136,8 @@ def last_start(plan: Fp8Plan, ends: Step | None, good: Mapping[Step, str]) -> La
 
     Args:
         plan: Says since when the gap is there, and how long a run is.
-        ends: The last step of the baseline's log; None where there is none.
-        good: Steps of the candidate's good checkpoints -> the folder that each lies in.
+        ends: The last step of the baseline's log; None if there is none.
+        good: Steps of the candidate's good checkpoints -> the folder that each is in.
     """
     onset, judged = plan.suspicion.onset, last_judged(plan, ends)
     since = plan.start.step if onset is None else onset.not_after

@@ -389,7 +389,7 @@ def _shares(measured: Measured) -> tuple[tuple[Gemm, float], ...] | None:
 
 
 def _unproven_runs(measured: Measured) -> Iterator[str]:
-    """Say which runs count though nothing proves that they ran as planned, or that they ran at all."""
+    """Name which runs count though nothing proves that they ran as planned, or that they ran at all."""
     counts = [shown for shown in measured.shown.values() if shown.gate.is_valid]
     names = [shown.id for shown in counts if shown.gate.as_planned is AsPlanned.UNKNOWN]
     if names:

@@ -1,4 +1,4 @@
-"""How much FP8 would take of a tensor, by numbers that somebody else measured; and which tensors are asked about."""
+"""How much FP8 would take of a tensor, by numbers that someone else measured; and which tensors are asked about."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _MATRIX = 2
 
 
 def is_probed(entry: TensorEntry, *, optimizer: bool) -> bool:
-    """Tell whether a tensor is asked about: no scalar, and no state of an optimizer unless those are asked for.
+    """Return whether a tensor is asked about: no scalar, and no state of an optimizer unless those are asked for.
 
     A layer's extra state is the history of its scales, and none of its weights.
     """
@@ -168,9 +168,9 @@ _FLAT = frozenset({"flat_param", "_flat_param"})
 
 
 def scattered(tensors: Iterable[ProbedTensor]) -> tuple[Finding, ...]:
-    """Say that weights of linear layers are here in pieces that are no matrices, or by their names alone.
+    """Report that weights of linear layers are here in pieces that are no matrices, or by their names alone.
 
-    Some trainers cut weights regardless of rows: of one that lies elsewhere in the save they leave a name without
+    Some trainers cut weights regardless of rows: of one that is elsewhere in the save they leave a name without
     elements, and several in one row have a name of their own. A rank whose part of a tensor is empty is none of these.
     """
     names: dict[str, bool] = {}

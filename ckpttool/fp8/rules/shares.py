@@ -56,7 +56,7 @@ def floor_of(regrouped: Gap) -> float:
 
 
 Share = tuple[float, float, float]
-"""Of the gap, and the bounds between which it lies in 95 of 100 stretches."""
+"""Of the gap, and the bounds between which it is in 95 of 100 stretches."""
 
 
 def recovered(unchanged: Stretch, part: Stretch, *, seed: int = SEED) -> Share | None:
@@ -103,7 +103,7 @@ def outcome(gap: float, share: Share, counts: float) -> Outcome:
 
 
 def recovery(remainder: Stretch, counts: float) -> tuple[Outcome, float | None]:
-    """Tell whether a run from bad weights finds back, and after how many further steps at this rate it would.
+    """Return whether a run from bad weights finds back, and after how many further steps at this rate it would.
 
     Args:
         remainder: Its distance to the baseline in the window.
@@ -122,7 +122,7 @@ def recovery(remainder: Stretch, counts: float) -> tuple[Outcome, float | None]:
 
 
 def is_settled(unchanged: Stretch, part: Stretch) -> bool:
-    """Tell whether longer runs would show the same share: the gap is there whole, and what is closed of it stays.
+    """Return whether longer runs would show the same share: the gap is there whole, and what is closed of it stays.
 
     Args:
         unchanged: The candidate's distance to BF16 in the window.
@@ -143,7 +143,7 @@ def is_settled(unchanged: Stretch, part: Stretch) -> bool:
 
 
 def _rises(places: Sequence[float], values: Sequence[float], *, by: float) -> bool:
-    """Tell whether values rise by so much from the first place to the last, and not by chance."""
+    """Return whether values rise by so much from the first place to the last, and not by chance."""
     slope, error = _slope(places, values)
     return slope > _STUDENT * error and slope * (places[-1] - places[0]) >= by
 

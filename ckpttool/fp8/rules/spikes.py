@@ -34,12 +34,12 @@ _BEFORE = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Where a spike lies in a row of values."""
+    """Where a spike is in a row of values."""
 
     first: int
     last: int
     height: float | None
-    """Above the median before; None where no value was finite."""
+    """Above the median before; None if no value was finite."""
 
     @property
     def values(self) -> int:
@@ -68,7 +68,7 @@ class _Normal:
             del self._ordered[bisect_left(self._ordered, self._recent.popleft())]
 
     def is_above(self, value: float, z: float) -> bool:
-        """Tell whether a value lies further above the median than so many robust standard deviations."""
+        """Return whether a value is further above the median than so many robust standard deviations."""
         over = value - self.median
         if over <= z * _LEAST_SPREAD * abs(self.median):
             return False
@@ -149,7 +149,7 @@ def common_spikes(
 
 
 def are_ordinary(spikes: Iterable[Spike]) -> bool:
-    """Tell whether the candidate's pass as quickly as the baseline's, or quickly anyway."""
+    """Return whether the candidate's pass as quickly as the baseline's, or quickly anyway."""
     slowest = {False: 0, True: 0}
     for spike in spikes:
         slowest[spike.candidate] = max(slowest[spike.candidate], spike.values)

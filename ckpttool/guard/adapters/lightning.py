@@ -22,7 +22,7 @@ class LightningGuard(Callback):
 
         Trainer(callbacks=[LightningGuard(output="output", policy=RobustZPolicy())], gradient_clip_val=1.0)
 
-    The gradients are looked at after they were unscaled, and before they are clipped. On a dropped step `global_step`
+    The gradients are checked after they were unscaled, and before they are clipped. On a dropped step `global_step`
     and the learning rate move on, as they do for Lightning after an overflow. What the guard remembers rides in each
     checkpoint, and is back after `fit(ckpt_path=...)`.
     """
@@ -84,7 +84,7 @@ class LightningGuard(Callback):
                 self._unheard *= not guard.applied
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """End the micro-batch; a module that optimizes by itself may go backward more than once."""
+        """End the micro-batch; a module that optimizes on its own may go backward more than once."""
         if pl_module.automatic_optimization:
             self._end_micro_batch()
 

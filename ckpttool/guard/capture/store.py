@@ -243,7 +243,7 @@ class CaptureStore:
         return batch, None
 
     def _fits(self, encoded: EncodedValue) -> bool:
-        """Tell whether a whole capture is within the budget, and leaves room for two checkpoints of this rank."""
+        """Return whether a whole capture is within the budget, and leaves room for two checkpoints of this rank."""
         size = sum(tensor.nbytes for tensor in encoded.tensors.values())
         if size > self._budget.nbytes:
             return False

@@ -54,7 +54,7 @@ _DURABLE = frozenset(
         GuardEventKind.SAVED,
     }
 )
-"""What must be on the disk before the training goes on, or ends."""
+"""What must be on the disk before the training continues, or ends."""
 
 
 class EventFile:
@@ -76,13 +76,13 @@ class EventFile:
         io_timeout: float = 60.0,
         rotate_at: int = _ROTATED_AT,
     ) -> None:
-        """Begin a file, or go on behind what an earlier process wrote.
+        """Begin a file, or continue behind what an earlier process wrote.
 
         Args:
             output: The training's output folder; the file is `guard/events-00000.jsonl` in it.
             rank: Of this process, among all.
             world_size: How many there are.
-            step: After which this process goes on; 0: a fresh start.
+            step: After which this process continues; 0: a fresh start.
             policy: Which rule is in force, and its settings.
             versions: Of what the training runs on, by name.
             io_timeout: Seconds after which a disk that does not answer is waited for no longer.

@@ -102,7 +102,7 @@ class GuardReport(Answered):
     is_watching: bool
     """Whether something would have been dropped, and was not."""
     stopped_at: Step | None
-    """Where too many in a row were dropped, if the training did not go on since."""
+    """Where too many in a row were dropped, if the training did not continue since."""
     drops: tuple[DroppedUpdate, ...]
     """The first ones, by step."""
     captures: tuple[CaptureTold, ...]

@@ -1,8 +1,8 @@
 """Where the first value that is not finite comes from: operation, module, line, or the weight or batch with it.
 
-Every operation of forward and backward is looked at. One whose result is not finite is an event, and its parents are
+Every operation of forward and backward is checked. One whose result is not finite is an event, and its parents are
 the events of those of its inputs that are not finite, by storage: a view is found again under any name. Infinities that
-somebody put there on purpose, as masks do, and that were only moved since, are no events anybody is to blame for. So
+someone put there on purpose, as masks do, and that were only moved since, are no events anybody is to blame for. So
 the origin is an event all of whose parents are such, or that has none, found by walking back from what is wrong at the
 end: an infinity that a `min` dropped is never met.
 """

@@ -71,7 +71,7 @@ class FeatureValueDetector:
 
     @property
     def sample_interval(self) -> int:
-        """Every how many-th parameter is looked at."""
+        """Every how many-th parameter is checked."""
         return self.watch.policy.config.grad_sample_interval
 
     @property
@@ -83,7 +83,7 @@ class FeatureValueDetector:
         """Judge one step's values; to be called in steps without any, too, for a checksum ends by the clock.
 
         Args:
-            values: Of this rank, or of none; their own times are not looked at.
+            values: Of this rank, or of none; their own times are not checked.
             at: Now.
             step: Now, for what a clock sets off; a value's events are told at the value's own step.
         """
@@ -125,7 +125,7 @@ class FeatureValueDetector:
 
         Args:
             saved: What `saved` returned.
-            rank: Whose values will come; None if nobody knows.
+            rank: Whose values will come; None if it is unknown.
 
         Raises:
             ParseError: It is not what `saved` returns.
@@ -141,7 +141,7 @@ class FeatureValueDetector:
 
 
 def _encoded_event(event: HealthEvent, step: Step, *, name: str | None = None) -> GuardEvent:
-    """Spell an event for a file; `clock` is in seconds since 1970 on this machine's own clock."""
+    """Encode an event for a file; `clock` is in seconds since 1970 on this machine's own clock."""
     values: dict[str, EventValue] = {
         "rank": event.rank,
         "name": None if event.rank is None and event.value is None else name,  # a checksum is no parameter's

@@ -90,7 +90,7 @@ class SpikeGuard:
         self.in_a_row = 0
         """Dropped since the last one that was applied."""
         self.dropped = 0
-        """Updates in all that were; none where nothing is done."""
+        """Updates in all that were; none if nothing is done."""
         self.applied = 0
         self.overflows = 0
         """Updates in all that a loss scaler is to blame for."""
@@ -218,7 +218,7 @@ class SpikeGuard:
                 yield self._event(_PASSED_ON[event.kind], **values)
 
     def _too_often(self) -> Iterator[GuardEvent]:
-        """Say that too many of the last thousand were dropped, once in a thousand steps."""
+        """Report that too many of the last thousand were dropped, once in a thousand steps."""
         self._recent.append(self._settled)
         while self._recent[0] <= self._settled - _RECENT:
             self._recent.popleft()
@@ -257,7 +257,7 @@ class SpikeGuard:
 
         Args:
             saved: What `saved` returned, with whatever stands beside it; None if there is nothing.
-            step: At which the training goes on.
+            step: At which the training continues.
         """
         self._row = StepMetrics(step=step)
         if saved is None:

@@ -146,7 +146,7 @@ def compared(
 
 
 def _is_other(before: GradientFacts, after: GradientFacts | None) -> bool:
-    """Tell whether a gradient is finite in one run alone; one that is not there is as good as zeros."""
+    """Return whether a gradient is finite in one run alone; one that is not there is as good as zeros."""
     return before.norm != 0 if after is None else before.is_finite != after.is_finite
 
 
@@ -170,7 +170,7 @@ def _to_compare(
 
 
 def is_reproduced(ranks: Sequence[RankReplay], *, exact: bool) -> bool:
-    """Tell whether every loss is equal in every bit and the same gradients are not finite; `exact`: all are equal."""
+    """Return whether every loss is equal in every bit and the same gradients are not finite; `exact`: all are equal."""
     return any(rank.losses + rank.gradients for rank in ranks) and all(
         not rank.losses_differ
         and not rank.pattern_differs

@@ -101,7 +101,7 @@ class GuardTally:
         return sum(rank.counts[GuardEventKind.STEP] for rank in self._ranks.values())
 
     def begin(self, captures: str | None = None) -> None:
-        """Say that what follows is from another file.
+        """Report that what follows is from another file.
 
         Args:
             captures: The folder beside it in which captures lie; None: they are where the training saw them.

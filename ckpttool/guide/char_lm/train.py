@@ -1,4 +1,4 @@
-"""Train a small character model under a guard; the same command goes on from the newest save.
+"""Train a small character model under a guard; the same command continues from the newest save.
 
 Two of its batches are bad. Batch 150 has a weight of 200: its gradient is a hundred times too large. Batch 220 is
 padding only: the mean over no target is NaN, while all gradients are finite zeros, which no check of gradients sees.
@@ -48,7 +48,7 @@ class CharModel(nn.Module):
 
 
 class Batches:
-    """Batches without end; its state is how many were handed out, so that a resume goes on behind them."""
+    """Batches without end; its state is how many were handed out, so that a resume continues behind them."""
 
     def __init__(self) -> None:
         self.handed_out = 0

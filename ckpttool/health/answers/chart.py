@@ -39,7 +39,7 @@ class Mark:
 
     step: Step
     healthy: bool | None
-    """None where it is unknown."""
+    """None if it is unknown."""
 
 
 def norm_chart(  # noqa: PLR0913 (what can be in a chart)
@@ -54,7 +54,7 @@ def norm_chart(  # noqa: PLR0913 (what can be in a chart)
     """Return the value furthest from 0 of each column's steps, lines right across, and the checkpoints below.
 
     The scale is logarithmic where positive values spread over more than two decades. What is not finite is drawn at the
-    upper edge: it must not vanish from the picture that is looked at because of it.
+    upper edge: it must not vanish from the picture that is checked because of it.
 
     Args:
         title: First line.
@@ -91,7 +91,7 @@ def norm_chart(  # noqa: PLR0913 (what can be in a chart)
 
 
 def histogram(threshold: Threshold, *, unicode: bool = True, width: int = WIDTH) -> str:
-    """Return the distribution of a quantity, one bar a bin, with where the threshold lies."""
+    """Return the distribution of a quantity, one bar a bin, with where the threshold is."""
     signs = _UNICODE if unicode else _ASCII
     room = max(1, width - 2 * _LABEL - 12)
     most = max(bar.count for bar in threshold.bins)

@@ -75,7 +75,7 @@ def check_asd_config(text: str, dialect: AsdDialect) -> AsdCheck:
     Source:
         torch_npu 7.1: items with a colon too many or too few are dropped and unknown keys ignored without a word,
         nothing is stripped, a wrong flag raises, a wrong number is the default. MindSpore 2.7.1: takes `=` too, strips
-        spaces, and warns and goes on in every case.
+        spaces, and warns and continues in every case.
     """
     reading = _Reading(dialect=dialect)
     config = reading.read(text)

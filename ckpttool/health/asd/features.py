@@ -82,7 +82,7 @@ class FeaturePolicy:
         return FeatureWatch(policy=self)
 
     def judge_events(self, events: Iterable[AsdEvent]) -> Iterator[HealthEvent]:
-        """Count logged events anew, and pass on what the detector itself concluded.
+        """Count logged events again, and pass on what the detector itself concluded.
 
         Single events are logged only where a log level shows them; so a strike that was logged stands, whether or not
         the events of its group are there.
@@ -154,7 +154,7 @@ class ValueTest:
         return abnormal
 
     def limit(self) -> float | None:
-        """Return the root of the value from which on one is abnormal; None where no single one is.
+        """Return the root of the value from which on one is abnormal; None if no single one is.
 
         In the warm-up only what is not finite is abnormal; and after a high value those about as high are not.
         """
@@ -201,7 +201,7 @@ class FeatureWatch(Watch):
         self.book = StrikeBook(dialect=self.policy.dialect, config=self.policy.config)
 
     def judges(self, row: StepMetrics) -> bool:
-        """Tell whether an unusual norm would be noticed."""
+        """Return whether an unusual norm would be noticed."""
         return row.global_norm is not None and self._history(None, "").accepted >= _WARM_UP
 
     def observe(self, row: StepMetrics) -> tuple[HealthEvent, ...]:
@@ -232,7 +232,7 @@ class FeatureWatch(Watch):
         return self.histories[key]
 
     def end(self) -> tuple[HealthEvent, ...]:
-        """Return how a checksum that runs or waits goes on by itself."""
+        """Return how a checksum that runs or waits continues on its own."""
         return tuple(self.book.advance(None))
 
     def limit(self) -> float | None:

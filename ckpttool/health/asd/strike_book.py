@@ -38,7 +38,7 @@ class StrikeBook:
                 yield from self.checksum.strike(abnormal.time)
 
     def advance(self, now: LocalTime | None) -> Iterator[HealthEvent]:
-        """Yield how a checksum that runs or waits goes on by itself up to `now`, or to its end."""
+        """Yield how a checksum that runs or waits continues on its own up to `now`, or to its end."""
         for event in self.checksum.advance(now):
             if event.kind is EventKind.CHECKSUM_OFF:
                 self.forget()
@@ -75,6 +75,6 @@ class StrikeBook:
 
 
 def saved_rank(record: JsonObject) -> Rank | None:
-    """Return whose entry this is; None where nobody knows."""
+    """Return whose entry this is; None if it is unknown."""
     rank = get_optional_int(record, "rank")
     return None if rank is None else Rank(rank)

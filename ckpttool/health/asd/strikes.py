@@ -38,7 +38,7 @@ class Abnormal:
     name: str = ""
 
     def saved(self) -> Json:
-        """Spell it as JSON."""
+        """Encode it as JSON."""
         return {
             "time": self.time,
             "step": self.step,
@@ -331,7 +331,7 @@ class ChecksumClock:
         return self.stops is not None and now < self.stops
 
     def advance(self, now: LocalTime | None) -> Iterator[HealthEvent]:
-        """Yield what happens by itself up to `now`, or until nothing is left to happen."""
+        """Yield what happens on its own up to `now`, or until nothing is left to happen."""
         while True:
             due = self.stops if self.stops is not None else self.waiting
             if due is None or (now is not None and due > now):

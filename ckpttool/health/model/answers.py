@@ -30,7 +30,7 @@ class WeightNumbers:
     nonfinite: int
     """NaN and infinite values, over all shards that were read."""
     embedding_l2: float | None
-    """L2 norm of the embedding's weights on the rank where it is largest; None where no tensor is called so."""
+    """L2 norm of the embedding's weights on the rank where it is largest; None if no tensor is called so."""
     embedding_moment: float | None
     """Sum of squares of their first Adam moment on the rank where it is largest. A stand-in for the embedding local
     norm: the moment is a smoothed gradient, so it is smaller and later."""
@@ -57,7 +57,7 @@ class HealthAnswer(Answered):
     newest: HealthJudgement | None
     """Of the newest checkpoint on the training's last course."""
     reading: LogReading | None
-    """None where there is no log."""
+    """None if there is no log."""
     points: tuple[tuple[Step, float], ...]
     """Embedding local norm (sum of squares) at each step that shows one."""
     weights: tuple[WeightNumbers, ...]
@@ -90,7 +90,7 @@ class ReplayAnswer(Answered):
     reading: LogReading
     timeline: HealthTimeline
     marks: tuple[CheckpointMark, ...] | None
-    """None where no tree was given."""
+    """None if no tree was given."""
     advice: SpikeAdvice | StopAdvice | None
     """None where nobody asked."""
 

@@ -30,7 +30,7 @@ class AsdConfig:
     upper_thresh2: int = 100
     """Multiple of the debiased mean up to which a value enters that mean."""
     grad_sample_interval: int = 3
-    """Every how many-th parameter is looked at."""
+    """Every how many-th parameter is checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class AsdCheck:
     config: AsdConfig
     """What is in force afterwards; the defaults where the parser raises."""
     error: str | None
-    """Why the real parser raises and training does not start; None where it does not."""
+    """Why the real parser raises and training does not start; None if it does not."""
     findings: tuple[Finding, ...]
 
 

@@ -18,7 +18,7 @@ class EventKind(str, Enum):
     SKIP = "skip"
     """The update is dropped, and counts towards the stop."""
     SKIP_UNCOUNTED = "skip-uncounted"
-    """The update is dropped, nothing is logged and the count starts anew: a NaN, where none counts."""
+    """The update is dropped, nothing is logged and the count starts again: a NaN, where none counts."""
     OVERFLOW = "overflow"
     """The loss scaler drops the update; the norm is below the threshold."""
     STOP = "stop"
@@ -26,7 +26,7 @@ class EventKind(str, Enum):
     UNDECIDED = "undecided"
     """Steps that the log does not show decide whether it was a stop."""
     RESTART = "restart"
-    """The log goes back: what a policy keeps in memory starts anew."""
+    """The log goes back: what a policy keeps in memory starts again."""
     SPIKE = "spike"
     CLIP = "clip"
     """The gradient is scaled down; the update is applied."""
@@ -153,7 +153,7 @@ class SuspectInterval:
     """One sentence."""
     first_step: Step | None = None
     recovered_step: Step | None = None
-    """First step that is well again; None where none is, or where the stretch is told by time."""
+    """First step that is well again; None if none is, or where the stretch is told by time."""
     first_time: LocalTime | None = None
     """Open-ended: what a broken unit wrote into the weights stays there."""
     rank: Rank | None = None
@@ -185,7 +185,7 @@ class SavedCheckpoint:
 
     name: str
     step: Step | None
-    """True global step; None where nothing tells it."""
+    """True global step; None if nothing tells it."""
     time: LocalTime | None = None
     """When it was saved."""
     recorded: Health = Health.UNKNOWN
@@ -227,7 +227,7 @@ class HealthJudgement:
     step: Step | None
     recorded: Health
     embedding_local_norm: float | None
-    """Sum of squares, as the log shows it at the save; None where it shows none."""
+    """Sum of squares, as the log shows it at the save; None if it shows none."""
     l2_norm: float | None
     """Its root."""
     health: Health
@@ -247,4 +247,4 @@ class HealthReport:
     """As the checkpoints came."""
     findings: tuple[Finding, ...]
     newest_healthy: str | None = None
-    """Of the training's last course; None where there is none, or nobody asked for it."""
+    """Of the training's last course; None if there is none, or nobody asked for it."""

@@ -24,7 +24,7 @@ class HealthQuestion:
     ] = None
     """Embedding local norm (sum of squares) from which a checkpoint is unhealthy; None: go by the record."""
     logs: Annotated[LogQuestion, QUESTION] = LogQuestion()
-    """Without patterns: what lies in the output folder."""
+    """Without patterns: what is in the output folder."""
     health_file: str | None = None
     pipeline_stages: int | None = None
     """Of the run. With one stage nothing is measured."""

@@ -23,15 +23,15 @@ class Watch(Protocol):
         ...
 
     def judges(self, row: StepMetrics) -> bool:
-        """Tell whether an unusual finite norm would be noticed at the next step; asked before `observe` takes it."""
+        """Return whether an unusual finite norm would be noticed at the next step; asked before `observe` takes it."""
         return row.global_norm is not None
 
     def end(self) -> tuple[HealthEvent, ...]:
-        """Return what still happens by itself after the last step: most rules know of nothing."""
+        """Return what still happens on its own after the last step: most rules know of nothing."""
         return ()
 
     def limit(self) -> float | None:
-        """Return the norm from which on the next step would be noticed, to the last bit; None where none is known.
+        """Return the norm from which on the next step would be noticed, to the last bit; None if none is known.
 
         None is for a warm-up, and for a rule that is blind. What is not finite may be noticed all the same.
         """

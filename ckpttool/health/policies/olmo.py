@@ -1,4 +1,4 @@
-"""OLMo's skip-step: drop an update whose loss or norm lies far above the recent ones."""
+"""OLMo's skip-step: drop an update whose loss or norm is far above the recent ones."""
 
 from __future__ import annotations
 

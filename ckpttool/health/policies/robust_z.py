@@ -20,12 +20,12 @@ LEAST_SPREAD = 0.01
 """Of the logarithm: a norm that wanders by less than 1 % is constant, and 1 % more is no news."""
 
 _REFRESH = 8
-"""New values after which median and spread are taken anew: they hardly move, and sorting is what costs."""
+"""New values after which median and spread are taken again: they hardly move, and sorting is what costs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RobustZPolicy:
-    """Notice a norm whose logarithm lies far above the median of the recent normal ones.
+    """Notice a norm whose logarithm is far above the median of the recent normal ones.
 
     Median and MAD do not move when a few values explode; spikes stay out of the window, so one does not hide the next;
     what is not finite is always a spike; and a row of spikes as long as `level_shift` is a new level, so the rule

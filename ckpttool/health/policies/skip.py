@@ -31,7 +31,7 @@ class SkipPolicy:
     count_threshold: int = 10
     nan_counts: bool = False
     """Whether a NaN counts in a row. In the trainer it does not, for it is not at or above the threshold: the count
-    starts anew, though the update is dropped all the same."""
+    starts again, though the update is dropped all the same."""
 
     @property
     def warm_up(self) -> int:

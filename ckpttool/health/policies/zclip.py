@@ -1,4 +1,4 @@
-"""ZClip: clip a gradient norm that lies far above its moving average."""
+"""ZClip: clip a gradient norm that is far above its moving average."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Average:
         return Average(mean=mean, variance=sum((value - mean) * (value - mean) for value in values) / len(values))
 
     def z(self, value: float) -> float:
-        """Return how many standard deviations a value lies above the mean."""
+        """Return how many standard deviations a value is above the mean."""
         return (value - self.mean) / (math.sqrt(self.variance) + _EPSILON)
 
     def after(self, value: float, alpha: float) -> Average:

@@ -28,7 +28,7 @@ REPLAY_HEAD = 64
 
 
 def timeline_document(timeline: HealthTimeline) -> list[Json]:
-    """Spell a timeline; `parse_timeline` reads what a choice needs of it."""
+    """Encode a timeline; `parse_timeline` reads what a choice needs of it."""
     return [
         {
             "kind": interval.kind.value,

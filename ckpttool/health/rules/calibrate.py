@@ -111,7 +111,7 @@ def _upper_rate(events: int, trials: int) -> float:
 
 
 def _runs(points: _Points, threshold: float) -> Iterator[int]:
-    """Yield the lengths of rows at or above the threshold that ended by themselves, over neighbouring steps."""
+    """Yield the lengths of rows at or above the threshold that ended on their own, over neighbouring steps."""
     length = 0
     last: int | None = None
     for step, value in zip(points.steps, points.values, strict=True):

@@ -1,4 +1,4 @@
-"""Ways around a spike, and on after a stop: which checkpoint, and where the data go on."""
+"""Ways around a spike, and on after a stop: which checkpoint, and where the data continue."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class RewindRecipe:
     max_skip: int = 500
     """Batches."""
     recovers_within: int = 50
-    """Steps after which a spike that ended by itself was an ordinary one."""
+    """Steps after which a spike that ended on its own was an ordinary one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ _FEWEST_AT_END = 2
 
 
 def ended_in_skips(notes: Sequence[LogNote], newest: Step | None, at_end: int = 0) -> Stop | None:
-    """Return where too many skipped steps in a row ended the training; None where it went on since, or never began.
+    """Return where too many skipped steps in a row ended the training; None if it went on since, or never began.
 
     Args:
         notes: What the logs tell besides numbers, in their order.
@@ -158,7 +158,7 @@ def spike_to_pass(
 
 
 def find_spike(line: HealthTimeline, around: Step | None = None) -> Spike | None:
-    """Return the last spike of the timeline, or the one that is nearest to a step; None where there is none."""
+    """Return the last spike of the timeline, or the one that is nearest to a step; None if there is none."""
     spikes = [
         Spike(onset=interval.first_step, end=interval.recovered_step)
         for interval in line.intervals
@@ -227,7 +227,7 @@ def advise_spike(
 ) -> SpikeAdvice:
     """Return both ways around a spike, what each costs, and which to take.
 
-    Going back loses every step since the checkpoint, so it pays only where the training does not find back by itself.
+    Going back loses every step since the checkpoint, so it pays only where the training does not find back on its own.
 
     Args:
         spike: Where it began and where it was over.
@@ -328,7 +328,7 @@ def _notes(detour: DataDetour | None, recipe: RewindRecipe) -> Iterator[str]:
 
 
 def _distance(spike: Spike, step: Step) -> tuple[int, int]:
-    """Return how far a step lies from a spike; of two at the same distance the earlier one is meant."""
+    """Return how far a step is from a spike; of two at the same distance the earlier one is meant."""
     end = spike.onset if spike.end is None else spike.end
     return (max(spike.onset - step, step - end, 0), spike.onset)
 

@@ -186,7 +186,7 @@ def _unreadable(problem: LogProblem) -> Finding:
 
 
 def no_log() -> Finding:
-    """Say that there is no log to go by."""
+    """Report that there is no log to go by."""
     return unknown(
         Code.LOG_UNREADABLE,
         "there is no training log beside the checkpoints: the threshold could not be applied",
@@ -195,7 +195,7 @@ def no_log() -> Finding:
 
 
 def trained_since(save: SavedCheckpoint, home: Home, attempts: Sequence[LogAttempt]) -> Finding | None:
-    """Say how far the training came after a save; None where it was not the last start that saved it, or no further."""
+    """Say how far the training came after a save; None if it was not the last start that saved it, or no further."""
     if save.step is None or home.known != len(attempts) - 1 or attempts[-1].last <= save.step:
         return None
     return note(
@@ -206,7 +206,7 @@ def trained_since(save: SavedCheckpoint, home: Home, attempts: Sequence[LogAttem
 
 
 def no_steps(sources: Sequence[str]) -> Finding:
-    """Say that the logs that were to have a say show no step."""
+    """Report that the logs that were to have a say show no step."""
     more = f" (nor do {len(sources) - 1} more)" if len(sources) > 1 else ""
     return unknown(
         Code.LOG_UNREADABLE,
@@ -221,7 +221,7 @@ class ReadLogs:
     """What was read of all that was given as a log or a timeline."""
 
     log: TrainingLog | None
-    """All logs of the training; None where there is none."""
+    """All logs of the training; None if there is none."""
     detected: tuple[AsdEvent, ...]
     """What detectors of silent errors logged."""
     timelines: tuple[HealthTimeline, ...]
@@ -231,7 +231,7 @@ class ReadLogs:
 
     @property
     def attempts(self) -> Sequence[LogAttempt] | None:
-        """Each start of the training; None where none are known."""
+        """Each start of the training; None if none are known."""
         return None if self.log is None else self.log.attempts
 
 
@@ -412,7 +412,7 @@ def _applied(rows: Sequence[StepMetrics], coverage: Coverage) -> Iterator[StepMe
 
 
 def _log_without_answer(question: EvidenceQuestion, logs: ReadLogs) -> tuple[Finding, ...]:
-    """Say that logs were to have a say, and show nothing that could be one.
+    """Report that logs were to have a say, and show nothing that could be one.
 
     Detectors and timelines tell of suspect stretches, or that there are none, without steps.
     """

@@ -30,7 +30,7 @@ class Home:
 
     @property
     def known(self) -> int | None:
-        """The attempt that saved it; None where that cannot be told."""
+        """The attempt that saved it; None if that cannot be told."""
         return self.attempts[0] if self.sure and len(self.attempts) == 1 else None
 
 
@@ -39,7 +39,7 @@ class LoggedStep:
     """What the logs show of a checkpoint's step when it was saved."""
 
     row: StepMetrics | None
-    """None where they show nothing, or nobody can tell which of several starts saved it."""
+    """None if they show nothing, or no one can tell which of several starts saved it."""
     embedding_local_norm: float | None = None
     """Of the last update that was applied: a dropped one at that step left the weights as they were."""
     is_doubtful: bool = False
@@ -56,16 +56,16 @@ def homes(saves: Sequence[SavedCheckpoint], attempts: Sequence[LogAttempt] | Non
     All saves of a run are of one start of the training, and a later run of a later one. So runs are laid over the
     attempts in their order, each where it finds all of its steps, so that as many as possible find a place; where not
     all do, also so that as many attempts as possible are some run's. Every such way counts: where two of them differ
-    about a run, nobody can tell. A run that finds only some of its steps, because the log lost its beginning or its
-    end, lies where no other does. One that finds no place is in none of the logs, as where each start writes its log
-    anew.
+    about a run, no one can tell. A run that finds only some of its steps, because the log lost its beginning or its
+    end, is where no other does. One that finds no place is in none of the logs, as where each start writes its log
+    again.
 
     Steps are compared within one run and its own log alone: at another batch size a trainer may count anew, and does so
     in both. Where a layout tells no runs, each attempt that shows the step may have saved it.
 
     Args:
         saves: The checkpoints of a tree, in any order.
-        attempts: What the logs show, in the order of time; None where they go back more often than any training.
+        attempts: What the logs show, in the order of time; None if they go back more often than any training.
     """
     if attempts is None:
         return (_ANYWHERE,) * len(saves)
@@ -123,7 +123,7 @@ def _home(save: SavedCheckpoint, spans: Sequence[_Span], by_save: dict[tuple[str
 
 
 def _stride(attempt: LogAttempt) -> int | None:
-    """Return every how many steps an attempt prints one; None where it shows but one."""
+    """Return every how many steps an attempt prints one; None if it shows but one."""
     head = [row.step for row in attempt.rows[:_STRIDE_ROWS]]
     return min((later - step for step, later in pairwise(head)), default=None)
 
@@ -157,7 +157,7 @@ class _Span:
         return sum(self._shows(step) for step in steps)
 
     def _shows(self, step: Step) -> bool:
-        """Tell whether the attempt did a step: it is printed, or lies between two neighbouring ones that are."""
+        """Return whether the attempt did a step: it is printed, or is between two neighbouring ones that are."""
         rows = self.attempt.rows
         if not self.first <= step <= self.last:
             return False
@@ -165,7 +165,7 @@ class _Span:
         return rows[place].step == step or rows[place].step - rows[place - 1].step <= self.finest
 
     def _goes_on_from(self, steps: Sequence[Step]) -> bool:
-        """Tell whether the log begins right behind a save: that is where a resumed training begins its log.
+        """Return whether the log begins right behind a save: that is where a resumed training begins its log.
 
         A log that lost its beginning does so by chance; but where every step that is printed is saved, always.
         """
@@ -211,7 +211,7 @@ def _home_of(run: int, runs: Sequence[Sequence[Step]], options: Sequence[_Option
 
 
 def _conflict(runs: Sequence[Sequence[Step]], first: _Option, second: _Option) -> bool:
-    """Tell whether two runs cannot lie there both: a later run is of the same attempt or a later one.
+    """Return whether two runs cannot lie there both: a later run is of the same attempt or a later one.
 
     Two runs share an attempt where the log does not show the start between them: then one's saves end before the
     other's begin.
@@ -237,12 +237,12 @@ def _best(runs: Sequence[Sequence[Step]], fits: Sequence[Sequence[bool]], *, sha
 
 
 def _most(runs: Sequence[Sequence[Step]], fits: Sequence[Sequence[bool]], shared: int) -> list[list[int]]:
-    """Return for each run and attempt how much the runs up to this one can count, where it lies there.
+    """Return for each run and attempt how much the runs up to this one can count, where it is there.
 
     Args:
         runs: The steps of each, ascending.
         fits: For each run, whether an attempt shows all of them.
-        shared: What a run counts that lies in the same attempt as the one before it; any other counts 1.
+        shared: What a run counts that is in the same attempt as the one before it; any other counts 1.
     """
     most: list[list[int]] = []
     for run, row in enumerate(fits):

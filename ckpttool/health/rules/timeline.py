@@ -27,7 +27,7 @@ SETTLED_AFTER = 10
 
 
 _MOST_COURSES = 8
-"""Starts that may have saved one checkpoint and are all judged; of more nobody can tell which one it was."""
+"""Starts that may have saved one checkpoint and are all judged; of more no one can tell which one it was."""
 
 
 def timeline(
@@ -75,7 +75,7 @@ class LineageTimelines:
 
         Args:
             full_timeline: By all logs, the last attempt at each step.
-            attempts: What the logs show; None where they go back more often than any training.
+            attempts: What the logs show; None if they go back more often than any training.
             judged: What is suspect by the steps of one course.
             on_any: What is suspect whichever start saved a checkpoint: told by times, not by steps.
         """
@@ -237,7 +237,7 @@ def _mark(line: HealthTimeline, save: SavedCheckpoint) -> CheckpointMark:
 
 
 def _inside(interval: SuspectInterval, save: SavedCheckpoint) -> bool | None:
-    """Tell whether the checkpoint was saved inside; None where that cannot be compared."""
+    """Return whether the checkpoint was saved inside; None if that cannot be compared."""
     if interval.first_time is not None:
         return None if save.time is None else save.time >= interval.first_time
     if save.step is None or interval.first_step is None:

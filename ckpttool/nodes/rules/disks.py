@@ -43,7 +43,7 @@ def with_placement(
 
 
 def not_everywhere(read: ReadByAll, merge: Merge) -> tuple[Finding, ...]:
-    """Say which machines lack, on disks of their own, what each machine reads, with the command that brings it."""
+    """Name which machines lack, on disks of their own, what each machine reads, with the command that brings it."""
     disks = _disks(merge)
     surely = [path for path in read.surely if path in merge.holders]
     if not surely:
@@ -248,7 +248,7 @@ def _elsewhere(
 
 
 def _rsync(source: Home, target: Home, paths: Sequence[str]) -> str:
-    """Spell the command that brings files to the same places below another folder, whatever their names hold."""
+    """Encode the command that brings files to the same places below another folder, whatever their names hold."""
     hosts = [source.host, *[""] * (len(paths) - 1)]  # that of the first source is that of all
     arguments = [f"{host}:{source.root}/./{path}" for host, path in zip(hosts, paths, strict=True)]
     return f"rsync -asR -- {' '.join(map(quote, arguments))} {quote(target.root + '/')}"

@@ -39,7 +39,7 @@ def with_merge(inventory: Inventory, merge: Merge, *, declared: Collection[int |
     Args:
         inventory: All that they saw, as if it lay on one disk.
         merge: Who looked, and when.
-        declared: World sizes that the user or the config states, if any: what is whole on as many ranks lacks none.
+        declared: World sizes that the user or the config states, if any: what is intact on as many ranks lacks none.
         skew: Seconds by which the machines' clocks may differ.
     """
     judge = _Judge(inventory, merge, declared, int(skew * 1e9))
@@ -75,7 +75,7 @@ def with_warning(decision: NoResumePoint, merge: Merge) -> NoResumePoint:
 
 
 def _is_doubtful(reasons: Sequence[Finding], merge: Merge) -> bool:
-    """Tell whether a save was rejected for what looks disagree about, and for nothing that is known."""
+    """Return whether a save was rejected for what looks disagree about, and for nothing that is known."""
     is_differing = False
     for finding in blocking(reasons):
         if finding.code in _OF_LOOKS or finding.path in merge.different:
@@ -271,7 +271,7 @@ def _part_missing(path: str | None, merge: Merge, unseen: Sequence[int]) -> Find
 
 
 def _divided(seats: Sequence[Seat]) -> Iterator[Seat]:
-    """Yield the seats that looked at a share of a disk if no others looked at the rest of it."""
+    """Yield the seats that checked a share of a disk if no others checked the rest of it."""
     disks: dict[str | None, list[Seat]] = {}
     for seat in seats:
         disks.setdefault(seat.own_disk, []).append(seat)
@@ -394,7 +394,7 @@ def _of_one_disk(path: str, copies: Sequence[Copy]) -> Iterator[Finding]:
 
 
 def _may_be_same(first: ShardReport | None, second: ShardReport | None) -> bool:
-    """Tell whether two looks can be at the same bytes: as far as both went, they saw the same."""
+    """Return whether two looks can be at the same bytes: as far as both went, they saw the same."""
     if first is None or second is None:
         return first is second
     names = ["format", "scalars", "schema_hash", "tensors", "tail_hash", "metadata_hash"]

@@ -1,7 +1,7 @@
 """One tensor after the other, as all ranks that have it hold it now and held it at other checkpoints.
 
 Thousands of ranks have millions of tensors. So ranks that held the same at every checkpoint are one, and of one tensor
-at a time all digests are looked at.
+at a time all digests are checked.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ckpttool.core.domain.units import Rank
 from ckpttool.replicas.comparing.model import Sample
 
 DigestHistory: TypeAlias = tuple[bytes | None, ...]
-"""A tensor's digest at each other checkpoint; None where it is not known."""
+"""A tensor's digest at each other checkpoint; None if it is not known."""
 
 
 def digest_at(digests: bytes, place: int) -> bytes:
@@ -51,7 +51,7 @@ class IdenticalRanks:
         return len({self.digests, *filter(None, self.other_digests)}) > 1
 
     def has_past_of(self, peer: IdenticalRanks) -> bool:
-        """Tell whether the files were equal at every other checkpoint, of which at least one is known."""
+        """Return whether the files were equal at every other checkpoint, of which at least one is known."""
         return self.names == peer.names and self.other_digests == peer.other_digests and any(self.other_digests)
 
 
@@ -110,7 +110,7 @@ def columns(
 
 
 def _all_differ(members: Sequence[tuple[IdenticalRanks, int]]) -> bool:
-    """Tell whether several ranks have a tensor, and no two of them ever had the same."""
+    """Return whether several ranks have a tensor, and no two of them ever had the same."""
     if len(members) == 1 or any(len(group.ranks) > 1 for group, _ in members):
         return False
     for index in range(-1, len(members[0][0].other_digests)):
@@ -209,7 +209,7 @@ def replica_sets(column: Column, *, is_recorded: bool) -> Iterator[ReplicaSet]:
 
 
 def _belong(larger: DigestHistory, history: DigestHistory, sizes: Mapping[DigestHistory, int]) -> bool:
-    """Tell whether files that were equal to others at some checkpoint are replicas of these."""
+    """Return whether files that were equal to others at some checkpoint are replicas of these."""
     has_changed = len({digest for digest in larger if digest is not None}) > 1
     return len(_shared(larger, history)) > 1 or (has_changed and sizes[larger] > max(1, sizes[history]))
 

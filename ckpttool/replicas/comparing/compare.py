@@ -24,7 +24,7 @@ from ckpttool.replicas.comparing.model import DifferingBytes, Sample, Suspicion,
 from ckpttool.replicas.comparing.weight import Evidence, without_cleared
 
 Look = Callable[[ShardReport, ShardReport, str], DifferingBytes | None]
-"""Finds where a shard differs from another in a tensor, no bit of which does where the two are equal; None where that
+"""Finds where a shard differs from another in a tensor, no bit of which does where the two are equal; None if that
 cannot be said."""
 
 _UNSOUND = frozenset({Code.NONFINITE_VALUES, Code.NORM_JUMP, Code.ALL_ZERO_TENSOR, Code.CHECKSUM_MISMATCH})
@@ -157,7 +157,7 @@ class _Slices(NamedTuple):
     """Ranks with files that are not suspected: a tensor in which these differ is another slice."""
 
     def may_be_shared(self, name: str, rank: Rank, peer: Rank) -> bool:
-        """Tell whether two ranks hold the same slice of a tensor; also if nothing tells what the first one holds."""
+        """Return whether two ranks hold the same slice of a tensor; also if nothing tells what the first one holds."""
         slices = None if self.recorded is None else self.recorded.slices.get(name)
         if slices is not None:
             return rank in slices and slices[rank] == slices.get(peer)
@@ -172,7 +172,7 @@ class _Slices(NamedTuple):
 def _unheard(
     suspicion: Suspicion, ranks: Collection[Rank], damaged: Collection[Rank], slices: _Slices
 ) -> tuple[Rank, ...]:
-    """Return the ranks that hold a copy, or may, and cannot be asked: the files are lost or damaged by themselves."""
+    """Return the ranks that hold a copy, or may, and cannot be asked: the files are lost or damaged on their own."""
     if suspicion.kind not in _CONVICTS or len(suspicion.replicas) == 1:
         return ()
     others = {*ranks} - {suspicion.rank, *suspicion.replicas}

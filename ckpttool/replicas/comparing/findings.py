@@ -34,8 +34,8 @@ def replica_findings(
     Args:
         doubts: Of the files of one role.
         paths: Of these files.
-        places: Where a rank's file differs in a tensor, as far as somebody looked.
-        name: The checkpoint's; None: nobody is advised to heal it.
+        places: Where a rank's file differs in a tensor, as far as someone looked.
+        name: The checkpoint's; None: no one is advised to heal it.
     """
     parted = [suspicion for suspicion in doubts if suspicion.kind is SuspicionKind.PARTED]
     findings = [

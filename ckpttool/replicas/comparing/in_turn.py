@@ -141,7 +141,7 @@ class Replicas:
 
 
 def _may_have_replicas(tensors: Tensors) -> bool:
-    """Tell whether a tensor is equal on two ranks: if none is, no other checkpoint is worth reading.
+    """Return whether a tensor is equal on two ranks: if none is, no other checkpoint is worth reading.
 
     One tensor after the other: all digests of thousands of ranks at once would be half a GB of small values.
     """
@@ -161,5 +161,5 @@ def _may_have_replicas(tensors: Tensors) -> bool:
 
 
 def _has_checksum(report: ShardReport) -> bool:
-    """Tell whether a checksum proves the shard, or its damage."""
+    """Return whether a checksum proves the shard, or its damage."""
     return report.checksum_matched or any(finding.code is Code.CHECKSUM_MISMATCH for finding in report.findings)

@@ -28,7 +28,7 @@ from ckpttool.replicas.comparing.misplaced import misplaced_files
 from ckpttool.replicas.comparing.model import FEW, ReplicaJudgement, Sample, Suspicion, SuspicionKind, few
 
 _PAIR = 2
-"""Of two files that differ nobody knows which is damaged: one fault makes two suspicions."""
+"""Of two files that differ it is unknown which is damaged: one fault makes two suspicions."""
 
 _MOST_DAMAGED = 4
 """At most one in so many ranks may hold another file. If more differ, the parallel layout changed."""
@@ -182,7 +182,7 @@ class _Comparison:
                     self._parted[group].append(_Difference(name, group, others, proof))
 
     def _are_equal_otherwise(self, replicas: ReplicaSet, value: bytes) -> bool:
-        """Tell whether all files with another value differ from one with this value in few tensors only."""
+        """Return whether all files with another value differ from one with this value in few tensors only."""
         _, peer = max(replicas.groups_with(value), key=_copies)
         return all(
             self._is_equal_otherwise(group, peer)
@@ -191,7 +191,7 @@ class _Comparison:
         )
 
     def _is_equal_otherwise(self, group: IdenticalRanks, peer: IdenticalRanks) -> bool:
-        """Tell whether two files were equal at all other checkpoints, and differ in few tensors here."""
+        """Return whether two files were equal at all other checkpoints, and differ in few tensors here."""
         return group.has_past_of(peer) and self._nearly_equal(group, peer, 0)
 
     def _add(
@@ -230,7 +230,7 @@ class _Comparison:
         self._differences[group].append(difference)
 
     def _were_replicas(self, group: IdenticalRanks, difference: _Difference, changes: int) -> bool:
-        """Tell whether a tensor was equal because the files are replicas: then nearly all of their tensors were.
+        """Return whether a tensor was equal because the files are replicas: then nearly all of their tensors were.
 
         Args:
             group: One of the two files.
@@ -370,7 +370,7 @@ class _Comparison:
         return kind if is_replica else SuspicionKind.PARTED
 
     def _share_a_slice(self, group: IdenticalRanks, peer: IdenticalRanks) -> bool:
-        """Tell whether two files changed together in a tensor that not all ranks hold.
+        """Return whether two files changed together in a tensor that not all ranks hold.
 
         If they did not, a copy under another rank's name at the one other checkpoint explains why they were equal.
         """
@@ -387,7 +387,7 @@ class _Comparison:
         return False
 
     def _nearly_equal(self, group: IdenticalRanks, peer: IdenticalRanks, offset: int) -> bool:
-        """Tell whether two files differed in few tensors at a checkpoint; 0: this one."""
+        """Return whether two files differed in few tensors at a checkpoint; 0: this one."""
         if group.names != peer.names:
             return False
         key = group, peer, offset

@@ -25,7 +25,7 @@ def misplaced_files(
     Two such checkpoints prove it, or one at which nearly every rank had a slice of its own: else the other checkpoint
     may hold the wrong file. Files that differed in few tensors say nothing: counters of each rank are equal at times.
     Later checkpoints alone prove it only for two equal files among many slices: else a device may have drifted since,
-    or nobody has trained the slices yet.
+    or no one has trained the slices yet.
 
     Args:
         groups: All files of one role.
@@ -81,7 +81,7 @@ def _known_at(group: IdenticalRanks, offsets: Mapping[int, int]) -> list[int]:
 def _was_alone(
     group: IdenticalRanks, comparable: Sequence[IdenticalRanks], offsets: Mapping[int, int], nearly_equal: NearlyEqual
 ) -> bool:
-    """Tell whether no other file was nearly equal at any other checkpoint: files with replicas are judged by them."""
+    """Return whether no other file was nearly equal at any other checkpoint: files with replicas are judged by them."""
     known = _known_at(group, offsets)
     if not known or len(group.ranks) > 1:
         return False
@@ -99,9 +99,9 @@ def _has_left_its_replica(
     comparable: Sequence[IdenticalRanks],
     offsets: Mapping[int, int],
 ) -> bool:
-    """Tell whether a file had one replica, and now equals others that stayed together.
+    """Return whether a file had one replica, and now equals others that stayed together.
 
-    Of two replicas that differ nobody knows which is damaged; these others show it.
+    Of two replicas that differ it is unknown which is damaged; these others show it.
     """
     known = _known_at(group, offsets)
     if not known or len(group.ranks) > 1:
@@ -120,7 +120,7 @@ def _has_left_its_replica(
 
 
 def _is_only_pair(equal: Sequence[IdenticalRanks], comparable: Sequence[IdenticalRanks]) -> bool:
-    """Tell whether in more than few tensors these two files hold one slice, and every other file its own."""
+    """Return whether in more than few tensors these two files hold one slice, and every other file its own."""
     if len(equal) != _PAIR or len(comparable) == _PAIR or any(len(group.ranks) > 1 for group in comparable):
         return False
     places = range(0, len(comparable[0].digests), TENSOR_DIGEST_BYTES)

@@ -89,7 +89,7 @@ class DifferingBytes(NamedTuple):
     end: int
     """The byte after the last one of that range."""
     bits: int | None
-    """How many bits of the tensor differ, in all ranges; None where that was not counted."""
+    """How many bits of the tensor differ, in all ranges; None if that was not counted."""
 
 
 class SuspicionKind(str, Enum):

@@ -7,7 +7,7 @@ Every row below is a checkpoint, and a test builds each of them:
 - source: how it is known that these ranks are replicas: by the trainer's record, or since all of them were equal at
   other checkpoints of the run and changed between them
 - evidence: of a rank's file: it has a matching `checksum`, or the manifest has its `seal`; the norm of a tensor has a
-  `jump`; it is `damaged` by itself; it was `healed` from rank 0; its tensors are those of an `older` checkpoint; it
+  `jump`; it is `damaged` on its own; it was `healed` from rank 0; its tensors are those of an `older` checkpoint; it
   also differs at a `later` one
 - finding, weight, blamed: what is reported, how heavily, and of which ranks
 - donor: from which rank `ckpttool repair shards` rebuilds the first file that is missing or damaged; "-" if none is
@@ -141,7 +141,7 @@ def without_cleared(suspicions: Iterable[Suspicion], evidence: Evidence) -> Iter
 def _is_to_blame(
     suspicion: Suspicion, evidence: Evidence, sound_halves: Collection[tuple[tuple[Rank, ...], tuple[str, ...]]]
 ) -> bool | None:
-    """Tell whether the evidence convicts a file (True) or clears it (False); None if it decides nothing."""
+    """Return whether the evidence convicts a file (True) or clears it (False); None if it decides nothing."""
     rank, kind = suspicion.rank, suspicion.kind
     may_be_another_file = kind in _OF_ANOTHER_FILE or (kind is SuspicionKind.OUTLIER and len(suspicion.tensors) > FEW)
     proven = evidence.sealed if may_be_another_file else evidence.sound
@@ -180,7 +180,7 @@ def severity(suspicion: Suspicion) -> Severity:
 
 
 def is_outvoted(suspicion: Suspicion) -> bool:
-    """Tell whether three copies agree against a file, or two that are all the other copies there ever were.
+    """Return whether three copies agree against a file, or two that are all the other copies there ever were.
 
     If more were saved, two may have been damaged alike, and the missing copy might have agreed with this file.
     """

@@ -356,7 +356,7 @@ def disk_rows(report: TreeReport) -> list[tuple[str, str]]:
 
 
 def looked(report: TreeReport) -> list[tuple[str, str]]:
-    """Say what was looked at, and how."""
+    """Say what was checked, and how."""
     verification = report.verification
     shards = sum(len(verdict.reports) for verdict in verification.verdicts)
     read = sum(verdict.bytes_read for verdict in verification.verdicts)

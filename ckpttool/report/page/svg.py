@@ -62,7 +62,7 @@ def _rect(low: float, high: float, place: tuple[int, int], kind: str, title: str
 
 
 def _n(value: float) -> str:
-    """Spell a length with no digit more than a screen shows."""
+    """Encode a length with no digit more than a screen shows."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
@@ -90,7 +90,7 @@ class Scale:
 
     @staticmethod
     def over(steps: Iterable[Step], values: Iterable[float]) -> Scale | None:
-        """Return the scale on which all of that can be drawn; None where nothing can."""
+        """Return the scale on which all of that can be drawn; None if nothing can."""
         steps_sorted, finite = sorted({*steps}), [value for value in values if math.isfinite(value)]
         if len(steps_sorted) < _LEAST_DRAWN or not finite:
             return None
@@ -104,11 +104,11 @@ class Scale:
         )
 
     def x(self, step: Step) -> float:
-        """Return how far right a step lies, from 0 to 1."""
+        """Return how far right a step is, from 0 to 1."""
         return (step - self.first) / (self.last - self.first)
 
     def y(self, value: float) -> float:
-        """Return how far down a value lies, from 0 to 1; what is not finite lies at the very top."""
+        """Return how far down a value is, from 0 to 1; what is not finite is at the very top."""
         if not math.isfinite(value):
             return 0.0
         if self.logarithmic:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ckpttool.trainers.listing import Listing
 
 FOLDER = "checkpoints"
-"""In the project's folder, where saves are numbered by themselves."""
+"""In the project's folder, where saves are numbered on their own."""
 NUMBERED = r"checkpoint_[0-9]{1,18}"
 RANK_STATE = r"random_states_(?P<rank>[0-9]{1,9})\.pkl"
 """One a rank; these and registered objects are written last."""
@@ -25,13 +25,13 @@ LOADER = r"dl_state_dict(?:_[0-9]{1,9})?\.bin"
 
 
 def first_number(name: str) -> int | None:
-    """Return what Accelerate orders entries by; None where it stops with an IndexError."""
+    """Return what Accelerate orders entries by; None if it stops with an IndexError."""
     match = re.search("[0-9]+", name)
     return None if match is None else int(match[0][:18])
 
 
 def folder_of(name: str, shards: Iterable[Shard] = ()) -> str:
-    """Return where a save lies below the root: a numbered one in `checkpoints/`, unless its files lie elsewhere."""
+    """Return where a save is below the root: a numbered one in `checkpoints/`, unless its files lie elsewhere."""
     if re.fullmatch(NUMBERED, name) is None or any(shard.path.startswith(f"{name}/") for shard in shards):
         return name
     return f"{FOLDER}/{name}"
@@ -50,7 +50,7 @@ def recognise(listing: Listing) -> bool:
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Take a save's folder, and whatever lies in it, for the save; `checkpoints/` for all of them."""
+    """Take a save's folder, and whatever is in it, for the save; `checkpoints/` for all of them."""
     if not folder:
         return None
     first, _, rest = folder.partition("/")

@@ -1,4 +1,4 @@
-"""Where Accelerate saves: `checkpoints/checkpoint_i/` where it numbers by itself, else any folder that it is told.
+"""Where Accelerate saves: `checkpoints/checkpoint_i/` where it numbers on its own, else any folder that it is told.
 
 The tree is the folder around `checkpoints/`: of all entries in that Accelerate wants a number, so nothing of ours may
 lie there.

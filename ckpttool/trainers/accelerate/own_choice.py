@@ -1,4 +1,4 @@
-"""What Accelerate takes by itself: of all entries of `checkpoints/` the one with the highest first number in its name.
+"""What Accelerate takes on its own: of all entries of `checkpoints/` the one with the highest first number in its name.
 
 Source: `Accelerator.load_state` of accelerate 1.15 with automatic naming, and runs of it with strays and copies.
 """
@@ -78,14 +78,14 @@ def choose(start: OwnStart) -> Choice | ChoiceUnknown:
 
 
 def _is_silent(finding: Finding, folder: str) -> bool:
-    """Tell whether it only logs that random states are missing: one rank's, or all, of which the folder is found."""
+    """Return whether it only logs that random states are missing: one rank's, or all, of which the folder is found."""
     if finding.code is Code.UNCOMMITTED_SAVE:
         return finding.path == folder
     return "/random_states_" in (finding.path or "")
 
 
 def _holds_a_save(storage: Storage, path: str) -> bool:
-    """Tell whether a folder of any name holds what is written last: a copy of a save is loaded like one."""
+    """Return whether a folder of any name holds what is written last: a copy of a save is loaded like one."""
     try:
         return any(re.fullmatch(RANK_STATE, entry.name) for entry in storage.entries(path))
     except OSError:

@@ -1,4 +1,4 @@
-"""How Accelerate is told to load exactly one save, and where its data go on: that is the script's own business.
+"""How Accelerate is told to load exactly one save, and where its data continue: that is the script's own business.
 
 Source:
     `Accelerator.load_state`, `skip_first_batches` and `ProjectConfiguration` of accelerate 1.15, and runs of them.
@@ -31,7 +31,7 @@ _OTHER_RANKS = "the data loader's state is for another number of ranks"
 
 
 def load(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
-    """Name the folder; where Accelerate numbers by itself, the number of the next save, too."""
+    """Name the folder; where Accelerate numbers on its own, the number of the next save, too."""
     path = inventory.path_of(folder_of(checkpoint.name, checkpoint.shards))
     place = Place.parsed("code:accelerator.load_state(input_dir)")
     settings = [TrainerSetting(place=place, value=path, is_path=True)]
@@ -45,7 +45,7 @@ def load(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
 
 
 def effects(resume: Resume) -> Effects:
-    """Say where the data go on: from the loaders' own states where they were saved, else as the script does it."""
+    """Say where the data continue: from the loaders' own states where they were saved, else as the script does it."""
     read = consumed(resume.plan, resume.inventory, resume.data)
     states = [
         shard.path

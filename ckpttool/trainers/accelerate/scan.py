@@ -47,7 +47,7 @@ class _Scanned(NamedTuple):
     kinds: frozenset[str]
     """Names of its files and folders of slices that are no rank's."""
     updates: int | None
-    """What its schedule counts; None where it has none."""
+    """What its schedule counts; None if it has none."""
 
 
 def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
@@ -119,7 +119,7 @@ def _scan_save(storage: Storage, folder: str, options: ScanOptions) -> _Scanned:
 
 
 def _named(name: str) -> NamedStep:
-    """Return what a name tells: a number that Accelerate gives by itself counts saves, else a script chose it."""
+    """Return what a name tells: a number that Accelerate gives on its own counts saves, else a script chose it."""
     if re.fullmatch(NUMBERED, name) is None:
         return read_name(name)
     return NamedStep(stem="checkpoint_", number=Step(int(name.rpartition("_")[2])), counts_saves=True)
@@ -143,7 +143,7 @@ def _absent_ranks(save: SaveFolder, ranks: frozenset[Rank], world: int) -> Itera
 
 
 def _progress(storage: Storage, save: SaveFolder, world: int | None) -> tuple[int | None, int | None]:
-    """Return the step, and what the schedule counts: by itself Accelerate lets it count each rank's batch."""
+    """Return the step, and what the schedule counts: on its own Accelerate lets it count each rank's batch."""
     registered = sorted(name for name in save.names if re.fullmatch(_REGISTERED, name))
     counts = [first_told(storage, (save.path(name),)) for name in registered[:4]]
     steps = [step for count in counts for key in _STEPS if (step := integer_at(count, key)) is not None and step >= 0]

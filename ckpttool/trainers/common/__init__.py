@@ -27,7 +27,7 @@ LAUNCHERS_VARIABLES = (
     "SLURM_NNODES",
     "WORLD_SIZE",
 )
-"""What launchers leave in the environment: all that is looked at."""
+"""What launchers leave in the environment: all that is checked."""
 
 
 def jobs_of(environment: Mapping[str, str]) -> tuple[Job, ...]:

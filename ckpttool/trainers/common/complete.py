@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def complete(resume: Resume, view: View, key: str, *, ends: str) -> Finding:
-    """Say that the training of a config is done.
+    """Report that the training of a config is done.
 
     Args:
         resume: From the checkpoint that was chosen.

@@ -134,7 +134,7 @@ def stray(path: str) -> Finding:
 
 
 def stamp_if_there(storage: Storage, path: str) -> FileStamp | None:
-    """Return a listed file's stamp; None where it is gone or unreadable since the listing."""
+    """Return a listed file's stamp; None if it is gone or unreadable since the listing."""
     try:
         return storage.stamp(path)
     except OSError:
@@ -194,7 +194,7 @@ def lost_link(storage: Storage, path: str, rank: Rank | None) -> list[Finding]:
 def listed_shard(
     storage: Storage, shard: Shard, kind: Kind, findings: list[Finding], *, sizes: bool
 ) -> tuple[Shard, ...]:
-    """Return a file of a save as it is listed; none where it is no file, which is added to the findings.
+    """Return a file of a save as it is listed; none if it is no file, which is added to the findings.
 
     Args:
         storage: The tree.

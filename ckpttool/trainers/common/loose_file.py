@@ -148,7 +148,7 @@ class LooseFile:
         return False
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Refuse: nobody knows what the file is a part of."""
+        """Refuse: it is unknown what the file is a part of."""
         return one_save(self._folders())
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
@@ -157,7 +157,7 @@ class LooseFile:
         return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=checkpoint.prefix)
 
     def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
-        """Refuse: nobody knows what the file is a part of."""
+        """Refuse: it is unknown what the file is a part of."""
         return Refusal(why="is a single file: no other rank's file is treated as a copy of it")
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:

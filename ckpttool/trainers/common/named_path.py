@@ -10,7 +10,7 @@ from ckpttool.core.storage import is_local
 
 
 def inside(root: str, path: str) -> str | None:
-    """Return where in a tree a path leads, `rank_0/a.ckpt`, empty for its root; None where that is another place.
+    """Return where in a tree a path leads, `rank_0/a.ckpt`, empty for its root; None if that is another place.
 
     A relative path is one of wherever the training is started, which need not be where we are: if nothing is there from
     here, it is taken for a place in the tree where the tree's own path ends as it begins, and `started_in` says from

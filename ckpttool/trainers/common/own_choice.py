@@ -1,4 +1,4 @@
-"""What a trainer takes by itself, where one rule tells it for all its versions."""
+"""What a trainer takes on its own, where one rule tells it for all its versions."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from ckpttool.trainers.base import Trainer
 
 Choice: TypeAlias = tuple[str | None, Outcome, str]
-"""What it takes, None where that is nothing; what comes of it; one sentence why."""
+"""What it takes, None if that is nothing; what comes of it; one sentence why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceUnknown:
-    """What nobody can know of a start: which save it loads."""
+    """What no one can know of a start: which save it loads."""
 
     why: str
     by_script: bool = False

@@ -42,7 +42,7 @@ class _Row:
 
 
 def _tasks_here(environment: _Environment, local_index: int | None) -> int | None:
-    """Read the count of this node from `2(x3),1`; None where that cannot be meant, then nobody relies on it."""
+    """Read the count of this node from `2(x3),1`; None if that cannot be meant, then nobody relies on it."""
     counts = environment.get("SLURM_STEP_TASKS_PER_NODE", "")
     node = _whole_number(environment.get("SLURM_NODEID", ""))
     if node is None or local_index is None:
@@ -166,7 +166,7 @@ def _variables() -> Iterator[str]:
 
 
 VARIABLES = tuple(sorted({*_variables()}))
-"""All that is looked at, but for `VC_…_NUM`."""
+"""All that is checked, but for `VC_…_NUM`."""
 
 
 def process_of(environment: Mapping[str, str], *, count: int | None = None) -> Process | None:
@@ -269,7 +269,7 @@ def _refuse(row: _Row, why: str) -> NoReturn:
 
 
 def _run(text: str) -> str:
-    """Spell a name that anybody may have chosen so that it can be a file's."""
+    """Encode a name that anybody may have chosen so that it can be a file's."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", text)[:64].strip(".-") or "run"
 
 

@@ -26,7 +26,7 @@ def first_told(storage: Storage, paths: Iterable[str]) -> object:
 
 
 def count_at(values: object, *path: str) -> int | None:
-    """Return what was counted; None where there is no such number, or none that a training can have reached."""
+    """Return what was counted; None if there is no such number, or none that a training can have reached."""
     value = integer_at(values, *path)
     return value if value is not None and 0 <= value < 10**STEP_DIGITS else None
 

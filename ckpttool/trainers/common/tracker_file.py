@@ -1,4 +1,4 @@
-"""`latest_checkpointed_iteration.txt`: three trainers write it, so by itself it tells nobody's tree."""
+"""`latest_checkpointed_iteration.txt`: three trainers write it, so on its own it tells nobody's tree."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def whose_tracker(names: Collection[str]) -> str:
 
 
 def lacks_its_saves(names: Collection[str]) -> bool:
-    """Tell whether a tracker lies in a folder in which nothing is called as the trainers that write one call saves."""
+    """Return whether a tracker is in a folder in which nothing is called as the trainers that write one call saves."""
     patterns = "|".join((*_OTHERS.values(), "iteration_[0-9]{1,18}", "rank_[0-9]{1,18}"))
     return TRACKER in names and not any(re.fullmatch(patterns, name) for name in names)
 
@@ -86,7 +86,7 @@ def tracker_pointer(storage: Storage, folder_of: Callable[[Step], str], *, conte
 
 
 def tracker_naming(folder: str, step: Step | None) -> dict[str, PointerText]:
-    """Spell the tracker as it is when the save in a folder was the last; by its own name where that is of no step."""
+    """Encode the tracker as it is when the save in a folder was the last; by its own name where that is of no step."""
     from ckpttool.core.domain.pointer import PointerText  # a scan needs none
 
     return {TRACKER: PointerText(name=folder, content=folder.encode("ascii") if step is None else _bytes(step))}

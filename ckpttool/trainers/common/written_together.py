@@ -52,7 +52,7 @@ class WrittenTogether:
 
 
 class Untracked(WrittenTogether):
-    """The same, where nothing beside the saves names one as the last."""
+    """The same, if nothing beside the saves names one as the last."""
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read none: what a start takes that names no save, the saves' names tell, or its script does."""

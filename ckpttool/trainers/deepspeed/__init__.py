@@ -1,4 +1,4 @@
-"""DeepSpeed: its trees are read, and what it would load of them by itself is known.
+"""DeepSpeed: its trees are read, and what it would load of them on its own is known.
 
 Source:
     `_get_ckpt_name`, `_get_zero_ckpt_prefix`, `_get_expert_ckpt_name` and `_get_optimizer_ckpt_name` of
@@ -70,12 +70,12 @@ def parse(name: str) -> StatesFile | None:
 
 
 def model_file(mp: int, dp: int | None = None) -> str:
-    """Spell the file of a model's slice; with a data-parallel rank that of ZeRO 3."""
+    """Encode the file of a model's slice; with a data-parallel rank that of ZeRO 3."""
     return f"{_replica(dp)}mp_rank_{mp:02}_model_states.pt"
 
 
 def optimizer_file(mp: int, dp: int, *, is_bf16: bool) -> str:
-    """Spell the file of a data-parallel rank's part of the optimizer state."""
+    """Encode the file of a data-parallel rank's part of the optimizer state."""
     return f"{'bf16_' if is_bf16 else ''}{_replica(dp)}mp_rank_{mp:02}_optim_states.pt"
 
 
@@ -100,7 +100,7 @@ def recognise(listing: Listing) -> bool:
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Take a tag, and whatever lies in it, for the save; `latest` for all of them. What lies in it makes a tag."""
+    """Take a tag, and whatever is in it, for the save; `latest` for all of them. What is in it makes a tag."""
     if not folder:
         return WHOLE_TREE if file == LATEST else None
     tag = folder.partition("/")[0]

@@ -44,5 +44,5 @@ def latest_pointer(storage: Storage, record: str = LATEST) -> Pointer:
 
 
 def tag_bytes(tag: str) -> bytes:
-    """Spell it: without a line end."""
+    """Encode it: without a line end."""
     return tag.encode("utf-8", "surrogateescape")

@@ -71,16 +71,16 @@ class TagRecord:
         return Scalars(step=self.step, samples=self.samples, global_batch_size=self.global_batch_size)
 
     def is_beyond(self, file: StatesFile) -> bool:
-        """Tell whether a file is of a rank that this save did not have."""
+        """Return whether a file is of a rank that this save did not have."""
         beyond_slices = file.slice is not None and self.slices is not None and file.slice >= self.slices
         return beyond_slices or bool(self.replicas and (file.replica or 0) >= self.replicas)
 
     def are_weights_shared_out(self, view: Seen) -> bool:
-        """Tell whether each data-parallel rank has a part of the weights."""
+        """Return whether each data-parallel rank has a part of the weights."""
         return view.weights_by_replica if self.zero_stage is None else self.zero_stage >= _WEIGHTS_FROM
 
     def is_optimizer_shared_out(self, view: Seen) -> bool | None:
-        """Tell whether each data-parallel rank has a part of the optimizer's state; None where nothing does."""
+        """Return whether each data-parallel rank has a part of the optimizer's state; None if nothing does."""
         if self.zero_stage is None and not (self.holds_optimizer or view.optimizer or view.weights_by_replica):
             return None
         # Without ZeRO there are such parts, too, where the optimizer is one of those for bf16.
@@ -99,11 +99,11 @@ class TagRecord:
         return Rank((stage * self.replicas + (file.replica or 0)) * tensor + within)
 
     def has_optimizer(self, view: Seen) -> bool:
-        """Tell whether the save holds the optimizer's state: a training without one saves none."""
+        """Return whether the save holds the optimizer's state: a training without one saves none."""
         return self.holds_optimizer or bool(self.is_optimizer_shared_out(view))
 
     def files(self, view: Seen) -> list[str] | None:
-        """Return the names of all files that the save must have; None where that is not known."""
+        """Return the names of all files that the save must have; None if that is not known."""
         shares_optimizer = self.is_optimizer_shared_out(view)
         if self.world_size is None or shares_optimizer is None:
             return None

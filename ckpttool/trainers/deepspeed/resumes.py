@@ -1,4 +1,4 @@
-"""What DeepSpeed takes by itself, what it makes of a resume, and which other sizes it refuses.
+"""What DeepSpeed takes on its own, what it makes of a resume, and which other sizes it refuses.
 
 Source:
     `load_checkpoint`, `_get_all_zero_checkpoints` and `_load_zero_checkpoint` of `deepspeed/runtime/engine.py` 0.19.8,
@@ -110,7 +110,7 @@ def _with(start: OwnStart, named: Checkpoint) -> tuple[Outcome, str]:
 
 
 def effects(resume: Resume) -> Effects:
-    """Say what its counters go on from: where the data go on it does not save."""
+    """Say what its counters continue from: where the data continue it does not save."""
     read = consumed(resume.plan, resume.inventory, resume.data)
     why = (
         "DeepSpeed restores its sample count but saves no position in the data: the training script restores the "

@@ -102,7 +102,7 @@ def _tracked(storage: Storage, tag: str, named: Checkpoint | None) -> Tracked | 
 
 
 def _scan_tag(storage: Storage, name: str, options: ScanOptions, *, is_latest: bool) -> Checkpoint | None:
-    """Return the save in a folder; None where it is none."""
+    """Return the save in a folder; None if it is none."""
     match = re.fullmatch(DEFAULT_TAG, name)
     findings: list[Finding] = []
     entries: list[Entry] = []

@@ -14,7 +14,7 @@ WEIGHTS = r"(?:adapter_|pytorch_)?model(?:-(?P<part>[0-9]{5})-of-(?P<parts>[0-9]
 
 
 def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
-    """Say nothing against a save: whole files load on any number of ranks, and slices are cut anew."""
+    """Say nothing against a save: whole files load on any number of ranks, and slices are cut again."""
     from ckpttool.core.decide.data_effects import against_size
     from ckpttool.core.domain.question import AskedSizes
 

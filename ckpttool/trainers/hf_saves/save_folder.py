@@ -64,22 +64,22 @@ class SaveFolder(NamedTuple):
 
     name: str
     names: frozenset[str]
-    """Of all that lies in it."""
+    """Of all that is in it."""
     shards: tuple[Shard, ...]
     """By (rank, path)."""
     findings: tuple[Finding, ...]
     expected: tuple[str, ...] | None
-    """Paths of all files that are there, and of those that records in folders of it name; None where one tells none."""
+    """Paths of all files that are there, and of those that records in folders of it name; None if one tells none."""
     is_listed: bool = True
     """False where the folder cannot be listed."""
 
     def path(self, name: str) -> str:
-        """Return where a file of it lies."""
+        """Return where a file of it is."""
         return f"{self.name}/{name}"
 
     @property
     def format(self) -> FormatName:
-        """Of its weights; where there are none, that which these libraries write unless they are told another."""
+        """Of its weights; if there are none, that which these libraries write unless they are told another."""
         weights = (shard.format for shard in self.shards if shard.role in {ShardRole.MODEL, ShardRole.DATA})
         return next(weights, FormatName.SAFETENSORS)
 
@@ -89,7 +89,7 @@ class SaveFolder(NamedTuple):
         return frozenset(shard.rank for shard in self.shards if shard.rank is not None)
 
     def has(self, role: ShardRole) -> bool:
-        """Tell whether a file of this role is there, or a folder of its slices."""
+        """Return whether a file of this role is there, or a folder of its slices."""
         start = _SLICES_OF.get(role)
         return any(shard.role is role for shard in self.shards) or (
             start is not None and any(name.startswith(start) and re.fullmatch(_SLICES, name) for name in self.names)
@@ -180,7 +180,7 @@ def read_by_all(folder: str, shards: Iterable[Shard]) -> ReadByAll:
 
 
 def is_unfinished(name: str) -> bool:
-    """Tell whether safetensors writes under such a name until it is done."""
+    """Return whether safetensors writes under such a name until it is done."""
     return name.startswith(".tmp") and re.fullmatch(_KILLED, name) is not None
 
 
@@ -261,7 +261,7 @@ class WeightsIndex(NamedTuple):
     tensors: dict[str, set[str]]
     """By the name of the part that they lie in."""
     nbytes: int | None
-    """Of all tensors together; None where it does not say."""
+    """Of all tensors together; None if it does not say."""
 
 
 def read_index(storage: Storage, path: str) -> WeightsIndex:

@@ -32,7 +32,7 @@ _GOES_ON = r"optimizer\.(?:pt|bin)|scheduler\.pt|rng_state(?:_[0-9]{1,9})?\.pth|
 
 
 def saves_called_otherwise(listing: Listing, *, every: bool = False) -> list[str]:
-    """Return the saves that somebody downloaded or copied under another name, if none beside them has its own.
+    """Return the saves that someone downloaded or copied under another name, if none beside them has its own.
 
     Args:
         listing: Of their folder, or of it no more than one entry.
@@ -52,22 +52,22 @@ def _is_whole_save(names: frozenset[str]) -> bool:
 
 
 def number_in(name: str) -> int | None:
-    """Return the step that a save's name tells; None where it is called otherwise."""
+    """Return the step that a save's name tells; None if it is called otherwise."""
     return int(name.rpartition("-")[2]) if re.fullmatch(SAVE, name) else None
 
 
 _OWN = rf"{re.escape(STATE)}|{re.escape(ARGUMENTS)}|rng_state(?:_[0-9]{{1,9}})?\.pth|global_step[0-9]+"
-"""What lies in a save and in no other trainer's folder of such a name."""
+"""What is in a save and in no other trainer's folder of such a name."""
 
 _SHARED = rf"{WEIGHTS}|(?s:pytorch_model.*)"
-"""What lies in a save of scripts that save by Accelerate, too: one that was cut off may hold no more."""
+"""What is in a save of scripts that save by Accelerate, too: one that was cut off may hold no more."""
 
 _ALIEN = r"random_states_[0-9]+\.pkl"
 """What scripts that save by Accelerate alone have there: their folders often have such names."""
 
 
 def recognise(listing: Listing) -> bool:
-    """Tell by what lies in the folders of such names: others call theirs alike."""
+    """Tell by what is in the folders of such names: others call theirs alike."""
     may_be, is_alien = False, False
     try:
         for _, names in listing.inside(SAVE):
@@ -84,7 +84,7 @@ def recognise(listing: Listing) -> bool:
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Take a save's folder, and whatever lies in it, for the save."""
+    """Take a save's folder, and whatever is in it, for the save."""
     save = folder.partition("/")[0]
     if not save or not (re.fullmatch(SAVE, save) or saves_called_otherwise(listing.alone(save))):
         return None

@@ -85,7 +85,7 @@ class _Run(NamedTuple):
     """Of transformers, as the model's config beside the weights has it."""
 
     def at(self, new_batch: int | None) -> GoesOn:
-        """Say where it goes on with steps of so many samples."""
+        """Say where it continues with steps of so many samples."""
         old, epochs, samples = self.read.old_batch, self.epochs, None
         if old is not None and epochs is not None and epochs.batches is not None and self.was.accumulation is not None:
             samples = epochs.batches * old // self.was.accumulation
@@ -99,7 +99,7 @@ class _Run(NamedTuple):
 
 
 def effects(resume: Resume) -> Effects:
-    """Say where the data go on: exactly there, as long as an optimizer step takes as many samples as before."""
+    """Say where the data continue: exactly there, as long as an optimizer step takes as many samples as before."""
     name = resume.plan.point.checkpoint.name
     arguments = ArgumentsReader(resume.storage)(f"{name}/{ARGUMENTS}")
     try:
@@ -139,7 +139,7 @@ def _complete(resume: Resume, run: _Run) -> Iterator[Finding]:
 
 
 def _skips_data(resume: Resume, arguments: Arguments) -> bool:
-    """Tell whether it skips what was read: as the config says, else as it was."""
+    """Return whether it skips what was read: as the config says, else as it was."""
     if resume.config is not None:
         view = View(resume.config.settings)
         if view.setting("ignore_data_skip") is not None:
@@ -194,13 +194,13 @@ def _micro_told(view: View) -> int:
 
 
 def _may_be_short(state: State | None, was: _Split, arguments: Arguments) -> bool:
-    """Tell whether samples may have been fewer than batches say: on several ranks each batch is filled up."""
+    """Return whether samples may have been fewer than batches say: on several ranks each batch is filled up."""
     has_ended = state is not None and not state.lacks_length and (state.epoch is None or state.epoch >= 1)
     return has_ended and was.ranks == 1 and not arguments.drops_last
 
 
 def _micro_now(view: View, printed: int, was: _Split, arguments: Arguments) -> int:
-    """Return the micro batch with which it will go on, in the state's unit: all devices that a rank drives."""
+    """Return the micro batch with which it will continue, in the state's unit: all devices that a rank drives."""
     if view.is_on("auto_find_batch_size"):
         return was.micro or printed
     if was.micro is None or arguments.micro_batch is None or arguments.finds_batch:
@@ -216,7 +216,7 @@ def _scaled(read: Consumed, was: _Split, split: _Split) -> int | None:
 
 
 def _version(storage: Storage, path: str) -> str | None:
-    """Return which transformers wrote a model's config; None where none tells."""
+    """Return which transformers wrote a model's config; None if none tells."""
     try:
         transformers = parse_object(
             storage.small_file(path, limit=_MODEL_CONFIG_LIMIT), where=path, nonfinite=True
@@ -227,7 +227,7 @@ def _version(storage: Storage, path: str) -> str | None:
 
 
 def _keeps_micro(version: str | None) -> bool | None:
-    """Tell whether a version keeps the micro batch of the state; None where it is not known."""
+    """Return whether a version keeps the micro batch of the state; None if it is not known."""
     numbers = (version or "").split(".")[:2]
     if len(numbers) < 2 or not all(number.isdecimal() for number in numbers):  # noqa: PLR2004  major and minor
         return None
@@ -256,7 +256,7 @@ def _position(run: _Run, *, skips: bool) -> GoesOn:
 
 
 def _of_split(run: _Run) -> GoesOn:
-    """Say where it goes on by the sizes, which versions take from different places."""
+    """Say where it continues by the sizes, which versions take from different places."""
     was, current = run.was, run.now
     taken = run.at(run.read.new_batch)
     if current == was:
@@ -282,7 +282,7 @@ def _of_split(run: _Run) -> GoesOn:
 
 
 def _unproven(position: GoesOn, why: str, conditions: tuple[str, ...]) -> GoesOn:
-    """Say what it hangs on whether the data go on exactly, as nothing that was looked at tells it."""
+    """Say what it hangs on whether the data continue exactly, as nothing that was checked tells it."""
     return replace(position, effect=DataEffect.UNKNOWN, why=why, repeated=None, lost=None, exact_if=conditions)
 
 

@@ -26,14 +26,14 @@ _MOST_TEXT = 256
 
 
 class InnerTag(NamedTuple):
-    """What lies in the tag that `latest` names."""
+    """What is in the tag that `latest` names."""
 
     shards: tuple[Shard, ...]
     findings: tuple[Finding, ...]
 
 
 def inner_tag(storage: Storage, save: SaveFolder, *, sizes: bool) -> InnerTag | None:
-    """Look into the tag that a save must hold; None where it holds none.
+    """Look into the tag that a save must hold; None if it holds none.
 
     Args:
         storage: The tree.

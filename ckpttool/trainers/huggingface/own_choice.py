@@ -1,4 +1,4 @@
-"""What Hugging Face's Trainer takes by itself: with `resume_from_checkpoint=True` the highest number, and no other.
+"""What Hugging Face's Trainer takes on its own: with `resume_from_checkpoint=True` the highest number, and no other.
 
 Source: `get_last_checkpoint` in trainer_utils.py of transformers 4.57 and 5.23; runs of it with damaged saves.
 """
@@ -72,7 +72,7 @@ def choose(start: OwnStart) -> Choice:
 
 
 def _may_be_folder(start: OwnStart, name: str) -> bool:
-    """Tell whether it looks at it: it passes over files, and over links that lead nowhere."""
+    """Return whether it looks at it: it passes over files, and over links that lead nowhere."""
     try:
         return start.storage.kind(name) is Kind.FOLDER
     except LostLinkError:
@@ -102,7 +102,7 @@ def _outcome(save: Checkpoint, start: OwnStart, taken: str) -> Choice:
 
 
 def _is_silent(code: Row, path: str) -> bool:
-    """Tell what it loads without: a part of the training's state that is not there begins anew."""
+    """Tell what it loads without: a part of the training's state that is not there begins again."""
     file = path.rpartition("/")[2]
     is_state = file.startswith(("optimizer.", "scheduler.", "scaler.", "rng_state"))
     return code in _LOADS_WITHOUT or code is Code.RANK_MISSING or (code is Code.SHARD_MISSING and is_state)

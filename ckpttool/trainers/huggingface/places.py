@@ -1,4 +1,4 @@
-"""Where Trainer's log lies: in the saves themselves, the newest of which has all of it."""
+"""Where Trainer's log is: in the saves themselves, the newest of which has all of it."""
 
 from __future__ import annotations
 

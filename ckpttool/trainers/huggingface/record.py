@@ -63,7 +63,7 @@ class State(NamedTuple):
     lacks_length: bool = False
     """Whether the data set has no length: then Trainer plans for more epochs than any training has."""
     logged: tuple[int, float] | None = None
-    """Step and epoch of an entry of its log that lies within an epoch; None: no such entry, or the log was not read."""
+    """Step and epoch of an entry of its log that is within an epoch; None: no such entry, or the log was not read."""
 
     losses: tuple[tuple[int, float], ...] = ()
     """The first that it logged, by step: a run that resumes carries them on as they are."""
@@ -74,7 +74,7 @@ class State(NamedTuple):
 
     @property
     def is_in_later_epoch(self) -> bool | None:
-        """Whether it lies between the ends of a later epoch than the first; None where nothing tells."""
+        """Whether it is between the ends of a later epoch than the first; None if nothing tells."""
         if self.epoch is None or not math.isfinite(self.epoch):
             return None
         return self.epoch > 1 and self.epoch % 1 > 0
@@ -97,7 +97,7 @@ class State(NamedTuple):
 
 
 def _epochs(step: int, epoch: float, accumulation: int) -> Epochs | None:
-    """Return the only lengths with which a step lies at this place of an epoch, short last steps of epochs allowed for.
+    """Return the only lengths with which a step is at this place of an epoch, short last steps of epochs allowed for.
 
     Source: Trainer counts epochs in micro batches, and begins a new step with each epoch.
     """
@@ -114,7 +114,7 @@ def _epochs(step: int, epoch: float, accumulation: int) -> Epochs | None:
 
 
 class Arguments(NamedTuple):
-    """What `training_args.bin` says of the run that saved it; None where it says nothing."""
+    """What `training_args.bin` says of the run that saved it; None if it says nothing."""
 
     micro_batch: int | None = None
     accumulation: int | None = None
@@ -187,7 +187,7 @@ def _losses_of(entries: Iterable[bytes]) -> tuple[tuple[int, float], ...] | None
 
 
 class Log(NamedTuple):
-    """Where the log lies in a state that is too long to be read whole at a scan."""
+    """Where the log is in a state that is too long to be read whole at a scan."""
 
     storage: Storage
     path: str
@@ -211,7 +211,7 @@ class Log(NamedTuple):
 
 
 def logs_contradict(log: Log, later: Log, *, until: int) -> bool:
-    """Tell whether the log of a later save changed what an earlier one had logged up to a step.
+    """Return whether the log of a later save changed what an earlier one had logged up to a step.
 
     A run that goes on writes what it had logged byte by byte as it was, and two runs that parted never log alike again:
     the end of the earlier log tells. Only if that differs all entries are compared.
@@ -246,7 +246,7 @@ def _state(data: bytes, path: str) -> State:
 
 
 def _logged(entries: object) -> tuple[int, float] | None:
-    """Return step and epoch of the first entry that lies within an epoch."""
+    """Return step and epoch of the first entry that is within an epoch."""
     for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, dict):
             step, epoch = entry.get("step"), entry.get("epoch")
@@ -309,7 +309,7 @@ def _arguments(source: ByteSource) -> Arguments:
 
 
 def global_batch(state: State | None, arguments: Arguments, world: int | None) -> int | None:
-    """Return the samples of one optimizer step over all ranks; None where nothing tells.
+    """Return the samples of one optimizer step over all ranks; None if nothing tells.
 
     The state's own size is that of a rank, whatever devices it drives and whatever size was found to fit.
     """

@@ -71,15 +71,15 @@ class _Scanned(NamedTuple):
     confirmed: bool
     """Whether more than the ranks' own files tells how many there were."""
     pace: float | None
-    """Optimizer steps an epoch; None where nothing tells."""
+    """Optimizer steps an epoch; None if nothing tells."""
     losses: dict[int, float]
     """The first that its record has, by step."""
     logged_to: int | None
-    """The last step to which its log is known; None where nothing is."""
+    """The last step to which its log is known; None if nothing is."""
     best: str | None
     """The save with the best metric so far, as the state has it."""
     log: Log | None
-    """Where all lies that it logged; None if nothing tells."""
+    """Where all is that it logged; None if nothing tells."""
     is_read: bool
     """Whether all of that was read."""
 
@@ -293,7 +293,7 @@ def with_model_config(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _content(save: SaveFolder) -> Content:
-    """Tell what `save_only_model` leaves: it loads without a word, and the optimizer begins anew."""
+    """Tell what `save_only_model` leaves: it loads without a word, and the optimizer begins again."""
     if save.has(ShardRole.OPTIMIZER) or save.has(ShardRole.STATE):
         return Content.FULL
     return Content.WEIGHTS_ONLY if save.shards else Content.UNKNOWN
@@ -324,7 +324,7 @@ def _what_is_lacking(save: SaveFolder, *, has_tag: bool) -> Iterator[Finding]:
 
 
 def _world(save: SaveFolder, arguments: Arguments) -> int | None:
-    """Return how many ranks must have a file; None where none has one: then all load the same files.
+    """Return how many ranks must have a file; None if none has one: then all load the same files.
 
     A run of one rank calls its file otherwise, so a number in a name tells of two at least.
     """

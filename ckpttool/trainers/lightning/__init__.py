@@ -23,12 +23,12 @@ _VERSION = r"-v[0-9]{1,9}\.ckpt"
 
 
 def is_save(name: str) -> bool:
-    """Tell whether a file or folder is called like a save."""
+    """Return whether a file or folder is called like a save."""
     return name.endswith(SUFFIX) and name != SUFFIX
 
 
 def is_last(name: str) -> bool:
-    """Tell whether `ckpt_path="last"` may take it.
+    """Return whether `ckpt_path="last"` may take it.
 
     Source: `ModelCheckpoint._find_last_checkpoints` of Lightning 2.6, whose pattern is not matched to the name's end.
     """
@@ -36,18 +36,18 @@ def is_last(name: str) -> bool:
 
 
 def hpc_number(name: str) -> int | None:
-    """Return the number of a save that Slurm's signal made Lightning write; None where it is none."""
+    """Return the number of a save that Slurm's signal made Lightning write; None if it is none."""
     match = re.fullmatch(r"hpc_ckpt_([0-9]{1,9})\.ckpt", name)
     return None if match is None else int(match[1])
 
 
 def is_bare(name: str) -> bool:
-    """Tell whether no number stands in a name: neither a counter nor a metric made it."""
+    """Return whether no number stands in a name: neither a counter nor a metric made it."""
     return re.search("[0-9]", name.removesuffix(SUFFIX)) is None
 
 
 def is_version(name: str) -> bool:
-    """Tell whether a name was taken already when this was saved: `-v1` and higher."""
+    """Return whether a name was taken already when this was saved: `-v1` and higher."""
     return re.search(_VERSION, name) is not None and name.endswith(SUFFIX)
 
 
@@ -66,7 +66,7 @@ def recognise(listing: Listing) -> bool:
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Take a save's folder, and whatever lies in it, for the save; and a save's file."""
+    """Take a save's folder, and whatever is in it, for the save; and a save's file."""
     name = folder.partition("/")[0] or file or ""
     return Part.of_save(name) if is_save(name) else None
 

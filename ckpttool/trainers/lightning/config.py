@@ -60,7 +60,7 @@ def _best_alone(view: View) -> Iterator[Problem]:
 
 
 def _goes_by_metric(view: View, callback: str) -> bool:
-    """Tell whether what it keeps is chosen by a metric, so that the newest may go.
+    """Return whether what it keeps is chosen by a metric, so that the newest may go.
 
     Source:
         `ModelCheckpoint._save_topk_checkpoint` and `_save_last_checkpoint` of 2.6: `last` is a copy of what was saved

@@ -36,7 +36,7 @@ _REMEDY = "use a loader with state_dict() and load_state_dict(), such as torchda
 
 
 def effects(resume: Resume) -> Effects:
-    """Say where the data go on, which the loader decides."""
+    """Say where the data continue, which the loader decides."""
     checkpoint = resume.plan.point.checkpoint
     is_folder = any("/" in shard.path for shard in checkpoint.shards)
     try:
@@ -85,7 +85,7 @@ def _position(record: Record, read: Consumed) -> GoesOn:
 
 
 def _samples_in_epoch(record: Record, read: Consumed) -> int | None:
-    """Return how many samples all ranks had read of the epoch; None where no batch size is known."""
+    """Return how many samples all ranks had read of the epoch; None if no batch size is known."""
     if read.samples is None or not record.batches or record.in_epoch is None:
         return None
     samples, rest = divmod(record.in_epoch * read.samples, record.batches)

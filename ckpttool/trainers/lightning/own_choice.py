@@ -1,4 +1,4 @@
-"""What Lightning takes by itself: with `ckpt_path="last"` the newest file of a certain name, whatever is in it.
+"""What Lightning takes on its own: with `ckpt_path="last"` the newest file of a certain name, whatever is in it.
 
 Source: `_parse_ckpt_path` in trainer/connectors/checkpoint_connector.py and `_find_last_checkpoints` in
 callbacks/model_checkpoint.py of Lightning 2.6; runs of it with a stale, a torn and a dangling `last.ckpt`.
@@ -102,7 +102,7 @@ def _of_logger(view: View) -> Choice | ChoiceUnknown | None:
 
 
 def _is_above(folder: str, root: str) -> bool:
-    """Tell whether a tree lies in a folder, however deep."""
+    """Return whether a tree is in a folder, however deep."""
     folder, place = os.path.expanduser(folder), os.path.abspath(root)
     if os.path.normpath(folder) == ".":  # wherever the training is started
         return True

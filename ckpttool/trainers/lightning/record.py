@@ -1,4 +1,4 @@
-"""What a save of Lightning says of the training: its step, how far the epoch had come, what there is to go on with.
+"""What a save of Lightning says of the training: its step, how far the epoch had come, what there is to continue with.
 
 Source:
     `dump_checkpoint` in trainer/connectors/checkpoint_connector.py and `on_save_checkpoint` in loops/fit_loop.py of
@@ -22,7 +22,7 @@ _ZIP = b"PK\x03\x04"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """The small values of one save; None where it does not tell."""
+    """The small values of one save; None if it does not tell."""
 
     step: int | None = None
     """`global_step`: updates of all optimizers together."""
@@ -63,7 +63,7 @@ def read_record(source: ByteSource, *, sharded: bool) -> Record:
 
     Args:
         source: The file, or the `meta.pt` of a folder.
-        sharded: Whether the optimizer state lies in other files, so that this one need not have it.
+        sharded: Whether the optimizer state is in other files, so that this one need not have it.
 
     Raises:
         OSError: The disk did not answer.
@@ -94,7 +94,7 @@ def read_record(source: ByteSource, *, sharded: bool) -> Record:
 
 
 def cut(source: ByteSource, path: str) -> tuple[Finding, ...]:
-    """Find that an archive does not end as one; nothing before its end is looked at where it does.
+    """Find that an archive does not end as one; nothing before its end is checked where it does.
 
     Raises:
         OSError: The disk did not answer.
@@ -109,7 +109,7 @@ def cut(source: ByteSource, path: str) -> tuple[Finding, ...]:
 
 
 def is_torn(storage: Storage, name: str) -> bool:
-    """Tell whether a file's end is missing; of a folder its own check tells."""
+    """Return whether a file's end is missing; of a folder its own check tells."""
     try:
         with storage.open(name) as source:
             return bool(cut(source, name))

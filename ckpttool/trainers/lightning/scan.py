@@ -32,7 +32,7 @@ class SaveEntry:
     name: str
     record: Record
     stamp: FileStamp | None
-    """Of the file, or of a folder's record; None where there is none, or it cannot be read."""
+    """Of the file, or of a folder's record; None if there is none, or it cannot be read."""
     store: DcpStore | None = None
     """What a folder holds beside its record; None of a file."""
     is_folder: bool = False
@@ -72,7 +72,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 
 
 def _traps(storage: Storage, listing: Listing, checkpoints: list[Checkpoint]) -> Iterator[Finding]:
-    """Find what a start would take that does not name a save, where there is any file for that."""
+    """Find what a start would take that does not name a save, if there is any file for that."""
     if not any(is_last(entry.name) or hpc_number(entry.name) is not None for entry in listing.entries):
         return iter(())
     from ckpttool.trainers.lightning.own_choice import traps
@@ -127,7 +127,7 @@ def _moments(entries: Iterable[SaveEntry]) -> Iterator[list[SaveEntry]]:
 
 
 def _is_torn(entry: SaveEntry) -> bool:
-    """Tell whether a file cannot be the one to load; of a folder its own check tells."""
+    """Return whether a file cannot be the one to load; of a folder its own check tells."""
     return not entry.is_folder and bool(entry.findings)
 
 

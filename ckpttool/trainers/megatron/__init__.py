@@ -26,7 +26,7 @@ RELEASE = "release"
 METADATA_JSON, DCP_METADATA, COMMON, INTEGRITY = "metadata.json", ".metadata", "common.pt", "integrity.json"
 MODEL, OPTIMIZER = "model_optim_rng.pt", "distrib_optim.pt"
 NON_PERSISTENT = "non_persistent"
-"""The folder of saves between the saves, which the trainer removes by itself."""
+"""The folder of saves between the saves, which the trainer removes on its own."""
 
 RANK_FOLDER = r"mp_rank_[0-9]{2,6}(?:_[0-9]{3,6}){0,2}"
 BRIDGE_TRACKER, TRAIN_STATE = "latest_train_state.pt", "train_state.pt"
@@ -37,7 +37,7 @@ WRITTEN_BESIDE = (BRIDGE_TRACKER, "progress.txt")
 
 
 class SaveKind(str, Enum):
-    """How a save is written, by what lies in its folder."""
+    """How a save is written, by what is in its folder."""
 
     DISTRIBUTED = "torch_dist"
     """Slices that any ranks can load, with `metadata.json`."""
@@ -60,7 +60,7 @@ def kind_of(names: frozenset[str]) -> SaveKind:
 
 
 def iteration_folder(step: int) -> str:
-    """Spell the folder of an iteration."""
+    """Encode the folder of an iteration."""
     return f"iter_{step:07}"
 
 
@@ -71,7 +71,7 @@ def iteration_of(name: str) -> Step | None:
 
 
 def is_save(name: str) -> bool:
-    """Tell whether a folder is of one save by its name."""
+    """Return whether a folder is of one save by its name."""
     return name == RELEASE or re.fullmatch(ITERATION, name) is not None
 
 
@@ -92,13 +92,13 @@ class ModelPart(NamedTuple):
 
 
 def recognise(listing: Listing) -> bool:
-    """Tell by what lies in an `iter_%07d` folder, or in `release/`: others write such a tracker, too."""
+    """Tell by what is in an `iter_%07d` folder, or in `release/`: others write such a tracker, too."""
     inside = chain(listing.inside(ITERATION), listing.inside(RELEASE))
     return any(kind_of(names) is not SaveKind.UNKNOWN for _, names in inside)
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Take a save's folder, and whatever lies in it, for the save; the tracker for all of them."""
+    """Take a save's folder, and whatever is in it, for the save; the tracker for all of them."""
     if not folder:
         return WHOLE_TREE if file == TRACKER else None
     name = folder.partition("/")[0]

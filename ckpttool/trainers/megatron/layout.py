@@ -65,7 +65,7 @@ class MegatronIterations(WrittenTogether):
 
         Source:
             `_load_base_checkpoint` of `megatron/training/checkpointing.py`, branch core_r0.16.0; without a tracker a
-            rank begins anew.
+            rank begins again.
         """
         from ckpttool.core.domain.placement import ReadByAll
         from ckpttool.trainers.torch_dcp.store import read_by_all
@@ -80,7 +80,7 @@ class MegatronIterations(WrittenTogether):
         return ReadByAll(surely=(TRACKER, record, *paths.surely), perhaps=paths.perhaps)
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
-        """Read the tracker; where Megatron-Bridge goes by another file, that is not read, and nobody writes it."""
+        """Read the tracker; where Megatron-Bridge goes by another file, that is not read, and no one writes it."""
         if is_there(storage, BRIDGE_TRACKER):
             from ckpttool.core.domain.pointer import Pointer
 
@@ -88,7 +88,7 @@ class MegatronIterations(WrittenTogether):
         return iter((tracker_pointer(storage, iteration_folder, content=RELEASE),))
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Spell the tracker."""
+        """Encode the tracker."""
         return tracker_naming(checkpoint.name, iteration_of(checkpoint.name))
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:

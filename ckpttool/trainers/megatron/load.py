@@ -56,12 +56,12 @@ _OF_BRIDGE = f"Megatron-Bridge follows {BRIDGE_TRACKER} if no step is given; the
 
 
 def by_bridge(checkpoint: Checkpoint) -> bool:
-    """Tell whether Megatron-Bridge, or NeMo on it, made a save: their settings have other names."""
+    """Return whether Megatron-Bridge, or NeMo on it, made a save: their settings have other names."""
     return any(shard.path.endswith(f"/{TRAIN_STATE}") for shard in checkpoint.shards)
 
 
 def mixes_saves(checkpoint: Checkpoint) -> bool:
-    """Tell whether parts of a save are read by the tracker and others by `--ckpt-step`."""
+    """Return whether parts of a save are read by the tracker and others by `--ckpt-step`."""
     return any(shard.role is ShardRole.OPTIMIZER for shard in checkpoint.shards)
 
 
@@ -73,7 +73,7 @@ class MegatronWords:
     """Of all that ckpttool advises, it is known how its data skip is told."""
 
     def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
-        """Spell its option for a shell: it wants every single iteration.
+        """Encode its option for a shell: it wants every single iteration.
 
         After a stop it can do what one number of steps cannot: train the good batches before the bad ones.
         """
@@ -91,7 +91,7 @@ class MegatronWords:
         return None
 
     def skip(self, skip: SkipBatches) -> TrainersSkip | None:
-        """Return none: it counts by itself."""
+        """Return none: it counts on its own."""
         return None
 
     @property

@@ -38,7 +38,7 @@ class Megatron:
         return _OF_CURVES.search(head) is not None
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
-        """Yield each iteration; a line that is cut short gives what it still shows, and a problem."""
+        """Yield each iteration; a line that is truncated gives what it still shows, and a problem."""
         last = Step(0)
         line = _OF_CURVES if source.curves else _ITERATION
         pending: StepMetrics | None = None  # its validation loss may follow

@@ -35,7 +35,7 @@ class SaveRecord:
     expert_tensor: int
     """Sizes of tensor, pipeline and expert parallelism, and of tensor parallelism within experts."""
     distributed_optimizer: bool
-    """Whether the optimizer's state lies in files, or slices, of its own."""
+    """Whether the optimizer's state is in files, or slices, of its own."""
     saves_optimizer: bool
     sharding: str | None
     """How the distributed optimizer's state was cut: `dp_reshardable` fits no other tensor or pipeline size."""
@@ -81,7 +81,7 @@ class SaveRecord:
 
 
 def save_record(values: object) -> SaveRecord | None:
-    """Take what the pickle of a save tells; None where it does not tell how the ranks shared the model."""
+    """Take what the pickle of a save tells; None if it does not tell how the ranks shared the model."""
     tensor = count_at(values, "args", "tensor_model_parallel_size")
     pipeline = count_at(values, "args", "pipeline_model_parallel_size")
     expert = count_at(values, "args", "expert_model_parallel_size") or 1

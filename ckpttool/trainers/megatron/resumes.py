@@ -1,4 +1,4 @@
-"""What Megatron-LM takes by itself, what it makes of a resume, and which other sizes it refuses.
+"""What Megatron-LM takes on its own, what it makes of a resume, and which other sizes it refuses.
 
 Source:
     `load_checkpoint` and `_load_base_checkpoint` of `megatron/training/checkpointing.py`, `data_samplers.py` beside it,
@@ -92,7 +92,7 @@ def _with(start: OwnStart, named: Checkpoint) -> tuple[Outcome, str]:
 
 
 def effects(resume: Resume) -> Effects:
-    """Say where its samplers go on, and what the tracker would change about the start."""
+    """Say where its samplers continue, and what the tracker would change about the start."""
     checkpoint = with_digests(resume.storage, resume.plan.point.checkpoint)
     if by_bridge(checkpoint):
         return Effects(position=Unknown(why=_OF_BRIDGE), settings=(), findings=())

@@ -225,7 +225,7 @@ def _dataset_samples(data: Section) -> int | None:
 
 
 def _is_said(data: Section, section: Section, key: str) -> bool:
-    """Tell whether a setting is known: where it is not here, another file may have it."""
+    """Return whether a setting is known: where it is not here, another file may have it."""
     return key in section or _BASE not in data
 
 
@@ -261,13 +261,13 @@ def _monitor(data: Section) -> Section:
 
 
 def _no_save_optim(data: Section) -> bool:
-    """Tell whether saves are without optimizer state: by the section of 1.9, else by what the callback is told."""
+    """Return whether saves are without optimizer state: by the section of 1.9, else by what the callback is told."""
     value = _section(data, "checkpoint").get("no_save_optim")
     return bool(value) if value is not None else not _monitor(data).get("save_optimizer", True)
 
 
 def _health_check_picks(data: Section) -> bool:
-    """Tell whether MindFormers sets a threshold, which is what its newer layout looks at.
+    """Return whether MindFormers sets a threshold, which is what its newer layout looks at.
 
     Source:
         Trainer._convert_health_checkpoint_config: `use_checkpoint_health_monitor` sets one where none is set.

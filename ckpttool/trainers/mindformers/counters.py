@@ -20,9 +20,9 @@ class MindFormersCounters:
     """Where MindFormers 2.1.0 begins, by its own arithmetic."""
 
     initial_step: int
-    """Batches it believes to be done, at the new global batch size; what it prints and saves goes on from here."""
+    """Batches it believes to be done, at the new global batch size; what it prints and saves continues from here."""
     initial_epoch: int | None
-    """Epochs (data-sink mode: sinks) it believes to be done; None where that takes the size of the data set."""
+    """Epochs (data-sink mode: sinks) it believes to be done; None if that takes the size of the data set."""
     findings: tuple[Finding, ...]
 
 
@@ -248,7 +248,7 @@ def _sink_changed(case: _Case, saved: SavedSinks, new: int) -> Finding:
 
 
 def sinks_as_epochs(saved: SavedSinks, epoch: int) -> Finding:
-    """Say that a run that goes on without sinks takes those that its save counts for epochs."""
+    """Report that a run that continues without sinks takes those that its save counts for epochs."""
     size = saved.size or 0
     return suspect(
         MindFormersCode.SINK_SIZE_CHANGED,

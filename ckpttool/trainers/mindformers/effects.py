@@ -1,4 +1,4 @@
-"""What MindFormers makes of a resume: where its data go on, what it would load instead, which counters it rounds."""
+"""What MindFormers makes of a resume: where its data continue, what it would load instead, which counters it rounds."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _logged_epoch(storage: Storage, checkpoint: Checkpoint, config: TrainConfig)
 
 
 def _deduplicated(storage: Storage, checkpoint: Checkpoint) -> bool | None:
-    """Ask a shard whether each tensor lies in one of them alone; None where it does not say."""
+    """Ask a shard whether each tensor is in one of them alone; None if it does not say."""
     shard = checkpoint.shards[0]
     try:
         with storage.open(shard.path) as source:
@@ -99,7 +99,7 @@ def _deduplicated(storage: Storage, checkpoint: Checkpoint) -> bool | None:
 def _counted(
     plan: ResumePlan, inventory: Inventory, data: DataQuestion, config: TrainConfig | None
 ) -> tuple[Finding, ...]:
-    """Say which counters it rounds, and which settings disagree."""
+    """Name which counters it rounds, and which settings disagree."""
     run = same_run(plan.point.checkpoint, inventory)
     if config is not None:
         from ckpttool.trainers.mindformers import launch_check

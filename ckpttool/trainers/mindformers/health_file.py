@@ -39,11 +39,11 @@ def read_health(storage: Storage, path: str) -> HealthBook:
     ever compared with names, never opened: they are text from a file.
 
     Args:
-        storage: Where the file lies.
+        storage: Where the file is.
         path: The file, relative to the storage's root; shown as it is.
 
     Returns:
-        The book; its `path` is None where there is no such file.
+        The book; its `path` is None if there is no such file.
 
     Source:
         MindFormers appends one entry a save before the weights are written and never removes one, so names may
@@ -71,11 +71,11 @@ def updated_health_json(old: bytes | None, judgements: Iterable[tuple[str, Healt
     no word for it.
 
     Args:
-        old: The file as it is; None where there is none.
+        old: The file as it is; None if there is none.
         judgements: File names as the trainer writes them (rank 0's), with what they were found to be.
 
     Raises:
-        ValueError: The old content is no list of objects; overwriting it could lose what somebody still wants to see.
+        ValueError: The old content is no list of objects; overwriting it could lose what someone still wants to see.
     """
     entries = _entries(old)
     changed = False

@@ -240,7 +240,7 @@ def _shown(value: object) -> str:
 def next_saves(settings: Settings, root: str, *, ranks: Iterable[Rank] = ()) -> NextSaves:
     """Return where the next saves go, and how many are there at once before the oldest of them goes.
 
-    That is as many as are kept and the one that is being written. What lies there now makes no room: MindFormers never
+    That is as many as are kept and the one that is being written. What is there now makes no room: MindFormers never
     removes files of an older run. Where all are kept there is no such number; a run should have room for two at least.
 
     Args:
@@ -266,5 +266,5 @@ def next_saves(settings: Settings, root: str, *, ranks: Iterable[Rank] = ()) -> 
 
 
 def _below(output: object) -> str | None:
-    """Return the checkpoint folder of an output folder; None where it is relative, for then nobody knows to what."""
+    """Return the checkpoint folder of an output folder; None if it is relative, for then it is unknown to what."""
     return f"{output.rstrip('/')}/checkpoint" if isinstance(output, str) and output.startswith("/") else None

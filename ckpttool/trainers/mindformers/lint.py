@@ -486,7 +486,7 @@ _MODEL = "model.model_config"
 
 
 def _is_watched(view: ConfigView) -> bool:
-    """Tell whether somebody counts, logs and stops: MindFormers adds the callback only with `monitor_on: True`."""
+    """Return whether someone counts, logs and stops: MindFormers adds the callback only with `monitor_on: True`."""
     return view.is_on(_MONITOR) or bool(view.callbacks("TrainingStateMonitor"))
 
 
@@ -659,7 +659,7 @@ def _some_steps(view: ConfigView) -> Iterator[Problem]:
 
 
 def _health_switch(view: ConfigView) -> str | None:
-    """Return the setting that switches the monitor on; None where it is off."""
+    """Return the setting that switches the monitor on; None if it is off."""
     if view.is_on(_HEALTH):
         return _HEALTH
     return _NEWER_EMBEDDING if view.is_newer_layout and view.get(_NEWER_EMBEDDING) else None

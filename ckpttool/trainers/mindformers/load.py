@@ -1,4 +1,4 @@
-"""The settings that make MindFormers load exactly the checkpoint that was chosen, and go on with its data."""
+"""The settings that make MindFormers load exactly the checkpoint that was chosen, and continue with its data."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def data_settings(position: DataPosition) -> tuple[TrainerSetting, ...]:
 
     To skip nothing takes `ignore_data_skip`, for 0 means 'not set' to MindFormers, which then skips the steps of the
     checkpoint. A `data_skip_steps` of the base config becomes null, which says 'not set' honestly and keeps its line
-    with its comment; where there is none, none is added.
+    with its comment; if there is none, none is added.
     """
     match position:
         case SkipBatches(batches=0):
@@ -81,7 +81,7 @@ def data_settings(position: DataPosition) -> tuple[TrainerSetting, ...]:
 
 
 def counts_data_itself(scalars: Scalars, question: DataQuestion) -> bool:
-    """Tell whether MindFormers counts the data better than we can: it alone will know how large its batches are.
+    """Return whether MindFormers counts the data better than we can: it alone will know how large its batches are.
 
     Args:
         scalars: Of the checkpoint: what MindFormers scales by, if it finds it there.

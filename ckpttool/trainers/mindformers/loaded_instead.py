@@ -39,17 +39,17 @@ class Start:
 
     plan: ResumePlan
     inventory: Inventory
-    """The whole tree: what lies beside the chosen checkpoint may be loaded for it."""
+    """The whole tree: what is beside the chosen checkpoint may be loaded for it."""
     load_path: str
     """`load_checkpoint`, absolute, as a launch config has it."""
     config: TrainConfig | None = None
-    """None where no config is known: a rule that goes by one then says nothing."""
+    """None if no config is known: a rule that goes by one then says nothing."""
     fault_tolerance: str = ""
     """`MS_ENABLE_TFT` as the start will see it."""
     logged_epoch: int | None = None
     """Batches an epoch when the checkpoint was saved, as the training log has them; None: it does not tell."""
     deduplicated: bool | None = None
-    """Whether the shards say that each tensor lies in one of them alone; None where they do not say."""
+    """Whether the shards say that each tensor is in one of them alone; None if they do not say."""
 
     @property
     def keys(self) -> LoadKeys:
@@ -261,7 +261,7 @@ def _no_optimizer(start: Start) -> Iterator[Finding]:
 
 
 def _fault_tolerance(start: Start) -> Iterator[Finding]:
-    """Find an environment in which MindFormers chooses by itself.
+    """Find an environment in which MindFormers chooses on its own.
 
     Source:
         check_tft_valid, training_process and resume_ckpt_path_with_strategy (1.6.0 to 2.1.0): the newest file of any
@@ -282,7 +282,7 @@ def _fault_tolerance(start: Start) -> Iterator[Finding]:
 
 
 def _redundancy(start: Start) -> Iterator[Finding]:
-    """Find shards of which each has its part of the tensors, where nothing puts the parts together.
+    """Find shards of which each has its part of the tensors, if nothing puts the parts together.
 
     Source:
         load_param_into_net(remove_redundancy=True) wants a compiled network (MindSpore 2.7.2 and 2.10.0), and outside

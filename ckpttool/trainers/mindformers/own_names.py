@@ -24,7 +24,7 @@ class Pick:
     """What the simulated MindFormers does."""
 
     name: str | None
-    """Checkpoint name, or None where it picks nothing that has one name."""
+    """Checkpoint name, or None if it picks nothing that has one name."""
     because: str
     outcome: Outcome = Outcome.UNKNOWN
     """Whether what is picked then loads, its own selection does not look at."""
@@ -77,7 +77,7 @@ def with_rank(file: str, rank: int) -> str:
 
 
 def is_regular(file: str, fmt: str) -> bool:
-    """Tell whether a name has the form PREFIX-EPOCH_STEP.FORMAT."""
+    """Return whether a name has the form PREFIX-EPOCH_STEP.FORMAT."""
     return re.match(rf"^[^/]+-\d+_\d+\.{re.escape(fmt)}$", file) is not None
 
 

@@ -41,7 +41,7 @@ class MindFormersWords:
         return TrainersDetour(trainer=TRAINER, title="MindFormers", config=config)
 
     def skip(self, skip: SkipBatches) -> TrainersSkip | None:
-        """Begin the data anew where nothing is to be skipped: its setting has no zero."""
+        """Begin the data again where nothing is to be skipped: its setting has no zero."""
         from ckpttool.core.domain.data_position import TrainersSkip
 
         sinks = "as MindSpore does"
@@ -63,7 +63,7 @@ class MindFormersWords:
         )
 
     def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
-        """Spell the settings of its data skip and its health monitor.
+        """Encode the settings of its data skip and its health monitor.
 
         MindFormers demands floats, and norms at all only with `local_norm` and `use_clip_grad`, which its documentation
         leaves out in part.

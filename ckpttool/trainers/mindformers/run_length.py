@@ -90,7 +90,7 @@ def length_findings(
 def run_length(
     config: TrainConfig, plan: ResumePlan, inventory: Inventory, logged: int | None = None
 ) -> RunLength | None:
-    """Return how long the resumed run is; None where nothing tells how many batches an epoch has.
+    """Return how long the resumed run is; None if nothing tells how many batches an epoch has.
 
     Source:
         load_resume_context_from_checkpoint, check_runner_config and Model.train: with sinks `epochs` becomes
@@ -154,7 +154,7 @@ def _per_epoch(
 
 
 def _labelled(config: TrainConfig, checkpoint: Checkpoint, batch: int | None) -> int:
-    """Return the batches an epoch that a name implies; 0 where it implies none, -1 where nobody can convert them.
+    """Return the batches an epoch that a name implies; 0 where it implies none, -1 where no one can convert them.
 
     `4_20` at step 80 was saved 20 batches into the fourth epoch, so three have 60. Where labels count sinks, and after
     a resume, they tell nothing.
@@ -179,7 +179,7 @@ def _converted(size: int, old: int | None, batch: int | None) -> int:
 
 
 def _had_sinks(config: TrainConfig, plan: ResumePlan, inventory: Inventory) -> Finding | None:
-    """Find that a run without sinks would go on from one with sinks, whose number it takes for that of epochs.
+    """Find that a run without sinks would continue from one with sinks, whose number it takes for that of epochs.
 
     Saves that were all made at the ends of epochs count alike. They are told by the data set's size, else by a number
     that no run of so many epochs reaches.
@@ -197,7 +197,7 @@ def _had_sinks(config: TrainConfig, plan: ResumePlan, inventory: Inventory) -> F
 
 
 def _into_an_epoch(config: TrainConfig, plan: ResumePlan, inventory: Inventory, logged: int | None) -> Finding | None:
-    """Find that sinks of the whole data set would go on from within an epoch: each begins a whole one.
+    """Find that sinks of the whole data set would continue from within an epoch: each begins a whole one.
 
     Source: runs of MindFormers 2.1.0 with `sink_size: -1`, from saves that were made without sinks.
     """
@@ -232,7 +232,7 @@ def _into_an_epoch(config: TrainConfig, plan: ResumePlan, inventory: Inventory, 
 
 
 def _is_complete(config: TrainConfig, plan: ResumePlan, length: RunLength | None) -> bool:
-    """Tell whether MindFormers takes all epochs for done; in some cases that needs no length of an epoch."""
+    """Return whether MindFormers takes all epochs for done; in some cases that needs no length of an epoch."""
     if length is not None:
         return length.over
     epochs_done, epochs = state_of(plan.point.checkpoint.scalars).epoch_num, config.epochs
@@ -304,7 +304,7 @@ def _beyond(config: TrainConfig, plan: ResumePlan, length: RunLength) -> Finding
 
 
 def _moved(config: TrainConfig | None, plan: ResumePlan) -> Iterator[Finding]:
-    """Say where a run ends whose data go on elsewhere than its steps, if nothing tells the length of an epoch."""
+    """Say where a run ends whose data continue elsewhere than its steps, if nothing tells the length of an epoch."""
     ahead = planned_skip(plan).batches - (plan.next_step - 1)
     epochs_done = state_of(plan.point.checkpoint.scalars).epoch_num
     if ahead > 0:

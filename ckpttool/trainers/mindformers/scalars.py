@@ -99,7 +99,7 @@ def state_in(values: ScalarValues) -> TrainState:
 
 
 def meaning(values: ScalarValues) -> tuple[Scalars, Facts]:
-    """Say what the scalars of a file mean, wherever it lies."""
+    """Say what the scalars of a file mean, wherever it is."""
     state = state_in(values)
     return state.scalars, state.facts
 
@@ -118,7 +118,7 @@ def state_of(scalars: Scalars) -> TrainState:
 
 
 def by_pynative(checkpoint: Checkpoint) -> bool:
-    """Tell whether the PyNative trainer made a save."""
+    """Return whether the PyNative trainer made a save."""
     return any(name == PLANNED_STEPS for name, _ in checkpoint.scalars.rest)
 
 
@@ -131,7 +131,7 @@ class EpochStep:
     """Epoch and step as a file name holds them, both counted from 1.
 
     In data-sink mode `epoch` counts sink intervals and `step` is the sink size; after a resume without
-    data sinking the numbers start anew and are not even monotonic. So this is a label, not a position.
+    data sinking the numbers start again and are not even monotonic. So this is a label, not a position.
     """
 
     epoch: int

@@ -47,7 +47,7 @@ _MOST_RANKS, _MOST_SIDES = 1 << 20, 32
 
 
 class SavedLayout(NamedTuple):
-    """How one parameter lies over the ranks of its stage."""
+    """How one parameter is over the ranks of its stage."""
 
     devices: tuple[int, ...]
     """The ranks as a grid, the outermost side first."""
@@ -99,7 +99,7 @@ class StageStrategy(NamedTuple):
     ranks: int
     """Of the stage."""
     layouts: Mapping[str, SavedLayout]
-    """By parameter; what lies in a way that nothing here knows of is left out."""
+    """By parameter; what is in a way that nothing here knows of is left out."""
 
     @property
     def own_ranks(self) -> range:
@@ -229,7 +229,7 @@ def _json_layout(layout: JsonObject, where: str) -> SavedLayout | None:
 
 
 def _saved_layout(grid: Sequence[int], sides: Sequence[int], field: int, step: int, sharers: int) -> SavedLayout | None:
-    """Return a layout; None where it has what nothing here knows of: an embedding by fields, an unknown grid."""
+    """Return a layout; None if it has what nothing here knows of: an embedding by fields, an unknown grid."""
     is_grid = 0 < len(grid) <= _MOST_SIDES and all(0 < size <= _MOST_RANKS for size in grid)
     if field or not is_grid or sharers < -1 or any(not -1 <= side < len(grid) for side in sides):
         return None
@@ -241,14 +241,14 @@ def _saved_layout(grid: Sequence[int], sides: Sequence[int], field: int, step: i
 
 
 def strategy_slices(storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
-    """Return what the strategy files say of a checkpoint; None where they say nothing that may be believed.
+    """Return what the strategy files say of a checkpoint; None if they say nothing that may be believed.
 
     MindSpore writes all ranks of a stage the same: of each stage two are read, and they have to agree. The next start
     of a training writes over them: one that is newer than the checkpoint is of another start, which may have had
     another arrangement.
 
     Args:
-        storage: The tree, beside which the folder of the strategy files lies.
+        storage: The tree, beside which the folder of the strategy files is.
         checkpoint: Of one file a rank.
 
     Raises:
@@ -268,7 +268,7 @@ def strategy_slices(storage: Storage, checkpoint: Checkpoint) -> RecordedSlices 
 
 
 def _are_of_one_world(saved: Collection[Rank], ranks: Collection[Rank]) -> bool:
-    """Tell whether so many ranks may have saved what so many ranks trained: a few shards may be lost."""
+    """Return whether so many ranks may have saved what so many ranks trained: a few shards may be lost."""
     world = max(ranks, default=-1) + 1
     return max(saved, default=world) < world and (2 * len(saved) > world or world - len(saved) == 1)
 
@@ -299,7 +299,7 @@ def _read(output: Storage, path: str) -> StageStrategy | None:
 
 
 def _is_of(output: Storage, path: str, storage: Storage, checkpoint: Checkpoint, rank: Rank) -> bool:
-    """Tell whether a rank's file is not newer than its shards."""
+    """Return whether a rank's file is not newer than its shards."""
     written = output.stamp(path).modified_ns
     for shard in checkpoint.shards:
         if shard.rank == rank:

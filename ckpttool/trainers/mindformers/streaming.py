@@ -33,7 +33,7 @@ class DatasetStates:
     broken: tuple[tuple[Rank, str], ...]
     """Ranks whose file the loader cannot load, and why."""
     unread: tuple[tuple[Rank, str], ...]
-    """Ranks whose file could not be looked at, and why."""
+    """Ranks whose file could not be checked, and why."""
 
 
 def read_states(folder: str, ranks: Iterable[Rank]) -> DatasetStates:
@@ -60,7 +60,7 @@ def read_states(folder: str, ranks: Iterable[Rank]) -> DatasetStates:
 
 
 def writers(stream: StreamingData, world: int | None) -> tuple[Rank, ...] | None:
-    """Return the ranks whose data loader reads a state of its own; None where that is not known.
+    """Return the ranks whose data loader reads a state of its own; None if that is not known.
 
     Source:
         is_dataset_built_on_rank: with `use_broadcast_data` (which is the default) the pipeline stages between the first
@@ -81,7 +81,7 @@ def writers(stream: StreamingData, world: int | None) -> tuple[Rank, ...] | None
 
 
 def state_folder(stream: StreamingData, plan: ResumePlan) -> str | None:
-    """Return the folder of the state files from which the data go on; None where they begin anew, or none is named.
+    """Return the folder of the state files from which the data continue; None if they begin again, or none is named.
 
     Source:
         BaseTrainer.training_process: `_resume_hf_iterable_dataset(dataset, initial_step)`, where step 0 reads no state;
@@ -129,7 +129,7 @@ def _fixed(config: TrainConfig, label: str, fix: str) -> Finding:
 
 
 def _not_known(config: TrainConfig, why: str, fix: str) -> Finding:
-    """Say that the state files could not be looked for."""
+    """Report that the state files could not be looked for."""
     return unknown(
         MindFormersCode.STREAM_STATE_MISSING,
         f"{why}, so whether the state files of the streaming data exist is unknown",
@@ -165,7 +165,7 @@ def unusable_states(folder: str, missing: Sequence[Rank], broken: Sequence[tuple
 def state_findings(
     plan: ResumePlan, config: TrainConfig, stream: StreamingData, data: DataQuestion
 ) -> tuple[Finding, ...]:
-    """Say whether streaming data can go on where the chosen checkpoint stands.
+    """Return whether streaming data can continue where the chosen checkpoint stands.
 
     Args:
         plan: What is to be resumed.

@@ -66,11 +66,11 @@ class StreamingData:
     broadcast: bool
     """Whether some ranks get their data from others, and keep no position."""
     level: int
-    """Which do, where there are several: 1 inner pipeline stages, 2 all but one of a slice, 3 both."""
+    """Which do, if there are several: 1 inner pipeline stages, 2 all but one of a slice, 3 both."""
     stages: int | None
     """Pipeline stages."""
     slices: int | None
-    """Parts into which a batch is sliced; None where it is not known."""
+    """Parts into which a batch is sliced; None if it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class TrainConfig(RunConfig):
     use_checkpoint_health_monitor: bool
     global_batch_size_1_3: int | None = None
     """What MindFormers 1.3.2 and older compute from the same settings: with `full_batch: False` they count every
-    device as a data-parallel one. None where they compute the same, or where it is not known."""
+    device as a data-parallel one. None if they compute the same, or where it is not known."""
     health_check_picks: bool = False
     """Whether MindFormers 1.9 and later, in the newer layout, load the newest healthy iteration of the output folder
     instead of the one that is asked for."""
@@ -104,7 +104,7 @@ class TrainConfig(RunConfig):
     no_save_optim: bool = False
     """Whether checkpoints of the newer layout are saved without optimizer state."""
     resume_training: str | bool | None = None
-    """As the config has it before a launch rewrites it; None where it is not set."""
+    """As the config has it before a launch rewrites it; None if it is not set."""
     reslices_by_time: bool = False
     """Whether re-slicing takes the newest `.ckpt` of a rank's folder, and not the last by name."""
     sinks_all: bool = False

@@ -34,13 +34,13 @@ _UNFINISHED = ".orbax-checkpoint-tmp"
 
 
 def prefix_and_step(name: str) -> tuple[str, Step] | None:
-    """Return what a save's name says; None where it is none of one."""
+    """Return what a save's name says; None if it is none of one."""
     match = re.fullmatch(SAVE, name)
     return None if match is None else (match["prefix"] or "", Step(int(match["step"])))
 
 
 def is_unfinished(name: str) -> bool:
-    """Tell whether something is called as what will be renamed once it is whole."""
+    """Return whether something is called as what will be renamed once it is intact."""
     return _UNFINISHED in name
 
 
@@ -50,7 +50,7 @@ def recognise(listing: Listing) -> bool:
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Take a save's folder, and whatever lies in it, for the save."""
+    """Take a save's folder, and whatever is in it, for the save."""
     name = folder.partition("/")[0]
     if prefix_and_step(name) is None or not any(RECORD in names for _, names in listing.alone(name).inside()):
         return None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class OrbaxLayout(Untracked):
-    """One folder for each step, renamed when it is whole."""
+    """One folder for each step, renamed when it is intact."""
 
     name = LAYOUT.name
     title = TRAINER.title
@@ -30,7 +30,7 @@ class OrbaxLayout(Untracked):
         return scan_saves(storage, listing, options)
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Follow the stores of arrays to where each value lies."""
+        """Follow the stores of arrays to where each value is."""
         from ckpttool.trainers.orbax.stores import followed
 
         return followed(storage, checkpoint)

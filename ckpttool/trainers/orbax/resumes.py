@@ -1,4 +1,4 @@
-"""What makes Orbax restore exactly one step, which it takes by itself, and whether the data go on there.
+"""What makes Orbax restore exactly one step, which it takes on its own, and whether the data go on there.
 
 Source: `latest_step` in checkpoint_manager.py of orbax-checkpoint 0.12.8, and runs of it with damaged saves.
 """
@@ -58,7 +58,7 @@ def choose(start: OwnStart) -> Choice:
 
 
 def effects(resume: Resume) -> Effects:
-    """Say whether an item tells where the data stood: which, the record's handlers say."""
+    """Return whether an item tells where the data stood: which, the record's handlers say."""
     item = _loader(resume)
     if item is None:
         return Effects(position=Unknown(why=_NO_ITEM), settings=(), findings=())
@@ -75,7 +75,7 @@ def effects(resume: Resume) -> Effects:
 
 
 def _loader(resume: Resume) -> str | None:
-    """Return the item that a data loader wrote; None where there is none."""
+    """Return the item that a data loader wrote; None if there is none."""
     path = f"{resume.plan.point.checkpoint.name}/{RECORD}"
     try:
         item_handlers = parse_object(resume.storage.small_file(path, limit=RECORD_LIMIT), where=path).get(

@@ -71,7 +71,7 @@ def _followed(storage: Storage, checkpoint: Checkpoint, folder: str) -> Checkpoi
 
 
 def _needed(storage: Storage, by_path: dict[str, Shard], path: str, least: int) -> Shard | None:
-    """Return a data file that the store refers to; None where it is not there."""
+    """Return a data file that the store refers to; None if it is not there."""
     shard = by_path.get(path)
     if shard is not None:
         return replace(shard, least=ByteCount(least))

@@ -28,7 +28,7 @@ def is_store(names: Iterable[str]) -> bool:
 
 
 def is_own(name: str) -> bool:
-    """Tell whether a file's name in such a folder is one that torch gives, once it is done or while it saves."""
+    """Return whether a file's name in such a folder is one that torch gives, once it is done or while it saves."""
     return name == UNFINISHED or is_store((name,))
 
 
@@ -38,12 +38,12 @@ def is_committed(names: Iterable[str]) -> bool:
 
 
 def recognise(listing: Listing) -> bool:
-    """Tell by what lies in its folders: these files belong to no other way to save."""
+    """Tell by what is in its folders: these files belong to no other way to save."""
     return any(is_store(names) for _, names in listing.inside())
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Take a save's folder, and whatever lies in it, for the save."""
+    """Take a save's folder, and whatever is in it, for the save."""
     from ckpttool.core.records import OWN_FOLDER  # a help that names the layouts looks into no folder
     from ckpttool.core.storage.base import Kind
 

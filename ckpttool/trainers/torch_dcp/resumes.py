@@ -17,7 +17,7 @@ _OWN = "torch.distributed.checkpoint does not restore the position in the data: 
 
 
 def effects(resume: Resume) -> Effects:
-    """Say how many samples were read, where the save tells; where they go on only the script knows."""
+    """Return the number of samples were read, where the save tells; where they continue only the script knows."""
     read = consumed(resume.plan, resume.inventory, resume.data)
     if read.samples is None:
         return Effects(position=Unknown(why=_OWN), settings=(), findings=())
@@ -27,7 +27,7 @@ def effects(resume: Resume) -> Effects:
 
 
 def choose(start: OwnStart) -> ChoiceUnknown:
-    """Say that nothing is chosen.
+    """Report that nothing is chosen.
 
     Source: `torch.distributed.checkpoint.load`, whose `checkpoint_id` has no default that means the newest.
     """

@@ -5,7 +5,7 @@ Layouts of several trainers have such folders, as whole saves or as parts of the
 Source:
     `torch/distributed/checkpoint/filesystem.py` of torch 2.13: `.metadata` is written last, through `.metadata.tmp`;
     where ranks do not talk to each other (`use_collectives=False`) each writes its own `__N.metadata` instead. In all
-    folders that were looked at the slices of a file touch, and those of a tensor cover it.
+    folders that were checked the slices of a file touch, and those of a tensor cover it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class DcpStore:
     findings: tuple[Finding, ...]
     """What is wrong with its record, and what of it no record names."""
     metadata: DcpMetadata | None
-    """What its record says; None where none was read, or it is broken."""
+    """What its record says; None if none was read, or it is broken."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ def read_store_closely(storage: Storage, checkpoint: Checkpoint, *folders: str) 
         folders: Those of its folders that are such ones as this module reads; empty for the root.
 
     Raises:
-        OSError: A folder cannot be listed, or its record cannot be looked at.
+        OSError: A folder cannot be listed, or its record cannot be checked.
     """
     for folder in folders:
         listed = [shard for shard in checkpoint.shards if shard.path.startswith(_below(folder, "__"))]
@@ -129,7 +129,7 @@ def read_by_all(checkpoint: Checkpoint) -> ReadByAll:
     """Name the files of a save that each machine reads: records, and what is no rank's; of slices it reads some.
 
     Source:
-        `dcp.load` of torch 2.13 reads `.metadata` on every rank; a value that is saved once, such as a counter, lies
+        `dcp.load` of torch 2.13 reads `.metadata` on every rank; a value that is saved once, such as a counter, is
         in the file of whichever rank wrote it.
     """
     from ckpttool.core.domain.placement import ReadByAll
@@ -173,7 +173,7 @@ def _unfinished(folder: str) -> Finding:
 def _records(
     storage: Storage, folder: str, files: Sequence[str], most: int
 ) -> tuple[DcpMetadata | None, tuple[Finding, ...]]:
-    """Read the one record, or those of all ranks; none where one is too large, none with findings where it is bad."""
+    """Read the one record, or those of all ranks; none if one is too large, none with findings where it is bad."""
     from ckpttool.core.formats.torch.dcp import DcpMetadata, read_dcp_metadata  # a tree of names alone needs neither
 
     names = [METADATA] if METADATA in files else [name for name in files if OF_RANK.fullmatch(name)]
@@ -291,7 +291,7 @@ def _compared(
 
 
 class _Files:
-    """What the slices come to, file by file and name by name: half a million are looked at once."""
+    """What the slices come to, file by file and name by name: half a million are checked once."""
 
     __slots__ = ("changed", "ends", "odd", "slices")
 
@@ -370,7 +370,7 @@ def _uncovered(record: str, metadata: DcpMetadata, counts: Mapping[str, int]) ->
 
 
 def _partly(name: str, tensor: SplitTensor, volumes: dict[tuple[int, ...], int]) -> str | None:
-    """Say that the parts of a tensor are not the whole of it; None where they are.
+    """Report that the parts of a tensor are not the whole of it; None if they are.
 
     Args:
         name: Of the tensor.
@@ -424,7 +424,7 @@ def values_of(storage: Storage, folder: str, slices: Mapping[str, Slice]) -> dic
 
 
 def value_slices(store: DcpStore) -> dict[str, Slice]:
-    """Return where each value that is no tensor lies, by its name."""
+    """Return where each value that is no tensor is, by its name."""
     if store.metadata is None:
         return {}
     values = set(store.metadata.values)

@@ -1,4 +1,4 @@
-"""What torchtitan makes of a resume: where its loaders go on, and which numbers of ranks they refuse.
+"""What torchtitan makes of a resume: where its loaders continue, and which numbers of ranks they refuse.
 
 Source:
     `torchtitan/components/dataloader.py` of torchtitan 0.3.0: each data-parallel rank saves its loader's state under
@@ -36,7 +36,7 @@ _WEIGHTS = "only weights are loaded, so the data starts from the beginning"
 
 
 def effects(resume: Resume) -> Effects:
-    """Say where the loaders go on."""
+    """Say where the loaders continue."""
     read = consumed(resume.plan, resume.inventory, resume.data)
     checkpoint = resume.plan.point.checkpoint
     if checkpoint.content is Content.WEIGHTS_ONLY:

@@ -86,7 +86,7 @@ def _save_record(storage: Storage, name: str, store: DcpStore) -> SaveRecord:
 
 
 def _content(storage: Storage, name: str, store: DcpStore) -> Content:
-    """Tell by the names of what was saved whether it was the weights alone."""
+    """Return whether it was the weights alone, judged by the names of what was saved."""
     if store.metadata is not None:
         return (
             Content.FULL if any(tensor_name.startswith(STATE) for tensor_name in store.names) else Content.WEIGHTS_ONLY

@@ -1,4 +1,4 @@
-"""What torchtitan takes by itself: the highest number of any entry that looks finished, whatever else it is called.
+"""What torchtitan takes on its own: the highest number of any entry that looks finished, whatever else it is called.
 
 Source:
     `CheckpointManager._find_load_step` of torchtitan 0.3.0: `re.search("step-([0-9]+)")` over all entries of the folder
@@ -165,7 +165,7 @@ def choose(start: OwnStart) -> Choice:
 
 
 def _stop(start: OwnStart, save: Checkpoint) -> str | None:
-    """Say why it stops at a save; None where it loads it."""
+    """Say why it stops at a save; None if it loads it."""
     # It goes by the state in the save: a folder of another number is loaded as well.
     against = [each for each in blocking(start.checked(save).findings) if each.code is not Code.STEP_DISAGREES]
     if against:

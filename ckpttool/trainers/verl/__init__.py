@@ -34,12 +34,12 @@ KINDS = {"model": ShardRole.MODEL, "optim": ShardRole.OPTIMIZER, "extra_state": 
 
 
 def holds_a_model(names: Iterable[str]) -> bool:
-    """Tell whether a folder is that of one model: it holds a file of a rank."""
+    """Return whether a folder is that of one model: it holds a file of a rank."""
     return any(re.fullmatch(STATES, name) for name in names)
 
 
 def is_data(name: str) -> bool:
-    """Tell whether a file in a save's folder says where a data loader stood."""
+    """Return whether a file in a save's folder says where a data loader stood."""
     return name == DATA or re.fullmatch(DATA_OF_RANK, name) is not None
 
 
@@ -60,7 +60,7 @@ def recognise(listing: Listing) -> bool:
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Take a save's folder, and whatever lies in it, for the save; the tracker for all of them."""
+    """Take a save's folder, and whatever is in it, for the save; the tracker for all of them."""
     if not folder:
         return WHOLE_TREE if file == TRACKER else None
     name = folder.partition("/")[0]

@@ -1,8 +1,8 @@
-"""What verl makes of a resume: where its data loader goes on, and which numbers of ranks it cannot load on.
+"""What verl makes of a resume: where its data loader continues, and which numbers of ranks it cannot load on.
 
 Source:
     torchdata 0.11.0, run: a StatefulDataLoader whose state was taken at an epoch's last batch, as verl saves inside of
-    its loop, gives no batch at all once that is restored; any other goes on with the next batch.
+    its loop, gives no batch at all once that is restored; any other continues with the next batch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MOST_SAVES = 16
 
 
 def effects(resume: Resume) -> Effects:
-    """Say where the loader goes on: the driver has one for all ranks, so their number changes nothing.
+    """Say where the loader continues: the driver has one for all ranks, so their number changes nothing.
 
     The SFT trainer has no driver: what becomes of its loaders is not known.
     """
@@ -75,7 +75,7 @@ def effects(resume: Resume) -> Effects:
 
 
 def _loaders_state(checkpoint: Checkpoint) -> str | None:
-    """Return a state of a loader that the SFT trainer saved; None where there is none, or the driver's is meant."""
+    """Return a state of a loader that the SFT trainer saved; None if there is none, or the driver's is meant."""
     names = {
         posixpath.basename(shard.path)
         for shard in checkpoint.shards
@@ -86,14 +86,14 @@ def _loaders_state(checkpoint: Checkpoint) -> str | None:
 
 
 def _is_within(batches: int | None) -> str:
-    """Spell the condition that it was not saved at an epoch's last batch."""
+    """Encode the condition that it was not saved at an epoch's last batch."""
     if batches is None:
         return "an epoch has more batches than were read"
     return f"an epoch has more than {counted(batches, 'batch', 'batches')}"
 
 
 def _goes_further(resume: Resume, batches: int) -> bool:
-    """Tell whether an epoch is known to have more batches: another save was made later in one."""
+    """Return whether an epoch is known to have more batches: another save was made later in one."""
     checkpoint = resume.plan.point.checkpoint
     saves = [save.name for save in resume.inventory.checkpoints if save.name != checkpoint.name]
     return any((_yielded(resume, f"{name}/{DATA}") or 0) > batches for name in saves[-_MOST_SAVES:])

@@ -58,7 +58,7 @@ class VerlLayout(WrittenTogether):
         return iter((tracker_pointer(storage, folder_of),))
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Spell the tracker."""
+        """Encode the tracker."""
         step = step_of(checkpoint.name)
         return {} if step is None else tracker_naming(checkpoint.name, step)
 

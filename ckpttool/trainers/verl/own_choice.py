@@ -1,4 +1,4 @@
-"""What verl takes by itself: what its tracker names, or nothing."""
+"""What verl takes on its own: what its tracker names, or nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def choose(start: OwnStart) -> Choice:
 
 
 def _stop(start: OwnStart, save: Checkpoint) -> str | None:
-    """Say why it stops at a save; None where it loads it."""
+    """Say why it stops at a save; None if it loads it."""
     findings = (
         finding for finding in start.checked(save).findings if finding.code is not Code.STEP_DISAGREES
     )  # it asks for no step

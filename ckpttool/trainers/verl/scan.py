@@ -81,7 +81,7 @@ class _RoleFolder:
 
     @property
     def world(self) -> int | None:
-        """What most names tell; None where there is no file."""
+        """What most names tell; None if there is no file."""
         return max(self.worlds, key=lambda world: (self.worlds[world], world)) if self.worlds else None
 
 
@@ -96,7 +96,7 @@ class _Save:
 
     @property
     def is_bare(self) -> bool:
-        """Whether nothing lies in it but what says where the data loader stood."""
+        """Whether nothing is in it but what says where the data loader stood."""
         return not (self.roles or self.findings)
 
     @property
@@ -177,13 +177,13 @@ def _confirmed(saves: Sequence[Checkpoint], counts: Mapping[str, int], tracked: 
 
 
 def _has_several_a_step(saves: Iterable[Checkpoint], counts: Mapping[str, int]) -> bool:
-    """Tell whether the training takes several batches for a step, as if it filters them: then counts are no steps."""
+    """Return whether the training takes several batches for a step, as if it filters them: then counts are no steps."""
     pairs = [((save.step or 0), counts[save.name]) for save in saves if save.name in counts]
     return any(count > step for step, count in pairs) and all(count != step for step, count in pairs)
 
 
 def _with_exchanged_names(saves: Sequence[Checkpoint], counts: Mapping[str, int]) -> Iterator[Checkpoint]:
-    """Doubt the numbers of saves each of which counts the batches of another one: somebody exchanged their names."""
+    """Doubt the numbers of saves each of which counts the batches of another one: someone exchanged their names."""
     exchanged = _exchanged({save.step or 0: counts[save.name] for save in saves if save.name in counts})
     for save in saves:
         step = save.step or 0
@@ -326,7 +326,7 @@ def _steps_of(storage: Storage, path: str) -> list[int]:
 
 
 def _is_confirmed(step: int, count: int | None, steps: Sequence[int], counts: Mapping[int, int]) -> bool:
-    """Tell whether a number beyond the tracker is that of the next save, or of the batches read.
+    """Return whether a number beyond the tracker is that of the next save, or of the batches read.
 
     Args:
         step: What its name says.
@@ -385,7 +385,7 @@ def _scan_save(storage: Storage, name: str, options: ScanOptions) -> _Save:
 
 
 def _is_role(storage: Storage, save: str, name: str, kind: Kind) -> bool:
-    """Tell whether an entry of a save's folder is that of one model; where it cannot be listed, it may be one."""
+    """Return whether an entry of a save's folder is that of one model; where it cannot be listed, it may be one."""
     if name in ROLES:
         return True
     if kind is not Kind.FOLDER:
@@ -498,7 +498,7 @@ def _loader_path(save: Checkpoint) -> str:
 def _identity(storage: Storage, save: Checkpoint) -> str | None:
     """Return the checksums that one rank's files hold of themselves; None if a file of weights holds none.
 
-    An actor that is not trained yet is alike in all saves, and what lies beside it is not.
+    An actor that is not trained yet is alike in all saves, and what is beside it is not.
     """
     models = [shard for shard in save.shards if shard.role is ShardRole.MODEL]
     own_shards = [shard for shard in save.shards if models and shard.rank == models[0].rank]

@@ -228,7 +228,7 @@ def parse_strictly(text: str, *, data_begin: int) -> HeaderText:
 
 
 def encoded_header(tensors: Iterable[tuple[str, DType, tuple[int, ...]]]) -> tuple[bytes, tuple[TensorEntry, ...]]:
-    """Spell the beginning of a file without metadata, as safetensors does.
+    """Encode the beginning of a file without metadata, as safetensors does.
 
     Args:
         tensors: Name, type and shape of each, in any order; each name once.
@@ -265,7 +265,7 @@ def encoded_header(tensors: Iterable[tuple[str, DType, tuple[int, ...]]]) -> tup
 
 
 def metadata_in(text: str) -> tuple[tuple[str, str], ...] | None:
-    """Return the metadata of a header in their own order; None where it has none.
+    """Return the metadata of a header in their own order; None if it has none.
 
     Raises:
         InvalidHeaderError: It is no header.
@@ -275,7 +275,7 @@ def metadata_in(text: str) -> tuple[tuple[str, str], ...] | None:
 
 
 def with_metadata(text: str, metadata: Sequence[tuple[str, str]] | None) -> bytes:
-    """Spell all bytes of a file before its tensors' own, with the tensors of another header and these metadata.
+    """Encode all bytes of a file before its tensors' own, with the tensors of another header and these metadata.
 
     Raises:
         InvalidHeaderError: It is no header.
@@ -288,7 +288,7 @@ def with_metadata(text: str, metadata: Sequence[tuple[str, str]] | None) -> byte
 
 
 def size_in_bytes(dtype: DType, shape: Sequence[int]) -> int | None:
-    """Multiply a shape out; None where no whole number of bytes comes out, or more than safetensors can count.
+    """Multiply a shape out; None if no whole number of bytes comes out, or more than safetensors can count.
 
     The running product counts, as in safetensors: `[2^63, 4, 0]` is refused although it has no elements.
     """
@@ -408,7 +408,7 @@ def _first_gap(rows: Sequence[_Row]) -> Finding | None:
 
 
 def _as_written(metadata: Sequence[tuple[str, str]] | None, rows: Sequence[_Row]) -> Iterator[str]:
-    """Spell a header as safetensors does; the order of the metadata is the only thing it leaves to chance.
+    """Encode a header as safetensors does; the order of the metadata is the only thing it leaves to chance.
 
     It comes in parts: a hostile header is one string of many megabytes, of which every copy costs as much again.
     """

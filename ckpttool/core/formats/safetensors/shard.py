@@ -190,7 +190,7 @@ def _parse(block: bytearray, end: int, requested: tuple[RequestedScalar, ...]) -
     """Parse a header, or remember it: data-parallel ranks and successive steps have the same one.
 
     Args:
-        block: Begins with the header and its length; what lies behind it does not matter.
+        block: Begins with the header and its length; what is behind it does not matter.
         end: Where the header ends.
         requested: Scalars that are wanted.
 

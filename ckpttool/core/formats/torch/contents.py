@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MOST_PICKLE_BYTES = 32 << 20
 """Read at most; that of 100,000 tensors has 15 MB."""
 _MOST_NODES = 1_000_000
-"""Places of a pickle that are looked at: a list may hold itself, so a small one can have any number."""
+"""Places of a pickle that are checked: a list may hold itself, so a small one can have any number."""
 _MOST_DEPTH = 32
 _MOST_KEY_CHARS = 512
 _MOST_TEXT_CHARS = 10_000
@@ -60,7 +60,7 @@ class TorchContents:
     """What an archive holds."""
 
     entries: tuple[TensorEntry, ...] = ()
-    """By the place in the pickle; without spans where the numbers lie scattered, or nobody can tell where."""
+    """By the place in the pickle; without spans where the numbers lie scattered, or no one can tell where."""
     values: tuple[tuple[str, Value], ...] = ()
     """Numbers and texts that are no tensors, by their place in the pickle."""
     unread: int = 0
@@ -214,7 +214,7 @@ def _spans(tensor: Tensor, nbytes: int, record: tuple[int, int] | None) -> tuple
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Tell whether the numbers follow one another, the last dimension's first: then two files' can be compared."""
+    """Return whether the numbers follow one another, the last dimension's first: then two files' can be compared."""
     if 0 in tensor.shape:
         return True
     step = 1

@@ -38,7 +38,7 @@ class SplitTensor(NamedTuple):
     """A tensor, and into which parts it was split."""
 
     dtype: str | None
-    """torch's name of it; None where it is no type."""
+    """torch's name of it; None if it is no type."""
     shape: Numbers
     chunks: tuple[Chunk, ...]
 

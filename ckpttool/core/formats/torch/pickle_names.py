@@ -1,4 +1,4 @@
-"""What a pickle may name: the parts of tensors and plain values, classes that nobody knows, and what runs code.
+"""What a pickle may name: the parts of tensors and plain values, classes that it is unknown, and what runs code.
 
 A pickle names functions and calls them while it is loaded. What `torch.save` itself writes is known by name, as are
 the values that configs, settings of trainers and states of random numbers are made of. All else of Python's own library
@@ -26,7 +26,7 @@ class Trust(Enum):
     KNOWN = "known"
     """It makes a tensor or a plain value."""
     UNKNOWN = "unknown"
-    """Somebody's own class, most likely: what it does is not known."""
+    """Someone's own class, most likely: what it does is not known."""
     RUNS = "runs"
     """It runs code, or reaches what does."""
 
@@ -147,7 +147,7 @@ _LIBRARIES = _names(
     "accelerate datasets deepspeed diffusers fsspec keras lightning mindspore numpy pandas peft psutil "
     "pytorch_lightning safetensors scipy sklearn tensorflow torch torch_npu torchaudio torchvision transformers yaml"
 )
-"""Whose functions are known, and whose classes keep to the words below; in somebody's own package they may mean
+"""Whose functions are known, and whose classes keep to the words below; in someone's own package they may mean
 anything."""
 _FUNCTION = re.compile(r"_*[a-z].*", re.DOTALL)
 """How functions and methods are called, and some classes. One that `_HARMLESS` does not list is refused: in torch,
@@ -185,7 +185,7 @@ _HARMLESS = re.compile(
     r"|scipy\.sparse(\.[a-z_]+)*\.(csr|csc|coo|bsr|dia|dok|lil)_(matrix|array)"
     r"|pandas\.core\.indexes\.base\._new_Index"
 )
-"""Those that compute, or make a value of numbers; what lies in a module that is refused is refused all the same."""
+"""Those that compute, or make a value of numbers; what is in a module that is refused is refused all the same."""
 _RUNNING = re.compile(
     r"([a-z0-9_]*_)?(loads?|run|runs|runstring|main|exec|execute|eval|system|popen|spawn|unpickle|deserialize|savez?"
     r"|savetxt|loadtxt|genfromtxt|fromfile|from_file|tofile|fromregex|memmap|import|open|compile|dumps?|to_object"

@@ -122,9 +122,9 @@ def _container(plain: Callable[[Any], object], given: object) -> object:
 
 
 def is_key(key: object) -> bool:
-    """Tell whether a dictionary may take it: one that is deep, or of many parts, could be hashed for hours.
+    """Return whether a dictionary may take it: one that is deep, or of many parts, could be hashed for hours.
 
-    The hash of a tuple is computed anew each time, from all that is in it, however often one thing stands there; and a
+    The hash of a tuple is computed again each time, from all that is in it, however often one thing stands there; and a
     tuple in a tuple a million deep ends the interpreter.
     """
     if type(key) is tuple:
@@ -133,7 +133,7 @@ def is_key(key: object) -> bool:
 
 
 def _view(name: str, args: tuple[Any, ...]) -> Tensor | None:
-    """Return the tensor that a call rebuilds; None where it is not called as torch does."""
+    """Return the tensor that a call rebuilds; None if it is not called as torch does."""
     storage, offset, shape, stride = args[:4]
     numbers = (offset, *shape, *stride)
     if not isinstance(storage, Stored) or len(shape) != len(stride):
@@ -146,7 +146,7 @@ def _view(name: str, args: tuple[Any, ...]) -> Tensor | None:
 
 
 def _numpy_number(args: tuple[Any, ...]) -> object:
-    """Return a number of numpy; None where it is not called as numpy does."""
+    """Return a number of numpy; None if it is not called as numpy does."""
     kind, data = args
     name = kind.args[0] if isinstance(kind, Made) and kind.args else None
     if isinstance(data, str):  # as protocol 2 writes bytes, before they are encoded

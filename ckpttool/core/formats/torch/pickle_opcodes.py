@@ -159,7 +159,7 @@ class Ahead:
         return place
 
     def _name(self) -> Name | None:
-        """Read a global, spelled out or remembered; None where it is not known what is remembered."""
+        """Read a global, spelled out or remembered; None if it is not known what is remembered."""
         code, begin = self._peek(), self.at
         if code == _GLOBAL:
             lines = self._data[self.at + 1 : self.at + 2 * _MOST_CHARS].split(b"\n", 2)
@@ -188,7 +188,7 @@ class Ahead:
         return qualified
 
     def _text(self) -> bytes | None:
-        """Read a string, spelled out or remembered; None where it is not known what is remembered."""
+        """Read a string, spelled out or remembered; None if it is not known what is remembered."""
         code = self._peek()
         if code in _GETS:
             return self._memo.texts(self._argument())

@@ -7,7 +7,7 @@ protocol 4), each spelled out or taken from the memo. No pickler does it in anot
 otherwise is a hidden one.
 
 What calls `getattr` with plain constants at once is no more than a dotted name, as newer protocols write it. So that
-it cannot be called in another way, such a pickle is read again, and every thing that it remembers is looked at.
+it cannot be called in another way, such a pickle is read again, and every thing that it remembers is checked.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from ckpttool.core.storage.base import ByteSource
 MOST_BYTES = 64 << 20
 """Read at most. The pickle of 100,000 tensors has 15 MB; long strings and arrays are passed over, and not counted."""
 MOST_STEPS = 2_000_000
-"""Opcodes that are looked at one by one; of most a whole run is passed over at once."""
+"""Opcodes that are checked one by one; of most a whole run is passed over at once."""
 _STEPS_A_NAME = 10  # to judge one takes so much longer; picklers write each once
 MOST_NAME_BYTES = 512
 """Of a module or of a name in it; no real one comes near."""
@@ -75,7 +75,7 @@ class _AttributeError(Exception):
 
 
 class _OverLimitError(Exception):
-    """It goes on for too long."""
+    """It continues for too long."""
 
 
 class PickleReader:
@@ -370,7 +370,7 @@ class PickleReader:
             self._texts[place] = self._top
 
     def _remembered(self, place: int) -> bytes | None:
-        """Return a string that is remembered; None where it is something else, or nobody knows."""
+        """Return a string that is remembered; None if it is something else, or it is unknown."""
         if self._is_new:
             return self._text(self._memo[place]) if self._trusted and place < len(self._memo) else None
         return self._text(self._texts.get(place, _NO_TEXT))
@@ -379,7 +379,7 @@ class PickleReader:
         self._below, self._top = self._top, kind
 
     def _text(self, pushed: int) -> bytes | None:
-        """Return a string that was pushed; None where there was none, or one too long for a name."""
+        """Return a string that was pushed; None if there was none, or one too long for a name."""
         if pushed == _NO_TEXT:
             return None
         return self._source.read(pushed >> _LENGTH_BITS, pushed & _LENGTH_MASK)

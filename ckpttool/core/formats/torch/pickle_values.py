@@ -67,7 +67,7 @@ class Machine:
         """Follow the opcodes to the next STOP, and return what is there then.
 
         Raises:
-            BrokenPickleError: It ends before, or goes on for too long.
+            BrokenPickleError: It ends before, or continues for too long.
         """
         self._stack, self._marks, self._memo = [], [], {}
         try:

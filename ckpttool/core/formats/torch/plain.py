@@ -23,7 +23,7 @@ from ckpttool.core.storage.base import ByteSource
 MOST_PLAIN_BYTES = 32 << 20
 """Of a pickle; that of 100,000 tensors has 15 MB."""
 _FIRST_BYTES = 64 << 10
-"""Read first: most pickles are smaller, and what lies behind one is gigabytes of numbers."""
+"""Read first: most pickles are smaller, and what is behind one is gigabytes of numbers."""
 _GROWTH = 16
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _BEFORE_LEGACY = 3
@@ -82,10 +82,10 @@ def _grown(source: FilePart, read: Callable[[bytes], object]) -> object:
 
 
 def value_at(tree: object, *path: str | int) -> object:
-    """Return what lies at a path of keys: in dictionaries, lists, and objects' items and attributes.
+    """Return what is at a path of keys: in dictionaries, lists, and objects' items and attributes.
 
     Returns:
-        None where there is nothing, and nothing more than None.
+        None if there is nothing, and nothing more than None.
     """
     for key in path:
         if isinstance(tree, dict):
@@ -98,12 +98,12 @@ def value_at(tree: object, *path: str | int) -> object:
 
 
 def integer_at(tree: object, *path: str | int) -> int | None:
-    """Return the whole number at a path of keys; None where there is none. A boolean is no number."""
+    """Return the whole number at a path of keys; None if there is none. A boolean is no number."""
     value = value_at(tree, *path)
     return value if type(value) is int else None
 
 
 def text_at(tree: object, *path: str | int) -> str | None:
-    """Return the text at a path of keys; None where there is none."""
+    """Return the text at a path of keys; None if there is none."""
     value = value_at(tree, *path)
     return value if isinstance(value, str) else None

@@ -43,7 +43,7 @@ class TorchPickle:
 
 
 def unsafe_pickle(source: ByteSource, head: bytes, *, hidden: bool) -> Header | None:
-    """Refuse a file that, read as a pickle, would run code; None where it would not.
+    """Refuse a file that, read as a pickle, would run code; None if it would not.
 
     Args:
         source: The open file.

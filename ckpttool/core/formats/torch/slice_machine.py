@@ -115,10 +115,10 @@ class SliceMachine(Machine):
         self._numbered: list[Any] = []
         """What is remembered: picklers number it without a gap."""
         self._passing: dict[int, tuple[Global, Callable[[int], bool]]] = {}
-        """How to go on where a class is recalled, by the `id` of what stands for it."""
+        """How to continue where a class is recalled, by the `id` of what stands for it."""
         self._sizes: dict[bytes, Numbers] = {}
         self._known: list[tuple[bytes, ...]] = [()] * len(_MEANT)
-        """How the names of attributes were recalled when it was last looked at whether they are meant."""
+        """How the names of attributes were recalled when it was last checked whether they are meant."""
         self.slices: list[Slice] = []
         self.calls: set[Global] = set()
 
@@ -188,7 +188,7 @@ class SliceMachine(Machine):
         return self._numbered[recall[1] if len(recall) == 2 else int.from_bytes(recall[1:], "little")]  # noqa: PLR2004
 
     def _are(self, recalls: tuple[bytes, ...], kind: int) -> bool:
-        """Tell whether what is recalled is what is meant: for all slices but the first it was looked at before."""
+        """Return whether what is recalled is what is meant: for all slices but the first it was checked before."""
         if self._known[kind] != recalls:
             if any(self._at(recall) != expected for recall, expected in zip(recalls, _MEANT[kind], strict=True)):
                 return False

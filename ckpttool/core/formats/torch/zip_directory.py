@@ -1,4 +1,4 @@
-"""The directory of a zip archive as `torch.save` writes it: where each record lies, and whether headers agree.
+"""The directory of a zip archive as `torch.save` writes it: where each record is, and whether headers agree.
 
 Not `zipfile`: that reads no local headers, inflates what it is given, and takes four times as long.
 Nothing here is inflated, extracted or unpickled.

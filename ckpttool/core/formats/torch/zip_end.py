@@ -1,4 +1,4 @@
-"""The end of a zip archive: where its directory lies."""
+"""The end of a zip archive: where its directory is."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Readable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryPlace:
-    """Where the directory lies and what it should hold."""
+    """Where the directory is and what it should hold."""
 
     begin: int = 0
     end: int = 0

@@ -40,7 +40,7 @@ def document(answer: Listing) -> Document:
 
 
 def world_size(inventory: Inventory) -> int | None:
-    """Ranks that the newest checkpoint must have; None where nothing tells."""
+    """Ranks that the newest checkpoint must have; None if nothing tells."""
     return next((checkpoint.topology.world_size for checkpoint in newest_first(inventory.checkpoints)), None)
 
 
@@ -74,7 +74,7 @@ def _checkpoint(checkpoint: Checkpoint) -> Document:
 
 
 def saved_at(saved_ns: int | None) -> str | None:
-    """Spell for JSON when a save was made, in UTC; None where no file tells."""
+    """Spell for JSON when a save was made, in UTC; None if no file tells."""
     return None if saved_ns is None else moment_if_any(saved_ns / NS)
 
 
@@ -94,7 +94,7 @@ class _Shards(EncodedList):
         return {"path": shard.path, "rank": shard.rank, "bytes": shard.stamp.size if shard.stamp else None}
 
     def encoded(self, line: str) -> str:
-        """Spell all of them, each on lines that are moved in so far."""
+        """Encode all of them, each on lines that are moved in so far."""
         path, rank, nbytes = (f'{line}  "{key}": ' for key in ("path", "rank", "bytes"))
         return f",{line}".join(
             [
@@ -156,7 +156,7 @@ def _headline(inventory: Inventory) -> Text:
 
 
 def unconfirmed(checkpoint: Checkpoint, option: str) -> str | None:
-    """Say that only the rank folders show how many ranks there are; None if something else confirms the number.
+    """Report that only the rank folders show how many ranks there are; None if something else confirms the number.
 
     Args:
         checkpoint: The checkpoint whose ranks are counted.
@@ -268,7 +268,7 @@ class _CheckpointTable:
 
 
 def minute(saved_ns: int | None) -> str | None:
-    """Spell for people when a save was made, in UTC: `2026-11-20 03:00`; None where no file tells."""
+    """Spell for people when a save was made, in UTC: `2026-11-20 03:00`; None if no file tells."""
     time = saved_at(saved_ns)
     return None if time is None else to_the_minute(time)
 
@@ -279,7 +279,7 @@ def to_the_minute(time: str) -> str:
 
 
 def age(saved_ns: int | None, now: float) -> str | None:
-    """Spell how long ago a save was made; None where no file tells, or a clock puts it into the future."""
+    """Spell how long ago a save was made; None if no file tells, or a clock puts it into the future."""
     since = None if saved_ns is None or saved_at(saved_ns) is None else now - saved_ns / NS
     return None if since is None or since < 0 else lasting(since)
 

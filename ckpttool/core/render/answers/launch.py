@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 def document(answer: Launch | Fragment | Preflight) -> Document:
-    """`ckpttool/launch/1`; where nothing was written, `ckpttool/plan/1` and what stands against it."""
+    """`ckpttool/launch/1`; if nothing was written, `ckpttool/plan/1` and what stands against it."""
     if isinstance(answer, Fragment):
         return _fragment_document(answer)
     return _launch_document(answer) if isinstance(answer, Launch) else _refusal_document(answer)
 
 
 def table(answer: Launch | Fragment | Preflight) -> RenderableType:
-    """Show what was written, or why nothing; where nothing can be resumed from, each checkpoint's reasons."""
+    """Show what was written, or why nothing; if nothing can be resumed from, each checkpoint's reasons."""
     if isinstance(answer, Fragment):
         return _fragment_table(answer)
     if isinstance(answer, Launch):

@@ -284,7 +284,7 @@ def intact_on(plan: ResumePlan) -> str:
 
 
 def _stands_in_config(load: LoadSettings) -> bool:
-    """Tell whether every setting is one of the trainer's config: then the names of the keys suffice."""
+    """Return whether every setting is one of the trainer's config: then the names of the keys suffice."""
     return all(setting.place.kind is PlaceKind.CONFIG for setting in (*load.settings, *load.data))
 
 
@@ -336,7 +336,7 @@ def _is_a_mere_name(why: Finding) -> bool:
 
 
 def lost(plan: ResumePlan) -> str:
-    """Say how many steps to redo."""
+    """Return the number of steps to redo."""
     lost, rejected = plan.point.lost_steps, plan.point.rejected
     if plan.point.may_lose_more:
         cost = f"At least {counted(lost, 'step')} to redo" if lost else "How many steps to redo is unknown"
@@ -408,7 +408,7 @@ def _simulation(simulation: Simulation, answer: ResumePlan | NoResumePoint) -> I
 
 
 def _repeats(finding: Finding, simulation: Simulation) -> bool:
-    """Tell whether a note on the start says no more than the simulation above it."""
+    """Return whether a note on the start says no more than the simulation above it."""
     is_note_on_start = finding.code is Code.START_DIFFERS and finding.severity is Severity.NOTE
     return is_note_on_start and finding.message.endswith(f": {simulation.because}")
 

@@ -135,7 +135,7 @@ def effect_words(position: GoesOn) -> str:
 
 
 def seen_twice(skip: SkipBatches) -> str | None:
-    """Say how many samples are seen twice because only whole batches and sinks can be skipped; None: none."""
+    """Return the number of samples are seen twice because only whole batches and sinks can be skipped; None: none."""
     if skip.repeated_samples is None:
         return "less than one sink seen twice"
     return f"{counted(skip.repeated_samples, 'sample')} seen twice" if skip.repeated_samples else None

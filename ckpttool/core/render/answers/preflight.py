@@ -166,7 +166,7 @@ def _row_text(check: Check, codes: Collection[Row]) -> str:
 
 
 def _first_kinds(answer: Preflight | Lint, reasons: Sequence[Reason], most: int) -> list[list[Reason]]:
-    """Return what one screen shows of the reasons, by kind; of everything, each by itself."""
+    """Return what one screen shows of the reasons, by kind; of everything, each on its own."""
     if answer.view.everything:
         return [[reason] for reason in _gravest_first(reasons)]
     return kinds(reasons)[:most]

@@ -81,7 +81,7 @@ def launch_summary(
         config: Of the run.
         changes: Settings of it that the launch changes.
         trainer: Who is started, as people call it.
-        trainers_skip: The skip in its own setting; None where it has none for that.
+        trainers_skip: The skip in its own setting; None if it has none for that.
     """
     skip = skip_of(plan.data)
     facts = [f"{counted(changes, 'setting')} to change"]
@@ -136,7 +136,7 @@ def _with_conditions(position: GoesOn) -> str:
 
 
 def start_summary(start: JudgedStart, plan: ResumePlan) -> str:
-    """Say what a start as it stands would do.
+    """Say what a start as it is would do.
 
     Args:
         start: That.

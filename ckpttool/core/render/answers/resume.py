@@ -93,7 +93,7 @@ def _assigned(setting: TrainerSetting) -> str:
 
 
 def _calls(settings: Iterable[TrainerSetting]) -> list[str]:
-    """Spell each call once, with all of its keywords; it has others where all that is said of it says so."""
+    """Encode each call once, with all of its keywords; it has others where all that is said of it says so."""
     calls: dict[str, list[re.Match[str]]] = {}
     values = {}
     for setting in settings:

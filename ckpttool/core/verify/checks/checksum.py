@@ -21,7 +21,7 @@ from ckpttool.core.verify.kernels.passes import PassResult, Wants
 from ckpttool.core.verify.observation import Observation
 
 MOST_ENTRIES = 100_000
-"""Tensors or zip records that are looked at one by one: ten times what large shards have, and 100 MB of memory."""
+"""Tensors or zip records that are checked one by one: ten times what large shards have, and 100 MB of memory."""
 
 MOST_TENSORS = 4
 """Tensors that a message names; a 64 MiB chunk of small ones holds thousands."""

@@ -86,7 +86,7 @@ class StatColumns(Sequence[TensorStat]):
         )
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether all numbers are the same."""
+        """Return whether all numbers are the same."""
         return tuple(self) == tuple(other) if isinstance(other, Sequence) else NotImplemented
 
     def __hash__(self) -> int:
@@ -94,7 +94,7 @@ class StatColumns(Sequence[TensorStat]):
         return hash(tuple(self))
 
     def __repr__(self) -> str:
-        """Spell it as a tuple."""
+        """Encode it as a tuple."""
         return repr(tuple(self))
 
     def sick(self) -> Iterator[TensorStat]:
@@ -146,7 +146,7 @@ def stats_of(content: PassResult) -> StatColumns:
 
 
 def judge_numbers(path: str, stats: Sequence[TensorStat]) -> Sequence[Finding]:
-    """Report NaN and infinity: no training goes on from them."""
+    """Report NaN and infinity: no training continues from them."""
     sick = stats.sick() if isinstance(stats, StatColumns) else (stat for stat in stats if not stat.finite)
     return capped(_nonfinite(path, stat) for stat in sick if not _BEST_SCORE.fullmatch(stat.name))
 

@@ -114,7 +114,7 @@ def _look_inside(records: ZipDirectory, source: ByteSource) -> tuple[tuple[Findi
 
 
 def _findings(task: CheckTask, header: Header, records: ZipDirectory | None) -> tuple[Finding, ...]:
-    """Collect what is wrong with the file by itself."""
+    """Collect what is wrong with the file on its own."""
     if records is None:
         findings = (*header.findings, *misspelt(header))
         is_one = header.format is FormatName.TORCH_PICKLE and task.named_format in TORCH_FORMATS
@@ -165,7 +165,7 @@ def misspelt(header: Header) -> tuple[Finding, ...]:
     """Find words of a header's free text that are one bit away from a word that MindSpore writes.
 
     No checksum covers this text, and no size follows from it. Anybody may write other words, and they are no damage.
-    But nobody writes `crc_nul` by intent: it is where a checksum was, and the file would pass for one that never had
+    But no one writes `crc_nul` by intent: it is where a checksum was, and the file would pass for one that never had
     any.
     """
     return _one_bit_off(_common(header))

@@ -1,6 +1,6 @@
 """Checks on many machines that all see the tree: tasks in batches, handed out by a Ray cluster that is there already.
 
-Nothing of ours lies between: Ray hands a batch to a node that has a core free, gives it to another one where a node
+Nothing of ours is between: Ray hands a batch to a node that has a core free, gives it to another one where a node
 dies, and brings the looks back as they come. What a lost batch was about is unknown, never missing.
 
 Source:
@@ -45,7 +45,7 @@ _CONNECT_SECONDS = 10.0
 
 
 class RayCluster:
-    """A cluster that somebody started: none is started here, and none is guessed."""
+    """A cluster that someone started: none is started here, and none is guessed."""
 
     def __init__(self, address: str | None) -> None:
         """Join it.
@@ -85,7 +85,7 @@ class RayCluster:
             self._ray.shutdown()
 
     def on_nodes(self, work: Callable[..., T], calls: Sequence[tuple[str, tuple[object, ...]]]) -> Iterator[T | str]:
-        """Call a function on several nodes, and yield what each returned, in their order; else why nobody knows.
+        """Call a function on several nodes, and yield what each returned, in their order; else why it is unknown.
 
         Args:
             work: At the top of a module, which is imported there.
@@ -119,7 +119,7 @@ class RayCluster:
         return tuple(sorted(host for host, is_alive in alive.items() if not is_alive))
 
     def got(self, ref: object) -> Any:  # noqa: ANN401  what was called says what it returns
-        """Return what a call returned, or why nobody knows.
+        """Return what a call returned, or why it is unknown.
 
         Raises:
             UsageError: A node cannot run it.
@@ -148,7 +148,7 @@ def _imported() -> ModuleType:
 
 
 def _assert_answers(address: str) -> None:
-    """See that somebody listens there: Ray itself would try for many minutes, and say so on stderr all the while.
+    """See that someone listens there: Ray itself would try for many minutes, and say so on stderr all the while.
 
     Raises:
         UsageError: It is no address.
@@ -192,7 +192,7 @@ class RayEngine:
         """Yield one observation a task, as the batches come back.
 
         Where nobody wants the rest, those that are under way are left to themselves: who leaves the cluster ends them.
-        Ray 2.60 aborts the process where one that is cancelled ends by itself meanwhile.
+        Ray 2.60 aborts the process where one that is cancelled ends on its own meanwhile.
         """
         waiting = deque(batches(tasks, self._cluster.cores))
         flying: dict[object, Sequence[CheckTask]] = {}
@@ -246,7 +246,7 @@ def batches(tasks: Sequence[CheckTask], cores: int) -> Iterator[tuple[CheckTask,
 
 
 def _as_listed(task: CheckTask) -> CheckTask:
-    """Spell a task for another machine: with its root whole, and which file is meant."""
+    """Encode a task for another machine: with its root whole, and which file is meant."""
     root = str(Path(task.root).absolute()) if is_local(task.root) else task.root
     if task.listed is not None:
         return task if root == task.root else replace(task, root=root)
@@ -258,7 +258,7 @@ def _as_listed(task: CheckTask) -> CheckTask:
 
 
 def _of_this_tree(observed: Observation, host: str) -> Observation:
-    """Return what a node saw, unless it saw another file than lies here: its own disk proves nothing of this one."""
+    """Return what a node saw, unless it saw another file than is here: its own disk proves nothing of this one."""
     task, stamp = observed.task, observed.report.stamp
     is_gone = stamp is None and any(finding.code is Code.CHANGED_WHILE_READING for finding in observed.report.findings)
     if not is_local(task.root) or not (is_gone or (stamp is not None and stamp != task.listed)):

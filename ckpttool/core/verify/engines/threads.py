@@ -82,7 +82,7 @@ class _Board:
         self.done: queue.SimpleQueue[Observation] = queue.SimpleQueue()
 
     def take(self, mine: deque[CheckTask]) -> tuple[CheckTask, deque[CheckTask]] | None:
-        """Take the next task: of my file, of a file nobody has begun, or of the end of somebody else's."""
+        """Take the next task: of my file, of a file no one has begun, or of the end of someone else's."""
         with self._lock:
             if mine:
                 return mine.popleft(), mine
@@ -98,7 +98,7 @@ class _Board:
             return longest.pop(), mine
 
     def withdraw(self, path: str) -> tuple[CheckTask, ...]:
-        """Take a file's tasks that nobody has begun off the board."""
+        """Take a file's tasks that no one has begun off the board."""
         with self._lock:
             parts = self._begun.get(path, deque())
             withdrawn = tuple(parts)
@@ -139,7 +139,7 @@ class _Worker:
             self._board.done.put(observed)
 
     def abandon_after(self, timeout: float) -> CheckTask | None:
-        """Give the thread up if its task hangs, and return the task; None where it does not."""
+        """Give the thread up if its task hangs, and return the task; None if it does not."""
         with self._lock:
             if self._task is None or time.monotonic() - self._since <= patience(self._task, timeout):
                 return None

@@ -27,7 +27,7 @@ TICK_SECONDS = 0.5
 """How often engines look at deadlines."""
 
 IDLE_SECONDS = 1.0
-"""After so long without work a thread ends by itself: nobody has to say that a session is over."""
+"""After so long without work a thread ends on its own: no one has to say that a session is over."""
 
 
 class Crew:
@@ -56,7 +56,7 @@ class Crew:
             work = self._next()
 
     def _next(self) -> Callable[[], None] | None:
-        """Wait for more work; None where none comes."""
+        """Wait for more work; None if none comes."""
         with self._lock:
             self._idle += 1
         try:
@@ -75,7 +75,7 @@ class WaitingEngine:
     """One thread as long as the disk answers at once, then many; none of them is the caller's. A store never does.
 
     So a disk that never answers does not hang the run: after `timeout` the task is reported as unreadable, its
-    thread is left behind, and another one goes on with the rest.
+    thread is left behind, and another one continues with the rest.
     """
 
     def __init__(self, *, timeout: float = TIMEOUT_SECONDS, work: Callable[[CheckTask], Observation] = check) -> None:
@@ -97,7 +97,7 @@ class WaitingEngine:
 
 
 class _Run:
-    """Threads that do tasks from one list, each the next that nobody has begun."""
+    """Threads that do tasks from one list, each the next that no one has begun."""
 
     def __init__(self, tasks: Sequence[CheckTask], work: Callable[[CheckTask], Observation], crew: Crew) -> None:
         self._crew = crew
@@ -118,7 +118,7 @@ class _Run:
         self._crew.begin(self._run)
 
     def wait(self, seconds: float) -> bool:
-        """Tell whether all observations are there, after at most so long."""
+        """Return whether all observations are there, after at most so long."""
         return self._all_there.wait(seconds)
 
     def observations(self) -> list[Observation]:

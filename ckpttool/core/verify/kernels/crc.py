@@ -74,7 +74,7 @@ class EntriesCrc:
     """Over the bytes as they lie in the file: what it would be without the oddity."""
 
     def matches(self, recorded: int) -> bool:
-        """Tell whether a recorded `crc_num` is one of the two; a repaired MindSpore must not cause an alarm."""
+        """Return whether a recorded `crc_num` is one of the two; a repaired MindSpore must not cause an alarm."""
         return recorded in (self.as_written, self.as_stored)
 
 

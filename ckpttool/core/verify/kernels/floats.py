@@ -69,4 +69,4 @@ FLOATS: dict[DType, FloatLayout] = {
     DType.F8_E4M3: _layout(4, 3, has_infinity=False),
     DType.F8_E5M2: _layout(5, 2),
 }
-"""The types whose elements are looked at."""
+"""The types whose elements are checked."""

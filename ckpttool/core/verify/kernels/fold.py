@@ -4,7 +4,7 @@ The tricks, none of which needs a compiled extension:
 
 - The maximum as *signed* integers is the largest positive pattern, or, where all are negative, the negative
   one with the largest magnitude; the maximum as *unsigned* integers is the negative one with the largest
-  magnitude, where there is any. The larger magnitude of the two is the absolute maximum, and infinity and NaN
+  magnitude, if there is any. The larger magnitude of the two is the absolute maximum, and infinity and NaN
   are the patterns above all numbers.
 - Norms are dot products of F32. BF16 is the upper half of an F32: a mask and a shift make two arrays of it.
   F16 and the F8 types become F32 by a shift, but for a power of two, because their exponents have another bias.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 WORDS = 1 << 16
 """32-bit words in one dot product: 256 KiB stay in a core's cache, and F32 sums of so many are good to 1e-5."""
 EXACT_ELEMENTS = 1 << 14
-"""Elements that are looked at in F64 at a time, where F32 will not do; bounds the memory that this takes."""
+"""Elements that are checked in F64 at a time, where F32 will not do; bounds the memory that this takes."""
 
 # With at most WORDS squares in one F32 sum: above, it could overflow; below, what is lost because single
 # squares are subnormal could be more than 1e-7 of the sum.

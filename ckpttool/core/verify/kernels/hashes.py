@@ -22,9 +22,9 @@ class ChunkDigest:
     end: int
     """First byte after it."""
     xxh128: str | None
-    """xxh3-128, 32 hexadecimal digits; None where it was not asked for."""
+    """xxh3-128, 32 hexadecimal digits; None if it was not asked for."""
     crc32: int | None
-    """Of those bytes of the chunk that lie before `crc_end`; None where it was not asked for."""
+    """Of those bytes of the chunk that lie before `crc_end`; None if it was not asked for."""
     crc_bytes: int = 0
     """How many bytes `crc32` covers."""
 
@@ -110,7 +110,7 @@ class ChunkedDigest:
         return (*self._done, self._chunk_digest()) if self._offset > self._chunk_begin else tuple(self._done)
 
     def xxh128(self) -> str | None:
-        """Return the hash of everything that was fed; None where it was not asked for."""
+        """Return the hash of everything that was fed; None if it was not asked for."""
         digest = self._chunk if self._single else self._whole
         return None if digest is None else digest.hexdigest()
 

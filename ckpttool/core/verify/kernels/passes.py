@@ -44,11 +44,11 @@ class EntryDigest:
     end: int
     """First byte after."""
     crc32: int | None
-    """Of the bytes seen; None where it was not asked for."""
+    """Of the bytes seen; None if it was not asked for."""
     scalar: bytes
     """The bytes seen, of an integer without dimensions; empty for all others."""
     numeric: NumericPartial | None
-    """None where it was not asked for, or the elements are no floating-point numbers."""
+    """None if it was not asked for, or the elements are no floating-point numbers."""
 
     @property
     def is_complete(self) -> bool:
@@ -90,17 +90,17 @@ class PassResult:
     chunks: tuple[ChunkDigest, ...]
     """In file order; empty where neither CRC32 nor hash was asked for."""
     xxh128: str | None
-    """Of the whole range; None where it was not asked for, and after joining: this hash cannot be joined."""
+    """Of the whole range; None if it was not asked for, and after joining: this hash cannot be joined."""
     sha256: str | None = None
     """Of the whole range; None as above."""
     entries: tuple[EntryDigest, ...]
     """In file order; those that have a byte in the range, and those that have none at all."""
     tensors: TensorsSeen | None = None
-    """Digests of the tensors; None where no tensor was named."""
+    """Digests of the tensors; None if no tensor was named."""
 
     @property
     def crc32(self) -> int | None:
-        """CRC32 of the range up to `crc_end`; None where it was not asked for."""
+        """CRC32 of the range up to `crc_end`; None if it was not asked for."""
         return crc32_of_chunks(self.chunks)
 
     @property

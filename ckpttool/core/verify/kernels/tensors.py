@@ -63,7 +63,7 @@ class TensorsSeen:
 
 
 def _is_text(name: str) -> bool:
-    """Tell whether JSON can hold a name, so that it can be recorded: half a character comes from no trainer."""
+    """Return whether JSON can hold a name, so that it can be recorded: half a character comes from no trainer."""
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 

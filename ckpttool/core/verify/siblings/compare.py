@@ -1,6 +1,6 @@
 """Damage that only a comparison shows: with the same rank at another step, or with other ranks at this one.
 
-A difference is no damage by itself: trainings are reconfigured, layers are frozen, checksums are switched off. So each
+A difference is no damage on its own: trainings are reconfigured, layers are frozen, checksums are switched off. So each
 rule looks for other shards that differ in the same way. Damage is one shard that differs alone.
 """
 
@@ -177,14 +177,14 @@ def without_sample(
 
 
 def _are_all_different(report: ShardReport, pairs: Sequence[Pair]) -> bool:
-    """Tell whether a shard and its own of other steps have as many tensors each, and no two have the same."""
+    """Return whether a shard and its own of other steps have as many tensors each, and no two have the same."""
     all_of_them = [report, *(pair.past for pair in pairs)]
     are_as_many = len({shard.tensors for shard in all_of_them}) == 1
     return are_as_many and len({shard.schema_hash for shard in all_of_them}) == len(all_of_them)
 
 
 def _is_copied(first: ShardReport, second: ShardReport, *, at_another: tuple[ShardReport, ShardReport]) -> bool:
-    """Tell whether two ranks' files may be copies: their last pages are equal, and at another step they are not."""
+    """Return whether two ranks' files may be copies: their last pages are equal, and at another step they are not."""
     ends = {report.tail_hash for report in at_another}
     return first.tail_hash == second.tail_hash and len(ends) > 1
 
@@ -201,7 +201,7 @@ def _tied(finding: Finding, pair: Pair) -> Finding:
 
 
 def _is_sibling_outlier(peers: Peers, pair: Pair) -> bool:
-    """Tell whether the sibling is the damaged one: alone with its tensors then, among ranks that share theirs.
+    """Return whether the sibling is the damaged one: alone with its tensors then, among ranks that share theirs.
 
     Now the shard has the tensors of several ranks then and now, or those of all ranks now: two files do not get the
     same tensors by accident, nor does one file get a tensor more.
@@ -223,7 +223,7 @@ def _is_sibling_outlier(peers: Peers, pair: Pair) -> bool:
 
 
 def _is_richer(peers: Peers, current: ShardReport, past: ShardReport) -> bool:
-    """Tell whether a shard has more tensors than before, as no other rank: nothing is lost, and it is no copy."""
+    """Return whether a shard has more tensors than before, as no other rank: nothing is lost, and it is no copy."""
     if (current.tensors or 0) <= (past.tensors or 0):
         return False
     was_known = any(pair.past.schema_hash == current.schema_hash for pair in peers.pairs)
@@ -383,7 +383,7 @@ def _copied(peers: Peers, by_tensors: Collection[str]) -> Iterator[Finding]:
     """Find a rank's file under another rank's name, by the last pages of files with the same names and shapes.
 
     Ranks whose files had different last pages at another step hold different slices, and slices never become equal.
-    (Equal pages at another step prove nothing: slices that nobody has trained yet are equal, and differ later.) If
+    (Equal pages at another step prove nothing: slices that no one has trained yet are equal, and differ later.) If
     every byte was read, the files must be equal in all tensors.
     """
     steps = [

@@ -34,7 +34,7 @@ _SLICES_AMONG = 10
 
 
 def are_slices(ranks: int, contents: int) -> bool:
-    """Tell whether ranks hold slices: nearly each has a content of its own."""
+    """Return whether ranks hold slices: nearly each has a content of its own."""
     return ranks >= MIN_PEERS and (ranks - contents) * _SLICES_AMONG <= ranks
 
 
@@ -63,7 +63,7 @@ class Neighbours:
             training.add(checkpoint, self._progress.of(checkpoint))
 
     def is_older(self, checkpoint: Checkpoint, later: Checkpoint) -> bool:
-        """Tell whether one was saved before another: in an earlier run, or before the training came so far."""
+        """Return whether one was saved before another: in an earlier run, or before the training came so far."""
         first, second = (
             self._progress.of(given) if given.label is None else given.step for given in (checkpoint, later)
         )
@@ -106,7 +106,7 @@ class Neighbours:
         return own_run.saved[:at][::-1] + earlier, own_run.saved[at + 1 :] + later
 
     def earlier(self, checkpoint: Checkpoint) -> Checkpoint | None:
-        """Return the checkpoint that the training passed before this one; None where none is, or no step is known.
+        """Return the checkpoint that the training passed before this one; None if none is, or no step is known.
 
         A resumed run went on from an earlier run's checkpoint; what that run saved later is another branch.
         """
@@ -209,7 +209,7 @@ class Peers:
             yield sibling, {report.path: past for report, past in pairs if _is_sound(past, current=report)}
 
     def is_outvoted(self, pair: Pair) -> bool:
-        """Tell whether another sibling holds what a pair's sibling holds."""
+        """Return whether another sibling holds what a pair's sibling holds."""
         return any(
             past.schema_hash == pair.past.schema_hash
             for past, sibling in self.others(pair.current)
@@ -240,13 +240,13 @@ def unpaired(reports: Sequence[ShardReport], siblings: Sequence[Sibling]) -> lis
 
 
 def are_damaged_there(reports: Sequence[ShardReport], siblings: Sequence[Sibling]) -> bool:
-    """Tell whether a sibling has a file of one of these shards, so that another one may have an intact file of it."""
+    """Return whether a sibling has a file of one of these shards, so that another one may have an intact file of it."""
     places = {_place(past) for sibling in siblings for past in sibling.reports}
     return any(_place(report) in places for report in reports)
 
 
 def lacks(scalars: ScalarValues, sibling_scalars: ScalarValues) -> bool:
-    """Tell whether one file lacks a training scalar that the other has."""
+    """Return whether one file lacks a training scalar that the other has."""
     return scalars != sibling_scalars and not dict(sibling_scalars).keys() <= dict(scalars).keys()
 
 
@@ -266,7 +266,7 @@ def _by_place(sibling: Sibling) -> dict[_Place, ShardReport]:
 
 
 def _usual_scalars(reports: Sequence[ShardReport]) -> ScalarValues | None:
-    """Return the training scalars that most of a checkpoint's shards hold; None where there is no majority."""
+    """Return the training scalars that most of a checkpoint's shards hold; None if there is no majority."""
     counts = Counter(report.scalars for report in reports if report.schema_hash is not None)
     usual, times = counts.most_common(1)[0] if counts else (None, 0)
     return usual if 2 * times > counts.total() else None

@@ -1,6 +1,6 @@
 """MindFormers' newer layout (1.7 and later): `iteration_00000030/{prefix}-model-0000000-0000004.safetensors`.
 
-Each save has a folder, shared by all ranks, with its records in it; a tracker file lies beside them.
+Each save has a folder, shared by all ranks, with its records in it; a tracker file is beside them.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class MindFormersIteration:
         return SealPlace.inside(checkpoint.name, layout=self.name, checkpoint=checkpoint.name)
 
     def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
-        """Spell it after another rank's: data-parallel ranks save the same."""
+        """Encode it after another rank's: data-parallel ranks save the same."""
         template = next((shard for shard in checkpoint.shards if shard.role is role and shard.rank is not None), None)
         return Refusal(why=f"has no rank's {role.value} shard") if template is None else _path_for(template, rank)
 
@@ -195,7 +195,7 @@ class MindFormersIteration:
         return iter((tracker_pointer(storage, iteration_folder),))
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Spell the tracker."""
+        """Encode the tracker."""
         return tracker_naming(checkpoint.name, iteration_step(checkpoint.name))
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
@@ -360,7 +360,7 @@ def _tracker(storage: Storage, listing: Listing, names: set[str]) -> tuple[str |
 
 
 def _is_pynative(state: TrainState, number: int) -> bool:
-    """Tell whether the PyNative trainer wrote a common.json: there `step_num` is how many steps the run was to make.
+    """Return whether the PyNative trainer wrote a common.json: there `step_num` is how many steps the run was to make.
 
     Args:
         state: What it says.
@@ -449,7 +449,7 @@ def metadata_memory(files: int) -> int:
 
 
 def parse_metadata(data: bytes, *, what: str, most_memory: int = MOST_MEMORY) -> JsonObject:
-    """Return the `storage_data` of a metadata.json: of each slice of a tensor the places where it lies.
+    """Return the `storage_data` of a metadata.json: of each slice of a tensor the places where it is.
 
     Args:
         data: The whole file.
@@ -553,7 +553,7 @@ def _shared(slices: dict[Rank, int], shared: dict[tuple[tuple[Rank, int], ...], 
 def _read_metadata(
     storage: Storage, folder: str, world: int | None, findings: list[Finding], *, files: int
 ) -> tuple[str, ...] | None:
-    """Return the paths that metadata.json names; None where it names none that may be followed."""
+    """Return the paths that metadata.json names; None if it names none that may be followed."""
     path = f"{folder}/metadata.json"
     try:
         names = _from_metadata(storage, path, files_in, files=files)
@@ -614,12 +614,12 @@ def _absent(name: str, size: WorldSize, rank: Rank, role: ShardRole) -> Finding:
 
 
 def _path_for(template: Shard, rank: Rank) -> str:
-    """Spell the path of one rank's shard, after another's."""
+    """Encode the path of one rank's shard, after another's."""
     return template.path.replace(f"-{template.rank:07}-", f"-{rank:07}-")
 
 
 def _ranks_of_paths(checkpoint: Checkpoint, paths: Collection[str]) -> dict[str, Rank]:
-    """Spell the path of every rank's file after those that are there; nothing where all of these are there."""
+    """Encode the path of every rank's file after those that are there; nothing where all of these are there."""
     if {shard.path for shard in checkpoint.shards}.issuperset(paths):
         return {}
     models = {shard.role: shard for shard in checkpoint.shards if shard.rank is not None}

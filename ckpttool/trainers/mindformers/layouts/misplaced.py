@@ -30,21 +30,21 @@ class Misplaced:
     """A file that would be a rank's shard elsewhere, or under another name."""
 
     path: str
-    """Where it lies."""
+    """Where it is."""
     target: str
     """Where MindFormers looks for such a shard."""
     rank: int
     """Whose it is, by its name."""
     neighbour: str
-    """What the shard of the same save is called that belongs into the folder where this one lies."""
+    """What the shard of the same save is called that belongs into the folder where this one is."""
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it lies in another rank's folder, and is not only called otherwise."""
+        """Whether it is in another rank's folder, and is not only called otherwise."""
         return self.neighbour != self.target
 
     def instead_of_missing(self, world: str) -> Finding:
-        """Say that the rank's shard is missing only to those who look for it where it belongs.
+        """Report that the rank's shard is missing only to those who look for it where it belongs.
 
         Args:
             world: Which ranks are expected, and why, in words.
@@ -99,9 +99,9 @@ def misplaced_shards(inventory: Inventory) -> dict[str, Misplaced]:
 
 
 def ranks_found_elsewhere(inventory: Inventory, misplaced: Mapping[str, Misplaced]) -> dict[tuple[str, int], Misplaced]:
-    """Return for each run (prefix, number) the shard of its highest rank that lies beside one of the same save.
+    """Return for each run (prefix, number) the shard of its highest rank that is beside one of the same save.
 
-    Such a rank took part in the run, whether or not it has a folder: somebody gathered the files.
+    Such a rank took part in the run, whether or not it has a folder: someone gathered the files.
     """
     neighbours = {file.neighbour for file in misplaced.values() if file.is_elsewhere}
     if not neighbours:

@@ -56,7 +56,7 @@ class FileKind(Enum):
     CHECKPOINT = "checkpoint"
     META = "meta"
     NETWORK = "network"
-    """Weights alone: no optimizer state, so no training can go on from it."""
+    """Weights alone: no optimizer state, so no training can continue from it."""
     TRAINABLE = "trainable"
     BREAKPOINT = "breakpoint"
     """Written while an exception unwound; it stores the step *in the epoch*."""
@@ -144,12 +144,12 @@ def rank_of_folder(name: str) -> int | None:
 
 
 def is_iteration(name: str) -> bool:
-    """Tell whether a name, matched whole, is that of one save's folder in the newer layout."""
+    """Return whether a name, matched whole, is that of one save's folder in the newer layout."""
     return name.startswith(ITERATION_START) and re.fullmatch(_ITERATION, name) is not None
 
 
 def iteration_folder(step: int) -> str:
-    """Spell the folder of one save in the newer layout."""
+    """Encode the folder of one save in the newer layout."""
     return f"{ITERATION_START}{step:08d}"
 
 
@@ -159,12 +159,12 @@ def iteration_step(name: str) -> Step:
 
 
 def checkpoint_name(run: int, position: EpochStep) -> str:
-    """Spell the name that `--checkpoint` takes: `20_2`, or `_1-25_2` for a later run."""
+    """Encode the name that `--checkpoint` takes: `20_2`, or `_1-25_2` for a later run."""
     return f"_{run}-{position}" if run else str(position)
 
 
 def file_name(prefix: str, rank: int, run: int, position: EpochStep, suffix: str) -> str:
-    """Spell a rank's file name as MindFormers does."""
+    """Encode a rank's file name as MindFormers does."""
     run_part = f"_{run}" if run else ""
     return f"{prefix}_rank_{rank}{run_part}-{position}.{suffix}"
 
@@ -204,7 +204,7 @@ def _is_iteration(listing: Listing) -> bool:
 
 
 def _part_of_iteration(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Take an iteration's folder, and whatever lies in it, for the save; the tracker for all of them."""
+    """Take an iteration's folder, and whatever is in it, for the save; the tracker for all of them."""
     if not folder:
         return WHOLE_TREE if file == TRACKER else None
     save = folder.partition("/")[0]
@@ -246,7 +246,7 @@ def _part_of_rank(listing: Listing, folder: str, file: str | None) -> Part | Ref
 
 
 def _is_own(name: str, rank: int) -> bool:
-    """Tell whether MindFormers names a file in a rank's folder so, whole or not."""
+    """Return whether MindFormers names a file in a rank's folder so, whole or not."""
     kind = parse_shape(shape_of(name, f"_rank_{rank}")).kind
     return kind is FileKind.META or ("_rank_" in name and kind is not FileKind.STRAY)
 

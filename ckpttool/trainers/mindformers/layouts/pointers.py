@@ -59,7 +59,7 @@ def meta_pointers(storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
 
 
 def metas_naming(checkpoint: Checkpoint) -> dict[str, PointerText]:
-    """Spell the meta.json of every rank that has a shard of a checkpoint, as it is when that was saved last."""
+    """Encode the meta.json of every rank that has a shard of a checkpoint, as it is when that was saved last."""
     from ckpttool.core.domain.pointer import PointerText  # a scan needs none
 
     position = epoch_step(checkpoint)

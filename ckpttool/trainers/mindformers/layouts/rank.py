@@ -102,11 +102,11 @@ class MindFormersRank:
         return seal_place(checkpoint.prefix, checkpoint.name, checkpoint.format)
 
     def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
-        """Spell it after another rank's: data-parallel ranks save the same."""
+        """Encode it after another rank's: data-parallel ranks save the same."""
         return _path_for(checkpoint.shards[0], rank)
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Name none: each rank reads what lies in its own folder."""
+        """Name none: each rank reads what is in its own folder."""
         from ckpttool.core.domain.placement import ReadByAll
 
         return ReadByAll()
@@ -124,7 +124,7 @@ class MindFormersRank:
         return meta_pointers(storage, ranks)
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Spell the meta.json of every rank that has a shard of it."""
+        """Encode the meta.json of every rank that has a shard of it."""
         from ckpttool.trainers.mindformers.layouts.pointers import metas_naming
 
         return metas_naming(checkpoint)
@@ -160,7 +160,7 @@ def seal_place(prefix: str, name: str, fmt: FormatName) -> SealPlace:
 
 
 def _path_for(template: Shard, rank: Rank) -> str:
-    """Spell the path of one rank's shard, after another's."""
+    """Encode the path of one rank's shard, after another's."""
     folder, _, name = template.path.partition("/")
     head, _, tail = name.rpartition(f"_{folder}")
     return f"rank_{rank}/{head}_rank_{rank}{tail}"
@@ -190,7 +190,7 @@ class _Folders:
         self._unlisted = {folder: remedies.get(folder) for folder in inventory.unlisted}
 
     def absent(self, template: Shard, size: WorldSize, rank: Rank, role: ShardRole) -> Finding:
-        """Say that a rank's shard is not there, or not known to be.
+        """Report that a rank's shard is not there, or not known to be.
 
         Args:
             template: A shard of the same save.
@@ -267,7 +267,7 @@ def _own_size(
         run: The run.
         runs: All runs of the tree.
         waiting: Ranks that have a folder, but no checkpoint of any run in it.
-        gathered: The shard of the run's highest rank that lies in another rank's folder.
+        gathered: The shard of the run's highest rank that is in another rank's folder.
     """
     own_world = run.world_size
     if gathered is not None and gathered.rank >= max(own_world, waiting.size.world if waiting else 0):

@@ -31,7 +31,7 @@ class RankFolder(NamedTuple):
     shapes: tuple[str, ...]
     """Shapes of the regular files, sorted."""
     meta: bytes | None
-    """meta.json with this rank's number replaced by an escaped RANK_MARK; None where there is none."""
+    """meta.json with this rank's number replaced by an escaped RANK_MARK; None if there is none."""
     stamps: tuple[FileStamp | None, ...]
     """Of the checkpoint shapes, in the order of `shapes`; empty where sizes were not asked for."""
     findings: tuple[Finding, ...] = ()
@@ -53,7 +53,7 @@ _rank_folder = partial(tuple.__new__, RankFolder)
 def list_rank_folders(storage: Storage, listing: Listing, *, sizes: bool) -> tuple[list[RankFolder], list[str]]:
     """List every rank's folder, in rank order.
 
-    A link under a rank's name that leads nowhere, or where nobody may look, is a rank that cannot be read: somebody
+    A link under a rank's name that leads nowhere, or where nobody may look, is a rank that cannot be read: someone
     laid it out on another disk.
 
     Returns:

@@ -166,7 +166,7 @@ def _checkpoint(key: _Key, groups: Mapping[_Key, _Group]) -> Checkpoint:
 
 
 def _renames(key: _Key, shards: Sequence[Shard], groups: Mapping[_Key, _Group]) -> tuple[Rename, ...]:
-    """Say which files must take the suffix that most ranks' files have (ties: that of the lowest rank).
+    """Name which files must take the suffix that most ranks' files have (ties: that of the lowest rank).
 
     A suffix under which a rank has another file already is passed over: a rename must not overwrite a shard.
     """

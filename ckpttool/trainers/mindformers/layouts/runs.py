@@ -1,4 +1,4 @@
-"""Which run of the training wrote which file, when every rank counts its runs by itself; and at which true step.
+"""Which run of the training wrote which file, when every rank counts its runs on its own; and at which true step.
 
 MindFormers numbers a run by what it finds in the rank's *own* folder at process start. A replaced node starts with
 an empty folder, so its files lack the suffix that all other ranks' files of the same run have; a rank that died
@@ -6,7 +6,7 @@ before its first save is one behind. Ranks whose folders hold the same names for
 numbers are matched by the true steps they share with those of the cohort that has seen most runs.
 
 One header tells the step of a save where nothing is odd. A stale copy under a newer name, or one flipped bit, would
-otherwise move a whole checkpoint to where nobody looks for it: then further ranks are asked, and most are believed.
+otherwise move a whole checkpoint to where no one looks for it: then further ranks are asked, and most are believed.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a run was at a save, as its shards tell; each None where none told."""
+    """Where a run was at a save, as its shards tell; each None if none told."""
 
     step: Step | None
     global_batch_size: int | None = None
 
     def may_be(self, peer: Place) -> bool:
-        """Tell whether both may be the same, as far as they are known."""
+        """Return whether both may be the same, as far as they are known."""
         steps, sizes = {self.step, peer.step}, {self.global_batch_size, peer.global_batch_size}
         return len(steps - {None}) <= 1 and len(sizes - {None}) <= 1
 
@@ -176,7 +176,7 @@ def sample_cohort(storage: Storage, cohort: Cohort, options: ScanOptions) -> dic
     """Open one header a save, and further ones where it is odd: by its label, or beside the other saves.
 
     Returns:
-        By shape. The step is None where no shard tells it, and where shards contradict each other without a majority.
+        By shape. The step is None if no shard tells it, and where shards contradict each other without a majority.
     """
     states = {shape: _first_told(storage, cohort, shape, name) for _, shape, name in cohort.checkpoints}
     names = {shape: name for _, shape, name in cohort.checkpoints}
@@ -218,7 +218,7 @@ def _scalars(storage: Storage, folder: RankFolder, shape: str, name: FileName) -
 
 
 def _fits(state: TrainState, position: EpochStep) -> bool:
-    """Tell whether a shard can have been saved under this label: an epoch has at least one step."""
+    """Return whether a shard can have been saved under this label: an epoch has at least one step."""
     if state.epoch_num is not None and state.epoch_num != position.epoch:
         return False
     step = state.step_num
@@ -252,7 +252,7 @@ def _out_of_order(names: Mapping[str, FileName], states: Mapping[str, TrainState
 
 
 def _leaps(before: EpochStep, earlier: int, after: EpochStep, later: int) -> bool:
-    """Tell whether the step rose far beyond what the labels' epochs explain."""
+    """Return whether the step rose far beyond what the labels' epochs explain."""
     return later * max(before.epoch, 1) > LEAP * max(earlier, 1) * max(after.epoch, 1)
 
 

@@ -24,7 +24,7 @@ class MindFormersLogs:
     Source:
         MindFormers writes `log/rank_N/info.log` below the output folder and rotates it (`info.log.1` is the one
         before). `msrun` catches what a process prints in `msrun_log/worker_N.log`, by default in the output folder,
-        and starts it anew at each launch. Both hold the same lines, so the first kind that is there is enough.
+        and starts it again at each launch. Both hold the same lines, so the first kind that is there is enough.
     """
 
     names = ("rank_N/info.log", "worker_N.log")
@@ -72,12 +72,12 @@ def _numbered(folder: str, pattern: re.Pattern[str]) -> Iterator[tuple[str, str]
 
 
 def logged_epoch(root: str, *, step: int, epoch: int | None) -> int | None:
-    """Return the batches an epoch that the log's last line about a save's step tells; None where there is none.
+    """Return the batches an epoch that the log's last line about a save's step tells; None if there is none.
 
     Batches are of the size that the save has, for the line is about the step that made it.
 
     Args:
-        root: The folder of the checkpoints, in whose neighbourhood the log lies.
+        root: The folder of the checkpoints, in whose neighbourhood the log is.
         step: Steps done, as the save counts them.
         epoch: The save's own number of epochs, which may be one of sinks.
 

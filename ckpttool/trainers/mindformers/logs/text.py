@@ -327,7 +327,7 @@ class _Reader:
         return [self._note(NoteKind.NAN_STOP, block, match.start(), self._open_step())] if self._odd else []
 
     def embedding_line(self, block: Block, match: _Match) -> Sequence[LogItem]:
-        """Give the norm to the open step. A second one belongs to a step that was not printed: nobody knows which."""
+        """Give the norm to the open step. A second one belongs to a step that was not printed: it is unknown which."""
         if self._pending is None or self._pending.embedding_local_norm is not None:
             return ()
         if match[1]:  # the usual form: every step has such a line

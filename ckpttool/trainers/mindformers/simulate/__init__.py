@@ -72,7 +72,7 @@ def view_of(start: OwnStart, folder: Storage) -> MindFormersView:
 
 
 def simulate(view: MindFormersView, version: str) -> Simulation:
-    """Tell which checkpoint this version of MindFormers would pick by itself, and why.
+    """Tell which checkpoint this version of MindFormers would pick on its own, and why.
 
     It is the selection alone: whether the picked files then load is another matter, and the sentence says so where
     the names already show that they will not.

@@ -1,4 +1,4 @@
-"""What MindFormers picks by itself, in both layouts: it goes by names, times and small records, and opens no shard.
+"""What MindFormers picks on its own, in both layouts: it goes by names, times and small records, and opens no shard.
 
 Source of the selection in the `rank_N` layout: `get_resume_checkpoint` and what it calls, as the wheels in `versions`
 have them; the order of the steps and each step's quirk are theirs. Of that in the `iteration_*` layout:
@@ -94,7 +94,7 @@ class _Tree:
             self.count = sum(name.startswith("rank_") for name in self.entries)
 
     def has_file(self, rank: int, name: str) -> bool:
-        """Tell whether the rank's folder has a shard (or folder) of this name, and no link that leads nowhere."""
+        """Return whether the rank's folder has a shard (or folder) of this name, and no link that leads nowhere."""
         files = self.ranks[rank].files if rank in self.ranks else None
         return any(file.name == name and (file.is_folder or file.mtime_ns is not None) for file in files or ())
 

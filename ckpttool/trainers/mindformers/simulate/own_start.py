@@ -1,4 +1,4 @@
-"""What a start of MindFormers loads with its config as it stands: `load_checkpoint`, `resume_training` and the rest.
+"""What a start of MindFormers loads with its config as it is: `load_checkpoint`, `resume_training` and the rest.
 
 Source:
     `Trainer.train`, `_check_config_rules` and `convert_checkpoint_config` of the wheels 1.6.0 to 2.1.0, and
@@ -80,7 +80,7 @@ def as_it_stands(start: OwnStart, plan: ResumePlan) -> JudgedStart:
 
     Args:
         start: What it finds.
-        plan: What it should load, and where its data should go on.
+        plan: What it should load, and where its data should continue.
     """
     if start.config is None:
         return JudgedStart(simulation=None, why="without --config the start of MindFormers is unknown")
@@ -140,7 +140,7 @@ def _refuse_types(config: TrainConfig, view: ConfigView) -> None:
 
 
 def _is_null(view: ConfigView, key: str) -> bool:
-    """Tell whether nothing stands after the colon: what is not there at all has its default."""
+    """Return whether nothing stands after the colon: what is not there at all has its default."""
     return view.setting(key) is not None and view.get(key) is None
 
 
@@ -249,7 +249,7 @@ def _kind(storage: Storage, path: str) -> Kind | None:
 
 
 def _hugging_face(storage: Storage, relative: str) -> str | None:
-    """Return what makes it take a folder for a model of Hugging Face's; None where it does not."""
+    """Return what makes it take a folder for a model of Hugging Face's; None if it does not."""
     try:
         names = sorted(entry.name for entry in storage.entries(relative))
     except OSError:  # of which the selection says why
@@ -258,7 +258,7 @@ def _hugging_face(storage: Storage, relative: str) -> str | None:
 
 
 def _named(start: OwnStart, config: TrainConfig, name: str, relative: str) -> Simulation:
-    """Load the file of that name, each rank its own; whether it is there, is looked at by that rank alone.
+    """Load the file of that name, each rank its own; whether it is there, is checked by that rank alone.
 
     Raises:
         StopsError: A rank does not find it.
@@ -306,7 +306,7 @@ def _simulation(name: str | None, outcome: Outcome, because: str) -> Simulation:
 
 
 def _data(config: TrainConfig, plan: ResumePlan, simulation: Simulation) -> tuple[str | None, str]:
-    """Say how its data go on elsewhere than planned, and by which key; None if they do not, or no setting has a say.
+    """Say how its data continue elsewhere than planned, and by which key; None if they do not, or no setting has a say.
 
     Source:
         BaseTrainer.training_process: `data_skip_steps`, else the steps of the checkpoint, unless `ignore_data_skip`;

@@ -1,4 +1,4 @@
-"""What MindFormers looks at when it selects a checkpoint by itself: names, times and small records, never a shard.
+"""What MindFormers looks at when it selects a checkpoint on its own: names, times and small records, never a shard.
 
 Odd trees are what it is for, so nothing here raises.
 """
@@ -40,7 +40,7 @@ class Reading(str, Enum):
 
 
 def require_read(reading: Reading, path: str) -> None:
-    """Refuse to go on from a record that could not be read.
+    """Refuse to continue from a record that could not be read.
 
     Raises:
         UnreadError: It could not.
@@ -56,12 +56,12 @@ class SeenEntry:
     name: str
     is_folder: bool
     mtime_ns: int | None
-    """None where it was not asked for or cannot be told: a link that leads nowhere."""
+    """None if it was not asked for or cannot be told: a broken link."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaView:
-    """One rank's meta.json with the values as they stand there; None for a value of another type.
+    """One rank's meta.json with the values as they are there; None for a value of another type.
 
     An epoch or step may be a bool: MindFormers takes `true` for an integer, and stumbles later.
     """
@@ -78,7 +78,7 @@ class RankView:
 
     name: str
     files: tuple[SeenEntry, ...] | None
-    """As the folder lists them, for MindFormers takes the first of equals; None where it cannot be listed."""
+    """As the folder lists them, for MindFormers takes the first of equals; None if it cannot be listed."""
     meta: MetaView
 
 
@@ -88,7 +88,7 @@ class HealthView:
 
     reading: Reading
     marks: tuple[int | None, ...] = ()
-    """Of each entry: 0 is healthy; None where it is absent or no number, which counts as unhealthy."""
+    """Of each entry: 0 is healthy; None if it is absent or no number, which counts as unhealthy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ class CommonView:
     reading: Reading
     fields: tuple[str, ...] = ()
     ckpt_status: int | None = None
-    """0 is healthy; None where it is null, absent, or no whole number."""
+    """0 is healthy; None if it is null, absent, or no whole number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +116,7 @@ class IterationView:
 
     name: str
     names: tuple[str, ...] | None
-    """What it holds, in any order; None where it is no folder or cannot be listed."""
+    """What it holds, in any order; None if it is no folder or cannot be listed."""
     metadata: MetadataView
     """Read only where MindFormers would: MISSING in folders that neither are the root nor stand in the tracker."""
     common: CommonView
@@ -334,7 +334,7 @@ def _bytes(storage: Storage, path: str, *, limit: int) -> tuple[Reading, bytes]:
 def _json(storage: Storage, path: str, *, most_memory: int = MOST_MEMORY) -> tuple[Reading, Json]:
     """Parse as leniently as MindFormers does: keys given twice and NaN are fine here, unlike in our own readers.
 
-    What would fill the memory is not read. MindFormers does read it; what comes of that nobody can tell.
+    What would fill the memory is not read. MindFormers does read it; what comes of that no one can tell.
     """
     reading, data = _bytes(storage, path, limit=min(most_memory // 2, DEFAULT_LIMIT))
     if reading is not Reading.PRESENT:
