@@ -44,7 +44,7 @@ class CkptToolError(Exception):
 
 
 class UsageError(CkptToolError):
-    """The question itself is wrong: an option, a config or a name that cannot be meant."""
+    """The question itself is wrong: an invalid option, config or name."""
 
     exit_code = ExitCode.USAGE
 
@@ -69,7 +69,7 @@ def unknown_word(
 
 
 class ConfigError(UsageError):
-    """A config file cannot be used: no YAML, or YAML that no config can be."""
+    """A config file cannot be used: not YAML, or YAML that no config can be."""
 
     def __init__(self, message: str, *, line: int | None = None) -> None:
         """Take the whole message, and the line of the file that is wrong, from 1, where one is."""
@@ -78,7 +78,7 @@ class ConfigError(UsageError):
 
 
 class ForeignConfigError(ConfigError):
-    """A file that can be read is no training config: none that we know at least."""
+    """A readable file is not a training config, or none that ckpttool knows."""
 
 
 class NothingToResumeError(CkptToolError):
@@ -88,7 +88,7 @@ class NothingToResumeError(CkptToolError):
 
 
 class UnknownLayoutError(CkptToolError):
-    """The folder holds nothing that ckpttool recognises as training checkpoints."""
+    """The folder contains nothing that ckpttool recognises as training checkpoints."""
 
     exit_code = ExitCode.UNKNOWN_LAYOUT
 
@@ -112,7 +112,7 @@ class UnsafeError(CkptToolError):
 
 
 class WriteFailedError(CkptToolError):
-    """Nothing was changed: the old file is still there, whole."""
+    """Nothing was changed: the old file still exists, unchanged."""
 
 
 class NotDurableError(CkptToolError):

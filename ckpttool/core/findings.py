@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Severity(IntEnum):
-    """How much a finding weighs; the order is what counts."""
+    """The severity of a finding; the order counts."""
 
     NOTE = 0
     """Worth knowing; changes no verdict."""

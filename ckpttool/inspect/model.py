@@ -37,7 +37,7 @@ class Distance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Movement:
-    """How far a tensor moved, over all files that hold it."""
+    """The distance that a tensor moved, over all files that contain a part of it."""
 
     relative: float | None
     """L2 norm of the change by that of A; None where A is all zero, or no number."""
@@ -93,7 +93,7 @@ class ScalarChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference(Answered):
-    """What `diff` found."""
+    """The answer of `diff`."""
 
     NOUN = "difference"
 

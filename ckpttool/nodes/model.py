@@ -168,7 +168,7 @@ class Home:
 
 
 class Split(str, Enum):
-    """Among whom the files that are seen from here are divided."""
+    """The processes among which the visible files are divided."""
 
     AUTO = "auto"
     """All parts where other machines see the disk, else those of this machine."""
@@ -182,7 +182,7 @@ class Split(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartQuestion:
-    """What to look at, which part it is, and where it goes."""
+    """The tree to record, the number of the part, and its destination."""
 
     tree: TreeQuestion
     check: CheckQuestion
@@ -204,7 +204,7 @@ class PartQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartWritten(Answered):
-    """A part that is written, whatever it found."""
+    """A written part, whatever it contains."""
 
     NOUN = "part"
 

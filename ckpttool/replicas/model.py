@@ -99,7 +99,7 @@ class ShardHealing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealOrder:
-    """What to heal, and how."""
+    """The checkpoint to heal, and the options."""
 
     checkpoint: Annotated[str | None, ONE_NAME] = None
     """Its name; None: the newest."""
@@ -126,7 +126,7 @@ class HealOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Healing(Answered):
-    """What can be rebuilt of a checkpoint, from where, and what was."""
+    """The shards that can be rebuilt or were rebuilt, and their donors."""
 
     NOUN = "heal"
 

@@ -19,7 +19,7 @@ from ckpttool.health.model.events import HealthEvent
 
 
 class PageForm(str, Enum):
-    """In which form a report is written."""
+    """The format of a report."""
 
     HTML = "html"
     MARKDOWN = "markdown"
@@ -27,7 +27,7 @@ class PageForm(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportQuestion:
-    """What a report is about."""
+    """The subject of a report."""
 
     tree: Annotated[TreeQuestion, QUESTION] = TreeQuestion()
     choice: Annotated[ResumeQuestion, QUESTION] = ResumeQuestion()
@@ -61,7 +61,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeReport:
-    """What a report shows."""
+    """The contents of a report."""
 
     resolution: Resolution
     loaded_from: str | None

@@ -217,7 +217,7 @@ class Watched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchRule:
-    """When what is told."""
+    """The conditions of a watch's events."""
 
     settle: int = 2
     """Polls without a change after which a save has come to rest."""
@@ -276,7 +276,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchEvent(Answered):
-    """What is told of a tree that is watched."""
+    """An event in a watched tree."""
 
     NOUN = "event"
 
@@ -309,7 +309,7 @@ Action: TypeAlias = "Judge | WatchEvent"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchQuestion:
-    """Which tree to watch, and how."""
+    """The tree to watch, and the options."""
 
     tree: TreeQuestion
     rule: WatchRule = WatchRule()

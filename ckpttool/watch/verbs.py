@@ -69,7 +69,7 @@ class Machine:
 
 
 class Watch:
-    """One watch of one tree. `run` polls until somebody calls `stop`."""
+    """A watch of one tree. `run` polls until `stop` is called."""
 
     def __init__(
         self,

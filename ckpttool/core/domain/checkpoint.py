@@ -234,7 +234,7 @@ class PartsGiven:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """What a folder holds: checkpoints in the order (prefix, run, step, name), and all that is not one."""
+    """The contents of a folder: checkpoints in the order (prefix, run, step, name), and everything else."""
 
     root: str
     """The folder that holds the checkpoints, as the user would write it."""

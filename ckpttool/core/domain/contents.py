@@ -21,7 +21,7 @@ Shape: TypeAlias = "tuple[int, ...]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElementStats:
-    """The numbers of one tensor; of several files together where several hold it."""
+    """The statistics of one tensor, over all files that contain a part of it."""
 
     elements: int
     nans: int
@@ -147,7 +147,7 @@ class FileRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents(Answered):
-    """What `inspect` found."""
+    """The answer of `inspect`."""
 
     NOUN = "contents"
 

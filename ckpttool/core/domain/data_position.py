@@ -32,7 +32,7 @@ class DataEffect(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkipBatches:
-    """The data loader drops what was consumed, in batches of the *new* global batch size."""
+    """The data loader skips the consumed samples, in batches of the *new* global batch size."""
 
     batches: int
     """Batches to skip."""
@@ -103,7 +103,7 @@ class GoesOn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """Nobody can say where the data continue."""
+    """The data position of the resumed run is unknown."""
 
     why: str
     """One sentence."""
@@ -130,7 +130,7 @@ def skip_of(position: DataPosition) -> SkipBatches | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSegment:
-    """A stretch of past training at one global batch size."""
+    """Consecutive past steps at one global batch size."""
 
     steps: int
     """Batches consumed in this stretch."""
@@ -178,7 +178,7 @@ def change(text: str) -> tuple[Step, int | None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataQuestion:
-    """What the user says about the data of the resumed run."""
+    """The user's options about the data of the resumed run."""
 
     new_global_batch: Annotated[
         int | None,
@@ -248,7 +248,7 @@ class PastSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkipAnswer(Answered):
-    """The arithmetic of a changed batch size alone."""
+    """The batches to skip after a change of the batch size."""
 
     NOUN = "skip"
 

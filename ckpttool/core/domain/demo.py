@@ -9,7 +9,7 @@ from ckpttool.core.errors import ExitCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demo(Answered):
-    """Where it is, and what is wrong with it."""
+    """The folder of the demo tree, and its damage."""
 
     NOUN = "demo"
 

@@ -12,7 +12,7 @@ from ckpttool.core.errors import ExitCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointForecast:
-    """What would be read of one checkpoint."""
+    """The amount to read of one checkpoint."""
 
     name: str
     asked: bool
@@ -28,7 +28,7 @@ class CheckpointForecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast(Answered):
-    """What `verify` would read. What its ledger still knows of may be less."""
+    """The amount that `verify` would read. Its ledger may reduce it."""
 
     NOUN = "forecast"
 

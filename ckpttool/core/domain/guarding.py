@@ -21,7 +21,7 @@ EVENTS_FOLDER = "guard"
 
 
 class GuardEventKind(str, Enum):
-    """What a line of an event file tells of."""
+    """The kind of an event in an event file."""
 
     RUN = "run"
     """The first line of a process: who writes, of which run."""

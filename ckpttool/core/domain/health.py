@@ -10,7 +10,7 @@ from ckpttool.core.domain.frozen import dataclass
 
 
 class Health(str, Enum):
-    """What is known of a checkpoint's health."""
+    """The health of a checkpoint, as far as it is known."""
 
     HEALTHY = "healthy"
     UNHEALTHY = "unhealthy"

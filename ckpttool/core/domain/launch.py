@@ -47,7 +47,7 @@ class LaunchJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fragment(OfChoice, Answered):
-    """What to tell a trainer whose configs are not edited: it is started by its user, as ever."""
+    """The settings for a trainer whose configs are not edited, and which the user starts."""
 
     NOUN = "launch"
 

@@ -70,7 +70,7 @@ class TrainerSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSettings:
-    """How one trainer is made to load exactly this checkpoint, and to continue where its data stand."""
+    """The settings that make one trainer load exactly this checkpoint, and continue at its data position."""
 
     trainer: str
     path: str

@@ -88,7 +88,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sealing:
-    """What became of an order to seal a checkpoint."""
+    """The result of sealing a checkpoint."""
 
     checkpoint: str
     path: str
@@ -103,7 +103,7 @@ class Sealing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sealed(Answered):
-    """What `seal` recorded."""
+    """The answer of `seal`."""
 
     NOUN = "seals"
 

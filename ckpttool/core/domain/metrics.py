@@ -41,7 +41,7 @@ def show_local_time(time: LocalTime) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMetrics:
-    """One step as one log shows it; None for whatever that log does not show. Norms may be NaN or infinite."""
+    """One step as one log shows it; None for values that the log lacks. Norms may be NaN or infinite."""
 
     step: Step
     loss: float | None = None

@@ -184,7 +184,7 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """What the trainer would pick on its own, and what it would do then."""
+    """The checkpoint that the trainer would load on its own, and the outcome."""
 
     trainer: str
     """Its name in JSON."""

@@ -131,7 +131,7 @@ class DiskNeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preflight(OfChoice, Answered):
-    """Whether a launch now would resume where it says."""
+    """Whether a launch now would resume from the intended checkpoint."""
 
     NOUN = "preflight"
 
@@ -171,7 +171,7 @@ class Refused(Preflight):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedConfig:
-    """A config before and after what one value mends was mended."""
+    """A config before and after its settings with one right value were corrected."""
 
     path: str
     before: str
@@ -183,7 +183,7 @@ class FixedConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lint(Answered):
-    """What rules say about configs alone."""
+    """The findings of rules about configs alone."""
 
     NOUN = "preflight"
 
@@ -211,7 +211,7 @@ class Lint(Answered):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightQuestion:
-    """What shall be launched, and how much is good enough."""
+    """The start to check, and the findings to accept."""
 
     config: str | None
     """None where the trainer's configs are not read."""

@@ -114,7 +114,7 @@ class AskedSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeQuestion:
-    """Which tree, and what is known about it beforehand."""
+    """The tree, and facts about it that are known in advance."""
 
     path: Annotated[str | None, DIR] = None
     """Output folder, checkpoint folder, a rank's folder, or one shard; None: `DEFAULT_DIR`, else the tree in or around
@@ -172,7 +172,7 @@ class TreeQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogQuestion:
-    """Which logs, and what their columns mean."""
+    """The logs, and the meaning of their columns."""
 
     patterns: Annotated[tuple[str, ...], LOG] = ()
     """Files, folders of logs, globs, or `-`."""
@@ -182,7 +182,7 @@ class LogQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpikeQuestion:
-    """Which spike, and which checkpoints there are to go around it."""
+    """The spike to go around, and the checkpoints to choose from."""
 
     around: Step | None = None
     """The spike nearest to this step; None: the last one, or the stop where training ended in one."""
@@ -214,7 +214,7 @@ AROUND_SPIKE: Final = Option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceQuestion:
-    """What logs have to say about which checkpoint to choose."""
+    """The logs to use as evidence for the choice of a checkpoint."""
 
     threshold: Annotated[
         float | None,
@@ -270,7 +270,7 @@ class EvidenceQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeQuestion:
-    """What the user allows and forbids."""
+    """The user's conditions for the checkpoint to resume from."""
 
     evidence: Annotated[Level, Option("--level", "How thoroughly to check the shards.", "Evidence")] = Level.STRUCTURE
     name: Annotated[
@@ -361,7 +361,7 @@ class ResumeQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOrder:
-    """What to write, and for which machines."""
+    """The config to write, and the machines to start."""
 
     base: str
     """The user's training config."""
@@ -389,7 +389,7 @@ class LaunchOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckQuestion:
-    """Which shards to check, and how hard."""
+    """The shards to check, and the level."""
 
     level: Level = Level.STRUCTURE
     name: str | tuple[str, ...] | None = None

@@ -20,7 +20,7 @@ from ckpttool.core.errors import ExitCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPolicy:
-    """What a user wants to keep. Whatever the policy, nothing goes before `keep_last` newer good ones are proven."""
+    """The checkpoints to keep. Whatever the policy, none is deleted before `keep_last` newer good ones are proven."""
 
     keep_last: Annotated[
         int,
@@ -54,7 +54,7 @@ class RetentionPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneOrder:
-    """How to look, and what to do."""
+    """The checks before a prune, and the retention policy."""
 
     apply: Annotated[bool, Option("--apply", "Carry it out; without it nothing is changed.", "What stays")] = False
     """Do it; otherwise only say what would be done."""
@@ -258,7 +258,7 @@ class Elsewhere:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruning(Answered):
-    """The plan, and what became of it."""
+    """The plan of a prune, and its result."""
 
     NOUN = "prune"
 
@@ -325,7 +325,7 @@ class InTrash:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trash(Answered):
-    """What is in a tree's trash, and what became of it."""
+    """The contents of a tree's trash, and the result of a command on it."""
 
     NOUN = "trash"
 
@@ -367,7 +367,7 @@ class Trash(Answered):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair(Answered):
-    """What the trainer's own records should say, and what became of it."""
+    """The correct content of the trainer's own records, and the result of the repair."""
 
     NOUN = "repair"
 

@@ -23,7 +23,7 @@ def encode_scalars(values: ScalarValues) -> dict[str, int | float | None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scalars:
-    """What is known of a save's progress by what is inside it; None if nothing tells."""
+    """A save's progress, from the values inside it; None if no file records it."""
 
     step: int | None = None
     """Batches consumed."""

@@ -64,7 +64,7 @@ class SafeFix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """What a training config says, as far as every trainer's does; a trainer's own class says more.
+    """The settings of a training config that all trainers share; a trainer's own class has more.
 
     None: not set and without a known default.
     """

@@ -10,7 +10,7 @@ from ckpttool.core.domain.units import ByteCount, Rank
 
 
 class FormatName(str, Enum):
-    """A file format, told apart by content."""
+    """A file format, recognised by content."""
 
     SAFETENSORS = "safetensors"
     MINDSPORE_CKPT = "mindspore-ckpt"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Level(IntEnum):
-    """How hard to look: headers, every byte, every element."""
+    """The level of a check: headers, every byte, or every element."""
 
     STRUCTURE = 0
     CHECKSUM = 1
@@ -182,7 +182,7 @@ class ShardReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What is known of one checkpoint. Status is derived from the findings, never kept beside them."""
+    """The verdict on one checkpoint. Its status is derived from the findings."""
 
     key: CheckpointKey
     """Whose verdict this is: names alone may occur twice in a tree."""
@@ -257,7 +257,7 @@ def word_of(finding: Finding) -> VerdictWord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification(Answered):
-    """What `verify` found."""
+    """The answer of `verify`."""
 
     NOUN = "verdicts"
 

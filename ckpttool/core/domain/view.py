@@ -10,7 +10,7 @@ from ckpttool.core.domain.option import Option
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What a table is to show."""
+    """The options of a table."""
 
     ranks_per_node: Annotated[
         int | None,

@@ -16,7 +16,7 @@ from ckpttool.trainers.registry import FIRST, trainers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained(Answered):
-    """What findings mean, how ckpttool knows it, and what to do."""
+    """The meaning of findings, the evidence behind them, and the remedies."""
 
     NOUN = "explanation"
 

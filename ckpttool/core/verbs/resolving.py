@@ -52,7 +52,7 @@ _WITNESSES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer(Resolution):
-    """What `resolve` decided, and what it looked at."""
+    """The decision of `resolve`, and the tree it was made for."""
 
     tree: Tree
     question: TreeQuestion

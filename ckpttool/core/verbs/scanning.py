@@ -148,7 +148,7 @@ HERE = ThisMachine()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree(Listing):
-    """A scanned tree and where it was found."""
+    """A scanned tree, and its place."""
 
     now: float = 0.0
     layout: Layout

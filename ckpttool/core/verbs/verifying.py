@@ -44,7 +44,7 @@ A = TypeVar("A", bound=Answered)
 
 
 class Running(Iterator[E], Generic[E, A]):
-    """What a verb finds, as it finds it, and then its answer. Nothing is read before it is asked for."""
+    """The results of a verb as they arrive, and then its answer. Nothing is read before it is requested."""
 
     def __init__(self, found: Generator[E, None, None], whole: Callable[[Sequence[E]], A]) -> None:
         """Take what finds, and what makes an answer of all that was found."""

@@ -20,7 +20,7 @@ SEED = 1
 
 
 class CurveClass(str, Enum):
-    """In which way a candidate leaves its baseline."""
+    """The way in which a candidate leaves its baseline."""
 
     DIVERGED = "diverged"
     """Its loss is no number any more, or rises and stays high."""
@@ -43,7 +43,7 @@ class CurveClass(str, Enum):
 
 
 class CurveShape(str, Enum):
-    """How a gap continues once it has begun."""
+    """The course of a gap after its beginning."""
 
     STEP = "step"
     DRIFT = "drift"
@@ -52,7 +52,7 @@ class CurveShape(str, Enum):
 
 
 class Effect(str, Enum):
-    """Whether the candidate differs at all, however little."""
+    """Whether the candidate differs at all, by however little."""
 
     YES = "yes"
     NO = "no"
@@ -61,7 +61,7 @@ class Effect(str, Enum):
 
 
 class FloorFrom(str, Enum):
-    """What tells how far apart two runs of one kind are."""
+    """The source of the random difference between two runs of one kind."""
 
     REPEAT = "repeat"
     """Further runs of the baseline."""
@@ -70,7 +70,7 @@ class FloorFrom(str, Enum):
 
 
 class PairedBy(str, Enum):
-    """Which values of two runs belong together."""
+    """The way in which values of two runs are paired."""
 
     STEP = "step"
     SAMPLES = "samples"
@@ -78,7 +78,7 @@ class PairedBy(str, Enum):
 
 
 class CurveMetric(str, Enum):
-    """Which loss is compared."""
+    """The loss to compare."""
 
     LOSS = "loss"
     """Of the training, at each logged step."""
@@ -88,7 +88,7 @@ class CurveMetric(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """What counts as the same."""
+    """The difference that counts as equal."""
 
     value: float
     relative: bool
@@ -152,7 +152,7 @@ SWITCH_STEP: Final = Option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvesQuestion:
-    """Which runs to hold against each other, and how."""
+    """The runs to compare, and the settings of the comparison."""
 
     baseline: Annotated[str, Option("BASELINE", f"Log of the trusted run: {RUN}", "Arguments")]
     """A file, a folder, a glob, or `-`."""
@@ -213,7 +213,7 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spike:
-    """A stretch in which the loss of one run is far above what it was."""
+    """Consecutive steps at which the loss of one run is far above its usual level."""
 
     candidate: bool
     """Whether it is the candidate's; else the baseline's."""
@@ -250,7 +250,7 @@ class Apart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """The mean of a stretch of differences, and how well it is known."""
+    """The mean of a series of differences, with its confidence."""
 
     mean: float
     low: float
@@ -262,7 +262,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """How far apart two runs of one kind are by chance."""
+    """The random difference between two runs of one kind."""
 
     value: float
     """In units of the loss."""
@@ -273,7 +273,7 @@ class Floor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Onset:
-    """Since when a candidate is apart from its baseline."""
+    """The step at which a candidate leaves its baseline."""
 
     step: Step
     not_before: Step
@@ -291,7 +291,7 @@ class GapWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What the curves of two runs say of the candidate; losses in their own unit, candidate minus baseline."""
+    """The comparison of two runs' curves; losses in their own unit, candidate minus baseline."""
 
     by: PairedBy
     metric: CurveMetric
@@ -350,7 +350,7 @@ class TaskScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskChange:
-    """How well two models do the same task."""
+    """The scores of two models in one task."""
 
     task: str
     metric: str
@@ -371,7 +371,7 @@ class TaskChange:
 
 
 class Downstream(str, Enum):
-    """What downstream tasks say of two runs whose losses match; the cases of the published triage."""
+    """The effect on downstream tasks if the losses match; the cases of the published triage."""
 
     ALL = "3a"
     """All tasks changed: it is the export or the evaluation."""
@@ -396,7 +396,7 @@ class Evals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvesAnswer(Answered):
-    """What the logs of two runs say of the second."""
+    """The comparison of a candidate's logs with its baseline's."""
 
     NOUN = "fp8-compare"
 

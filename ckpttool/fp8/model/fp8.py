@@ -42,7 +42,7 @@ class Fp8Format(str, Enum):
 
 
 class Recipe(str, Enum):
-    """How a scale is found, and what shares one."""
+    """The method that computes a scale, and the values that share one."""
 
     DELAYED = "delayed"
     """One a tensor, from the largest magnitude of the last steps."""

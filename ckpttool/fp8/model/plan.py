@@ -24,7 +24,7 @@ REPEATED = "C2"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Products:
-    """In which arithmetic each matrix product is computed."""
+    """The arithmetic of each matrix product."""
 
     fprop: Arithmetic
     dgrad: Arithmetic
@@ -58,7 +58,7 @@ class Products:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What an experiment changes about the candidate, in no framework's words."""
+    """The change that an experiment makes to the candidate, independent of the framework."""
 
     id: str
     """Also the name of its folder."""
@@ -96,7 +96,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What turns the candidate's start into an experiment, in a framework's words."""
+    """The changes that turn the candidate's start into an experiment, in a framework's terms."""
 
     remove: tuple[str, ...] = ()
     set: tuple[tuple[str, str], ...] = ()
@@ -146,7 +146,7 @@ class Experiment:
 
 
 class Evidence(str, Enum):
-    """How the checkpoint came to be trusted."""
+    """The evidence for the chosen checkpoint."""
 
     RESOLVED = "resolved"
     """It was chosen as `resolve` chooses."""
@@ -158,7 +158,7 @@ class Evidence(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartPoint:
-    """From where the experiments start."""
+    """The checkpoint from which the experiments start."""
 
     name: str | None
     """Of the checkpoint; None from scratch, or where only its step is known."""
@@ -172,7 +172,7 @@ class StartPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspicion:
-    """What the comparison of baseline and candidate said, as far as a verdict goes by it; losses in their own unit."""
+    """The part of a comparison that a verdict depends on; losses in their own unit."""
 
     kind: CurveClass
     gap: float | None
@@ -187,7 +187,7 @@ class Suspicion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fp8Plan(Answered):
-    """Which experiments to run next."""
+    """The experiments to run next."""
 
     NOUN = "fp8-plan"
 
@@ -238,7 +238,7 @@ class Fp8Plan(Answered):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanQuestion:
-    """Which experiments are asked for."""
+    """The experiments to plan."""
 
     curves: CurvesQuestion | None
     """The runs in question; None in a later round, which knows them from the plan."""
@@ -263,7 +263,7 @@ class PlanQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoPlan(Answered):
-    """Nothing can be learned by experiments."""
+    """The reason why experiments would show nothing."""
 
     NOUN = "fp8-plan"
 
@@ -277,7 +277,7 @@ class NoPlan(Answered):
 
 
 class AsPlanned(str, Enum):
-    """Whether a run computed what its experiment says."""
+    """Whether a run computed as its experiment requires."""
 
     YES = "yes"
     NO = "no"
@@ -286,7 +286,7 @@ class AsPlanned(str, Enum):
 
 
 class Outcome(str, Enum):
-    """What an experiment did to the gap."""
+    """The effect of an experiment on the gap."""
 
     RESTORES = "restores"
     """Nothing of it is left that counts."""
@@ -303,7 +303,7 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """Whether a run may count."""
+    """Whether a run counts."""
 
     is_valid: bool
     as_planned: AsPlanned
@@ -313,7 +313,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What an experiment showed."""
+    """The result of an experiment."""
 
     id: str
     gate: Gate
@@ -328,7 +328,7 @@ class Shown:
 
 
 class VerdictKind(str, Enum):
-    """What the experiments tell."""
+    """The conclusion from the experiments."""
 
     CULPRIT = "culprit"
     SOFTWARE = "software"
@@ -343,7 +343,7 @@ class VerdictKind(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cure:
-    """What makes the candidate well."""
+    """The change that removes the gap."""
 
     id: str
     """The experiment that says how."""
@@ -356,7 +356,7 @@ class Cure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextRound:
-    """What to run before anything can be said, or to say more."""
+    """The experiments to run before a decision is possible, or to refine it."""
 
     round: int
     ids: tuple[str, ...]
@@ -366,7 +366,7 @@ class NextRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fp8Verdict(Answered):
-    """Who is guilty, what to change, or which round comes next."""
+    """The cause of the gap and the change that fixes it, or the next round of experiments."""
 
     NOUN = "fp8-verdict"
 

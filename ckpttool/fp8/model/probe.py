@@ -27,7 +27,7 @@ class Risk(str, Enum):
 
 
 class TensorRole(str, Enum):
-    """What a tensor is for, by its name and shape."""
+    """The role of a tensor, by its name and shape."""
 
     LINEAR = "linear"
     """The weight of a matrix product, which recipes put into FP8."""
@@ -57,7 +57,7 @@ def formats(text: str) -> tuple[Fp8Format, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeQuestion:
-    """What is asked of every tensor. A picklable value."""
+    """The settings of a probe. A picklable value."""
 
     recipes: Annotated[
         tuple[Recipe, ...],
@@ -126,7 +126,7 @@ class ProbeQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
-    """A count of rows, and one of columns: outputs of the forward product, and of the backward one."""
+    """The number of rows and of columns: outputs of the forward and of the backward product."""
 
     rows: int
     columns: int
@@ -134,7 +134,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CastNumbers:
-    """What one recipe does to one tensor in one format. Shares are of the finite elements that are not zero."""
+    """The effect of one recipe on one tensor in one format. Shares are of the finite elements that are not zero."""
 
     recipe: Recipe
     format: Fp8Format
@@ -166,7 +166,7 @@ class CastNumbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorNumbers:
-    """What was seen of one tensor in one file."""
+    """The statistics of one tensor in one file."""
 
     name: str
     path: str
@@ -210,7 +210,7 @@ class GatedNumbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedTensor:
-    """A tensor's numbers, and what they mean."""
+    """A tensor's numbers, and their meaning."""
 
     numbers: TensorNumbers
     whole_name: str
@@ -236,7 +236,7 @@ class LayerRisk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fp8Probe(Answered):
-    """What `fp8 probe` found."""
+    """The answer of `fp8 probe`."""
 
     NOUN = "fp8-probe"
 

@@ -58,7 +58,7 @@ _DURABLE = frozenset(
 
 
 class EventFile:
-    """Takes events and writes them in a thread of its own, so that no disk holds the training up.
+    """Writes events in its own thread, so that a slow disk does not delay the training.
 
     Nothing here raises: what cannot be written is counted, and the next line that can be tells how many were lost. A
     process that was forked from this one, as those that load data are, writes nothing.

@@ -264,7 +264,7 @@ FOLDER: Final = Option("FOLDER", "A capture, a folder of captures, or a training
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NanQuestion:
-    """Which captured step to compute again, and how."""
+    """The captured step to compute again, and the options."""
 
     path: Annotated[str, FOLDER]
     """The capture's folder."""
@@ -303,7 +303,7 @@ class NanQuestion:
 
 
 class NanVerdict(str, Enum):
-    """Where it came from."""
+    """The origin of a value that was not finite."""
 
     TRANSIENT = "transient"
     """Computed once more at once, on the same device, it was finite: the device, or a nondeterministic operation."""
@@ -389,7 +389,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NanReplay(Answered):
-    """What came of computing a captured step again."""
+    """The result of computing a captured step again."""
 
     NOUN: ClassVar[str] = "nan-replay"
 

@@ -12,7 +12,7 @@ from ckpttool.core.domain.units import Step
 
 
 class Action(IntEnum):
-    """What becomes of an update. Ranks agree on the largest."""
+    """The decision about an update. Ranks agree on the largest."""
 
     APPLY = 0
     SKIP = 1
@@ -22,7 +22,7 @@ class Action(IntEnum):
 
 
 class GuardMode(str, Enum):
-    """Whether anything is done."""
+    """Whether the guard acts or only watches."""
 
     ACT = "act"
     WATCH = "watch"
@@ -39,7 +39,7 @@ class Emit(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """What one rank would do with its update, from its own numbers."""
+    """The decision that one rank would make about its update, from its own numbers."""
 
     action: Action
     norm: float
@@ -55,7 +55,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What all ranks do with it."""
+    """The decision of all ranks about an update."""
 
     action: Action
     events: tuple[GuardEvent, ...] = ()

@@ -91,7 +91,7 @@ class RankReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardReport(Answered):
-    """What happened, and what to do next. Ranks decide alike, so most numbers are those of any of them."""
+    """The events of a guarded training, and the next steps. Ranks decide alike: most numbers are those of any rank."""
 
     NOUN = "guard-report"
 

@@ -47,7 +47,7 @@ _BY_HEALTH = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthAnswer(Answered):
-    """Every checkpoint's health."""
+    """The health of every checkpoint."""
 
     NOUN = "health"
 
@@ -80,7 +80,7 @@ class HealthAnswer(Answered):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayAnswer(Answered):
-    """What a policy would have done, and what that means for the checkpoints."""
+    """The effect that a policy would have had, and its meaning for the checkpoints."""
 
     NOUN = "replay"
 
@@ -130,7 +130,7 @@ class CalibrationAnswer(Answered):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsdAnswer(Answered):
-    """A configuration string of feature-value detection, and what its parser makes of it."""
+    """A configuration string of feature-value detection, as its parser reads it."""
 
     NOUN = "asd"
 

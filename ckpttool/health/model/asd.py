@@ -13,7 +13,7 @@ from ckpttool.core.domain.units import Rank, Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsdConfig:
-    """The settings in force; the defaults are torch_npu's."""
+    """The effective settings of feature detection; the defaults are torch_npu's."""
 
     enable: bool = False
     with_checksum: bool = False

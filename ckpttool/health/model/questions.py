@@ -11,7 +11,7 @@ from ckpttool.core.domain.question import LogQuestion, SpikeQuestion
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthQuestion:
-    """How to judge the health of checkpoints."""
+    """The evidence and the threshold for the health of checkpoints."""
 
     threshold: Annotated[
         float | None,
@@ -36,7 +36,7 @@ class HealthQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayQuestion:
-    """Which policy to replay, with which settings; None: the policy's own."""
+    """The policy to replay, and its settings; None: the policy's defaults."""
 
     logs: LogQuestion
     policy: str | None = None

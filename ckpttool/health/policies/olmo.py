@@ -15,7 +15,7 @@ from ckpttool.health.policies.base import PolicySettings, Watch, least_noticed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OlmoPolicy:
-    """Apply an update only where loss and norm are at most so many standard deviations above the window's mean.
+    """Apply an update only if loss and norm are at most so many standard deviations above the window's mean.
 
     Source:
         OLMo-core's SkipStepOptimizer. Its holes are kept: one NaN in the window forbids every update until it has
