@@ -1,4 +1,4 @@
-"""The features, by folder: whoever adds one adds its line here, for the program and the library alike."""
+"""The features, by folder: each new feature adds its line here, for the program and the library."""
 
 from __future__ import annotations
 

@@ -519,7 +519,7 @@ def scale_skip(
     """Compute how many batches to skip after the global batch size changed.
 
     Args:
-        path: Tree from whose resume point steps and old batch size are taken. Or `DataQuestion`.
+        path: Tree whose resume point gives the steps and the old batch size. Or `DataQuestion`.
         new_gbs: Global batch size from now on.
         gbs: The same as `new_gbs`.
         old_gbs: Global batch size before.
@@ -669,7 +669,7 @@ def launch(
     output: StrPath | None = None,
     **unknown: NoReturn,
 ) -> Any:
-    """Write the config that resumes as `resolve` says, and return the commands that start it.
+    """Write the config that resumes from the answer of `resolve`, and return the commands that start it.
 
     Only the settings of the resume change; comments, order and quoting of the base config stay. The new file is
     written last, in one piece, when all else is known to be right.
@@ -789,7 +789,7 @@ def preflight(
     strict: bool = False,
     **unknown: NoReturn,
 ) -> Preflight:
-    """Check whether a launch now would resume where it says, and list every reason against it.
+    """Check whether a launch now would resume from its checkpoint, and list every reason against it.
 
     What stops one check is a reason like any other, so that there is an answer in any case. Changes nothing.
 
@@ -1376,7 +1376,7 @@ def demo(
     folder: StrPath = "ckpttool-demo",
     **unknown: NoReturn,
 ) -> Demo:
-    """Write a small tree of a real trainer whose newest save is cut short on two ranks.
+    """Write a small tree of a real trainer whose newest save is truncated on two ranks.
 
     Args:
         folder: A new folder, or an empty one.

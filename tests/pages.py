@@ -186,7 +186,7 @@ def _nouns(_page: Path, _of: str) -> Iterator[str]:
 
 def _about(thing: Any) -> str:  # noqa: ANN401  whatever is public
     if hasattr(thing, "__supertype__"):
-        return f"{thing.__supertype__.__name__} under a name of its own"
+        return f"A distinct name for {thing.__supertype__.__name__}"
     if get_args(thing):
         return f"One of {', '.join(f'`{choice.__name__}`' for choice in get_args(thing))}"
     return (inspect.getdoc(thing) or "").splitlines()[0]

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Every way a command can end. Below 10 belongs to the runtime; answers start at 10. The pages show these texts."""
+    """Every exit code of a command. Codes below 10 belong to the runtime. The pages show these texts."""
 
     OK = 0
     """Answered, nothing wrong."""
@@ -82,7 +82,7 @@ class ForeignConfigError(ConfigError):
 
 
 class NothingToResumeError(CkptToolError):
-    """There is a tree, but no checkpoint in it that can be resumed from."""
+    """The tree has no checkpoint that can be resumed from."""
 
     exit_code = ExitCode.NOTHING_TO_RESUME
 
@@ -100,7 +100,7 @@ class LockedError(CkptToolError):
 
 
 class IncompleteError(CkptToolError):
-    """The answer would rest on something that could not be read or kept changing."""
+    """The answer depends on a file that could not be read or kept changing."""
 
     exit_code = ExitCode.INCOMPLETE
 

@@ -58,7 +58,7 @@ COMMAND = " " * 4
 
 
 class Row(str):
-    """A kind of finding: its code, and what is true of every finding of this kind.
+    """A kind of finding: its code, and the properties of every finding of this kind.
 
     A row is a text, its code, so codes sort and compare. Each is one object, in every process that it is sent to.
     """

@@ -136,7 +136,7 @@ def compare(
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
-    """Show whether a training departs from its baseline, since when, how, and by more than noise.
+    """Show whether, when and how a training departs from its baseline by more than noise.
 
     Spikes are removed. Two runs alone do not show the random variation: add --repeat.
 
@@ -265,7 +265,7 @@ class PlanOptions:
     horizon: Annotated[
         int | None,
         _option(
-            min=SHORTEST, max=LONGEST, metavar="STEPS", help="Steps to train each. Default: as long as the gap needs."
+            min=SHORTEST, max=LONGEST, metavar="STEPS", help="Steps per experiment. Default: as many as the gap needs."
         ),
     ] = None
     debug_logs: Annotated[

@@ -126,8 +126,8 @@ def replay(
 ) -> None:
     """Show what a skip or health policy would have done over a log.
 
-    With --tree also for which checkpoints. Reads logs of MindFormers, Megatron-LM and Hugging Face, CSV, JSON lines
-    and TensorBoard files, gzipped or not.
+    With --tree, also shows the affected checkpoints. Reads logs of MindFormers, Megatron-LM and Hugging Face, CSV, JSON
+    lines and TensorBoard files, gzipped or not.
 
     Example: ckpttool log replay output/log/rank_0/info.log --policy skip --threshold 3.0
     """

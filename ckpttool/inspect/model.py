@@ -55,7 +55,7 @@ class Movement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorChange:
-    """A tensor that is not the same on both sides."""
+    """A tensor that differs between the two sides."""
 
     name: str
     kind: str
@@ -71,7 +71,7 @@ class TensorChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The tensors of one kind whose values were compared."""
+    """The compared tensors of one kind."""
 
     kind: str
     equal: int
@@ -83,7 +83,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalarChange:
-    """A scalar that is not the same on both sides."""
+    """A scalar that differs between the two sides."""
 
     name: str
     before: Value | None

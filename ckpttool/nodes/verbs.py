@@ -92,7 +92,7 @@ def _destination(question: PartQuestion, process: Process) -> tuple[Located | No
 
 
 def parts_of_nodes(question: PartQuestion) -> Iterator[PartWritten | IncompleteError]:
-    """Let each node of the cluster that `on_ray` joined record what it sees, and write the parts down here.
+    """Record what each node of the cluster that `on_ray` joined sees, and write the parts here.
 
     Args:
         question: What to look at: its path is the same on all nodes. Which part each is, is decided here.

@@ -51,7 +51,7 @@ def repair_meta(
 ) -> None:
     """Point meta.json or the tracker at the newest intact save.
 
-    A record that is missing, damaged or stale is written again from the shards. Dry run unless --apply.
+    Rewrites a missing, damaged or stale record from the shards. Dry run unless --apply.
 
     Example: ckpttool repair pointer ./output/checkpoint
     """

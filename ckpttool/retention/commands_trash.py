@@ -54,7 +54,7 @@ OlderThan = Annotated[
     typer.Option(
         parser=duration("d", to="s"),
         metavar="TIME",
-        help="Only those in the trash for at least this time: 7d, 12h.",
+        help="Only checkpoints in the trash for at least this time: 7d, 12h.",
         rich_help_panel="What stays",
     ),
 ]

@@ -149,7 +149,7 @@ def _unless_elsewhere(finding: Finding, present_ranks: Collection[Rank | None]) 
 
 
 def empty_trash(question: Where = None, *, older_than: float = 0.0, apply: bool = False) -> Trash:
-    """List what lies in the trash of a tree, and with `apply` delete it.
+    """List the trash of a tree, and with `apply` delete it.
 
     Args:
         question: Which tree.

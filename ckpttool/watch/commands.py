@@ -198,7 +198,7 @@ class KeepOptions:
         typer.Option(
             "--part-out",
             metavar="FOLDER",
-            help="Folder in which this machine's part is kept current, for a watch of it.",
+            help="Write this machine's part to this folder, for another watch to read.",
             rich_help_panel="Watch",
         ),
     ] = None

@@ -68,7 +68,7 @@ def observe(watched: Watched, sighting: Sighting, rule: WatchRule, *, now: float
     Args:
         watched: Before this poll.
         sighting: By this poll.
-        rule: When what is told.
+        rule: The rules for reporting events.
         now: Seconds of the watch's clock; one that went back is taken for one that stood still.
 
     Returns:
@@ -118,7 +118,7 @@ def unseen(watched: Watched, rule: WatchRule, why: str, *, now: float) -> tuple[
 
     Args:
         watched: Before.
-        rule: When what is told.
+        rule: The rules for reporting events.
         why: In words that stand alone.
         now: As in `observe`.
     """
@@ -221,7 +221,7 @@ def _next(
     Args:
         save: As far as it is known.
         seen_save: By this poll.
-        rule: When what is told.
+        rule: The rules for reporting events.
         watched: What else is known, and when it is.
         usual: How many files the good save before it has. One with fewer, of which no record says that it is finished,
             may be under way, though it lacks nothing that must be there.

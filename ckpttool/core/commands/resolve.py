@@ -117,7 +117,7 @@ def resolve(
     """Choose the newest checkpoint that is intact on every rank.
 
     Gives the reason against every newer one, and the number of data steps to skip. Reads headers, newest first, and
-    stops at the first good one. Of a small newer one that lacks shards it reads every byte, to say whether heal can
+    stops at the first good one. If a small newer one lacks shards, it reads every byte of it, to say whether heal can
     rebuild it.
 
     Example: ckpttool resolve ./output/checkpoint --gbs 768

@@ -39,7 +39,7 @@ Place = Annotated[
     str | None,
     typer.Argument(
         metavar="[DIR]",
-        help="Tree from whose resume point steps and old batch size are taken.",
+        help="Tree whose resume point gives the steps and the old batch size.",
         rich_help_panel="Which tree",
     ),
 ]

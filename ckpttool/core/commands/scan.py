@@ -48,7 +48,7 @@ def scan(
 ) -> None:
     """List the checkpoints of a tree: ranks, true step, size, health.
 
-    Opens one header per checkpoint. Newest first in the table, oldest first in JSON.
+    Opens one header per checkpoint. The table lists the newest first, JSON the oldest first.
 
     Example: ckpttool scan ./output/checkpoint
     """

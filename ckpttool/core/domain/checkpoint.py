@@ -55,7 +55,7 @@ CheckpointKey: TypeAlias = tuple[str, str, FormatName]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """Parallel sizes in ranks; None where not recorded, never guessed."""
+    """Parallel sizes in ranks; None if not recorded, never guessed."""
 
     world_size: int | None = None
     """Ranks that must have files of their own; None if that is not known, and where `shared`."""

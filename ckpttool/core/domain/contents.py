@@ -130,7 +130,7 @@ class SealedDigest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRow:
-    """One file, as far as it can be read."""
+    """The readable contents of one file."""
 
     path: str
     rank: Rank | None

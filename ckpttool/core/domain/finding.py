@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is wrong or worth knowing, in one sentence."""
+    """One problem or notable fact, in one sentence."""
 
     code: Row
     severity: Severity

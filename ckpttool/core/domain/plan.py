@@ -108,7 +108,7 @@ class ResumePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoResumePoint:
-    """Nothing in the tree can be resumed from."""
+    """The tree has no checkpoint to resume from."""
 
     root: str
     evidence: Level

@@ -78,7 +78,7 @@ class FileStamp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """One rank's file of one checkpoint, as the listing shows it; nothing of it has been opened."""
+    """One rank's file of one checkpoint, as listed; it has not been opened."""
 
     path: str
     """POSIX, relative to the inventory's root."""

@@ -122,7 +122,7 @@ class TensorStat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardReport:
-    """What one check found. A picklable value; order of reports never matters."""
+    """The result of one check. Picklable; the order of reports does not matter."""
 
     path: str
     rank: Rank | None

@@ -41,7 +41,7 @@ def launch(  # noqa: PLR0913  # the last two are what the machine says, where it
     disk: Disk | None = None,
     node: Node | None = None,
 ) -> Launch | Refused:
-    """Write the config that resumes as `resolve` says, and return the commands that start it.
+    """Write the config that resumes from the answer of `resolve`, and return the commands that start it.
 
     Only the settings of the resume change; comments, order and quoting of the base config stay. The new file is
     written last, in one piece, when all else is known to be right.
@@ -94,7 +94,7 @@ def fragment(
     strict: bool = False,
     node: Node | None = None,
 ) -> Fragment:
-    """Show the settings that make a trainer resume as `resolve` says, if its configs are not edited.
+    """Show the settings that make a trainer resume from the answer of `resolve`, if its configs are not edited.
 
     Args:
         question: Which tree.

@@ -37,7 +37,7 @@ _AFTER_CONFIG = ("checkpoint", "health", "launch", "start", "disk")
 
 
 def preflight(question: PreflightQuestion, *, disk: Disk | None = None, node: Node | None = None) -> Preflight:
-    """Check whether a launch now would resume where it says, and list every reason against it.
+    """Check whether a launch now would resume from its checkpoint, and list every reason against it.
 
     What stops one check is a reason like any other, so that there is an answer in any case. Changes nothing.
 

@@ -468,7 +468,7 @@ def _assert_unchanged(storage: Storage, reports: Iterable[ShardReport]) -> None:
 
 
 def simulate(answer: Answer, version: str | None = None, *, trainer: str | None = None) -> Simulation:
-    """Show which checkpoint the trainer would load by itself, why, and how that would end.
+    """Show which checkpoint the trainer would load on its own, why, and the consequence.
 
     Args:
         answer: What `resolve` decided.

@@ -234,7 +234,7 @@ def scan_emptied(question: TreeQuestion) -> Tree | None:
 
 
 def trees_below(root: str, *, layout: str | None = None) -> list[str]:
-    """List the folders in and below a folder, sorted, that have the names of a tree, or that cannot be listed.
+    """List the folders in and below a folder, sorted, that look like trees or cannot be listed.
 
     No link is followed, no checkpoint looked into. Whether such a tree holds a checkpoint is what `scan` tells.
 

@@ -12,7 +12,7 @@ _HOUR = 3600.0
 
 
 def demo(folder: str = "ckpttool-demo") -> Demo:
-    """Write a small tree of a real trainer whose newest save is cut short on two ranks.
+    """Write a small tree of a real trainer whose newest save is truncated on two ranks.
 
     Args:
         folder: A new one, or an empty one.

@@ -118,7 +118,7 @@ _CLUSTER: ContextVar[RayCluster | None] = ContextVar("cluster", default=None)
 
 @contextmanager
 def on_ray(address: str | None = None) -> Iterator[None]:
-    """Let the nodes of a Ray cluster read for every function that is called inside; all of them see the tree.
+    """Make the nodes of a Ray cluster read for every function called inside; all nodes must see the tree.
 
     Args:
         address: `HOST:PORT`, as `ray start` prints it; None: of the connection that this program has already.

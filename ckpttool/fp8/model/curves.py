@@ -282,7 +282,7 @@ class Onset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapWindow:
-    """The mean difference over some neighbouring pairs."""
+    """The mean difference over a window of neighbouring pairs."""
 
     first: Step
     last: Step
@@ -382,7 +382,7 @@ class Downstream(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evals:
-    """Two models on the same downstream tasks."""
+    """Results of two models on the same downstream tasks."""
 
     tasks: tuple[TaskChange, ...]
     """Those that both were given, by name."""

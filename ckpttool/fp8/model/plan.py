@@ -119,7 +119,7 @@ def window(start: Step, steps: int) -> tuple[Step, Step]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """A trial in a framework."""
+    """A trial expressed in the settings of a framework."""
 
     trial: Trial
     change: Change | None
@@ -180,7 +180,7 @@ class Suspicion:
     limit: float | None
     """The least gap that counted."""
     tolerance: float | None
-    """What counts as the same."""
+    """The tolerance within which two runs are equal."""
     floor_from: FloorFrom | None
     onset: Onset | None
 

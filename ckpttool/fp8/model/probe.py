@@ -19,7 +19,7 @@ USUAL_RECIPES = (Recipe.TENSORWISE, Recipe.ROWWISE, Recipe.BLOCKWISE, Recipe.MXF
 
 
 class Risk(str, Enum):
-    """How much of a tensor is lost, least first."""
+    """How much of a tensor is lost, in ascending order."""
 
     FINE = "fine"
     WEAK = "weak"
@@ -75,7 +75,7 @@ class ProbeQuestion:
         tuple[Fp8Format, ...],
         Option(
             "--format-of",
-            "Formats of weights: e4m3, e5m2. The first decides.",
+            "Formats to cast weights to: e4m3, e5m2. The first decides.",
             "FP8",
             metavar="weight=F,…",
             parse=formats,
@@ -226,7 +226,7 @@ class ProbedTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRisk:
-    """A layer is as good as its worst weight."""
+    """The risk of a layer, which is that of its worst weight."""
 
     layer: str
     risk: Risk

@@ -201,7 +201,7 @@ class Culprit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capture(Answered):
-    """One step that was not finite, from all ranks whose files are here."""
+    """One step with non-finite values, from all ranks whose files are available."""
 
     NOUN: ClassVar[str] = "nan-capture"
 
@@ -283,7 +283,7 @@ class NanQuestion:
     ] = ()
     """Only these; none: all."""
     device: Annotated[
-        str | None, Option("--device", "cpu or cuda:N.  [default: as it was captured]", "Replay", metavar="DEVICE")
+        str | None, Option("--device", "cpu or cuda:N.  [default: as captured]", "Replay", metavar="DEVICE")
     ] = None
     """`cpu`, `cuda:0`; None: as it was captured, if there is one."""
     exact: Annotated[bool, Option("--exact", "Require every gradient to be equal bit for bit.", "Replay")] = False

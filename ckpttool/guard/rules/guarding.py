@@ -70,7 +70,7 @@ class SpikeGuard:
         Args:
             policy: Which updates to drop or to clip; None: only those that are not finite.
             count_threshold: How many dropped in a row end the training: the weights are bad then, not the data.
-            mode: Whether anything is done.
+            mode: Whether the guard acts, or only watches.
 
         Raises:
             UsageError: The count cannot be meant.

@@ -58,7 +58,7 @@ def list_nan(path: str) -> Captures:
 
 
 def inspect_nan(path: str) -> Capture | Captures:
-    """Show what a capture holds, each shard compared with its digest; for a folder of captures, list them.
+    """Show the contents of a capture, each shard compared with its digest; for a folder of captures, list them.
 
     Raises:
         UnknownLayoutError: There is no capture.

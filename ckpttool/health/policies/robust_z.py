@@ -25,7 +25,7 @@ _REFRESH = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RobustZPolicy:
-    """Notice a norm whose logarithm is far above the median of the recent normal ones.
+    """Detect a norm whose logarithm is far above the median of recent normal norms.
 
     Median and MAD do not move when a few values explode; spikes stay out of the window, so one does not hide the next;
     what is not finite is always a spike; and a row of spikes as long as `level_shift` is a new level, so the rule

@@ -17,7 +17,7 @@ _EPSILON = 1e-6  # keeps a constant norm from dividing by zero; part of the publ
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZClipPolicy:
-    """Scale a norm down whose z-score is above the limit, and let only the scaled one into the average.
+    """Scale down a norm whose z-score is above the limit, and add only the scaled norm to the average.
 
     Source:
         The published ZClip with its defaults. Its hole is kept: one NaN makes the mean NaN, and nothing is noticed

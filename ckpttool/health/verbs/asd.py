@@ -23,7 +23,7 @@ def check_asd(text: str, dialect: str | None = None) -> AsdAnswer:
 
 
 def emit_asd(config: AsdConfig, dialect: str | None = None) -> AsdAnswer:
-    """Write a configuration of feature detection that the real parser reads exactly so.
+    """Write a configuration of feature detection that the real parser reads as intended.
 
     Raises:
         UsageError: There is no such dialect, or a number that its parser refuses.
@@ -39,7 +39,7 @@ def emit_asd(config: AsdConfig, dialect: str | None = None) -> AsdAnswer:
 
 
 def asd_defaults(dialect: str | None = None) -> AsdConfig:
-    """Return the settings of feature detection that hold if nothing is set.
+    """Return the default settings of feature detection.
 
     Raises:
         UsageError: There is no such dialect, or it has no such string.

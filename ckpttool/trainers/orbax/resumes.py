@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
     from ckpttool.trainers.abilities import OwnStart
 
-_NO_ITEM = "no item of the save has the position in the data"
+_NO_ITEM = "no item of the save contains the position in the data"
 
 
 def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:

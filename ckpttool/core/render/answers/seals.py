@@ -1,4 +1,4 @@
-"""What `seal` recorded."""
+"""The answer of `seal`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `verify` found."""
+"""The answer of `verify`."""
 
 from __future__ import annotations
 
