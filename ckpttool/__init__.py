@@ -71,7 +71,7 @@ __all__ = sorted(" ".join(_PLACES.values()).split())  # noqa: PLE0605  the list 
 if not TYPE_CHECKING:
 
     class _Library(type(sys)):  # `types` of the standard library would cost a module
-        """The package itself: importing a folder that is called like a function does not replace the function."""
+        """The package itself: importing a folder with the name of a function does not replace the function."""
 
         def __setattr__(self, name: str, value: object) -> None:
             if not (name in __all__ and isinstance(value, type(sys))):
@@ -98,7 +98,7 @@ def _module(name: str) -> ModuleType:
 
 
 def imported(name: str, places: dict[str, str], package: str) -> object:
-    """Import a name when it is first asked for (PEP 562), by a table of modules and their names.
+    """Import a name on first use (PEP 562), by a table of modules and their names.
 
     Raises:
         AttributeError: There is no such name.
@@ -112,7 +112,7 @@ def imported(name: str, places: dict[str, str], package: str) -> object:
 
 
 def document_of(answer: object) -> dict[str, object]:
-    """Make the document of an answer, for `to_dict`: what makes texts stands above the nouns."""
+    """Make the document of an answer, for `to_dict`: rendering is a layer above the answers."""
     document: dict[str, object] = _module("ckpttool.core.render.answers").as_read(answer)
     return document
 

@@ -12,7 +12,7 @@ COLLECTIONS = (100_000, 50, 100)
 
 
 def main() -> None:
-    """Run the command line. What a start and an end can do without is left out: a fifth of a short command's time."""
+    """Run the command line. Optional steps at start and exit are left out: a fifth of a short command's time."""
     gc.set_threshold(*COLLECTIONS)
     try:
         from ckpttool.cli.main import run

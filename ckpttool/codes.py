@@ -1,4 +1,4 @@
-"""Every code by its name, for the library. Rows of trainers and features are imported if one of them is asked for."""
+"""Every code by its name, for the library. Rows of trainers and features are imported on first use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 else:
 
     class _All(core.Rows):
-        """What `Code` is as a class: it lists its rows and finds them by name or code, as an enum does."""
+        """The class of `Code`: it lists its rows and finds them by name or code, as an enum does."""
 
         def __iter__(self) -> Iterator[core.Row]:
             from ckpttool.core.extensions import rows

@@ -1,4 +1,4 @@
-"""The types of the library: what its functions return, question objects, policies, and the errors that are left.
+"""The types of the library: results of its functions, question objects, policies, and the remaining errors.
 
     >>> from ckpttool.types import Level, ResumePlan, TreeQuestion  # doctest: +SKIP
 

@@ -1,1 +1,1 @@
-"""What every answer stands on: nouns, storage, formats, checks, decisions, and the commands of the main job."""
+"""The basis of every answer: nouns, storage, formats, checks, decisions, and the commands of the main job."""

@@ -1,4 +1,4 @@
-"""What stops a command. What is merely damaged is a `Finding`, never an error."""
+"""Errors that stop a command. Damage is a `Finding`, never an error."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class UsageError(CkptToolError):
 def unknown_word(
     noun: str, word: str, known: Sequence[str], where: str, meant: Sequence[str] | None = ()
 ) -> UsageError:
-    """Report that there is nothing of this name, and what was meant, else where all of them are listed.
+    """Report an unknown name, with the closest match, or the place that lists all names.
 
     Args:
         noun: What it is no name of.
@@ -72,7 +72,7 @@ class ConfigError(UsageError):
     """A config file cannot be used: not YAML, or YAML that no config can be."""
 
     def __init__(self, message: str, *, line: int | None = None) -> None:
-        """Take the whole message, and the line of the file that is wrong, from 1, where one is."""
+        """Take the complete message, and the line of the file with the error, from 1, if known."""
         super().__init__(message)
         self.line = line
 

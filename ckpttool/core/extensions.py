@@ -1,4 +1,4 @@
-"""What features add to the main job: the core asks for it by its kind, and knows no feature by name."""
+"""Extensions of the main job by features: the core finds them by kind, and knows no feature by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """What one feature adds. All of it is a reference, so that nothing is imported before it is needed."""
+    """Extensions of one feature. All are references, so that nothing is imported before it is needed."""
 
     answers: Mapping[str, str] | None = None
     """By an answer's noun, the module of its document and its table."""
@@ -35,13 +35,13 @@ class Feature:
 
 
 def features() -> Iterator[Feature]:
-    """Yield what the features add, in the order in which they are listed; each is imported when its turn comes."""
+    """Yield the features in the listed order; each is imported in its turn."""
     for name in FEATURES:
         yield import_module(f"ckpttool.{name}").FEATURE
 
 
 def rows() -> Iterator[Row]:
-    """Yield all that can be found: what the core finds, then what only trainers or features do."""
+    """Yield all kinds of findings: the core's, then those of trainers and features."""
     from ckpttool.core.findings import Code
 
     yield from Code
@@ -54,7 +54,7 @@ def rows() -> Iterator[Row]:
 
 @cache
 def row_of(code: str) -> Row:
-    """Return the row of a code, of whomever it is; no feature is imported for one of the core's.
+    """Return the row of a code of any owner; no feature is imported for a code of the core.
 
     Raises:
         ValueError: There is no such code.
@@ -72,6 +72,6 @@ def imported(reference: str) -> Any:  # noqa: ANN401  whoever asks says which pr
 
 
 def first_imported(place: Callable[[Feature], str | None]) -> Any:  # noqa: ANN401  as above
-    """Import what the first feature offers of a kind, by the reference that `place` returns; None if none offers it."""
+    """Import the first feature's object of a kind, by the reference that `place` returns; None if there is none."""
     reference = next(filter(None, map(place, features())), None)
     return None if reference is None else imported(reference)

@@ -1,4 +1,4 @@
-"""What can be found: a row for each code, with its weights, its check, what to do, and the text of the manual.
+"""All kinds of findings: a row for each code, with its severities, its check, the remedy, and the text of the manual.
 
 These are the core's own. A trainer or a feature has its rows in its own `findings.py`, and nothing of them is here.
 """
@@ -153,7 +153,7 @@ class Row(str):
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """What to do, one step a line, commands without their indentation."""
+        """The remedy, one step per line, commands without indentation."""
         return tuple(step.removeprefix(COMMAND) for step in self.to_do)
 
     def __set_name__(self, rows: Rows, name: str) -> None:
@@ -169,7 +169,7 @@ class Rows(type):
     """The class of a class of rows, which can be iterated."""
 
     def __iter__(cls) -> Iterator[Row]:
-        """Yield the rows in their order; of a class of several such classes, those of each."""
+        """Yield the rows in order; for a class that combines several classes, those of each."""
         for part in cls.__mro__:
             yield from (row for row in vars(part).values() if isinstance(row, Row))
 
@@ -178,7 +178,7 @@ _COPY = "copy it again if it is a copy; data that a crash cut off while saving i
 
 
 class Code(metaclass=Rows):
-    """What the core finds. A promise to scripts: codes are added, never renamed."""
+    """The findings of the core. A promise to scripts: codes are added, never renamed."""
 
     RANK_MISSING = Row(
         "rank-missing",

@@ -1,4 +1,4 @@
-"""What must be known before a tree is changed, and what its own records shall name then.
+"""Preconditions for changing a tree, and the checkpoint that its records shall name afterwards.
 
 Nobody may be writing to it meanwhile; and the trainer's pointers shall name the newest whole checkpoint, never one that
 is gone.
@@ -20,7 +20,7 @@ NamingIt = Callable[[Checkpoint], Mapping[str, PointerText]]
 def signs_of_writing(
     unfinished: Iterable[str], written: Iterable[tuple[str, float]], *, now: float, grace: float
 ) -> Iterator[Finding]:
-    """Report files that are not finished, and the youngest file where it is younger than the grace time.
+    """Report unfinished files, and the youngest file if it is younger than the grace time.
 
     Args:
         unfinished: Paths of files under a temporary name.
@@ -49,7 +49,7 @@ def signs_of_writing(
 def stale_pointers(
     pointers: Sequence[Pointer], going: Iterable[Checkpoint], staying: Iterable[Checkpoint], naming: NamingIt
 ) -> Iterator[PointerFix]:
-    """Find the records that name what goes; each shall name the best that stays and that it can name.
+    """Find the records that name a checkpoint to delete; each shall name the best remaining one that it can name.
 
     Args:
         pointers: As they are.
@@ -73,7 +73,7 @@ def stale_pointers(
 
 
 def repairs(pointers: Iterable[Pointer], checkpoint: Checkpoint, naming: NamingIt) -> Iterator[PointerFix]:
-    """Find the records that do not name this checkpoint, and say what is wrong with each.
+    """Find the records that do not name this checkpoint, with the error in each.
 
     Args:
         pointers: As they are.

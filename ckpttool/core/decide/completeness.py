@@ -1,4 +1,4 @@
-"""Is a save whole, as far as names and sizes tell? What its layout expects, against what is there."""
+"""Completeness of a save by names and sizes: the files that its layout expects, compared with those listed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def believable(evidence: Evidence) -> Evidence:
 
 
 def without_effect(world_size: int | None, expected: Expected) -> list[Finding]:
-    """Report that the number of ranks that the user gave changes nothing about some of the saves.
+    """Report that the world size given by the user has no effect on some of the saves.
 
     Args:
         world_size: As the user gave it.
@@ -66,7 +66,7 @@ def without_effect(world_size: int | None, expected: Expected) -> list[Finding]:
 
 
 def no_objections(_: Checkpoint) -> Sequence[Finding]:
-    """Say nothing: no next run is asked about."""
+    """Return no findings: the question has no next run."""
     return ()
 
 
@@ -80,7 +80,7 @@ def assess(  # noqa: PLR0913  what is known of a tree beside its listing, by key
     objections: Callable[[Checkpoint], Sequence[Finding]] = no_objections,
     under_way: tuple[Finding, ...] = (),
 ) -> Inventory:
-    """Say of every save what is missing, empty, not committed or recorded, and of the tree what its rules say.
+    """Add to each save its missing, empty, uncommitted and recorded files, and to the tree the findings of its rules.
 
     Args:
         inventory: As scanned.
@@ -99,7 +99,7 @@ def assess(  # noqa: PLR0913  what is known of a tree beside its listing, by key
 
 
 class Context(NamedTuple):
-    """A listed tree: of this its rules say what is worth knowing."""
+    """A listed tree, for rules about it."""
 
     inventory: Inventory
     """With what each save lacks, and its recorded health."""
@@ -110,12 +110,12 @@ class Context(NamedTuple):
 
 
 def _listed(context: Context) -> Iterable[Finding]:
-    """What its layout says of it."""
+    """Return the findings of its layout."""
     return context.inventory.findings
 
 
 def _no_effect(context: Context) -> Iterable[Finding]:
-    """A number of ranks that changes nothing, unless the trainer has something to say to it."""
+    """Report a world size that has no effect, unless the trainer has its own finding about it."""
     findings = without_effect(context.world_size, context.expected)
     if findings and any(context.objections(checkpoint) for checkpoint in context.inventory.checkpoints):
         return ()
@@ -123,7 +123,7 @@ def _no_effect(context: Context) -> Iterable[Finding]:
 
 
 def _under_way(context: Context) -> Iterable[Finding]:
-    """A change that is under way: what it moves looks incomplete."""
+    """Report a change in progress, because checkpoints that it moves look incomplete."""
     return context.under_way
 
 
@@ -132,7 +132,7 @@ OF_TREE: tuple[Callable[[Context], Iterable[Finding]], ...] = (_listed, _no_effe
 
 
 def compare(inventory: Inventory, expected: Expected) -> Inventory:
-    """Say of every save what is missing of it, and what its listing shows besides."""
+    """Add to each save its missing files, and the other findings of its listing."""
     pairs = zip(inventory.checkpoints, expected.checkpoints, strict=True)
     return replace(
         inventory,
@@ -150,12 +150,12 @@ def compare(inventory: Inventory, expected: Expected) -> Inventory:
 
 
 def _seen(checkpoint: Checkpoint, _: Expectation) -> Iterable[Finding]:
-    """What the scan found."""
+    """Return the findings of the scan."""
     return checkpoint.findings
 
 
 def _uncommitted(checkpoint: Checkpoint, _: Expectation) -> list[Finding]:
-    """Report that a save was never finished, or it is unknown, where the scan has not named what it lacks for that."""
+    """Report that a save is unfinished, or may be, unless the scan has already named the files that it lacks."""
     if blocking(checkpoint.findings):
         return []
     if checkpoint.commit is CommitState.UNKNOWN:
@@ -174,7 +174,7 @@ def _uncommitted(checkpoint: Checkpoint, _: Expectation) -> list[Finding]:
 
 
 def _names_any(files: ExpectedFiles | None) -> bool:
-    """Return whether any file must be there: what asks for none is met by an empty folder, too."""
+    """Return whether any file is required; without a required file, an empty folder would be complete."""
     match files:
         case FilesByPath():
             return bool(files.paths)
@@ -185,12 +185,12 @@ def _names_any(files: ExpectedFiles | None) -> bool:
 
 
 def _doubted(_: Checkpoint, expectation: Expectation) -> Iterable[Finding]:
-    """What makes its layout doubt what must be there."""
+    """Return the reasons for which the layout is uncertain about the required files."""
     return expectation.doubts
 
 
 def _noted(_: Checkpoint, expectation: Expectation) -> Iterable[Finding]:
-    """What its layout says besides."""
+    """Return the notes of the layout."""
     return expectation.notes
 
 
@@ -233,7 +233,7 @@ def _missing_ranks(checkpoint: Checkpoint, files: FilesByRank) -> list[Finding]:
 
 
 def _and_more(name: str, ranks: Sequence[int], files: FilesByRank) -> list[Finding]:
-    """Say in one finding what is missing beyond those that are named."""
+    """Report in one finding the missing files beyond those that are named."""
     if not ranks:
         return []
     message = f"{len(ranks)} more shards are missing, of ranks {ranks[0]} to {ranks[-1]}"
@@ -241,7 +241,7 @@ def _and_more(name: str, ranks: Sequence[int], files: FilesByRank) -> list[Findi
 
 
 def _empty(checkpoint: Checkpoint, _: Expectation) -> list[Finding]:
-    """Report shards that have no bytes, where the listing took sizes: the commonest trace of a power failure."""
+    """Report empty shards, if the listing has sizes: the most common trace of a power failure."""
     return [
         helped(
             damage(
@@ -264,7 +264,7 @@ def _cut_short(checkpoint: Checkpoint, _: Expectation) -> Iterable[Finding]:
 
 
 def _untold(checkpoint: Checkpoint, expectation: Expectation) -> list[Finding]:
-    """Report that nothing tells which files belong to it, unless it is known to be bad anyway."""
+    """Report that the files of a save are unknown, unless it is known to be bad for another reason."""
     if _names_any(expectation.files):
         return []
     said = (finding for rule in OF_FILES for finding in rule(checkpoint, expectation))

@@ -1,4 +1,4 @@
-"""What becomes of the samples where a trainer goes on by itself: whole numbers, from facts that the trainer states."""
+"""Position of the samples if the trainer continues on its own: whole numbers, from facts that the trainer states."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumed:
-    """What a save tells of the samples that were read before it."""
+    """Samples read before a save, according to that save."""
 
     samples: int | None
     """None: nothing tells."""
@@ -32,12 +32,12 @@ class Consumed:
 
     @property
     def changes(self) -> bool:
-        """Whether the batches are of another size, or may be: one is asked for, and nothing tells the old."""
+        """Whether the batch size changes, or may change: a new one is requested and the old one is unknown."""
         return self.new_batch != self.old_batch
 
 
 def consumed(plan: ResumePlan, inventory: Inventory, question: DataQuestion) -> Consumed:
-    """Count the samples that were read before a save: as it says itself, else by its step and batch size.
+    """Count the samples read before a save: from its own record, else from its step and batch size.
 
     Args:
         plan: What is resumed.
@@ -59,7 +59,7 @@ def consumed(plan: ResumePlan, inventory: Inventory, question: DataQuestion) -> 
 
 
 def by_samples(step: int, read: Consumed, *, why: str) -> GoesOn:
-    """Go on behind the samples that were read, however large the batches are: nothing is repeated or lost.
+    """Continue after the samples read, for any batch size: nothing is repeated or lost.
 
     Args:
         step: Steps done when it was saved.
@@ -80,7 +80,7 @@ def by_samples(step: int, read: Consumed, *, why: str) -> GoesOn:
 
 
 def batches_read(step: int, read: Consumed) -> int | None:
-    """Return how many batches of the new size the samples make; None if that number would say nothing.
+    """Return how many batches of the new size the samples make; None if that number has no meaning.
 
     Where the size changed during the run, as by a schedule, batches of one size are not what its steps took.
 
@@ -96,7 +96,7 @@ def batches_read(step: int, read: Consumed) -> int | None:
 
 
 def place(step: int, *, batch: int, epoch_steps: int | None, epoch_samples: int | None) -> int:
-    """Return the sample, counted from the beginning over all epochs, that a run reads next after so many steps.
+    """Return the sample that a run reads next after a number of steps, counted from the beginning over all epochs.
 
     Args:
         step: Steps done, or taken for done.
@@ -118,7 +118,7 @@ def place(step: int, *, batch: int, epoch_steps: int | None, epoch_samples: int 
 def by_step(
     step: int, read: Consumed, *, epoch_steps: int | None, epoch_samples: int | None = None, why: str
 ) -> GoesOn:
-    """Recompute the place from the step as if all steps had had the new size: right only where that did not change.
+    """Recompute the position from the step as if all steps had the new size: correct only if the size did not change.
 
     Compared is with the place that the run itself held when it saved: by its own size, whatever it had been before.
 
@@ -154,7 +154,7 @@ def by_step(
 
 
 def restarting(read: Consumed, *, epoch_samples: int | None, why: str) -> GoesOn:
-    """Read the epoch from its beginning while the counters go on: as many samples as it reads again it never reaches.
+    """Read the epoch from its beginning while the counters continue: it never reaches as many samples as it repeats.
 
     Args:
         read: What the save tells.
@@ -174,7 +174,7 @@ def restarting(read: Consumed, *, epoch_samples: int | None, why: str) -> GoesOn
 
 
 def effect_findings(position: GoesOn, *, title: str, remedy: str | None = None) -> tuple[Finding, ...]:
-    """Say as a finding what a reader of the plan must not miss.
+    """Report as findings the effects that a reader of the plan must not miss.
 
     Args:
         position: Where the data continue.
@@ -207,7 +207,7 @@ def _samples(number: int | None) -> str:
 def against_size(
     checkpoint: Checkpoint, requested: AskedSizes, *, saved: AskedSizes, refuses: str | None
 ) -> list[Finding]:
-    """Hold other sizes than a save was made with against it, where its trainer cannot load it so; else say so.
+    """Report that sizes differ from those of the save: against it if its trainer cannot load it so, else as a note.
 
     Args:
         checkpoint: The save.
@@ -232,7 +232,7 @@ def against_size(
 
 
 def stray_taken(path: str, *, title: str, instead: str, remedy: str, stops: bool = False) -> Finding:
-    """Say of what is no checkpoint that its trainer's own search would take it for the newest.
+    """Report a path that is not a checkpoint but that the trainer's own search would choose as the newest.
 
     Args:
         path: Relative to the root.

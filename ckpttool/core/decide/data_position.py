@@ -1,4 +1,4 @@
-"""Where the data loader starts, in integers: a float rounds a step away."""
+"""Position at which the data loader starts, in integers: a float would round a step away."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def skip_seen_data(
 def plan_data(
     step: Step, recorded_global_batch: int | None, question: DataQuestion, past: PastSizes = _NO_PAST
 ) -> SkipBatches:
-    """Say where the data starts after resuming at `step`.
+    """Compute where the data starts after resuming at `step`.
 
     Args:
         step: True global step of the checkpoint.
@@ -95,7 +95,7 @@ def plan_data(
 
 
 def batches_seen(plan: ResumePlan, inventory: Inventory, question: DataQuestion) -> SkipBatches:
-    """Count what a trainer that skips batches has to skip: those consumed, and those that an advice goes around.
+    """Count the batches to skip for a trainer that skips: those consumed, and those that the advice avoids.
 
     Args:
         plan: What is resumed, and the advice that it follows, if any.
@@ -117,7 +117,7 @@ def batches_seen(plan: ResumePlan, inventory: Inventory, question: DataQuestion)
 
 
 def moved_on(skip: SkipBatches, further: SkipBatches) -> SkipBatches:
-    """Go on further than the checkpoint stands: what is between is left out on purpose."""
+    """Skip further than the checkpoint's position: the batches between are left out on purpose."""
     size = further.global_batch_size
     if skip.samples is None or size is None:
         return replace(further, lost_samples=None)
@@ -125,7 +125,7 @@ def moved_on(skip: SkipBatches, further: SkipBatches) -> SkipBatches:
 
 
 def with_config(question: DataQuestion, config: RunConfig | None) -> DataQuestion:
-    """Return what is asked of the data, with what the config says where the user says nothing."""
+    """Return the question about the data, completed with the settings of the config."""
     if config is None:
         return question
     return replace(
@@ -136,7 +136,7 @@ def with_config(question: DataQuestion, config: RunConfig | None) -> DataQuestio
 
 
 def next_step(step: Step, recorded_global_batch: int | None, question: DataQuestion) -> Step:
-    """Name which step is done first, counted in batches of the new size: segments do not move it.
+    """Return the next step, counted in batches of the new size; segments do not change it.
 
     Args:
         step: True global step of the checkpoint.
@@ -149,7 +149,7 @@ def next_step(step: Step, recorded_global_batch: int | None, question: DataQuest
 
 
 def _without_batch_size(step: Step, question: DataQuestion) -> SkipBatches:
-    """Count in batches alone: nothing says how large they are, and nothing says that it changes."""
+    """Count in batches only: their size is unknown, and no change of it is known."""
     if question.segments:
         raise UsageError("--segment needs the new global batch size: pass --gbs")
     since = step - _checked(step, _in_own_batches(None, question, _NO_PAST))
@@ -183,7 +183,7 @@ def _past(step: Step, old: int | None, new: int, question: DataQuestion, told_by
 
 
 def _assert_untold(step: Step, recorded: int, question: DataQuestion, past: PastSizes) -> None:
-    """Refuse to be told what the shards record; one segment that covers it all overrules a record that is wrong."""
+    """Reject values that the shards already record, except one segment that covers everything."""
     steps_given = sum(segment.steps for segment in question.segments)
     overrules = len(question.segments) == 1 and steps_given == step
     if question.segments and not overrules and steps_given > past.unrecorded_steps:
@@ -195,7 +195,7 @@ def _assert_untold(step: Step, recorded: int, question: DataQuestion, past: Past
 
 
 def _in_own_batches(own_size: int | None, question: DataQuestion, past: PastSizes) -> Step | None:
-    """Return the step of the change of data as the checkpoint's own step would count it.
+    """Return the step of the change of data, counted in the batches of the checkpoint's own step.
 
     A trainer scales a step down to a whole one at each change of the batch size, so that is done here, too.
     """
@@ -239,7 +239,7 @@ def _since(past: Sequence[BatchSegment], changed_at: int) -> list[BatchSegment]:
 
 
 def exact_batches_near(samples: int, global_batch: int, *, sink_size: int | None = None) -> tuple[int, ...]:
-    """Return the global batch sizes next to `global_batch` at which no sample would be seen twice.
+    """Return the global batch sizes next to `global_batch` at which no sample is repeated.
 
     Args:
         samples: Samples consumed.
@@ -261,7 +261,7 @@ def exact_batches_near(samples: int, global_batch: int, *, sink_size: int | None
 
 
 def _divisors(number: int) -> set[int]:
-    """Return the divisors of a positive number; of one beyond 10**12, those that a short search finds."""
+    """Return the divisors of a positive number; above 10**12, those that a short search finds."""
     most = min(math.isqrt(number), _MOST_TRIED)
     small = [size for size in range(1, most + 1) if number % size == 0]
     return {*small, *(number // size for size in small)}

@@ -1,4 +1,4 @@
-"""What a copy of the weights that drifted says of the checkpoints around the one in which that was found."""
+"""Effect of a drifted replica on the checkpoints before and after the one in which it was found."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ckpttool.core.domain.units import Step, at_step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """A shard of which it is known that it drifted from its replicas."""
+    """A shard that is known to have drifted from its replicas."""
 
     checkpoint: Checkpoint
     shard: Shard
@@ -22,7 +22,7 @@ class Drift:
 
 
 def with_drift(inventory: Inventory, drifts: Iterable[Drift]) -> Inventory:
-    """Hold a drift against each save of its run from the first that differs on: what went wrong stays in the weights.
+    """Add a drift to each save of its run from the first that differs: the error stays in the weights.
 
     Not against one that was saved after the training went back behind the one in which the drift was found.
 
@@ -65,7 +65,7 @@ def _same_run(save: Checkpoint, later: Checkpoint) -> bool:
 
 
 def _is_after(save: Checkpoint, later: Checkpoint) -> bool:
-    """Return whether its files say that it was saved after another; where they do not tell, the steps are believed."""
+    """Return whether a save is later than another by file times; if they are unknown, by steps."""
     return save.saved_ns is not None and later.saved_ns is not None and save.saved_ns > later.saved_ns
 
 

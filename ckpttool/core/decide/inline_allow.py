@@ -1,4 +1,4 @@
-"""Findings that a config's author accepts where they stand: `# ckpttool: allow CODE`, on the line or above it."""
+"""Findings accepted by a comment in the config: `# ckpttool: allow CODE`, on the line or above it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OF_A_START = (Code.START_DIFFERS.value, Code.START_UNKNOWN.value)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
-    """Findings about a config, parted by its comments."""
+    """Findings about a config, divided by its comments."""
 
     findings: tuple[Finding, ...]
     """What nobody accepted, and a note for every word of a comment that silences nothing."""
@@ -38,7 +38,7 @@ class _Word(NamedTuple):
 
 
 def part(findings: Sequence[Finding], text: str, *, path: str) -> Allowed:
-    """Take out of the findings about a config what its comments allow.
+    """Separate the findings about a config that its comments allow.
 
     Args:
         findings: About this config, in any order.
@@ -56,7 +56,7 @@ def part(findings: Sequence[Finding], text: str, *, path: str) -> Allowed:
 
 
 def allowed_in(text: str, findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return those of the findings about a config that its comments allow."""
+    """Return the findings about a config that its comments allow."""
     return _silenced(findings, _places(_words(text)))
 
 
@@ -73,7 +73,7 @@ def _place(finding: Finding) -> tuple[str, int | None]:
 
 
 def _words(text: str) -> Iterator[_Word]:
-    """Yield the codes of all comments; one on a line of its own speaks of the next line that is no comment."""
+    """Yield the codes of all comments; a comment on its own line refers to the next line that is not a comment."""
     waiting: list[tuple[str, int]] = []
     for number, line in enumerate(text.split("\n"), 1):
         match = _COMMENT.search(line)

@@ -1,4 +1,4 @@
-"""The way that a tree's trainings took: what is on it, and what was left or done again."""
+"""Lineage of a tree's trainings: the saves on it, and those abandoned or repeated."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ CLEARLY_NS = 10 * 10**9
 
 
 class Lineage:
-    """What a tree's runs say of each save."""
+    """The relation of each save to the tree's runs."""
 
     def __init__(self, inventory: Inventory) -> None:
-        """Compare the runs, or where names mark none the saves with the tracker."""
+        """Compare the runs, or the saves with the tracker if the names show no runs."""
         self.inventory = inventory
         self.progress = Progress(inventory.checkpoints)
         self._tracked = TrackedLineage(inventory, self.progress)
 
     def abandoned(self, checkpoint: Checkpoint) -> Finding | None:
-        """Return whether the training went back behind this checkpoint and on from there.
+        """Return a finding if the training was resumed from before this checkpoint and continued from there.
 
         Returns:
             A finding that says which run did; None where the checkpoint is on the training's last course.
@@ -46,7 +46,7 @@ class Lineage:
         return None if why is None else self._branch(why, checkpoint, place)
 
     def done_again(self, checkpoint: Checkpoint) -> Finding | None:
-        """Tell whether a later run did this checkpoint's steps again and went on: then it went back behind it, too."""
+        """Return a finding if a later run repeated this checkpoint's steps and continued."""
         run = self._run_again(checkpoint)
         if run is None:
             return None
@@ -54,11 +54,11 @@ class Lineage:
         return self._branch(why, checkpoint, self.progress.of(checkpoint) or 0)
 
     def best_first(self, newest_first: Iterable[Checkpoint]) -> list[Checkpoint]:
-        """Put what was done again behind all others: it is taken only where nothing on the last course is good."""
+        """Sort repeated checkpoints last: they are chosen only if none on the last lineage is good."""
         return sorted(newest_first, key=lambda checkpoint: self._run_again(checkpoint) is not None)
 
     def overlaps(self, checkpoint: Checkpoint, *, is_named: bool = False) -> list[Finding]:
-        """Say of one that is taken all the same that it is of an earlier run's course.
+        """Report for a chosen checkpoint that it belongs to an earlier run's lineage.
 
         Unless it was asked for by its name, that is because nothing else can be loaded.
         """
@@ -96,7 +96,7 @@ class Lineage:
         return [*findings, *self._tracked.findings(self.inventory)]
 
     def past(self, checkpoint: Checkpoint) -> PastSizes:
-        """Tell what batch sizes the saves record by whose way the training came to a checkpoint, itself included."""
+        """Return the recorded batch sizes of the saves on the path to a checkpoint, itself included."""
         place = self.progress.of(checkpoint)
         saves = [
             save
@@ -130,7 +130,7 @@ class Lineage:
         return next((run for run, first, _ in reversed(self._later(checkpoint)) if first <= place), None)
 
     def _later(self, checkpoint: Checkpoint) -> list[tuple[RunSummary, int, int]]:
-        """Return the runs that were started after a checkpoint's, with how far they were first and last."""
+        """Return the runs started after a checkpoint's run, with their first and last positions."""
         later = [
             (run, self.progress.of_run(run))
             for run in self.inventory.runs
@@ -165,7 +165,7 @@ class Lineage:
 
 
 class _When(Enum):
-    """When a checkpoint was saved, beside the tracker."""
+    """The time at which a checkpoint was saved, relative to the tracker."""
 
     BEFORE = "before"
     AFTER = "after"
@@ -174,7 +174,7 @@ class _When(Enum):
 
 
 class TrackedLineage:
-    """The checkpoints that are further than the tracker, and which of them the training left.
+    """The checkpoints beyond the tracker, and those that the training abandoned.
 
     A tracker is the record in the root that is written at the end of every save. What is further was saved before the
     training went back, or by a save that was cut off before this last write. Times tell which: the one was there before
@@ -183,7 +183,7 @@ class TrackedLineage:
     """
 
     def __init__(self, inventory: Inventory, progress: Progress) -> None:
-        """Sort out what the tracker does not cover.
+        """Classify the checkpoints beyond the tracker.
 
         Args:
             inventory: With the times of the tracker and of what is numbered otherwise, where the disk tells them.
@@ -220,7 +220,7 @@ class TrackedLineage:
         self._are_several = len(complete) > 1
 
     def abandoned_because(self, checkpoint: Checkpoint) -> str | None:
-        """Say why the training left a checkpoint; None if it did not, or nothing tells."""
+        """Return why the training abandoned a checkpoint; None if it did not, or if unknown."""
         when = self._when.get(checkpoint.name, _When.AFTER)
         if when is _When.BOTH:
             return f"some of its files are older than the tracker, at {self._told}, and some are newer"
@@ -229,7 +229,7 @@ class TrackedLineage:
         return None
 
     def findings(self, inventory: Inventory) -> list[Finding]:
-        """Say in a note what is further than the tracker."""
+        """Report in a note the checkpoints beyond the tracker."""
         beyond = [checkpoint for checkpoint in inventory.checkpoints if checkpoint.name in self._when]
         abandoned = [checkpoint.name for checkpoint in beyond if self.abandoned_because(checkpoint) is not None]
         cut = [checkpoint.name for checkpoint in beyond if checkpoint.name not in abandoned]
@@ -250,7 +250,7 @@ class TrackedLineage:
 
 
 def _reported_progress(tracked: Tracked, inventory: Inventory, progress: Progress) -> tuple[str, int] | None:
-    """Return the training that the tracker is of, and how far it says that it came; None if that is not known."""
+    """Return the training that the tracker belongs to, and its reported progress; None if that is unknown."""
     if not inventory.checkpoints:
         return None
     named = inventory.named(tracked.name)
@@ -262,7 +262,7 @@ def _reported_progress(tracked: Tracked, inventory: Inventory, progress: Progres
 
 
 def _is_torn(checkpoint: Checkpoint) -> bool:
-    """Return whether a save was not finished, as far as the listing shows: such a one proves no rewind."""
+    """Return whether a save is unfinished according to the listing: such a save proves no rewind."""
     missing = any(finding.code is Code.SHARD_MISSING for finding in checkpoint.findings)
     return missing or checkpoint.commit in {CommitState.UNCOMMITTED, CommitState.UNKNOWN}
 

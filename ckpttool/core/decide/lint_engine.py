@@ -1,4 +1,4 @@
-"""What a rule about configs sees, and what it says."""
+"""The view of a config that its rules get, and the problems they report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _V = TypeVar("_V", bound="View")
 
 
 class View:
-    """A config to look things up in, by dotted keys: `section.key`, `list.1.key`."""
+    """A config with lookup by dotted keys: `section.key`, `list.1.key`."""
 
     def __init__(self, settings: Settings) -> None:
         """Index a config once for all rules."""
@@ -24,16 +24,16 @@ class View:
             self._inside.setdefault(dotted(entry.key[:-1]), []).append(entry)
 
     def get(self, key: str) -> Value:
-        """Return a value; None if it is not set, and where nothing stands after the colon."""
+        """Return a value; None if it is not set or empty."""
         entry = self._by_key.get(key)
         return None if entry is None else entry.value
 
     def setting(self, key: str) -> Setting | None:
-        """Return a setting with its line and spelling; None where the config has no such key."""
+        """Return a setting with its line and original text; None if the config has no such key."""
         return self._by_key.get(key)
 
     def raw(self, key: str) -> object:
-        """Return a value with all that is in it: mappings and lists as such; None if it is not set."""
+        """Return a value with its mappings and lists unchanged; None if it is not set."""
         value = self.get(key)
         if value is Nested.MAPPING:
             return {str(entry.key[-1]): self.raw(dotted(entry.key)) for entry in self.inside(key)}
@@ -42,11 +42,11 @@ class View:
         return value
 
     def is_on(self, key: str) -> bool:
-        """Return whether a switch is True; text that looks like it is another rule's business."""
+        """Return whether a switch is True; text that resembles it is checked by another rule."""
         return self.get(key) is True
 
     def is_section(self, key: str) -> bool:
-        """Return whether there are settings under a key."""
+        """Return whether a key has settings below it."""
         return self.get(key) is Nested.MAPPING and key in self._inside
 
     def inside(self, key: str) -> Sequence[Setting]:
@@ -54,16 +54,16 @@ class View:
         return self._inside.get(key, ())
 
     def count(self, key: str, default: int = 1) -> int:
-        """Return a whole number; the trainer's default where it is not set or is none."""
+        """Return a whole number; the trainer's default if it is not set or not a number."""
         value = self.get(key)
         return value if isinstance(value, int) and not isinstance(value, bool) else default
 
     def at(self, key: str, otherwise: str) -> str:
-        """Return where to look for a setting that may be missing: itself, its section, or what demands it."""
+        """Return where to look for a setting that may be missing: itself, its section, or the key that requires it."""
         return key if self.line(key) is not None else otherwise
 
     def line(self, key: str) -> int | None:
-        """Return the line of a setting; where it is not set, of the section that should have it."""
+        """Return the line of a setting; if it is not set, of the section that should contain it."""
         while key:
             entry = self._by_key.get(key)
             if entry is not None and entry.line is not None:
@@ -74,7 +74,7 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What a rule found."""
+    """A problem that a rule found."""
 
     severity: Severity
     key: str
@@ -92,7 +92,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule(Generic[_V]):
-    """One thing that a config can get wrong."""
+    """One mistake that a config can contain."""
 
     code: Row
     check: Callable[[_V], Iterator[Problem]]
@@ -106,12 +106,12 @@ def suspect(key: str, message: str, remedy: str, *, expected: str | None = None,
 
 
 def note(key: str, message: str, remedy: str, *, expected: str | None = None, actual: str | None = None) -> Problem:
-    """Make a problem that is only worth knowing."""
+    """Make a problem that is only a note."""
     return Problem(severity=Severity.NOTE, key=key, message=message, remedy=remedy, expected=expected, actual=actual)
 
 
 def problems(view: _V, rules: Iterable[Rule[_V]], *, is_part: bool = False) -> Iterator[tuple[Rule[_V], Problem]]:
-    """Yield what rules find in a config.
+    """Yield the problems that rules find in a config.
 
     Args:
         view: The config.
@@ -124,7 +124,7 @@ def problems(view: _V, rules: Iterable[Rule[_V]], *, is_part: bool = False) -> I
 
 
 def findings(view: View, rule_problems: Iterable[tuple[Rule[_V], Problem]], *, path: str) -> tuple[Finding, ...]:
-    """Return what was found in a config as findings, in the order of the file and then of the words.
+    """Return the problems of a config as findings, in the order of the file and then of the text.
 
     Args:
         view: The config.

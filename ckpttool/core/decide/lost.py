@@ -1,4 +1,4 @@
-"""What a choice loses: the steps that are done again, how long they took, and whether that is more than may be."""
+"""Loss of a choice: the steps to redo, their duration, and whether that exceeds the limits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NS = 1e9
 
 
 def lost_steps(checkpoint: Checkpoint, course: Lineage) -> tuple[int, int | None]:
-    """Count what is between a checkpoint and the furthest one that the training did not leave.
+    """Count the steps between a checkpoint and the furthest one that was not abandoned.
 
     Returns:
         Steps of the checkpoint's own batch size, rounded up; and samples, None if no batch size is known.
@@ -45,13 +45,13 @@ def lost_steps(checkpoint: Checkpoint, course: Lineage) -> tuple[int, int | None
 
 
 def _on_course(checkpoint: Checkpoint, course: Lineage) -> list[Checkpoint]:
-    """Return the saves of a checkpoint's training that it did not leave; copies under a higher number are none."""
+    """Return the saves of a checkpoint's training that were not abandoned, without copies under a higher number."""
     saves = (save for save in course.inventory.checkpoints if save is checkpoint or not is_out_of_place(save))
     return [save for save in saves if save.prefix == checkpoint.prefix and course.abandoned(save) is None]
 
 
 def perhaps_lost(newer: Sequence[Rejection]) -> list[Finding]:
-    """Report that the count of lost steps leaves out what is newer and does not tell its step."""
+    """Report that the count of lost steps excludes newer checkpoints with an unknown step."""
     return [
         note(
             Code.STEP_UNKNOWN,
@@ -66,7 +66,7 @@ def perhaps_lost(newer: Sequence[Rejection]) -> list[Finding]:
 
 
 def with_saves(point: ResumePoint, course: Lineage, written: Written) -> ResumePoint:
-    """Say by the saves' times how long the lost steps took, where a log did not and the times can be meant.
+    """Compute the duration of the lost steps from the times of saves, if no log shows it and the times are plausible.
 
     They can where a training's pause is between two saves: a copy writes one file after the other, without one. Of
     saves of one file each no one can tell a pause from the copying of a file.
@@ -92,7 +92,7 @@ def _paused(before: tuple[int, int], after: tuple[int, int]) -> bool:
 
 
 def _pairs(chosen: Checkpoint, course: Lineage) -> Iterator[tuple[Checkpoint, Checkpoint]]:
-    """Yield saves of one run each, between which nothing but training lay; the best to go by first."""
+    """Yield pairs of saves of one run with only training between them; the most reliable pair first."""
     ahead = [(place, save) for save in _on_course(chosen, course) if (place := course.progress.of(save)) is not None]
     ordered = [save for _, save in sorted(ahead, key=lambda pair: pair[0])]
     furthest = ordered[-1]
@@ -107,7 +107,7 @@ def _pairs(chosen: Checkpoint, course: Lineage) -> Iterator[tuple[Checkpoint, Ch
 
 
 def beyond_limits(point: ResumePoint, question: ResumeQuestion) -> tuple[Finding, ...]:
-    """Find that a choice loses more than the user allows, or that it is unknown whether it does."""
+    """Report that a choice loses more than the user allows, or that this is unknown."""
     lost, took, name = point.lost_steps, point.lost_time, point.checkpoint.name
     steps, seconds = question.max_lost_steps, question.max_lost_seconds
     by_steps = "" if steps is None else f"--max-lost-steps allows {steps}"

@@ -1,4 +1,4 @@
-"""What a checkpoint's name means, wherever someone gives one."""
+"""Resolve the name of a checkpoint that a user gave."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUMBERED = r"(?s:.*[^0-9])([0-9]+)"
 
 
 def named(checkpoints: Iterable[Checkpoint], name: str) -> list[Checkpoint]:
-    """Find the checkpoints that a name means; more than one only where trainings share a folder.
+    """Find the checkpoints with a name; several only if trainings share a folder.
 
     Args:
         checkpoints: In any order, which stays.
@@ -37,7 +37,7 @@ def named(checkpoints: Iterable[Checkpoint], name: str) -> list[Checkpoint]:
 
 
 def none_called(name: str, newest: Sequence[Checkpoint], root: str, *, also: str = "") -> UsageError:
-    """Report that no checkpoint has this name, which one is meant, and which there are, newest first.
+    """Report that no checkpoint has this name, with the closest match and the available names, newest first.
 
     Args:
         name: As it was given.
@@ -55,7 +55,7 @@ def none_called(name: str, newest: Sequence[Checkpoint], root: str, *, also: str
 
 
 def focused(checkpoints: Sequence[Checkpoint], focus: str, name: str | None) -> list[Checkpoint]:
-    """Find the checkpoints that a path and a name beside it mean together.
+    """Find the checkpoints that a path and an additional name select together.
 
     Args:
         checkpoints: Of the tree.
@@ -81,7 +81,7 @@ def _files(checkpoint: Checkpoint) -> Iterator[str]:
 
 
 def _is_short(checkpoint: Checkpoint, name: str) -> bool:
-    """Tell whether a name is a shard's without its extension, or the bare number of one that is called by its step."""
+    """Return whether a name is a shard's without its extension, or only the number of a checkpoint."""
     return any(file.rpartition(".")[0] == name for file in _files(checkpoint) if name) or (
         checkpoint.label is None
         and (numbered := re.fullmatch(_NUMBERED, checkpoint.name)) is not None

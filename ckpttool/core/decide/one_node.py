@@ -1,4 +1,4 @@
-"""Is all of the training here, or only what one of several machines wrote to its own disk?"""
+"""Whether all of the training is visible here, or only the local disk of one of several machines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ckpttool.core.domain.units import Rank
 def judge_one_node(
     decision: ResumePlan | NoResumePoint, inventory: Inventory, around: Surroundings
 ) -> ResumePlan | NoResumePoint:
-    """Add to a decision that it rests on one machine of several, where it may be so.
+    """Add to a decision that it rests on one of several machines, if that is possible.
 
     Args:
         decision: What was chosen from the files that are seen here.
@@ -33,7 +33,7 @@ def judge_one_node(
 
 
 def _newer_elsewhere(plan: ResumePlan, inventory: Inventory, around: Surroundings) -> Finding | None:
-    """Report that a newer save may be whole, of which nothing is known to be wrong but what other machines may have."""
+    """Report a newer save that may be intact: its only problems are files that other machines may have."""
     if around.mount.reach is Reach.SHARED:
         return None
     seen_ranks = _seen_ranks(inventory)
@@ -53,7 +53,7 @@ def _newer_elsewhere(plan: ResumePlan, inventory: Inventory, around: Surrounding
 
 
 def intact_here_alone(checkpoint: Checkpoint, around: Surroundings) -> Finding | None:
-    """Report that of a checkpoint which is intact here other machines may have more; None if they have not."""
+    """Report that other machines may have more of a checkpoint that is intact here; None if not."""
     if around.mount.reach is Reach.SHARED or around.files is RankFiles.TOGETHER:
         return None
     if checkpoint.expected is not None and around.files is not RankFiles.UNCOUNTED:
@@ -82,7 +82,7 @@ def _together(around: Surroundings) -> str:
 
 
 def _nothing_here(decision: NoResumePoint, inventory: Inventory, around: Surroundings) -> NoResumePoint:
-    """Turn what is missing of ranks that have nothing here into unknown, where another machine may have it.
+    """Report missing files of ranks without files here as unknown, if another machine may have them.
 
     Else a script would take it for a word that there is nothing to resume from, and start afresh.
     """
@@ -125,7 +125,7 @@ def _seen_ranks(inventory: Inventory) -> list[Rank]:
 
 
 def _job_beyond(around: Surroundings, rank_count: int) -> Job | None:
-    """Return the first launcher that speaks of more machines than one, or of more ranks than are seen here."""
+    """Return the first launcher that names several machines, or more ranks than are visible here."""
     return next((job for job in around.jobs if job.several or (job.ranks or 0) > rank_count), None)
 
 
@@ -134,21 +134,21 @@ def _world(rejection: Rejection) -> int | None:
 
 
 def _lacks_folders_alone(rejection: Rejection, ranks: Sequence[Rank]) -> bool:
-    """Return whether nothing else stands against a checkpoint: what is damaged here is so wherever one looks from."""
+    """Return whether missing folders are the only problem of a checkpoint: damage here is damage on every machine."""
     reasons = blocking(rejection.reasons)
     is_elsewhere = all(_is_elsewhere(reason, ranks) for reason in reasons)
     return bool(reasons) and is_elsewhere and set(rejection.checkpoint.ranks) >= set(ranks)
 
 
 def _is_elsewhere(reason: Finding, ranks: Collection[Rank]) -> bool:
-    """Return whether something is missing of a rank that has nothing here, or of it is unknown whom."""
+    """Return whether a file is missing of a rank without files here, or of an unknown rank."""
     if reason.code in {Code.RANK_MISSING, Code.SHARD_MISSING}:
         return not reason.ranks or not set(reason.ranks).issubset(ranks)
     return reason.code in {Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE}  # the record is of one rank alone
 
 
 def _is_one_nodes(ranks: Sequence[Rank], world: int) -> bool:
-    """Return whether ranks are what one of several equal machines has: a row that begins where such a row does."""
+    """Return whether ranks are the share of one of several equal machines: a row that begins at a multiple."""
     count, first, last = len(ranks), ranks[0], ranks[-1]
     return last - first + 1 == count and world % count == 0 and first % count == 0
 
@@ -161,7 +161,7 @@ def _unknown(rejection: Rejection, ranks: Collection[Rank]) -> Rejection:
 
 
 def _open(reason: Finding) -> Finding:
-    """Say of what is not here that another machine may have it: then it is unknown that the save was not finished."""
+    """Report a file that another machine may have: then it is unknown whether the save was finished."""
     if reason.code is not Code.UNCOMMITTED_SAVE:
         return replace(reason, severity=Severity.UNKNOWN)
     message = "the record that the trainer writes last is not on this machine"
@@ -177,7 +177,7 @@ def _on(mount: Mount) -> str:
 
 
 def _seen(ranks: Sequence[Rank]) -> str:
-    """Say what is here; where ranks write to one folder, a file need not be any rank's."""
+    """Describe the visible ranks; if ranks write to one folder, a file may belong to any rank."""
     return _ranks(ranks) if ranks else "a part of a save"
 
 
@@ -188,7 +188,7 @@ def _ranks(ranks: Sequence[Rank]) -> str:
 
 
 def _if_all_here(ranks: Sequence[Rank]) -> str:
-    """Say what to declare where these can be all; ranks from 2 on never are."""
+    """Describe the option that declares these ranks complete; ranks from 2 on never are."""
     count = len(ranks)
     is_first = count > 0 and ranks[-1] == count - 1
     return f"; if the training has no more ranks than these {count}, pass --world-size {count}" if is_first else ""

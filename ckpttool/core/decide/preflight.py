@@ -1,4 +1,4 @@
-"""Go or no-go: what stands against a launch, and under which check it is told."""
+"""Go or no-go: the findings against a launch, by check."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ckpttool.core.errors import ExitCode
 
 
 def allow(findings: Iterable[Finding], allowed: Iterable[Row]) -> tuple[Finding, ...]:
-    """Make notes of what the user has seen and accepts."""
+    """Turn the findings that the user accepted into notes."""
     accepted = {code for code in allowed if code.may_be_allowed}
     return tuple(
         replace(finding, severity=Severity.NOTE) if finding.code in accepted else finding for finding in findings
@@ -41,7 +41,7 @@ def by_check(
     of_devices: Iterable[Finding] = (),
     view: View = USUAL,
 ) -> dict[str, tuple[Finding, ...]]:
-    """Return what is known about a decision under the check that it belongs to; what is wrong with the config is not.
+    """Return the findings of a decision by check; findings about the config are not among them.
 
     Args:
         decision: As `resolve` gave it, with this config.
@@ -59,7 +59,7 @@ def by_check(
 
 
 def devices_unknown(decision: ResumePlan | NoResumePoint, config: RunConfig) -> tuple[Finding, ...]:
-    """Say where nothing tells how many devices a launch would start."""
+    """Report that the number of devices of a launch is unknown."""
     if isinstance(decision, NoResumePoint):
         return ()
     checkpoint = decision.point.checkpoint
@@ -76,14 +76,14 @@ def devices_unknown(decision: ResumePlan | NoResumePoint, config: RunConfig) -> 
 
 
 def stopped(message: str, code: ExitCode) -> Finding:
-    """Say what kept a question from being answered."""
+    """Return a finding for the error that prevented an answer."""
     if code is ExitCode.UNSAFE:
         return unsafe(Code.CANNOT_ANSWER, message)
     return unknown(Code.CANNOT_ANSWER, message)
 
 
 def unusable(message: str, path: str, line: int | None, remedy: str | None = None) -> Finding:
-    """Say why a config cannot be used at all, by its trainer either."""
+    """Report why neither ckpttool nor the trainer can use a config."""
     return damage(
         Code.CONFIG_UNUSABLE,
         message,
@@ -132,7 +132,7 @@ def _nothing(decision: NoResumePoint, view: View) -> Finding:
 
 
 def _rejected_reasons(decision: NoResumePoint) -> Iterator[Finding]:
-    """Give every reason against the newest, which is the one to repair, and the gravest against each of the others.
+    """Return every reason against the newest checkpoint, which is the one to repair, and the worst of each other one.
 
     That the training left some is a note beside the finding that this may be wrong.
     """
@@ -145,7 +145,7 @@ def _rejected_reasons(decision: NoResumePoint) -> Iterator[Finding]:
 
 
 def _passed_over(plan: ResumePlan, severity: Severity, view: View) -> Iterator[Finding]:
-    """Tell of newer ones. One that could not be checked may be whole: its steps would be done again for nothing."""
+    """Report newer checkpoints. One that could not be checked may be intact, and its steps would be repeated."""
     healed = {finding.path: finding.remedy for finding in plan.findings if finding.code is Code.CAN_BE_HEALED}
     for place, rejection in enumerate(plan.point.rejected):
         why = max(rejection.reasons, key=lambda reason: reason.severity)
@@ -164,7 +164,7 @@ def _passed_over(plan: ResumePlan, severity: Severity, view: View) -> Iterator[F
 
 
 def disk_findings(need: DiskNeed) -> tuple[Finding, ...]:
-    """Say what the next saves lack."""
+    """Report the disk space that the next saves lack."""
     return (*_space(need), *_inodes(need), *_rights(need))
 
 

@@ -1,4 +1,4 @@
-"""What the trainer recorded about a checkpoint's health, and what that is worth."""
+"""Recorded health of a checkpoint, and how far it can be trusted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IGNORE_HEALTH = "--ignore-health chooses it anyway"
 
 
 def attach_health(inventory: Inventory, book: HealthBook, names: Sequence[str | None]) -> Inventory:
-    """Give every checkpoint the health that was recorded for it; unknown where nothing was.
+    """Attach to each checkpoint its recorded health; unknown without a record.
 
     A trainer may record one rank's file alone. A mark of another rank's file, whoever wrote it, is about the same save,
     and the worst of all counts.
@@ -53,7 +53,7 @@ def _ghosts(names: list[str], path: str | None) -> Finding:
 
 
 def against(findings: Iterable[Finding], *, ignore: bool) -> list[Finding]:
-    """Return what is against a checkpoint: of a copy that drifted, which is intact, its health alone.
+    """Return the findings against a checkpoint; for an intact drifted replica, only its health.
 
     Args:
         findings: Of the checkpoint, or of its shards.
@@ -63,7 +63,7 @@ def against(findings: Iterable[Finding], *, ignore: bool) -> list[Finding]:
 
 
 def health_reason(checkpoint: Checkpoint, *, require: bool, ignore: bool) -> Finding | None:
-    """Say why a checkpoint's health forbids resuming from it; None if it does not.
+    """Return why a checkpoint's health forbids resuming from it; None if it does not.
 
     Args:
         checkpoint: With its recorded health.
@@ -88,7 +88,7 @@ def health_reason(checkpoint: Checkpoint, *, require: bool, ignore: bool) -> Fin
 
 
 def record_without_answer(book: HealthBook, *, named: bool, health: Health) -> tuple[Finding, ...]:
-    """Report that a choice was made without a health file that was to have a say in it.
+    """Report that a choice was made without a health file that should have been used.
 
     One that is torn still tells its bad news, but the end that no one has seen is about the newest. Whoever names a
     file means all of it.
@@ -114,6 +114,6 @@ def record_without_answer(book: HealthBook, *, named: bool, health: Health) -> t
 
 
 def accepted(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Make notes of what is unknown of health, if unknown health will do."""
+    """Turn findings about unknown health into notes, if unknown health is accepted."""
     codes = {Code.HEALTH_UNREADABLE, Code.HEALTH_UNKNOWN}
     return tuple(replace(finding, severity=Severity.NOTE) if finding.code in codes else finding for finding in findings)

@@ -1,4 +1,4 @@
-"""Which checkpoint to load: the newest that is intact, healthy and on the training's last course."""
+"""Choice of the checkpoint to load: the newest intact, healthy one on the training's current lineage."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Pick: TypeAlias = "Callable[[Inventory], ResumePoint | NoResumePoint]"
 
 
 def against_refused(inventory: Inventory, refusals: Mapping[CheckpointKey, str]) -> Inventory:
-    """Hold against each checkpoint that its layout says of no way to load it.
+    """Add to each checkpoint why its layout cannot load it.
 
     Args:
         inventory: The tree.
@@ -54,7 +54,7 @@ def against_refused(inventory: Inventory, refusals: Mapping[CheckpointKey, str])
 
 
 def objected(inventory: Inventory, objections: Callable[[Checkpoint], Sequence[Finding]]) -> Inventory:
-    """Hold against each checkpoint what its trainer says against the sizes that are asked for.
+    """Add to each checkpoint its trainer's objections to the requested sizes.
 
     Args:
         inventory: The tree.
@@ -143,7 +143,7 @@ def _nothing(
     findings: Sequence[Finding],
     verdict_of: Callable[[Checkpoint], Verdict],
 ) -> NoResumePoint:
-    """Say that there is nothing, and what would have to be brought back: for the newest, headers are opened to know."""
+    """Report that no checkpoint is usable, and the files to restore: reads the headers of the newest to find them."""
     opened = not question.evidence.reads_content
     if rejected and opened:
         rejected = [_in_full(rejected[0], question, verdict_of), *rejected[1:]]
@@ -163,7 +163,7 @@ def _only_left(
     question: ResumeQuestion,
     verdict_of: Callable[[Checkpoint], Verdict],
 ) -> Iterator[Finding]:
-    """Say that one may be good against which stands no more than that the training left it: what says so may be wrong.
+    """Report a checkpoint whose only problem is that the training abandoned it, which may be wrong.
 
     Headers are opened to know; every byte of what is not chosen is not read for that.
     """
@@ -191,7 +191,7 @@ def _only_left(
 
 
 def _is_open(rejected: Iterable[Rejection], inventory: Inventory) -> bool:
-    """Return whether it is unknown which of those passed over, and of the others, is the newest."""
+    """Return whether it is unknown which of the rejected and the other checkpoints is the newest."""
     doubtful_names = {rejection.checkpoint.name for rejection in rejected if is_out_of_place(rejection.checkpoint)}
     is_tracked = inventory.tracked is not None and inventory.tracked.name not in doubtful_names
     return any(
@@ -202,7 +202,7 @@ def _is_open(rejected: Iterable[Rejection], inventory: Inventory) -> bool:
 def _newest_in_full(
     rejected: list[Rejection], question: ResumeQuestion, verdict_of: Callable[[Checkpoint], Verdict]
 ) -> list[Rejection]:
-    """Say all that is wrong with a newest save that lacks files, so that who brings these back has it whole.
+    """Report all problems of a newest save that lacks files, so that restoring these is known to be enough.
 
     Headers are opened for that; to read every byte of what will not be chosen would cost too much.
     """
@@ -212,7 +212,7 @@ def _newest_in_full(
 
 
 def _in_full(rejection: Rejection, question: ResumeQuestion, verdict_of: Callable[[Checkpoint], Verdict]) -> Rejection:
-    """Add to what is against a checkpoint what its headers tell."""
+    """Add the findings of a checkpoint's headers to its rejection."""
     reasons = _reasons_by_content(rejection.checkpoint, question, verdict_of(rejection.checkpoint))
     return replace(rejection, reasons=(*rejection.reasons, *_unreported(reasons, rejection.reasons)))
 
@@ -223,7 +223,7 @@ def _in_order_of(candidates: Sequence[Checkpoint], rejected: Sequence[Rejection]
 
 
 def _reasons_by_name(checkpoint: Checkpoint, course: Lineage, question: ResumeQuestion) -> list[Finding]:
-    """Collect what rules a checkpoint out before any of its shards is opened. Of a named one no doubt is asked."""
+    """Collect the reasons against a checkpoint that need no shard. Suspicions do not apply to a named one."""
     reasons = against(checkpoint.findings, ignore=question.ignore_health)
     if question.name not in {None, LATEST}:
         reasons = _without_doubts(reasons, checkpoint)
@@ -238,14 +238,14 @@ def _reasons_by_name(checkpoint: Checkpoint, course: Lineage, question: ResumeQu
 
 
 def _doubts(checkpoint: Checkpoint, course: Lineage, branch: Finding | None) -> list[Finding]:
-    """Say what speaks against a checkpoint on its own. To name it takes a doubtful one, but never a damaged one."""
+    """Return the suspicions about a checkpoint. Naming it overrides a suspicion, but never damage."""
     doubts = [warning for warning in (branch, two_runs_in(checkpoint, course.inventory)) if warning is not None]
     is_damaged = bool(list(blocking(checkpoint.findings)))
     return [replace(warning, remedy=None) for warning in doubts] if is_damaged else doubts
 
 
 def _without_doubts(reasons: Iterable[Finding], checkpoint: Checkpoint) -> list[Finding]:
-    """Leave out the doubts of which of several is meant: it was named."""
+    """Remove the suspicions about which of several checkpoints is intended, because it was named."""
     doubts = {finding for finding in checkpoint.findings if is_left_to_the_user(finding)}
     return [reason for reason in reasons if reason not in doubts]
 
@@ -256,7 +256,7 @@ def _with_true_remedies(
     reasons: Sequence[Finding],
     verdict_of: Callable[[Checkpoint], Verdict],
 ) -> list[Finding]:
-    """Promise that an option takes a checkpoint only where nothing else is against it.
+    """Offer an option as the remedy only if nothing else speaks against the checkpoint.
 
     Headers are opened for that. To read every byte of what will not be chosen would cost too much for a promise.
     """
@@ -273,7 +273,7 @@ def _with_true_remedies(
 
 
 def _unreported(findings: Iterable[Finding], reported: Iterable[Finding]) -> list[Finding]:
-    """Return what is new; what the listing said comes again with a remedy that it may have lacked."""
+    """Return new findings; a finding of the listing is repeated if its remedy is new."""
     reported_keys = {(finding.code, finding.path, finding.message) for finding in reported}
     return [finding for finding in findings if (finding.code, finding.path, finding.message) not in reported_keys]
 
@@ -292,7 +292,7 @@ def _reasons_by_content(checkpoint: Checkpoint, question: ResumeQuestion, verdic
 def _branches(
     checkpoint: Checkpoint, candidates: Sequence[Checkpoint], rejected: Sequence[Rejection], course: Lineage
 ) -> list[Rejection]:
-    """Return what else a reader might have expected: branches that the training left, and names of higher steps."""
+    """Return other expected candidates: abandoned branches, and names with higher steps."""
     passed = {checkpoint.key, *(rejection.checkpoint.key for rejection in rejected)}
     keys = [candidate.key for candidate in candidates]
     newer = frozenset(keys[: keys.index(checkpoint.key)])
@@ -324,7 +324,7 @@ def _is_beyond(checkpoint: Checkpoint, before: Step | None) -> bool:
 
 
 def _all_beyond(late: Sequence[Checkpoint], before: Step | None) -> list[Finding]:
-    """Say where the saves begin, all of which lie beyond the step that they were to lie at or before."""
+    """Report where the saves begin, if all of them are beyond the requested step."""
     first = min(late, key=lambda checkpoint: (checkpoint.step or 0, checkpoint.name))
     remedy = "allow a later step, or look for older checkpoints that were moved elsewhere"
     message = f"no checkpoint is at or before step {before}: the first is {first.name}, at step {first.step}"
@@ -332,7 +332,7 @@ def _all_beyond(late: Sequence[Checkpoint], before: Step | None) -> list[Finding
 
 
 def _named(inventory: Inventory, name: str, prefix: str | None, before: Step | None) -> list[Checkpoint]:
-    """Find the checkpoint that a name means."""
+    """Find the checkpoint with a name."""
     matches = named(_of_prefix(inventory, prefix), name)
     if not matches:
         raise none_called(name, newest_first(inventory.checkpoints), inventory.root)
@@ -348,7 +348,7 @@ def _named(inventory: Inventory, name: str, prefix: str | None, before: Step | N
 
 
 def _prefix_meant(inventory: Inventory, question: ResumeQuestion) -> tuple[str | None, tuple[Finding, ...]]:
-    """Return the prefix that is asked for, or the config's where several trainings could be meant; and a word on it."""
+    """Return the requested prefix, or the config's if there are several trainings, with a note."""
     prefixes = _trainings(inventory.checkpoints)
     named = question.saves_as
     if question.prefix is not None or named is None or len(prefixes) == 1 or named not in prefixes:
@@ -363,12 +363,12 @@ def _prefix_meant(inventory: Inventory, question: ResumeQuestion) -> tuple[str |
 
 
 def _trainings(candidates: Iterable[Checkpoint]) -> list[str]:
-    """Return the prefixes of what could be a training; a file on a few ranks is none."""
+    """Return the prefixes that may be a training; a file on a few ranks is not."""
     return sorted({candidate.prefix for candidate in candidates if _may_be_a_training(candidate)})
 
 
 def _mixed_prefixes(candidates: Sequence[Checkpoint], saves_as: str | None = None) -> Finding | None:
-    """Return whether several trainings could be meant, and that the config means none of them."""
+    """Report that several trainings are possible, and that the config selects none of them."""
     prefixes = _trainings(candidates)
     if len(prefixes) < 2:  # noqa: PLR2004  two is the smallest mixture
         return None
@@ -388,7 +388,7 @@ _NO_PREFIX = "''"
 
 
 def _may_be_a_training(checkpoint: Checkpoint) -> bool:
-    """Tell a save, whole or not, from a stray copy. Where most ranks are there, the rest may have got lost."""
+    """Distinguish a save from a stray copy. If most ranks are present, the rest may be lost."""
     if is_out_of_place(checkpoint):
         return False
     world = checkpoint.topology.world_size
@@ -439,7 +439,7 @@ def _needs_renames(checkpoint: Checkpoint) -> Finding:
 
 
 def ranks_to_restore(rejected: Sequence[Rejection], *, opened: bool) -> tuple[Finding, ...]:
-    """Name which ranks alone stand against the newest checkpoint, where some ranks do and others do not.
+    """Name the only ranks that prevent the newest checkpoint, if other ranks are intact.
 
     Args:
         rejected: Every checkpoint, newest first, with all that is known against it.
@@ -471,7 +471,7 @@ def ranks_to_restore(rejected: Sequence[Rejection], *, opened: bool) -> tuple[Fi
 
 
 def _at_fault(rejection: Rejection) -> frozenset[Rank]:
-    """Return the ranks whose shards are all that is wrong; none where something else is, or where all are at fault."""
+    """Return the ranks whose shards are the only problem; none if there is another problem, or if all are affected."""
     reasons, world = blocking(rejection.reasons), rejection.checkpoint.topology.world_size
     if world is None or any(reason.severity < Severity.UNKNOWN or not reason.ranks for reason in reasons):
         return frozenset()
@@ -486,7 +486,7 @@ HOUR_NS = 3600 * 10**9
 
 
 def two_runs_in(checkpoint: Checkpoint, inventory: Inventory) -> Finding | None:
-    """Return whether some ranks' files of a checkpoint are as old as another run's save of the same name on the others.
+    """Report that files of some ranks are as old as another run's save of the same name on the other ranks.
 
     Args:
         checkpoint: The one in doubt.
@@ -506,7 +506,7 @@ def two_runs_in(checkpoint: Checkpoint, inventory: Inventory) -> Finding | None:
 
 
 def gap_notes(verdict: Verdict) -> list[Finding]:
-    """Say in a note that an hour or more is between the files of one save, if nothing but that speaks of two runs.
+    """Report in a note a gap of an hour or more between the files of one save, if nothing else suggests two runs.
 
     A rank's folder that was copied from another disk looks the same, so it is no reason to pass the save over.
     """
@@ -533,7 +533,7 @@ def gap_notes(verdict: Verdict) -> list[Finding]:
 
 
 def _distant_shards(checkpoint: Checkpoint) -> tuple[Shard, Shard] | None:
-    """Find two files of other runs by their names which no one save wrote: an hour and more is between the runs'."""
+    """Find two files with the names of different runs, an hour or more apart: one save cannot have written both."""
     by_run: dict[int, list[tuple[int, Shard]]] = {}
     for shard in checkpoint.shards:
         if shard.modified_ns is not None:
@@ -547,7 +547,7 @@ def _distant_shards(checkpoint: Checkpoint) -> tuple[Shard, Shard] | None:
 
 
 def _as_old_as(twin: Checkpoint, checkpoint: Checkpoint, sure: AbstractSet[Rank]) -> Iterator[Shard]:
-    """Find the files of ranks that miss some of these saves which were written with the twin's files, not the others.
+    """Find the files of ranks that miss some of these saves, and that were written with the files of the other save.
 
     A rank that counts one run less has each of them under the name of the run before; so it misses the last one.
     """

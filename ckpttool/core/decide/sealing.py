@@ -1,4 +1,4 @@
-"""What a manifest records, and what a new seal makes it forget: nothing, unless the user says so."""
+"""Contents of a manifest; a new seal removes nothing from it unless the user requests that."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHOWN_CHUNKS = 8  # numbers that a message lists; a file that was replaced diff
 
 
 def manifest_of(layout: str, checkpoint: Checkpoint, verdict: Verdict, *, at: str, by: str) -> Manifest:
-    """Put down what was read of a whole checkpoint.
+    """Record the checks of an intact checkpoint as a manifest.
 
     Args:
         layout: Of its tree.
@@ -42,12 +42,12 @@ def manifest_of(layout: str, checkpoint: Checkpoint, verdict: Verdict, *, at: st
 
 
 def with_more(mine: Manifest | None, new: Manifest) -> Manifest:
-    """Add to what a machine sealed what it seals now; what was sealed before stays as it was."""
+    """Add new seals to the earlier seals of a machine; earlier seals are not changed."""
     return new if mine is None else replace(new, shards=_sorted({**new.by_path, **mine.by_path}))
 
 
 def _with_room(seals: Iterable[ShardSeal]) -> tuple[ShardSeal, ...]:
-    """Return the seals, without digests of tensors where all of them would take more room than a manifest has."""
+    """Return the seals, without digests of tensors if these would exceed the size limit of a manifest."""
     sealed_shards = tuple(seals)
     distinct = {seal.tensors for seal in sealed_shards if seal.tensors is not None}
     nbytes = sum(2 * len(tensors.digests) for tensors in distinct)
@@ -74,7 +74,7 @@ def _seal(report: ShardReport, now: str) -> ShardSeal:
 
 
 def merge(old: Manifest | None, new: Manifest, *, reseal: bool) -> tuple[Manifest, tuple[Finding, ...]]:
-    """Put what was recorded and what is there now together.
+    """Combine the recorded manifest with the current one.
 
     What was recorded first is what later damage is measured by, so it stays where the two differ: a seal that takes
     whatever it finds would bless the damage it is there to show. A shard that is gone stays recorded for the same
@@ -120,7 +120,7 @@ def _sorted(seals: dict[str, ShardSeal]) -> tuple[ShardSeal, ...]:
 
 
 def _changed(old: Manifest, new: Manifest) -> Manifest:
-    """Return the old one where only the time and the version of ckpttool differ: to seal twice changes nothing."""
+    """Return the old one if only the time and the version of ckpttool differ: to seal twice changes nothing."""
     return old if replace(new, sealed_at=old.sealed_at, sealed_by=old.sealed_by) == old else new
 
 
@@ -150,7 +150,7 @@ def _file_gone(before: ShardSeal) -> Finding:
 
 
 def _sealed_anew(recorded: dict[str, ShardSeal], current: dict[str, ShardSeal]) -> Iterator[Finding]:
-    """Say what an older seal said otherwise: if that was damage, this is the last that is heard of it."""
+    """Report the differences from an older seal; if one was damage, this is the last report of it."""
     for path, before in recorded.items():
         current_seal = current.get(path)
         if current_seal is None:
@@ -184,7 +184,7 @@ _TRUSTED = {
 
 
 def healed_notes(checkpoint: Checkpoint, seals: Iterable[ShardSeal]) -> Iterator[Finding]:
-    """Name which of a checkpoint's shards were rebuilt, from whom, by which proof, and when."""
+    """Report which shards of a checkpoint were rebuilt, from which source, by which proof, and when."""
     ranks = {shard.path: shard.rank for shard in checkpoint.shards}
     for seal in seals:
         rank, healed = ranks.get(seal.path), seal.healed

@@ -1,4 +1,4 @@
-"""Would the start, as it is, load what was chosen?"""
+"""Check whether the start, with its current settings, would load the chosen checkpoint."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ckpttool.core.domain.plan import JudgedStart, Outcome, ResumePlan, may_be_g
 def start_findings(
     start: JudgedStart, plan: ResumePlan, *, trainer: str, config: str | None, remedy: str
 ) -> tuple[Finding, ...]:
-    """Say what speaks against a start as it is: it loads another save, stops, begins at step 0, or it is unknown.
+    """Report problems of the current start: it loads another save, stops, begins at step 0, or is unknown.
 
     Args:
         start: What it would do.
@@ -45,7 +45,7 @@ def start_findings(
 
 
 def _may_be_good(name: str | None, plan: ResumePlan) -> bool:
-    """Whether nothing shows a save of this name to be damaged, and it was passed over because no one could judge it."""
+    """Return whether a save of this name was skipped only because it could not be checked, without known damage."""
     return any(
         rejection.checkpoint.name == name and may_be_good(rejection.reasons) for rejection in plan.point.rejected
     )

@@ -1,4 +1,4 @@
-"""The one law of a checkpoint's step, for every layout and every command.
+"""The rule for a checkpoint's step, for every layout and every command.
 
 A step comes from inside a checkpoint, else from its name. A name tells it only behind the stem that the checkpoints of
 the tree share, and never against what is inside, what the siblings hold, or when they were committed. A checkpoint
@@ -49,7 +49,7 @@ NAME_REMEDY = "save the step in it (an integer called step), or name all checkpo
 
 
 def read_name(name: str) -> NamedStep:
-    """Read the name of a folder that a person or a script chose; the number is None if it is no step.
+    """Parse the folder name that a person or a script chose; the number is None if it is not a step.
 
     Args:
         name: The folder's name.
@@ -66,7 +66,7 @@ def read_name(name: str) -> NamedStep:
 
 
 def settle(inventory: Inventory) -> Inventory:
-    """Give each checkpoint of a tree its step, and report what speaks against that.
+    """Determine the step of each checkpoint of a tree, and report contradictions.
 
     Args:
         inventory: As scanned: with the steps that lie inside, or that the trainer itself put into the names.
@@ -94,13 +94,13 @@ def settle(inventory: Inventory) -> Inventory:
 
 
 def is_left_to_the_user(finding: Finding) -> bool:
-    """Return whether whoever names a checkpoint overrules what a listing says of it: he knows which is meant."""
+    """Return whether naming a checkpoint explicitly overrides a finding of its listing."""
     is_doubt = finding.code is Code.STEP_DISAGREES and finding.severity is Severity.UNKNOWN
     return is_doubt or finding.code in _OUT_OF_PLACE
 
 
 def not_acted_on(checkpoint: Checkpoint) -> tuple[Finding, ...]:
-    """Return what keeps commands that delete or write from acting on a checkpoint: its step is not certain.
+    """Return the findings that stop commands from deleting or writing a checkpoint: its step is not certain.
 
     Args:
         checkpoint: Of a tree that was settled.
@@ -115,7 +115,7 @@ def not_acted_on(checkpoint: Checkpoint) -> tuple[Finding, ...]:
 
 
 def untold(checkpoint: Checkpoint) -> Finding:
-    """Report that nothing tells the step of a checkpoint."""
+    """Report that the step of a checkpoint is unknown."""
     return unknown(
         Code.STEP_UNKNOWN,
         f"no shard of {checkpoint.name} records its step, and a name alone is not proof",
@@ -124,7 +124,7 @@ def untold(checkpoint: Checkpoint) -> Finding:
 
 
 def left_by_name(saves: Sequence[Checkpoint]) -> dict[CheckpointKey, str]:
-    """Return what a person may have named, so that it is not to go by its step alone: why, in words that follow "it".
+    """Return why a save may have a name chosen by a person, so that its step alone does not decide.
 
     Args:
         saves: Of one training, of a tree that was settled.
@@ -151,7 +151,7 @@ def left_by_name(saves: Sequence[Checkpoint]) -> dict[CheckpointKey, str]:
 
 
 def is_out_of_place(checkpoint: Checkpoint) -> bool:
-    """Return whether its number says nothing of how far the training came: a copy, another run's, or a mere name.
+    """Return whether its number does not show the progress of the training: a copy, another run's, or just a name.
 
     Args:
         checkpoint: Of a tree that was settled.
@@ -162,7 +162,7 @@ def is_out_of_place(checkpoint: Checkpoint) -> bool:
 
 
 def leaves_newest_open(checkpoint: Checkpoint, findings: Iterable[Finding], *, is_tracked: bool) -> bool:
-    """Return whether a checkpoint that is passed over may be further than all others, and nothing tells which is.
+    """Return whether a skipped checkpoint may be further than all others, so that the newest is unknown.
 
     Args:
         checkpoint: Of a tree that was settled.
@@ -177,7 +177,7 @@ def leaves_newest_open(checkpoint: Checkpoint, findings: Iterable[Finding], *, i
 
 
 def is_named_beyond(checkpoint: Checkpoint, chosen: Checkpoint) -> bool:
-    """Return whether the name alone says that a checkpoint is further than the chosen one: a copy, or a mixture.
+    """Return whether only the name shows that a checkpoint is further than the chosen one: a copy, or a mixture.
 
     Args:
         checkpoint: Of a tree that was settled.
@@ -190,7 +190,7 @@ def is_named_beyond(checkpoint: Checkpoint, chosen: Checkpoint) -> bool:
 
 
 def latest(newest_first: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
-    """Return the checkpoint that `latest` means: no copy and no folder that tells no step, if there is another.
+    """Return the checkpoint that `latest` selects: not a copy, and not a folder without a step, if there is another.
 
     Args:
         newest_first: All of a tree that was settled.
@@ -200,18 +200,18 @@ def latest(newest_first: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
 
 
 def _is_anything(save: Checkpoint) -> bool:
-    """Return whether a folder may be of no training: a person named it, and nothing tells a step."""
+    """Return whether a folder may belong to no training: a person named it, and its step is unknown."""
     return save.step is None and save.named is not None and save.named.is_free
 
 
 def doubtful(checkpoint: Checkpoint) -> tuple[Finding, ...]:
-    """Return what is worth a word about the step of a checkpoint that is chosen all the same."""
+    """Return the notes about the step of a checkpoint that is chosen in spite of them."""
     codes = {Code.STEP_UNKNOWN, Code.STEP_DISAGREES}
     return tuple(finding for finding in checkpoint.findings if finding.code in codes)
 
 
 def _steps_of_free_names(saves: Sequence[Checkpoint]) -> dict[CheckpointKey, Step | None]:
-    """Return the steps that names tell, and None for counters inside that are no step, by checkpoint."""
+    """Return the steps that names contain, and None for recorded counters that are not steps, by checkpoint."""
     free = [save for save in saves if save.named is not None and save.named.is_free]
     steps: dict[CheckpointKey, Step | None] = {save.key: None for save in _without_evidence(free)}
     stems = _believed_stems([save for save in free if save.key not in steps], len(steps))
@@ -223,7 +223,7 @@ def _steps_of_free_names(saves: Sequence[Checkpoint]) -> dict[CheckpointKey, Ste
 
 
 def _without_evidence(saves: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Find checkpoints whose counters say the same step although their names say different ones."""
+    """Find checkpoints whose counters have the same step although their names have different ones."""
     by_step: dict[Step, list[Checkpoint]] = defaultdict(list)
     for save in saves:
         if save.step is not None:
@@ -237,7 +237,7 @@ def _without_evidence(saves: Sequence[Checkpoint]) -> list[Checkpoint]:
 
 
 def _believed_stems(saves: Sequence[Checkpoint], refuted: int) -> frozenset[str]:
-    """Return what stands before numbers that are steps: proven by the content, else used by most checkpoints."""
+    """Return the text before numbers that are steps: proven by the content, else used by most checkpoints."""
     votes: Counter[str] = Counter()
     proven: set[str] = set()
     denied: set[str] = set()
@@ -310,7 +310,7 @@ def _other_step(save: Checkpoint, number: int, step: int) -> Finding:
 
 
 def _copies(saves: Sequence[Checkpoint], tracked: str | None) -> Iterable[tuple[CheckpointKey, Finding]]:
-    """Find checkpoints that are one and its copy under another name."""
+    """Find pairs of a checkpoint and its copy under another name."""
     by_identity: dict[str, list[Checkpoint]] = defaultdict(list)
     for save in saves:
         if save.identity is not None:
@@ -330,7 +330,7 @@ def _copies(saves: Sequence[Checkpoint], tracked: str | None) -> Iterable[tuple[
 
 
 def _is_copied(original: Checkpoint, save: Checkpoint, saves: Iterable[Checkpoint]) -> bool:
-    """Return whether a later number says the step of an earlier one, with a further one between them."""
+    """Return whether a later number has the step of an earlier one, with a higher step between them."""
     if original.step is None or original.step != save.step:
         return False
     between = (candidate for candidate in saves if _number(original) < _number(candidate) < _number(save))
@@ -343,7 +343,7 @@ def _number(save: Checkpoint) -> int:
 
 
 def _original(group: Sequence[Checkpoint], saves: Iterable[Checkpoint], tracked: str | None) -> Checkpoint | None:
-    """Return the one whose number fits the order of all others best; of two, the tracked or the certain one."""
+    """Return the checkpoint whose number fits the order of the others best; of two, the tracked or the certain one."""
     rest = [save for save in saves if all(save is not saved for saved in group)]
     misfits = sorted((_misfits(save, rest), save.name) for save in group)
     if misfits[0][0] == misfits[1][0]:
@@ -377,7 +377,7 @@ def _copy(save: Checkpoint, original: Checkpoint, *, is_sure: bool) -> Finding:
 def _out_of_order(
     saves: Sequence[Checkpoint], copies: AbstractSet[CheckpointKey]
 ) -> Iterable[tuple[CheckpointKey, Finding]]:
-    """Find checkpoints that were committed before one of a lower step: of an earlier run, or copied."""
+    """Find checkpoints that were committed before one of a lower step: from an earlier run, or copied."""
     by_prefix: Mapping[str, list[tuple[Step, int, Checkpoint]]] = defaultdict(list)
     for save in saves:
         if save.committed_ns is not None and save.step is not None and save.key not in copies:
@@ -395,7 +395,7 @@ def _out_of_order(
 
 
 def _unconfirmed(saves: Sequence[Checkpoint]) -> Iterable[tuple[CheckpointKey, Finding]]:
-    """Find steps that a name alone tells, in a tree whose checkpoints do not share the stem of that name."""
+    """Find steps known only from a name, in a tree whose checkpoints do not share the stem of that name."""
     # Of a name without a number the stem is all of it: `step_` shares none with `step_50`.
     stems: dict[str, set[tuple[str, bool] | None]] = defaultdict(set)
     for save in saves:

@@ -1,1 +1,1 @@
-"""The wiring of the main job: each verb takes and returns frozen values; nothing is printed here."""
+"""The wiring of the main job: each verb takes and returns frozen values, and prints nothing."""

@@ -1,4 +1,4 @@
-"""What every change of a tree has in common: one at a time, nobody else writing, nothing changed since the plan."""
+"""Common steps of every change of a tree: one at a time, with no writer active, and no change since the plan."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def changeable_tree(question: TreeQuestion, *, planned: bool = False) -> Tree:
 
 
 def whole_tree(question: TreeQuestion, *, planned: bool = False) -> Tree:
-    """Scan a tree that may be changed, all of it, with sizes; arguments as of `changeable_tree`.
+    """Scan a complete tree that may be changed, with sizes; arguments as of `changeable_tree`.
 
     Raises:
         UnknownLayoutError: It is of a layout whose saves are never moved.
@@ -69,7 +69,7 @@ def whole_tree(question: TreeQuestion, *, planned: bool = False) -> Tree:
 
 
 def not_moved(tree: Tree) -> dict[CheckpointKey, str]:
-    """Return why saves are not to be moved, for each of which the layout says so, or to which a link leads.
+    """Return why saves must not be moved: the layout forbids it, or a link points to them.
 
     Others may go beside them: by its contract what goes with a save belongs to nothing else.
     """
@@ -89,7 +89,7 @@ def not_moved(tree: Tree) -> dict[CheckpointKey, str]:
 
 @contextmanager
 def change_of(root: str, *, timeout: float = 0.0) -> Iterator[None]:
-    """Hold the lock of all that changes this tree, and first undo what an interrupted change left half done.
+    """Take the lock for changes of this tree, and first undo an interrupted change.
 
     Args:
         root: The tree.
@@ -108,14 +108,14 @@ def change_of(root: str, *, timeout: float = 0.0) -> Iterator[None]:
 
 @contextmanager
 def moving(root: str) -> Iterator[None]:
-    """Hold the sealers' lock too: manifests move with their checkpoints."""
+    """Also take the sealers' lock: manifests move with their checkpoints."""
     with no_other_sealer(root):
         sweep(f"{root}/{OWN_FOLDER}")
         yield
 
 
 def _undo_interrupted(root: str) -> None:
-    """Undo a prune, and end a heal: that has laid all of it ready before it began."""
+    """Undo a prune, and complete a heal, whose files were all prepared before it began."""
     batches = read_journal(open_storage(root))
     puts = read_heal_journal(open_storage(root))
     if puts:
@@ -133,7 +133,7 @@ def _undo_interrupted(root: str) -> None:
 
 
 def pending(tree: Tree) -> list[Finding]:
-    """Say that a prune or a heal was interrupted, or is running.
+    """Report that a prune or a heal was interrupted, or is running.
 
     Raises:
         IncompleteError: Its journal cannot be believed.
@@ -144,7 +144,7 @@ def pending(tree: Tree) -> list[Finding]:
 
 
 def in_trash(tree: Tree) -> list[TrashFolder]:
-    """List what earlier prunes moved away, oldest first; a link there is none of it, wherever it leads.
+    """List the checkpoints that earlier prunes moved to the trash, oldest first; links are not included.
 
     Raises:
         UnsafeError: The trash is a link itself.
@@ -158,12 +158,12 @@ def in_trash(tree: Tree) -> list[TrashFolder]:
 
 
 def signs_of_writing(tree: Tree, *, grace: float) -> list[Finding]:
-    """Say where somebody is writing."""
+    """Report signs of a save in progress."""
     return list(signs(_unfinished(tree), _written(tree), now=time.time(), grace=grace))
 
 
 def seen_in_part(tree: Tree, question: TreeQuestion, checkpoint: Checkpoint) -> list[Finding]:
-    """Say that other machines may have files of a checkpoint that is whole here: nothing may rest on it then."""
+    """Report that other machines may have files of a checkpoint that is intact here: it must not replace others."""
     jobs = jobs_of(os.environ)
     if not jobs:
         return []  # nobody speaks of other machines
@@ -174,7 +174,7 @@ def seen_in_part(tree: Tree, question: TreeQuestion, checkpoint: Checkpoint) -> 
 
 
 def _unfinished(tree: Tree) -> Iterator[str]:
-    """Find temporary files among what the scan told apart, whether it knew them or took them for strays."""
+    """Find temporary files among the entries that the scan classified, known or not."""
     findings = (finding for checkpoint in tree.inventory.checkpoints for finding in checkpoint.findings)
     for finding in (*tree.inventory.findings, *findings):
         name = (finding.path or "").rpartition("/")[2]
@@ -192,7 +192,7 @@ def _unfinished(tree: Tree) -> Iterator[str]:
 
 
 def _written(tree: Tree) -> Iterator[tuple[str, float]]:
-    """Yield what saves write, with its mtime in Unix seconds."""
+    """Yield the files that saves write, with their mtime in Unix seconds."""
     for checkpoint in tree.inventory.checkpoints:
         for shard in checkpoint.shards:
             if shard.modified_ns is not None:
@@ -208,7 +208,7 @@ def _written(tree: Tree) -> Iterator[tuple[str, float]]:
 
 
 def members_of(tree: Tree, checkpoint: Checkpoint) -> Members:
-    """Return what goes with a checkpoint when it goes.
+    """Return the files that are moved with a checkpoint.
 
     Raises:
         UnknownLayoutError: Its layout does not say how a save is moved.
@@ -220,7 +220,7 @@ def members_of(tree: Tree, checkpoint: Checkpoint) -> Members:
 
 
 def blockers(tree: Tree, paths: Iterable[str]) -> list[Finding]:
-    """Say what must not be changed: whatever is reached through a link, or lies on another disk.
+    """Report paths that must not be changed: reached through a link, or on another disk.
 
     Raises:
         IncompleteError: Something is not there any more.
@@ -230,7 +230,7 @@ def blockers(tree: Tree, paths: Iterable[str]) -> list[Finding]:
 
 
 def obstacles(tree: Tree, paths: Iterable[str]) -> list[Finding]:
-    """Say which files cannot be written: one that is a link or no file, or whose folder is a link; it may be missing.
+    """Report files that cannot be written: a link, not a regular file, or in a linked folder; it may be missing.
 
     Raises:
         IncompleteError: A folder is not there any more.
@@ -241,7 +241,7 @@ def obstacles(tree: Tree, paths: Iterable[str]) -> list[Finding]:
 
 
 def unwritable(tree: Tree, fixes: Iterable[PointerFix]) -> list[Finding]:
-    """Say which of the trainer's records cannot be written: one that is no file, or is reached through a link.
+    """Report the trainer's records that cannot be written: not a regular file, or reached through a link.
 
     Raises:
         IncompleteError: A folder is not there any more.
@@ -251,7 +251,7 @@ def unwritable(tree: Tree, fixes: Iterable[PointerFix]) -> list[Finding]:
 
 
 def _unsafe(tree: Tree, blockers: Iterator[str], remedy: str) -> list[Finding]:
-    """Look at the disk for what is in the way, and say each once."""
+    """Check the disk for obstacles, and report each once."""
     try:
         messages = dict.fromkeys(blockers)
     except OSError as error:
@@ -261,7 +261,7 @@ def _unsafe(tree: Tree, blockers: Iterator[str], remedy: str) -> list[Finding]:
 
 
 def unreadable(pointers: Iterable[Pointer]) -> list[Finding]:
-    """Say which of the trainer's records may name what goes, for they cannot be read."""
+    """Report the trainer's unreadable records, which may name a checkpoint to delete."""
     return [
         unknown(
             Code.META_UNREADABLE,
@@ -276,7 +276,7 @@ def unreadable(pointers: Iterable[Pointer]) -> list[Finding]:
 
 
 def assert_unchanged(tree: Tree, question: TreeQuestion, *, grace: float) -> None:
-    """Scan again, and compare every name, size, time and inode with what the plan was made of.
+    """Scan again, and compare every name, size, time and inode with those of the plan.
 
     Raises:
         IncompleteError: Something differs, or somebody began to write.
@@ -291,7 +291,7 @@ def assert_unchanged(tree: Tree, question: TreeQuestion, *, grace: float) -> Non
 
 
 def _listed(tree: Tree) -> Inventory:
-    """Return what a tree holds without what is remembered of its content, to which the plan itself may have added."""
+    """Return the tree's listing without saved results about its content, which the plan itself may have added."""
     checkpoints = (
         replace(
             checkpoint,
@@ -303,7 +303,7 @@ def _listed(tree: Tree) -> Inventory:
 
 
 def assert_quiet(tree: Tree, *, grace: float) -> None:
-    """Tell that nobody is saving.
+    """Check that no save is in progress.
 
     Raises:
         IncompleteError: Somebody is.
@@ -319,7 +319,7 @@ def _changed(change: str) -> IncompleteError:
 
 
 def write_pointers(root: str, fixes: Iterable[PointerFix]) -> None:
-    """Let the trainer's records name what they shall; each is the old one or the new one, whatever happens.
+    """Write the trainer's records; each is either the old or the new one after an interruption.
 
     Raises:
         WriteFailedError: One could not be written; those before it are new.
@@ -338,7 +338,7 @@ def write_pointers(root: str, fixes: Iterable[PointerFix]) -> None:
 
 
 def mode_of(root: str, like: str | None) -> int:
-    """Return the mode of a record that is there already, for one that is written like it."""
+    """Return the mode of an existing record, for a new one."""
     try:
         return NEW_RECORD_MODE if like is None else os.stat(f"{root}/{like}").st_mode & 0o666
     except OSError:

@@ -1,4 +1,4 @@
-"""Training configs on their own: read, and judged by every rule about them."""
+"""Training configs alone: read, and checked by every rule about them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ENDINGS = (".yaml", ".yml")
 
 
 def parse_config(content: bytes, *, path: str, devices: int | None = None) -> RunConfig:
-    """Return what a training config says to the trainer that takes it for one of its own.
+    """Parse a training config with the trainer that recognizes it.
 
     Args:
         content: The whole file.
@@ -51,14 +51,14 @@ def parse_config(content: bytes, *, path: str, devices: int | None = None) -> Ru
 
 
 def _config_readers() -> str:
-    """Name the trainers whose configs are read, for sentences."""
+    """Return the names of the trainers whose configs are read, for messages."""
     titles = [trainer.title for trainer in trainers() if trainer.configs_at is not None]
     return " and ".join(filter(None, (", ".join(titles[:-1]), titles[-1])))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseConfig:
-    """A config that was read, with all that is to be said of it alone."""
+    """A config that was read, with all findings about it."""
 
     run: RunConfig
     findings: tuple[Finding, ...]
@@ -72,7 +72,7 @@ _OF_LATER_SAVES = frozenset({Code.KEEPS_ONE_CHECKPOINT})
 
 
 def read_base(path: str, allowed: tuple[Row, ...], *, devices: int | None = None, starts: bool = True) -> BaseConfig:
-    """Read the config that a launch starts from, and judge it by every rule about configs.
+    """Read the config that a launch starts from, and check it by every rule about configs.
 
     Args:
         path: As the user gave it.
@@ -93,7 +93,7 @@ def read_base(path: str, allowed: tuple[Row, ...], *, devices: int | None = None
 def read_or_check(
     path: str, allowed: tuple[Row, ...], *, devices: int | None = None, starts: bool = True
 ) -> BaseConfig | Check:
-    """Do the same, and make a check of what keeps it from being used."""
+    """Do the same, and return a check if the config cannot be used."""
     try:
         return read_base(path, allowed, devices=devices, starts=starts)
     except CkptToolError as error:
@@ -101,7 +101,7 @@ def read_or_check(
 
 
 def config_check(path: str, config: BaseConfig | Check, *, name: str = "config") -> Check:
-    """Tell what was found in a config as a check."""
+    """Return the findings about a config as a check."""
     if isinstance(config, Check):
         return replace(config, name=name)
     return Check(
@@ -207,20 +207,20 @@ def _yaml_files(folder: str, unseen: dict[str, Check]) -> Iterator[str]:
 
 
 def unusable(path: str, error: CkptToolError, *, remedy: str | None = None) -> Check:
-    """Make a check of what keeps a config from being used; what to do about it, where that is not to mend it."""
+    """Make a check of the error that makes a config unusable, with its remedy if it is not to correct the config."""
     line = error.line if isinstance(error, ConfigError) else None
     reason = Reason(finding=judge.unusable(str(error), path, line, remedy), file=path)
     return Check(name="config", summary="cannot be used", reasons=(reason,), stopped=error.exit_code)
 
 
 def _may_be_config(content: bytes) -> bool:
-    """Tell whether a file holds words of a config that is read, or zeros, as where letters take two bytes each."""
+    """Return whether a file contains keys of a known config, or zero bytes, as UTF-16 text does."""
     return b"\0" in content or any(
         trainer.configs.may_be_own(content) for trainer in trainers() if trainer.configs is not None
     )
 
 
 def _lint(config: RunConfig) -> tuple[Finding, ...]:
-    """Say what a config gets wrong, by its own trainer's rules."""
+    """Return the mistakes in a config, by its own trainer's rules."""
     reader = trainer_named(config.trainer).configs
     return () if reader is None else reader.lint(config)

@@ -1,4 +1,4 @@
-"""What findings mean."""
+"""The meaning of findings."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Explained(Answered):
 
     @property
     def name(self) -> str | None:
-        """The code that was asked for; None: all."""
+        """The requested code; None: all."""
         return None if self.code is None else self.code.value
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what the command prints with `--format json`."""
+        """Return the document that the command prints with `--format json`."""
         names = names_by_title()
         if self.code is None:
             return cast("dict[str, Any]", as_read(texts.list_document(names, first=FIRST)))
@@ -61,5 +61,5 @@ def explain(code: str | None = None) -> Explained:
 
 
 def names_by_title() -> dict[str, str]:
-    """Return what JSON calls each trainer, by what people call it."""
+    """Return each trainer's name in JSON, by its display name."""
     return {trainer.title: trainer.name for trainer in trainers()}

@@ -1,4 +1,4 @@
-"""Mend in configs what one value mends, where nothing else can be meant."""
+"""Correct settings in configs that have exactly one right value."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _fixed(path: str, accepted: Collection[Row]) -> FixedConfig:
 
 
 def _assert_meant(before: str, after: str, values: dict[KeyPath, str], path: str) -> None:
-    """Make sure that the new text reads back as the old with these values, and nothing else."""
+    """Check that the new text parses as the old one with these values, and nothing else."""
     old, new = _values(before, path), _values(after, path)
     old |= {key: _values(f"a: {value}", path)["a",] for key, value in values.items()}
     if repr(old) != repr(new):  # which tells True from 1, and 1 from 1.0
@@ -73,6 +73,6 @@ def _values(text: str, path: str) -> dict[KeyPath, Value]:
 
 
 def _safe_fixes(config: RunConfig) -> tuple[SafeFix, ...]:
-    """Return what one value mends in a config, by its own trainer's rules."""
+    """Return the settings of a config with one right value, by its own trainer's rules."""
     reader = trainer_named(config.trainer).configs
     return () if reader is None else reader.fixes(config)

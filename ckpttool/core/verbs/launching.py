@@ -134,14 +134,14 @@ def _preflight_of(
 
 
 def _reported(plan: ResumePlan, ready: Preflight, allowed: tuple[Row, ...]) -> tuple[Finding, ...]:
-    """Return what is told of the plan, and what the user accepted of the config and the machine."""
+    """Return the findings about the plan, and the accepted ones about the config and the machine."""
     findings = allow(plan.findings, allowed)
     reasons = (reason.finding for check in ready.checks for reason in check.reasons)
     return (*(reason for reason in reasons if reason.code in allowed and reason not in findings), *findings)
 
 
 def _is_already(path: str, content: bytes) -> bool:
-    """Tell whether a file says just that: written again, it would take the place of the older one in `.bak`."""
+    """Return whether a file has this content: writing it again would replace the older one in `.bak`."""
     try:
         folder, name = os.path.split(path)
         with open_storage(folder or ".").open(name) as source:
@@ -152,7 +152,7 @@ def _is_already(path: str, content: bytes) -> bool:
 
 
 def _job(config: RunConfig, plan: ResumePlan, order: LaunchOrder) -> LaunchJob | None:
-    """Say how many devices each node starts; a rank that no node starts would be missed by all others.
+    """Return how many devices each node starts; all others would wait for a rank that no node starts.
 
     None where nothing tells how many there are: then there is a finding that says so.
     """

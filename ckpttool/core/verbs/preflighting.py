@@ -67,7 +67,7 @@ def preflight(question: PreflightQuestion, *, disk: Disk | None = None, node: No
 
 
 def _is_told_by_its_user(tree: Tree) -> bool:
-    """Whether `launch` writes no config for a tree: its user tells the trainer what to load."""
+    """Return whether `launch` writes no config for a tree, because the user passes the checkpoint to the trainer."""
     return tree.trainer is not None and (tree.trainer.launch is None or not is_local(tree.inventory.root))
 
 
@@ -97,7 +97,7 @@ _Needs: TypeAlias = "tuple[DiskNeed, ...] | Finding | None"
 
 
 class Context(NamedTuple):
-    """What is known of a launch: of this each check says its own."""
+    """The facts about a launch that each check uses."""
 
     question: PreflightQuestion
     answer: Answer
@@ -114,14 +114,14 @@ class Context(NamedTuple):
     """What the start would load; None: nothing was chosen."""
 
     def check(self, name: str, summary: str, findings: Iterable[Finding], stopped: ExitCode | None = None) -> Check:
-        """Make a check of findings: what was accepted becomes a note, and paths become such as can be opened."""
+        """Make a check of findings: accepted ones become notes, and paths are converted so that they can be opened."""
         given = self._given()
         allowed = judge.allow(findings, self.question.allowed)
         reasons = tuple(Reason(finding=finding, file=self._file(finding.path, given)) for finding in allowed)
         return Check(name=name, summary=summary, reasons=reasons, stopped=stopped)
 
     def _file(self, path: str | None, given: Collection[str | None]) -> str | None:
-        """Return the path of a finding as it can be opened: it is as given, or relative to the root."""
+        """Return the path of a finding so that it can be opened: as given, or joined to the root."""
         root = self.answer.tree.inventory.root
         if path is None or path in given or os.path.isabs(path) or path.startswith(root):
             return path
@@ -130,20 +130,20 @@ class Context(NamedTuple):
         return full_path if not os.path.lexists(inside) and os.path.lexists(full_path) else inside
 
     def _given(self) -> set[str | None]:
-        """Return a config, logs and a health file as the user gave them."""
+        """Return the config, logs and health file as the user gave them."""
         findings = self.answer.decision.findings
         logs = {finding.path for finding in findings if finding.code is Code.LOG_UNREADABLE}
         return {self.question.config or "", self.question.tree.health_file, self.answer.tree.book.path, *logs}
 
 
 def _config(context: Context) -> Iterator[Check]:
-    """What is wrong with the config alone."""
+    """Check the config alone."""
     if context.config is not None:
         yield config_check(context.config.run.path, context.config)
 
 
 def _checkpoint(context: Context) -> Iterator[Check]:
-    """What was chosen, and why no newer one; or why nothing was."""
+    """Report the chosen checkpoint and why no newer one was chosen, or why none was."""
     decision = context.answer.decision
     is_nothing = isinstance(decision, NoResumePoint) and decision.is_sure
     stopped = ExitCode.NOTHING_TO_RESUME if is_nothing else None
@@ -151,7 +151,7 @@ def _checkpoint(context: Context) -> Iterator[Check]:
 
 
 def _health(context: Context) -> Iterator[Check]:
-    """Whether the training was well when it was saved."""
+    """Check whether the training was healthy at the time of the save."""
     findings = context.findings["health"]
     if context.plan is None:
         yield _skipped(context.check("health", "nothing was chosen", findings))
@@ -165,7 +165,7 @@ def _health(context: Context) -> Iterator[Check]:
 
 
 def _launch(context: Context) -> Iterator[Check]:
-    """What the trainer does with it, and whether a launch config can be made."""
+    """Check how the trainer loads it, and whether a launch config can be made."""
     findings, plan, trainer = context.findings["launch"], context.plan, context.answer.tree.trainer
     if plan is None:
         yield _skipped(context.check("launch", "nothing was chosen", findings))
@@ -187,7 +187,7 @@ def _launch(context: Context) -> Iterator[Check]:
 
 
 def _start(context: Context) -> Iterator[Check]:
-    """What a start loads instead of what was chosen."""
+    """Check whether a start loads another checkpoint than the chosen one."""
     start, plan = context.start, context.answer.decision
     if start is None or not isinstance(plan, ResumePlan):
         yield Check(name="start", summary="nothing was chosen", skipped=True)
@@ -203,7 +203,7 @@ def _start(context: Context) -> Iterator[Check]:
 
 
 def _disk(context: Context) -> Iterator[Check]:
-    """What the next saves lack."""
+    """Check the disk space for the next saves."""
     needs = context.needs
     if context.plan is None:
         yield Check(name="disk", summary="nothing was chosen", skipped=True)
@@ -236,7 +236,7 @@ def _answered(context: Context, rules: tuple[Rule, ...]) -> Preflight:
 
 
 def _by_hand(question: PreflightQuestion, config: BaseConfig | None, answer: Answer, disk: Disk) -> Context:
-    """Gather what is known of a start for which `launch` writes no config: its user tells the trainer what to load."""
+    """Collect the facts about a start for which `launch` writes no config: the user tells the trainer what to load."""
     decision = answer.decision
     plan = decision if isinstance(decision, ResumePlan) else None
     run = None if config is None else config.run
@@ -253,7 +253,7 @@ def _by_hand(question: PreflightQuestion, config: BaseConfig | None, answer: Ans
 
 
 def _by_config(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk: Disk) -> Context:
-    """Gather what is known of a start with the config that `launch` would write."""
+    """Collect the facts about a start with the config that `launch` would write."""
     decision, target = answer.decision, assert_startable(answer.tree, question.load_checkpoint)
     plan, edited = None, None
     of_devices = judge.devices_unknown(decision, config.run) if question.devices is None else ()
@@ -277,7 +277,7 @@ def _by_config(question: PreflightQuestion, config: BaseConfig, answer: Answer, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What stands against a launch, and what it would be."""
+    """The findings against a launch, and its settings."""
 
     answer: Preflight
     plan: ResumePlan | None
@@ -286,7 +286,7 @@ class Judged:
     """The launch config, or why there is none; None where nothing was chosen."""
 
     def launch_config(self) -> LaunchConfig | None:
-        """Return the launch config; None where something stands against the launch.
+        """Return the launch config; None if a finding prevents the launch.
 
         Raises:
             CkptToolError: None can be made, although the user accepts that the base config disagrees.
@@ -299,7 +299,7 @@ class Judged:
 
 
 def judged(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk: Disk) -> Judged:
-    """Say what stands against a launch before it writes, and what a start with the config that it would write loads.
+    """Judge a launch before it is written, and what a start with its config would load.
 
     Something may overrule that config. Without one there is no such start.
     """
@@ -347,7 +347,7 @@ def assert_startable(tree: Tree, copied_to: str | None) -> LaunchTarget:
 
 
 def _on_disk(plan: ResumePlan, tree: Tree, copied_to: str | None) -> str:
-    """Return what the trainer loads, as a path on a disk.
+    """Return the checkpoint to load, as a path on a disk.
 
     Raises:
         UsageError: The copy lacks files of the plan, or they have other sizes; or of several machines each has the tree
@@ -389,12 +389,12 @@ def _launch_summary(plan: ResumePlan, config: RunConfig, edited: LaunchConfig) -
 
 
 def _skipped(check: Check) -> Check:
-    """Skip what needs a plan, unless something is known against it all the same."""
+    """Skip a check that needs a plan, unless it has findings anyway."""
     return check if check.reasons else replace(check, skipped=True)
 
 
 def _disk_needs(coming: NextSaves, tree: Tree, plan: ResumePlan | None, disk: Disk) -> _Needs:
-    """Compare what the next saves take with what there is."""
+    """Compare the size of the next saves with the free space."""
     if plan is None:
         return None
     paths = tuple(shard.path for shard in plan.point.checkpoint.shards)

@@ -61,7 +61,7 @@ class Answer(Resolution):
 
 
 class PassedOver(NamedTuple):
-    """What `resolve` would choose, and what it did not choose."""
+    """The choice of `resolve`, and the rejected checkpoints."""
 
     tree: Tree
     question: TreeQuestion
@@ -75,10 +75,10 @@ PassedOverRule: TypeAlias = "Callable[[PassedOver], tuple[tuple[Rejection, ...],
 
 
 class LogEvidence(Protocol):
-    """What training logs say against the checkpoints of a tree."""
+    """Findings of training logs about the checkpoints of a tree."""
 
     def choose(self, pick: Pick) -> tuple[ResumePoint | NoResumePoint, SpikeAdvice | StopAdvice | None]:
-        """Choose by what they say, and advise how to get around a spike, where that was asked for.
+        """Choose with the evidence of the logs, and advise how to avoid a spike, if requested.
 
         Args:
             pick: Chooses from a tree whose checkpoints carry the reasons against them.
@@ -86,21 +86,21 @@ class LogEvidence(Protocol):
         ...
 
     def timed(self, point: ResumePoint) -> ResumePoint:
-        """Say what they show of the steps that are to be done again."""
+        """Add the duration of the steps to redo, if the logs show it."""
         ...
 
     def findings(self, chosen: Checkpoint | None) -> tuple[Finding, ...]:
-        """Say what in them cannot be read, and what they leave open of the checkpoint that was chosen."""
+        """Report unreadable parts of the logs, and the questions they leave open about the chosen checkpoint."""
         ...
 
 
 class ReadsLogs(Protocol):
-    """Reads the logs that are to have a say."""
+    """Reads the logs to be used as evidence."""
 
     def __call__(
         self, inventory: Inventory, question: EvidenceQuestion, *, root: str, stages: int | None, ignore: bool
     ) -> LogEvidence:
-        """Hold what they say against the checkpoints.
+        """Apply the logs to the checkpoints.
 
         Args:
             inventory: With recorded health; with sizes and times where the question needs them.
@@ -188,7 +188,7 @@ def resolve(
 
 
 class Context(NamedTuple):
-    """What `resolve` decided, and what it knows: of this its rules say what is worth knowing."""
+    """The decision of `resolve` and its evidence, for rules about it."""
 
     tree: Tree
     question: TreeQuestion
@@ -202,7 +202,7 @@ class Context(NamedTuple):
 
     @property
     def takes_any_health(self) -> bool:
-        """Whether health that is not known is no reason: then it is worth a note."""
+        """Whether unknown health is accepted: then it is a note."""
         return self.choice.ignore_health or self.choice.allow_unknown_health
 
     @property
@@ -212,7 +212,7 @@ class Context(NamedTuple):
 
 
 def _logs(context: Context) -> tuple[Finding, ...]:
-    """Logs: what in them cannot be read, and what they leave open."""
+    """Report unreadable parts of the logs, and the questions they leave open."""
     if context.evidence is None:
         return ()
     findings = context.evidence.findings(context.chosen)
@@ -220,7 +220,7 @@ def _logs(context: Context) -> tuple[Finding, ...]:
 
 
 def _recorded_health(context: Context) -> tuple[Finding, ...]:
-    """The health file: that it does not answer for the chosen checkpoint."""
+    """Report that the health file has no answer for the chosen checkpoint."""
     if context.takes_any_health or context.chosen is None:
         return ()
     named = context.question.health_file is not None
@@ -233,12 +233,12 @@ def _lost_work(context: Context) -> tuple[Finding, ...]:
 
 
 def _of_decision(context: Context) -> tuple[Finding, ...]:
-    """What the trainer does at such a start, or why nothing was chosen."""
+    """Report how the trainer behaves at such a start, or why none was chosen."""
     return context.decision.findings
 
 
 def _of_tree(context: Context) -> tuple[Finding, ...]:
-    """What is to be said of the tree and the point does not say."""
+    """Return the findings about the tree that the resume point does not include."""
     point, tree = context.point, context.tree
     said = {*point.findings, *(reason for rejection in point.rejected for reason in rejection.reasons)}
     findings = tuple(finding for finding in tree.inventory.findings if finding not in said)
@@ -264,7 +264,7 @@ NOTHING_CHOSEN: tuple[Rule, ...] = (_logs, _of_decision, _of_features, _of_tree)
 
 
 def _on_passed_over(seen: PassedOver) -> tuple[tuple[Rejection, ...], tuple[Finding, ...]]:
-    """Return what was passed over with the remedies that features know, and what else they say of it."""
+    """Return the rejected checkpoints with the remedies of features, and further findings of features about them."""
     findings: list[Finding] = []
     for feature in features():
         if feature.on_passed_over is not None:
@@ -276,7 +276,7 @@ def _on_passed_over(seen: PassedOver) -> tuple[tuple[Rejection, ...], tuple[Find
 
 
 def _not_loadable(tree: Tree, question: TreeQuestion) -> dict[CheckpointKey, str]:
-    """Return why checkpoints cannot be loaded, for each of which the layout says so.
+    """Return why checkpoints cannot be loaded, according to the layout.
 
     Raises:
         UnknownLayoutError: It says so of all.
@@ -290,7 +290,7 @@ def _not_loadable(tree: Tree, question: TreeQuestion) -> dict[CheckpointKey, str
 
 
 def _against(inventory: Inventory, tree: Tree, refusals: Mapping[CheckpointKey, str], sizes: AskedSizes) -> Inventory:
-    """Hold against each save what its layout or its trainer says against loading it with such sizes."""
+    """Add to each save the objections of its layout or trainer to loading it with such sizes."""
     inventory, trainer = against_refused(inventory, refusals), tree.trainer
     if trainer is None or sizes == AskedSizes():
         return inventory
@@ -298,7 +298,7 @@ def _against(inventory: Inventory, tree: Tree, refusals: Mapping[CheckpointKey, 
 
 
 def _timed(tree: Tree, point: ResumePoint, reports: Iterable[ShardReport], evidence: LogEvidence | None) -> ResumePoint:
-    """Say when it was saved, and how long the lost steps took: by the log, else by when files of saves were written."""
+    """Add the time of the save and the duration of the lost steps: from the log, else from file times."""
     stamps = [report.stamp for report in reports if report.stamp is not None]
     times = [stamp.modified_ns for stamp in stamps if stamp.modified_ns is not None]
     point = replace(point, saved_ns=max(times, default=None))
@@ -320,7 +320,7 @@ def _timed(tree: Tree, point: ResumePoint, reports: Iterable[ShardReport], evide
 
 
 def _evidence(tree: Tree, choice: ResumeQuestion, config: RunConfig | None) -> LogEvidence | None:
-    """Read the logs that shall have a say.
+    """Read the logs to be used as evidence.
 
     Raises:
         UsageError: No feature reads them.
@@ -346,7 +346,7 @@ def _pick(
 
 
 def with_detours(advice: SpikeAdvice | StopAdvice, trainer: Trainer | None) -> SpikeAdvice | StopAdvice:
-    """Return the advice with its detour in the settings of every trainer that can do it.
+    """Return the advice with its detour in the settings of every trainer that supports it.
 
     Args:
         advice: What to do.
@@ -361,7 +361,7 @@ def with_detours(advice: SpikeAdvice | StopAdvice, trainer: Trainer | None) -> S
 
 
 def _with_config(sizes: AskedSizes, question: TreeQuestion) -> AskedSizes:
-    """Return the sizes of the next run: what nobody says of them, the question says, else the config."""
+    """Return the sizes of the next run: from the user, else from the question, else from the config."""
     config = question.config
     if config is None:
         return replace(sizes, world=sizes.world or question.world_size)
@@ -370,7 +370,7 @@ def _with_config(sizes: AskedSizes, question: TreeQuestion) -> AskedSizes:
 
 
 def _with_focus(choice: ResumeQuestion, tree: Tree, question: TreeQuestion) -> ResumeQuestion:
-    """Take the checkpoint of the one shard that was given, and no other beside it; say which the config saves."""
+    """Select the checkpoint of the shard that was given, and no other; add which one the config saves."""
     if question.config is not None:
         choice = replace(choice, saves_as=question.config.prefix)
     if tree.focus is None:
@@ -381,7 +381,7 @@ def _with_focus(choice: ResumeQuestion, tree: Tree, question: TreeQuestion) -> R
 
 
 def _plan(tree: Tree, point: ResumePoint, advice: SpikeAdvice | StopAdvice | None) -> ResumePlan:
-    """Plan a start, before its trainer says what it does there."""
+    """Plan a start, before its trainer's effects are added."""
     checkpoint = point.checkpoint
     load = tree.layout.load(tree.inventory, checkpoint)
     if isinstance(load, Refusal):
@@ -401,7 +401,7 @@ def _plan(tree: Tree, point: ResumePoint, advice: SpikeAdvice | StopAdvice | Non
 def _with_effects(
     plan: ResumePlan, tree: Tree, question: TreeQuestion, sizes: AskedSizes, data: DataQuestion
 ) -> ResumePlan:
-    """Add what the trainer does at such a start: its settings, where the data goes on, and what it says of them."""
+    """Add the effects of the trainer at such a start: its settings, the position in the data, and its findings."""
     checkpoint, config, trainer = plan.point.checkpoint, question.config, tree.trainer
     if config is not None and config.world_size is None:  # as many as wrote it, unless somebody says otherwise
         config = config.started_on(checkpoint.topology.world_size)
@@ -427,7 +427,7 @@ def _with_effects(
 
 
 def _to_copy(tree: Tree, checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Return the files of a checkpoint, and what its trainer keeps beside them."""
+    """Return the files of a checkpoint, and the trainer's companion files."""
     members = tree.layout.members(checkpoint)
     paths = {shard.path for shard in checkpoint.shards}
     waiting = [] if isinstance(members, Refusal) else [*members.paths, *members.records]
@@ -445,7 +445,7 @@ def _to_copy(tree: Tree, checkpoint: Checkpoint) -> tuple[str, ...]:
 
 
 def _assert_it_skips(position: DataPosition, data: DataQuestion, trainer: Trainer | None) -> None:
-    """Refuse what can be asked only of a trainer that is told how many batches to skip: another one would not do it."""
+    """Reject options that only a trainer with a configurable number of skipped batches supports."""
     option = None if data.dataset_changed_at is None else "--dataset-changed-at"
     if data.new_dataset:
         option = "--new-dataset"
@@ -490,7 +490,7 @@ def simulate(answer: Answer, version: str | None = None, *, trainer: str | None 
 
 
 def own_start(answer: Answer) -> tuple[Session, OwnStart]:
-    """Return what a start in the tree finds; whoever asked closes the session, which checks its saves."""
+    """Return the result of a start in the tree; the caller closes the session, which checks its saves."""
     from ckpttool.trainers.abilities import OwnStart
 
     tree, question = answer.tree, answer.question

@@ -1,4 +1,4 @@
-"""What is remembered of a tree outside it, and what that says of its checkpoints."""
+"""Saved results about a tree, stored outside it, and their findings about its checkpoints."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DAMAGED = "damaged"
 
 
 def memory_place(root: str, kind: str = "ledger") -> str | None:
-    """Return the file in which is kept what is remembered of a tree; None where the user has no cache folder."""
+    """Return the file that stores the results about a tree; None without a cache folder."""
     from ckpttool.core.records.ledger import ledger_place
     from ckpttool.core.storage.mounts import boot_id, disk_identity, mount_table
 
@@ -31,7 +31,7 @@ def memory_place(root: str, kind: str = "ledger") -> str | None:
 
 
 def found_damaged(root: str) -> Mapping[str, FoundDamaged]:
-    """Return what earlier looks on this machine at the content of a tree found, by path; of most trees nothing."""
+    """Return damage found by earlier reads on this machine, by path; empty for most trees."""
     base = own_cache(os.environ)
     if base is None or not os.path.isdir(f"{base}/{DAMAGED}"):
         return {}
@@ -47,7 +47,7 @@ def with_found_damaged(
     damaged: Mapping[str, FoundDamaged],
     stamp_of: Callable[[str], FileStamp],
 ) -> Inventory:
-    """Attach to checkpoints what an earlier look at their content found, where the files are still the same.
+    """Attach damage found earlier to checkpoints whose files have not changed.
 
     Args:
         inventory: As it was assessed.
@@ -105,7 +105,7 @@ _SMALL_MANIFEST = 4 << 20
 def with_healed(
     inventory: Inventory, storage: Storage, seal_place: Callable[[Checkpoint], SealPlace | None]
 ) -> Inventory:
-    """Attach to checkpoints which of their shards were rebuilt, by their manifests; one that is huge is not read."""
+    """Attach to checkpoints which of their shards were rebuilt, from their manifests; a huge manifest is not read."""
     from ckpttool.core.decide.sealing import healed_notes
     from ckpttool.core.domain.manifest import Manifest
     from ckpttool.core.records.manifest import read_manifest
@@ -125,12 +125,12 @@ def with_healed(
 
 
 def rebuilt(checkpoint: Checkpoint) -> tuple[Finding, ...]:
-    """Return what was attached of shards that were rebuilt."""
+    """Return the attached findings about rebuilt shards."""
     return tuple(finding for finding in checkpoint.findings if finding.code is Code.HEALED)
 
 
 def saves_in_trash(storage: Storage) -> int:
-    """Count what prunes moved away, on which nothing rests but that somebody is told where to look."""
+    """Count the saves in the trash, to tell the user where to look."""
     from ckpttool.core.records.journal import trash_folders
 
     try:

@@ -1,4 +1,4 @@
-"""Find a tree and list it, with everything that stands beside it: health, world size, config."""
+"""Find a tree and list it, with its surroundings: health, world size, config."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ Where: TypeAlias = "TreeQuestion | str | os.PathLike[str] | None"
 
 
 def tree_question(where: Where, *, sizes: bool = False) -> TreeQuestion:
-    """Return what is asked for; of a path alone `sizes` says whether every shard's size is taken."""
+    """Return the question; for a bare path, `sizes` decides whether shard sizes are collected."""
     if isinstance(where, TreeQuestion):
         return where
     return TreeQuestion(path=None if where is None else os.fspath(where), sizes=sizes)
 
 
 def tree_of(tree: Tree | Where) -> Tree:
-    """Return the tree itself, scanned with sizes where it was not scanned yet."""
+    """Return the tree, scanned with sizes if it was not scanned yet."""
     return tree if isinstance(tree, Tree) else scan(tree_question(tree, sizes=True))
 
 
 class ThisMachine:
-    """This machine has the tree and reads it: nothing that is known of it comes from others."""
+    """The tree is read by this machine, without records of other machines."""
 
     is_here = True
 
@@ -71,21 +71,21 @@ class ThisMachine:
         return os.path.abspath(root)
 
     def engines(self, question: CheckQuestion) -> None:
-        """Return none: the shards can be opened here."""
+        """Return None: the shards can be opened here."""
 
     def without_half_gone(
         self, located: Located, inventory: Inventory, options: ScanOptions
     ) -> tuple[Located, Inventory]:
-        """Return the tree as it is: one disk has all of a save, or none."""
+        """Return the tree unchanged: a single disk has no partial deletion."""
         del options
         return located, inventory
 
     def found_damaged(self, storage: Storage) -> tuple[Mapping[str, FoundDamaged], Callable[[str], FileStamp]]:
-        """Return what this user's cache remembers."""
+        """Return the damage recorded in this user's cache."""
         return found_damaged(storage.root), storage.stamp
 
     def assessed(self, inventory: Inventory, question: TreeQuestion) -> Inventory:
-        """Return the inventory as it is: one machine cannot disagree with itself."""
+        """Return the inventory unchanged: one machine cannot disagree with itself."""
         del question
         return inventory
 
@@ -97,7 +97,7 @@ class ThisMachine:
         question: TreeQuestion,
         node: Node | None,
     ) -> ResumePlan | NoResumePoint:
-        """Add to a decision what other machines may have, if a launcher or the names in the tree suggest any."""
+        """Add the files that other machines may have, if a launcher or the names in the tree suggest any."""
         from ckpttool.core.domain.plan import ResumePlan
 
         jobs = jobs_of(os.environ if node is None else node.environment)
@@ -110,7 +110,7 @@ class ThisMachine:
     def disk_needs(
         self, coming: NextSaves, storage: Storage, paths: tuple[str, ...], disk: Disk
     ) -> tuple[DiskNeed, ...] | Finding:
-        """Compare the next saves with the free space where they go, or say why it is unknown."""
+        """Compare the next saves with the free space at their destination, or report why it is unknown."""
         from ckpttool.core.decide.preflight import disk_unknown
         from ckpttool.core.domain.preflight import DiskNeed
 
@@ -134,12 +134,12 @@ class ThisMachine:
         return (need,)
 
     def sizes(self, path: str, size: ByteCount) -> Mapping[DiskKey, ByteCount]:
-        """Return the size of the one copy."""
+        """Return the size of the only copy."""
         del path
         return {(): size}
 
     def hosts(self) -> Mapping[DiskKey, str]:
-        """Return none: this machine needs no name."""
+        """Return no names: this machine needs none."""
         return {}
 
 
@@ -170,11 +170,11 @@ class Tree(Listing):
 
     @property
     def is_in_folder(self) -> bool:
-        """Whether it is in a folder, of this machine or of those that have it, and in no object store."""
+        """Whether it is in a folder, of this machine or of those that have it, and not in an object store."""
         return is_local(self.inventory.root)
 
     def from_the_top(self, path: str) -> str:
-        """Return a path in this tree as it is from `/` on, on the machines that have the tree.
+        """Return a path in this tree as an absolute path, on the machines that have the tree.
 
         Raises:
             UsageError: They have it at several places, or do not say where.
@@ -183,7 +183,7 @@ class Tree(Listing):
         return os.path.normpath(os.path.join(self.machines.folder(root), os.path.relpath(path, root)))
 
     def with_own_records(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Return the same with what its own records tell beyond the scan; one that is withheld is this save's alone."""
+        """Return the checkpoint with its own records, beyond the scan; an unreadable record affects only this save."""
         try:
             return self.layout.with_own_records(self.storage, checkpoint)
         except OSError as error:
@@ -193,14 +193,14 @@ class Tree(Listing):
             return replace(checkpoint, findings=(*checkpoint.findings, withheld))
 
     def slices(self, checkpoint: Checkpoint) -> RecordedSlices | None:
-        """Return what the training's own records tell of who holds which slice; None where they are withheld, too."""
+        """Return which rank has which slice, by the training's records; None if they cannot be read."""
         try:
             return self.layout.slices(self.storage, checkpoint)
         except OSError:
             return None
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | None:
-        """Return where a checkpoint's seal is kept; None where its layout has no place for one."""
+        """Return where a checkpoint's seal is stored; None if its layout has no place for one."""
         return seal_place_of(self.layout, checkpoint)
 
 
@@ -223,7 +223,7 @@ def _located(question: TreeQuestion) -> Located:
 
 
 def scan_emptied(question: TreeQuestion) -> Tree | None:
-    """Return the tree at a path of which all checkpoints lie in the trash; None where there is none.
+    """Return the tree at a path if all its checkpoints are in the trash; else None.
 
     Raises:
         UsageError: The trash holds several layouts, and nobody says which is meant.
@@ -251,7 +251,7 @@ def trees_below(root: str, *, layout: str | None = None) -> list[str]:
 
 
 def scans_without(question: TreeQuestion) -> Callable[[Collection[str]], Inventory]:
-    """Return what lists the same tree as if some files or folders were gone; paths relative to its root.
+    """Return a function that lists the same tree as if some files or folders were gone; paths relative to its root.
 
     Raises:
         UnknownLayoutError: There is no tree at the path.
@@ -310,7 +310,7 @@ def scanned(located: Located, question: TreeQuestion) -> Tree:
 
 
 def interrupted(storage: Storage) -> tuple[Finding, ...]:
-    """Note that a prune was interrupted, or is running: then it is no damage that a checkpoint lacks files."""
+    """Report that a prune was interrupted, or is running: then missing files are not damage."""
     if is_there(storage, HEAL_JOURNAL):
         message = "a heal was interrupted here or is running: the next ckpttool repair shards --apply completes it"
         return (
@@ -333,7 +333,7 @@ def interrupted(storage: Storage) -> tuple[Finding, ...]:
 
 @contextmanager
 def looking_at(root: str) -> Iterator[None]:
-    """Let what a layout or a trainer cannot read end the answer, with the path that withholds it.
+    """Turn a file that a layout or a trainer cannot read into an error with its path.
 
     Most of them make a finding of it, and answer for the rest; where one does not, nobody knows.
 
@@ -351,7 +351,7 @@ def looking_at(root: str) -> Iterator[None]:
 def surroundings(
     inventory: Inventory, layout: Layout, question: TreeQuestion, jobs: tuple[Job, ...], node: Node | None = None
 ) -> Surroundings:
-    """Gather what tells whether other machines may have files of a tree.
+    """Collect the evidence on whether other machines may have files of a tree.
 
     Args:
         inventory: The tree as it is seen here.
@@ -377,7 +377,7 @@ def surroundings(
 
 
 def with_note_of_others(tree: Tree, question: TreeQuestion) -> Tree:
-    """Note in a tree that other machines may have more of its newest checkpoint: all that is told of it is of here."""
+    """Report that other machines may have more of the newest checkpoint, which is judged by the files here."""
     jobs = jobs_of(os.environ)
     if not jobs or not tree.inventory.checkpoints or not tree.machines.is_here:
         return tree  # nobody speaks of other machines
@@ -413,7 +413,7 @@ def read_config(path: str) -> RunConfig:
 
 
 def _objections(layout: Layout, requested: AskedSizes) -> Callable[[Checkpoint], Sequence[Finding]]:
-    """Return what asks a tree's trainer what it says of a save at other sizes."""
+    """Return a function that asks a tree's trainer about loading a save at other sizes."""
     trainer = trainer_of(layout)
     if trainer is None or requested == AskedSizes():
         return no_objections
@@ -421,7 +421,7 @@ def _objections(layout: Layout, requested: AskedSizes) -> Callable[[Checkpoint],
 
 
 def _evidence(layout: Layout, question: TreeQuestion, inventory: Inventory, storage: Storage) -> Evidence:
-    """Gather what is said of a tree from outside: by the user, its trainer's config and files, and by a seal."""
+    """Collect external evidence about a tree: from the user, the trainer's config and files, and a seal."""
     worlds = []
     if question.world_size is not None:
         worlds.append(WorldEvidence(world_size=question.world_size, source="--world-size says so", declared=True))
@@ -433,7 +433,7 @@ def _evidence(layout: Layout, question: TreeQuestion, inventory: Inventory, stor
 
 
 def _sealed_world(layout: Layout, inventory: Inventory, storage: Storage) -> list[WorldEvidence]:
-    """Ask the newest checkpoint's seal, where it lies apart from it: it remembers ranks whose folder is gone."""
+    """Read the newest checkpoint's separate seal, which records ranks whose folder is gone."""
     if not inventory.checkpoints or not is_there(storage, OWN_FOLDER):
         return []
     newest = newest_first(inventory.checkpoints)[0]
@@ -449,13 +449,13 @@ def _sealed_world(layout: Layout, inventory: Inventory, storage: Storage) -> lis
 
 
 def recorded_names(layout: Layout, inventory: Inventory) -> tuple[str | None, ...]:
-    """Return the name under which the trainer's health file has each checkpoint; None where it has none of them."""
+    """Return each checkpoint's name in the trainer's health file; None if it is not listed."""
     names = map(layout.recorded_name, inventory.checkpoints)
     return tuple(None if isinstance(name, Refusal) else name for name in names)
 
 
 def health_file_of(layout: Layout) -> HealthFile | None:
-    """Return the file in which the health of such saves is recorded; for a lone file, which is nobody's, the first."""
+    """Return the health file for such saves; for a file without a tree, the first."""
     owner = trainer_of(layout)
     if owner is not None:
         return owner.health_file
@@ -481,7 +481,7 @@ def _health_folders(root: str) -> tuple[str, str]:
 
 
 def health_file_beside(root: str, name: str) -> str | None:
-    """Return the health file that `scan` reads for the checkpoints in a folder; None where there is none.
+    """Return the health file that `scan` reads for the checkpoints in a folder; None if there is none.
 
     Raises:
         IncompleteError: Whether it is there is not known: what is written then might be the second one.

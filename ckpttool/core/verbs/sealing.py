@@ -1,4 +1,4 @@
-"""Sealing: put what was read of a whole checkpoint into its manifest, atomically, and lose nothing of an older one."""
+"""Sealing: add the checks of an intact checkpoint to its manifest, atomically, and keep earlier entries."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _but_of_runs(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
 def seal_read(
     tree: Tree, session: Session, checkpoint: Checkpoint, verdict: Verdict, *, reseal: bool = False
 ) -> Sealing:
-    """Seal what a session has read, as `seal_checkpoint` does, and keep what goes with it."""
+    """Seal the files that a session has read, as `seal_checkpoint` does, and save the related results."""
     sealing = seal_checkpoint(tree, checkpoint, verdict, now=time.time(), reseal=reseal)
     _keep_what_differs(session, verdict, sealing)
     # What cannot be pruned needs no reserve; what the trainer's record names can be once that names another.
@@ -117,7 +117,7 @@ def seal_read(
 
 
 def _keep_what_differs(session: Session, verdict: Verdict, sealing: Sealing) -> None:
-    """Let whoever looks at headers later know what is not as it was sealed."""
+    """Save the differences from the seal for later commands that read only headers."""
     if sealing.manifest is None:  # what was refused for its own checksum is known to the session
         return
     reports = {report.path: report for report in verdict.reports}
@@ -129,7 +129,7 @@ def _keep_what_differs(session: Session, verdict: Verdict, sealing: Sealing) -> 
 def seal_checkpoint(
     tree: Tree, checkpoint: Checkpoint, verdict: Verdict, *, now: float, reseal: bool = False
 ) -> Sealing:
-    """Write the manifest of a checkpoint that is whole, or add to the one that is there.
+    """Write the manifest of an intact checkpoint, or add to the existing one.
 
     A manifest must not bless damage: where anything weighs more than a note nothing is written, and the answer says
     what stands against it. It is refused too where the manifest that is there cannot be believed (without `reseal`),
@@ -185,7 +185,7 @@ def seal_checkpoint(
 
 
 def _sealed_beside(tree: Tree, checkpoint: Checkpoint, place: SealPlace, new: Manifest) -> Sealing:
-    """Add a manifest under a name that nobody else takes: not every store refuses to write over another's.
+    """Add a manifest under a unique name: not every store can refuse to overwrite an object.
 
     That no file changed since it was read need not be asked: every read was bound to the listing.
     """
@@ -208,13 +208,13 @@ def _sealed_beside(tree: Tree, checkpoint: Checkpoint, place: SealPlace, new: Ma
 
 @contextmanager
 def no_other_sealer(root: str) -> Iterator[None]:
-    """Hold the sealers' lock: one for a tree, so that no lock file lies in a checkpoint's own folder."""
+    """Take the sealers' lock: one per tree, so that no lock file is in a checkpoint's own folder."""
     with locked(f"{root}/{OWN_FOLDER}/seal", timeout=PATIENCE_SECONDS):
         yield
 
 
 def speaks_against(checkpoint: Checkpoint, verdict: Verdict) -> tuple[Finding, ...]:
-    """Return what is wrong with a checkpoint, or with what is known of its step, each once."""
+    """Return the findings against a checkpoint, or about its step, each once."""
     told = (each for each in blocking(verdict.findings) if each.code is not Code.REPLICA_DRIFTED)  # it was saved so
     return tuple(dict.fromkeys((*told, *not_acted_on(checkpoint))))
 
@@ -239,7 +239,7 @@ def writable_target(root: str, path: str) -> str:
 
 
 def changed_since(storage: Storage, reports: Iterable[ShardReport]) -> tuple[Finding, ...]:
-    """Find files that are no longer those whose bytes were read: minutes may lie between the two."""
+    """Find files that changed after their bytes were read, which may be minutes ago."""
     return tuple(
         unknown(
             Code.CHANGED_WHILE_READING,

@@ -54,7 +54,7 @@ def skip_setting(skip: SkipBatches, trainer: Trainer | None) -> TrainersSkip | N
 
 
 def _resume_point_of(path: str | None, data: DataQuestion) -> tuple[int | None, int | None, PastSizes, Trainer | None]:
-    """Return step and batch size of the checkpoint that `resolve` would choose, what came before, and whose it is."""
+    """Return step and batch size of the checkpoint that `resolve` would choose, the past sizes, and its trainer."""
     # A division of two numbers that are given need not wait for these.
     from ckpttool.core.decide.lineage import Lineage
     from ckpttool.core.domain.plan import NoResumePoint

@@ -1,4 +1,4 @@
-"""What a start as it stands would load: judged by the simulation that `--simulate own` shows."""
+"""Check what the current start would load, by the simulation that `--simulate own` shows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OWN_SCRIPT = "the training's own script decides which checkpoint is loaded"
 
 
 def judged_start(answer: Answer) -> JudgedStart | None:
-    """Tell what the start with the config of the question would load; None if nothing was chosen to compare it with."""
+    """Return what the start with the config of the question would load; None if no checkpoint was chosen."""
     plan, trainer = answer.decision, answer.tree.trainer
     if not isinstance(plan, ResumePlan):
         return None
@@ -35,14 +35,14 @@ def judged_start(answer: Answer) -> JudgedStart | None:
 
 
 def judged_launch(answer: Answer, written: RunConfig) -> tuple[Answer, JudgedStart | None]:
-    """Tell the same of a start with a config that is to be written; return the question, too, of which it is."""
+    """Return the same for a start with a config to be written, and the question for it."""
     answer = replace(answer, question=replace(answer.question, config=written))
     start = judged_start(answer)
     return answer, None if start is None else replace(start, lead=LAUNCHED)
 
 
 def with_start(answer: Answer) -> ResumePlan | NoResumePoint:
-    """Return the decision with a note where a start that is not told what was chosen would load something else.
+    """Add a note to the decision if a start without the chosen checkpoint in its settings would load another one.
 
     It is looked at only if something may be said: a config is given, a newer save was rejected, or the tree is odd.
     Without a config, a trainer that goes by one is taken to look in this tree by itself.
@@ -66,7 +66,7 @@ def with_start(answer: Answer) -> ResumePlan | NoResumePoint:
 
 
 def against_start(start: JudgedStart, answer: Answer, plan: ResumePlan) -> tuple[Finding, ...]:
-    """Say what speaks against it, with the way that makes it load what was chosen."""
+    """Return the findings against a start, with the settings that make it load the chosen checkpoint."""
     from ckpttool.core.decide.start import start_findings  # most starts differ in nothing
 
     trainer, config = answer.tree.trainer, answer.question.config

@@ -47,13 +47,13 @@ class Running(Iterator[E], Generic[E, A]):
     """The results of a verb as they arrive, and then its answer. Nothing is read before it is requested."""
 
     def __init__(self, found: Generator[E, None, None], whole: Callable[[Sequence[E]], A]) -> None:
-        """Take what finds, and what makes an answer of all that was found."""
+        """Take an iterator of results, and the function that makes an answer of them."""
         self._found = found
         self._whole = whole
         self._kept: list[E] = []
 
     def __next__(self) -> E:
-        """Return what is found next."""
+        """Return the next result."""
         event = next(self._found)
         self._kept.append(event)
         return event
@@ -63,26 +63,26 @@ class Running(Iterator[E], Generic[E, A]):
         self._found.close()
 
     def answer(self) -> A:
-        """Find all that is left, and return the answer."""
+        """Read all remaining results, and return the answer."""
         for _ in self:
             pass
         return self._whole(self._kept)
 
     @property
     def exit_code(self) -> ExitCode:
-        """Find all that is left, and return how the command would end."""
+        """Read all remaining results, and return the exit code of the command."""
         return self.answer().exit_code
 
     def __bool__(self) -> bool:
-        """Find all that is left, and tell whether the command would exit with 0."""
+        """Read all remaining results, and return whether the command would exit with 0."""
         return bool(self.answer())
 
     def __repr__(self) -> str:
-        """Show what was found until now; nothing more is read for it."""
+        """Show the results so far, without reading more."""
         return f"<{type(self).__name__} found={len(self._kept)}>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Find all that is left, and return the document that the command prints with `--format json`."""
+        """Read all remaining results, and return the document that the command prints with `--format json`."""
         return self.answer().to_dict()
 
 
@@ -91,7 +91,7 @@ _METER: ContextVar[Meter | None] = ContextVar("meter", default=None)
 
 @contextmanager
 def watched(meter: Meter) -> Iterator[None]:
-    """Let a meter count what every verb that is called inside reads: who watches is no part of a question."""
+    """Count the bytes that every verb called inside reads; the meter is not part of a question."""
     token = _METER.set(meter)
     try:
         yield
@@ -104,7 +104,7 @@ _KEPT: ContextVar[SavedResults | None] = ContextVar("kept", default=None)
 
 @contextmanager
 def read_once() -> Iterator[SavedResults]:
-    """Let what is read inside, while the keeper takes it, not be read again for what is asked later inside."""
+    """Reuse results inside: a file that was read once is not read again for a later verb."""
     results = SavedResults()
     token = _KEPT.set(results)
     try:
@@ -139,12 +139,12 @@ def on_ray(address: str | None = None) -> Iterator[None]:
 
 
 def joined() -> RayCluster | None:
-    """Return the cluster that reads; None: this process does."""
+    """Return the cluster that reads; None: this process reads."""
     return _CLUSTER.get()
 
 
 def expect(*, nbytes: int, shards: int) -> None:
-    """Tell the meter, if any counts, what will be read."""
+    """Add the expected amount to the meter, if there is one."""
     meter = _METER.get()
     if meter is not None:
         meter.expect(nbytes=nbytes, shards=shards)
@@ -157,7 +157,7 @@ def counted(
     *,
     of: int = 1,
 ) -> Iterator[Observation]:
-    """Run tasks, and let the meter, if any counts, know how far they are.
+    """Run tasks, and report their progress to the meter, if there is one.
 
     Args:
         tasks: What to do.
@@ -178,7 +178,7 @@ def counted(
 
 
 def session_for(tree: Tree, question: CheckQuestion) -> Session:
-    """Prepare to check checkpoints of a tree; what one needs of its neighbours is read once."""
+    """Prepare to check checkpoints of a tree; neighbours that several checks need are read once."""
     meter = _METER.get()
     recorded = tree.machines.engines(question)
     if recorded is not None:
@@ -208,7 +208,7 @@ def session_for(tree: Tree, question: CheckQuestion) -> Session:
 
 
 def _recorded_session(tree: Tree, question: CheckQuestion, recorded: Engines) -> Session:
-    """Prepare to judge what other machines looked at: there is nothing to read, and nothing to remember."""
+    """Prepare to judge the results of other machines: nothing is read, and nothing is saved."""
     scope = Scope(
         level=question.level,
         bucket=question.bucket,
@@ -221,7 +221,7 @@ def _recorded_session(tree: Tree, question: CheckQuestion, recorded: Engines) ->
 
 
 def _read_in_any_case(tree: Tree, question: CheckQuestion) -> frozenset[CheckpointKey]:
-    """Return the checkpoints whose reports may wait for their turn; those with numbers take too much memory."""
+    """Return the checkpoints whose reports may wait for their turn; those with statistics take too much memory."""
     if question.level is not Level.CHECKSUM or question.name is None:
         return frozenset()
     return frozenset(checkpoint.key for checkpoint in chosen(tree, question.name))
@@ -244,7 +244,7 @@ def _proofs(tree: Tree, question: CheckQuestion) -> Proofs | None:
 
 
 def header_engine(question: CheckQuestion, meter: Meter | None) -> Engine:
-    """Return what looks at headers."""
+    """Return the engine that reads headers."""
     cluster = _CLUSTER.get()
     if cluster is not None:
         return _Counted(cluster.engine(timeout=question.timeout), meter)
@@ -252,7 +252,7 @@ def header_engine(question: CheckQuestion, meter: Meter | None) -> Engine:
 
 
 def content_engine(question: CheckQuestion, meter: Meter | None) -> Engine:
-    """Return what reads shards whole, as many at a time as were asked for."""
+    """Return the engine that reads complete shards, with the requested parallelism."""
     cluster = _CLUSTER.get()
     if cluster is not None:
         return _Counted(cluster.engine(timeout=question.timeout), meter)
@@ -264,13 +264,13 @@ def content_engine(question: CheckQuestion, meter: Meter | None) -> Engine:
 
 
 class _Counted:
-    """Tasks that are done elsewhere: a meter counts each as it comes back."""
+    """Tasks that run elsewhere: a meter counts each as it returns."""
 
     def __init__(self, engine: Engine, meter: Meter | None) -> None:
         self._engine, self._meter = engine, meter
 
     def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
-        """Yield one observation a task, as they come back."""
+        """Yield one observation per task, as they return."""
         for observed in self._engine.run(tasks):
             if self._meter is not None:
                 self._meter.done(observed.task)
@@ -278,7 +278,7 @@ class _Counted:
 
 
 def cores() -> int:
-    """Count the cores that this process may use; macOS tells only how many there are."""
+    """Count the cores that this process may use; macOS shows only their total number."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -322,7 +322,7 @@ def _verified(tree: Tree, question: CheckQuestion) -> Generator[ShardReport | Ve
 
 
 def chosen(tree: Tree, name: str | tuple[str, ...] | None) -> Sequence[Checkpoint]:
-    """Return the checkpoints that `--checkpoint NAME|latest|all` means, once or several times, newest first.
+    """Return the checkpoints that `--checkpoint NAME|latest|all` selects, given once or several times, newest first.
 
     Raises:
         UsageError: There is none of that name, or the path that was given is of another one.
@@ -355,7 +355,7 @@ def _shards_to_judge(tree: Tree, question: CheckQuestion) -> int:
 
 
 def bytes_to_read(tree: Tree, question: CheckQuestion) -> int:
-    """Return about how many bytes `verify` will read."""
+    """Return the approximate number of bytes that `verify` will read."""
     return sum(task.cost for checkpoint in _read(tree, question) for task in _tasks(tree, checkpoint, question))
 
 
@@ -390,7 +390,7 @@ def forecast(tree: Tree | Where = None, question: CheckQuestion = CheckQuestion(
 
 
 def _requests(tasks: Sequence[CheckTask]) -> int:
-    """Count one request for a header, and one for the rest of what is read of a shard, or of a part of it."""
+    """Count one request for a header, and one for the remaining range of a shard or of a part of it."""
     return sum(1 + (task.cost > HEADER_COST) for task in tasks)
 
 
@@ -400,7 +400,7 @@ def _tasks(tree: Tree, checkpoint: Checkpoint, question: CheckQuestion) -> list[
 
 
 def _read(tree: Tree, question: CheckQuestion) -> Collection[Checkpoint]:
-    """Return the checkpoints that are asked for, and those that are read to be compared with them."""
+    """Return the requested checkpoints, and those that are read for comparison."""
     judged: Collection[Checkpoint] = chosen(tree, question.name)
     neighbours = Neighbours(tree.inventory.checkpoints)
     if question.level is Level.NUMERICS and question.jump != 0:
