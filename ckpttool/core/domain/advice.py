@@ -1,4 +1,4 @@
-"""What to set and what to do: thresholds that fit a run, and ways around a spike."""
+"""Advice on settings and actions: thresholds that fit a run, and ways to avoid a spike."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """A threshold that fits a run, with what it rests on."""
+    """A threshold that fits a run, with its evidence."""
 
     quantity: str
     """The setting it is for."""
@@ -48,13 +48,13 @@ class Threshold:
 
     @property
     def alarms_too_often(self) -> bool:
-        """Whether it is so low, for this stretch, that it separates nothing: the stretch is not normal."""
+        """Whether it is too low to separate anything in this stretch: the stretch is not normal."""
         return self.alarm_share > MANY_ALARMS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why no threshold is recommended."""
+    """The reason why no threshold is recommended."""
 
     quantity: str
     points: int
@@ -65,7 +65,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Thresholds for one run."""
+    """Recommended thresholds for one run."""
 
     warm_up: int
     """Shown steps at the start that were left out."""
@@ -80,7 +80,7 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdSettings:
-    """Thresholds as one trainer takes them."""
+    """Thresholds in the settings of one trainer."""
 
     text: str
     """To merge into its config; empty where no threshold is recommended."""
@@ -90,7 +90,7 @@ class ThresholdSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossAfter:
-    """Whether the loss came back after the norm's spike."""
+    """Whether the loss recovered after the norm's spike."""
 
     is_back: bool | None
     """None: too few losses are shown."""
@@ -124,7 +124,7 @@ class TrainersDetour:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataDetour:
-    """Load a checkpoint and let the data continue later than it stands. Each trainer's own setting for it."""
+    """A detour: load a checkpoint, and let the data continue later than its position."""
 
     checkpoint_step: Step
     skip_batches: int
@@ -140,7 +140,7 @@ class DataDetour:
 
 
 class Choice(str, Enum):
-    """What to do about a spike."""
+    """The recommended action after a spike."""
 
     WAIT = "wait"
     REWIND = "rewind"
@@ -150,7 +150,7 @@ class Choice(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpikeAdvice:
-    """Both ways around a spike, with what each costs."""
+    """Both ways to avoid a spike, with the cost of each."""
 
     spike: Spike
     choice: Choice
@@ -166,13 +166,13 @@ class SpikeAdvice:
 
     @property
     def followed(self) -> bool:
-        """Whether the detour is what should be done."""
+        """Whether the detour is recommended."""
         return self.choice is Choice.REWIND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopAdvice:
-    """How to go on after the count threshold stopped the training."""
+    """The way to continue after the count threshold stopped the training."""
 
     stop: Step
     detour: DataDetour | None
@@ -183,5 +183,5 @@ class StopAdvice:
 
     @property
     def followed(self) -> bool:
-        """Whether the detour is what should be done: after a stop there is no other way."""
+        """Whether the detour is recommended: after a stop there is no other way."""
         return self.detour is not None

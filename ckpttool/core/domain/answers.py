@@ -1,4 +1,4 @@
-"""What all answers of commands have in common: the document that a script gets, and the exit code."""
+"""Common base of all answers of commands: the document for scripts, and the exit code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _IN_ONE_LINE = ("name", "step", "data_skip_steps")
 
 
 class Answered(ABC):
-    """What a command answers. As JSON it is a document with a schema of its own.
+    """The answer of a command. Its JSON is a document with its own schema.
 
     It is true if the command would exit with 0.
     """
@@ -28,23 +28,23 @@ class Answered(ABC):
     @property
     @abstractmethod
     def exit_code(self) -> ExitCode:
-        """How a command ends that gives this answer."""
+        """Exit code of a command with this answer."""
 
     def __bool__(self) -> bool:
         """Whether the command would exit with 0."""
         return self.exit_code == 0
 
     def __repr__(self) -> str:
-        """Show in one line what it says, and how the command would end; `to_dict` has all of it."""
+        """Show a summary and the exit code in one line; `to_dict` has the complete answer."""
         said = [f"{name}={value!r}" for name, value in self.in_short().items() if value is not None]
         return f"<{type(self).__name__} {' '.join([*said, f'exit_code={int(self.exit_code)}'])}>"
 
     def in_short(self) -> dict[str, object]:
-        """Return what one line shows of it, by name."""
+        """Return the fields of the one-line summary, by name."""
         return {name: getattr(self, name, None) for name in _IN_ONE_LINE}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what the command prints with `--format json`; `ckpttool schema NOUN` says what that is."""
+        """Return the document that the command prints with `--format json`; `ckpttool schema NOUN` describes it."""
         from ckpttool import document_of
 
         return document_of(self)

@@ -1,4 +1,4 @@
-"""Ascend's on-line feature-value detection: its settings, its samples, the events it logs."""
+"""Ascend's online feature-value detection: its settings, its samples, and the events it logs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StrikeCount(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsdDialect:
-    """One implementation: they share a name and differ in what they do."""
+    """One implementation: several share a name and differ in behaviour."""
 
     name: str
     """What users call it."""

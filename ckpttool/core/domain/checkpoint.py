@@ -1,4 +1,4 @@
-"""A checkpoint and the tree it stands in."""
+"""A checkpoint and its tree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ckpttool.core.errors import ExitCode
 
 
 class StepSource(str, Enum):
-    """What tells a checkpoint's step."""
+    """The source of a checkpoint's step."""
 
     CONTENT = "content"
     NAME = "name"
@@ -27,7 +27,7 @@ class StepSource(str, Enum):
 
 
 class CommitState(str, Enum):
-    """Whether the trainer itself says that the checkpoint is finished."""
+    """Whether the trainer marked the checkpoint as finished."""
 
     COMMITTED = "committed"
     UNCOMMITTED = "uncommitted"
@@ -39,7 +39,7 @@ class CommitState(str, Enum):
 
 
 class Content(str, Enum):
-    """What a training can continue with from a save."""
+    """The parts of a save that a training can continue from."""
 
     FULL = "full"
     """Weights, optimizer state and where the training stood."""
@@ -67,7 +67,7 @@ class Topology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedStep:
-    """What a checkpoint's name says of its step."""
+    """The step in a checkpoint's name."""
 
     stem: str
     """The text before the number: what checkpoints of one training share."""
@@ -154,7 +154,7 @@ class Checkpoint:
 
     @property
     def key(self) -> CheckpointKey:
-        """What tells it from the tree's others: two trainings, or two formats, may share a name."""
+        """Key within the tree: two trainings, or two formats, may share a name."""
         return self.prefix, self.name, self.format
 
     @property
@@ -164,7 +164,7 @@ class Checkpoint:
 
     @property
     def samples(self) -> int | None:
-        """Samples that the training had seen, by what this checkpoint says itself; None if it does not."""
+        """Samples consumed by the training, according to this checkpoint; None if unknown."""
         if self.scalars.samples is not None:
             return self.scalars.samples
         size = self.scalars.global_batch_size
@@ -172,7 +172,7 @@ class Checkpoint:
 
     @property
     def nbytes(self) -> ByteCount | None:
-        """Sum of the shards' sizes; None where the listing took no sizes."""
+        """Sum of the shards' sizes; None if the listing has no sizes."""
         total = 0
         for shard in self.shards:  # a report asks this of half a million
             if shard.stamp is None:
@@ -182,11 +182,11 @@ class Checkpoint:
 
     @property
     def saved_ns(self) -> int | None:
-        """When the last of its shards was written, by the files' times, in nanoseconds since 1970; None: not known."""
+        """Time at which the last shard was written, from file times, in nanoseconds since 1970; None if unknown."""
         return max((ns for shard in self.shards if (ns := shard.modified_ns) is not None), default=None)
 
     def is_named_as(self, other: Checkpoint) -> bool:
-        """Return whether two runs gave their saves one label, at one step as far as both tell."""
+        """Return whether two runs gave their saves one label, at the same step if both steps are known."""
         is_same = (self.prefix, self.label, self.format) == (other.prefix, other.label, other.format)
         same_step = self.step is None or other.step is None or self.step == other.step
         return is_same and self.label is not None and self.run != other.run and same_step
@@ -206,7 +206,7 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracked:
-    """What the trainer's tracker names as its last save."""
+    """The last save according to the trainer's tracker."""
 
     name: str
     """Of the checkpoint, whether or not there is such a one."""
@@ -218,7 +218,7 @@ class Tracked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartsGiven:
-    """Which looks an answer rests on."""
+    """The parts that an answer rests on."""
 
     given: int
     """Parts that were read."""
@@ -258,7 +258,7 @@ class Inventory:
     """Of a tree that several machines checked: which of them; None where this one did."""
 
     def path_of(self, inner: str) -> str:
-        """Encode the path of a file or folder in it, as the user would write it.
+        """Return the path of a file or folder in it, as the user would write it.
 
         Args:
             inner: Its path relative to the root.
@@ -266,13 +266,13 @@ class Inventory:
         return inner if self.root == "." else f"{self.root}/{inner}"
 
     def named(self, name: str) -> Checkpoint | None:
-        """Return the first save of this name; None if there is none."""
+        """Return the first save with this name; None if there is none."""
         return next((checkpoint for checkpoint in self.checkpoints if checkpoint.name == name), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing(Answered):
-    """What `scan` shows, and when."""
+    """The answer of `scan`, with its time."""
 
     NOUN = "inventory"
 
@@ -284,12 +284,12 @@ class Listing(Answered):
     view: View = USUAL
 
     def in_short(self) -> dict[str, object]:
-        """Return where it is, and how many checkpoints there are."""
+        """Return its path, and the number of checkpoints."""
         return {"root": self.inventory.root, "checkpoints": len(self.inventory.checkpoints)}
 
     @property
     def exit_code(self) -> ExitCode:
-        """Damage is what the listing alone shows: a missing rank, a file that is none."""
+        """Only the damage that the listing shows: a missing rank, or a shard that is not a file."""
         findings = (finding for checkpoint in self.inventory.checkpoints for finding in checkpoint.findings)
         return of_findings([*self.inventory.findings, *findings])
 
@@ -297,7 +297,7 @@ class Listing(Answered):
 def shorter_shards(
     checkpoints: Sequence[Checkpoint],
 ) -> Iterator[tuple[Checkpoint, Checkpoint, Shard, ByteCount, ByteCount]]:
-    """Yield what may be cut off: a shard shorter than the same rank's in another save, where another rank's is not.
+    """Yield shards that may be truncated: shorter than the same rank's in another save, unlike another rank's.
 
     Sizes prove nothing: it is for people to look at. Less than a thousandth is not told: what a file says beside its
     tensors may be shorter.
@@ -322,7 +322,7 @@ def shorter_shards(
 
 
 def _sizes(checkpoint: Checkpoint) -> dict[tuple[Rank, ShardRole], tuple[Shard, ByteCount]] | None:
-    """Return each rank's shard of each role with its size; None if one has several, or a size is not known."""
+    """Return each rank's shard of each role with its size; None if a role has several, or a size is unknown."""
     sizes = {
         (shard.rank, shard.role): (shard, shard.stamp.size)
         for shard in checkpoint.shards

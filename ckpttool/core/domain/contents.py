@@ -1,4 +1,4 @@
-"""What is inside a shard or a checkpoint: tensors, scalars, who wrote it, and which checksums there are."""
+"""Contents of a shard or a checkpoint: tensors, scalars, writer and checksums."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ElementStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """What one shard holds, as far as it can be read. A picklable value."""
+    """The readable contents of one shard. Picklable."""
 
     path: str
     """POSIX, relative to the root."""
@@ -104,7 +104,7 @@ class TensorRow:
 
     @property
     def elements(self) -> int:
-        """How many numbers it has in one file."""
+        """Number of elements in one file."""
         return elements_in(self.shape)
 
 
@@ -121,7 +121,7 @@ class ScalarRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedDigest:
-    """What a manifest records of a file."""
+    """A manifest's record of a file."""
 
     xxh3_128: str
     first_seen: str
@@ -172,7 +172,7 @@ class Contents(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """What the shards' own findings ask for: the same as `verify` says of their structure."""
+        """Exit code of the shards' own findings: the same that `verify` has for their structure."""
         return of_findings(self.findings)
 
 
@@ -185,7 +185,7 @@ def elements_in(shape: Sequence[int]) -> int:
 
 
 def is_selected(name: str, patterns: Sequence[str]) -> bool:
-    """Return whether a tensor is meant: by its own name, or by a pattern of a shell; without patterns all are."""
+    """Return whether a tensor is selected by its name or a shell pattern; without patterns all are."""
     from fnmatch import fnmatchcase
 
     return not patterns or any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)

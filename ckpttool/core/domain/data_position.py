@@ -1,4 +1,4 @@
-"""Where the data go on after a resume, in the trainer's own currency; and what is asked and answered about it."""
+"""Position of the data after a resume, in the trainer's own units, with its questions and answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class DataEffect(str, Enum):
-    """What becomes of the samples."""
+    """The effect of a resume on the samples."""
 
     EXACT = "exact"
     REPEATS = "repeats"
@@ -53,7 +53,7 @@ class SkipBatches:
 
     @property
     def effect(self) -> DataEffect:
-        """What becomes of the samples, the gravest first."""
+        """Effect on the samples, the most severe first."""
         if self.begins_anew:
             return DataEffect.RESTARTS
         if self.lost_samples != 0:
@@ -62,7 +62,7 @@ class SkipBatches:
 
 
 class SampleSource(str, Enum):
-    """What tells how many samples were consumed."""
+    """The source of the number of consumed samples."""
 
     CONTENT = "content"
     """The save itself: its trainer counts them."""
@@ -113,7 +113,7 @@ DataPosition: TypeAlias = SkipBatches | GoesOn | Unknown
 
 
 def effect_of(position: DataPosition) -> DataEffect:
-    """Return what becomes of the samples."""
+    """Return the effect on the samples."""
     return DataEffect.UNKNOWN if isinstance(position, Unknown) else position.effect
 
 
@@ -225,7 +225,7 @@ class DataQuestion:
     """Samples in each of the batches that this step counts; None: as the checkpoint's own step counts them."""
 
     def assert_meant(self) -> None:
-        """Refuse options that contradict each other.
+        """Reject options that contradict each other.
 
         Raises:
             UsageError: Two do.
@@ -236,7 +236,7 @@ class DataQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastSizes:
-    """What the saves on the way to a checkpoint tell of the batches that it was trained with."""
+    """The batch sizes recorded by the saves on the path to a checkpoint."""
 
     batch_sizes: tuple[int, ...] = ()
     """Samples a batch that any of them records, ascending: at each change the step was counted again."""
@@ -264,7 +264,7 @@ class SkipAnswer(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """0: it is arithmetic."""
+        """0: pure arithmetic."""
         return ExitCode.OK
 
     @property

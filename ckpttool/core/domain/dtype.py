@@ -1,4 +1,4 @@
-"""Element types, spelled as safetensors spells them."""
+"""Element types, with the names that safetensors uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must be there of a save, and what speaks for it. A layout says it; comparing it with what is there is a rule."""
+"""Expected files of a save, with the evidence. A layout provides it; a rule compares it with the listing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ckpttool.core.domain.units import Rank
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldEvidence:
-    """Someone else's word about how many ranks the training had."""
+    """External evidence for the number of ranks of the training."""
 
     world_size: int
     source: str
@@ -32,7 +32,7 @@ class WorldEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What is said about a tree from outside of it."""
+    """External evidence about a tree."""
 
     worlds: tuple[WorldEvidence, ...] = ()
     """The user's word first."""
@@ -41,7 +41,7 @@ class Evidence:
 
 
 class RankFiles(str, Enum):
-    """Where the ranks' files of one save lie, by how its layout arranges them."""
+    """The places of the ranks' files of one save in its layout."""
 
     TOGETHER = "together"
     """In folders that all ranks write to: what is not there is missing."""
@@ -55,7 +55,7 @@ class RankFiles(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldSize:
-    """How many ranks a save must have."""
+    """The number of ranks that a save must have."""
 
     world: int
     why: str
@@ -66,7 +66,7 @@ class WorldSize:
     """False where the ranks' own files alone tell it."""
 
     def missing(self, subject: str, code: Row, path: str, ranks: Sequence[int]) -> Finding:
-        """Return the finding on files that are not there: what is missing, and why it is missed.
+        """Return the finding about missing files, with the reason why they were expected.
 
         Args:
             subject: In a few words.
@@ -80,7 +80,7 @@ class WorldSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesByPath:
-    """All of these files, as the trainer's own record of the save names them."""
+    """All of these files, as named by the trainer's own record of the save."""
 
     paths: tuple[str, ...]
     ranks: Mapping[str, Rank]
@@ -89,7 +89,7 @@ class FilesByPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesByRank:
-    """A file of each of these roles on each rank."""
+    """One file of each of these roles on each rank."""
 
     size: WorldSize
     roles: tuple[ShardRole, ...]
@@ -102,7 +102,7 @@ ExpectedFiles: TypeAlias = FilesByPath | FilesByRank
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """What must be there of one save."""
+    """The expected files of one save."""
 
     files: ExpectedFiles | None
     """None if nothing tells: then it is unknown whether the save is intact."""
@@ -116,7 +116,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What must be there of every save of a tree."""
+    """The expected files of every save of a tree."""
 
     checkpoints: tuple[Expectation, ...]
     """In the order of the inventory's."""
@@ -127,7 +127,7 @@ class Expected:
 
 
 def cut_short(shards: Iterable[Shard], stamps: Mapping[str, FileStamp]) -> tuple[Finding, ...]:
-    """Find files that are shorter than the save's own record says; one without bytes is told as that.
+    """Find files that are shorter than the save's own record; an empty file is reported as empty.
 
     Args:
         shards: Of one save.

@@ -1,4 +1,4 @@
-"""What is wrong, said once, with a stable code."""
+"""Findings: one problem each, with a stable code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     class _Extras(TypedDict, total=False):
-        """What a finding may say beside its sentence; the fields of `Finding` of the same names."""
+        """Optional details of a finding, besides its sentence; the fields of `Finding` with the same names."""
 
         path: str | None
         tensor: str | None
@@ -53,32 +53,32 @@ class Finding:
 
     @property
     def is_tie(self) -> bool:
-        """Whether it says that one of two saves is wrong and nothing tells which: this one may be whole."""
+        """Whether one of two saves is wrong and it is unknown which: this one may be intact."""
         return self.code is Code.SCHEMA_DIFFERS and self.severity is Severity.UNKNOWN
 
 
 def note(code: Row, message: str, **extras: Unpack[_Extras]) -> Finding:
-    """Return what is worth knowing and changes no verdict."""
+    """Return a note, which changes no verdict."""
     return Finding(code=code, severity=Severity.NOTE, message=message, **extras)
 
 
 def suspect(code: Row, message: str, **extras: Unpack[_Extras]) -> Finding:
-    """Return what may be legal or may be damage, so that it is not counted as good."""
+    """Return a suspicion: legal or damage, so that it does not count as good."""
     return Finding(code=code, severity=Severity.SUSPECT, message=message, **extras)
 
 
 def unknown(code: Row, message: str, **extras: Unpack[_Extras]) -> Finding:
-    """Return what could not be checked or changed meanwhile, so that it is unknown."""
+    """Return that something could not be checked or changed meanwhile, so that it is unknown."""
     return Finding(code=code, severity=Severity.UNKNOWN, message=message, **extras)
 
 
 def damage(code: Row, message: str, **extras: Unpack[_Extras]) -> Finding:
-    """Return what is wrong for certain."""
+    """Return certain damage."""
     return Finding(code=code, severity=Severity.DAMAGE, message=message, **extras)
 
 
 def unsafe(code: Row, message: str, **extras: Unpack[_Extras]) -> Finding:
-    """Return what is refused, because to read on would be dangerous."""
+    """Return a refusal, because reading on would be dangerous."""
     return Finding(code=code, severity=Severity.UNSAFE, message=message, **extras)
 
 
@@ -86,7 +86,7 @@ _MOST_CHARS = 1000
 
 
 def brief(finding: Finding) -> Finding:
-    """Return the same, said in words that can be read: a value may be quoted that is as long as a file."""
+    """Return the finding with a readable length: it may quote a value as long as a file."""
     return replace(
         finding,
         message=_brief(finding.message),
@@ -107,7 +107,7 @@ def _brief(text: str | None) -> str | None:
 
 
 def summary_of(findings: Sequence[Finding], world: int | None = None, view: View = USUAL) -> str:
-    """Say what the first finding says, how many there are beside it, and on which ranks or further lines they are.
+    """Summarize findings: the first, the number of others, and their ranks or lines.
 
     Args:
         findings: Of one kind; at least one.
@@ -132,35 +132,35 @@ def summary_of(findings: Sequence[Finding], world: int | None = None, view: View
 
 
 def worst(findings: Iterable[Finding]) -> Severity:
-    """Return the gravest severity; NOTE where there is no finding."""
+    """Return the highest severity; NOTE without findings."""
     return max([finding.severity for finding in findings], default=Severity.NOTE)
 
 
 def blocking(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the findings that keep a checkpoint from being counted as good: all but notes."""
+    """Return the findings that prevent a checkpoint from counting as good: all but notes."""
     return tuple(finding for finding in findings if finding.severity > Severity.NOTE)
 
 
 def without_answer(findings: Iterable[Finding]) -> bool:
-    """Return whether what was to have a say in a choice could not: a log, a health file, ranks elsewhere, a limit."""
+    """Return whether evidence for a choice was unavailable: a log, a health file, ranks elsewhere, a limit."""
     codes = {Code.LOG_UNREADABLE, Code.HEALTH_UNKNOWN, Code.HEALTH_UNHEARD, Code.SHARD_ELSEWHERE, Code.TOO_MUCH_LOST}
     unknowns = [finding for finding in findings if finding.severity is Severity.UNKNOWN]
     return any(finding.code in codes or finding.code.is_elsewhere for finding in unknowns)
 
 
 def seen_in_part(findings: Iterable[Finding]) -> bool:
-    """Return whether other machines may have what is missing here, so that nothing can be said of all."""
+    """Return whether other machines may have the files missing here, so that the whole is unknown."""
     return any(finding.code.is_elsewhere and finding.severity is Severity.UNKNOWN for finding in findings)
 
 
 def is_of_absent(finding: Finding) -> bool:
-    """Return whether something is missing that another machine may have, which was not asked, or not late enough."""
+    """Return whether a file is missing that another machine may have, without a recent part of that machine."""
     codes = {Code.RANK_MISSING, Code.SHARD_MISSING, Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE}
     return finding.code in codes and finding.severity >= Severity.UNKNOWN
 
 
 def withheld(findings: Iterable[Finding]) -> bool:
-    """Return whether something could not be read, or was written meanwhile, so that it is unknown what it holds."""
+    """Return whether a file was unreadable, or written meanwhile, so that its contents are unknown."""
     return any(finding.code in NOT_SEEN and finding.severity is Severity.UNKNOWN for finding in findings)
 
 
@@ -169,7 +169,7 @@ NOT_SEEN = frozenset({Code.UNREADABLE, Code.CHANGED_WHILE_READING})
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the findings about a tree in the one order that results have: by code, then by path."""
+    """Return the findings about a tree in the standard order: by code, then by path."""
     return tuple(sorted(findings, key=lambda finding: (finding.code.value, finding.path or "")))
 
 
@@ -178,7 +178,7 @@ OWN_FILE = "find the rank's own file on its disk, or resume from another checkpo
 
 
 def helped(finding: Finding) -> Finding:
-    """Return the same with what to do, where it weighs something and does not say it itself."""
+    """Return the finding with its default remedy, if it needs one and has none."""
     if finding.remedy is not None or finding.severity is Severity.NOTE:
         return finding
     return replace(finding, remedy=finding.code.remedy)
@@ -212,12 +212,12 @@ _WORST_FIRST = (
 
 
 def safest(codes: Iterable[ExitCode]) -> ExitCode:
-    """Return which of several codes of one answer it has: that of what is most dangerous to pass over; 0 of none."""
+    """Return the exit code for several codes of one answer: that of the greatest danger; 0 without codes."""
     return _first_of(codes, _SAFEST_FIRST)
 
 
 def of_findings(findings: Iterable[Finding]) -> ExitCode:
-    """Return the safest of the codes that the findings ask for."""
+    """Return the safest exit code of the findings."""
     return safest(_BY_SEVERITY[finding.severity] for finding in findings)
 
 

@@ -1,4 +1,4 @@
-"""What a verification would read, before it reads anything."""
+"""The amount that a verification would read, before it reads anything."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ class Forecast(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 where there is anything to read, else 11."""
+        """0 if there is anything to read, else 11."""
         return ExitCode.OK if self.checkpoints else ExitCode.NOTHING_TO_RESUME

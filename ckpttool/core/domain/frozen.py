@@ -1,4 +1,4 @@
-"""The standard library's `dataclass` and `replace`, for frozen values alone, at a tenth of what making a class costs.
+"""The standard library's `dataclass` and `replace`, for frozen values only, at a tenth of the cost of making a class.
 
 `dataclasses.dataclass` compiles six methods for each class when the class is made. A short command makes a hundred
 classes and would wait longer for that than for the disk. Here `__init__` alone is compiled, and only where many values
@@ -32,7 +32,7 @@ else:
     _NOTING = RLock()  # a class may inherit its fields from another that has not noted them yet
 
     def dataclass(*, frozen: bool, slots: bool, kw_only: bool, order: bool = False) -> Callable[[type], type]:
-        """Make a class of frozen values with slots and keyword arguments; it can be nothing else."""
+        """Make a class of frozen values with slots and keyword arguments; other options are not supported."""
         if not (frozen and slots and kw_only):
             raise TypeError(
                 "only frozen=True, slots=True, kw_only=True are supported; otherwise use dataclasses.dataclass"
@@ -56,7 +56,7 @@ else:
         return make
 
     def replace(value: object, /, **changes: object) -> object:
-        """Return the same value with other content of some fields."""
+        """Return a copy of the value with some fields replaced."""
         if not isinstance(value, _Frozen):
             raise TypeError(f"{type(value).__name__} is not a frozen value; use dataclasses.replace")
         names = value.__slots__
@@ -68,7 +68,7 @@ else:
         return made
 
     class _Fields:
-        """`__dataclass_fields__`: the standard library notes them, and only when someone asks."""
+        """`__dataclass_fields__`: computed by the standard library, and only on first use."""
 
         def __init__(self, plain: type) -> None:
             self._plain = plain
@@ -84,7 +84,7 @@ else:
             return cls.__dataclass_fields__
 
     class _Init:
-        """`__init__` as long as few values are made: half of what a command knows it makes once, or never."""
+        """`__init__` while few values are made: a command makes half of its classes' values once, or never."""
 
         def __set_name__(self, cls: type, _name: str) -> None:
             self._cls = cls
@@ -141,7 +141,7 @@ else:
         return getter(self) if getter is not None else tuple([getattr(self, name) for name in self.__slots__])
 
     class _Frozen:
-        """What all frozen values share, but for what a class spells itself."""
+        """The methods of all frozen values, except those that a class defines itself."""
 
         __slots__ = ()
 
@@ -183,7 +183,7 @@ else:
 
 
 def many(cls: type[_T], count: int, **columns: Sequence[object] | repeat[object]) -> list[_T]:
-    """Make many values of one class from a column for each field, in half the time: no call of Python's own a value.
+    """Make many values of one class from a column per field, in half the time: without a Python call per value.
 
     Args:
         cls: A class of frozen values.
@@ -208,7 +208,7 @@ def many(cls: type[_T], count: int, **columns: Sequence[object] | repeat[object]
 
 
 class Packed(NamedTuple):
-    """Many values of one class by their fields, to be sent elsewhere: a third of their own pickle."""
+    """Many values of one class by their fields, for sending: a third of the size of their own pickle."""
 
     kind: type
     times: int
@@ -219,7 +219,7 @@ class Packed(NamedTuple):
 
 
 def packed(values: Sequence[object]) -> Packed:
-    """Return at least one value, all of one class of frozen values, by their fields; `unpacked` makes them again."""
+    """Return at least one value, all of one class of frozen values, by their fields; `unpacked` restores them."""
     kind = type(values[0])
     shared: dict[str, object] = {}
     columns: dict[str, Sequence[object] | Packed] = {}
@@ -236,7 +236,7 @@ def packed(values: Sequence[object]) -> Packed:
 
 
 def unpacked(values: Packed) -> list[Any]:
-    """Return the values that `packed` was given."""
+    """Return the values that were passed to `packed`."""
     columns = {name: unpacked(column) if isinstance(column, Packed) else column for name, column in values.own.items()}
     return many(values.kind, values.times, **columns, **{name: repeat(value) for name, value in values.shared.items()})
 

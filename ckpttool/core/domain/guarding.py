@@ -1,4 +1,4 @@
-"""Events of a guarded training, as its files hold them: any log reader knows them."""
+"""Events of a guarded training, as stored in its files: any log reader reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Was the model still well? Three answers, because "not measured" is not "healthy"."""
+"""Health of the model, with three answers, because "not measured" is not "healthy"."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _WORST_LAST = (Health.HEALTHY, Health.UNKNOWN, Health.UNHEALTHY)
 
 
 def worst_health(healths: Iterable[Health]) -> Health:
-    """Return the worst of several words on one checkpoint: what cannot be told is worse than healthy."""
+    """Return the worst of several health records of one checkpoint: unknown is worse than healthy."""
     return max(healths, key=_WORST_LAST.index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthRecord:
-    """What `health_ckpts.json` says about one file name; the worst entry where it says several things."""
+    """The entry of `health_ckpts.json` for one file name; the worst one if there are several."""
 
     name: str
     """File name as recorded: rank 0's, with its run suffix."""

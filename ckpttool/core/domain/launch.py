@@ -1,4 +1,4 @@
-"""A launch: the config that obeys a plan, the commands that start it, and what was written of them."""
+"""A launch: the config that carries out a plan, the commands that start it, and the written files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LaunchConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchJob:
-    """What a launch command needs to know besides the plan."""
+    """The settings of a launch command besides the plan."""
 
     config: str
     """Path of the launch config, absolute: the trainer may look for a relative one elsewhere."""
@@ -91,7 +91,7 @@ class Launch(OfChoice, Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """0: the config is written, or said all of it already."""
+        """0: the config is written, or was already correct."""
         return ExitCode.OK
 
     @property

@@ -1,4 +1,4 @@
-"""How a trainer is told to load exactly one checkpoint: settings, each with its place."""
+"""Settings that make a trainer load exactly one checkpoint, each with its place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SettingValue: TypeAlias = "str | bool | int | None"
 
 
 class PlaceKind(str, Enum):
-    """What a trainer reads a setting from."""
+    """The kind of place from which a trainer reads a setting."""
 
     CONFIG = "config"
     ARGUMENT = "argument"
@@ -28,7 +28,7 @@ class PlaceKind(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a setting is said: `config:a.b`, `argument:--load`, `environment:RANK_ID`, `code:fit(..., ckpt_path)`."""
+    """Place of a setting: `config:a.b`, `argument:--load`, `environment:RANK_ID`, `code:fit(..., ckpt_path)`."""
 
     kind: PlaceKind
     name: str
@@ -37,12 +37,12 @@ class Place:
     file below the checkpoint folder, whose content the value is."""
 
     def __str__(self) -> str:
-        """Return it as JSON and tables spell it."""
+        """Return the form that JSON and tables use."""
         return f"{self.kind.value}:{self.name}"
 
     @classmethod
     def parsed(cls, text: str) -> Place:
-        """Return what a spelling means.
+        """Parse the text form of a place.
 
         Raises:
             ValueError: It names no place.
@@ -56,7 +56,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerSetting:
-    """One thing to tell a trainer."""
+    """One setting to pass to a trainer."""
 
     place: Place
     value: SettingValue
@@ -87,7 +87,7 @@ class LoadSettings:
     """Fields under `resume` in `ckpttool/plan/1`, each with the place of the setting that it repeats."""
 
     def value(self, place: str) -> SettingValue:
-        """Return what is said at a place; None: nothing."""
+        """Return the value at a place; None if there is none."""
         return next((setting.value for setting in self.settings if str(setting.place) == place), None)
 
     def at(self, path: str) -> LoadSettings:

@@ -1,4 +1,4 @@
-"""What a seal records of a checkpoint, so that silent damage shows later."""
+"""Record of a checkpoint at its seal, with which later silent damage is detected."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_TENSORS_BYTES = 40 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSeal:
-    """What one file was when it was sealed."""
+    """One file at the time of its seal."""
 
     path: str
     """POSIX, relative to the inventory's root."""
@@ -49,11 +49,11 @@ class ShardSeal:
     """One digest a tensor; None if they are not known, as in a manifest of a version that recorded none."""
 
     def same_content(self, other: ShardSeal) -> bool:
-        """Whether both are of the same bytes."""
+        """Whether both describe the same bytes."""
         return (self.size, self.xxh3_128, self.chunks) == (other.size, other.xxh3_128, other.chunks)
 
     def with_more(self, other: ShardSeal) -> ShardSeal:
-        """Return the same with what another seal of the same bytes knows beyond it."""
+        """Return the seal, completed with the facts of another seal of the same bytes."""
         if self.tensors is not None or other.tensors is None:
             return self
         return replace(self, tensors=other.tensors)
@@ -82,7 +82,7 @@ class Manifest:
 
     @property
     def by_path(self) -> dict[str, ShardSeal]:
-        """The seals, to be looked up."""
+        """The seals, by path."""
         return {seal.path: seal for seal in self.shards}
 
 
@@ -120,7 +120,7 @@ class Sealed(Answered):
 
 
 def differing_chunks(seal: ShardSeal, size: int, chunks: Sequence[str]) -> tuple[int, ...]:
-    """Return which chunks of a file are not what was sealed, from 0; none where the file is the same.
+    """Return the chunks of a file that differ from the seal, from 0; none if the file is the same.
 
     Args:
         seal: What was recorded.

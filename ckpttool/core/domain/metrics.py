@@ -1,4 +1,4 @@
-"""What a training log shows of each step, and what in it could not be read."""
+"""The values that a training log has for each step, and its unreadable lines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def parse_local_time(text: str) -> LocalTime:
 
 
 def local_time_of(text: str | None) -> LocalTime | None:
-    """Return the moment that a log tells; None if it tells none: a column of times may hold anything."""
+    """Return the time of a log line; None if it has none: a column of times may contain anything."""
     try:
         return None if text is None else parse_local_time(text)
     except ValueError:
@@ -35,7 +35,7 @@ def local_time_of(text: str | None) -> LocalTime | None:
 
 
 def show_local_time(time: LocalTime) -> str:
-    """Return the moment as logs write it, to the second."""
+    """Return the time as logs write it, to the second."""
     return datetime.fromtimestamp(time, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
 
 
@@ -65,7 +65,7 @@ class StepMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogProblem:
-    """A line that should have been readable and is not. Nothing was guessed from it."""
+    """A line that should be readable and is not. No value is guessed from it."""
 
     source: str
     """The log, as it is shown to people."""
@@ -77,12 +77,12 @@ class LogProblem:
 
     @property
     def ends_the_log(self) -> bool:
-        """Whether it is no line: the log could not be read at all, or not to its end."""
+        """Whether it is not about a line: the log could not be read at all, or not to its end."""
         return self.line == 0
 
 
 class NoteKind(str, Enum):
-    """What a log tells besides numbers."""
+    """The kind of a log entry other than numbers."""
 
     REWIND = "rewind"
     """The step went back: training was resumed from an earlier checkpoint; the later values count."""
@@ -98,7 +98,7 @@ class NoteKind(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogNote:
-    """An event that the log itself tells."""
+    """An event recorded in the log."""
 
     kind: NoteKind
     source: str
@@ -120,7 +120,7 @@ LogItem = StepMetrics | LogProblem | LogNote
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogAttempt:
-    """A stretch of logs that never goes back: one start of the training, or several that each went on at the end."""
+    """A part of a log with ascending steps: one start of the training, or several that continued at the end."""
 
     rows: Sequence[StepMetrics]
     """Ascending, at least one."""
@@ -131,18 +131,18 @@ class LogAttempt:
 
     @property
     def first(self) -> Step:
-        """The first step that it shows."""
+        """The first step in it."""
         return self.rows[0].step
 
     @property
     def last(self) -> Step:
-        """The last step that it shows."""
+        """The last step in it."""
         return self.rows[-1].step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingLog:
-    """One or more logs of one training, put together."""
+    """One or more logs of one training, combined."""
 
     sources: tuple[str, ...]
     metrics: Sequence[StepMetrics]

@@ -1,4 +1,4 @@
-"""Where we look from: the disk that a tree is on, and what launchers say of other machines."""
+"""The local view: the disk of a tree, and other machines according to launchers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ckpttool.core.domain.frozen import dataclass
 
 
 class Reach(str, Enum):
-    """Who sees a file system."""
+    """Which machines see a file system."""
 
     SHARED = "shared"
     """Every machine that mounts it: what is not there is nowhere."""
@@ -21,7 +21,7 @@ class Reach(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """The file system that a path is on, as the kernel tells it."""
+    """The file system of a path, according to the kernel."""
 
     kind: str
     """`ext4`, `nfs4`, `fuse.sshfs`; empty where the kernel does not tell."""
@@ -32,7 +32,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What is left on a file system for a user without privileges."""
+    """The free space on a file system for an unprivileged user."""
 
     free_bytes: int
     free_files: int | None
@@ -41,7 +41,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """What the machine that we run on says of itself; tests say it in its stead."""
+    """Facts about the local machine; tests replace them."""
 
     environment: Mapping[str, str]
     mounts: str
@@ -50,7 +50,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What one launcher's environment says of the job that this process belongs to."""
+    """The job of this process, according to one launcher's environment."""
 
     said_by: str
     """The variables with their values, as a person would type them."""
@@ -64,7 +64,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """All that tells whether ranks of a tree may have files on other machines."""
+    """The evidence on whether ranks of a tree may have files on other machines."""
 
     files: RankFiles
     sign: str
@@ -79,7 +79,7 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """Which of the processes this is that a launcher started all alike."""
+    """The number of this process among the identical processes of a launcher."""
 
     launcher: str
     """As its people call it: `srun`, `torchrun`."""

@@ -1,4 +1,4 @@
-"""How a command line asks for a field of a question: the field's annotation says it, and a command needs no copy of it.
+"""Command-line options for the fields of a question: defined by the field's annotation, without a copy in a command.
 
 `core/commands/options.py` makes typer's options of it, and fills the question. Nothing here is evaluated in a program
 that uses the library.

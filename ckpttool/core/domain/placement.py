@@ -1,4 +1,4 @@
-"""Which ranks start on which machine, and where their files lie."""
+"""The machine on which each rank starts, and the places of its files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ckpttool.core.domain.units import Rank
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadByAll:
-    """Files of a save that a machine reads at a start whichever ranks run there, by paths relative to the tree."""
+    """Files of a save that every machine reads at a start, by paths relative to the tree."""
 
     surely: tuple[str, ...] = ()
     """Every machine reads them, and stops or begins anew without one; those that the save does not have are no loss."""
@@ -18,7 +18,7 @@ class ReadByAll:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """Ranks that will start on one machine."""
+    """The ranks that will start on one machine."""
 
     ranks: tuple[Rank, ...]
     """Ascending."""

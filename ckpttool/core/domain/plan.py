@@ -1,4 +1,4 @@
-"""Which checkpoint, where the data starts, and why not a newer one."""
+"""The chosen checkpoint, the position of the data, and the reason against each newer checkpoint."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MOST_REJECTED = 8
 
 
 class LostTimeSource(str, Enum):
-    """What tells how long lost steps took."""
+    """The source of the duration of lost steps."""
 
     LOG = "log"
     """The training log, by the times beside its steps."""
@@ -57,7 +57,7 @@ class LostTimeSource(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostTime:
-    """How long it took to train what is to be done again."""
+    """The training time of the steps to redo."""
 
     seconds: float
     source: LostTimeSource
@@ -102,7 +102,7 @@ class ResumePoint:
 
     @property
     def may_lose_more(self) -> bool:
-        """Whether something newer does not tell its step, so that `lost_steps` may leave it out."""
+        """Whether a newer checkpoint has an unknown step, so that `lost_steps` may not count it."""
         return any(rejection.checkpoint.step is None for rejection in self.rejected)
 
 
@@ -126,7 +126,7 @@ class NoResumePoint:
 
     @property
     def is_sure(self) -> bool:
-        """Whether it is known that there is nothing: no save may be whole that was not read, or on other machines."""
+        """Whether it is certain that there is none: no unread save and no other machine may have an intact one."""
         reasons = [reason for rejection in self.rejected for reason in rejection.reasons]
         if seen_in_part((*self.findings, *reasons)) or withheld(self.findings):
             return False
@@ -137,7 +137,7 @@ class NoResumePoint:
 
     @property
     def where_else(self) -> str | None:
-        """Say where else a checkpoint may be found; None if nowhere."""
+        """Describe where else a checkpoint may be found; None if nowhere."""
         from shlex import quote
 
         if self.is_named:
@@ -162,7 +162,7 @@ _NOT_KNOWN = frozenset(
 
 
 def may_be_good(findings: Iterable[Finding]) -> bool:
-    """Return whether nothing shows a save to be damaged: no one could read it, knows its step, or decides a tie."""
+    """Return whether a save may be intact: unread, of unknown step, or in an undecided tie."""
     reasons = blocking(findings)
     return bool(reasons) and all(
         reason.is_tie or (reason.code in _NOT_KNOWN and reason.severity is Severity.UNKNOWN) for reason in reasons
@@ -170,7 +170,7 @@ def may_be_good(findings: Iterable[Finding]) -> bool:
 
 
 class Outcome(str, Enum):
-    """What a trainer then does with the save that it picks on its own, or without one."""
+    """What a trainer does with the save that it chooses on its own, or without one."""
 
     LOADS = "loads"
     STOPS = "stops"
@@ -204,7 +204,7 @@ class Simulation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedStart:
-    """What a start as it is would do: by its config, its records and its names, with nobody naming it a save."""
+    """The result of a start with the current config, records and names, if no save is named explicitly."""
 
     simulation: Simulation | None
     """None: not known, for `why` says why."""
@@ -229,14 +229,14 @@ class JudgedStart:
     """The folder in which it must be started for that, since a relative path leads into the tree from there alone."""
 
     def takes(self, name: str) -> bool:
-        """Return whether it loads a save of this name, and continues behind it."""
+        """Return whether it loads a save of this name, and continues after it."""
         simulation = self.simulation
         goes_on = simulation is not None and simulation.outcome in {Outcome.LOADS, Outcome.UNKNOWN}
         return goes_on and simulation is not None and simulation.would_resume == name and not (self.data or self.lacks)
 
     @property
     def is_known(self) -> bool:
-        """Whether it is known what it would do."""
+        """Whether its result is known."""
         simulation = self.simulation
         return simulation is not None and not (
             simulation.outcome is Outcome.UNKNOWN and simulation.would_resume is None
@@ -244,7 +244,7 @@ class JudgedStart:
 
     @property
     def reason(self) -> str:
-        """Why it does that, or why that is not known."""
+        """The reason for the result, or for not knowing it."""
         if self.data is not None:
             return self.data
         if self.lacks is not None and self.simulation is not None and self.simulation.outcome is Outcome.LOADS:
@@ -252,7 +252,7 @@ class JudgedStart:
         return self.why if self.simulation is None else self.simulation.because
 
     def deed(self, chosen: Checkpoint) -> str:
-        """Say what it does, in words that follow its name.
+        """Describe the result, in words that follow its name.
 
         Args:
             chosen: What it should load.
@@ -300,7 +300,7 @@ class ResumePlan:
 
 
 def exit_of(decision: ResumePlan | NoResumePoint, *, strict: bool) -> ExitCode:
-    """Return 0 where a checkpoint was chosen; with `strict`, only where no newer one was rejected for damage.
+    """Return 0 if a checkpoint was chosen; with `strict`, only if no newer one was rejected for damage.
 
     Where the choice loses more than may be lost, or a rank would start where its files are not: 10.
 
@@ -320,13 +320,13 @@ def exit_of(decision: ResumePlan | NoResumePoint, *, strict: bool) -> ExitCode:
 
 
 def _is_wrong_start(finding: Finding) -> bool:
-    """Return whether a start from what was chosen is not what anybody wants, whole as it is."""
+    """Return whether starting from the chosen checkpoint is wrong, even though it is intact."""
     codes = {Code.TOO_MUCH_LOST, Code.SHARD_ELSEWHERE}
     return finding.code in codes and finding.severity in {Severity.SUSPECT, Severity.DAMAGE}
 
 
 class OfChoice(ABC):
-    """What answers have in common that choose a checkpoint: in short, which."""
+    """Common base of answers that choose a checkpoint."""
 
     __slots__ = ()
 
@@ -356,7 +356,7 @@ class OfChoice(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution(OfChoice, Answered):
-    """What `resolve` decided, with what was asked beside it."""
+    """The decision of `resolve`, with its question."""
 
     NOUN = "plan"
 

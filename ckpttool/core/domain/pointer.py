@@ -1,4 +1,4 @@
-"""The trainer's own records that name the save which it wrote last."""
+"""The trainer's own records that name its latest save."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ckpttool.core.domain.units import Rank
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pointer:
-    """What such a record says."""
+    """The contents of such a record."""
 
     path: str
     """Relative to the root."""
@@ -28,7 +28,7 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointerText:
-    """What such a record holds when a certain checkpoint was saved last."""
+    """The contents of such a record after saving a certain checkpoint."""
 
     name: str
     """File or folder that it names."""

@@ -1,4 +1,4 @@
-"""The answer before a launch: go or not, and every reason, each where a reader of the report can find it."""
+"""The answer before a launch: go or no-go, and every reason with its place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(str, Enum):
-    """How one check ended, best first."""
+    """The result of one check, best first."""
 
     PASSED = "passed"
     SKIPPED = "skipped"
@@ -33,7 +33,7 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """A finding, and where it is for someone who stands where ckpttool was started."""
+    """A finding, with its path relative to the working directory."""
 
     finding: Finding
     file: str | None = None
@@ -41,7 +41,7 @@ class Reason:
 
     @property
     def blocks(self) -> bool:
-        """Whether it stops a launch."""
+        """Whether it prevents a launch."""
         return bool(blocking([self.finding]))
 
 
@@ -65,7 +65,7 @@ class Check:
 
     @property
     def outcome(self) -> Outcome:
-        """How it ended. What follows from the reasons is not kept beside them."""
+        """The result. It is derived from the reasons, and not stored separately."""
         if self.skipped:
             return Outcome.SKIPPED
         gravest = worst(reason.finding for reason in self.reasons)
@@ -87,7 +87,7 @@ no answer."""
 
 
 def exit_of(checks: Iterable[Check]) -> ExitCode:
-    """Return 0 where every check passed, else the safest of the codes that the checks ask for."""
+    """Return 0 if every check passed, else the safest of the codes of the checks."""
     codes = set()
     for check in checks:
         codes.add(check.stopped or of_findings(reason.finding for reason in check.reasons))
@@ -96,7 +96,7 @@ def exit_of(checks: Iterable[Check]) -> ExitCode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextSaves:
-    """What a training will ask of the disk, by its config."""
+    """The disk space that a training will need, according to its config."""
 
     folder: str
     """Where it saves; it need not exist yet."""
@@ -110,7 +110,7 @@ class NextSaves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskNeed:
-    """What the next saves take, and what there is."""
+    """The size of the next saves, and the free space."""
 
     folder: str
     """Where they will be written, or the part of that path that exists."""
@@ -148,7 +148,7 @@ class Preflight(OfChoice, Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 where every check passed, else the safest of the codes that the checks ask for."""
+        """0 if every check passed, else the safest of the codes of the checks."""
         return exit_of(self.checks)
 
     @property
@@ -158,7 +158,7 @@ class Preflight(OfChoice, Answered):
 
     @property
     def go(self) -> bool:
-        """True only where every check was made and nothing stands against a launch."""
+        """True only if every check was made and nothing prevents a launch."""
         return all(check.outcome is Outcome.PASSED for check in self.checks)
 
 
@@ -200,12 +200,12 @@ class Lint(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 where every check passed, else the safest of the codes that the checks ask for."""
+        """0 if every check passed, else the safest of the codes of the checks."""
         return exit_of(self.checks)
 
     @property
     def go(self) -> bool:
-        """True where nothing in any file stands against a launch."""
+        """True if no file has a finding that prevents a launch."""
         return all(check.outcome is Outcome.PASSED for check in self.checks)
 
 

@@ -1,4 +1,4 @@
-"""How far saves are on a training's way: in samples, for a step counts batches of the size that its own run had.
+"""Progress of saves in a training: in samples, because a step counts batches of the size of its own run.
 
 At a resume with another global batch size a trainer may scale its step counter, so step 60 of 16 samples is further
 than step 100 of 8. The steps of two runs say the same only where nothing says that their batch sizes differ.
@@ -14,7 +14,7 @@ from ckpttool.core.domain.units import Step
 
 
 class Progress:
-    """What orders the saves of two runs, and counts what is between them."""
+    """Comparison of the progress of saves from two runs."""
 
     def __init__(self, checkpoints: Iterable[Checkpoint]) -> None:
         """Learn the batch sizes.
@@ -38,11 +38,11 @@ class Progress:
         self._in_samples = {prefix for prefix, all_count in counted.items() if all_count or len(sizes[prefix]) > 1}
 
     def counts_samples(self, prefix: str) -> bool:
-        """Return whether a training's saves are compared by samples, since its steps do not all count the same."""
+        """Return whether a training's saves are compared by samples, because its batch size changed."""
         return prefix in self._in_samples
 
     def batch_size(self, checkpoint: Checkpoint) -> int | None:
-        """Return the samples in a batch of those that a checkpoint's step counts; None if nothing tells.
+        """Return the batch size that a checkpoint's step counts in, in samples; None if unknown.
 
         A run that names mark has one size, so what most of its saves say holds for all of them.
         """
@@ -51,18 +51,18 @@ class Progress:
         return self._of_run.get((checkpoint.prefix, checkpoint.run))
 
     def samples(self, checkpoint: Checkpoint) -> int | None:
-        """Return the samples that the training had seen when it saved this; None if nothing tells."""
+        """Return the samples that the training had consumed at this save; None if unknown."""
         if checkpoint.label is None:
             return checkpoint.samples
         size = self.batch_size(checkpoint)
         return None if size is None or checkpoint.step is None else checkpoint.step * size
 
     def of(self, checkpoint: Checkpoint) -> int | None:
-        """Return how far a save is, to be compared with others of its training; None if that is not known."""
+        """Return the progress of a save, for comparison with others of its training; None if unknown."""
         return self.samples(checkpoint) if self.counts_samples(checkpoint.prefix) else checkpoint.step
 
     def of_run(self, run: RunSummary) -> tuple[int, int] | None:
-        """Return how far a run was at its first save and at its last; None: not known."""
+        """Return the progress of a run at its first and last save; None if unknown."""
         if run.first_step is None or run.last_step is None:
             return None
         if not self.counts_samples(run.prefix):
@@ -71,12 +71,12 @@ class Progress:
         return None if size is None else (run.first_step * size, run.last_step * size)
 
     def position_text(self, place: int, prefix: str) -> str:
-        """Say in words how far something is: `step 30`, or `480 samples` where steps do not all count the same."""
+        """Describe a position: `step 30`, or `480 samples` if the batch size changed."""
         return f"{place} samples" if self.counts_samples(prefix) else f"step {place}"
 
 
 def newest_first(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """Order by lineage: run, then how far it came; never by mtime.
+    """Sort by lineage: run, then progress; never by mtime.
 
     A checkpoint without a known step (all of its shards empty, say, after a power cut) stands where its name puts it
     among the others of its run: it cannot be chosen, but whoever reads the answer must learn that it is there. So must
@@ -106,6 +106,6 @@ _BEFORE_ALL = Step(-1)
 
 
 def _most(votes: Counter[int]) -> int | None:
-    """Return what most say; None where as many contradict."""
+    """Return the most frequent value; None at a tie."""
     first, *rest = votes.most_common(2)
     return None if rest and rest[0][1] == first[1] else first[0]

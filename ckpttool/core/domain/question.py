@@ -1,4 +1,4 @@
-"""What a user asks: which tree, which checkpoints may be chosen, what training logs have to say about it.
+"""Questions of a user: the tree, the allowed checkpoints, and the evidence from training logs.
 
 A command takes these questions as they are: fields with an `Option` are asked for on the command line.
 """
@@ -83,7 +83,7 @@ MARGIN: Final = Option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedSizes:
-    """Into how many parts a training is cut, in ranks; None: not said."""
+    """The requested parallel sizes of a training, in ranks; None: not given."""
 
     world: int | None = None
     tensor: Annotated[
@@ -98,7 +98,7 @@ class AskedSizes:
     )
 
     def differing(self, saved: AskedSizes) -> list[tuple[str, int, int]]:
-        """Return by its option what both know and differ in: what is asked for, and what was saved."""
+        """Return by option the sizes that differ: requested and saved."""
         pairs = (
             ("--world-size", self.world, saved.world),
             ("--tp", self.tensor, saved.tensor),
@@ -254,7 +254,7 @@ class EvidenceQuestion:
     """How much earlier than its first event a strike's damage may have begun."""
 
     def assert_meant(self) -> None:
-        """Refuse an option without the one that it belongs to.
+        """Reject an option without the option that it needs.
 
         Raises:
             UsageError: There is one.
@@ -350,7 +350,7 @@ class ResumeQuestion:
     """What training logs shall have to say about it."""
 
     def assert_meant(self) -> None:
-        """Refuse options that contradict each other.
+        """Reject options that contradict each other.
 
         Raises:
             UsageError: Two do.

@@ -1,4 +1,4 @@
-"""Digests of tensors, by which copies on other ranks are compared without a checksum."""
+"""Digests of tensors, to compare copies on other ranks without a checksum."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PIECE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorDigests:
-    """One digest per tensor of a shard, over its bytes in order, wherever in the file they are.
+    """One digest per tensor of a shard, over its bytes in order, independent of their place in the file.
 
     A tensor of `PIECE_BYTES` or fewer: xxh3-64 of its bytes, big-endian. A larger one: the same of the digests of its
     pieces, one after another. Equal digests: equal tensors, in files of whatever format.
@@ -60,7 +60,7 @@ def _first(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class Proof(str, Enum):
-    """What proves that ranks hold the same slice of a tensor, best first."""
+    """The proof that ranks have the same slice of a tensor, best first."""
 
     SEALED = "sealed"
     """One file matches in every tensor what the manifest records of the other."""
@@ -75,7 +75,7 @@ class Proof(str, Enum):
 
 
 class Trust(str, Enum):
-    """Why the shard that another one is rebuilt from is trusted, best first."""
+    """Reason for trusting the shard that another one is rebuilt from, best first."""
 
     CHECKSUM = "checksum"
     COPY = "copy"
@@ -102,7 +102,7 @@ class Healed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSlices:
-    """The slice of each tensor that each rank holds, by the trainer's own record of the save."""
+    """The slice of each tensor that each rank has, according to the trainer's own record of the save."""
 
     source: str
     """Path of the record, relative to the inventory's root."""

@@ -1,4 +1,4 @@
-"""Which checkpoints may go, and what becomes of the files."""
+"""Retention: the checkpoints that may be deleted, and the actions on their files."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class PruneOrder:
 
 
 class Why(str, Enum):
-    """Why a checkpoint stays or goes. A promise to scripts: added to, never renamed."""
+    """Reason for keeping or deleting a checkpoint. A promise to scripts: added to, never renamed."""
 
     LAST = "last"
     VERIFIED = "verified"
@@ -131,7 +131,7 @@ class Why(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fate:
-    """What becomes of one checkpoint."""
+    """The decision about one checkpoint."""
 
     checkpoint: Checkpoint
     why: tuple[Why, ...]
@@ -143,13 +143,13 @@ class Fate:
 
     @property
     def goes(self) -> bool:
-        """Whether it may go."""
+        """Whether it may be deleted."""
         return self.why == (Why.REPLACED,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPlan:
-    """The fate of every checkpoint of a tree."""
+    """The decision about every checkpoint of a tree."""
 
     root: str
     layout: str
@@ -164,20 +164,20 @@ class RetentionPlan:
 
     @property
     def good(self) -> tuple[Checkpoint, ...]:
-        """The checkpoints that stay and were proven to be good to resume from, newest first."""
+        """The remaining checkpoints that are proven good to resume from, newest first."""
         proven = {Why.LAST, Why.VERIFIED, Why.UNPROVEN}
         return tuple(fate.checkpoint for fate in self.fates if proven.intersection(fate.why))
 
     @property
     def is_undecided(self) -> bool:
-        """Whether there may be good ones, though none is known to be."""
+        """Whether there may be good ones, although none is known to be good."""
         return not self.good and any(
             {Why.DISPUTED, Why.STEP_UNKNOWN, Why.ABANDONED}.intersection(fate.why) for fate in self.fates
         )
 
     @property
     def intact(self) -> tuple[Checkpoint, ...]:
-        """The checkpoints that stay and were found whole: the good ones first, then the rest, each newest first."""
+        """The remaining intact checkpoints: the good ones first, then the rest, each newest first."""
         rest = [fate.checkpoint for fate in self.fates if not fate.goes and _NOT_GOOD.isdisjoint(fate.why)]
         good = self.good
         good_keys = {checkpoint.key for checkpoint in good}
@@ -199,7 +199,7 @@ _NOT_GOOD = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One rename, of a file or of a save's whole folder."""
+    """One rename, of a file or of the complete folder of a save."""
 
     path: str
     """Where it is, relative to the root; in the trash it keeps this path."""
@@ -209,7 +209,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """All that goes with one checkpoint."""
+    """All files that are moved with one checkpoint."""
 
     trash: str
     """The folder that it goes to, relative to the root."""
@@ -219,7 +219,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Put:
-    """A file that is ready beside its place, and what becomes of the one that is there."""
+    """A file prepared next to its destination, and the action on the existing one."""
 
     path: str
     """Where it goes, relative to the tree's root."""
@@ -235,7 +235,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trashed:
-    """What an earlier prune moved away."""
+    """A checkpoint that an earlier prune moved to the trash."""
 
     name: str
     """Of the folder in the trash."""
@@ -245,7 +245,7 @@ class Trashed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elsewhere:
-    """What would go of one checkpoint on another machine, or in an object store."""
+    """The files of one checkpoint to delete on another machine, or in an object store."""
 
     checkpoint: str
     """Its name."""
@@ -277,7 +277,7 @@ class Pruning(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 where the plan stands, done or not; what was refused says why, and a tree without a good one counts."""
+        """0 if the plan is valid, executed or not; a refusal has its code, and a tree without a good one counts."""
         if self.plan.good or seen_in_part(self.refusals):
             return of_findings(self.refusals)
         nothing = ExitCode.INCOMPLETE if self.plan.is_undecided else ExitCode.NOTHING_TO_RESUME
@@ -285,18 +285,18 @@ class Pruning(Answered):
 
     @property
     def applied(self) -> bool:
-        """Whether it was done."""
+        """Whether it was executed."""
         return self.order.apply and not self.refusals
 
     @property
     def freed(self) -> ByteCount | None:
-        """Bytes of the checkpoints that go; None where a size is not known."""
+        """Size of the checkpoints to delete, in bytes; None if a size is unknown."""
         sizes = [checkpoint.nbytes for checkpoint in self.plan.going]
         return None if None in sizes else ByteCount(sum(size for size in sizes if size is not None))
 
 
 class TrashAction(str, Enum):
-    """What is done with the trash. A promise to scripts: added to, never renamed."""
+    """The action on the trash. A promise to scripts: added to, never renamed."""
 
     LIST = "list"
     RESTORE = "restore"
@@ -346,12 +346,12 @@ class Trash(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 where it is known what is there, and what was restored is intact as far as headers show."""
+        """0 if the contents are known, and restored checkpoints are intact according to their headers."""
         return of_findings(self.findings)
 
     @property
     def applied(self) -> bool:
-        """Whether it was done."""
+        """Whether it was executed."""
         return self.apply  # what was interrupted is finished before, and nothing else is in the way of all
 
     @property
@@ -361,7 +361,7 @@ class Trash(Answered):
 
     @property
     def taken(self) -> tuple[InTrash, ...]:
-        """What is restored or deleted, oldest first."""
+        """The restored or deleted checkpoints, oldest first."""
         return tuple(save for save in self.content if save.taken)
 
 
@@ -391,12 +391,12 @@ class Repair(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 where the records are right, or would be with --apply."""
+        """0 if the records are right, or would be with --apply."""
         if self.checkpoint is None:
             return ExitCode.NOTHING_TO_RESUME if self.is_sure else ExitCode.INCOMPLETE
         return of_findings(self.refusals)
 
     @property
     def applied(self) -> bool:
-        """Whether it was done."""
+        """Whether it was executed."""
         return self.apply and not self.refusals

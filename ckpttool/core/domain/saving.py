@@ -1,4 +1,4 @@
-"""What our own writer saves of a training, and how a trainer's layout would have it named."""
+"""Saves of our own writer, and their names in a trainer's layout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ckpttool.core.domain.units import Rank, Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveProgress:
-    """How far a training is at a save."""
+    """The progress of a training at a save."""
 
     step: Step
     """Data batches consumed, whether their updates were applied or dropped."""
@@ -31,7 +31,7 @@ class SaveProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveLabel:
-    """What the names of a save's files tell apart."""
+    """The parts of the names of a save's files."""
 
     prefix: str
     run: int
@@ -53,49 +53,49 @@ class SavedScalar:
 
 
 class SaveLayout(Protocol):
-    """A trainer's arrangement of files, in which our own writer saves."""
+    """A trainer's layout, as used by our own writer."""
 
     @property
     def name(self) -> str:
-        """What `--layout` and JSON call it."""
+        """Name for `--layout` and JSON."""
         ...
 
     @property
     def folder(self) -> str:
-        """Where the tree is, below the output folder."""
+        """Folder of the tree, below the output folder."""
         ...
 
     @property
     def health_file(self) -> str:
-        """Where the health of saves is recorded, below the output folder."""
+        """Health file of the saves, below the output folder."""
         ...
 
     def objection(self, prefix: str) -> str | None:
-        """Say why a prefix would make names that could be read in two ways; None: it does not."""
+        """Return why a prefix would make ambiguous names; None if it does not."""
         ...
 
     def rank_folder(self, rank: Rank) -> str:
-        """Return where a rank saves, relative to the tree."""
+        """Return the folder in which a rank saves, relative to the tree."""
         ...
 
     def next_run(self, names: Iterable[str], prefix: str, rank: Rank) -> int:
-        """Return the number of this start, by what is in a rank's folder."""
+        """Return the number of this start, from the files in a rank's folder."""
         ...
 
     def leftovers(self, names: Iterable[str], prefix: str, rank: Rank) -> list[str]:
-        """Return what of these a writer of this rank left that was killed."""
+        """Return the names that a killed writer of this rank left behind."""
         ...
 
     def label(self, prefix: str, run: int, progress: SaveProgress) -> SaveLabel:
-        """Return what a save is to be called by."""
+        """Return the label of a save."""
         ...
 
     def parsed(self, file: str) -> SaveLabel | None:
-        """Return what the name of rank 0's file says; None if it is none of a save."""
+        """Parse the name of rank 0's file; None if it is not a save."""
         ...
 
     def checkpoint(self, label: SaveLabel) -> str:
-        """Return the save's name, as commands take it."""
+        """Return the save's name, in the form that commands accept."""
         ...
 
     def manifest(self, label: SaveLabel) -> str:
@@ -107,15 +107,15 @@ class SaveLayout(Protocol):
         ...
 
     def temporary(self, label: SaveLabel, rank: Rank) -> str:
-        """Return the name, in the same folder, under which it is written."""
+        """Return the temporary name, in the same folder, used while writing."""
         ...
 
     def scalars(self, progress: SaveProgress) -> tuple[SavedScalar, ...]:
-        """Return what is saved of the progress among the tensors."""
+        """Return the progress as scalars, which are saved with the tensors."""
         ...
 
     def progress(self, scalars: dict[str, int | float]) -> SaveProgress | None:
-        """Read that back; None where something is missing."""
+        """Read that back; None if a value is missing."""
         ...
 
     def records(self, label: SaveLabel, rank: Rank) -> tuple[tuple[str, bytes], ...]:
@@ -123,7 +123,7 @@ class SaveLayout(Protocol):
         ...
 
     def with_health(self, old: bytes | None, label: SaveLabel, health: Health) -> bytes:
-        """Return the health file with what a save was found to be.
+        """Return the health file with the health of a save added.
 
         Raises:
             ValueError: The old one is not what the trainer writes.

@@ -1,4 +1,4 @@
-"""Training scalars: small values that a trainer saves among the tensors, and what must hold of them."""
+"""Training scalars: small values that a trainer saves with the tensors, and the rules about them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ALWAYS_SPELLED = ("epoch_num", "step_num", "global_step", "loss_scale", "global
 
 
 def encode_scalars(values: ScalarValues) -> dict[str, int | float | None]:
-    """Return the values as our own records hold them."""
+    """Return the values in the form of our own records."""
     return {**dict.fromkeys(_ALWAYS_SPELLED), **dict(values)}
 
 
@@ -37,7 +37,7 @@ class Scalars:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedScalar:
-    """A tensor of one element that a file is asked for."""
+    """A one-element tensor to read from a file."""
 
     name: str
     is_integer: bool = True
@@ -48,7 +48,7 @@ class RequestedScalar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgreedScalar:
-    """A scalar that all ranks save alike."""
+    """A scalar that must be equal on all ranks."""
 
     name: str
     code: Row
@@ -58,7 +58,7 @@ class AgreedScalar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameClaim:
-    """What the name of a save says of a scalar inside."""
+    """The value of a scalar according to the name of a save."""
 
     scalar: str
     value: int
@@ -70,7 +70,7 @@ class NameClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalarRules:
-    """Which scalars a layout's files hold, and what must hold of them."""
+    """The scalars in the files of a layout, and the rules about them."""
 
     requested: tuple[RequestedScalar, ...] = ()
     """In the order in which they are named."""
@@ -85,7 +85,7 @@ class ScalarRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardFacts:
-    """What a layout knows of a file before it is opened."""
+    """The facts that a layout knows about a file before it is opened."""
 
     scalars: tuple[RequestedScalar, ...] = ()
     """To be read from it."""
@@ -101,7 +101,7 @@ Facts: TypeAlias = "tuple[tuple[str, int | None], ...]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnScalars:
-    """The training scalars of one trainer's files."""
+    """The training scalars in one trainer's files."""
 
     rules: ScalarRules
     meaning: Callable[[ScalarValues], tuple[Scalars, Facts]]

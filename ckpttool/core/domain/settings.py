@@ -1,4 +1,4 @@
-"""A training config: what each trainer's says alike, and every setting with its line, which is what rules look at."""
+"""A training config: the fields common to all trainers, and every setting with its line, for rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KeyPath: TypeAlias = "tuple[str | int, ...]"
 
 
 class Nested(Enum):
-    """What stands under a key that holds more settings instead of a value."""
+    """Placeholder for a key that contains settings instead of a value."""
 
     MAPPING = "mapping"
     LIST = "list"
@@ -24,7 +24,7 @@ Value: TypeAlias = "str | int | float | bool | Nested | None"
 
 
 def dotted(key: KeyPath) -> str:
-    """Encode a key path as people do."""
+    """Format a key path with dots."""
     return ".".join(map(str, key))
 
 
@@ -42,7 +42,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """A whole config."""
+    """All settings of a config."""
 
     path: str
     """As the user gave it."""
@@ -52,7 +52,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SafeFix:
-    """A finding that one value mends, and nothing else can be meant."""
+    """A finding that exactly one value fixes."""
 
     code: Row
     key: KeyPath
@@ -91,7 +91,7 @@ class RunConfig:
     """Data-parallel ranks, where it tells these alone: parts of the model may make more ranks of them."""
 
     def started_on(self, devices: int | None) -> RunConfig:
-        """Return what the config means where so many devices are started; None if that is not known.
+        """Return the meaning of the config on this number of devices; None if that is unknown.
 
         The same, unless a trainer's config says nothing of its own about them.
         """
@@ -99,5 +99,5 @@ class RunConfig:
         return self
 
     def line(self, key: str) -> int | None:
-        """Return the line on which a setting stands; None where the config has no such key."""
+        """Return the line of a setting; None if the config has no such key."""
         return next((entry.line for entry in self.settings.entries if dotted(entry.key) == key), None)

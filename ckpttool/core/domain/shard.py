@@ -1,4 +1,4 @@
-"""One file of a checkpoint, and what its header says."""
+"""One file of a checkpoint, and its header."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FORMAT_OF_SUFFIX = {"ckpt": FormatName.MINDSPORE_CKPT, "safetensors": FormatName
 
 
 class ShardRole(str, Enum):
-    """What a rank's file is for."""
+    """The role of a rank's file."""
 
     FULL = "full"
     """Weights, optimizer state and training scalars in one file."""
@@ -50,7 +50,7 @@ class ShardRole(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileStamp:
-    """What tells that a file is still the one that was checked."""
+    """Identity of a file's content: equal stamps mean that the checked file has not changed."""
 
     size: ByteCount
     token: tuple[int | str, ...]
@@ -66,13 +66,13 @@ class FileStamp:
         return cls(size=ByteCount(size), token=(mtime_ns, inode), modified_ns=mtime_ns, changed_ns=ctime_ns)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether the file stayed the same; rights and links may change, so `changed_ns` has no say."""
+        """Return whether the file is unchanged; permissions and links may change, so `changed_ns` is ignored."""
         if not isinstance(other, FileStamp):
             return NotImplemented
         return (self.size, self.token) == (other.size, other.token)
 
     def __hash__(self) -> int:
-        """Hash what is compared."""
+        """Hash the compared fields."""
         return hash((self.size, self.token))
 
 
@@ -96,13 +96,13 @@ class Shard:
 
     @property
     def modified_ns(self) -> int | None:
-        """When it was written last, in nanoseconds since 1970; None where nobody asked or it is unknown."""
+        """Time of the last write, in nanoseconds since 1970; None if unknown."""
         return None if self.stamp is None else self.stamp.modified_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorEntry:
-    """One tensor as a header declares it."""
+    """One tensor as declared in a header."""
 
     name: str
     dtype: DType

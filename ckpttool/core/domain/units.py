@@ -1,4 +1,4 @@
-"""Numbers that must not be mistaken for one another."""
+"""Distinct types for numbers that must not be confused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STEP_DIGITS = 18
 
 
 def is_count(text: str) -> bool:
-    """Return whether a word is a whole number that any training can have reached; int() refuses thousands of digits."""
+    """Return whether a word is a plausible whole number; int() rejects thousands of digits."""
     return text.isascii() and text.isdigit() and len(text) <= STEP_DIGITS
 
 
@@ -30,12 +30,12 @@ _MOST_RANGES = 12
 
 
 def on_ranks(ranks: Sequence[int], *, everything: bool = False) -> str:
-    """Name ranks, ascending, in ranges: `ranks 0, 2-3`, as Slurm and MPI take them; with `everything` all of them."""
+    """Format ranks, ascending, in ranges: `ranks 0, 2-3`, as Slurm and MPI take them; `everything` means all."""
     return _in_ranges("rank", ranks, len(ranks) if everything else _MOST_RANGES)
 
 
 def on_nodes(ranks: Sequence[int], per_node: int, *, everything: bool = False) -> str:
-    """Name the nodes of ranks, and whether it is all of their ranks: `all of node 8`, `on nodes 0, 2-3`."""
+    """Format the nodes of ranks, and whether all of their ranks are included: `all of node 8`, `on nodes 0, 2-3`."""
     nodes = sorted({rank // per_node for rank in ranks})
     named = _in_ranges("node", nodes, len(nodes) if everything else _MOST_RANGES)
     return f"all of {named}" if len(ranks) == per_node * len(nodes) else f"on {named}"
@@ -66,7 +66,7 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def at_step(step: Step | None) -> str:
-    """Encode the step of a checkpoint, of which it may not be known."""
+    """Format the step of a checkpoint, which may be unknown."""
     return "its step is unknown" if step is None else f"step {step}"
 
 
@@ -76,12 +76,12 @@ def step_and_name(step: Step | None, name: str) -> str:
 
 
 def in_gib(nbytes: int) -> str:
-    """Encode a size of which every byte may count: in bytes below a GiB."""
+    """Format an exact size: in bytes below a GiB."""
     return f"{nbytes / (1 << 30):,.1f} GiB" if nbytes >= 1 << 30 else f"{nbytes:,} bytes"
 
 
 def moment(seconds: float) -> str:
-    """Encode a time, given in seconds since 1970, in UTC and to the second: `2026-11-20T03:00:00Z`.
+    """Format a time, given in seconds since 1970, in UTC and to the second: `2026-11-20T03:00:00Z`.
 
     Raises:
         OverflowError: It is in no year of the calendar, as a file's may be.
@@ -93,7 +93,7 @@ def moment(seconds: float) -> str:
 
 
 def moment_if_any(seconds: float) -> str | None:
-    """Encode a file's time as `moment` does; None for one in no year of the calendar: any program may set any."""
+    """Format a file's time as `moment` does; None if it is outside the calendar: any program may set any time."""
     try:
         return moment(seconds)
     except OverflowError:
@@ -101,7 +101,7 @@ def moment_if_any(seconds: float) -> str | None:
 
 
 def lasting(seconds: float) -> str:
-    """Encode a duration for people, in the unit that says most: `45 s`, `42 min`, `2.5 h`, `12 d`."""
+    """Format a duration in the most readable unit: `45 s`, `42 min`, `2.5 h`, `12 d`."""
     for unit, length, most in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 48 * 3600), ("d", 86400, math.inf)):
         if seconds < most:
             tenths = length >= _TENTHS_FROM and seconds < 10 * length
@@ -115,7 +115,7 @@ _TENTHS_FROM = 3600
 
 
 def on_all(ranks: int) -> str:
-    """Spell that something is so on every rank that there is."""
+    """Format that something holds on all ranks."""
     return "on its only rank" if ranks == 1 else f"on all {ranks} ranks"
 
 

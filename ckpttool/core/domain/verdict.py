@@ -1,4 +1,4 @@
-"""What a check checked, how hard, and what it found."""
+"""Verdicts: the scope and level of a check, and its findings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Level(IntEnum):
 
     @property
     def reads_content(self) -> bool:
-        """Whether every byte of a shard is read, or no more than its header."""
+        """Whether every byte of a shard is read, or only its header."""
         return self >= Level.CHECKSUM
 
 
@@ -60,7 +60,7 @@ MIN_COPIES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckTask:
-    """One shard to check. A picklable value: any process that sees the folder can run it."""
+    """One shard to check. Picklable: any process that sees the folder can run it."""
 
     root: str
     path: str
@@ -89,7 +89,7 @@ class CheckTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardDigest:
-    """The digests of a whole file, as a manifest records them."""
+    """The digests of a complete file, as recorded in a manifest."""
 
     xxh3_128: str
     """32 hexadecimal digits."""
@@ -99,7 +99,7 @@ class ShardDigest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorStat:
-    """The numbers of one floating-point tensor."""
+    """The statistics of one floating-point tensor."""
 
     name: str
     dtype: str
@@ -116,7 +116,7 @@ class TensorStat:
 
     @property
     def finite(self) -> bool:
-        """True where there is neither NaN nor infinity."""
+        """True without NaN and infinity."""
         return not (self.nans or self.infinities)
 
 
@@ -169,14 +169,14 @@ class ShardReport:
 
     @property
     def best(self) -> VerdictWord:
-        """The verdict as far as nothing speaks against the shard."""
+        """The best verdict that the shard can have without findings."""
         if self.checksum_matched:
             return VerdictWord.VERIFIED
         return VerdictWord.AGREED if self.copies > 1 else VerdictWord.STRUCT_OK
 
     @property
     def is_proven(self) -> bool:
-        """Whether its content is proven: by a checksum, by one of a copy, or by three copies that agree."""
+        """Whether its content is proven: by a checksum, by that of a copy, or by three copies that agree."""
         return self.checksum_matched or self.copies >= MIN_COPIES or (self.copies > 1 and self.copy_matched)
 
 
@@ -204,7 +204,7 @@ class Verdict:
 
     @property
     def word(self) -> VerdictWord:
-        """The verdict in one word: a checkpoint is as good as its worst shard."""
+        """The verdict in one word: that of the worst shard."""
         best = VerdictWord.STRUCT_OK
         if self.reports and not self.unseen:
             best = max({report.best for report in self.reports}, key=_BADNESS.index)
@@ -212,14 +212,14 @@ class Verdict:
 
     @property
     def is_proven(self) -> bool:
-        """Whether the content of every shard is proven, and nothing speaks against any."""
+        """Whether the content of every shard is proven, without findings against any."""
         return self.word in {VerdictWord.VERIFIED, VerdictWord.AGREED} and all(
             report.is_proven for report in self.reports
         )
 
     @property
     def looked_at(self) -> bool:
-        """False where no shard was opened and no name is wrong: then `word` says nothing."""
+        """False if no shard was opened and no name is wrong: then `word` has no meaning."""
         return bool(self.reports or self.beside or self.findings or not self.unseen)
 
     @property
@@ -245,7 +245,7 @@ def _worst_word(best: VerdictWord, findings: Iterable[Finding]) -> VerdictWord:
 
 
 def word_of(finding: Finding) -> VerdictWord:
-    """Return the verdict that one finding alone asks for; a note asks for none."""
+    """Return the verdict for one finding alone; a note has none."""
     if finding.severity in {Severity.NOTE, Severity.UNSAFE}:
         return _WORD_OF_SEVERITY[finding.severity]
     if finding.is_tie:  # it was read, and nobody knows what to make of it

@@ -1,4 +1,4 @@
-"""How much of an answer people want to see, and in which machines they think. Programs get all of it in any case."""
+"""The amount of detail to show people, and their grouping into nodes. Programs always get everything."""
 
 from __future__ import annotations
 

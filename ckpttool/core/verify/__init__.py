@@ -1,1 +1,1 @@
-"""Inventory in, verdicts out: is every shard whole?"""
+"""Verification: takes an inventory and returns verdicts on whether every shard is intact."""

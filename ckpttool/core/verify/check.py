@@ -1,4 +1,4 @@
-"""One task in, one observation out. A bad shard never raises: it is reported."""
+"""Check of one task, which returns one observation. A damaged shard never raises: it is reported."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ TRIES = 2
 
 
 class CompareShard(Protocol):
-    """What is done with a file that could be opened."""
+    """A comparison to run on a file that could be opened."""
 
     def __call__(
         self, task: CheckTask, source: ByteSource, *, passed: Callable[[int], None] | None = None
     ) -> Observation:
-        """Look at it, and tell after each block of content how many bytes it had."""
+        """Check it, and report after each block of content how many bytes it had."""
         ...
 
 
@@ -37,7 +37,7 @@ def check(
     compare: CompareShard | None = None,
     passed: Callable[[int], None] | None = None,
 ) -> Observation:
-    """Look at one shard, or at a part of it.
+    """Check one shard, or a part of it.
 
     Args:
         task: What to look at.
@@ -57,7 +57,7 @@ def check(
 
 
 def guarded(task: CheckTask, work: Callable[[CheckTask], Observation] = check) -> Observation:
-    """Do a task so that nothing it meets can take the other shards' reports: every engine calls this."""
+    """Run a task so that no error can affect the reports of other shards: every engine calls this."""
     try:
         return work(task)
     except Exception as error:  # noqa: BLE001  a shard that no rule foresaw, or our own mistake about one
@@ -119,7 +119,7 @@ def _observed(task: CheckTask, source: ByteSource, *, passed: Callable[[int], No
 
 
 def _with_tensors(observed: Observation, source: ByteSource) -> tuple[Observation, tuple[Finding, ...]]:
-    """Add which records of a file that torch wrote are tensors, and say of how many the numbers cannot be checked."""
+    """Add which records of a torch file are tensors, and report those whose elements cannot be checked."""
     from ckpttool.core.verify.checks.structure import held_in_torch
 
     records, contents = held_in_torch(observed, source)
@@ -139,7 +139,7 @@ def _with_tensors(observed: Observation, source: ByteSource) -> tuple[Observatio
 
 
 def _without_numbers(path: str, tensors: int) -> Finding:
-    """Say of tensors in a torch file that their elements were asked for and not seen."""
+    """Report tensors in a torch file whose elements were requested and not checked."""
     return unknown(
         Code.UNSUPPORTED_FORMAT,
         f"every byte was read, but {counted(tensors, 'tensor')} in it share storage with others or are not "
@@ -152,7 +152,7 @@ def _without_numbers(path: str, tensors: int) -> Finding:
 
 
 def _without_packed_numbers(path: str) -> Finding:
-    """Report that elements were asked for and not seen, for they are packed."""
+    """Report that elements were requested and not checked, because they are packed."""
     return unknown(
         Code.UNSUPPORTED_FORMAT,
         "every byte was read, but the values in an OCDBT file are not checked: NaN would not be detected",
@@ -163,7 +163,7 @@ def _without_packed_numbers(path: str) -> Finding:
 
 
 def _steady(observed: Observation, after: FileStamp) -> Observation:
-    """Return the observation, unless the file moved under it: what was seen of a moving file proves nothing.
+    """Return the observation, unless the file changed during the read: then it proves nothing.
 
     A header is read within microseconds, and a save that is under way pauses for longer. So where there is damage, the
     file must also be the one that the listing saw.
@@ -191,12 +191,12 @@ def failed(task: CheckTask, message: str) -> Observation:
 
 
 def hung(task: CheckTask, seconds: float) -> Observation:
-    """Report a shard whose disk did not answer in so many seconds."""
+    """Report a shard whose disk did not respond within the timeout."""
     return failed(task, f"no answer from the disk within {seconds:g} s: unknown, not damaged")
 
 
 def refused(task: CheckTask, finding: Finding) -> Observation:
-    """Report a shard of which nothing else is known."""
+    """Report a shard with this single finding."""
     report = ShardReport(
         path=task.path,
         rank=task.rank,

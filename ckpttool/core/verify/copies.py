@@ -27,7 +27,7 @@ Tensors: TypeAlias = "Mapping[Place, ShardTensors]"
 
 
 def tensors_of(reports: Iterable[ShardReport]) -> dict[Place, ShardTensors]:
-    """Return the tensors whose digests reports have."""
+    """Return the tensors with digests in the reports."""
     return {
         (report.rank, report.role): (report.schema_hash, report.tensor_digests)
         for report in reports
@@ -65,7 +65,7 @@ class SeenShards(NamedTuple):
 
 
 class CopyComparison(NamedTuple):
-    """What the copies in one checkpoint show."""
+    """The result of comparing copies in one checkpoint."""
 
     findings: tuple[Finding, ...] = ()
     agreed: Mapping[str, int] = {}
@@ -95,7 +95,7 @@ class Copies(Protocol):
         *,
         followed_by: Checkpoint | None,
     ) -> Generator[ShardReport, None, CopyComparison]:
-        """Yield the reports of the other shards that had to be read, and return the result for the checkpoint.
+        """Yield the reports of the other shards that were read, and return the result for the checkpoint.
 
         Args:
             checkpoint: The checkpoint that is judged.
@@ -114,7 +114,7 @@ CopiesBegun: TypeAlias = "Callable[[Neighbours, Reading], Copies]"
 
 
 def copies_of(neighbours: Neighbours, reading: Reading) -> Copies | None:
-    """Return the comparison of copies in a tree; None if no feature offers one."""
+    """Return the comparison of copies in a tree; None if no feature provides one."""
     begun: CopiesBegun | None = first_imported(lambda feature: feature.copies)
     return None if begun is None else begun(neighbours, reading)
 

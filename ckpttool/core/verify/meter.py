@@ -1,4 +1,4 @@
-"""How far a check has come: written by those who read, checked by whoever watches."""
+"""Progress of a check: written by the readers, read by the display."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ckpttool.core.verify.observation import Observation
 
 
 class Work(Protocol):
-    """Does one task, and tells after each block of content how many bytes it had."""
+    """Runs one task, and reports after each block of content how many bytes it had."""
 
     def __call__(self, task: CheckTask, *, passed: Callable[[int], None] | None = None) -> Observation:
-        """Look at one shard, or at a part of it."""
+        """Check one shard, or a part of it."""
         ...
 
 
 class Meter:
-    """Counts the bytes and the shards of all checks that it is given to."""
+    """Counts the bytes and the shards of all checks that use it."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start at zero."""
         self.bytes_done = 0
         """Bytes that need not be read any more; of a shard's header a fixed cost."""
         self.shards_done = 0
@@ -37,16 +37,16 @@ class Meter:
 
     @property
     def bytes_total(self) -> int:
-        """Bytes to be read, as far as is known: whoever chooses a checkpoint does not know how many it will read."""
+        """Bytes to be read, as far as known: a choice does not know in advance how many checkpoints it will read."""
         return max(self._planned_bytes, self._expected[0])
 
     @property
     def shards_total(self) -> int:
-        """Shards to be checked, as far as is known."""
+        """Shards to be checked, as far as known."""
         return max(self._planned_shards, self._expected[1])
 
     def expect(self, *, nbytes: int, shards: int) -> None:
-        """Take everything that will be asked for, where that is known beforehand."""
+        """Add the total amount, if it is known in advance."""
         self._expected = (nbytes, shards)
 
     def begin(self, shards: int) -> None:
@@ -54,25 +54,25 @@ class Meter:
         self._planned_shards += shards
 
     def plan(self, tasks: Iterable[CheckTask]) -> None:
-        """Take the tasks that are to be done next."""
+        """Add the next tasks."""
         self._planned_bytes += sum(task.cost for task in tasks)
 
     def remembered(self, tasks: Iterable[CheckTask]) -> None:
-        """Take tasks that need not be done, for the ledger has the answer."""
+        """Count tasks that need not run, because the ledger has their result."""
         self._expected = (self._expected[0] - sum(task.cost for task in tasks), self._expected[1])
 
     def reported(self, *, kept: bool) -> None:
-        """Count a shard of which there is a report now, and whether the ledger keeps it."""
+        """Count a shard that now has a report, and whether the ledger stores it."""
         self.shards_done += 1
         self.shards_kept += kept
 
     def done(self, task: CheckTask) -> None:
-        """Count a task that was done elsewhere."""
+        """Count a task that was run elsewhere."""
         with self._lock:
             self.bytes_done += task.cost
 
     def counting(self, work: Work) -> Callable[[CheckTask], Observation]:
-        """Return what does the work and counts: a task adds its cost, no more and no less, as it goes along."""
+        """Return a function that runs and counts tasks: each adds exactly its cost, as it proceeds."""
 
         def counted(task: CheckTask) -> Observation:
             done = 0
@@ -93,17 +93,17 @@ class Meter:
 
 
 class Pace(Meter):
-    """Lets the reading wait so that it is no faster than was asked for."""
+    """Limits the read rate."""
 
     def __init__(self, rate: int | None) -> None:
-        """Take bytes a second, on average from now on; None: as fast as it goes."""
+        """Take the average rate in bytes per second from now on; None: no limit."""
         super().__init__()
         self._rate = rate
         self._began = time.monotonic()
         self._read = 0
 
     def counting(self, work: Work) -> Callable[[CheckTask], Observation]:
-        """Return what does the work and waits where it is ahead."""
+        """Return a function that runs tasks and waits if it is ahead of the rate."""
 
         def paced(task: CheckTask) -> Observation:
             return work(task, passed=self._passed)

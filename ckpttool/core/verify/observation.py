@@ -1,4 +1,4 @@
-"""What one task saw, before anybody judges it; and the seam for engines, which run tasks."""
+"""Observations of one task, before they are judged; and the interface for engines, which run tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Added(Protocol):
-    """What a feature's own look at a shard adds to what a check sees: a frozen value, so that it can be sent."""
+    """Results that a feature's own check of a shard adds: a frozen value, so that it can be sent."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -25,7 +25,7 @@ A = TypeVar("A", bound=Added)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """The outcome of one task. A picklable value; order of observations never matters."""
+    """The outcome of one task. Picklable; order of observations never matters."""
 
     task: CheckTask
     report: ShardReport
@@ -40,7 +40,7 @@ class Observation:
     """What another look than a check's saw beside it; None if there was none. `result` gives it back by its type."""
 
     def result(self, kind: type[A]) -> A | None:
-        """Return what was added, where it is of this kind."""
+        """Return the added result of this kind, if there is one."""
         return self.added if isinstance(self.added, kind) else None
 
 
@@ -48,13 +48,13 @@ class Engine(Protocol):
     """Runs check tasks."""
 
     def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
-        """Yield one observation a task, in any order, as they finish."""
+        """Yield one observation per task, in any order, as they finish."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engines:
-    """Who reads what of a tree; the same engine may do both."""
+    """The engines for headers and contents of a tree; one engine may do both."""
 
     tasks: Engine
     """The shards that were asked for, as hard as was asked for."""

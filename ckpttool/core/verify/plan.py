@@ -1,4 +1,4 @@
-"""What to check: one task for each shard (several for a big one), with its cost, before anything is read."""
+"""Plan of a check: one task per shard (several for a big one), with its cost, before anything is read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PART_BYTES = 1 << 30
 
 
 def in_bucket(path: str, bucket: tuple[int, int] | None) -> bool:
-    """Return whether a shard belongs to a part of all.
+    """Return whether a shard belongs to a subset.
 
     By its path alone: the same tonight and tomorrow, whatever else comes or goes, so that t nights cover everything.
 
@@ -80,7 +80,7 @@ def plan_checks(
 
 
 def _parts(shard: Shard, level: Level, *, in_full: bool) -> Iterator[tuple[tuple[int, int] | None, int]]:
-    """Yield the parts in which a shard is read, None for all of it, each with its cost."""
+    """Yield the parts in which a shard is read, None for the complete shard, each with its cost."""
     size = shard.stamp.size if shard.stamp is not None else 0
     if not level.reads_content:
         yield None, HEADER_COST

@@ -1,4 +1,4 @@
-"""What was seen of a shard, to its report; reports of all, in any order, to the verdict on their checkpoint.
+"""Reports of shards from their observations, and the verdict on a checkpoint from its reports, in any order.
 
 Here is also what records of a save say against its files: a manifest's sizes, schemas and scalars, and the save's own
 lengths.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def check_and_judge(
     task: CheckTask, *, storage: Storage | None = None, passed: Callable[[int], None] | None = None
 ) -> Observation:
-    """Look at one shard, and judge it where it is seen whole: its report takes a hundredth of the memory.
+    """Check one shard, and judge it if it was read completely: its report takes a hundredth of the memory.
 
     Thousands of tensors are seen faster than one thread could judge them, and would pile up before it.
     """
@@ -40,7 +40,7 @@ def check_and_judge(
 
 
 def judge(observations: Sequence[Observation]) -> ShardReport:
-    """Judge one shard by everything that was seen of it.
+    """Judge one shard by all its observations.
 
     Args:
         observations: Of one shard: one, or one for each of its parts.
@@ -64,7 +64,7 @@ def judge(observations: Sequence[Observation]) -> ShardReport:
 
 
 def _judged(observations: Sequence[Observation]) -> ShardReport:
-    """Judge a shard whose every byte was seen.
+    """Judge a shard whose every byte was read.
 
     Raises:
         ValueError: The observations are not of one file.
@@ -101,7 +101,7 @@ def _judged(observations: Sequence[Observation]) -> ShardReport:
 def collect(
     checkpoint: Checkpoint, reports: Iterable[ShardReport], level: Level, *, extras: Iterable[ShardReport] = ()
 ) -> Verdict:
-    """Put the reports of a checkpoint together and compare them with one another and with the name.
+    """Combine the reports of a checkpoint, and compare them with one another and with the name.
 
     Args:
         checkpoint: As it was listed, with all its shards.
@@ -135,12 +135,12 @@ def collect(
 
 
 def in_order(reports: Iterable[ShardReport]) -> tuple[ShardReport, ...]:
-    """Return reports by rank and path, in whatever order they came."""
+    """Sort reports by rank and path."""
     return tuple(sorted(reports, key=lambda report: (-1 if report.rank is None else report.rank, report.path)))
 
 
 def _scalars_missing(rules: ScalarRules, reports: Sequence[ShardReport]) -> list[Finding]:
-    """Find files that lack what others have: a `.ckpt` cut at an entry boundary is a valid file otherwise."""
+    """Find files that lack scalars of the others: a `.ckpt` cut at an entry boundary is otherwise valid."""
     anywhere = {name for report in reports for name, _ in report.scalars}
     required = dict(rules.required)
     findings = []
@@ -188,7 +188,7 @@ def _scalars_differ(rules: ScalarRules, reports: Sequence[ShardReport]) -> list[
 
 
 def _name_differs(checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> list[Finding]:
-    """Compare what the name says with the content."""
+    """Compare the name with the content."""
     findings = []
     for report in reports:
         if report.role is not ShardRole.FULL:
@@ -213,7 +213,7 @@ def _name_differs(checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> lis
 
 
 def says_itself(report: ShardReport) -> bool:
-    """Return whether a shard's content was compared now, so that what was found before is of no interest."""
+    """Return whether a shard's content was compared now, so that earlier results do not matter."""
     return (
         report.checksum_matched
         or report.copies > 1
@@ -239,7 +239,7 @@ def missing_files(checkpoint: Checkpoint, seals: Mapping[str, ShardSeal], unlist
 
 
 def cut_short_files(checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> Iterator[Finding]:
-    """Find files that are shorter than the save's own record says, if nothing has told it yet."""
+    """Find files that are shorter than the save's own record, unless already reported."""
     reported = {(finding.code, finding.path) for report in reports for finding in report.findings}
     reported |= {(finding.code, finding.path) for finding in checkpoint.findings}
     stamps = {report.path: report.stamp for report in reports if report.stamp is not None}
@@ -249,7 +249,7 @@ def cut_short_files(checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> I
 
 
 def under_another_name(reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) -> Iterator[Finding]:
-    """Say whose file it is that is not what was sealed of its name, where it is what was sealed of another one."""
+    """Report files that differ from the seal of their name, but match the seal of another name."""
     sealed_as: dict[str, dict[tuple[str, ...], str]] = defaultdict(dict)
     for report in reports:
         own_seal, mismatches = (
@@ -282,7 +282,7 @@ def under_another_name(reports: Iterable[ShardReport], seals: Mapping[str, Shard
 
 
 def as_sealed(reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) -> frozenset[str]:
-    """Return the paths of the files whose size, schema and training scalars are those that were sealed."""
+    """Return the paths of the files whose size, schema and training scalars match their seal."""
     return frozenset(
         report.path
         for report in reports
@@ -294,7 +294,7 @@ def as_sealed(reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) ->
 
 
 def is_as_healed_alone(seal: ShardSeal) -> bool:
-    """Return whether a seal is of what a heal wrote, and no checksum spoke for its donor: then it proves no content."""
+    """Return whether a seal describes only a healed file without a checksum of its donor: it proves no content."""
     if seal.healed is None:
         return False
     from ckpttool.core.domain.replicas import Trust  # few seals are of a healed file
@@ -305,7 +305,7 @@ def is_as_healed_alone(seal: ShardSeal) -> bool:
 def unproven_copies(
     reports: Sequence[ShardReport], healed: Collection[str], seals: Mapping[str, ShardSeal]
 ) -> frozenset[str]:
-    """Return the paths of healed files whose donor's file was not sealed with the same tensors by anything but a heal.
+    """Return the paths of healed files whose donor was sealed with the same tensors only by a heal.
 
     Args:
         reports: Of one save.
@@ -330,7 +330,7 @@ def unproven_copies(
 
 
 def changed_headers(reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) -> Iterator[Finding]:
-    """Compare sizes, schemas and training scalars; where content is read, its digests say more."""
+    """Compare sizes, schemas and training scalars; if content is read, its digests are more precise."""
     for report in reports:
         seal = seals.get(report.path)
         if seal is None or report.stamp is None or report.level.reads_content:

@@ -1,4 +1,4 @@
-"""The checks of one tree: what one checkpoint's verdict needs of its neighbours is read once."""
+"""The checks of one tree: neighbours that several verdicts need are read once."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """How hard to look, and at which part."""
+    """The level of a check, and the subset to read."""
 
     level: Level
     bucket: tuple[int, int] | None = None
@@ -84,7 +84,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveRecords:
-    """What is beside the shards of a save, as its layout says."""
+    """The companion files of a save's shards, according to its layout."""
 
     seal_place: Callable[[Checkpoint], SealPlace | None]
     """Where its manifest is; None: nowhere."""
@@ -107,7 +107,7 @@ class Session:
     def __init__(
         self, storage: Storage, inventory: Inventory, scope: Scope, engines: Engines, records: SaveRecords
     ) -> None:
-        """Take the tree, what to look for, who reads, and what is beside the shards of a save."""
+        """Take the tree, the scope, the engines, and the companion files of a save."""
         self._storage = storage
         self._records = records
         self._inventory = inventory
@@ -217,22 +217,22 @@ class Session:
         )
 
     def compared_with(self, checkpoint: Checkpoint) -> tuple[CheckpointKey, ...]:
-        """Return those whose headers tell something of a checkpoint's."""
+        """Return the checkpoints whose headers are compared with a checkpoint's."""
         return tuple(sibling.key for sibling in self._neighbours.siblings(checkpoint, most=MOST_WITNESSES))
 
     def differs(self, report: ShardReport, mismatch: Finding) -> None:
-        """Keep that a shard is not what was sealed, which its sealer found out."""
+        """Record that a shard differs from its seal, as its sealer found."""
         if self._scope.proofs is not None:
             self._scope.proofs.take(replace(report, findings=(mismatch,)), mismatch.expected, was_damaged=False)
 
     def close(self) -> None:
-        """Bring what is to be remembered to the disk."""
+        """Write pending results to the disk."""
         for store in (self._scope.memory, self._scope.proofs):
             if store is not None:
                 store.save()
 
     def _seals(self, checkpoint: Checkpoint) -> tuple[dict[str, ShardSeal], tuple[Finding, ...]]:
-        """Read what is recorded of the checkpoint; what is torn or newer than we are counts as none, and is said."""
+        """Read the records of the checkpoint; a torn one, or one of a newer version, is ignored and reported."""
         place = self._records.seal_place(checkpoint)
         # Most trees have no place for manifests at all, and pay for no more than this.
         if place is None or (place.is_apart and not is_there(self._storage, OWN_FOLDER)):
@@ -252,13 +252,13 @@ class Session:
         return tuple(shard for shard in checkpoint.shards if self._in_part(shard.path))
 
     def _beside_part(self, checkpoint: Checkpoint) -> tuple[ShardReport, ...]:
-        """Look at headers and sizes of the shards that are not in the part: the newest may wait for its turn a week."""
+        """Check headers and sizes of the shards outside the subset: the newest may wait a week for its turn."""
         if self._scope.bucket is None:
             return ()
         return tuple(report for report in self._headers_of(checkpoint) if not self._in_part(report.path))
 
     def _reports(self, checkpoint: Checkpoint, seals: dict[str, ShardSeal]) -> Iterator[ShardReport]:
-        """Check what is in scope, unless it was checked for a neighbour's sake already."""
+        """Check the shards in scope, unless they were already checked for a neighbour."""
         if not self._scope.level.reads_content:
             yield from [report for report in self._headers_of(checkpoint) if self._in_part(report.path)]
         elif self._read_ahead is not None and self._read_ahead[0] == checkpoint.key:
@@ -270,7 +270,7 @@ class Session:
             yield from self._run(checkpoint, self._in_scope(checkpoint), seals)
 
     def _read_other(self, checkpoint: Checkpoint, places: Collection[Place] | None) -> Iterator[ShardReport]:
-        """Check another checkpoint's shards in some places; None: those that are in scope."""
+        """Read another checkpoint's shards at some places; None: all in scope."""
         shards = self._in_scope(checkpoint) if places is None else checkpoint.shards
         chosen = tuple(shard for shard in shards if places is None or (shard.rank, shard.role) in places)
         seals = {} if self._scope.hashes else self._seals(checkpoint)[0]
@@ -280,12 +280,12 @@ class Session:
             yield report
 
     def _rebuilt(self, checkpoint: Checkpoint) -> frozenset[Place]:
-        """Return which of its shards were rebuilt from others."""
+        """Return the shards that were rebuilt from others."""
         healed = {path for path, seal in self._seals(checkpoint)[0].items() if seal.healed is not None}
         return frozenset((shard.rank, shard.role) for shard in checkpoint.shards if shard.path in healed)
 
     def _recorded_tensors(self, checkpoint: Checkpoint) -> Tensors:
-        """Return what its manifest, or the ledger, has of the tensors of another checkpoint."""
+        """Return the tensor digests of another checkpoint, from its manifest or the ledger."""
         seals, memory = self._seals(checkpoint)[0], self._scope.memory
         tensors: dict[Place, ShardTensors] = {}
         for shard in checkpoint.shards:
@@ -321,7 +321,7 @@ class Session:
                 self._scope.proofs.take(changed, None if seal is None else seal.xxh3_128, was_damaged=was_damaged)
 
     def _records_differ(self, checkpoint: Checkpoint) -> Iterator[Finding]:
-        """Compare what the save's own digests cover besides its shards: records, which are small."""
+        """Compare the small records that the save's own digests cover besides its shards."""
         paths = {shard.path for shard in checkpoint.shards}
         if not self._scope.level.reads_content or checkpoint.digests == ():
             return
@@ -374,7 +374,7 @@ class Session:
         *,
         reported: Collection[str],
     ) -> list[Finding]:
-        """Compare with siblings; where they speak against a shard, again with those alone that may testify."""
+        """Compare with siblings; if they contradict a shard, again with reliable siblings only."""
         is_complete = len({shard.rank for shard in checkpoint.shards}) >= (checkpoint.topology.world_size or 0)
         findings = compare_in_turn(reports, self._nearest(checkpoint, reports), reported, is_complete=is_complete)
         if not any(blocking(findings)):
@@ -390,7 +390,7 @@ class Session:
             yield self._sibling(checkpoint, candidate, self._headers_of(candidate))
 
     def _nearest(self, checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> Iterator[Sibling]:
-        """Read the headers of the nearest checkpoints; of more only if a shard's files in those are damaged."""
+        """Read the headers of the nearest checkpoints; more only if a shard's files in those are damaged."""
         seen: list[Sibling] = []
         for sibling in self._siblings(checkpoint, most=MOST_WITNESSES):
             seen.append(sibling)
@@ -399,7 +399,7 @@ class Session:
                 return
 
     def _testifying(self, checkpoint: Checkpoint, checkpoints: Iterable[Checkpoint]) -> Iterator[Sibling]:
-        """Read the headers of checkpoints, but for files that are known to be damaged or are not what was sealed.
+        """Read the headers of checkpoints, without files that are damaged or differ from their seal.
 
         To know that takes their manifests.
         """
@@ -434,7 +434,7 @@ class Session:
     def _read_before(
         self, checkpoint: Checkpoint, reports: list[ShardReport], *, followed_by: Checkpoint | None
     ) -> Iterator[ShardReport]:
-        """Read the checkpoint before, and add to `reports` what changed too much since.
+        """Read the previous checkpoint, and add to `reports` the tensors that changed too much since.
 
         It is compared rank by rank as it comes, and what is read of it is kept only where it is to be judged next.
         """
@@ -470,7 +470,7 @@ class Session:
 
 
 def _holds(report: ShardReport, seal: ShardSeal) -> bool:
-    """Return whether a file is what was sealed, byte for byte."""
+    """Return whether a file matches its seal, byte for byte."""
     return report.digest is not None and report.digest.xxh3_128 == seal.xxh3_128
 
 
@@ -479,7 +479,7 @@ def _found_damaged(checkpoint: Checkpoint) -> set[str | None]:
 
 
 def completed(findings: Iterable[Finding], checkpoint: Checkpoint) -> tuple[Finding, ...]:
-    """Add whose shard it is and what to do, where a check did not say it."""
+    """Add rank and remedy to findings that have none."""
     rank_of = {shard.path: shard.rank for shard in checkpoint.shards}
     completed = []
     for finding in findings:
@@ -489,7 +489,7 @@ def completed(findings: Iterable[Finding], checkpoint: Checkpoint) -> tuple[Find
 
 
 def reports_of(tasks: Sequence[CheckTask], engine: Engine) -> Iterator[ShardReport]:
-    """Yield one report a shard, as its last part is finished."""
+    """Yield one report per shard, as its last part is finished."""
     waiting = Counter(task.path for task in tasks)
     observations: dict[str, list[Observation]] = defaultdict(list)
     for observed in engine.run(tasks):

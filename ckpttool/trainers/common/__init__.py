@@ -1,4 +1,4 @@
-"""What several trainers share."""
+"""Code that several trainers share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LAUNCHERS_VARIABLES = (
 
 
 def jobs_of(environment: Mapping[str, str]) -> tuple[Job, ...]:
-    """Return what each launcher says, where that may be more than one machine.
+    """Return each launcher's job, if it may run on more than one machine.
 
     A variable that is not there, or holds no whole number above 0 (`2(x2)`, nothing, a word), says nothing.
 

@@ -1,4 +1,4 @@
-"""A config that asks for no more than was trained: a start does nothing, and ends as if all were well."""
+"""A config that requests no more steps than were trained: a start does nothing, and exits successfully."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def complete(resume: Resume, view: View, key: str, *, ends: str) -> Finding:
-    """Report that the training of a config is done.
+    """Report that the training of a config is complete.
 
     Args:
         resume: From the checkpoint that was chosen.

@@ -1,4 +1,4 @@
-"""What launchers leave in the environment about how many machines a job runs on."""
+"""Environment variables of launchers that show how many machines a job has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _THIS_MACHINE = ("127.", "localhost", "::1")
 
 
 def told_jobs(environment: Mapping[str, str]) -> Iterator[Job]:
-    """Yield what each launcher says of a job on more than one machine, as `jobs_of` returns it."""
+    """Yield each launcher's job on more than one machine, as `jobs_of` returns it."""
     from ckpttool.core.domain.node import Job
 
     for name in ("SLURM_JOB_NUM_NODES", "SLURM_NNODES"):

@@ -1,4 +1,4 @@
-"""Configs of trainers that ckpttool does not start: what they get wrong, and for how many ranks they are."""
+"""Configs of trainers that ckpttool does not start: their mistakes, and their number of ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _not_reported(view: View) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LintedConfigs:
-    """How such configs are read."""
+    """Reader of such configs."""
 
     trainer: str
     """By its name."""
@@ -39,7 +39,7 @@ class LintedConfigs:
         return any(key.encode() in content for key in self.words)
 
     def read(self, file: ConfigFile, *, devices: int | None = None) -> RunConfig | None:
-        """Return what it says; None where not one of the trainer's own words stands where it belongs."""
+        """Return the config; None if none of the trainer's own keys is at its place."""
         del devices
         if not self.may_be_own(file.content):
             return None
@@ -61,16 +61,16 @@ class LintedConfigs:
         )
 
     def saves_in(self, config: RunConfig) -> str | None:
-        """Say nothing: the trainer has one layout."""
+        """Return None: the trainer has one layout."""
         del config
         return None
 
     def lint(self, config: RunConfig) -> tuple[Finding, ...]:
-        """Judge it by the trainer's rules."""
+        """Check it by the trainer's rules."""
         view = View(config.settings)
         return findings(view, problems(view, self.rules), path=config.path)
 
     def fixes(self, config: RunConfig) -> tuple[SafeFix, ...]:
-        """Mend nothing: what these rules find, the user may have meant."""
+        """Fix nothing: the user may have intended the settings that these rules report."""
         del config
         return ()

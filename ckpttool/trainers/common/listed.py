@@ -1,4 +1,4 @@
-"""What layouts say of the files that they list."""
+"""Helpers for layouts that list files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FROM_A_COPY = "restore it from a copy, or resume from another checkpoint"
 
 
 def one_save(folders: str) -> Refusal:
-    """Refuse to move some saves where there is but one.
+    """Refuse to move saves of a layout with only one save.
 
     Args:
         folders: What those with several are told by: `rank_N/ or iteration_*/`.
@@ -31,7 +31,7 @@ def one_save(folders: str) -> Refusal:
 
 
 def holds_its_mark(layout: str, *, companion: str) -> Refusal:
-    """Refuse to record a judgement beside the saves, where each has it inside.
+    """Refuse to record health beside the saves, because each contains it.
 
     Args:
         layout: Its name.
@@ -42,7 +42,7 @@ def holds_its_mark(layout: str, *, companion: str) -> Refusal:
 
 
 def in_order_of_progress(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """Sort by how far the training had come; where that is not known, which is never loaded, at the end."""
+    """Sort by progress; unknown progress, which is never loaded, comes last."""
     every = list(checkpoints)
     progress = Progress(every)
 
@@ -54,12 +54,12 @@ def in_order_of_progress(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
 
 
 def tracked_by(checkpoints: Iterable[Checkpoint], name: str | None) -> list[Checkpoint]:
-    """Mark the save that a record names as the last, whole or not; None: it names none."""
+    """Mark the save that a record names as the last, intact or not; None: it names none."""
     return [replace(save, is_tracked=True) if save.name == name else save for save in checkpoints]
 
 
 def own_folder(checkpoint: Checkpoint, record: str, *records: str) -> Members | Refusal:
-    """Let a save go with its own folder, unless the trainer's record names it.
+    """Move a save with its own folder, unless the trainer's record names it.
 
     Args:
         checkpoint: The save.
@@ -72,7 +72,7 @@ def own_folder(checkpoint: Checkpoint, record: str, *records: str) -> Members | 
 
 
 def one_run(checkpoints: Sequence[Checkpoint]) -> tuple[RunSummary, ...]:
-    """Say how far a training came whose names mark no runs.
+    """Summarize the progress of a training whose names show no runs.
 
     Args:
         checkpoints: All of the tree, the newest last.
@@ -92,7 +92,7 @@ def one_run(checkpoints: Sequence[Checkpoint]) -> tuple[RunSummary, ...]:
 
 
 def by_own_records(inventory: Inventory) -> Expected:
-    """Expect of each save what its own record names; without one nothing is known."""
+    """Expect the files that each save's own record names; without a record they are unknown."""
     return Expected(
         checkpoints=tuple(
             Expectation(
@@ -106,7 +106,7 @@ def by_own_records(inventory: Inventory) -> Expected:
 
 
 def marked_unfinished(listing: Listing, names: Iterable[str]) -> frozenset[str]:
-    """Return the saves beside which NeMo's mark says that they are not finished.
+    """Return the saves that NeMo's mark shows as unfinished.
 
     Source: `format_checkpoint_unfinished_marker_path` of NeMo 2.
 
@@ -129,7 +129,7 @@ def not_finished(name: str) -> Finding:
 
 
 def stray(path: str) -> Finding:
-    """Report what belongs to no save."""
+    """Report a file that belongs to no save."""
     return note(Code.STRAY_FILE, "not part of any checkpoint: listed, but never counted", path=path)
 
 
@@ -142,14 +142,14 @@ def stamp_if_there(storage: Storage, path: str) -> FileStamp | None:
 
 
 def stamped(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-    """Take the size and time of each of a checkpoint's files."""
+    """Add the size and time of each of a checkpoint's files."""
     stamps = map_waiting(lambda shard: shard.stamp or stamp_if_there(storage, shard.path), checkpoint.shards)
     pairs = zip(checkpoint.shards, stamps, strict=True)
     return replace(checkpoint, shards=tuple(replace(shard, stamp=stamp) for shard, stamp in pairs))
 
 
 def tracked_in(storage: Storage, record: str, name: str, step: Step | None) -> Tracked:
-    """Say what a record names as the last save, and when that was written.
+    """Return the save that a record names as the last, and the record's time.
 
     Args:
         storage: The tree.
@@ -162,7 +162,7 @@ def tracked_in(storage: Storage, record: str, name: str, step: Step | None) -> T
 
 
 def timed(storage: Storage, checkpoints: Sequence[Checkpoint], tracked: Tracked | None) -> list[Checkpoint]:
-    """Take the times of what the tracker may not cover: they tell whether it was written after them.
+    """Add the times of saves beyond the tracker: they show whether it was written after them.
 
     Args:
         storage: The tree.
@@ -180,7 +180,7 @@ def timed(storage: Storage, checkpoints: Sequence[Checkpoint], tracked: Tracked 
 
 
 def lost_link(storage: Storage, path: str, rank: Rank | None) -> list[Finding]:
-    """Report a link under a shard's name that leads nowhere, in the words of the check of every shard.
+    """Report a dangling link under a shard's name, in the words of the check of every shard.
 
     The shard counts as listed: what it should lead to is unknown, not missing.
     """
@@ -194,7 +194,7 @@ def lost_link(storage: Storage, path: str, rank: Rank | None) -> list[Finding]:
 def listed_shard(
     storage: Storage, shard: Shard, kind: Kind, findings: list[Finding], *, sizes: bool
 ) -> tuple[Shard, ...]:
-    """Return a file of a save as it is listed; none if it is no file, which is added to the findings.
+    """Return a save's file as listed; nothing if it is not a file, which is added to the findings.
 
     Args:
         storage: The tree.
@@ -214,10 +214,10 @@ def listed_shard(
 
 
 def by_rank(shards: Iterable[Shard]) -> tuple[Shard, ...]:
-    """Sort by rank and path; what is nobody's own comes last."""
+    """Sort by rank and path; files without a rank come last."""
     return tuple(sorted(shards, key=lambda shard: (shard.rank is None, shard.rank or 0, shard.path)))
 
 
 def listed_damage(code: Row, message: str, path: str, *, remedy: str = _FROM_A_COPY) -> Finding:
-    """Report what the listing alone shows to be damaged."""
+    """Report damage that the listing alone shows."""
     return damage(code, message, path=path, remedy=remedy)

@@ -1,4 +1,4 @@
-"""One file that stands in no tree, or the weights of a model in a folder, as `save_pretrained` leaves them.
+"""One file without a tree, or the weights of a model in a folder, as `save_pretrained` writes them.
 
 They can be checked and sealed, not resumed from.
 """
@@ -58,7 +58,7 @@ _MOST_PARTS = 10_000
 
 
 def model_weights(listing: Listing) -> tuple[Entry, ...]:
-    """Return the files of a model that was saved without a training, whichever spelling comes first; none: no model."""
+    """Return the files of a model saved without a training, in the first naming that matches; none: no model."""
     files = [entry for entry in listing.entries if entry.kind is Kind.FILE]
     if not any(entry.name in _CONFIGS for entry in files):
         return ()
@@ -71,17 +71,17 @@ def model_weights(listing: Listing) -> tuple[Entry, ...]:
 
 
 def _is_one(listing: Listing) -> bool:
-    """Tell by a single name with a suffix that checkpoints have."""
+    """Return whether there is a single name with a checkpoint suffix."""
     return len(listing.entries) == 1 and listing.entries[0].name.rpartition(".")[1:] in _SUFFIXES
 
 
 def _part_of_none(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Take none: its folder is anybody's."""
+    """Return none: its folder may belong to anyone."""
     return None
 
 
 class LooseFile:
-    """Not among the layouts that a folder is recognised by: it is what is left when a path is a single file."""
+    """Not among the recognized layouts of a folder: the fallback for a path to a single file."""
 
     name = LOOSE_FILE_LAYOUT
     signs = LayoutSigns(
@@ -96,7 +96,7 @@ class LooseFile:
     rank_files = RankFiles.TOGETHER
 
     def __init__(self, scalars: Sequence[OwnScalars], folders: Callable[[], str]) -> None:
-        """Take what such a file may be asked for, since it may be a shard of any tree.
+        """Take the scalars that such a file may contain, because it may be a shard of any tree.
 
         Args:
             scalars: What trainers save among the tensors.
@@ -134,17 +134,17 @@ class LooseFile:
         return Inventory(root=storage.root, layout=self.name, checkpoints=(checkpoint,), runs=(run,), findings=())
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Return it as it is: the scan tells all."""
+        """Return it unchanged: the scan is complete."""
         return checkpoint
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
-        """Expect the file and no more; of weights in parts, as many as their names count."""
+        """Expect only the file; for weights in parts, the number in their names."""
         paths = (shard.path for shard in inventory.checkpoints[0].shards)
         itself = FilesByPath(paths=tuple(dict.fromkeys(part for path in paths for part in _parts(path))), ranks={})
         return Expected(checkpoints=(Expectation(files=itself, topology=Topology()),), runs=inventory.runs)
 
     def is_unfinished(self, name: str) -> bool:
-        """Tell of none: it stands in nobody's tree."""
+        """Return False: the file has no tree."""
         return False
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
@@ -152,7 +152,7 @@ class LooseFile:
         return one_save(self._folders())
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
-        """Return a place beside it."""
+        """Return a place next to it."""
         path = own_path(checkpoint.name, ".file.manifest.json")
         return SealPlace(path=path, layout=self.name, checkpoint=checkpoint.name, prefix=checkpoint.prefix)
 
@@ -161,25 +161,25 @@ class LooseFile:
         return Refusal(why="is a single file: no other rank's file is treated as a copy of it")
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Name none: nothing starts from it."""
+        """Return none: nothing starts from it."""
         from ckpttool.core.domain.placement import ReadByAll
 
         return ReadByAll()
 
     def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
-        """Read none: no file is a copy of another."""
+        """Return none: no file is a copy of another."""
         return None
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
-        """Read none: nothing names it."""
+        """Yield none: no record names it."""
         return iter(())
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Spell none."""
+        """Return none."""
         return {}
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
-        """Refuse: the file names what ranks saved."""
+        """Refuse: the health file names files of ranks."""
         return Refusal(why="is for saves in a trainer's folders, not for a single file")
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
@@ -187,7 +187,7 @@ class LooseFile:
         return Refusal(why=f"is not in a {self._folders()} folder: its other ranks are unknown")
 
     def _meaning(self, values: ScalarValues) -> tuple[ScalarRules, Scalars, Facts]:
-        """Tell by the names of the scalars whose they are; the first trainer's where there are none."""
+        """Determine the trainer from the names of the scalars; the first trainer if there are none."""
         names = {name for name, _ in values}
         best_scalars = max(
             self._scalars, key=lambda scalars: len(names & {scalar.name for scalar in scalars.rules.requested})
@@ -195,7 +195,7 @@ class LooseFile:
         return best_scalars.rules, *best_scalars.meaning(values)
 
     def _format_of(self, storage: Storage, name: str) -> tuple[FormatName, ScalarValues]:
-        """Tell the format: by content, since a `.ckpt` is as often torch's; else by name."""
+        """Determine the format from the content, because a `.ckpt` is often torch's; else from the name."""
         with storage.open(name) as source:
             head = source.read(0, HEAD_BYTES)
             format_name = next(
@@ -213,13 +213,13 @@ class LooseFile:
 
 
 def _whole(name: str) -> str:
-    """Return what weights are called that lie in parts."""
+    """Return the name of weights in parts, without the part."""
     match = re.fullmatch(_WEIGHTS, name)
     return name if match is None or match["parts"] is None else f"{match['name']}.{match['suffix']}"
 
 
 def _parts(name: str) -> Iterator[str]:
-    """Yield the names of all parts of which one is known; of a file that is none, its own."""
+    """Yield the names of all parts, given one; for a file without parts, its own name."""
     match = re.fullmatch(_WEIGHTS, name)
     count = 0 if match is None or match["parts"] is None else int(match["parts"])
     yield name

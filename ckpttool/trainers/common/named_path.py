@@ -1,4 +1,4 @@
-"""What a path in a config means of a tree: the tree, something in it, or another place."""
+"""Meaning of a path in a config relative to a tree: the tree, a place in it, or elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ckpttool.core.storage import is_local
 
 
 def inside(root: str, path: str) -> str | None:
-    """Return where in a tree a path leads, `rank_0/a.ckpt`, empty for its root; None if that is another place.
+    """Return the target of a path in a tree, `rank_0/a.ckpt`, empty for its root; None if it is elsewhere.
 
     A relative path is one of wherever the training is started, which need not be where we are: if nothing is there from
     here, it is taken for a place in the tree where the tree's own path ends as it begins, and `started_in` says from
@@ -28,7 +28,7 @@ def inside(root: str, path: str) -> str | None:
 
 
 def started_in(root: str, path: str) -> str | None:
-    """Return the folder from which alone a path leads into a tree; None if it leads there from here, or from nowhere.
+    """Return the only working directory from which a path leads into a tree; None if it does from here, or never.
 
     Args:
         root: The tree, as it was opened.
@@ -39,7 +39,7 @@ def started_in(root: str, path: str) -> str | None:
 
 
 def _place_in(root: str, path: str) -> tuple[str, str | None] | None:
-    """Return where in a tree a path leads, and from where; no folder where it leads there from here."""
+    """Return the target of a path in a tree, and its working directory; no folder if it leads there from here."""
     full_root = os.path.abspath(root)
     first = None
     for full_path, start in _readings(full_root, path):
@@ -53,7 +53,7 @@ def _place_in(root: str, path: str) -> tuple[str, str | None] | None:
 
 
 def elsewhere(root: str, path: str, path_text: str) -> tuple[str | None, Outcome, str]:
-    """Say what comes of a path that names no save of a tree: it stops if nothing is there.
+    """Return the outcome of a path that names no save of a tree: it stops if nothing is there.
 
     Args:
         root: The tree, as it was opened.
@@ -67,7 +67,7 @@ def elsewhere(root: str, path: str, path_text: str) -> tuple[str | None, Outcome
 
 
 def is_gone(root: str, path: str) -> bool:
-    """Tell whether nothing is at a path, wherever the training is started: one with a `~` that stays as it is, too."""
+    """Return whether a path does not exist, from any working directory; also with an unexpanded `~`."""
     if path.startswith("~"):
         return True
     if not is_local(root) or not is_local(path) or not os.path.isdir(root):  # parts: the tree is on other machines
@@ -79,7 +79,7 @@ def is_gone(root: str, path: str) -> bool:
 
 
 def _readings(full_root: str, path: str) -> Iterator[tuple[str, str | None]]:
-    """Yield the absolute paths that a path may mean, the likeliest first, and from which folder if not from here."""
+    """Yield the possible absolute paths of a path, most likely first, and the working directory if not this one."""
     yield os.path.abspath(path), None
     # Through a link the tree has another path, and the two are one folder.
     yield (

@@ -1,4 +1,4 @@
-"""What a trainer takes on its own, where one rule tells it for all its versions."""
+"""The trainer's own choice of a save, if one rule holds for all its versions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Choice: TypeAlias = tuple[str | None, Outcome, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceUnknown:
-    """What no one can know of a start: which save it loads."""
+    """The reason why the save that a start loads is unknown."""
 
     why: str
     by_script: bool = False
@@ -32,7 +32,7 @@ class ChoiceUnknown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigChoice:
-    """What a config makes of a start."""
+    """The effect of a config on a start."""
 
     choice: Choice | ChoiceUnknown | None = None
     """None: it leaves the choice to the trainer."""
@@ -53,7 +53,7 @@ def _by_itself(start: OwnStart, view: View) -> ConfigChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnChoice:
-    """A simulator by one rule."""
+    """A simulator with one rule."""
 
     trainer: Trainer
     choose: Callable[[OwnStart], Choice | ChoiceUnknown]
@@ -63,14 +63,14 @@ class OwnChoice:
     """Whether it chooses by small records beside the saves, which `repair pointer` writes."""
 
     def pick(self, start: OwnStart, version: str | None) -> Simulation:
-        """Ask the rule, whatever the version."""
+        """Apply the rule, for any version."""
         choice = self.choose(start)
         if isinstance(choice, ChoiceUnknown):
             choice = None, Outcome.UNKNOWN, choice.why
         return self._simulation(choice, version)
 
     def as_it_stands(self, start: OwnStart, plan: ResumePlan) -> JudgedStart:
-        """Go by its config, where that says what to load; else ask the rule."""
+        """Use the config, if it names the save to load; else apply the rule."""
         del plan
         config = start.config
         outcome, line = ConfigChoice(), None
@@ -105,5 +105,5 @@ class OwnChoice:
 
 
 def save_finding_text(finding: Finding, save: Checkpoint) -> str:
-    """Say of what in a save a finding is, and what it says."""
+    """Describe a finding in a save, with its place."""
     return f"{finding.path or save.name}: {finding.message}"

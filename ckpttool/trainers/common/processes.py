@@ -1,4 +1,4 @@
-"""Which of a launcher's processes this is, by what it leaves in their environment."""
+"""Number of this process among a launcher's processes, from their environment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BY_HAND = "give the number of this part, from 1, with --part I/N"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """One way in which processes are started, and what tells them apart; variables that are empty are not there."""
+    """One way to start processes, with its environment variables; empty variables count as unset."""
 
     launcher: str
     needs: tuple[str, ...]
@@ -42,7 +42,7 @@ class _Row:
 
 
 def _tasks_here(environment: _Environment, local_index: int | None) -> int | None:
-    """Read the count of this node from `2(x3),1`; None if that cannot be meant, then nobody relies on it."""
+    """Parse the count of this node from `2(x3),1`; None if the value is implausible."""
     counts = environment.get("SLURM_STEP_TASKS_PER_NODE", "")
     node = _whole_number(environment.get("SLURM_NODEID", ""))
     if node is None or local_index is None:
@@ -170,7 +170,7 @@ VARIABLES = tuple(sorted({*_variables()}))
 
 
 def process_of(environment: Mapping[str, str], *, count: int | None = None) -> Process | None:
-    """Return which of its launcher's processes this is; None for one that only keeps others together.
+    """Return the number of this process in its launcher; None for a process that only supervises others.
 
     Args:
         environment: This process's.
@@ -235,7 +235,7 @@ def _process(row: _Row, present: _Environment, count: int | None) -> Process:
 
 
 def _local(row: _Row, present: _Environment) -> tuple[int | None, int | None]:
-    """Return which process of this machine it is, and of how many; neither where one contradicts the other."""
+    """Return the number of this process on its machine, and their count; neither if they contradict each other."""
     if row.alone:
         return 0, 1
     index = _whole_number(present.get(row.local_index, ""))
@@ -249,7 +249,7 @@ def _local(row: _Row, present: _Environment) -> tuple[int | None, int | None]:
 
 
 def _not_of_several_kinds(row: _Row, present: _Environment) -> None:
-    """Refuse where another kind of pods is counted from 0 as well: two of them would be the same part."""
+    """Refuse if another kind of pods also counts from 0: two of them would be the same part."""
     if row.launcher != "Volcano":
         return
     kinds = sorted(name for name in present if re.fullmatch(r"VC_[A-Z0-9_]+_NUM", name) and name != "VC_WORKER_NUM")
@@ -269,7 +269,7 @@ def _refuse(row: _Row, why: str) -> NoReturn:
 
 
 def _run(text: str) -> str:
-    """Encode a name that anybody may have chosen so that it can be a file's."""
+    """Encode an arbitrary name so that it can be a file name."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", text)[:64].strip(".-") or "run"
 
 

@@ -1,4 +1,4 @@
-"""What a torch file of a save counts beside its tensors, and what follows where that is another step than its name."""
+"""Counters in a torch file of a save, and the effect of a step that differs from its name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TRIED = 4
 
 
 def first_told(storage: Storage, paths: Iterable[str]) -> object:
-    """Return what the first of some files holds that can be read, where all tell the same; None: none of them tells."""
+    """Return the value in the first readable file, if all agree; None if no file has it."""
     for path, _ in zip(paths, range(_TRIED), strict=False):
         try:
             with storage.open(path) as source:
@@ -26,13 +26,13 @@ def first_told(storage: Storage, paths: Iterable[str]) -> object:
 
 
 def count_at(values: object, *path: str) -> int | None:
-    """Return what was counted; None if there is no such number, or none that a training can have reached."""
+    """Return the count; None if there is no number, or an implausible one."""
     value = integer_at(values, *path)
     return value if value is not None and 0 <= value < 10**STEP_DIGITS else None
 
 
 def other_step(name: str, step: int) -> Finding:
-    """Report a save whose name says another step than it holds."""
+    """Report a save whose name and content have different steps."""
     fact = f"is a save of step {step} according to its own record, unlike its name"
     message = f"{fact}: a copy, or files of two saves"
     remedy = "resume from another checkpoint, or rename it to the step of its content"

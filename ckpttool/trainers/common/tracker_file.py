@@ -1,4 +1,4 @@
-"""`latest_checkpointed_iteration.txt`: three trainers write it, so on its own it tells nobody's tree."""
+"""`latest_checkpointed_iteration.txt`: three trainers write it, so on its own it identifies no tree."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OTHERS = {"Megatron-LM": r"iter_[0-9]{7,18}", "verl": r"global_step_[0-9]{1,18}
 
 
 def whose_tracker(names: Collection[str]) -> str:
-    """Say whose checkpoints a folder seems to hold that has a tracker, but no save that is known; else nothing."""
+    """Describe whose checkpoints a folder seems to contain, if it has a tracker but no known save; else nothing."""
     for trainer, pattern in _OTHERS.items() if TRACKER in names else ():
         save_name = next((name for name in names if re.fullmatch(pattern, name)), None)
         if save_name is not None:
@@ -34,7 +34,7 @@ def whose_tracker(names: Collection[str]) -> str:
 
 
 def lacks_its_saves(names: Collection[str]) -> bool:
-    """Return whether a tracker is in a folder in which nothing is called as the trainers that write one call saves."""
+    """Return whether a folder has a tracker, but no save with the names of the trainers that write one."""
     patterns = "|".join((*_OTHERS.values(), "iteration_[0-9]{1,18}", "rank_[0-9]{1,18}"))
     return TRACKER in names and not any(re.fullmatch(patterns, name) for name in names)
 
@@ -86,7 +86,7 @@ def tracker_pointer(storage: Storage, folder_of: Callable[[Step], str], *, conte
 
 
 def tracker_naming(folder: str, step: Step | None) -> dict[str, PointerText]:
-    """Encode the tracker as it is when the save in a folder was the last; by its own name where that is of no step."""
+    """Return the tracker's contents after the save in a folder; by its own name if that contains no step."""
     from ckpttool.core.domain.pointer import PointerText  # a scan needs none
 
     return {TRACKER: PointerText(name=folder, content=folder.encode("ascii") if step is None else _bytes(step))}

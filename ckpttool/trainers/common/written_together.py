@@ -1,4 +1,4 @@
-"""What layouts share whose saves all ranks write together, each of which tells itself what belongs to it."""
+"""Base of layouts whose saves all ranks write together, each with its own record of its files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class WrittenTogether:
-    """A folder for each save, and no file beside them that tells of their health."""
+    """One folder per save, without a health file next to them."""
 
     name: str
     title: str
@@ -29,21 +29,21 @@ class WrittenTogether:
     rank_files = RankFiles.TOGETHER
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
-        """Go by each save's own record, or its names; what is said from outside tells no more."""
+        """Use each save's own record, or its names; external evidence adds nothing."""
         return by_own_records(inventory)
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
-        """Return a place in the save's own folder, which its trainer does not mind."""
+        """Return a place in the save's own folder, which its trainer ignores."""
         return SealPlace.inside(checkpoint.name, layout=self.name, checkpoint=checkpoint.name)
 
     def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
-        """Refuse: what ranks hold alike is saved once."""
+        """Refuse: data common to ranks is saved once."""
         return Refusal(
             why=f"has checkpoints of {self.title}, which saves each slice once: no rank's file is a copy of another's"
         )
 
     def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
-        """Read none: no file is a copy of another."""
+        """Return none: no file is a copy of another."""
         return None
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
@@ -52,12 +52,12 @@ class WrittenTogether:
 
 
 class Untracked(WrittenTogether):
-    """The same, if nothing beside the saves names one as the last."""
+    """The same, without a record that names the last save."""
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
-        """Read none: what a start takes that names no save, the saves' names tell, or its script does."""
+        """Yield none: a start that names no save follows the saves' names, or its script."""
         return iter(())
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Spell none."""
+        """Return none."""
         return {}

@@ -1,4 +1,4 @@
-"""Every byte of a shard, or of a part of it, read once; and checksums: its own, its zip records', the manifest's."""
+"""Checksums over every byte of a shard, or a part of it, read once: its own, its zip records', the manifest's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST_TENSORS = 4
 
 
 def too_many(observed: Observation) -> Finding | None:
-    """Refuse a file that is all header: to count so many things takes more memory than a checker should."""
+    """Refuse a file that consists of headers only: counting its entries takes too much memory."""
     wants, entries = _wants(observed), _entries(observed)
     if len(entries) <= MOST_ENTRIES or not (wants.entry_crcs or wants.numerics):
         return None
@@ -82,7 +82,7 @@ def _wants(observed: Observation) -> Wants:
 
 
 def sealed_tensors(observed: Observation) -> TensorDigests | None:
-    """Return the digests that the manifest has of a file's tensors; None where its checksums would not prove them.
+    """Return the manifest's digests of a file's tensors; None if its checksums would not prove them.
 
     They need not be taken again: where every chunk is what was sealed, each tensor is. Of a file that is not, none is
     known then, for the manifest says what is wrong with it.
@@ -95,7 +95,7 @@ def sealed_tensors(observed: Observation) -> TensorDigests | None:
 
 
 def judge_checksums(observed: Observation, content: PassResult) -> tuple[bool, tuple[Finding, ...]]:
-    """Compare every checksum that there is.
+    """Compare every available checksum.
 
     Args:
         observed: The header.
@@ -158,7 +158,7 @@ def _slice_begin(observed: Observation, name: str) -> int | None:
 
 
 def _sealed(observed: Observation, content: PassResult, seal: ShardSeal) -> Iterator[Finding]:
-    """Compare with the manifest, chunk by chunk, so that the damaged place and its tensors are named."""
+    """Compare with the manifest, chunk by chunk, to name the damaged range and its tensors."""
     size = observed.report.stamp.size if observed.report.stamp else 0
     if size != seal.size:
         yield damage(
@@ -186,7 +186,7 @@ def _sealed(observed: Observation, content: PassResult, seal: ShardSeal) -> Iter
 
 
 def differing_sha256(path: str, expected: str, actual: str | None) -> tuple[Finding, ...]:
-    """Find that a file is not the one whose digest its trainer recorded beside it.
+    """Report that a file differs from the digest that its trainer recorded.
 
     Args:
         path: The file's.

@@ -1,4 +1,4 @@
-"""The values: is the model in the file still well? A sign of health, not of integrity.
+"""The values: whether the model in the file is healthy. A sign of health, not of integrity.
 
 They are kept in columns: thousands of ranks have millions of tensors, and an object is 200 bytes.
 """
@@ -43,14 +43,14 @@ _PADDED = re.compile(r".*\.gbuf_idx_[0-9]+\..*\.bucket_idx_[0-9]+\.[a-z_]+(?: \(
 
 
 class StatColumns(Sequence[TensorStat]):
-    """A tuple of `TensorStat`, but for the memory; each is made when it is asked for."""
+    """A tuple of `TensorStat` in less memory; each item is made on access."""
 
     __slots__ = ("_absmax", "_kinds", "_norms", "_oddities")
 
     def __init__(
         self, kinds: Iterable[Kind], *, absmax: Sequence[float], norms: Iterable[float], oddities: Mapping[int, Oddity]
     ) -> None:
-        """Take a column each; `oddities` by the tensor's place, only those of which something is to be said."""
+        """Take one column per field; `oddities` by the tensor's position, for unusual tensors only."""
         kinds_list = tuple(kinds)
         self._kinds = _shared(kinds_list) if len(kinds_list) <= _MOST_SHARED else kinds_list
         narrow = array("f", absmax)
@@ -68,7 +68,7 @@ class StatColumns(Sequence[TensorStat]):
     @overload
     def __getitem__(self, index: slice) -> tuple[TensorStat, ...]: ...
     def __getitem__(self, index: int | slice) -> TensorStat | tuple[TensorStat, ...]:
-        """Return the numbers of one tensor, or of several."""
+        """Return the statistics of one tensor, or of several."""
         if isinstance(index, slice):
             return tuple(self[at] for at in range(*index.indices(len(self))))
         at = range(len(self))[index]
@@ -86,7 +86,7 @@ class StatColumns(Sequence[TensorStat]):
         )
 
     def __eq__(self, other: object) -> bool:
-        """Return whether all numbers are the same."""
+        """Return whether all statistics are equal."""
         return tuple(self) == tuple(other) if isinstance(other, Sequence) else NotImplemented
 
     def __hash__(self) -> int:
@@ -94,15 +94,15 @@ class StatColumns(Sequence[TensorStat]):
         return hash(tuple(self))
 
     def __repr__(self) -> str:
-        """Encode it as a tuple."""
+        """Format it as a tuple."""
         return repr(tuple(self))
 
     def sick(self) -> Iterator[TensorStat]:
-        """Yield the tensors that hold NaN or infinity."""
+        """Yield the tensors that contain NaN or infinity."""
         return (self[at] for at, (nans, infinities, _) in sorted((self._oddities or {}).items()) if nans or infinities)
 
     def moved(self, before: StatColumns, factor: float) -> Iterator[tuple[TensorStat, TensorStat]] | None:
-        """Yield the tensors whose norm became zero or changed by more than a factor, each with what it was before.
+        """Yield the tensors whose norm became zero or changed by more than a factor, with their earlier values.
 
         Returns:
             None where the two do not hold the same tensors in the same order.
@@ -124,7 +124,7 @@ def _shared(kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
 
 
 def stats_of(content: PassResult) -> StatColumns:
-    """Return the numbers of every floating-point tensor, in file order.
+    """Return the statistics of every floating-point tensor, in file order.
 
     Raises:
         ValueError: A tensor was not seen whole.
@@ -170,7 +170,7 @@ def _nonfinite(path: str, stat: TensorStat) -> Finding:
 def compare_numbers(
     path: str, stats: Sequence[TensorStat], before: Sequence[TensorStat], *, jump: float
 ) -> Sequence[Finding]:
-    """Report tensors that became all zero, or whose norm jumped, since the checkpoint before.
+    """Report tensors that became all zero, or whose norm jumped, since the previous checkpoint.
 
     Args:
         path: The shard.
@@ -200,7 +200,7 @@ def _changes(path: str, stats: Sequence[TensorStat], before: Sequence[TensorStat
 def _pairs(
     stats: Sequence[TensorStat], before: Sequence[TensorStat], jump: float
 ) -> Iterable[tuple[TensorStat, TensorStat]]:
-    """Return the tensors that are worth a look, each beside the one of its name in the checkpoint before."""
+    """Return the tensors to compare, each with its counterpart in the previous checkpoint."""
     if isinstance(stats, StatColumns) and isinstance(before, StatColumns):
         moved = stats.moved(before, jump)
         if moved is not None:

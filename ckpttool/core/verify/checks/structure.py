@@ -1,4 +1,4 @@
-"""Headers, their free text, sizes, the scalars and the last bytes: what a shard says about itself."""
+"""Structure of a shard: headers and their text, sizes, scalars and the last bytes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _PICKLE = unknown(
 
 
 def observe_header(task: CheckTask, source: ByteSource) -> Observation:
-    """Report what the header and the last bytes show, without reading tensor data.
+    """Observe the header and the last bytes, without reading tensor data.
 
     Raises:
         OSError: The disk did not answer.
@@ -86,7 +86,7 @@ def observe_header(task: CheckTask, source: ByteSource) -> Observation:
 
 
 def _records(task: CheckTask, header: Header, source: ByteSource) -> ZipDirectory | None:
-    """Read the directory of a file that torch wrote, or those of several in one."""
+    """Read the zip directory of a torch file, or those of several in one."""
     if worst(header.findings) >= Severity.DAMAGE:
         return None
     if header.format is FormatName.TORCH_ZIPS:
@@ -101,7 +101,7 @@ def _records(task: CheckTask, header: Header, source: ByteSource) -> ZipDirector
 
 
 def _look_inside(records: ZipDirectory, source: ByteSource) -> tuple[tuple[Finding, ...], int]:
-    """Look at the pickles of a file that torch wrote, and at what is deflated in it."""
+    """Check the pickles of a torch file, and its compressed records."""
     from ckpttool.core.formats.torch.shard import look_at_pickles
 
     pickled, nbytes = look_at_pickles(source, records.entries)
@@ -114,7 +114,7 @@ def _look_inside(records: ZipDirectory, source: ByteSource) -> tuple[tuple[Findi
 
 
 def _findings(task: CheckTask, header: Header, records: ZipDirectory | None) -> tuple[Finding, ...]:
-    """Collect what is wrong with the file on its own."""
+    """Collect the findings about the file alone."""
     if records is None:
         findings = (*header.findings, *misspelt(header))
         is_one = header.format is FormatName.TORCH_PICKLE and task.named_format in TORCH_FORMATS
@@ -123,7 +123,7 @@ def _findings(task: CheckTask, header: Header, records: ZipDirectory | None) -> 
 
 
 def held_in_torch(observed: Observation, source: ByteSource) -> tuple[ZipDirectory | None, TorchContents]:
-    """Return all records of a file that torch wrote, and which tensors and values lie in them.
+    """Return all records of a torch file, with its tensors and values.
 
     Raises:
         OSError: The disk did not answer.
@@ -156,13 +156,13 @@ def _hash(data: bytes) -> str:
 
 
 def metadata_hash(header: Header) -> str | None:
-    """Hash what siblings have in common of the free text, so that they can be compared; None without any."""
+    """Hash the header text that siblings share, for comparison; None without any."""
     common = _common(header)
     return _text_hash(common) if common else None
 
 
 def misspelt(header: Header) -> tuple[Finding, ...]:
-    """Find words of a header's free text that are one bit away from a word that MindSpore writes.
+    """Find words in a header's text that are one bit away from a word that MindSpore writes.
 
     No checksum covers this text, and no size follows from it. Anybody may write other words, and they are no damage.
     But no one writes `crc_nul` by intent: it is where a checksum was, and the file would pass for one that never had
@@ -175,7 +175,7 @@ _Pairs = tuple[tuple[str, str], ...]
 
 
 def _common(header: Header) -> _Pairs:
-    """Return the free text without the checksum, whose value is different in every file and never misspelt."""
+    """Return the header text without the checksum, whose value differs in every file."""
     return tuple([pair for pair in header.metadata if pair[0] != CHECKSUM_KEY])
 
 

@@ -1,1 +1,1 @@
-"""Who runs the tasks. Order never matters, so a distributed engine is one more module."""
+"""Engines that run the tasks. Order never matters, so a distributed engine is one more module."""

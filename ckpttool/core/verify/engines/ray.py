@@ -1,4 +1,4 @@
-"""Checks on many machines that all see the tree: tasks in batches, handed out by a Ray cluster that is there already.
+"""Checks on many machines that all see the tree: batches of tasks on an existing Ray cluster.
 
 Nothing of ours is between: Ray hands a batch to a node that has a core free, gives it to another one where a node
 dies, and brings the looks back as they come. What a lost batch was about is unknown, never missing.
@@ -45,10 +45,10 @@ _CONNECT_SECONDS = 10.0
 
 
 class RayCluster:
-    """A cluster that someone started: none is started here, and none is guessed."""
+    """A running cluster of the user: none is started here, and none is guessed."""
 
     def __init__(self, address: str | None) -> None:
-        """Join it.
+        """Connect to it.
 
         Args:
             address: `HOST:PORT` as `ray start` prints it, or `ray://HOST:PORT`; None where this program has joined one.
@@ -80,12 +80,12 @@ class RayCluster:
             raise UsageError(f"--ray-address {address}: {_first_line(error)}") from None
 
     def leave(self) -> None:
-        """End what was begun here; a program's own connection stays."""
+        """End the work started here; a program's own connection stays."""
         if self._is_ours:
             self._ray.shutdown()
 
     def on_nodes(self, work: Callable[..., T], calls: Sequence[tuple[str, tuple[object, ...]]]) -> Iterator[T | str]:
-        """Call a function on several nodes, and yield what each returned, in their order; else why it is unknown.
+        """Call a function on several nodes, and yield each result in their order; else why it is unknown.
 
         Args:
             work: At the top of a module, which is imported there.
@@ -106,20 +106,20 @@ class RayCluster:
 
     @property
     def nodes(self) -> tuple[tuple[str, str], ...]:
-        """Those that have cores now, by their hosts: what each is called in the cluster, and its host."""
+        """Nodes that have cores now, with their name in the cluster and their host, sorted by host."""
         alive = [node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
         return tuple(sorted(((node["NodeID"], node["NodeManagerHostname"]) for node in alive), key=lambda it: it[::-1]))
 
     @property
     def dead(self) -> tuple[str, ...]:
-        """Hosts that were of this cluster and are none now."""
+        """Hosts that have left this cluster."""
         alive: dict[str, bool] = {}
         for node in self._ray.nodes():
             alive[node["NodeManagerHostname"]] = node["Alive"] or alive.get(node["NodeManagerHostname"], False)
         return tuple(sorted(host for host, is_alive in alive.items() if not is_alive))
 
     def got(self, ref: object) -> Any:  # noqa: ANN401  what was called says what it returns
-        """Return what a call returned, or why it is unknown.
+        """Return the result of a call, or why it is unknown.
 
         Raises:
             UsageError: A node cannot run it.
@@ -136,7 +136,7 @@ class RayCluster:
             return type(error).__name__
 
     def engine(self, *, timeout: float) -> RayEngine:
-        """Return what has shards read there, with the seconds after which a read counts as hung."""
+        """Return the engine that reads shards there, with the seconds after which a read counts as hung."""
         return RayEngine(self, self._ray, timeout)
 
 
@@ -148,7 +148,7 @@ def _imported() -> ModuleType:
 
 
 def _assert_answers(address: str) -> None:
-    """See that someone listens there: Ray itself would try for many minutes, and say so on stderr all the while.
+    """Check that the address responds: Ray itself would retry for minutes, with messages on stderr.
 
     Raises:
         UsageError: It is no address.
@@ -171,7 +171,7 @@ def _assert_answers(address: str) -> None:
 
 
 def _last_line(error: Exception) -> str:
-    """Return what was raised on a node; before it stands in colours where that was."""
+    """Return the exception raised on a node, without its coloured prefix."""
     return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
 
 
@@ -180,16 +180,16 @@ def _first_line(error: Exception) -> str:
 
 
 class RayEngine:
-    """Batches of tasks, as many under way as the cluster has cores for."""
+    """Batches of tasks, as many at a time as the cluster has cores."""
 
     def __init__(self, cluster: RayCluster, ray: ModuleType, timeout: float) -> None:
-        """Take the cluster, Ray as it was joined, and the seconds after which a read counts as hung."""
+        """Take the cluster, the Ray module, and the seconds after which a read counts as hung."""
         self._cluster, self._ray, self._timeout = cluster, ray, timeout
         spread = ray.remote(num_cpus=1, memory=_MEMORY, max_retries=_RETRIES, scheduling_strategy="SPREAD")
         self._look: Any = spread(check_here)
 
     def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
-        """Yield one observation a task, as the batches come back.
+        """Yield one observation per task, as the batches return.
 
         Where nobody wants the rest, those that are under way are left to themselves: who leaves the cluster ends them.
         Ray 2.60 aborts the process where one that is cancelled ends on its own meanwhile.
@@ -217,7 +217,7 @@ class RayEngine:
 
 
 def assert_same(host: str, version: str) -> None:
-    """See that a node looks as we do.
+    """Check that a node sees the same files as we do.
 
     Raises:
         UsageError: It has another version.
@@ -229,7 +229,7 @@ def assert_same(host: str, version: str) -> None:
 
 
 def batches(tasks: Sequence[CheckTask], cores: int) -> Iterator[tuple[CheckTask, ...]]:
-    """Divide tasks, biggest first, so that every core gets some, and none more than a batch may hold."""
+    """Divide tasks, biggest first, so that every core gets some, and none more than the limit of a batch."""
     ordered = sorted(tasks, key=lambda task: -task.cost)
     share = -(-sum(task.cost for task in tasks) // (2 * cores))
     many = max(1, min(BATCH_HEADERS, -(-len(tasks) // (2 * cores))))
@@ -246,7 +246,7 @@ def batches(tasks: Sequence[CheckTask], cores: int) -> Iterator[tuple[CheckTask,
 
 
 def _as_listed(task: CheckTask) -> CheckTask:
-    """Encode a task for another machine: with its root whole, and which file is meant."""
+    """Prepare a task for another machine: with its absolute root, and the identity of its file."""
     root = str(Path(task.root).absolute()) if is_local(task.root) else task.root
     if task.listed is not None:
         return task if root == task.root else replace(task, root=root)
@@ -258,7 +258,7 @@ def _as_listed(task: CheckTask) -> CheckTask:
 
 
 def _of_this_tree(observed: Observation, host: str) -> Observation:
-    """Return what a node saw, unless it saw another file than is here: its own disk proves nothing of this one."""
+    """Return a node's observation, unless it saw another file: its own disk proves nothing about this one."""
     task, stamp = observed.task, observed.report.stamp
     is_gone = stamp is None and any(finding.code is Code.CHANGED_WHILE_READING for finding in observed.report.findings)
     if not is_local(task.root) or not (is_gone or (stamp is not None and stamp != task.listed)):
@@ -276,7 +276,7 @@ def _of_this_tree(observed: Observation, host: str) -> Observation:
 
 
 def check_here(version: str, tasks: Packed, timeout: float) -> tuple[str, str, list[int], Packed | None]:
-    """Look at some shards on the node that this runs on, and say which one that is.
+    """Check some shards on this node, and return its identity.
 
     Returns:
         Host and version, and of each observation which of the tasks it is of, and all but that task.

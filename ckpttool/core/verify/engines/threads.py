@@ -18,7 +18,7 @@ _GIB = 1 << 30
 
 
 class ThreadEngine:
-    """As many workers as cores, one file each, biggest first; only the end of the work is shared within a file.
+    """As many workers as cores, one file each, biggest first; only the last files are shared.
 
     Two threads that read one file at two places cost a disk more than they win, so a worker stays with its file until
     nothing else is left to begin. A read that hangs (a dead network disk) does not hang the run: its file is reported
@@ -28,14 +28,14 @@ class ThreadEngine:
     def __init__(
         self, *, jobs: int, timeout: float, work: Callable[[CheckTask], Observation] = check_and_judge
     ) -> None:
-        """Take the number of workers, and the seconds after which a task counts as hung, for each GiB of it."""
+        """Take the number of workers, and the seconds per GiB after which a task counts as hung."""
         self._jobs = jobs
         self._timeout = timeout
         self._work = work
         self._crew = Crew()
 
     def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
-        """Yield one observation a task, as they finish."""
+        """Yield one observation per task, as they finish."""
         board = _Board(tasks)
         workers = [_Worker(board, self._work, self._crew) for _ in range(min(self._jobs, len(tasks)))]
         remaining = len(tasks)
@@ -48,7 +48,7 @@ class ThreadEngine:
             board.close()
 
     def _next(self, board: _Board, workers: list[_Worker]) -> Sequence[Observation]:
-        """Wait for the next observation; several where a file is given up."""
+        """Wait for the next observation; several if a file is given up."""
         while True:
             try:
                 return (board.done.get(timeout=TICK_SECONDS),)
@@ -64,12 +64,12 @@ class ThreadEngine:
 
 
 def patience(task: CheckTask, timeout: float) -> float:
-    """Return the seconds that a task may take: the timeout, for each GiB of it where it has more than one."""
+    """Return the seconds that a task may take: the timeout, per GiB if it has more than one."""
     return timeout * max(1.0, task.cost / _GIB)
 
 
 class _Board:
-    """What is left to do, by file, and what is done."""
+    """The remaining tasks, by file, and the finished ones."""
 
     def __init__(self, tasks: Sequence[CheckTask]) -> None:
         files: dict[str, deque[CheckTask]] = defaultdict(deque)
@@ -82,7 +82,7 @@ class _Board:
         self.done: queue.SimpleQueue[Observation] = queue.SimpleQueue()
 
     def take(self, mine: deque[CheckTask]) -> tuple[CheckTask, deque[CheckTask]] | None:
-        """Take the next task: of my file, of a file no one has begun, or of the end of someone else's."""
+        """Take the next task: of this worker's file, of an unstarted file, or from the end of another worker's file."""
         with self._lock:
             if mine:
                 return mine.popleft(), mine
@@ -98,7 +98,7 @@ class _Board:
             return longest.pop(), mine
 
     def withdraw(self, path: str) -> tuple[CheckTask, ...]:
-        """Take a file's tasks that no one has begun off the board."""
+        """Remove the unstarted tasks of a file from the board."""
         with self._lock:
             parts = self._begun.get(path, deque())
             withdrawn = tuple(parts)
@@ -106,7 +106,7 @@ class _Board:
             return withdrawn
 
     def close(self) -> None:
-        """Leave nothing to begin."""
+        """Remove all unstarted tasks."""
         with self._lock:
             self._unbegun.clear()
             for parts in self._begun.values():
@@ -114,7 +114,7 @@ class _Board:
 
 
 class _Worker:
-    """A thread that takes tasks until none is left, or until it is given up."""
+    """A thread that runs tasks until none remains, or until it is given up."""
 
     def __init__(self, board: _Board, work: Callable[[CheckTask], Observation], crew: Crew) -> None:
         self._board = board
@@ -139,7 +139,7 @@ class _Worker:
             self._board.done.put(observed)
 
     def abandon_after(self, timeout: float) -> CheckTask | None:
-        """Give the thread up if its task hangs, and return the task; None if it does not."""
+        """Give up the thread if its task hangs, and return the task; None if it does not."""
         with self._lock:
             if self._task is None or time.monotonic() - self._since <= patience(self._task, timeout):
                 return None

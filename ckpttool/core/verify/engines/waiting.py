@@ -1,4 +1,4 @@
-"""Header checks: cheap on a warm disk, slow only for what the disk makes us wait for; and an engine that asks once."""
+"""Header checks: cheap on a warm disk, slow only if the disk waits; and an engine that reads each file once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ IDLE_SECONDS = 1.0
 
 
 class Crew:
-    """Starts work at once, in a thread that has none or in a new one."""
+    """Starts work at once, in an idle thread or in a new one."""
 
     def __init__(self) -> None:
         """Begin with no thread."""
@@ -41,7 +41,7 @@ class Crew:
         self._lock = threading.Lock()
 
     def begin(self, work: Callable[[], None]) -> None:
-        """Have work done, beside all other work; it must not raise."""
+        """Run work in parallel; it must not raise."""
         with self._lock:
             if self._idle:
                 self._idle -= 1
@@ -56,7 +56,7 @@ class Crew:
             work = self._next()
 
     def _next(self) -> Callable[[], None] | None:
-        """Wait for more work; None if none comes."""
+        """Wait for more work; None if none arrives."""
         with self._lock:
             self._idle += 1
         try:
@@ -72,7 +72,7 @@ class Crew:
 
 
 class WaitingEngine:
-    """One thread as long as the disk answers at once, then many; none of them is the caller's. A store never does.
+    """One thread while the disk responds at once, then many; none of them is the caller's. A store is always slow.
 
     So a disk that never answers does not hang the run: after `timeout` the task is reported as unreadable, its
     thread is left behind, and another one continues with the rest.
@@ -85,7 +85,7 @@ class WaitingEngine:
         self._crew = Crew()
 
     def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
-        """Yield one observation a task, in the order of the tasks, when all are there."""
+        """Yield one observation per task, in the order of the tasks, when all are finished."""
         if not tasks:
             return
         run = _Run(tasks, self._work, self._crew)
@@ -97,7 +97,7 @@ class WaitingEngine:
 
 
 class _Run:
-    """Threads that do tasks from one list, each the next that no one has begun."""
+    """Threads that run tasks from one list, each taking the next unstarted one."""
 
     def __init__(self, tasks: Sequence[CheckTask], work: Callable[[CheckTask], Observation], crew: Crew) -> None:
         self._crew = crew
@@ -113,16 +113,16 @@ class _Run:
         self._hired = 0
 
     def hire(self) -> None:
-        """Set one more thread to work."""
+        """Start one more thread."""
         self._hired += 1
         self._crew.begin(self._run)
 
     def wait(self, seconds: float) -> bool:
-        """Return whether all observations are there, after at most so long."""
+        """Return whether all observations are complete, after at most this time."""
         return self._all_there.wait(seconds)
 
     def observations(self) -> list[Observation]:
-        """Return what was seen, in the order of the tasks."""
+        """Return the observations, in the order of the tasks."""
         return [observed for observed in self._observations if observed is not None]
 
     def _run(self) -> None:
@@ -152,7 +152,7 @@ class _Run:
                 self._all_there.set()
 
     def replace_hung(self, timeout: float) -> None:
-        """Report what takes too long, and start a thread in place of the one that waits for it."""
+        """Report tasks that take too long, and start a thread in place of each one that waits."""
         now = time.monotonic()
         with self._lock:
             late = [index for index, start in self._at_work.items() if now - start > timeout]
@@ -162,16 +162,16 @@ class _Run:
 
 
 class SavedResults:
-    """What was read while it takes."""
+    """Observations of earlier reads, kept while enabled."""
 
     def __init__(self) -> None:
-        """Begin with nothing, and take what comes."""
+        """Start empty."""
         self.takes = True
         self.seen: dict[CheckTask, Observation] = {}
 
 
 class OnceEngine:
-    """Reads what was not read yet, or changed since."""
+    """Reads files that were not read yet, or changed since."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class OnceEngine:
         stamp: Callable[[str], FileStamp],
         done: Callable[[CheckTask], None] = lambda _: None,
     ) -> None:
-        """Take who reads, and what was read.
+        """Take the engine that reads, and the earlier results.
 
         Args:
             engine: Reads the rest.
@@ -192,7 +192,7 @@ class OnceEngine:
         self._engine, self._kept, self._stamp, self._done = engine, results, stamp, done
 
     def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
-        """Yield one observation a task: those that are known first."""
+        """Yield one observation per task: known ones first."""
         remaining = []
         for task in tasks:
             observation = self._kept.seen.get(task)

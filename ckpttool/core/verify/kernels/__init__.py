@@ -1,1 +1,1 @@
-"""Pure work over buffers: checksums, hashes and numbers. No file is opened here."""
+"""Pure functions over buffers: checksums, hashes and statistics. No file is opened here."""

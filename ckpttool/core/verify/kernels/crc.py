@@ -1,4 +1,4 @@
-"""CRC32: of bytes, of joined pieces, and as MindSpore takes it over a file's tensors."""
+"""CRC32: of bytes, of concatenated parts, and as MindSpore computes it over a file's tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def crc32(data: bytes | memoryview, start: int = 0) -> int:
 
 
 def join_crc32(first: int, second: int, second_length: int) -> int:
-    """Return the CRC32 of two pieces one after the other, from the CRC32 of each.
+    """Return the CRC32 of two consecutive parts, from the CRC32 of each.
 
     So two workers can read one file, and tensors can be summed in another order than they lie in.
 
@@ -38,7 +38,7 @@ def _crc32_of_zeros_doubled(power: int) -> int:
 
 
 def crc32_of_zeros(count: int) -> int:
-    """Return the CRC32 of `count` zero bytes in about `log2(count)` steps, without making them.
+    """Return the CRC32 of `count` zero bytes in about `log2(count)` steps, without allocating them.
 
     Raises:
         ValueError: The count is negative or has more than 63 bits.
@@ -54,7 +54,7 @@ def crc32_of_zeros(count: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryBytes:
-    """What MindSpore's checksum needs to know of one tensor."""
+    """The facts about one tensor that MindSpore's checksum needs."""
 
     name: str
     crc32: int
@@ -74,7 +74,7 @@ class EntriesCrc:
     """Over the bytes as they lie in the file: what it would be without the oddity."""
 
     def matches(self, recorded: int) -> bool:
-        """Return whether a recorded `crc_num` is one of the two; a repaired MindSpore must not cause an alarm."""
+        """Return whether a recorded `crc_num` is one of the two; a fixed MindSpore must not cause an alarm."""
         return recorded in (self.as_written, self.as_stored)
 
 

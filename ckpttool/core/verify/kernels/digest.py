@@ -1,4 +1,4 @@
-"""One pass over a file, for everything that its bytes can tell: one read of the disk for all of it."""
+"""One pass over a file for all requested results: the disk is read once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _INTEGERS = frozenset(
 
 
 class PassSink:
-    """Feeds consecutive blocks of a file to everything that was asked for."""
+    """Feeds consecutive blocks of a file to all requested computations."""
 
     __slots__ = ("_begin", "_digest", "_offset", "_open_from", "_sha256", "_spans", "_tallies", "_tensors")
 
@@ -90,7 +90,7 @@ class PassSink:
             self._open_from += 1
 
     def result(self) -> PassResult:
-        """Return what the blocks so far told."""
+        """Return the results of the blocks so far."""
         digest = self._digest
         return PassResult(
             begin=self._begin,
@@ -111,7 +111,7 @@ def digest_pass(
     span: tuple[int, int] | None = None,
     passed: Callable[[int], None] | None = None,
 ) -> PassResult:
-    """Read a file, or a part of it, once, and return all that was asked for.
+    """Read a file, or a part of it, once, and return all requested results.
 
     Args:
         source: An open file.
@@ -136,7 +136,7 @@ def digest_pass(
 
 
 class _Tally:
-    """What is being found out about one entry."""
+    """The partial results for one entry."""
 
     __slots__ = ("_begin", "_crc", "_end", "_fold", "_scalar", "entry")
 
@@ -149,7 +149,7 @@ class _Tally:
         self._fold = NumericFold(entry.dtype, scratch) if scratch is not None and entry.dtype in FLOATS else None
 
     def feed(self, logical: int, data: memoryview) -> None:
-        """Take the entry's next bytes; `logical` is their place in its data."""
+        """Take the entry's next bytes; `logical` is their position in its data."""
         if self._begin is None:
             self._begin = logical
         elif logical != self._end:
@@ -163,7 +163,7 @@ class _Tally:
             self._fold.feed(logical, data)
 
     def digest(self) -> EntryDigest:
-        """Return what is known of the entry."""
+        """Return the results for the entry."""
         return EntryDigest(
             entry=self.entry,
             begin=self._begin or 0,

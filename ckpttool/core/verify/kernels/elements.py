@@ -1,4 +1,4 @@
-"""The elements of a tensor as F64, piece by piece: for what the bit patterns alone do not tell.
+"""The elements of a tensor as F64, in pieces: for results that bit patterns alone do not give.
 
 `fold` looks at norms and magnitudes several times as fast; signs, zeros and the distance of two tensors need values.
 """
@@ -37,7 +37,7 @@ PIECE_ELEMENTS = 1 << 16
 def pieces(
     source: ByteSource, entry: TensorEntry, *, elements: int = PIECE_ELEMENTS, buffer: memoryview | None = None
 ) -> Iterator[memoryview]:
-    """Yield a tensor's bytes in pieces of so many elements, the last one shorter; each is good until the next.
+    """Yield a tensor's bytes in pieces of this many elements, the last one shorter; each is valid until the next.
 
     Raises:
         OSError: The disk did not answer, or the file was cut meanwhile.
@@ -63,7 +63,7 @@ def pieces(
 
 
 def doubles(dtype: DType, data: memoryview) -> Array:
-    """Return whole elements as F64.
+    """Return complete elements as F64.
 
     Raises:
         KeyError: The type is none of `NUMBERS`.
@@ -96,17 +96,17 @@ def _table(dtype: DType) -> Array:
 
 
 class Measure:
-    """Measures tensors of one file with the same memory."""
+    """Measures tensors of one file with shared memory."""
 
     def __init__(self, source: ByteSource, passed: Callable[[int], None] | None = None) -> None:
-        """Take the open file, and who is told after each piece how many bytes it had."""
+        """Take the open file, and a callback for the bytes of each piece."""
         self._source = source
         self._passed = passed
         self._buffer = memoryview(bytearray(BLOCK_BYTES))
         self._scratch = Scratch(BLOCK_BYTES)
 
     def stats(self, entry: TensorEntry) -> ElementStats | None:
-        """Return the numbers of one tensor; None where its elements are no numbers, or lie scattered.
+        """Return the statistics of one tensor; None if its elements are not numbers, or are scattered.
 
         Raises:
             OSError: The disk did not answer, or the file was cut meanwhile.

@@ -1,4 +1,4 @@
-"""How the floating-point types lay out their bits."""
+"""Bit layout of the floating-point types."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class FloatLayout:
 
     @property
     def bias(self) -> int:
-        """What the stored exponent is too high by."""
+        """Bias of the stored exponent."""
         return (1 << (self.exponent_bits - 1)) - 1
 
     def value(self, magnitude: int) -> float:
-        """Return the number that a finite magnitude stands for, exactly."""
+        """Return the exact value of a finite magnitude."""
         exponent, mantissa = divmod(magnitude, 1 << self.mantissa_bits)
         if exponent == 0:
             return math.ldexp(mantissa, 1 - self.bias - self.mantissa_bits)

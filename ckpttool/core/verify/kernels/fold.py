@@ -1,4 +1,4 @@
-"""A look at every element of a tensor whose bytes come in pieces, at the speed of memory.
+"""Statistics of every element of a tensor whose bytes arrive in pieces, at memory speed.
 
 The tricks, none of which needs a compiled extension:
 
@@ -51,7 +51,7 @@ _LANES: dict[DType, tuple[tuple[tuple[int | None, int], ...], int]] = {
 
 @cache
 def numpy() -> ModuleType:
-    """Return numpy, loaded when the first element is asked for."""
+    """Return numpy, imported on first use."""
     # Its dot product would start a thread a core; the cores are already busy with other files.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     import numpy as np
@@ -74,12 +74,12 @@ class Scratch:
 
 
 class NumericFold:
-    """Looks at one tensor. `feed` it the tensor's bytes in any cut, then take `partial`."""
+    """Statistics of one tensor. `feed` it the tensor's bytes in any pieces, then take `partial`."""
 
     __slots__ = ("_dtype", "_fragments", "_layout", "_np", "_scratch", "_seen", "_signed", "_unsigned")
 
     def __init__(self, dtype: DType, scratch: Scratch) -> None:
-        """Start with nothing seen.
+        """Start empty.
 
         Raises:
             KeyError: `dtype` is none of `FLOATS`.
@@ -111,7 +111,7 @@ class NumericFold:
             self._fragment(offset + tail, bytes(data[tail:]))
 
     def partial(self) -> NumericPartial:
-        """Return what has been seen so far."""
+        """Return the statistics so far."""
         part = NumericPartial(
             dtype=self._dtype,
             elements=self._seen.elements,
@@ -132,7 +132,7 @@ class NumericFold:
         self._fragments.append((offset, data))
 
     def _measure(self, data: memoryview) -> None:
-        """Look at whole elements."""
+        """Measure complete elements."""
         bits: Array = self._np.frombuffer(data, dtype=self._unsigned)
         if not bits.flags.aligned:
             bits = self._aligned(bits)
@@ -150,13 +150,13 @@ class NumericFold:
             counts.squares += self._squares(bits, layout.value(highest))
 
     def _aligned(self, bits: Array) -> Array:
-        """Copy elements to where they start at a whole word; numpy is slow on others."""
+        """Copy elements to an aligned address; numpy is slow on unaligned ones."""
         copy = self._scratch.aligned[: bits.nbytes]
         copy[:] = bits.view(self._np.uint8)
         return copy.view(bits.dtype)
 
     def _measure_sick(self, bits: Array) -> None:
-        """Count NaN and infinities, and look at the other elements without them. Slow, and rare."""
+        """Count NaN and infinities, and measure the other elements. Slow, and rare."""
         np, layout, counts = self._np, self._layout, self._seen
         for begin in range(0, len(bits), EXACT_ELEMENTS):
             magnitudes = bits[begin : begin + EXACT_ELEMENTS] & bits.dtype.type(layout.magnitude_mask)
@@ -205,7 +205,7 @@ class NumericFold:
         return units(float(self._np.dot(floats, floats)))
 
     def _exact_squares(self, bits: Array, absmax: float) -> int:
-        """Return the sum of squares, in units, added in F64 and scaled where even that would not do."""
+        """Return the sum of squares, in units, added in F64 and scaled if that would overflow."""
         np = self._np
         scale = 0 if absmax == 0 or _F64_SAFE[0] <= absmax <= _F64_SAFE[1] else math.frexp(absmax)[1]
         total = 0

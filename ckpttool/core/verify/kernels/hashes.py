@@ -30,7 +30,7 @@ class ChunkDigest:
 
 
 class ChunkedDigest:
-    """Digests a range that comes as consecutive blocks. Make one per range, `feed` it, take `chunks`."""
+    """Digests a range that arrives as consecutive blocks. Make one per range, `feed` it, take `chunks`."""
 
     __slots__ = (
         "_begin",
@@ -106,17 +106,17 @@ class ChunkedDigest:
         )
 
     def chunks(self) -> tuple[ChunkDigest, ...]:
-        """Return the digests so far, a chunk not yet full included."""
+        """Return the digests so far, including an incomplete chunk."""
         return (*self._done, self._chunk_digest()) if self._offset > self._chunk_begin else tuple(self._done)
 
     def xxh128(self) -> str | None:
-        """Return the hash of everything that was fed; None if it was not asked for."""
+        """Return the hash of all bytes fed; None if it was not requested."""
         digest = self._chunk if self._single else self._whole
         return None if digest is None else digest.hexdigest()
 
 
 def crc32_of_chunks(chunks: tuple[ChunkDigest, ...]) -> int | None:
-    """Return the CRC32 over consecutive chunks, up to the `crc_end` they were made with; None without any.
+    """Return the CRC32 over consecutive chunks, up to their `crc_end`; None without any.
 
     Raises:
         ValueError: The chunks do not follow one another.

@@ -1,4 +1,4 @@
-"""What the elements of one tensor are like: the values, and how partial looks at it add up."""
+"""Statistics of the elements of a tensor: the values, and how partial results are joined."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Fragment = tuple[int, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumericPartial:
-    """What is known from a part of a tensor. Parts join in any order and grouping, with one result."""
+    """Statistics of a part of a tensor. Parts join in any order and grouping, with one result."""
 
     dtype: DType
     elements: int = 0
@@ -40,7 +40,7 @@ class NumericPartial:
     """Bytes of elements that a cut went through, by offset."""
 
     def join(self, other: NumericPartial) -> NumericPartial:
-        """Return what both parts together know.
+        """Return the statistics of both parts.
 
         Raises:
             ValueError: They are of tensors of another type.
@@ -61,7 +61,7 @@ class NumericPartial:
         return added.with_fragments(fragments)
 
     def with_fragments(self, fragments: tuple[Fragment, ...]) -> NumericPartial:
-        """Return the same with other fragments."""
+        """Return a copy with other fragments."""
         return NumericPartial(
             dtype=self.dtype,
             elements=self.elements,
@@ -73,7 +73,7 @@ class NumericPartial:
         )
 
     def with_element(self, element: bytes) -> NumericPartial:
-        """Return the same with one more element, given by its bytes; its fragments are not kept."""
+        """Return a copy with one more element, given by its bytes; its fragments are dropped."""
         layout = FLOATS[self.dtype]
         magnitude = int.from_bytes(element, "little") & layout.magnitude_mask
         is_infinite = magnitude == layout.infinity
@@ -88,7 +88,7 @@ class NumericPartial:
         )
 
     def stats(self, name: str) -> TensorStat:
-        """Return the numbers of the tensor, all of whose parts have been joined.
+        """Return the statistics of the tensor, all of whose parts have been joined.
 
         Args:
             name: The tensor's.
@@ -114,7 +114,7 @@ class NumericPartial:
 
 
 def settle(fragments: Iterable[Fragment], nbytes: int) -> tuple[list[bytes], tuple[Fragment, ...]]:
-    """Put fragments together: return the elements that are now whole, and what is left, by offset.
+    """Join fragments: return the completed elements, and the remaining fragments by offset.
 
     Args:
         fragments: Disjoint; none crosses the border of an element.
@@ -142,7 +142,7 @@ def square_units(value: float) -> int:
 
 
 def units(value: float, doublings: int = 0) -> int:
-    """Return `value * 2**doublings` in units of 2**-SQUARE_UNIT_BITS, rounded down where it is no whole number."""
+    """Return `value * 2**doublings` in units of 2**-SQUARE_UNIT_BITS, rounded down."""
     mantissa, exponent = math.frexp(value)
     shift = exponent - 53 + doublings + SQUARE_UNIT_BITS
     scaled = int(mantissa * (1 << 53))
@@ -150,7 +150,7 @@ def units(value: float, doublings: int = 0) -> int:
 
 
 def _root(squares: int) -> float:
-    """Return the square root of a number of units, correctly rounded but for the last bit."""
+    """Return the square root of a number of units, correct except for the last bit."""
     # An even shift that leaves 128 bits: the root then has 64, more than a float can hold.
     shift = (squares.bit_length() - 128) // 2 * 2
     root = math.isqrt(squares >> shift if shift >= 0 else squares << -shift)

@@ -1,4 +1,4 @@
-"""What a pass over a file is asked, what it answers, and how answers of several workers join."""
+"""Requests to a pass over a file, its results, and how results of several workers are joined."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ckpttool.core.verify.kernels.tensors import TensorsSeen, join_tensors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wants:
-    """What a pass is to find out. Each costs time; nothing costs another read."""
+    """The requested results of a pass. Each costs time; none costs another read."""
 
     crc_end: int | None = None
     """Take the CRC32 of the file up to this byte, exclusive: for the trailer of a `.ckpt`. None for none."""
@@ -36,7 +36,7 @@ class Wants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryDigest:
-    """What a pass found in one tensor or zip record, or in a part of it."""
+    """The results of a pass for one tensor or zip record, or a part of it."""
 
     entry: TensorEntry
     begin: int
@@ -52,7 +52,7 @@ class EntryDigest:
 
     @property
     def is_complete(self) -> bool:
-        """True where every byte of the entry has been seen."""
+        """True if every byte of the entry has been read."""
         return self.begin == 0 and self.end == self.entry.nbytes
 
     @property
@@ -63,7 +63,7 @@ class EntryDigest:
         return int.from_bytes(self.scalar, "little", signed=self.entry.dtype.value.startswith("I"))
 
     def join(self, after: EntryDigest) -> EntryDigest:
-        """Return what this part and the one after it tell together.
+        """Return the joined results of this part and the next one.
 
         Raises:
             ValueError: `after` does not begin where this one ends.
@@ -81,7 +81,7 @@ class EntryDigest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassResult:
-    """What one pass, or several joined ones, found. A picklable value."""
+    """The results of one pass, or of several joined ones. Picklable."""
 
     begin: int
     """First byte of the file that was read."""
@@ -100,7 +100,7 @@ class PassResult:
 
     @property
     def crc32(self) -> int | None:
-        """CRC32 of the range up to `crc_end`; None if it was not asked for."""
+        """CRC32 of the range up to `crc_end`; None if it was not requested."""
         return crc32_of_chunks(self.chunks)
 
     @property
@@ -124,12 +124,12 @@ class PassResult:
 
 
 def file_order(entry: TensorEntry) -> tuple[tuple[tuple[int, int], ...], str]:
-    """Return the key that sorts entries as they lie in the file."""
+    """Return the key that sorts entries by their position in the file."""
     return entry.spans, entry.name
 
 
 def join_passes(parts: Sequence[PassResult]) -> PassResult:
-    """Return what passes over consecutive parts of one file tell together; their order does not matter.
+    """Return the joined results of passes over consecutive parts of one file, in any order.
 
     Raises:
         ValueError: There is no part, or a gap between two.

@@ -1,4 +1,4 @@
-"""One digest of each tensor, taken while a block is in the core's cache; of a tensor that workers share they join.
+"""One digest per tensor, computed while a block is in the CPU cache; digests of shared tensors are joined.
 
 A hash cannot be joined, so a large tensor is hashed in pieces, which begin where they would whoever reads them. Of a
 piece that two workers saw a part each, both keep the bytes: at most one at each end of what a worker reads.
@@ -21,7 +21,7 @@ from ckpttool.core.domain.shard import TensorEntry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorPart:
-    """What one pass saw of a tensor that it did not see whole."""
+    """The part of a tensor that one pass read."""
 
     name: str
     nbytes: int
@@ -40,7 +40,7 @@ class TensorPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorsSeen:
-    """What a pass, or several joined ones, told of the tensors. A picklable value."""
+    """The tensor digests of a pass, or of several joined ones. Picklable."""
 
     complete: tuple[tuple[str, bytes], ...] = ()
     """Name and digest of each that was seen whole, in file order."""
@@ -48,7 +48,7 @@ class TensorsSeen:
     """Of the others."""
 
     def digests(self) -> TensorDigests:
-        """Return the digests of those that were seen whole.
+        """Return the digests of the tensors that were read completely.
 
         A name that stands for two tensors tells nothing of either.
         """
@@ -63,12 +63,12 @@ class TensorsSeen:
 
 
 def _is_text(name: str) -> bool:
-    """Return whether JSON can hold a name, so that it can be recorded: half a character comes from no trainer."""
+    """Return whether JSON can represent a name, so that it can be recorded: no trainer writes lone surrogates."""
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def join_tensors(parts: Sequence[TensorsSeen]) -> TensorsSeen:
-    """Return what passes over consecutive parts of a file tell together; a tensor with a gap stays unknown."""
+    """Return the joined results of passes over consecutive parts of a file; a tensor with a gap stays unknown."""
     complete = [pair for seen_part in parts for pair in seen_part.complete]
     by_name: dict[str, TensorPart] = {}
     for part in sorted((part for seen_part in parts for part in seen_part.parts), key=lambda part: part.begin):
@@ -82,7 +82,7 @@ def join_tensors(parts: Sequence[TensorsSeen]) -> TensorsSeen:
 
 
 def _joined(before: TensorPart, after: TensorPart) -> TensorPart:
-    """Return what two consecutive parts tell of a tensor, the first from its first byte on."""
+    """Return the joined results of two consecutive parts of a tensor."""
     middle, tail = before.tail + after.head, after.tail
     pieces = before.pieces
     if middle and (len(middle) == PIECE_BYTES or after.begin + len(after.head) == after.nbytes):
@@ -98,7 +98,7 @@ def _digest(nbytes: int, pieces: bytes | bytearray) -> bytes:
 
 
 class TensorHashes:
-    """Takes the digests of tensors whose bytes come with consecutive blocks of a file.
+    """Computes the digests of tensors whose bytes arrive with consecutive blocks of a file.
 
     A file may have thousands of tensors in which a hash takes no longer than a line of Python. So of all that lie whole
     in a block one expression takes the digests.
@@ -107,7 +107,7 @@ class TensorHashes:
     __slots__ = ("_at", "_hash", "_lasts", "_odd", "_open", "_spans", "_whole")
 
     def __init__(self, entries: Iterable[TensorEntry], begin: int, end: int) -> None:
-        """Take the tensors, and the range of the file that will come. A tensor without bytes has no digest.
+        """Take the tensors, and the range of the file to be read. A tensor without bytes has no digest.
 
         Raises:
             ValueError: A tensor's spans are not in file order, or two tensors overlap.
@@ -124,7 +124,7 @@ class TensorHashes:
         self._whole: list[tuple[str, bytes]] = []
 
     def _cut(self, entries: Iterable[TensorEntry], begin: int, end: int) -> Iterator[_Span]:
-        """Cut the spans of all tensors to the range that is read."""
+        """Clip the spans of all tensors to the range that is read."""
         for entry in entries:
             spans = entry.spans
             if len(spans) == 1:  # nearly all
@@ -180,7 +180,7 @@ class TensorHashes:
         self._at = at
 
     def result(self) -> TensorsSeen:
-        """Return what the blocks so far told."""
+        """Return the results of the blocks so far."""
         parts = (tensor.part() for tensor in self._open if tensor.has_begun and not tensor.is_complete)
         return TensorsSeen(complete=tuple(self._whole), parts=tuple(parts))
 
@@ -203,7 +203,7 @@ class _Open:
     )
 
     def __init__(self, name: str, nbytes: int, begin: int, stop: int) -> None:
-        """Take its name and size, the first byte of it that is to come, and the first one that is not."""
+        """Take its name and size, and the range of its bytes that is expected."""
         self.name, self.nbytes = name, nbytes
         self._begin = self._end = begin
         self._first_border = -(-begin // PIECE_BYTES) * PIECE_BYTES
@@ -216,12 +216,12 @@ class _Open:
 
     @property
     def has_begun(self) -> bool:
-        """Whether any byte has come."""
+        """Whether any byte has been read."""
         return self._end > self._begin
 
     @property
     def is_complete(self) -> bool:
-        """Whether every byte has come."""
+        """Whether every byte has been read."""
         return self._begin == 0 and self._end == self.nbytes
 
     def feed(self, logical: int, data: memoryview) -> None:
@@ -242,11 +242,11 @@ class _Open:
             self._hash.update(data[at - logical : stop - logical])
 
     def digest(self) -> bytes:
-        """Return the digest of a tensor that has come whole."""
+        """Return the digest of a completely read tensor."""
         return _digest(self.nbytes, self._pieces)
 
     def part(self) -> TensorPart:
-        """Return what has come of it."""
+        """Return the part that has been read."""
         return TensorPart(
             name=self.name,
             nbytes=self.nbytes,

@@ -1,1 +1,1 @@
-"""What only comparison with other ranks, and with the same rank at another step, shows."""
+"""Checks that need other ranks, or the same rank at another step."""

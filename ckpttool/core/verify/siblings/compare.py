@@ -1,4 +1,4 @@
-"""Damage that only a comparison shows: with the same rank at another step, or with other ranks at this one.
+"""Damage that only a comparison shows: with the same rank at another step, or with other ranks at this step.
 
 A difference is no damage on its own: trainings are reconfigured, layers are frozen, checksums are switched off. So each
 rule looks for other shards that differ in the same way. Damage is one shard that differs alone.
@@ -37,7 +37,7 @@ def compare_in_turn(
     is_complete: bool,
     sealed: Collection[str] = (),
 ) -> list[Finding]:
-    """Compare with a second sibling only if the first leaves something open, and so on; else as `compare_siblings`."""
+    """Compare with further siblings only if the earlier ones leave a question open; else as `compare_siblings`."""
     if not any(report.role in COMPARED and report.schema_hash is not None for report in reports):
         return []
     compared: list[Sibling] = []
@@ -83,7 +83,7 @@ def compare_siblings(
 
 
 def _of_another_kind(reports: Sequence[ShardReport]) -> Iterator[Finding]:
-    """Find an optimizer's file with the tensors of a model, or the other way round: a copy under another name.
+    """Find an optimizer's file with the tensors of a model, or the reverse: a copy under another name.
 
     Few files of its own kind have them, and more of the other kind. If all of a kind have the tensors of the other
     kind, they are saved so.
@@ -177,20 +177,20 @@ def without_sample(
 
 
 def _are_all_different(report: ShardReport, pairs: Sequence[Pair]) -> bool:
-    """Return whether a shard and its own of other steps have as many tensors each, and no two have the same."""
+    """Return whether a shard and its counterparts at other steps have equally many tensors, all different."""
     all_of_them = [report, *(pair.past for pair in pairs)]
     are_as_many = len({shard.tensors for shard in all_of_them}) == 1
     return are_as_many and len({shard.schema_hash for shard in all_of_them}) == len(all_of_them)
 
 
 def _is_copied(first: ShardReport, second: ShardReport, *, at_another: tuple[ShardReport, ShardReport]) -> bool:
-    """Return whether two ranks' files may be copies: their last pages are equal, and at another step they are not."""
+    """Return whether two ranks' files may be copies: equal last pages here, and different ones at another step."""
     ends = {report.tail_hash for report in at_another}
     return first.tail_hash == second.tail_hash and len(ends) > 1
 
 
 def _tied(finding: Finding, pair: Pair) -> Finding:
-    """Change a finding: one of two saves is damaged, and nothing tells which."""
+    """Change a finding: one of two saves is damaged, and it is unknown which."""
     return replace(
         finding,
         severity=Severity.UNKNOWN,
@@ -201,7 +201,7 @@ def _tied(finding: Finding, pair: Pair) -> Finding:
 
 
 def _is_sibling_outlier(peers: Peers, pair: Pair) -> bool:
-    """Return whether the sibling is the damaged one: alone with its tensors then, among ranks that share theirs.
+    """Return whether the sibling is the damaged one: its tensors differ from those of all its ranks.
 
     Now the shard has the tensors of several ranks then and now, or those of all ranks now: two files do not get the
     same tensors by accident, nor does one file get a tensor more.
@@ -223,7 +223,7 @@ def _is_sibling_outlier(peers: Peers, pair: Pair) -> bool:
 
 
 def _is_richer(peers: Peers, current: ShardReport, past: ShardReport) -> bool:
-    """Return whether a shard has more tensors than before, as no other rank: nothing is lost, and it is no copy."""
+    """Return whether a shard has more tensors than before, as no other rank: nothing is lost, and it is not a copy."""
     if (current.tensors or 0) <= (past.tensors or 0):
         return False
     was_known = any(pair.past.schema_hash == current.schema_hash for pair in peers.pairs)
@@ -250,7 +250,7 @@ def _outliers(peers: Peers) -> Iterator[Finding]:
 
 
 def _noted(finding: Finding) -> Finding:
-    """Change a finding to a note: nothing tells which of the two is right."""
+    """Change a finding to a note: it is unknown which of the two is right."""
     message = f"{finding.message}; this alone is not a sign of damage"
     return replace(finding, code=Code.SCHEMA_DIFFERS, severity=Severity.NOTE, message=message, remedy=None)
 
@@ -288,7 +288,7 @@ def _schema_differs(current: ShardReport, past: ShardReport, *, unchanged: int, 
 
 
 def _changed_metadata(peers: Peers) -> Iterator[Finding]:
-    """Compare the free text of the headers: nothing else would show a flipped bit in it."""
+    """Compare the text of the headers: nothing else would show a flipped bit in it."""
     # What a ledger remembers of a shard does not hold it.
     comparable = [report for report in peers.reports if not report.remembered]
     usual, times = Counter(report.metadata_hash for report in comparable).most_common(1)[0] if comparable else (None, 0)
@@ -400,12 +400,12 @@ def _copied(peers: Peers, by_tensors: Collection[str]) -> Iterator[Finding]:
 
 
 class _OtherStep:
-    """Another step, at which the ranks are compared with each other: every step has last pages of its own."""
+    """Another step, at which the ranks are compared with each other: last pages differ between steps."""
 
     def __init__(
         self, reports: Sequence[ShardReport], past_reports: Mapping[str, ShardReport], *, same_run: bool
     ) -> None:
-        """Take our shards, and those of the step by the path of ours."""
+        """Take the shards of this step, and those of the other step by the path of ours."""
         self.same_run = same_run
         self.pages: dict[str, str] = {}
         """The last page that each of our shards had there, by its path now."""
@@ -466,7 +466,7 @@ def _were_equal(report: ShardReport, peer: ShardReport, step: _OtherStep) -> boo
 
 
 def _possible_replicas(group: Sequence[ShardReport], steps: Sequence[_OtherStep]) -> dict[str, str]:
-    """Return for each path that of a first possible replica: they were equal at some step, or both equalled a third."""
+    """Return for each path the first possible replica: equal at some step, or both equal to a third."""
     parent = {report.path: report.path for report in group}
 
     def first_of(path: str) -> str:
@@ -483,7 +483,7 @@ def _possible_replicas(group: Sequence[ShardReport], steps: Sequence[_OtherStep]
 
 
 class _GroupAtStep:
-    """Shards with equal last pages, as they were at one other step."""
+    """Shards with equal last pages, at one other step."""
 
     def __init__(self, group: Sequence[ShardReport], step: _OtherStep, replica_sets: Mapping[str, str]) -> None:
         self._pages = step.pages
@@ -496,7 +496,7 @@ class _GroupAtStep:
         self._shared_elsewhere = [page for page in self._shared if everyone[page] > self._times[page]]
 
     def minority(self) -> list[ShardReport]:
-        """Return the shards whose page was not that of the majority; all if there was none, for any may be the copy."""
+        """Return the shards outside the majority; all without a majority, because any may be the copy."""
         if len(self._times) <= 1:
             return []
         usual, times = self._times.most_common(1)[0]
@@ -505,7 +505,7 @@ class _GroupAtStep:
         return [report for report in self._known if self._pages[report.path] != usual]
 
     def other_slice(self, report: ShardReport) -> ShardReport | None:
-        """Return a shard that held another slice; None if they may be replicas of which one was damaged then.
+        """Return a shard with another slice; None if they may be replicas, one of them damaged at that step.
 
         They are slices if nearly every rank had a page of its own. Or if other ranks had the pages of both, and not
         all of those are in this group: counters of each rank become equal on all ranks.

@@ -1,4 +1,4 @@
-"""Which other checkpoints can say something about one, nearest first; and their shards beside its own, by role."""
+"""Checkpoints that can be compared with one, nearest first; and their shards paired with its own, by role."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SLICES_AMONG = 10
 
 
 def are_slices(ranks: int, contents: int) -> bool:
-    """Return whether ranks hold slices: nearly each has a content of its own."""
+    """Return whether ranks have slices: nearly each has different content."""
     return ranks >= MIN_PEERS and (ranks - contents) * _SLICES_AMONG <= ranks
 
 
@@ -52,10 +52,10 @@ class Sibling:
 
 
 class Neighbours:
-    """The checkpoints of a tree by what they can say about each other: sorted once, however many ask."""
+    """The comparable checkpoints of a tree: sorted once for all questions."""
 
     def __init__(self, checkpoints: Sequence[Checkpoint]) -> None:
-        """Take all of the tree, in the order of the inventory: by run, then by how far it came."""
+        """Take all checkpoints of the tree, in the order of the inventory: by run, then by progress."""
         self._progress = Progress(checkpoints)
         self._trainings: dict[_Kind, _Training] = {}
         for checkpoint in checkpoints:
@@ -63,7 +63,7 @@ class Neighbours:
             training.add(checkpoint, self._progress.of(checkpoint))
 
     def is_older(self, checkpoint: Checkpoint, later: Checkpoint) -> bool:
-        """Return whether one was saved before another: in an earlier run, or before the training came so far."""
+        """Return whether one was saved before another: in an earlier run, or at an earlier position."""
         first, second = (
             self._progress.of(given) if given.label is None else given.step for given in (checkpoint, later)
         )
@@ -84,13 +84,13 @@ class Neighbours:
         return (*nearest, *farther, *(save for saved in earlier for save in saved))[:most]
 
     def later_start(self, checkpoint: Checkpoint) -> tuple[Checkpoint, ...]:
-        """Return the first checkpoints of the next start after the one that saved a checkpoint."""
+        """Return the first checkpoints of the start that follows the one of a checkpoint."""
         runs = self._trainings.get(_kind(checkpoint), _Training()).runs
         following = min((number for number in runs if number > checkpoint.run), default=None)
         return () if following is None else tuple(runs[following].saved[:MOST_WITNESSES])
 
     def in_line(self, checkpoint: Checkpoint) -> tuple[list[Checkpoint], list[Checkpoint]]:
-        """Return all of the training that were saved before a checkpoint, and all after it, both nearest first."""
+        """Return the training's checkpoints before and after a checkpoint, both nearest first."""
         training = self._trainings.get(_kind(checkpoint), _Training())
         own_run = training.runs.get(checkpoint.run, _Run())
         at = own_run.places.get(checkpoint.name, len(own_run.saved))
@@ -106,7 +106,7 @@ class Neighbours:
         return own_run.saved[:at][::-1] + earlier, own_run.saved[at + 1 :] + later
 
     def earlier(self, checkpoint: Checkpoint) -> Checkpoint | None:
-        """Return the checkpoint that the training passed before this one; None if none is, or no step is known.
+        """Return the previous checkpoint of the training; None if there is none, or no step is known.
 
         A resumed run went on from an earlier run's checkpoint; what that run saved later is another branch.
         """
@@ -129,7 +129,7 @@ def _kind(checkpoint: Checkpoint) -> _Kind:
 
 
 class _Run:
-    """What one start of a training saved."""
+    """The saves of one start of a training."""
 
     def __init__(self) -> None:
         self.saved: list[Checkpoint] = []
@@ -146,7 +146,7 @@ class _Run:
             self.by_place.setdefault(place, checkpoint)
 
     def ascending(self) -> list[int]:
-        """Return how far its saves were, as far as that is known."""
+        """Return the known positions of its saves."""
         if self._ascending is None:
             self._ascending = sorted(self.by_place)
         return self._ascending
@@ -181,10 +181,10 @@ class Pair:
 
 
 class Peers:
-    """All that the rules of one role compare."""
+    """The inputs of the rules for one role."""
 
     def __init__(self, reports: Sequence[ShardReport], siblings: Sequence[Sibling]) -> None:
-        """Take the shards, whose headers could be parsed, and the siblings, best first."""
+        """Take the shards whose headers could be parsed, and the siblings, best first."""
         self.reports = reports
         self._known = [(sibling, _by_place(sibling)) for sibling in siblings]
         self.pairs = [pair for report in reports if (pair := self._pair(report)) is not None]
@@ -209,7 +209,7 @@ class Peers:
             yield sibling, {report.path: past for report, past in pairs if _is_sound(past, current=report)}
 
     def is_outvoted(self, pair: Pair) -> bool:
-        """Return whether another sibling holds what a pair's sibling holds."""
+        """Return whether another sibling agrees with a pair's sibling."""
         return any(
             past.schema_hash == pair.past.schema_hash
             for past, sibling in self.others(pair.current)
@@ -226,7 +226,7 @@ class Peers:
 
 
 def unpaired(reports: Sequence[ShardReport], siblings: Sequence[Sibling]) -> list[ShardReport]:
-    """Return the shards that could be parsed and that no sibling has a file for which they may be compared with."""
+    """Return the parsed shards without a comparable file in any sibling."""
     known = [_by_place(sibling) for sibling in siblings]
     return [
         report
@@ -240,7 +240,7 @@ def unpaired(reports: Sequence[ShardReport], siblings: Sequence[Sibling]) -> lis
 
 
 def are_damaged_there(reports: Sequence[ShardReport], siblings: Sequence[Sibling]) -> bool:
-    """Return whether a sibling has a file of one of these shards, so that another one may have an intact file of it."""
+    """Return whether a sibling has a file of one of these shards, so that another may have an intact file of it."""
     places = {_place(past) for sibling in siblings for past in sibling.reports}
     return any(_place(report) in places for report in reports)
 
@@ -256,7 +256,7 @@ def _place(report: ShardReport) -> _Place:
 
 
 def _by_place(sibling: Sibling) -> dict[_Place, ShardReport]:
-    """Return the shards that could be parsed, but for those that are of another step than most of their checkpoint."""
+    """Return the parsed shards, without those at another step than most of their checkpoint."""
     usual = {role: _usual_scalars([report for report in sibling.reports if report.role is role]) for role in ShardRole}
     return {
         _place(report): report
@@ -266,12 +266,12 @@ def _by_place(sibling: Sibling) -> dict[_Place, ShardReport]:
 
 
 def _usual_scalars(reports: Sequence[ShardReport]) -> ScalarValues | None:
-    """Return the training scalars that most of a checkpoint's shards hold; None if there is no majority."""
+    """Return the training scalars of most of a checkpoint's shards; None without a majority."""
     counts = Counter(report.scalars for report in reports if report.schema_hash is not None)
     usual, times = counts.most_common(1)[0] if counts else (None, 0)
     return usual if 2 * times > counts.total() else None
 
 
 def _is_sound(past: ShardReport, *, current: ShardReport) -> bool:
-    """Tell whether a sibling's shard may be compared with: whole by itself, and with the scalars that this one has."""
+    """Return whether a sibling's shard is comparable: intact, and with the scalars that this one has."""
     return worst(past.findings) < Severity.SUSPECT and not lacks(past.scalars, current.scalars)
