@@ -12,7 +12,7 @@ class ExitCode(IntEnum):
     OK = 0
     """Answered, nothing wrong."""
     FAILED = 1
-    """ckpttool itself failed, or the system kept it from writing: no permission, a full or read-only disk."""
+    """Internal error, or the system prevented writing: no permission, a full or read-only disk."""
     USAGE = 2
     """Usage."""
     DAMAGE = 10

@@ -81,7 +81,7 @@ def test_every_proof_is_a_test_that_is_there() -> None:
 
 def test_what_cannot_be_seen_is_said_where_a_user_looks() -> None:
     limits, health = (" ".join((GUIDE / name).read_text().split()) for name in ("limits.md", "health.md"))
-    assert "whoever rewrites a shard and its manifest together is not detected" in limits
+    assert "someone who rewrites a shard and its manifest together is not detected" in limits
     assert "A checkpoint can be intact and useless" in health
     assert "silent-data-corruption strike" in health
     assert "**Damage in tensor data.** Without a checksum no level detects it." in limits
