@@ -106,4 +106,5 @@ def _configs(
     rest = [path for path in inputs if path not in with_fp8]
     checked = lint_config(rest, allowed=allowed, skip_foreign=skip_foreign, view=view)
     both = lint_config(with_fp8, allowed=allowed, skip_foreign=True, view=view)
-    return replace(checked, checks=(*checked.checks, *both.checks), command="lint")
+    readable = (check for check in both.checks if check.stopped is None)
+    return replace(checked, checks=(*checked.checks, *readable), command="lint")

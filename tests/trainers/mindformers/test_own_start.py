@@ -162,7 +162,7 @@ def test_the_cure_that_is_offered_cures(fault: str, tmp_path: Path) -> None:
     spoil(whole(tmp_path))
     question = asked(tmp_path, RANK.format(load=DIR, resume="True", fmt="ckpt"))
     (reason,) = start_check(ckpttool.preflight(question)).reasons
-    assert "repair-meta" in (reason.finding.remedy or "")
+    assert "repair pointer" in (reason.finding.remedy or "")
     ckpttool.repair_meta(str(tmp_path / "output"), ResumeQuestion(name=name), grace=0, apply=True)
     assert start_check(ckpttool.preflight(question)).outcome is Ended.PASSED
 

@@ -1,0 +1,90 @@
+"""`ckpttool lint` recognizes what it is given by its content, and answers as the command for that alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import FIXTURES
+from tests.support.commands import ask
+
+CONFIG = (FIXTURES / "configs" / "pretrain_sink2.yaml").read_text()
+BAD = CONFIG.replace("keep_checkpoint_max: 3", "keep_checkpoint_max: 1")
+FP8_LOG = FIXTURES / "fp8" / "megatron_0.14_hybrid.log"
+
+
+@pytest.fixture
+def files(here: Path) -> Path:
+    (here / "good.yaml").write_text(CONFIG)
+    (here / "bad.yaml").write_text(BAD)
+    (here / "fp8.log").write_bytes(FP8_LOG.read_bytes())
+    return here
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("names", [["good.yaml"], ["bad.yaml"], ["good.yaml", "bad.yaml"], ["."], ["none.yaml"]])
+def test_of_training_configs_it_says_what_lint_config_says(names: list[str]) -> None:
+    new, old = ask("lint", *names, "--json"), ask("lint-config", *names, "--json")
+    assert (new.code, new.json) == (old.code, old.json)
+
+
+@pytest.mark.usefixtures("files")
+def test_of_fp8_settings_it_says_what_fp8_lint_says() -> None:
+    new, old = ask("lint", "fp8.log", "--json"), ask("fp8", "lint", "fp8.log", "--json")
+    assert (new.code, new.json) == (old.code, old.json)
+    assert new.json["checks"] != []
+    assert [check["name"] for check in ask("lint", "bad.yaml", "fp8.log", "--json").json["checks"]] == [
+        "bad.yaml",
+        "fp8.log",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("enable:true,cooldown:5", 0),
+        ("enable:true, with_checksum:true", 10),
+        ("NPU_ASD_CONFIG=enable:true", 0),
+        ("with_checksum:true", 10),
+    ],
+)
+def test_of_a_detection_string_it_says_what_asd_check_says(text: str, code: int, here: Path) -> None:
+    new, old = ask("lint", text, "--json"), ask("asd", "check", text, "--json")
+    assert (new.code, new.json) == (old.code, old.json)
+    assert new.json["schema"] == "ckpttool/asd/1"
+    assert new.code == code
+    (here / text).write_text(CONFIG)  # a file of that name is a file
+    assert ask("lint", text, "--json").json["schema"] == "ckpttool/lint/1"
+
+
+@pytest.mark.usefixtures("files")
+def test_a_detection_string_has_no_report_and_an_address_is_no_string() -> None:
+    refused = ask("lint", "enable:true", "--format", "sarif")
+    assert (refused.code, refused.stdout) == (2, "")
+    assert "detection string" in refused.stderr
+    assert ask("lint", "s3://bucket/config.yaml").code == 2
+    assert "missing.yaml" in ask("lint", "missing.yaml").stderr
+
+
+def test_a_training_config_with_fp8_settings_is_checked_as_both(here: Path) -> None:
+    (here / "both.yaml").write_text(BAD + "\ntransformer_config:\n  fp8_format: hybrid\n  fp8_interval: 2\n")
+    fp8 = ask("fp8", "lint", "both.yaml", "--json").json["checks"]
+    config = ask("lint-config", "both.yaml", "--json").json["checks"]
+    checks = ask("lint", "both.yaml", "--json").json["checks"]
+    assert checks[: len(config)] == config
+    assert [check["name"] for check in checks[len(config) :]] == ["both.yaml (FP8)"]
+    assert checks[-1]["findings"] == fp8[-1]["findings"] != []
+
+
+def test_a_dry_run_fixes_nothing(files: Path) -> None:
+    text = CONFIG + "\noptimizer:\n  eps: 1e-8\n"
+    (files / "mine.yaml").write_text(text)
+    assert ask("lint", "mine.yaml", "--fix", "--dry-run").stdout == ask("lint", "mine.yaml", "--diff").stdout
+    assert (files / "mine.yaml").read_text() == text
+
+
+def test_an_earlier_report_of_either_name_may_be_replaced(files: Path) -> None:
+    for form in ("markdown", "junit", "json", "sarif"):
+        for command in ("lint-config", "lint", "lint-config"):
+            assert ask(command, "bad.yaml", "--report", f"{form}={files}/out.{form}").code == 10, (form, command)
