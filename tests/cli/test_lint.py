@@ -68,7 +68,9 @@ def test_a_detection_string_has_no_report_and_an_address_is_no_string() -> None:
 
 
 def test_a_training_config_with_fp8_settings_is_checked_as_both(here: Path) -> None:
-    (here / "both.yaml").write_text(BAD + "\ntransformer_config:\n  fp8_format: hybrid\n  fp8_interval: 2\n")
+    (here / "both.yaml").write_text(
+        BAD + "\nfp8_format: e4m3\nfp8_recipe: delayed\nfp8_amax_history_len: 1\nfp8_margin: -2\n"
+    )
     fp8 = ask("fp8", "lint", "both.yaml", "--json").json["checks"]
     config = ask("lint-config", "both.yaml", "--json").json["checks"]
     checks = ask("lint", "both.yaml", "--json").json["checks"]

@@ -202,7 +202,7 @@ def test_the_offered_repair_mends_the_start(trainer: str, fault: Callable[[Path,
     fault(root, OWN[trainer])
     (reason,) = start_check(flown(root)).reasons
     command = (reason.finding.remedy or "").rpartition("or ckpttool ")[2]
-    assert command.startswith("repair-meta")
+    assert command.startswith("repair pointer")
     assert ask(*command.split(), "--grace", "0").code == 0
     assert start_check(flown(root)).outcome is Ended.PASSED
 
@@ -267,9 +267,9 @@ def older_under_a_higher_number(root: Path) -> None:
 @pytest.mark.parametrize(
     ("tree", "fault", "words"),
     [
-        ("hf_single", marked_as_incomplete, "takes checkpoint-12, not step 8"),
-        ("accel_ddp2", without_random_states, "takes checkpoint_2, not step 8"),
-        ("titan_4ranks", older_under_a_higher_number, "takes step-99, not step 10"),
+        ("hf_single", marked_as_incomplete, "would load checkpoint-12, not step 8"),
+        ("accel_ddp2", without_random_states, "would load checkpoint_2, not step 8"),
+        ("titan_4ranks", older_under_a_higher_number, "would load step-99, not step 10"),
     ],
 )
 def test_what_is_loaded_without_an_error_is_not_called_a_stop(
