@@ -1,1 +1,1 @@
-"""The command line of the main job, and what every command is made of: options, help, output, progress."""
+"""The command line of the main job, and the components of every command: options, help, output, progress."""

@@ -1,4 +1,4 @@
-"""The one way in which an answer is shown, and how a command that gives it ends.
+"""The common way to show an answer, and the exit code of its command.
 
 What a command is made of is said in the manual's page about the architecture.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def show(answer: Answered, fmt: Format) -> ExitCode:
-    """Write an answer in the format that was asked for, and return how the command ends.
+    """Write an answer in the requested format, and return the exit code.
 
     Raises:
         WriteFailedError: It could not be written.
@@ -37,7 +37,7 @@ def show(answer: Answered, fmt: Format) -> ExitCode:
 
 
 def show_each(ask: Callable[[str | None], Answered], paths: Sequence[str | None], fmt: Format) -> ExitCode:
-    """Ask about each tree, show all answers as one, and return the worst exit code; of one tree just as `show` does.
+    """Ask about each tree, show all answers as one, and return the worst exit code; for one tree like `show`.
 
     Raises:
         CkptToolError: There is one tree, and no answer.
@@ -47,7 +47,7 @@ def show_each(ask: Callable[[str | None], Answered], paths: Sequence[str | None]
 
 
 def show_trees(ask: Callable[[str | None], Answered | None], paths: Iterable[str | None], fmt: Format) -> ExitCode:
-    """As `show_each`, but as one document whatever their number.
+    """As `show_each`, but always as one document.
 
     What stops the question about one tree is said, and does not stop the others. An answer of None is left out.
 

@@ -1,4 +1,4 @@
-"""What the shell offers after TAB. A prompt waits for it: it imports little, ends soon, and says nothing of faults."""
+"""Shell completion. A prompt waits for it: it imports little, ends soon, and reports no errors."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def topics(_: typer.Context) -> Iterable[str]:
 
 @_offered
 def documents(_: typer.Context) -> Iterable[str]:
-    """Offer what has a schema."""
+    """Offer every document that has a schema."""
     from ckpttool.core.render.schemas import names
 
     return names()

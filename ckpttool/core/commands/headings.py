@@ -1,4 +1,4 @@
-"""What a command's help shows under which heading, and how the command can end."""
+"""The headings of a command's help, and its exit codes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def by_heading(
 
 
 def _place(param: Any) -> int:  # noqa: ANN401  as above
-    """Return where it stands under its heading; what is equal stays in the order of the command's declaration."""
+    """Return its place under its heading; equal ones keep the order of the command's declaration."""
     name = _param_name(param)
     if param.param_type_name == "argument" or name in {"--format", "--json"}:
         return 0
@@ -74,26 +74,26 @@ def _place(param: Any) -> int:  # noqa: ANN401  as above
 
 
 def ends(ctx: Any) -> list[tuple[str, str]]:  # noqa: ANN401  typer's own
-    """Return every exit code of a command, or of one in a group (`trash list`), with what it means there."""
+    """Return every exit code of a command, or of one in a group (`trash list`), with its meaning there."""
     exits = exits_of(ctx.command) or exits_of(ctx.parent.command)
     return [*((str(code), text) for code, text in sorted(exits.items())), _EVERYWHERE]
 
 
 def exits_of(command: Any) -> Mapping[int, str]:  # noqa: ANN401  typer's own
-    """Return what `exits` says of a command; nothing of one in a group that ends as the group does."""
+    """Return the argument of `exits` for a command; empty for a command that shares those of its group."""
     meanings: Mapping[int, str] = getattr(command.callback, "exits", {})
     return meanings
 
 
 def _param_name(param: Any) -> str:  # noqa: ANN401  as above
-    """Return what a parameter is found by."""
+    """Return the key of a parameter."""
     if param.param_type_name == "argument":
         return str(param.metavar or param.name).strip("[]")
     return str(next((opt for opt in param.opts if opt.startswith("--")), param.opts[0]))
 
 
 def _form(param: Any) -> str:  # noqa: ANN401  as above
-    """Spell it as it is typed, without its other names."""
+    """Return it as typed, without its other names."""
     if param.param_type_name == "argument":
         return str(param.metavar or param.name).strip("[]")
     short = [opt for opt in param.opts if not opt.startswith("--")]
@@ -104,7 +104,7 @@ def _form(param: Any) -> str:  # noqa: ANN401  as above
 
 
 def _about(param: Any, command: str) -> str:  # noqa: ANN401  as above
-    """Say what it does, and what it is where it is left out."""
+    """Return its help, and its default."""
     variable = variable_of(param.name, command)
     return " ".join([_with_default(param), *([] if variable is None else [f" [env:{variable}]"])])
 

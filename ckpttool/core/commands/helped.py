@@ -1,4 +1,4 @@
-"""Commands that speak as the rest of ckpttool does: help is a result, and a wrong option is told in plain words."""
+"""Commands in ckpttool's style: help is a result, and a wrong option gets a clear message."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Helped:
         return option
 
     def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401  as above
-        """Add `--help-all`, which every command takes; help shows it if there is more than it shows itself."""
+        """Add `--help-all`, which every command takes; help shows it only if it would show more."""
         *params, option = super().get_params(ctx)  # type: ignore[misc]
         if self._help_all is None:  # made once: typer compares parameters by identity
             self._help_all = copy(option)
@@ -57,7 +57,7 @@ class _Helped:
         return [*params, self._help_all, option]
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  as above
-        """Say how it ends, and where more is told."""
+        """Show the exit codes, and where to read more."""
         from ckpttool.core.commands.headings import FIRST_SCREEN, ends
 
         with formatter.section("Exit codes"):
@@ -73,7 +73,7 @@ class Command(_Helped, TyperCommand):
     """A command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  as above
-        """Refuse what is empty: an empty DIR would be the current folder, and `prune` would let its checkpoints go.
+        """Reject empty arguments: an empty DIR would be the current folder, and `prune` would delete its checkpoints.
 
         Raises:
             BadParameter: A value is empty.
@@ -104,7 +104,7 @@ class Command(_Helped, TyperCommand):
         return remaining
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  as above
-        """Say which file is not obeyed; with `--verbose`, where it was said what was not on the command line."""
+        """Name an ignored settings file; with `--verbose`, the source of each setting not on the command line."""
         settings = ctx.default_map
         lines = [settings.describe()] if ctx.params.get("verbose") else []
         for text in () if ctx.params.get("quiet") else (*settings.passed_over, *filter(None, lines)):
@@ -112,7 +112,7 @@ class Command(_Helped, TyperCommand):
         return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  as above
-        """Show what there is in groups, all in the same two columns."""
+        """Show the options in groups, all in the same two columns."""
         from ckpttool.core.commands.headings import by_heading
 
         by_title = by_heading(self, _top(ctx), ctx, first_screen=not is_all_shown(ctx))
@@ -127,7 +127,7 @@ class Group(_Helped, TyperGroup):
     """A group of commands."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  as above
-        """Hand on to the command what is common to all: `ckpttool -q scan` is `ckpttool scan -q`."""
+        """Pass the common options on to the command: `ckpttool -q scan` is `ckpttool scan -q`."""
         group_args: list[str] = []
         common: list[str] = []
         rest = list(args)
@@ -154,7 +154,7 @@ class Group(_Helped, TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  as above
-        """Show each command's first sentence whole; typer cuts it at 45 columns."""
+        """Show each command's complete summary; typer truncates it at 45 columns."""
         with formatter.section("Commands"):
             formatter.write_dl(
                 [
@@ -178,7 +178,7 @@ def command_group(name: str) -> typer.Typer:
 
 
 def _write_row(formatter: Any, form: str, text: str, *, column: int) -> None:  # noqa: ANN401  as above
-    """Write what an option does beside it, or below; typer would break `mindformers-rank` at its hyphen."""
+    """Write the help of an option next to it, or below; typer would break `mindformers-rank` at its hyphen."""
     import textwrap
 
     lines = textwrap.wrap(text, max(formatter.width - column, 20), break_on_hyphens=False)
@@ -197,7 +197,7 @@ def _top(ctx: Any) -> str:  # noqa: ANN401  as above
 
 
 def in_plain_words(error: typer.TyperException) -> str:
-    """Say what is wrong with a command line: which option, what it takes, and what it was given."""
+    """Describe a usage error: the option, its valid values, and the given value."""
     fault: Any = error
     param = getattr(fault, "param", None)
     if hasattr(fault, "possibilities"):
@@ -219,7 +219,7 @@ def in_plain_words(error: typer.TyperException) -> str:
 
 
 def _too_many(fault: Any) -> str:  # noqa: ANN401  as above
-    """Say that a word is too many, and how a checkpoint is named where it may be one; else what typer says."""
+    """Report a surplus argument, and how to name a checkpoint if it may be one; else typer's message."""
     extra = re.fullmatch(r"(?s:Got unexpected extra arguments?(?:\(s\))? \((?P<words>.+)\)\.?)", fault.message)
     if extra is None or fault.ctx is None:
         return str(fault.format_message())
@@ -239,7 +239,7 @@ def _too_many(fault: Any) -> str:  # noqa: ANN401  as above
 
 
 def _unknown_option(typed: str, ctx: Any) -> str:  # noqa: ANN401  as above
-    """Say that there is no such option, and which one was meant."""
+    """Report an unknown option, with the closest match."""
     from difflib import get_close_matches
 
     options = [opt for param in ctx.command.get_params(ctx) for opt in (*param.opts, *param.secondary_opts)]

@@ -37,7 +37,7 @@ Output = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """Which machines, and how careful."""
+    """The machines of a launch, and its strictness."""
 
     nodes: Annotated[
         int, typer.Option(min=1, help="Number of nodes; prints one command for each.", rich_help_panel="Launch")

@@ -1,4 +1,4 @@
-"""Options: a command's questions carry them, and typer sees one option for each field.
+"""Options: the fields of a command's questions, each of which typer sees as one option.
 
 What every command takes (`--json`, `--quiet`, `--verbose`, `--no-config`, `--debug`) is added to those that do not name
 it themselves. Options of a tree are in `tree_options`: a command that looks at none need not wait for them.
@@ -40,7 +40,7 @@ _PART = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
 
 
 class Time(float):
-    """A time, and how it was typed: another option may take the same number for another unit."""
+    """A time, and its original text: another option may use another unit for the same number."""
 
     typed: str
 
@@ -88,7 +88,7 @@ def _number(text: str) -> float | None:
 
 
 def share(text: str) -> Fraction | int | None:
-    """Parse `10%` as a fraction above 0 and up to 1, `50G` as bytes; None where it is neither."""
+    """Parse `10%` as a fraction above 0 and up to 1, `50G` as bytes; None for anything else."""
     from fractions import Fraction
 
     percent = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)%", text)
@@ -101,14 +101,14 @@ def share(text: str) -> Fraction | int | None:
 
 
 class Format(str, Enum):
-    """How the result is written."""
+    """Output format of the result."""
 
     TABLE = "table"
     JSON = "json"
 
 
 def finite(value: float | None) -> float | None:
-    """Refuse `nan`, to which every comparison says no, and `inf`: the callback of every option that takes a number.
+    """Reject `nan`, for which every comparison is false, and `inf`: the callback of every numeric option.
 
     Raises:
         BadParameter: The value is no number.
@@ -130,7 +130,7 @@ def _trace(ctx: typer.Context, wanted: bool) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonOptions:
-    """What every command takes, whether or not it has anything to do with it."""
+    """Options of every command, with an effect or without."""
 
     json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False
     verbose: Verbose = False
@@ -141,7 +141,7 @@ class CommonOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
-    """What every command takes that changes something only with --apply."""
+    """Options of every command that changes something only with --apply."""
 
     dry_run: Annotated[
         bool,
@@ -153,7 +153,7 @@ class PlanOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What every other command takes without an effect, for scripts that always pass it."""
+    """Options that all other commands accept without an effect, for scripts that always pass them."""
 
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing.", hidden=True)] = False
 
@@ -174,7 +174,7 @@ OF_WRITING = {13: "Another ckpttool is writing here.", 16: "Written, but the dis
 
 
 def exits(meanings: Mapping[int, str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Say with which codes below 130 a command or a group ends, and what each means there; the help shows it."""
+    """Declare the exit codes below 130 of a command or a group, with their meanings; the help shows them."""
 
     def noted(command: Callable[..., None]) -> Callable[..., None]:
         vars(command)["exits"] = meanings
@@ -190,7 +190,7 @@ def always_writes(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Let typer see one option for each field of every question that a command takes, and give it the questions.
+    """Give typer one option for each field of every question of a command, and the command its questions.
 
     `resolve`, `launch` and what comes after them share a score of options: their questions declare them, once.
     """
@@ -227,7 +227,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
 
 class _Field(NamedTuple):
-    """A field that a command line fills, and the parameter that typer sees."""
+    """A field set from the command line, with typer's parameter."""
 
     name: str
     parameter: inspect.Parameter
@@ -238,7 +238,7 @@ class _Field(NamedTuple):
 
 
 class _Question(NamedTuple):
-    """Fields that are one value."""
+    """Fields that form one value."""
 
     name: str
     kind: type
@@ -269,7 +269,7 @@ def _fields_of(question: type) -> list[_Field | _Question]:
 
 
 def _filled(fields: Iterable[_Field | _Question], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields by their names, made of what typer parsed.
+    """Return fields by their names, made from typer's values.
 
     Raises:
         UsageError: An option cannot be meant, or contradicts another.
@@ -293,7 +293,7 @@ def _filled(fields: Iterable[_Field | _Question], values: Mapping[str, Any]) -> 
 
 
 def _field(name: str, annotation: Any, default: Any) -> _Field | _Question:  # noqa: ANN401  as inspect has them
-    """Return what a field, or a parameter of a command, is to typer."""
+    """Return typer's declaration of a field, or of a command's parameter."""
     kind, option = get_args(annotation)[:2] if get_origin(annotation) is Annotated else (annotation, QUESTION)
     question = _kinds(kind)[0]
     if is_frozen(question) and not isinstance(option, Option):
@@ -325,7 +325,7 @@ def _field(name: str, annotation: Any, default: Any) -> _Field | _Question:  # n
 
 
 def _as_typed(kind: Any, default: Any) -> tuple[Any, Any, Callable[[Any], Any] | None]:  # noqa: ANN401  as above
-    """Return what typer makes of a field's type and default, and what makes the field of that: None where it is it."""
+    """Return typer's type and default for a field, and the conversion to the field's type: None if none is needed."""
     kinds = _kinds(kind)
     for each in kinds:
         if get_args(each)[1:] == (...,):  # typer knows lists
@@ -349,7 +349,7 @@ def _kinds(kind: Any) -> tuple[Any, ...]:  # noqa: ANN401  as above
 
 
 def _info(option: Option, kind: Any) -> Any:  # noqa: ANN401  as above
-    """Say it to typer."""
+    """Return typer's declaration."""
     completion = None
     parser: Callable[[str], Any] | None = None
     text = option.help.replace(LAYOUTS, ", ".join(LAYOUT_NAMES)).replace(WITHOUT_BATCH_SIZE, "MindFormers 1.2")
@@ -380,7 +380,7 @@ def _info(option: Option, kind: Any) -> Any:  # noqa: ANN401  as above
 
 
 def _metavar(kinds: Iterable[Any]) -> str | None:
-    """Name the value of an option that does not name it: N, X, or what it can be."""
+    """Return the metavar of an option without its own: N, X, or its choices."""
     if bool in kinds:
         return None
     choices = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Enum)), None)
@@ -396,7 +396,7 @@ def _layout(name: str) -> str:
 
 
 def _only_one(option: str, names: list[str]) -> str:
-    """Return the one that is named.
+    """Return the only one that is named.
 
     Raises:
         UsageError: Several are, and the last one must not win in silence.
@@ -407,7 +407,7 @@ def _only_one(option: str, names: list[str]) -> str:
 
 
 def _with_metavar(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Name the value of an option that does not name it."""
+    """Give an option without a metavar one."""
     kind, info = get_args(parameter.annotation)
     kinds = get_args(kind) or (kind,)
     if not isinstance(info, OptionInfo) or info.metavar is not None or bool in kinds:
@@ -418,7 +418,7 @@ def _with_metavar(parameter: inspect.Parameter) -> inspect.Parameter:
 
 
 def _settings(parameters: Sequence[inspect.Parameter], values: Mapping[str, Any]) -> str:
-    """Spell the settings with which a command goes to work, defaults included, as they would be typed."""
+    """Format the effective settings of a command, including defaults, as they would be typed."""
     import shlex
 
     arguments = []

@@ -1,4 +1,4 @@
-"""stdout is the result and nothing else; everything for people's eyes goes to stderr."""
+"""stdout has only the result; everything else for people goes to stderr."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLOUR_ANYWHERE = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
 
 
 class Ending:
-    """What a command line has said when it ends: a script that asked for JSON is owed some, whatever happened."""
+    """The state of the output at the end: a script that requested JSON gets some in any case."""
 
     result_begun = False
     error: str | None = None
@@ -43,7 +43,7 @@ _TAKEN: ContextVar[list[Answered] | None] = ContextVar("taken", default=None)
 
 @contextmanager
 def taken() -> Iterator[list[Answered]]:
-    """Print nothing inside, and return what a command would show: a program has asked for it."""
+    """Print nothing inside, and return the answers of the command, for a caller in Python."""
     answers: list[Answered] = []
     token = _TAKEN.set(answers)
     try:
@@ -53,12 +53,12 @@ def taken() -> Iterator[list[Answered]]:
 
 
 def is_taken() -> bool:
-    """Tell whether a program has asked, so that nothing is printed."""
+    """Return whether a caller in Python takes the answers, so that nothing is printed."""
     return _TAKEN.get() is not None
 
 
 def take(answer: Answered) -> bool:
-    """Hand an answer to the program that asked; False: people asked, and it is to be shown."""
+    """Pass an answer to the caller in Python; False: it must be printed."""
     answers = _TAKEN.get()
     if answers is not None:
         answers.append(answer)
@@ -66,7 +66,7 @@ def take(answer: Answered) -> bool:
 
 
 def result(*pieces: str) -> None:
-    """Write the result, all of which is there before its first byte is written.
+    """Write the result, which is complete before its first byte is written.
 
     Raises:
         WriteFailedError: It could not be written: a full disk, say. A reader who has left is no failure.
@@ -129,7 +129,7 @@ def page(markdown: str) -> None:
 
 
 def _width() -> int | None:
-    """Return how wide a result may be; None where rich can tell it: on a terminal, or where somebody said so.
+    """Return the width for a result; None if rich knows it: on a terminal, or by the environment.
 
     Elsewhere a line ends where it ends: whoever greps wants all of it, and rich would take the width of stdin.
     """
@@ -142,12 +142,12 @@ def _width() -> int | None:
 
 
 def _is_terminal() -> bool:
-    """Tell whether stdout is a terminal."""
+    """Return whether stdout is a terminal."""
     return sys.stdout is not None and sys.stdout.isatty()
 
 
 def _is_coloured() -> bool:
-    """Tell whether rich may colour the result."""
+    """Return whether rich may colour the result."""
     return _is_terminal() or not _COLOUR_ANYWHERE.isdisjoint(os.environ)
 
 
@@ -160,14 +160,14 @@ def _failure_told() -> Iterator[None]:
 
 
 def note(message: str) -> None:
-    """Say something beside the result."""
+    """Write a note to stderr."""
     from ckpttool.core.render.escape import shown
 
     _say(f"ckpttool: {shown(message)}\n")
 
 
 def looking_at(place: str | None, *, quiet: bool, more: str | None = None) -> None:
-    """Say what is looked at instead of the path that was given, if anything is; and more for whoever asked for it."""
+    """Name the tree that is read, if it differs from the given path; with more details in verbose mode."""
     if quiet:
         return
     if place is not None:
@@ -177,7 +177,7 @@ def looking_at(place: str | None, *, quiet: bool, more: str | None = None) -> No
 
 
 def error(message: str) -> None:
-    """Say in one line why there is no result; a terminal gets it wrapped between words."""
+    """Report in one line why there is no result; a terminal gets it wrapped between words."""
     from ckpttool.core.render.escape import shown
 
     line = " ".join(message.split())
@@ -196,17 +196,17 @@ def error(message: str) -> None:
 
 
 def _coloured() -> bool:
-    """Tell whether stderr is a terminal that shows colours, to somebody who wants them."""
+    """Return whether stderr is a terminal with colours, and the user wants them."""
     return _shows_colours() and sys.stderr is not None and sys.stderr.isatty()
 
 
 def _shows_colours() -> bool:
-    """Return whether a terminal may be sent colours, by the environment."""
+    """Return whether the environment allows colours on a terminal."""
     return not (os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb").lower() in {"", "dumb", "unknown"})
 
 
 def usage(text: str) -> None:
-    """Show how to ask, to whoever asked nothing."""
+    """Show the usage, if the command line is empty."""
     _say(text.rstrip("\n") + "\n")
 
 
@@ -218,7 +218,7 @@ def _say(text: str) -> None:
 
 
 def _write(stream: TextIO | None, *pieces: str) -> None:
-    """Write and flush, so that what goes wrong goes wrong here; None is a stream that was closed before we began."""
+    """Write and flush, so that errors occur here; None is a stream that was closed before the start."""
     if stream is None or is_taken():
         return
     try:
@@ -234,7 +234,7 @@ def _write(stream: TextIO | None, *pieces: str) -> None:
 
 
 def _abandon(stream: TextIO) -> None:
-    """Let all that is still to be written go nowhere: a buffer keeps what failed, and fails again at the very end."""
+    """Discard pending output: a buffer keeps failed data, and fails again at exit."""
     with suppress(OSError, ValueError):  # a text in memory has no file behind it
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -242,7 +242,7 @@ def _abandon(stream: TextIO) -> None:
 
 
 def _write_whole(stream: TextIO, pieces: Iterable[str]) -> None:
-    """Write all of a text, a megabyte at a time: without a buffer (`python -u`) a write(2) takes 2 GiB at most."""
+    """Write a complete text, a megabyte at a time: without a buffer (`python -u`) a write(2) takes 2 GiB at most."""
     stream.flush()
     encode = getincrementalencoder(stream.encoding or "utf-8")(stream.errors or "strict").encode
     for chunk in _chunks(pieces):
@@ -254,7 +254,7 @@ def _write_whole(stream: TextIO, pieces: Iterable[str]) -> None:
 
 
 def _chunks(pieces: Iterable[str]) -> Iterator[str]:
-    """Put small pieces together and take large ones apart."""
+    """Join small pieces and split large ones."""
     waiting: list[str] = []
     length = 0
     for piece in pieces:

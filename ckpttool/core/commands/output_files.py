@@ -1,4 +1,4 @@
-"""Files that a command writes beside its answer, never over anything but an earlier one of the same kind.
+"""Files that a command writes besides its answer, replacing only an earlier one of the same kind.
 
 What an earlier one is told by is said beside the command.
 """
@@ -28,7 +28,7 @@ _FIRST_LINE = ByteCount(1 << 20)
 
 
 def assert_folder(path: str, *, option: str) -> None:
-    """Refuse a target whose folder is not there: a slip of the pen, and no fault of the disk.
+    """Reject a target whose folder does not exist: a typing error, not a disk error.
 
     Raises:
         UsageError: It is not.
@@ -39,7 +39,7 @@ def assert_folder(path: str, *, option: str) -> None:
 
 
 def assert_replaceable(path: str, *, option: str, is_ours: Callable[[ByteSource], bool], purpose: str) -> None:
-    """Refuse a target that is not ours, before anything is done for what cannot be written.
+    """Reject a target that is not ours, before the work for it begins.
 
     Args:
         path: The target.
@@ -57,7 +57,7 @@ def assert_replaceable(path: str, *, option: str, is_ours: Callable[[ByteSource]
 
 
 def assert_outside(path: str, root: str | None, *, option: str) -> None:
-    """Refuse a target in the tree that is looked at; None: there is none.
+    """Reject a target in the tree that is read; None: there is none.
 
     Raises:
         UsageError: It lies there.
@@ -67,7 +67,7 @@ def assert_outside(path: str, root: str | None, *, option: str) -> None:
 
 
 def root_of(tree: TreeQuestion) -> str | None:
-    """Return the folder that is looked at; None where there is none, which the report itself then says."""
+    """Return the folder that is read; None if there is none, which the report itself then shows."""
     try:
         located = locate(tree.path, layout=tree.layout, config=tree.config)
     except UsageError:  # several trees: nothing is changed in any
@@ -78,7 +78,7 @@ def root_of(tree: TreeQuestion) -> str | None:
 
 
 def whole(judge: Callable[[str], bool]) -> Callable[[ByteSource], bool]:
-    """Return what judges a file by all of its text; one that is larger than any report is none."""
+    """Return a function that judges a file by its complete text; a file larger than any report is not one."""
 
     def is_ours(source: ByteSource) -> bool:
         size = source.stamp.size
@@ -88,7 +88,7 @@ def whole(judge: Callable[[str], bool]) -> Callable[[ByteSource], bool]:
 
 
 def first_line(source: ByteSource) -> Any:  # noqa: ANN401  whatever stands there
-    """Return what the first line of JSON in a file holds.
+    """Return the first line of JSON in a file.
 
     Raises:
         ValueError: It is no JSON.
@@ -97,13 +97,13 @@ def first_line(source: ByteSource) -> Any:  # noqa: ANN401  whatever stands ther
 
 
 def lies_under(path: str, root: str) -> bool:
-    """Tell whether a path is in a tree, by its name or by where links lead."""
+    """Return whether a path is in a tree, by its name or through links."""
     by_name = Path(os.path.abspath(path)).is_relative_to(os.path.abspath(root))  # noqa: PTH100  links as they are
     return by_name or _resolved(path).is_relative_to(_resolved(root))
 
 
 def same_file(first: str, second: str) -> bool:
-    """Tell whether two paths are one file, which need not be there yet."""
+    """Return whether two paths are the same file, which need not exist yet."""
     try:
         return Path(first).samefile(second)
     except OSError:
@@ -118,7 +118,7 @@ def _resolved(path: str) -> Path:
 
 
 def _is_ours(target: Path, is_ours: Callable[[ByteSource], bool]) -> bool:
-    """Tell whether a file begins with one of our lines; an empty one holds nothing that could be lost."""
+    """Return whether a file begins with one of our lines; an empty one has nothing to lose."""
     if target.is_symlink():
         return False
     try:

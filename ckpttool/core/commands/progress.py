@@ -1,4 +1,4 @@
-"""What people see on stderr while it takes long: a bar on a terminal, elsewhere a line now and then."""
+"""Progress on stderr during long work: a bar on a terminal, elsewhere a line from time to time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HEARTBEAT_SECONDS = 30.0
 
 @contextmanager
 def watched(*, quiet: bool) -> Iterator[None]:
-    """Show how far the reading inside has come, and say it where somebody interrupts it.
+    """Show the progress of reading, and report it on an interrupt.
 
     Args:
         quiet: Show nothing; what an interrupt is told stays.
@@ -59,7 +59,7 @@ def watched(*, quiet: bool) -> Iterator[None]:
 
 
 def _can_draw() -> bool:
-    """Tell whether stderr is a terminal that can write over what it shows."""
+    """Return whether stderr is a terminal that can overwrite lines."""
     is_terminal = sys.stderr is not None and sys.stderr.isatty()
     return is_terminal and os.environ.get("TERM", "").lower() not in {"dumb", "unknown"}
 
@@ -74,7 +74,7 @@ def _until_now(meter: Meter) -> str:
 
 
 def _heartbeat(meter: Meter, wait: Callable[[float], bool]) -> None:
-    """Say a line every half minute."""
+    """Print a line every half minute."""
     began = time.monotonic()
     while not wait(HEARTBEAT_SECONDS):
         if not meter.shards_total:
@@ -89,7 +89,7 @@ def _heartbeat(meter: Meter, wait: Callable[[float], bool]) -> None:
 
 
 def _about(seconds: float) -> str:
-    """Say how long it will still take."""
+    """Format the remaining time."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -98,7 +98,7 @@ def _about(seconds: float) -> str:
 
 
 def _bar(meter: Meter, wait: Callable[[float], bool]) -> None:
-    """Draw a bar that moves inside a shard, from when it takes long enough to matter."""
+    """Draw a bar that moves within a shard, once the work takes long enough."""
     if wait(PATIENCE_SECONDS):
         return
     from rich.console import Console
@@ -125,7 +125,7 @@ def _bar(meter: Meter, wait: Callable[[float], bool]) -> None:
 
 @contextmanager
 def busy(label: str, *, quiet: bool) -> Iterator[None]:
-    """Show that something is going on whose end nobody knows, where it takes long enough to matter."""
+    """Show activity of unknown duration, once it takes long enough."""
     if quiet or sys.stderr is None or not sys.stderr.isatty():
         yield
         return
@@ -140,7 +140,7 @@ def busy(label: str, *, quiet: bool) -> Iterator[None]:
 
 
 def _spinner(label: str) -> tuple[Timer, Status]:
-    """Return a spinner, and the timer that starts it when patience is at an end."""
+    """Return a spinner, and the timer that starts it after a delay."""
     from threading import Timer
 
     from rich.console import Console

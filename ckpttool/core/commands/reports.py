@@ -1,4 +1,4 @@
-"""Go or no-go in the formats that were asked for: for people, scripts and CI services."""
+"""Go or no-go in the requested formats: for people, scripts and CI services."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Allow = Annotated[
 
 
 class ReportFormat(str, Enum):
-    """How a report is written."""
+    """Output format of a report."""
 
     TABLE = "table"
     JSON = "json"
@@ -50,7 +50,7 @@ class ReportFormat(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportOptions:
-    """In which forms, and what is accepted."""
+    """The output formats, and the accepted findings."""
 
     fmt: Annotated[
         ReportFormat,
@@ -70,7 +70,7 @@ class ReportOptions:
         return codes(self.allow)
 
     def existing(self, *configs: str | None, advice: str = "give the training config") -> list[str]:
-        """Return files that were named if all are there: only what others read needs a report of one that is not.
+        """Return the named files if all exist; only consumers of reports need one about a missing file.
 
         Raises:
             UsageError: One is not there, and nobody asked for anything but a table.
@@ -82,7 +82,7 @@ class ReportOptions:
         return named
 
     def files(self) -> tuple[tuple[ReportFormat, str], ...]:
-        """Parse `--report FORMAT=FILE`; call it before anything is looked at.
+        """Parse `--report FORMAT=FILE`; call it before any work.
 
         Raises:
             UsageError: One of them has no format that a file can have, or no file.
@@ -125,7 +125,7 @@ def _file(text: str) -> tuple[ReportFormat, str]:
 
 
 def show(answer: Preflight | Lint, options: ReportOptions) -> ExitCode:
-    """Write the files, then the result: whoever reads it can count on them, unless an error comes after it.
+    """Write the files, then the result: a reader of the result can rely on them.
 
     Raises:
         CkptToolError: A file could not be written. The result is no worse for it, and is shown before.
@@ -152,7 +152,7 @@ def show(answer: Preflight | Lint, options: ReportOptions) -> ExitCode:
 
 
 def _text(answer: Preflight | Lint, fmt: ReportFormat) -> str:
-    """Spell a report in any format but a table, which is drawn for a terminal."""
+    """Format a report in any format except the table, which is drawn for a terminal."""
     from ckpttool.core.render.answers.preflight import document, ranks_of, verdict
     from ckpttool.core.render.json import dumps
 
@@ -183,7 +183,7 @@ def _text(answer: Preflight | Lint, fmt: ReportFormat) -> str:
 
 
 def _place(answer: Preflight | Lint) -> str:
-    """Return where results are shown that are about no file of their own."""
+    """Return the place of results that are not about a file."""
     return answer.root or answer.config or "." if isinstance(answer, Preflight) else answer.checks[0].name
 
 
@@ -202,7 +202,7 @@ _VERDICT = re.compile(r"(NO-GO|GO): |[0-9]+ configs?: nothing prevents")
 def assert_reports_replaceable(
     files: Sequence[tuple[ReportFormat, str]], *, inputs: Iterable[str], tree: TreeQuestion | None = None
 ) -> None:
-    """Refuse a report's file that is not ours, before an hour of checking is spent on what cannot be written.
+    """Reject a report's file that is not ours, before an hour of checking.
 
     Args:
         files: Format and path of each.
@@ -230,7 +230,7 @@ def assert_reports_replaceable(
 
 
 def is_appended(fmt: ReportFormat, path: str) -> bool:
-    """Tell whether a report goes behind what there is: into the file that GitHub gives a step for its summary.
+    """Return whether a report is appended: to the file that GitHub gives a step for its summary.
 
     Whatever else the step says there stays. It is ours to add to, as no other file is.
     """
@@ -244,7 +244,7 @@ def _is_json(text: str) -> bool:
 
 
 def _is_sarif(text: str) -> bool:
-    """Several runs are what somebody else has put together."""
+    """Return whether it is SARIF with one run; several runs were combined by another tool."""
     document: Any = json.loads(text)
     try:
         (run,) = document["runs"]

@@ -43,7 +43,7 @@ Strict = Annotated[
 
 
 class PlanFormat(str, Enum):
-    """How a plan is written."""
+    """Output format of a plan."""
 
     TABLE = "table"
     JSON = "json"
@@ -63,13 +63,13 @@ Field = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateOptions:
-    """Whose own choice is to be told, too."""
+    """The trainers whose own choice is also shown."""
 
     simulate: Simulate = None
     version: SimulateMindFormers = None
 
     def simulation(self, answer: Answer) -> Simulation | None:
-        """Ask the library, where it is asked for.
+        """Simulate with the library, if requested.
 
         Raises:
             UsageError: Both options are given, there is no such trainer, or the tree is another's.
@@ -141,7 +141,7 @@ def resolve(
 
 
 def _print(answer: Resolution, names: Sequence[str]) -> ExitCode:
-    """Write a value a line, as asked for; nothing without a checkpoint, for then a script must not go on.
+    """Print one value per line, as requested; nothing without a checkpoint, so that a script does not continue.
 
     Raises:
         UsageError: There is no such field, or it is no line.
@@ -159,7 +159,7 @@ def _print(answer: Resolution, names: Sequence[str]) -> ExitCode:
 
 
 def _value(document_members: Mapping[str, Document], name: str) -> str:
-    """Return the line of a field by its dotted name or its last word.
+    """Return the line of a field by its dotted name or its last part.
 
     Raises:
         UsageError: There is no such field, or it is no line.
@@ -180,7 +180,7 @@ def _value(document_members: Mapping[str, Document], name: str) -> str:
 
 
 def _paste(answer: Resolution) -> ExitCode:
-    """Write the settings as YAML; a config does not lie where ckpttool was started, so the path is told in full."""
+    """Write the settings as YAML, with an absolute path, because a config is usually in another folder."""
     from ckpttool.core.render.answers.plan import yaml
 
     plan = answer.decision

@@ -78,5 +78,5 @@ def scan(
 
 
 def _unless_bare(answer: Listing) -> Listing | None:
-    """Return None of a folder that has but the names of a tree, as that of the ranks' logs has."""
+    """Return None for a folder with only the names of a tree, such as that of the ranks' logs."""
     return answer if answer.inventory.checkpoints or answer.exit_code is not ExitCode.OK else None

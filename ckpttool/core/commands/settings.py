@@ -1,4 +1,4 @@
-"""What the command line leaves out: from the environment, else from a `ckpttool.toml` beside the runs."""
+"""Settings not on the command line: from the environment, else from a `ckpttool.toml` above the runs."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ _WITHOUT = frozenset({"explain", "guide", "schema"})
 
 
 def variable_of(param: str, command: str) -> str | None:
-    """Return the variable that stands for a parameter of a command; None where there is none."""
+    """Return the environment variable of a command's parameter; None if there is none."""
     key = None if command in _WITHOUT else _KEY_OF.get(param)
     return None if key is None else f"CKPTTOOL_{key.upper().replace('-', '_')}"
 
 
 class Settings(dict[str, Any]):
-    """Tells typer each value that the command line does not, and remembers who said it.
+    """Gives typer each value that the command line lacks, and records its source.
 
     Nothing is looked for before it is asked for: `--help` needs none of it.
     """
 
     def __init__(self, ctx: Any, *, with_file: bool) -> None:  # noqa: ANN401  typer's own
-        """Take the command that is parsed, whose DIR tells where the file is looked for."""
+        """Take the command being parsed, whose DIR determines where the file is searched."""
         super().__init__()
         self.places: dict[str, str] = {}
         """By the parameter's name: the variable, or the file, that said it."""
@@ -61,7 +61,7 @@ class Settings(dict[str, Any]):
         self._place = ""
 
     def get(self, key: str, default: Any = None) -> Any:  # noqa: ANN401  the base class's signature
-        """Return what a parameter is to be; the default where nobody says it."""
+        """Return the value of a parameter; the default if it is not set."""
         command = self._ctx.info_name
         variable = variable_of(key, command)
         # A program says all that it means; scale-skip takes a tree where it is not told the steps.
@@ -80,13 +80,13 @@ class Settings(dict[str, Any]):
         return str(value)
 
     def describe(self) -> str:
-        """Say which settings come from where."""
+        """Describe the settings with their sources."""
         places = dict.fromkeys(self.places.values())
         keys = {place: [_KEY_OF[key] for key, where in self.places.items() if where == place] for place in places}
         return "; ".join(f"{', '.join(dict.fromkeys(names))} from {place}" for place, names in keys.items())
 
     def _read(self) -> Mapping[str, Any]:
-        """Read the nearest file in or above all trees that are named, else the current folder."""
+        """Read the nearest file in or above all named trees, else the current folder."""
         params = self._ctx.params
         named = [params.get(key) for key in ("path", "tree", "what")] + list(params.get("more") or ())
         try:
@@ -106,7 +106,7 @@ class Settings(dict[str, Any]):
         return values
 
     def _is_ours(self, place: Path) -> bool:
-        """Tell whether a file is there and nobody else can have written it; `prune` goes by what it says."""
+        """Return whether a file exists that nobody else can have written; `prune` relies on it."""
         try:
             link, file = place.lstat(), place.stat()
         except OSError:  # it may be there all the same: whoever reads it says what is wrong
@@ -120,7 +120,7 @@ class Settings(dict[str, Any]):
 
 
 def _checked(path: str) -> Mapping[str, Any]:
-    """Read a file and see that it says nothing but what can be said there.
+    """Read a file, and reject unknown settings.
 
     Raises:
         UsageError: It does, or it cannot be read.

@@ -1,4 +1,4 @@
-"""Options that mean the same in every command that looks at a tree: which tree, which saves, and who reads."""
+"""Options common to every command that reads a tree: the tree, the saves, and the engine."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ MaxAge = Annotated[
 
 
 class LevelName(str, Enum):
-    """How hard to look."""
+    """How thoroughly to check."""
 
     STRUCTURE = "structure"
     CHECKSUM = "checksum"
@@ -156,7 +156,7 @@ Patterns = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowOptions:
-    """How much of a long table is shown; JSON always has all of it."""
+    """The number of rows of a long table; JSON always has all of them."""
 
     limit: Annotated[int, typer.Option(min=0, metavar="N", help="Maximum number of rows in the table.")] = 50
     all_rows: Annotated[bool, typer.Option("--all", "-a", help="Show every row.")] = False
@@ -170,7 +170,7 @@ class RowOptions:
 def from_here(
     tree: TreeQuestion, *, config: str | None = None, sizes: bool = False, path: str | None = None
 ) -> TreeQuestion:
-    """Ask about DIR, or about another path, as a start from here would see it: with a config and the environment."""
+    """Ask about DIR, or about another path, as a start from here sees it: with a config and the environment."""
     from ckpttool.core.verbs import scanning
 
     return replace(
@@ -183,7 +183,7 @@ def from_here(
 
 
 def say_tree(tree: Tree, *, quiet: bool, verbose: bool) -> None:
-    """Say which tree is looked at: where another path was given, and with `--verbose` always."""
+    """Name the tree that is read: if it differs from the given path, and always with `--verbose`."""
     inventory = tree.inventory
     health = "no health file" if tree.book.path is None else f"health file {tree.book.path}"
     saves = counted(len(inventory.checkpoints), "checkpoint")
@@ -192,7 +192,7 @@ def say_tree(tree: Tree, *, quiet: bool, verbose: bool) -> None:
 
 
 def one_name(names: list[str] | None) -> str | None:
-    """Return the one checkpoint that is named, if any is.
+    """Return the only named checkpoint, if there is one.
 
     Raises:
         UsageError: Several are, and the last one must not win in silence.
@@ -203,7 +203,7 @@ def one_name(names: list[str] | None) -> str | None:
 
 
 class EngineName(str, Enum):
-    """Who does the reading."""
+    """The engine that reads."""
 
     THREADS = "threads"
     RAY = "ray"
@@ -211,7 +211,7 @@ class EngineName(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """Who reads."""
+    """The engine that reads, and its address."""
 
     engine: Annotated[
         EngineName,
@@ -230,7 +230,7 @@ class EngineOptions:
 
     @property
     def address(self) -> str | None:
-        """The cluster's; None where nobody names one.
+        """The cluster's address; None if it is not set.
 
         Raises:
             UsageError: One is named, and none is to read.
@@ -241,7 +241,7 @@ class EngineOptions:
 
     @contextmanager
     def reading(self, *, quiet: bool) -> Iterator[None]:
-        """Read inside as was asked for, and show how far it has come.
+        """Read inside with the selected engine, and show the progress.
 
         Raises:
             UsageError, IncompleteError: As `ckpttool.library.on_ray`.
@@ -262,7 +262,7 @@ class EngineOptions:
 
 
 class _Ours:
-    """Stdout without what Ray writes there about its nodes: by threads of its own, and as it is joined and left."""
+    """Stdout without Ray's messages about its nodes: from its threads, and at connect and disconnect."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -270,7 +270,7 @@ class _Ours:
 
     @contextmanager
     def let_through(self) -> Iterator[None]:
-        """Write inside what this thread writes."""
+        """Let this thread write to stdout."""
         self._thread = threading.get_ident()
         try:
             yield
@@ -278,7 +278,7 @@ class _Ours:
             self._thread = None
 
     def write(self, text: str) -> int:
-        """Write, or do as if."""
+        """Write, or pretend to."""
         return self._stream.write(text) if threading.get_ident() == self._thread else len(text)
 
     def __getattr__(self, name: str) -> object:

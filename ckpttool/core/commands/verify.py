@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOptions:
-    """Which shards, and how hard to look at them."""
+    """The shards to check, and how thoroughly."""
 
     level: LevelOpt = LevelName.STRUCTURE
     checkpoint: Names = None
@@ -101,7 +101,7 @@ class CheckOptions:
     ] = False
 
     def question(self, *, trees: int) -> CheckQuestion:
-        """Ask the library about so many trees.
+        """Make the library's question for this number of trees.
 
         Raises:
             UsageError: An option's value makes no sense.
@@ -125,7 +125,7 @@ class CheckOptions:
         )
 
     def today(self, question: CheckQuestion, tree: Tree, *, quiet: bool) -> CheckQuestion:
-        """Turn a share of all bytes into the part whose turn it is: another one every day, until all was read."""
+        """Convert a share of all bytes to today's subset: another one every day, until all are read."""
         subset = None if self.subset is None else bucket(self.subset)
         if subset is None or isinstance(subset, tuple):
             return question
@@ -143,7 +143,7 @@ _DEAR_BYTES = 1 << 40
 
 
 def part_of(day: int, parts: int) -> int:
-    """Return which part is read on a day, from 1: each one in its turn, whatever days there are between two runs.
+    """Return the subset of a day, from 1: each in its turn, for any number of days between two runs.
 
     The day's number alone, by the remainder, gives a run of every 7th day one of 7 parts for ever. The sum of its
     digits to the base of `parts` does not: along every arithmetic progression it takes all remainders alike (Gelfond,
@@ -232,7 +232,7 @@ def _foreseen(
 
 
 def _assert_watched(scanned: Tree, question: CheckQuestion, *, yes: bool) -> None:
-    """See that somebody means it where so much leaves a store that it costs.
+    """Require a confirmation if the amount read from a store is large enough to cost money.
 
     Raises:
         UsageError: Nobody does.
@@ -257,7 +257,7 @@ def _verified(
     *,
     quiet: bool,
 ) -> Verification:
-    """Check what is asked for, and take the time."""
+    """Run the requested check, and measure the time."""
     question = check.today(parameters, scanned, quiet=quiet)
     if check.stats is not None:
         _assert_stats_replaceable(check.stats, scanned)
@@ -276,7 +276,7 @@ def _verified(
 
 
 def _assert_stats_replaceable(path: str, tree: Tree) -> None:
-    """Refuse a target that is not ours, before hours of reading are spent on what cannot be written.
+    """Reject a target that is not ours, before hours of reading.
 
     Raises:
         UsageError: It lies in the tree, its folder is not there, or something else stands in its place.

@@ -1,4 +1,4 @@
-"""Shard file formats, told apart by content, never by suffix."""
+"""Shard file formats, recognized by content, never by suffix."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ckpttool.core.storage.base import ByteSource
 
 
 class Known(NamedTuple):
-    """A format as far as a file's first bytes tell it: what reads it is imported where there is such a file."""
+    """A format that a file's first bytes identify; its reader is imported on first use."""
 
     name: FormatName
     recognise: Callable[[bytes], bool]
@@ -45,7 +45,7 @@ def _torch_zip() -> ShardFormat:
 
 
 def _is_mindspore(head: bytes) -> bool:
-    """Tell by the first field, or by the mark of an encrypted file.
+    """Check the first field, or the mark of an encrypted file.
 
     A safetensors header of a fitting length begins with the same byte, but then with zeros where a record has its
     tensor's name.
@@ -60,7 +60,7 @@ def _mindspore() -> ShardFormat:
 
 
 def _is_safetensors(head: bytes) -> bool:
-    """Tell by the brace after the length: the header MUST begin with it."""
+    """Check the brace after the length: the header MUST begin with it."""
     return head[LENGTH_BYTES : LENGTH_BYTES + 1] == b"{"
 
 
@@ -71,7 +71,7 @@ def _safetensors() -> ShardFormat:
 
 
 def _is_pickle(head: bytes) -> bool:
-    """Tell by the opcode PROTO with a protocol that exists; torch's legacy magic number is a pickle itself."""
+    """Check the opcode PROTO with an existing protocol; torch's legacy magic number is a pickle itself."""
     return head[:1] == b"\x80" and head[1:2] in {b"\2", b"\3", b"\4", b"\5"}
 
 
@@ -134,7 +134,7 @@ def read_header(source: ByteSource, *, named: FormatName, facts: ShardFacts = NO
 
 
 def shown_header(report: ShardReport, named: FormatName, facts: ShardFacts) -> Header:
-    """Return what a look at a file elsewhere told of its header: its scalars, and no tensors.
+    """Return the header of a file read elsewhere: its scalars, without tensors.
 
     Raises:
         OSError: More was asked for than such a look tells.
@@ -147,7 +147,7 @@ def shown_header(report: ShardReport, named: FormatName, facts: ShardFacts) -> H
 
 
 def _zeroed(source: ByteSource, named: FormatName, head: bytes) -> Header:
-    """Report zeros where the header should be, and whether the end is zero too; the middle is not checked."""
+    """Report zeros in place of the header, and whether the end is zero too; the middle is not checked."""
     size = source.stamp.size
     tail = source.read(max(len(head), size - HEAD_BYTES), HEAD_BYTES)
     tail_is_zero = not tail.strip(b"\0")

@@ -48,7 +48,7 @@ MAX_FINDINGS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What a shard's header declares, and every way in which it does not hold together."""
+    """The declarations of a shard's header, and every inconsistency in it."""
 
     format: FormatName
     """What the file is by its content; what its name says where the content is nothing that we know."""
@@ -90,7 +90,7 @@ class ShardFormat(Protocol):
     name: FormatName
 
     def header(self, source: Front, head: bytes, facts: ShardFacts) -> Header:
-        """Read the header and nothing of the tensors' data but the scalars that are asked for.
+        """Read only the header and the requested scalars.
 
         A damaged header does not raise: it comes back with findings.
 
@@ -101,7 +101,7 @@ class ShardFormat(Protocol):
 
 
 def schema_hash(rows: Iterable[tuple[str, str, str]]) -> str:
-    """Hash what a shard holds, so that shards with the same tensors have the same hash in whatever format.
+    """Hash the tensors of a shard, so that equal tensors have the same hash in every format.
 
     Args:
         rows: Name, dtype and shape (`8,4`; a scalar's is empty) of every tensor, in any order.
@@ -115,12 +115,12 @@ def schema_hash(rows: Iterable[tuple[str, str, str]]) -> str:
 
 
 def schema_rows(entries: Iterable[TensorEntry]) -> Iterable[tuple[str, str, str]]:
-    """Spell entries as `schema_hash` takes them."""
+    """Convert entries for `schema_hash`."""
     return ((entry.name, entry.dtype.value, ",".join(map(str, entry.shape))) for entry in entries)
 
 
 def last_page(entries: Iterable[TensorEntry]) -> tuple[int, int] | None:
-    """Return where the last tensor data of a file lie: a page, or all of it where there is less."""
+    """Return the place of the last tensor data of a file: a page, or less if there is less."""
     spans = list(chain.from_iterable(entry.spans for entry in entries))
     if not spans:
         return None
@@ -129,7 +129,7 @@ def last_page(entries: Iterable[TensorEntry]) -> tuple[int, int] | None:
 
 
 def unread_header(name: FormatName, *findings: Finding, bytes_read: int) -> Header:
-    """Make the header of a file of which no more is known than what it is."""
+    """Make the header of a file of which only the format is known."""
     return Header(
         format=name,
         entries=(),
@@ -168,7 +168,7 @@ def unsupported(is_a: FormatName, named: FormatName) -> Finding:
 
 
 def quoted(name: str) -> str:
-    """Quote a name for a message, cut where it would drown the sentence."""
+    """Quote a name for a message, shortened if it is long."""
     return f"'{name}'" if len(name) <= _SHOWN_CHARS else f"'{name[:_SHOWN_CHARS]}…'"
 
 

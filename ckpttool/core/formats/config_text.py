@@ -1,4 +1,4 @@
-"""Foreign configs in YAML, JSON or TOML as one kind of document: what they say, and on which line."""
+"""Foreign configs in YAML, JSON or TOML as one kind of document: their settings, with lines."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _PAIR = re.compile(rf"\s*({_BARE})\s*=")
 
 
 class ConfigFile:
-    """A config that several readers look at in turn, parsed once, by the first who asks."""
+    """A config for several readers, parsed once on first use."""
 
     def __init__(self, content: bytes, *, path: str) -> None:
-        """Take the whole file, and its path as the user gave it."""
+        """Take the complete file, and its path as the user gave it."""
         self.content = content
         self.path = path
 
     @cached_property
     def yaml(self) -> Document:
-        """What it says as YAML.
+        """The document parsed as YAML.
 
         Raises:
             ConfigError, UnsafeError: As `parse_document`.
@@ -40,7 +40,7 @@ class ConfigFile:
 
     @cached_property
     def document(self) -> Document:
-        """What it says as TOML where its name says so, as JSON where it is that, else as YAML.
+        """The document parsed as TOML by its name, as JSON if it is that, else as YAML.
 
         YAML takes most JSON too, but reads `1e-8` in it as text.
 
@@ -61,7 +61,7 @@ class ConfigFile:
 
 
 def _json_lines(content: bytes, path: str) -> dict[KeyPath, int]:
-    """Return the lines of the keys, where YAML can read it; a tab, which it refuses, is in no text of JSON."""
+    """Return the lines of the keys, if YAML can parse it; YAML rejects tabs, which JSON allows."""
     try:
         return parse_document(content.replace(b"\t", b" "), where=path).lines
     except (ConfigError, UnsafeError):
@@ -90,7 +90,7 @@ def _assert_shallow(value: object, path: str, levels: int) -> None:
 
 
 def _toml_lines(text: str) -> Iterator[tuple[KeyPath, int]]:
-    """Yield where tables and bare keys stand, a line to each; those of quoted keys and of inner tables are not told."""
+    """Yield the lines of tables and bare keys; quoted keys and inner tables are not included."""
     table: KeyPath = ()
     for number, line in enumerate(text.splitlines(), start=1):
         if match := _TABLE.fullmatch(line):

@@ -1,4 +1,4 @@
-"""The beginning of a file, and its last page where someone asks for it: read once each, and hardly copied."""
+"""The beginning of a file, and its last page on request: read once each, without copies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KEPT_BYTES = 2 << 20
 
 
 class _Cache(local):
-    """What one thread keeps from file to file.
+    """Buffers that one thread reuses from file to file.
 
     New memory is paid for page by page when it is first written to, and that is what reading a header costs.
     """
@@ -35,7 +35,7 @@ _KEPT = _Cache()
 
 
 class Front:
-    """An open file whose first bytes are in memory; a `ByteSource` that reads what is there no second time.
+    """An open file whose first bytes are in memory; a `ByteSource` that does not read them again.
 
     Good until the same thread opens the next one, and for that thread alone; later it asks the file again.
     """
@@ -43,7 +43,7 @@ class Front:
     __slots__ = ("_file", "_kept", "_page", "_page_begin", "_source", "block", "length", "stamp")
 
     def __init__(self, source: ByteSource) -> None:
-        """Read the first bytes: as many as the file before had use for.
+        """Read the first bytes: as many as the previous file needed.
 
         Raises:
             OSError: The disk did not answer.
@@ -62,11 +62,11 @@ class Front:
         self.extend(min(expected, self.stamp.size))
 
     def head(self) -> bytes:
-        """Return the bytes by which a format is told."""
+        """Return the bytes that identify a format."""
         return bytes(memoryview(self.block)[: min(HEAD_BYTES, self.length)])
 
     def extend(self, end: int) -> None:
-        """Read on to byte `end`, exclusive; `length` tells whether the file went so far.
+        """Read up to byte `end`, exclusive; `length` shows whether the file was long enough.
 
         Raises:
             OSError: The disk did not answer.
@@ -82,11 +82,11 @@ class Front:
         self.length += self._source.read_into(self.length, memoryview(self.block)[self.length : end])
 
     def expect_again(self, end: int) -> None:
-        """Report that the next file will be asked for as much as this one, and for a little behind it."""
+        """Expect that the next file needs as much as this one, and a little more."""
         self._kept.expected = min(end + _BEHIND_BYTES, _KEPT_BYTES)
 
     def keep(self, page: tuple[int, int]) -> None:
-        """Read the last page and keep it, unless it is there already.
+        """Read the last page and keep it, unless it is already in memory.
 
         Raises:
             OSError: The disk did not answer.
@@ -96,7 +96,7 @@ class Front:
             self._page, self._page_begin = self._source.read(begin, end - begin), begin
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return the bytes from `offset`; fewer than `length` only where the file ends."""
+        """Return the bytes from `offset`; fewer than `length` only at the end of the file."""
         end = offset + length
         if end <= self.length and self._kept.files == self._file:
             return bytes(memoryview(self.block)[offset:end])
@@ -105,5 +105,5 @@ class Front:
         return self._source.read(offset, length)
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        """Fill `buffer` from `offset` and return how many bytes there were."""
+        """Fill `buffer` from `offset` and return the number of bytes read."""
         return self._source.read_into(offset, buffer)

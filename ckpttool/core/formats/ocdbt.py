@@ -1,4 +1,4 @@
-"""OCDBT, the key-value store in which JAX's libraries keep arrays: a manifest, a B-tree of nodes, and data files.
+"""OCDBT, the key-value store of JAX's libraries for arrays: a manifest, a B-tree of nodes, and data files.
 
 Manifest and nodes are framed by a length and a CRC-32C; the values in the data files carry none. The nodes say where
 each value is, so which data files there must be, and how long each must be at least, is known without any of them.
@@ -44,10 +44,10 @@ T = TypeVar("T")
 
 
 class BrokenStoreError(Exception):
-    """A manifest or a node does not hold together."""
+    """A manifest or a node is inconsistent."""
 
     def __init__(self, code: Row, path: str, message: str) -> None:
-        """Take what it is called, where it is, and what is wrong with it."""
+        """Take its code, its path, and the problem."""
         super().__init__(message)
         self.code = code
         self.path = path
@@ -58,7 +58,7 @@ class OverLimitError(Exception):
 
 
 class Extent(NamedTuple):
-    """Where something is."""
+    """The place of a value."""
 
     path: str
     """Of the data file, relative to the store; untrusted."""
@@ -68,7 +68,7 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """What a store's manifest and nodes say."""
+    """The contents of a store's manifest and nodes."""
 
     least: dict[str, int]
     """Bytes that each data file must have at least, by path; untrusted paths, relative to the store."""
@@ -79,7 +79,7 @@ class Store:
 
 
 class _Child(NamedTuple):
-    """A node, and what all keys below it begin with."""
+    """A node, and the common prefix of all keys below it."""
 
     extent: Extent
     prefix: bytes
@@ -89,7 +89,7 @@ class _Child(NamedTuple):
 
 
 def read_store(read: Callable[[str, int, int | None], bytes | None]) -> Store:
-    """Follow a store from its manifest to where every value is; no value is read.
+    """Read a store from its manifest to the place of every value; no value is read.
 
     Args:
         read: Returns the bytes of a file in the store from an offset, so many or to its end; None where the file is
@@ -165,7 +165,7 @@ class _Walk:
 
 
 class _Body:
-    """What is in a frame, read from its beginning."""
+    """The body of a frame, read from its beginning."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -201,7 +201,7 @@ class _Body:
         return [self.varint() for _ in range(count)]
 
     def texts(self, *, other_columns: int = 0) -> tuple[list[bytes], list[list[int]]]:
-        """Return texts that are told by what they have in common with the one before, and the columns beside them."""
+        """Return texts that are encoded by their common prefix with the previous one, and the columns with them."""
         count = self.varint()
         shared = [0, *self.varints(count - 1)] if count else []
         lengths = self.varints(count)
@@ -216,7 +216,7 @@ class _Body:
         return texts, columns
 
     def files(self, base: str) -> list[tuple[str, str]]:
-        """Return the files that are referred to by number: the path, and what paths begin with that are named there."""
+        """Return the files that are referred to by number: the path, and the prefix of the paths named there."""
         paths, (lengths,) = self.texts(other_columns=1)
         pairs = zip(paths, lengths, strict=True)
         return [(base + _text(path), base + _text(path[:length])) for path, length in pairs]
@@ -227,7 +227,7 @@ def _text(path: bytes) -> str:
 
 
 def _parsed(data: bytes, path: str, magic: bytes, parse: Callable[[_Body], T]) -> T:
-    """Return what a manifest or a node says.
+    """Return the parsed manifest or node.
 
     Raises:
         BrokenStoreError: It does not hold together.
@@ -244,7 +244,7 @@ def _parsed(data: bytes, path: str, magic: bytes, parse: Callable[[_Body], T]) -
 
 
 def _framed(body: _Body, magic: bytes, length: int) -> _Body:
-    """Return what is in a frame.
+    """Return the body of a frame.
 
     Raises:
         ValueError: It is none of this kind.
@@ -258,7 +258,7 @@ def _framed(body: _Body, magic: bytes, length: int) -> _Body:
 
 
 def _unpacked(data: bytes) -> bytes:
-    """Return what zstd made smaller."""
+    """Decompress zstd data."""
     from zstandard import ZstdDecompressor, ZstdError  # a start needs none
 
     try:
@@ -273,7 +273,7 @@ def _unpacked(data: bytes) -> bytes:
 
 
 def _root(body: _Body) -> _Child | None:
-    """Return the root of a manifest's newest version; None where the store is empty."""
+    """Return the root of a manifest's newest version; None if the store is empty."""
     body.take(_UUID_BYTES)
     if body.varint():
         raise ValueError("the manifest is in several files, which ckpttool does not read")
@@ -293,7 +293,7 @@ def _root(body: _Body) -> _Child | None:
 
 
 class _Node(NamedTuple):
-    """What a node says."""
+    """The contents of a node."""
 
     children: list[_Child]
     extents: list[Extent]

@@ -1,4 +1,4 @@
-"""Protobuf's wire format, as far as the files that we read use it."""
+"""Protobuf's wire format, as far as our files use it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _FIXED = {_FIXED64: 8, _FIXED32: 4}
 
 
 class WireError(ValueError):
-    """The bytes are no protobuf."""
+    """The bytes are not protobuf."""
 
 
 def varint(buffer: bytes, at: int) -> tuple[int, int]:
-    """Read a number of seven bits a byte, lowest first; return it and the position after it.
+    """Read a varint; return it and the position after it.
 
     Raises:
         IndexError: The buffer ends within it.
@@ -50,13 +50,13 @@ def varints(packed: bytes) -> Iterator[int]:
 
 
 def signed(value: int) -> int:
-    """Return the number that a varint stands for in a field of type int32 or int64."""
+    """Return the value of a varint in a field of type int32 or int64."""
     value &= (1 << 64) - 1
     return value - (1 << 64) if value >> 63 else value
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the fields of a message in its order: the key, which is eight times the field's number plus its wire type.
+    """Yield the fields of a message in order: the key, which is eight times the field's number plus its wire type.
 
     What has a length or a fixed width comes as bytes, a varint as a number without a sign.
 

@@ -1,4 +1,4 @@
-"""Foreign YAML, read as PyYAML reads it but within limits, with the line of every key, and as a list of settings."""
+"""Foreign YAML, parsed as by PyYAML but within limits, with the line of every key, and as a list of settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NUMBERS = frozenset({_TAG + "int", _TAG + "float"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A YAML mapping and where its keys stand."""
+    """A YAML mapping with the lines of its keys."""
 
     text: str
     """The whole file."""
@@ -43,7 +43,7 @@ class Document:
 
 
 def parse_document(content: bytes, *, where: str) -> Document:
-    """Return the one mapping that a YAML file holds.
+    """Return the only mapping in a YAML file.
 
     PyYAML alone takes the last of two equal keys in silence, follows aliases into any number of values, and needs
     seconds for deep nesting; a config that relies on one of these is refused rather than guessed.
@@ -101,7 +101,7 @@ def read_bytes(path: str) -> bytes:
 
 
 def read_head(path: str) -> bytes:
-    """Return the content of a file, or of one that is larger than a config can be a little more than the limit.
+    """Return the content of a file; of a file too large for a config, slightly more than the limit.
 
     Raises:
         ConfigError: It cannot be opened, or is no regular file.
@@ -120,7 +120,7 @@ def _refuse_long(content: bytes, where: str) -> None:
 
 
 def _open_regular(path: str, flags: int) -> int:
-    """Open without waiting for the writer of a FIFO that is where the config should."""
+    """Open without blocking on a FIFO in place of the config."""
     import os
     import stat
 
@@ -133,7 +133,7 @@ def _open_regular(path: str, flags: int) -> int:
 
 @cache
 def _loader_class() -> type[yaml.SafeLoader]:
-    """Return PyYAML's loader with a bound on nesting, which alone keeps scanner and composer from growing."""
+    """Return PyYAML's loader with a limit on nesting, so that scanner and composer cannot grow without bound."""
     import yaml
 
     class BoundedLoader(yaml.SafeLoader):
@@ -152,7 +152,7 @@ def _loader_class() -> type[yaml.SafeLoader]:
 
 
 class _Walk:
-    """Looks at each node once: lines, spellings, keys that occur twice, tags, and how many values there are."""
+    """Visits each node once: lines, original texts, duplicate keys, tags, and the number of values."""
 
     def __init__(self, where: str) -> None:
         self.lines: dict[KeyPath, int] = {}
@@ -161,7 +161,7 @@ class _Walk:
         self._sizes: dict[int, int | None] = {}  # by node; None while its children are looked at
 
     def visit(self, node: yaml.Node, path: KeyPath) -> int:
-        """Return how many values the node stands for, aliases written out."""
+        """Return the number of values of the node, with aliases expanded."""
         if id(node) in self._sizes:
             size = self._sizes[id(node)]
             if size is None:
@@ -240,7 +240,7 @@ def settings_of(document: Document, *, path: str) -> Settings:
 
 
 def _flat(key: KeyPath, value: object) -> Iterator[tuple[KeyPath, Value]]:
-    """Yield a value and all below it."""
+    """Yield a value and all values below it."""
     if key:
         yield key, _value(value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The training scalars that a layout asks for, read from among a file's tensors."""
+"""The training scalars that a layout requests, read from a file's tensors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NEIGHBOURS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalarPlan:
-    """Where the scalars of a shard lie: the same in every file with the same header."""
+    """The place of the scalars in a shard: the same in every file with the same header."""
 
     reads: tuple[tuple[int, int, tuple[_Field, ...]], ...] = ()
     """First byte of each read, its length, and what stands there."""
@@ -46,13 +46,13 @@ class ScalarPlan:
 
     @property
     def last_read(self) -> int:
-        """First byte of the last read; 0 where there is none."""
+        """First byte of the last read; 0 if there is none."""
         return self.reads[-1][0] if self.reads else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalarReading:
-    """The scalars of a shard and what is wrong with them."""
+    """The scalars of a shard and their problems."""
 
     scalars: ScalarValues
     findings: tuple[Finding, ...]
@@ -60,7 +60,7 @@ class ScalarReading:
 
 
 def plan_scalars(entries: Iterable[TensorEntry], requested: Sequence[RequestedScalar]) -> ScalarPlan:
-    """Find what is asked for among a shard's tensors; neighbours are read in one call.
+    """Find the requested scalars in a shard's tensors; neighbours are read in one call.
 
     Args:
         entries: In file order; each scalar's name at most once.
@@ -125,7 +125,7 @@ _MOST_TEXT_BYTES = 1024
 
 
 def read_single(source: ByteSource, entries: Iterable[TensorEntry]) -> tuple[tuple[str, Value], ...]:
-    """Read every tensor of one element, and every short text, whatever it is called.
+    """Read every one-element tensor, and every short text, of any name.
 
     Returns:
         Name and value, in file order; of thousands the first. A float is the shortest decimal that has these bits, as

@@ -1,4 +1,4 @@
-"""Foreign JSON, parsed once and strictly: what a reader gets is typed, or an error names file and key path."""
+"""Foreign JSON, parsed once and strictly: readers get typed values, or an error with file and key path."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _T = TypeVar("_T")
 
 
 class ParseError(ValueError):
-    """A record is not what its writer should have written. Catch it in the reader and make it a finding."""
+    """A record is not what its writer should have written. Readers catch it and report a finding."""
 
     def __init__(self, problem: str, *, where: str = "", key: str = "", line: int | None = None) -> None:
-        """Say what is wrong and where.
+        """Take the problem and its place.
 
         Args:
             problem: What was expected and what is there.
@@ -112,17 +112,17 @@ def number(value: float | None) -> Json:
 
 
 def measured(value: float | None) -> Json:
-    """Spell what was measured, by six digits that say something: the others are only those of the arithmetic."""
+    """Encode a measured value with six significant digits: the others are arithmetic noise."""
     return None if value is None else number(float(f"{value:.6g}"))
 
 
 def as_number(value: Json) -> float:
-    """Return what `number` spelled, to the bit; a ParseError where it is something else."""
+    """Decode the output of `number`, bit for bit; a ParseError for anything else."""
     return float(value) if isinstance(value, str) and value in _NONFINITE else as_float(value)
 
 
 def memory_of(data: bytes) -> int:
-    """Estimate what a JSON document takes once it is values, from above and without reading it.
+    """Estimate an upper bound of a JSON document's memory after parsing, without parsing it.
 
     Its text and its strings, in four bytes a character where one character needs them; the empty objects, lists and
     numbers that cost most for their length; keys, of which the first five are free in the object's own size.
@@ -143,27 +143,27 @@ def memory_of(data: bytes) -> int:
 def parse_object(
     data: bytes, *, where: str, limit: int = DEFAULT_LIMIT, most_memory: int = MOST_MEMORY, nonfinite: bool = False
 ) -> JsonObject:
-    """Return the document where it is one object; a ParseError where it is something else, or no strict JSON."""
+    """Return the document if it is one object; a ParseError for anything else, or for invalid JSON."""
     value = parse_json(data, where=where, limit=limit, most_memory=most_memory, nonfinite=nonfinite)
     return as_object(value, where=where)
 
 
 def as_object(value: Json, *, where: str = "", key: str = "") -> JsonObject:
-    """Return `value` where it is an object; a ParseError where it is something else."""
+    """Return `value` if it is an object; else raise a ParseError."""
     if not isinstance(value, dict):
         raise _wrong("an object", value, where, key)
     return value
 
 
 def as_list(value: Json, *, where: str = "", key: str = "") -> list[Json]:
-    """Return `value` where it is a list; a ParseError where it is something else."""
+    """Return `value` if it is a list; else raise a ParseError."""
     if not isinstance(value, list):
         raise _wrong("a list", value, where, key)
     return value
 
 
 def as_int(value: Json, *, minimum: int | None = 0, where: str = "", key: str = "") -> int:
-    """Return `value` where it is an integer of at least `minimum`: not `true`, not `1.0`; else a ParseError."""
+    """Return `value` if it is an integer of at least `minimum`: not `true`, not `1.0`; else raise a ParseError."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise _wrong("an integer", value, where, key)
     if minimum is not None and value < minimum:
@@ -172,7 +172,7 @@ def as_int(value: Json, *, minimum: int | None = 0, where: str = "", key: str = 
 
 
 def as_float(value: Json, *, where: str = "", key: str = "") -> float:
-    """Return `value` where it is a number, whole or not; always finite; a ParseError where it is something else."""
+    """Return `value` if it is a finite number; else raise a ParseError."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise _wrong("a number", value, where, key)
     try:
@@ -182,56 +182,56 @@ def as_float(value: Json, *, where: str = "", key: str = "") -> float:
 
 
 def as_str(value: Json, *, where: str = "", key: str = "") -> str:
-    """Return `value` where it is text; a ParseError where it is something else."""
+    """Return `value` if it is text; else raise a ParseError."""
     if not isinstance(value, str):
         raise _wrong("text", value, where, key)
     return value
 
 
 def as_bool(value: Json, *, where: str = "", key: str = "") -> bool:
-    """Return `value` where it is `true` or `false`; 0 and 1 are neither; a ParseError where it is something else."""
+    """Return `value` if it is `true` or `false`, not 0 or 1; else raise a ParseError."""
     if not isinstance(value, bool):
         raise _wrong("true or false", value, where, key)
     return value
 
 
 def get_int(record: Mapping[str, Json], key: str, *, minimum: int | None = 0, where: str = "") -> int:
-    """Return the integer under `key`; a ParseError where it is not there, no integer, or below `minimum`."""
+    """Return the integer under `key`; a ParseError if it is missing, not an integer, or below `minimum`."""
     return as_int(_member(record, key, where), minimum=minimum, where=where, key=key)
 
 
 def get_str(record: Mapping[str, Json], key: str, *, where: str = "") -> str:
-    """Return the text under `key`; a ParseError where it is not there, or no text."""
+    """Return the text under `key`; a ParseError if it is missing or not text."""
     return as_str(_member(record, key, where), where=where, key=key)
 
 
 def get_bool(record: Mapping[str, Json], key: str, *, where: str = "") -> bool:
-    """Return the truth value under `key`; a ParseError where it is not there, or neither true nor false."""
+    """Return the boolean under `key`; a ParseError if it is missing, or neither true nor false."""
     return as_bool(_member(record, key, where), where=where, key=key)
 
 
 def get_object(record: Mapping[str, Json], key: str, *, where: str = "") -> JsonObject:
-    """Return the object under `key`; a ParseError where it is not there, or no object."""
+    """Return the object under `key`; a ParseError if it is missing or not an object."""
     return as_object(_member(record, key, where), where=where, key=key)
 
 
 def get_list(record: Mapping[str, Json], key: str, *, where: str = "") -> list[Json]:
-    """Return the list under `key`; a ParseError where it is not there, or no list."""
+    """Return the list under `key`; a ParseError if it is missing or not a list."""
     return as_list(_member(record, key, where), where=where, key=key)
 
 
 def get_optional_int(record: Mapping[str, Json], key: str, *, minimum: int | None = 0, where: str = "") -> int | None:
-    """Return the integer under `key`; None if it is absent or null; a ParseError where it is another or smaller."""
+    """Return the integer under `key`; None if absent or null; a ParseError if it is invalid or below `minimum`."""
     return _optional(record, key, lambda value: as_int(value, minimum=minimum, where=where, key=key))
 
 
 def get_optional_float(record: Mapping[str, Json], key: str, *, where: str = "") -> float | None:
-    """Return the number under `key`; None if it is absent or null; a ParseError where it is there, and no number."""
+    """Return the number under `key`; None if it is absent or null; a ParseError if it is not a number."""
     return _optional(record, key, lambda value: as_float(value, where=where, key=key))
 
 
 def get_optional_str(record: Mapping[str, Json], key: str, *, where: str = "") -> str | None:
-    """Return the text under `key`; None if it is absent or null; a ParseError where it is there, and no text."""
+    """Return the text under `key`; None if it is absent or null; a ParseError if it is not text."""
     return _optional(record, key, lambda value: as_str(value, where=where, key=key))
 
 
@@ -252,7 +252,7 @@ def _wrong(expected: str, value: Json, where: str, key: str) -> ParseError:
 
 
 def _snippet(value: Json) -> str:
-    """Put a wrong value into words, on one line and short: it may be anything."""
+    """Format an invalid value in one short line."""
     match value:
         case dict():
             return "an object"
@@ -265,7 +265,7 @@ def _snippet(value: Json) -> str:
 
 
 def _check_depth(data: bytes, where: str) -> None:
-    """Refuse deep nesting before `json` meets it.
+    """Reject deep nesting before `json` parses it.
 
     How deep `json` can go depends on the stack that is left; the same file must give the same answer everywhere.
     """

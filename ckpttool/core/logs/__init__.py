@@ -1,1 +1,1 @@
-"""Training logs: what every trainer's have in common, and those that are none's own."""
+"""Training logs: the parts common to all trainers, and the general formats."""

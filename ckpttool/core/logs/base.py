@@ -31,7 +31,7 @@ class Readable(Protocol):
     """As much of a binary file as a reader needs; a pipe has no more."""
 
     def read(self, size: int, /) -> bytes:
-        """Return at most `size` bytes; none at the end."""
+        """Return at most `size` bytes; empty at the end."""
         ...
 
 
@@ -54,15 +54,15 @@ class LogFormat(Protocol):
 
     @property
     def name(self) -> str:
-        """What users call it."""
+        """Its name for users."""
         ...
 
     def recognise(self, head: bytes) -> bool:
-        """Tell from the beginning of the content, never from the file's name."""
+        """Recognize it by the beginning of the content, never by the file's name."""
         ...
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
-        """Yield what the log shows, in its order and in bounded memory.
+        """Yield the entries of the log, in order and in bounded memory.
 
         Raises:
             OSError: The disk did not answer, or what is compressed is damaged.
@@ -75,11 +75,11 @@ RankLogs = tuple[str, ...]
 
 
 class LogPlaces(Protocol):
-    """Where a trainer writes its logs."""
+    """The places where a trainer writes its logs."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What they are called, as a message says it."""
+        """Their names, for a message."""
         ...
 
     def near(self, root: str) -> tuple[RankLogs, ...]:
@@ -91,13 +91,13 @@ class LogPlaces(Protocol):
         ...
 
     def inside(self, folder: str) -> tuple[str, ...]:
-        """Return the training logs in a folder of logs, as a user may name it."""
+        """Return the training logs in a folder that a user named."""
         ...
 
 
 @dataclass(slots=True)
 class Block:
-    """Some whole lines."""
+    """A block of complete lines."""
 
     data: bytes
     first_line: int
@@ -106,7 +106,7 @@ class Block:
     _lines_before: int = 0
 
     def line_number(self, position: int) -> int:
-        """Return the number of the line around a byte of the block; cheap where one asks from front to end."""
+        """Return the line number at a byte of the block; cheap for ascending positions."""
         if position < self._requests:
             self._requests = self._lines_before = 0
         self._lines_before += self.data.count(b"\n", self._requests, position)
@@ -114,17 +114,17 @@ class Block:
         return self.first_line + self._lines_before
 
     def line_start(self, position: int) -> int:
-        """Return where the line around a byte of the block begins."""
+        """Return the start of the line at a byte of the block."""
         return self.data.rfind(b"\n", 0, position) + 1
 
     def line_end(self, position: int) -> int:
-        """Return where the line around a byte of the block ends, without its line end."""
+        """Return the end of the line at a byte of the block, without its line end."""
         end = self.data.find(b"\n", position)
         return len(self.data) if end < 0 else end
 
 
 def blocks(source: LogSource) -> Iterator[Block | LogProblem]:
-    """Yield the log in blocks of whole lines; a line that is too long is left out and told."""
+    """Yield the log in blocks of complete lines; a line that is too long is skipped and reported."""
     line = 1
     rest = b""
     while chunk := source.stream.read(BLOCK_BYTES):
@@ -145,7 +145,7 @@ def blocks(source: LogSource) -> Iterator[Block | LogProblem]:
 
 
 def _skip_line(source: LogSource) -> bytes:
-    """Read on to the next line end and return what follows it in the same chunk."""
+    """Read up to the next line end and return the rest of that chunk."""
     while chunk := source.stream.read(BLOCK_BYTES):
         if (cut := chunk.find(b"\n") + 1) > 0:
             return chunk[cut:]
@@ -153,7 +153,7 @@ def _skip_line(source: LogSource) -> bytes:
 
 
 def lines(source: LogSource) -> Iterator[tuple[int, bytes] | LogProblem]:
-    """Yield each line with its number, without its end: for formats where every line matters."""
+    """Yield each line with its number, without its end: for formats in which every line matters."""
     for block in blocks(source):
         if isinstance(block, LogProblem):
             yield block
@@ -162,7 +162,7 @@ def lines(source: LogSource) -> Iterator[tuple[int, bytes] | LogProblem]:
 
 
 def lines_with(block: Block, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a block that hold one of some words, each once, with its number and without its end.
+    """Yield the lines of a block that contain one of several words, each once, with its number.
 
     What is longer than any line that tells something is left out.
     """
@@ -180,7 +180,7 @@ def problem(source: LogSource, line: int, reason: str, text: bytes) -> LogProble
 
 
 def escaped(text: bytes) -> str:
-    """Return the beginning of a line on one line: control characters must not reach a terminal."""
+    """Return the beginning of a line, escaped: control characters must not reach a terminal."""
     start = text[: EXCERPT_CHARS * 4].decode("utf-8", "backslashreplace").strip()[:EXCERPT_CHARS]
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in start)
 
@@ -191,7 +191,7 @@ def rewind(source: LogSource, line: int, step: Step, last: Step) -> LogNote:
 
 
 def local_time(seconds: float) -> LocalTime:
-    """Return a moment, given in seconds since 1970, on the clock that this machine's logs show.
+    """Return a time, given in seconds since 1970, in the local time of this machine's logs.
 
     Raises:
         ValueError: It is in no year of the calendar.

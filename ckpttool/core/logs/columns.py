@@ -14,17 +14,17 @@ from ckpttool.core.logs.fields import ALIASES, Row, json_row, resolve_columns, s
 
 
 class JsonLines:
-    """One JSON object a line; several objects of one step are one step."""
+    """One JSON object per line; several objects of one step are merged."""
 
     name = "json-lines"
 
     def recognise(self, head: bytes) -> bool:
-        """Tell from the first line."""
+        """Recognize it by the first line."""
         first = head.lstrip().split(b"\n", 1)[0].strip()
         return first.startswith(b"{") and first.endswith(b"}")
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
-        """Yield a step for each object that has one; objects without (a run's settings, say) are passed over.
+        """Yield a step for each object that has one; other objects, such as a run's settings, are skipped.
 
         Raises:
             UsageError: No object has a step under any name that is known or was given.
@@ -64,7 +64,7 @@ class Csv:
     name = "csv"
 
     def recognise(self, head: bytes) -> bool:
-        """Tell from the first line, some names and no numbers, and from a row: sentences have commas, too."""
+        """Recognize it by the first line, which has some names and no numbers, and by a row."""
         first, _, rest = head.partition(b"\n")
         if _MOMENT.search(first):  # a line of some other log, with commas in it
             return False
@@ -107,7 +107,7 @@ class Csv:
 
 
 def _records(source: LogSource, rows: Iterator[list[str]]) -> Iterator[list[str] | LogProblem]:
-    """Yield each row; one that `csv` refuses, as where a quotation mark never ends, is told and left out."""
+    """Yield each row; one that `csv` rejects, such as an unclosed quotation mark, is reported and skipped."""
     while True:
         try:
             yield next(rows)
@@ -126,7 +126,7 @@ def _text_lines(source: LogSource, problems: list[LogProblem]) -> Iterator[str]:
 
 
 def _is_row(line: bytes, columns: int) -> bool:
-    """Return whether a line has as many values as there are names, and a number among them."""
+    """Return whether a line has as many values as there are names, with a number among them."""
     values = line.decode("utf-8", "replace").strip().split(",")
     return len(values) == columns and any(value.strip() and not _is_name(value) for value in values)
 

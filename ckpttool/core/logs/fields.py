@@ -1,4 +1,4 @@
-"""Values under names into StepMetrics: what every log with named columns shares."""
+"""Conversion of named values to StepMetrics, for every log with named columns."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def parse_columns(text: str) -> dict[str, str]:
 
 
 def resolve_columns(source: LogSource, names: frozenset[str]) -> dict[str, str]:
-    """Return field -> name for those that the log has, the user's choice before the usual names."""
+    """Return field -> name for the fields of the log; the user's choice comes before the usual names."""
     chosen = dict(source.columns or {})
     for field, aliases in ALIASES.items():
         alias_used = next((alias for alias in aliases if alias in names), None)
@@ -73,7 +73,7 @@ def resolve_columns(source: LogSource, names: frozenset[str]) -> dict[str, str]:
 
 
 def json_row(source: LogSource, record: Mapping[str, Json]) -> dict[str, str]:
-    """Return field -> text for an object; a list of one number is that number, as callbacks often write it."""
+    """Return field -> text for an object; a list of one number counts as that number, as callbacks write it."""
     row: dict[str, str] = {}
     for field, name in resolve_columns(source, frozenset(record)).items():
         value = record[name]
@@ -84,7 +84,7 @@ def json_row(source: LogSource, record: Mapping[str, Json]) -> dict[str, str]:
 
 
 def steps_of(source: LogSource, rows: Iterable[Row | LogProblem | LogNote | None]) -> Iterator[LogItem]:
-    """Yield a step for each row, one for neighbouring rows of the same step, and tell where the log goes back.
+    """Yield a step for each group of neighbouring rows of one step, and report where the log goes back.
 
     Args:
         source: The log.
@@ -117,7 +117,7 @@ def steps_of(source: LogSource, rows: Iterable[Row | LogProblem | LogNote | None
 
 
 def _metrics(source: LogSource, line: int, row: Mapping[str, str]) -> tuple[StepMetrics | None, list[LogProblem]]:
-    """Return one step from texts; what is no number is a problem, and None in the step."""
+    """Return one step from texts; a value that is not a number is a problem, and None in the step."""
     row_text = ", ".join(f"{field}={text}" for field, text in row.items()).encode()
     problems: list[LogProblem] = []
     values: dict[str, float | None] = {}

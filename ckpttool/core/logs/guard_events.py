@@ -1,4 +1,4 @@
-"""Event files, as a training that is guarded writes them: one log for each rank, and what a detector noticed there."""
+"""Event files of a guarded training: one log per rank, with the events of a detector."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class EventLine:
 
 
 class GuardEvents:
-    """The events of one rank, line by line, from any number of processes one after the other."""
+    """The events of one rank, line by line, from any number of consecutive processes."""
 
     name = "guard-events"
 
     def recognise(self, head: bytes) -> bool:
-        """Tell from the first line, with which each process begins."""
+        """Recognize it by the first line of each process."""
         return is_run(head.lstrip().split(b"\n", 1)[0])
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
-        """Yield a step for each that was done, dropped or not, and where the training was resumed or stopped."""
+        """Yield a step for each executed one, dropped or not, and the points of resume and stop."""
         return steps_of(source, _rows(source))
 
 
@@ -133,16 +133,16 @@ def _text(value: Json) -> str:
 
 
 class GuardFiles:
-    """`guard/events-NNNNN.jsonl` in the output folder, and what was put aside of it as `.1`."""
+    """`guard/events-NNNNN.jsonl` in the output folder, and their rotated `.1` files."""
 
     names = (f"{EVENTS_FOLDER}/events-N.jsonl",)
 
     def near(self, root: str) -> tuple[RankLogs, ...]:
-        """Look in the folder itself, for some trainers save into their output folder, and in the one around it."""
+        """Search the folder itself, because some trainers save into their output folder, and its parent."""
         return next((files for folder in (root, above(root)) if (files := _in(f"{folder}/{EVENTS_FOLDER}"))), ())
 
     def inside(self, folder: str) -> tuple[str, ...]:
-        """Look in a folder as a user may name it: the output folder, or `guard/` in it."""
+        """Search a folder that a user named: the output folder, or `guard/` in it."""
         files = _in(folder) or _in(f"{folder}/{EVENTS_FOLDER}")
         return tuple(path for logs in files for path in logs)
 

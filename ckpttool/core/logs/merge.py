@@ -1,4 +1,4 @@
-"""Several logs of one training into one value for each step, and into the attempts that they tell of."""
+"""Merge of several logs of one training into one value per step, and into its attempts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIELDS = tuple(field.name for field in fields(StepMetrics) if field.name not in
 
 
 def merge(logs: Iterable[tuple[str, Iterable[LogItem]]], *, keep: Collection[str] = FIELDS) -> TrainingLog:
-    """Return one value a step from the logs of all ranks and of all attempts.
+    """Return one value per step from the logs of all ranks and all attempts.
 
     Within one log the last attempt at a step counts. Across logs, equal norms mean two ranks at the same step:
     what one does not show the other may, and of two embedding norms the worse one counts, since one unhealthy rank is
@@ -42,7 +42,7 @@ def merge(logs: Iterable[tuple[str, Iterable[LogItem]]], *, keep: Collection[str
 
 
 class Merging:
-    """Takes logs one after the other, item by item."""
+    """Merges logs one after the other, item by item."""
 
     def __init__(self, keep: Collection[str] = FIELDS) -> None:
         """Begin without a log."""
@@ -53,11 +53,11 @@ class Merging:
         self._count = 0
 
     def begin(self, name: str) -> None:
-        """Report that what follows is from another log."""
+        """Begin another log."""
         self._sources.append(_Source(name, StepTable(self._keep)))
 
     def add(self, item: LogItem) -> None:
-        """Take what the log shows next."""
+        """Add the next item of the log."""
         if isinstance(item, StepMetrics):
             self._sources[-1].add(item)
         elif isinstance(item, LogNote):
@@ -69,7 +69,7 @@ class Merging:
                 self._problems.append(item)
 
     def log(self) -> TrainingLog:
-        """Return all of them together."""
+        """Return the merged log."""
         sources = [source for source in self._sources if len(source.table)]
         metrics: Sequence[StepMetrics] = sources[0].latest() if len(sources) == 1 else ()
         if len(sources) > 1:
@@ -88,7 +88,7 @@ class Merging:
 
 
 class _Source:
-    """The steps of one log, and where it goes back."""
+    """The steps of one log, and the points where it goes back."""
 
     __slots__ = ("name", "starts", "table")
 
@@ -111,7 +111,7 @@ class _Source:
         return Rows(self.table, [last[step] for step in sorted(last)])
 
     def attempts(self) -> list[LogAttempt]:
-        """Return each stretch that only continues, in the order of the log."""
+        """Return each ascending part, in the order of the log."""
         ends = [*self.starts[1:], len(self.table)]
         return [
             LogAttempt(rows=self.table[start:end], begun=number > 0, ended=end < len(self.table))
@@ -120,7 +120,7 @@ class _Source:
 
 
 def _attempts(sources: Sequence[_Source]) -> tuple[LogAttempt, ...] | None:
-    """Return the attempts of all logs in the order of time; None if there are more than a training can have."""
+    """Return the attempts of all logs in chronological order; None if there are implausibly many."""
     if sum(len(source.starts) for source in sources) > _MOST_ATTEMPTS:
         return None
     attempts: list[LogAttempt] = []
@@ -148,7 +148,7 @@ def _attempts(sources: Sequence[_Source]) -> tuple[LogAttempt, ...] | None:
 
 
 def _agree(first: LogAttempt, second: LogAttempt) -> bool:
-    """Tell whether two logs show the same attempt, as those of two ranks do: the same norms wherever both show some."""
+    """Return whether two logs show the same attempt, as those of two ranks do: equal norms at common steps."""
     shared = False
     rows = iter(first.rows)
     row = next(rows, None)

@@ -1,4 +1,4 @@
-"""Reads training logs of every format that is known, told apart by their content; all at once, or in one pass."""
+"""Reads training logs of every known format, recognized by content; completely, or in one pass."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _Item = TypeVar("_Item")
 
 
 def expand_globs(patterns: Sequence[str]) -> tuple[str, ...]:
-    """Return the logs that the patterns name, numbers in natural order, each once; `-` stands for itself.
+    """Return the logs that match the patterns, numbers in natural order, each once; `-` stays as it is.
 
     Raises:
         UsageError: A pattern matches no file.
@@ -52,7 +52,7 @@ def expand_globs(patterns: Sequence[str]) -> tuple[str, ...]:
 
 
 class LogReader:
-    """Reads logs, and knows where trainers put theirs."""
+    """Reads logs, and knows the places of trainers' logs."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class LogReader:
         columns: str | None = None,
         curves: bool = False,
     ) -> None:
-        """Name which logs there are, besides those with named columns.
+        """Take the log formats, besides those with named columns.
 
         Args:
             of_trainers: Their formats, most specific first.
@@ -82,7 +82,7 @@ class LogReader:
         self._columns = None if columns is None else parse_columns(columns)
 
     def expand(self, patterns: Sequence[str]) -> tuple[str, ...]:
-        """Return the logs that the user means: files, globs, folders of logs, or `-`; each once.
+        """Return the logs that the user selected: files, globs, folders of logs, or `-`; each once.
 
         Raises:
             UsageError: There is no such log.
@@ -101,7 +101,7 @@ class LogReader:
         return logs_inside
 
     def read(self, path: str, *, stdin: BinaryIO | None = None) -> Iterator[LogItem]:
-        """Yield what one log shows, in its order and in bounded memory; gzip is unpacked on the way.
+        """Yield the entries of one log, in order and in bounded memory; gzip is decompressed.
 
         A file that cannot be read to its end, or that no format recognises, ends in a problem with line 0: with many
         logs, one that is truncated is no reason to hear nothing of the others.
@@ -127,7 +127,7 @@ class LogReader:
             yield from format_.read(source)
 
     def _recognise(self, stream: Readable) -> tuple[bytes, LogFormat | None]:
-        """Return the format and what had to be read to tell it."""
+        """Return the format and the bytes read to recognize it."""
         head = b""
         while len(head) < _HEAD_LIMIT and (part := stream.read(max(len(head), _HEAD_BYTES))):  # each time twice as much
             head += part
@@ -139,7 +139,7 @@ class LogReader:
     def merged(
         self, patterns: Sequence[str], root: str | None = None, *, keep: Collection[str] = FIELDS
     ) -> TrainingLog | None:
-        """Return one value a step from all logs that are meant; None if none is given and none found.
+        """Return one value per step from all selected logs; None if none is given and none found.
 
         Args:
             patterns: Files, globs, folders of logs, or `-`.
@@ -155,7 +155,7 @@ class LogReader:
         return merge(self._first_stage(ranks), keep=keep) if ranks else None
 
     def _first_stage(self, ranks: Iterable[RankLogs]) -> Iterator[tuple[str, Iterable[LogItem]]]:
-        """Yield the logs of the ranks that hold the embedding: from rank 0 up to the first one that measured none.
+        """Yield the logs of the ranks with the embedding: from rank 0 up to the first one that measured none.
 
         Pipeline stages take neighbouring ranks, and other stages print 0: their logs need not be read.
         """
@@ -167,7 +167,7 @@ class LogReader:
 
 
 class _EmbeddingNorms:
-    """Whether some logs show one."""
+    """Whether some logs show an embedding norm."""
 
     def __init__(self) -> None:
         self.any = False
@@ -198,7 +198,7 @@ def open_log(path: str, *, stdin: BinaryIO | None = None) -> Iterator[Readable]:
 
 
 def blocks_of(path: str) -> Iterator[Block | LogProblem]:
-    """Yield a file in blocks of whole lines, whatever its format; a problem with line 0 where it cannot be read on."""
+    """Yield a file in blocks of complete lines, in any format; a problem with line 0 if it cannot be read on."""
 
     def opened() -> Iterator[Block | LogProblem]:
         with open_log(path) as stream:
@@ -208,7 +208,7 @@ def blocks_of(path: str) -> Iterator[Block | LogProblem]:
 
 
 def _to_its_end(path: str, items: Iterator[_Item]) -> Iterator[_Item | LogProblem]:
-    """Yield what was read, and what kept the rest from being read as a problem."""
+    """Yield the items that were read, and the error that stopped the read as a problem."""
     try:
         yield from items
     except (EOFError, zlib.error) as error:
@@ -218,7 +218,7 @@ def _to_its_end(path: str, items: Iterator[_Item]) -> Iterator[_Item | LogProble
 
 
 def _from_storage(path: str, stack: ExitStack) -> Readable | None:
-    """Open a log that is a file; None if it is something else, as only this machine can have it."""
+    """Open a log that is a file; None if it is another kind that only this machine can read."""
     folder, name = os.path.split(path)
     storage = open_storage(folder or ".")
     with suppress(LostLinkError):
@@ -228,7 +228,7 @@ def _from_storage(path: str, stack: ExitStack) -> Readable | None:
 
 
 def _open_finite(path: str, flags: int) -> int:
-    """Open a pipe, as `<(command)` is one; neither wait for a writer nor read a device."""
+    """Open a pipe, such as `<(command)`; neither wait for a writer nor read a device."""
     fd = os.open(path, flags | os.O_NONBLOCK)
     kind = os.fstat(fd).st_mode
     if (stat.S_ISCHR(kind) and path != os.devnull) or stat.S_ISBLK(kind) or stat.S_ISSOCK(kind):
@@ -254,7 +254,7 @@ class _Stream:
 
 
 class _Replay:
-    """A stream with some bytes put back in front."""
+    """A stream with some bytes pushed back to the front."""
 
     __slots__ = ("_head", "_stream")
 

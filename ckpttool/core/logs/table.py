@@ -1,4 +1,4 @@
-"""Steps in columns: a fifth of the memory that as many values take, for logs of millions of steps."""
+"""Steps in columns: a fifth of the memory of separate values, for logs of millions of steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TIME_CHARS = 19
 
 
 class StepTable(Sequence[StepMetrics]):
-    """Steps in the order in which they were added; a value is made again each time that it is asked for."""
+    """Steps in the order of their addition; a value is made on each access."""
 
     __slots__ = ("_columns", "_steps")
 
@@ -90,7 +90,7 @@ class Rows(Sequence[StepMetrics]):
 
 
 class _Numbers:
-    """A column of numbers, with gaps; as long as its last value's place."""
+    """A column of numbers, with gaps; as long as its last value's position."""
 
     __slots__ = ("_kind", "_present", "_values")
 
@@ -118,7 +118,7 @@ class _Numbers:
 
 
 class _Times:
-    """A column of times as the log writes them."""
+    """A column of times in the log's format."""
 
     __slots__ = ("_odd", "_usual")
 

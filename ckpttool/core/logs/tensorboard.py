@@ -87,16 +87,16 @@ class _Event(NamedTuple):
 
 
 class TensorBoard:
-    """`events.out.tfevents.*`: one tag a field, as most trainers write them."""
+    """`events.out.tfevents.*`: one tag per field, as most trainers write them."""
 
     name = "tensorboard"
 
     def recognise(self, head: bytes) -> bool:
-        """Tell from the first record, which every event file begins with."""
+        """Recognize it by the first record, which is the same in every event file."""
         return b"brain.Event:" in head[:64]
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
-        """Yield the steps; a tag that goes back is a training that was resumed. Lines are records."""
+        """Yield the steps; a tag that goes back means that the training was resumed. Lines are records."""
         return steps_of(source, _rows(source))
 
 
@@ -119,7 +119,7 @@ def _rows(source: LogSource) -> Iterator[Row | LogProblem | LogNote]:
 
 
 class _Waiting:
-    """Steps that may still get values: some write one tag after the other, from the first step to the last."""
+    """Steps that may still get values: some writers write one tag after the other, from the first step to the last."""
 
     def __init__(self, source: LogSource) -> None:
         self.steps: dict[int, tuple[int, float, dict[str, float]]] = {}
@@ -149,7 +149,7 @@ class _Waiting:
                 self.others.add(tag[:EXCERPT_CHARS])
 
     def rows(self, count: int | None = None) -> Iterator[Row]:
-        """Give out the lowest steps, and forget them; all, and where each tag was, if no number is said."""
+        """Yield and remove the lowest steps; all, with the last step of each tag, if no number is given."""
         tags = resolve_columns(self._source, frozenset(self.seen))
         for step in sorted(self.steps)[:count]:
             record, time, values = self.steps.pop(step)
@@ -164,14 +164,14 @@ _OWN = frozenset({"step", "time"})
 
 
 def _time_text(time: float) -> str:
-    """Encode a time as logs do; nothing for what is in no year."""
+    """Format a time as logs do; empty for a time outside the calendar."""
     with suppress(ValueError, OverflowError, OSError):
         return show_local_time(local_time(time))
     return ""
 
 
 def _events(source: LogSource) -> Iterator[_Event | LogProblem | LogNote]:
-    """Yield the events that have scalars, and what stands in the place of others."""
+    """Yield the events with scalars, and the problems of others."""
     stream = _Stream(source.stream)
     record, at = 0, 0
     while head := stream.take(_HEAD.size):
@@ -199,7 +199,7 @@ def _events(source: LogSource) -> Iterator[_Event | LogProblem | LogNote]:
 
 
 def _parsed(source: LogSource, record: int, at: int, data: bytes, checksum: bytes) -> Iterator[_Event | LogProblem]:
-    """Read one record; one that is not as it was written tells nothing but that."""
+    """Read one record; a damaged one yields only that problem."""
     event: _Event | None = None
     reason = ""
     try:
@@ -233,7 +233,7 @@ class _Stream:
         self._at = 0
 
     def take(self, size: int) -> bytes:
-        """Return the next bytes; fewer only where the log ends."""
+        """Return the next bytes; fewer only at the end of the log."""
         if len(self._block) - self._at < size:
             parts = [self._block[self._at :]]
             missing = size - len(parts[0])
@@ -246,7 +246,7 @@ class _Stream:
         return taken
 
     def skip(self, size: int) -> int:
-        """Pass over bytes; return how many were not there."""
+        """Skip bytes; return how many were missing."""
         while size and (part := self.take(min(size, BLOCK_BYTES))):
             size -= len(part)
         return size
@@ -287,7 +287,7 @@ def _scalar(message: bytes) -> Iterator[tuple[str, float]]:
 
 
 def _only_element(message: bytes) -> float | None:
-    """Return what a tensor without dimensions holds; None for one with, and for what is no number.
+    """Return the value of a tensor without dimensions; None for any other tensor, or a value that is not a number.
 
     Raises:
         WireError: It holds something else than one number of its type.
@@ -318,12 +318,12 @@ def _one_varint(packed: bytes) -> int:
 
 
 def masked_checksum(data: bytes) -> bytes:
-    """Return the checksum as a record has it: rotated and shifted, so that it is never the checksum of a checksum."""
+    """Return the checksum as stored in a record: rotated and shifted, so that it is never a checksum of a checksum."""
     value = crc32c(data)
     return _SUM.pack(((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
 @lru_cache(maxsize=1024)
 def _checksum_of_length(length: int) -> bytes:
-    """Return it for a record's length; there are few."""
+    """Return the checksum for a record's length, cached because there are few."""
     return masked_checksum(length.to_bytes(8, "little"))

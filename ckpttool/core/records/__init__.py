@@ -1,4 +1,4 @@
-"""Our own files, each read and spelled in one module. No layout takes what we keep in a tree for a stray."""
+"""Our own files, each read and written by one module. No layout treats them as stray files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _LONGEST_NAME = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealPlace:
-    """Where a checkpoint's manifest is kept, and what it must say of itself to be believed there."""
+    """The place of a checkpoint's manifest, and the identity that it must contain."""
 
     path: str
     """Relative to the root."""
@@ -57,42 +57,42 @@ class SealPlace:
 
     @classmethod
     def inside(cls, folder: str, *, layout: str, checkpoint: str) -> SealPlace:
-        """Return the place in a folder that is one checkpoint's alone; its path is relative to the root."""
+        """Return the place in a folder of one checkpoint; its path is relative to the root."""
         return cls(path=f"{folder}/{MANIFEST_NAME}", layout=layout, checkpoint=checkpoint, prefix=None)
 
     @property
     def additions_folder(self) -> str:
-        """The folder of the manifests that were added to this one where nothing can be replaced."""
+        """The folder of manifests added to this one on stores that cannot replace an object."""
         return f"{SEALS_BESIDE}/{self.path.removeprefix(f'{OWN_FOLDER}/').removesuffix('.json')}"
 
     def of_share(self, number: int, of: int) -> str:
-        """Return where one of several machines keeps what it sealed."""
+        """Return where one of several machines stores its seal."""
         return f"{self.additions_folder}/{number}-of-{of}.json"
 
     @property
     def is_apart(self) -> bool:
-        """Whether it outlives the checkpoint's files: it is in our own folder, not in theirs."""
+        """Whether it outlives the checkpoint's files, because it is in our own folder."""
         return self.path.startswith(f"{OWN_FOLDER}/")
 
 
 def is_manifest(path: str) -> bool:
-    """Return whether a path in a tree is one of a manifest, as every `SealPlace` spells it; not of a certificate."""
+    """Return whether a path in a tree is a manifest, for any `SealPlace`; not a certificate."""
     is_manifest_path = path.startswith(f"{OWN_FOLDER}/") and path.endswith(".manifest.json")
     return is_manifest_path or path.startswith(f"{SEALS_BESIDE}/") or path.rpartition("/")[2] == MANIFEST_NAME
 
 
 def births_begin(prefix: str, name: str) -> str:
-    """Return what the paths of the birth certificates of a save begin with, before the rank."""
+    """Return the common prefix of a save's birth certificates, before the rank."""
     return f"{BIRTH_FOLDER}/{prefix}-{name}.r"
 
 
 def own_cache(environment: Mapping[str, str]) -> str | None:
-    """Return our folder in the user's cache, whether it is there or not; None where the user has no cache folder."""
+    """Return our folder in the user's cache, existing or not; None without a cache folder."""
     return _own_place(environment, "XDG_CACHE_HOME", ".cache")
 
 
 def own_state(environment: Mapping[str, str]) -> str | None:
-    """Return our folder for what must outlive a restart; None where the user has no such folder."""
+    """Return our folder for state that must survive a restart; None without such a folder."""
     return _own_place(environment, "XDG_STATE_HOME", ".local/state")
 
 
@@ -107,17 +107,17 @@ def _own_place(environment: Mapping[str, str], variable: str, usual: str) -> str
 
 
 def leads_out(path: str) -> bool:
-    """Return whether a path leads out of the tree; it comes from a file, and anybody may have written that."""
+    """Return whether a path leads out of the tree; it comes from an untrusted file."""
     return "\0" in path or any(part in {"", ".", ".."} for part in path.split("/"))
 
 
 def encoded_name(name: str) -> str:
-    """Return a name from a disk, whatever bytes it has, as text that JSON can hold; `unspelled` gives it back."""
+    """Return a file name, with arbitrary bytes, as text that JSON can represent; `unspelled` decodes it."""
     return name.encode("utf-8", "surrogateescape").decode("latin-1")
 
 
 def unspelled(text: str) -> str:
-    """Return the name that `spelled` was given.
+    """Decode a name that `encoded_name` encoded.
 
     Raises:
         UnicodeEncodeError: It was not spelled so.
@@ -126,7 +126,7 @@ def unspelled(text: str) -> str:
 
 
 def own_path(text: str, ending: str, *, ambiguous: bool = False) -> str:
-    """Return a path in our folder for untrusted text without a slash: short enough, and never one of two texts.
+    """Return a path in our folder for untrusted text without a slash: short enough, and unique for each text.
 
     Args:
         text: Names the checkpoint, as far as it can.

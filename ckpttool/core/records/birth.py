@@ -1,4 +1,4 @@
-"""Birth certificates: what a shard was when it was handed to the disk, from the bytes in the writer's memory.
+"""Birth certificates: digests of a shard from the bytes in the writer's memory, taken before they reach the disk.
 
 Each is a manifest of one shard, in a place of its own, for ranks do not wait for one another: whoever writes a shard
 seals it. Here, too, all that is recorded of a save is put together; the manifest of `ckpttool seal` speaks first.
@@ -35,22 +35,22 @@ class Recorded:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What is to be said of that."""
+        """The findings about the records."""
         return tuple(problem.finding for problem in self.problems)
 
     @property
     def seals(self) -> dict[str, ShardSeal]:
-        """What is recorded of each shard, by its path."""
+        """The record of each shard, by its path."""
         return {} if self.manifest is None else self.manifest.by_path
 
     @property
     def disputed(self) -> tuple[Finding, ...]:
-        """Of which shards several manifests say different things."""
+        """The shards for which several manifests differ."""
         return () if self.manifest is None else self.manifest.disputed
 
 
 def birth_path(begin: str, rank: Rank) -> str:
-    """Return where the certificate of a rank's shard is."""
+    """Return the path of the certificate of a rank's shard."""
     return f"{begin}{rank}.json"
 
 
@@ -72,7 +72,7 @@ def birth_paths(storage: Storage, place: SealPlace) -> list[str]:
 
 
 def recorded(storage: Storage, place: SealPlace, shards: Collection[Shard]) -> Recorded:
-    """Read what is recorded of a save: its manifest, and where that has no entry, birth certificates.
+    """Read the records of a save: its manifest, and for shards without an entry, birth certificates.
 
     Args:
         storage: The tree.
@@ -87,7 +87,7 @@ def recorded(storage: Storage, place: SealPlace, shards: Collection[Shard]) -> R
 
 
 def recorded_shard(storage: Storage, place: SealPlace, rank: Rank, path: str) -> ShardSeal | None:
-    """Return what is recorded of one rank's shard; None if nothing is that can be believed."""
+    """Return the record of one rank's shard; None if there is no valid one."""
     certificate = None if place.births is None else birth_path(place.births, rank)
     for record in (read_manifest(storage, place), certificate and _birth(storage, place, certificate)):
         if isinstance(record, Manifest) and (seal := record.by_path.get(path)) is not None:
@@ -96,7 +96,7 @@ def recorded_shard(storage: Storage, place: SealPlace, rank: Rank, path: str) ->
 
 
 def recorded_world(storage: Storage, place: SealPlace, shards: Sequence[Shard]) -> int | None:
-    """Return of how many ranks a save is by its manifest, else by a certificate of its first shards; None: unknown."""
+    """Return the number of ranks of a save from its manifest, else from a certificate of its first shards."""
     manifest = read_manifest(storage, place)
     if manifest is None and place.births is not None and is_there(storage, BIRTH_FOLDER):
         ranks = (shard.rank for shard in shards[:_ASKED] if shard.rank is not None)
@@ -106,7 +106,7 @@ def recorded_world(storage: Storage, place: SealPlace, shards: Sequence[Shard]) 
 
 
 def with_births(manifest: Manifest | None, storage: Storage, place: SealPlace, shards: Collection[Shard]) -> Recorded:
-    """Add to a manifest, or to none, what certificates tell of shards of which it has no entry."""
+    """Add to a manifest, or to none, the certificates of shards without an entry."""
     begin = place.births
     sealed = {} if manifest is None else manifest.by_path
     ranks = sorted({shard.rank for shard in shards if shard.rank is not None and shard.path not in sealed})

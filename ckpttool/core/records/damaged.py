@@ -1,4 +1,4 @@
-"""Which files were found damaged by reading all of them, so that no later look at a header calls them good.
+"""Files found damaged by reading all of their content, so that a later header check does not call them good.
 
 It is beside the ledger, in the user's cache, and only where something was found. A file that was written since, or
 that a later check finds good, is forgotten.
@@ -35,7 +35,7 @@ _MOST_FILES = 1 << 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundDamaged:
-    """A file whose content did not match its checksum, or was not what other ranks' copies hold."""
+    """A file whose content did not match its checksum, or differed from other ranks' copies."""
 
     path: str
     """Relative to the tree's root."""
@@ -54,12 +54,12 @@ class FoundDamaged:
 
 
 def read_damaged(place: str | None) -> Mapping[str, FoundDamaged]:
-    """Read what was found in a tree, by path; nothing where there is no such file, or none that can be believed."""
+    """Read the damage found in a tree, by path; empty if there is no valid file."""
     return {} if place is None else _believed(_content(place))
 
 
 def found_before(damaged: FoundDamaged, stamp: FileStamp) -> Finding | None:
-    """Say again what was found of a file; None if it was written since.
+    """Return the earlier finding about a file; None if it was written since.
 
     Of one that only was renamed, linked or given other rights it is unknown: a copy into it may have set its time back.
     """
@@ -80,16 +80,16 @@ def found_before(damaged: FoundDamaged, stamp: FileStamp) -> Finding | None:
 
 
 class Proofs:
-    """What reading whole files of a tree proves: which are damaged, and which are not any more."""
+    """The results of reading complete files of a tree: the damaged ones, and those no longer damaged."""
 
     def __init__(self, place: Callable[[], str | None], clock: Callable[[], float]) -> None:
-        """Take what tells where it is kept, which is asked where there is something to keep, and the time."""
+        """Take a function that returns the file's place, called on first use, and the time."""
         self._place = place
         self._clock = clock
         self._news: dict[str, FoundDamaged | None] = {}
 
     def drifted(self, report: ShardReport, finding: Finding, since: Step | None) -> None:
-        """Take that a shard is not what its replicas hold since an earlier save, though nothing is damaged.
+        """Record that a shard differs from its replicas since an earlier save, without damage.
 
         Args:
             report: Of the shard.
@@ -110,7 +110,7 @@ class Proofs:
             )
 
     def take(self, report: ShardReport, seal: str | None, *, was_damaged: bool) -> None:
-        """Take what was found of a shard; one whose name JSON may not hold is left out.
+        """Record the findings about a shard; one whose name JSON cannot represent is left out.
 
         Args:
             report: Of any level.
@@ -134,7 +134,7 @@ class Proofs:
             self._news[report.path] = None
 
     def save(self) -> None:
-        """Write what is new. Where the cache cannot be written nothing is kept, and nothing is said."""
+        """Write new results. If the cache is not writable, nothing is stored or reported."""
         if not self._news or (place := self._place()) is None:
             return
         from ckpttool.core.write.files import ensure_folder, locked
@@ -173,7 +173,7 @@ def _encode(files: Mapping[str, FoundDamaged]) -> bytes:
 
 
 def encode_damaged(damaged: FoundDamaged) -> dict[str, object]:
-    """Spell what was found of a file; `decode_damaged` reads it back."""
+    """Encode the findings about a file; `decode_damaged` decodes them."""
     from ckpttool.core.records.hashed_json import spelled_stamp
 
     return {
@@ -203,7 +203,7 @@ def _believed(data: bytes) -> Mapping[str, FoundDamaged]:
 
 
 def decode_damaged(line: JsonObject) -> FoundDamaged:
-    """Return what was found of a file.
+    """Decode the findings about a file.
 
     Raises:
         ParseError: It is spelled otherwise.

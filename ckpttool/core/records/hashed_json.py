@@ -1,4 +1,4 @@
-"""A JSON document whose last key is the hash of all before it, so that a torn or edited one is known as such.
+"""A JSON document whose last key is the hash of everything before it, to detect a torn or edited one.
 
 The hash covers bytes, not values: a document is intact exactly where it is the one that was written. It finds
 accidents; whoever can change the document can also hash it again. Also: training scalars, as
@@ -28,7 +28,7 @@ def closed(members: str) -> bytes:
 
 
 def is_intact(document: bytes) -> bool:
-    """Return whether a document is one that `closed` returned, unchanged to the last bit."""
+    """Return whether a document is an unchanged result of `closed`."""
     tail = _TAIL.fullmatch(document[-_TAIL_BYTES:])
     return tail is not None and _hash(memoryview(document)[:-_TAIL_BYTES]) == tail[1].decode("ascii")
 
@@ -38,12 +38,12 @@ _ON_DISK = ("mtime_ns", "inode")
 
 
 def is_on_disk(stamp: FileStamp) -> bool:
-    """Return whether a stamp is of a file of a local file system, which alone can be spelled."""
+    """Return whether a stamp is of a file of a local file system; only those can be encoded."""
     return len(stamp.token) == len(_ON_DISK)
 
 
 def spelled_stamp(stamp: FileStamp) -> dict[str, object]:
-    """Encode the stamp of a file of a local file system; `stamp_of` reads it back."""
+    """Encode the stamp of a file of a local file system; `stamp_of` decodes it."""
     return {"size": stamp.size, **dict(zip(_ON_DISK, stamp.token, strict=True)), "ctime_ns": stamp.changed_ns}
 
 
@@ -69,7 +69,7 @@ def _hash(body: bytes | memoryview) -> str:
 
 
 def scalars_of(record: JsonObject, *, where: str) -> ScalarValues:
-    """Return the scalars in an object; those that are null are not there.
+    """Return the scalars in an object, without those that are null.
 
     Raises:
         ParseError: One is no number, or negative.

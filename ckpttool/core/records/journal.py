@@ -1,4 +1,4 @@
-"""The journals of a prune and of a heal, there while files change places; and what is in the trash."""
+"""The journals of a prune and of a heal, which exist while files move; and the contents of the trash."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def journal_bytes(batches: Iterable[Batch]) -> bytes:
 
 
 def read_journal(storage: Storage) -> tuple[Batch, ...]:
-    """Read what an interrupted prune was about to move; nothing where none was interrupted.
+    """Read the moves of an interrupted prune; empty if none was interrupted.
 
     Raises:
         IncompleteError: There is a journal, but it cannot be read or believed.
@@ -84,7 +84,7 @@ def heal_journal_bytes(puts: Iterable[Put]) -> bytes:
 
 
 def read_heal_journal(storage: Storage) -> tuple[Put, ...]:
-    """Read which files an interrupted heal has laid ready; nothing where none was interrupted.
+    """Read the files prepared by an interrupted heal; empty if none was interrupted.
 
     Raises:
         IncompleteError: There is a journal, but it cannot be read or believed.
@@ -178,7 +178,7 @@ def _move(value: Json) -> Move:
 
 
 def _path(text: str) -> str:
-    """Return a path that stays inside the tree; whoever can write the journal must not choose what is moved where."""
+    """Return a path that stays inside the tree; the journal must not be able to move files outside it."""
     try:
         path = unspelled(text)
     except UnicodeEncodeError:
@@ -197,7 +197,7 @@ class TrashFolder(NamedTuple):
 
 
 def trash_folders(storage: Storage) -> Iterator[TrashFolder]:
-    """List what earlier prunes moved away, oldest first. What has another form of name is not ours.
+    """List the folders of earlier prunes, oldest first. Names of another form are not ours.
 
     Raises:
         IncompleteError: The trash cannot be listed.
@@ -215,14 +215,14 @@ def trash_folders(storage: Storage) -> Iterator[TrashFolder]:
 
 
 def trash_folder(name: str) -> TrashFolder | None:
-    """Tell from the name of a trash folder since when it is there; None if it is not one of ours."""
+    """Parse the time from the name of a trash folder; None if it is not ours."""
     match = _TRASHED.fullmatch(name)
     since = _since(match["time"]) if match else None
     return None if since is None else TrashFolder(name, since)
 
 
 def trashed_name(folder: str) -> str:
-    """Return the name of the checkpoint that is in a folder of the trash, as the folder tells it."""
+    """Return the name of the checkpoint in a trash folder, from the folder's name."""
     match = _TRASHED.fullmatch(folder)
     return folder if match is None else folder[len(match["time"]) + 1 :].rstrip("+")
 

@@ -1,4 +1,4 @@
-"""What was verified before, so that a file that has not changed since need not be read again.
+"""Earlier verifications, so that an unchanged file need not be read again.
 
 It is in the user's cache, never in the tree: to verify changes nothing there. Whatever is wrong with it, nothing
 is known then, and the files are read. It cannot see bits that rot in a file whose size and times stay as they were:
@@ -72,7 +72,7 @@ SAVE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
-    """A shard of which every byte was read, with a checksum that matched and nothing but notes to say of it."""
+    """A shard whose every byte was read, with a matching checksum and no findings except notes."""
 
     stamp: FileStamp
     """The file that was read."""
@@ -86,7 +86,7 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """What is remembered of a tree."""
+    """The saved results about a tree."""
 
     shards: Mapping[str, Remembered] = field(default_factory=dict)
     """By path, relative to the tree's root."""
@@ -95,7 +95,7 @@ class Ledger:
 
 
 def ledger_place(root: str, environment: Mapping[str, str], *, disk: str, kind: str = "ledger") -> str | None:
-    """Return the file that is this tree's ledger; None where the user has no cache folder.
+    """Return the file of this tree's ledger; None without a cache folder.
 
     Args:
         root: The tree. Whatever links lead to it, its ledger is the same.
@@ -114,7 +114,7 @@ def ledger_place(root: str, environment: Mapping[str, str], *, disk: str, kind: 
 
 
 def load(place: str | None) -> Ledger:
-    """Read a ledger; an empty one where there is none, or none that can be believed to the last bit."""
+    """Read a ledger; an empty one if it is missing or damaged."""
     return Ledger() if place is None else _believed(_content(place))
 
 
@@ -160,7 +160,7 @@ def lookup(ledger: Ledger, task: CheckTask, stamp: FileStamp, *, now: float, max
 
 
 def save(place: str | None, reports: Collection[ShardReport], *, seals: Mapping[str, ShardSeal], began: float) -> None:
-    """Remember the reports that are good, and forget what was known of shards that no longer are.
+    """Save the good reports, and remove shards that are no longer good.
 
     Where the cache cannot be written nothing is remembered, and nothing is said: the answer does not depend on it.
 
@@ -199,7 +199,7 @@ def _seal_of(seal: ShardSeal | None) -> str | None:
 
 
 def _remembered(report: ShardReport, seal: ShardSeal | None, began: float) -> Remembered | None:
-    """Return what is to be remembered of a report; None if it is not good, or not good for long."""
+    """Return the entry for a report; None if it is not good, or not for long enough."""
     if not report.checksum_matched or not _is_utf8(report.path):
         return None
     if report.findings and (
@@ -216,7 +216,7 @@ def _remembered(report: ShardReport, seal: ShardSeal | None, began: float) -> Re
 
 
 def _known_tensors(report: ShardReport, began: float) -> KnownTensors | None:
-    """Return what is to be remembered of a shard's tensors; None if they are not known, or it may be damaged."""
+    """Return the entry for a shard's tensors; None if they are unknown, or it may be damaged."""
     stamp = report.stamp
     if not report.tensor_digests or report.remembered or stamp is None or not _is_utf8(report.path):
         return None
@@ -228,7 +228,7 @@ def _known_tensors(report: ShardReport, began: float) -> KnownTensors | None:
 
 
 def _is_utf8(path: str) -> bool:
-    """Return whether JSON can hold the path; a shard of another name is read each time."""
+    """Return whether JSON can represent the path; other shards are read each time."""
     try:
         path.encode("utf-8")
     except UnicodeEncodeError:
@@ -260,7 +260,7 @@ def _line(path: str, remembered: Remembered) -> dict[str, object]:
 
 
 def _notes(findings: Iterable[Finding]) -> list[dict[str, str]]:
-    """Spell what is worth knowing of a shard; whose it is says whoever asks."""
+    """Encode the notes about a shard; the reader adds its owner."""
     records = [{name: getattr(finding, name) for name in ("code", "message", *_BESIDE)} for finding in findings]
     return [{name: value for name, value in record.items() if value is not None} for record in records]
 
@@ -308,12 +308,12 @@ def _known(line: JsonObject) -> Remembered:
 
 
 class Memory:
-    """One tree's ledger, read once; what is new goes back to the disk now and then, and at the end."""
+    """One tree's ledger, read once; new entries are written now and then, and at the end."""
 
     def __init__(
         self, storage: Storage, place: str | None, *, max_age: float, clock: Callable[[], float] = time.time
     ) -> None:
-        """Take the tree, its ledger, and the seconds that an earlier verification counts."""
+        """Take the tree, its ledger, and the maximum age of an earlier verification in seconds."""
         self._storage = storage
         self._place = place
         self._max_age = max_age
@@ -325,11 +325,11 @@ class Memory:
         self._saved_at = clock()
 
     def keeps(self, report: ShardReport) -> bool:
-        """Return whether a report is remembered, so that the next run need not read its file."""
+        """Return whether a report is stored, so that the next run need not read its file."""
         return self._place is not None and (report.remembered or _remembered(report, None, self._began) is not None)
 
     def recall(self, task: CheckTask) -> ShardReport | None:
-        """Return the report on a file that was verified before and has not changed since; None to read it."""
+        """Return the report on an unchanged file that was verified before; None if it must be read."""
         if task.path not in self._ledger.shards:
             return None
         try:
@@ -350,7 +350,7 @@ class Memory:
         return tensors.schema_hash, tensors.digests
 
     def remember(self, reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) -> None:
-        """Keep what was verified; what turned out bad is forgotten. `save` brings the last of it to the disk."""
+        """Add verified reports and remove bad ones. `save` writes the last of them."""
         for report in reports:
             self._reports[report.path] = report
             if report.path in seals:
@@ -359,7 +359,7 @@ class Memory:
             self.save()
 
     def save(self) -> None:
-        """Write what is new."""
+        """Write new entries."""
         save(self._place, self._reports.values(), seals=self._seals, began=self._began)
         self._reports, self._seals = {}, {}
         self._saved_at = self._clock()

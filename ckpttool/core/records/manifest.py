@@ -1,4 +1,4 @@
-"""The manifest that `ckpttool seal` writes: JSON, one shard a line, the same bytes for the same seal.
+"""The manifest that `ckpttool seal` writes: JSON, one shard per line, the same bytes for the same seal.
 
 Believed only where it is intact, of this version, and in its own place.
 """
@@ -54,13 +54,13 @@ _TO_ESCAPE = re.compile("[%\udc80-\udcff]")
 
 
 class ManifestProblem(NamedTuple):
-    """There is a manifest, but nothing in it may be believed: the checkpoint is not verified, and not damaged."""
+    """An unusable manifest: the checkpoint is not verified, and not damaged."""
 
     finding: Finding
 
     @property
     def newer(self) -> bool:
-        """Whether a newer ckpttool wrote it: it may be whole, and is not ours to replace."""
+        """Whether a newer ckpttool wrote it: it may be intact, and must not be replaced."""
         return self.finding.code is Code.MANIFEST_NEWER
 
 
@@ -113,12 +113,12 @@ def _healed_spelled(healed: Healed) -> dict[str, int | str | None]:
 
 
 def _escaped(text: str) -> str:
-    """Encode a name of a file so that JSON can hold it: bytes that are no UTF-8 as `%XX`, and so the `%` itself."""
+    """Encode a file name for JSON: bytes that are not UTF-8 as `%XX`, and the `%` itself likewise."""
     return _TO_ESCAPE.sub(lambda match: f"%{ord(match[0]) & 0xFF:02X}", text)
 
 
 def read_manifest(storage: Storage, place: SealPlace) -> Manifest | ManifestProblem | None:
-    """Read all manifests of a save as one: its own, those beside it, and of several machines what each of them has.
+    """Read all manifests of a save as one: its own, those added to it, and those of each machine.
 
     Where they say different things of a shard, what was recorded first counts. On disks that is said, too: one of them
     is of other bytes. But a save's own manifest overrules those beside it on the same disk: it was sealed again.
@@ -149,12 +149,12 @@ def read_manifest(storage: Storage, place: SealPlace) -> Manifest | ManifestProb
 
 
 def read_alone(storage: Storage, place: SealPlace, path: str | None = None) -> Manifest | ManifestProblem | None:
-    """Read one manifest of a save without those beside it; that at its own place where no path is given."""
+    """Read one manifest of a save without additions; the one at its own place if no path is given."""
     return _read_one(storage, place, path or place.path)
 
 
 def manifests_beside(storage: Storage, place: SealPlace) -> list[str]:
-    """Return the paths of what was added to a save's own manifest, whether that is there or not."""
+    """Return the paths of the additions to a save's own manifest, whether that exists or not."""
     name_of = _BESIDE if is_object_store(storage.root) else _SHARE
     try:
         names = sorted(entry.name for entry in storage.entries(place.additions_folder))
@@ -165,7 +165,7 @@ def manifests_beside(storage: Storage, place: SealPlace) -> list[str]:
 
 
 def _read_each(storage: Storage, place: SealPlace, path: str) -> list[tuple[str, Manifest | ManifestProblem | None]]:
-    """Read what is at a path, of several machines what each has there, with its name."""
+    """Read the manifests at a path, one per machine, with the machine's name."""
     if isinstance(storage, OfSeveral):
         with suppress(OSError):  # why it cannot be read is said by whoever reads it now
             documents = storage.of_each(path)
@@ -179,7 +179,7 @@ _Owned: TypeAlias = tuple[str, str, Manifest]
 
 
 def _agreed(manifests: list[_Owned], place: SealPlace) -> Manifest:
-    """Join what several manifests say on disks, and say where they do not agree."""
+    """Join several manifests on disks, and report their contradictions."""
     own_seals = {
         (owner, seal.path) for owner, path, manifest in manifests if path == place.path for seal in manifest.shards
     }
@@ -217,7 +217,7 @@ def _unequal(first: ShardSeal, by: str, second: ShardSeal, owner: str, place: Se
 
 
 def _joined(claims: list[tuple[ShardSeal, str]], manifests: list[Manifest], disputed: tuple[Finding, ...]) -> Manifest:
-    """Return all that several manifests of one save say, of each file what was seen first."""
+    """Join several manifests of one save; the first entry of a file counts."""
     seals: dict[str, ShardSeal] = {}
     for seal, _ in sorted(claims, key=lambda claim: claim[0].first_seen):
         joined = seals.setdefault(seal.path, seal)
@@ -253,7 +253,7 @@ def _parsed(data: bytes, place: SealPlace, path: str) -> Manifest | ManifestProb
 
 
 def _believed(data: bytes, place: SealPlace, path: str) -> Manifest:
-    """Return the manifest where nothing speaks against it.
+    """Return the manifest if it is valid.
 
     Raises:
         ParseError: With all that is to be said, or with the key that is wrong.
@@ -356,7 +356,7 @@ def _healed(record: JsonObject, where: str) -> Healed:
 
 
 def _one_of(members: type[Enum], record: JsonObject, key: str, where: str) -> str:
-    """Return one of an enumeration's words."""
+    """Return a member of an enumeration."""
     text = get_str(record, key, where=where)
     values = [member.value for member in members]
     if text not in values:
@@ -372,7 +372,7 @@ def _matching(pattern: re.Pattern[str], record: JsonObject, key: str, where: str
 
 
 def _name(record: JsonObject, key: str, where: str) -> str:
-    """Return a name whose bytes that are no UTF-8 were spelled as `%XX`."""
+    """Decode a name whose bytes that are not UTF-8 were encoded as `%XX`."""
     text = get_str(record, key, where=where)
 
     def unescaped(match: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Digests of tensors in our records: each list of names once, and once the digests of shards that hold the same."""
+"""Digests of tensors in our records: each list of names once, and the digests of equal shards once."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _HEX = re.compile("(?:[0-9a-f]{2})+")
 
 
 class TensorTable:
-    """What is spelled of the tensors of several shards."""
+    """The encoded tensors of several shards."""
 
     __slots__ = ("_names", "_rows", "nbytes")
 
     def __init__(self, shards: Iterable[TensorDigests | None] = ()) -> None:
-        """Take what the shards hold; None of one of which it is not known."""
+        """Take the digests of the shards; None for a shard without known digests."""
         self.nbytes = 0
         """About how long its spelling is."""
         self._names: dict[tuple[str, ...], int] = {}
@@ -45,7 +45,7 @@ class TensorTable:
             self.add(digests)
 
     def add(self, digests: TensorDigests | None) -> int | None:
-        """Take what one shard holds, and return its place in the table; None if nothing is known of it."""
+        """Add the digests of one shard, and return their place in the table; None if they are unknown."""
         if not digests:
             return None
         names = self._names.get(digests.names)
@@ -59,7 +59,7 @@ class TensorTable:
         return self._rows[row]
 
     def member(self) -> str:
-        """Encode the table as a member of a JSON object, with the comma before it; empty where it is."""
+        """Encode the table as a member of a JSON object, with the comma before it; empty for an empty table."""
         if not self._rows:
             return ""
         names = ",\n".join(f"      {json.dumps(names)}" for names in self._names)
@@ -87,7 +87,7 @@ def tensor_rows(record: JsonObject, *, where: str) -> tuple[TensorDigests, ...]:
 
 
 def row_of(record: JsonObject, rows: tuple[TensorDigests, ...], *, where: str) -> TensorDigests | None:
-    """Return what a shard's line says of its tensors, by the rows of the table; None if it says nothing.
+    """Return the tensors of a shard's line, from the rows of the table; None if it has none.
 
     Raises:
         ParseError: It names no row.
@@ -123,7 +123,7 @@ _MOST_SHARDS = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTensors:
-    """What reading all of a shard told of its tensors, whether or not a checksum proved them."""
+    """Tensor digests from a complete read of a shard, proven by a checksum or not."""
 
     stamp: FileStamp
     """The file that was read."""
@@ -134,7 +134,7 @@ class KnownTensors:
 
 
 def spelled_tensors(tensors: Mapping[str, KnownTensors]) -> str:
-    """Spell what is known of tensors, what was read last first, as far as there is room for it."""
+    """Encode known tensors, latest read first, up to the size limit."""
     if not tensors:
         return ""
     table, retained = TensorTable(), []
@@ -156,7 +156,7 @@ def spelled_tensors(tensors: Mapping[str, KnownTensors]) -> str:
 
 
 def read_tensors(record: JsonObject) -> dict[str, KnownTensors]:
-    """Read back what `spelled_tensors` spelled, by path; nothing of a record that has none.
+    """Decode the output of `spelled_tensors`, by path; empty if the record has none.
 
     Raises:
         ParseError: It is spelled otherwise.

@@ -1,4 +1,4 @@
-"""File names are untrusted text: nothing in one may move a cursor, change a colour or turn the line around."""
+"""File names are untrusted text: they must not move the cursor, change a colour or reverse the line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ _HIDDEN = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}
 
 
 def shown(text: str) -> str:
-    r"""Return `text` as it may be shown: what a terminal would act on becomes `\xNN` or `\uNNNN`.
+    r"""Return `text` for display: terminal control characters become `\xNN` or `\uNNNN`.
 
     Bytes that are no UTF-8 (surrogates, as Python holds them) come out as the bytes they are.
     """
@@ -28,7 +28,7 @@ def _escaped(character: str) -> str:
 
 
 def size(nbytes: int | None) -> str:
-    """Encode a size in bytes for people, with powers of 1024; '?' where it is not known."""
+    """Format a size in bytes for people, with powers of 1024; '?' if it is unknown."""
     if nbytes is None:
         return "?"
     value = float(nbytes)

@@ -1,4 +1,4 @@
-"""How findings, and the health of a save, are shown to people."""
+"""Display of findings, and of the health of a save."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _STYLE = {
 def grouped_findings(
     findings: Sequence[Finding], world: int | None = None, view: View | None = None
 ) -> list[RenderableType]:
-    """Show findings, gravest first, those of a code together, and beside each what to do.
+    """Show findings, most severe first, grouped by code, each with its remedy.
 
     Args:
         findings: In any order.
@@ -54,7 +54,7 @@ def grouped_findings(
 
 
 def kinds_of(findings: Sequence[Finding], view: View = USUAL) -> list[list[Finding]]:
-    """Group findings of the same code, gravest first: 500 lost shards are one line, unless each is asked for."""
+    """Group findings of the same code, most severe first: 500 lost shards are one line, except in the full view."""
     if view.everything:
         return [[finding] for finding in sorted(findings, key=lambda finding: -finding.severity)]
     groups: dict[Row, list[Finding]] = {}
@@ -66,7 +66,7 @@ def kinds_of(findings: Sequence[Finding], view: View = USUAL) -> list[list[Findi
 def kind_parts(
     kind: Sequence[Finding], world: int | None, messages: set[str], view: View = USUAL, *, by: int = 0
 ) -> Iterator[RenderableType]:
-    """Show the first finding of a kind, all ranks that have it, and what to do, unless that was said just above."""
+    """Show the first finding of a kind, all its ranks, and the remedy, unless that was shown just above."""
     yield Indented(_finding(kind, world, view), by)
     remedy = kind[0].remedy
     if remedy is not None and kind[0].severity > Severity.NOTE and remedy not in messages:
@@ -89,7 +89,7 @@ _SUMS_UP = frozenset({Code.NOTHING_TO_RESUME})
 
 
 def pointer(findings: Iterable[Finding]) -> list[RenderableType]:
-    """Say where more is told of the gravest finding, if any weighs something."""
+    """Return where to read more about the most severe finding, if any is more than a note."""
     gravest = max(findings, key=lambda finding: (finding.severity, finding.code not in _SUMS_UP), default=None)
     if gravest is None or gravest.severity is Severity.NOTE:
         return []

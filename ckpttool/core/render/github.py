@@ -1,4 +1,4 @@
-"""GitHub Actions annotations: one workflow command a line on stdout."""
+"""GitHub Actions annotations: one workflow command per line on stdout."""
 
 from __future__ import annotations
 

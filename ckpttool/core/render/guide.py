@@ -1,4 +1,4 @@
-"""The manual's pages: Markdown that ships in the package, so that it can be read on a node without a network."""
+"""The manual's pages: Markdown in the package, readable on a node without a network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VERDICTS = re.compile(r"^\| verdict \| meaning \| what to do \|\n.*\n(?P<rows>(
 
 
 class Place(NamedTuple):
-    """Where the manual answers a word."""
+    """The place of a topic in the manual."""
 
     page: str
     heading: str = ""
@@ -36,7 +36,7 @@ class Match(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What a verdict means, as the page on concepts has it."""
+    """The meaning of a verdict, from the page on concepts."""
 
     word: str
     meaning: str
@@ -45,28 +45,28 @@ class Verdict(NamedTuple):
 
 @cache
 def pages() -> dict[str, str]:
-    """Return every page with a sentence of what it tells, in the order in which someone new would read them."""
+    """Return every page with a one-sentence summary, in the order for a new reader."""
     return {entry["name"]: entry["what"] for entry in _ENTRY.finditer(_read(_CONTENTS))}
 
 
 def topics() -> tuple[str, ...]:
-    """Return every word that `ckpttool guide` takes: pages, commands, and what people search for."""
+    """Return every topic that `ckpttool guide` accepts: pages, commands, and search words."""
     return (*pages(), *(word for word in _places() if word not in pages()))
 
 
 def place_of(topic: str) -> Place | None:
-    """Return where a topic is answered; None if the manual has no page for it."""
+    """Return the place of a topic; None if the manual has no page for it."""
     return Place(topic) if topic in pages() else _places().get(topic)
 
 
 def page_of(topic: str) -> str | None:
-    """Return the name of the page that answers a topic; None if there is none."""
+    """Return the name of the page about a topic; None if there is none."""
     place = place_of(topic)
     return None if place is None else place.page
 
 
 def page(topic: str) -> str | None:
-    """Return the Markdown of the page that answers a topic, or of its section; None if there is none."""
+    """Return the Markdown of the page or section about a topic; None if there is none."""
     place = place_of(topic)
     if place is None:
         return None
@@ -75,7 +75,7 @@ def page(topic: str) -> str | None:
 
 
 def search(word: str) -> tuple[Match, ...]:
-    """Return the sections that mention a word, whatever its case; one match per section, in the order of the pages."""
+    """Return the sections that mention a word, ignoring case; one match per section, in the order of the pages."""
     found: dict[tuple[str, str], Match] = {}
     for name in pages():
         heading = ""
@@ -91,7 +91,7 @@ def search(word: str) -> tuple[Match, ...]:
 
 @cache
 def _places() -> dict[str, Place]:
-    """Read where the words lead that people search for: lines of `page: words`, or `page#Heading: words`."""
+    """Read the places of search words: lines of `page: words`, or `page#Heading: words`."""
     lines = (_FOLDER / "topics.txt").read_text(encoding="utf-8").splitlines()
     split = (line.split(": ") for line in lines)
     return {word: Place(*target.split("#")) for target, words in split for word in words.split()}
@@ -112,7 +112,7 @@ def _section(text: str, heading: str) -> str:
 
 
 def _lines(text: str) -> Iterator[tuple[str, int]]:
-    """Yield each line of a page with its level as a heading, 0 for any other line; a comment in code is no heading."""
+    """Yield each line of a page with its heading level, 0 for any other line; comments in code are not headings."""
     in_code = False
     for line in text.splitlines():
         in_code ^= line.startswith("```")
@@ -131,7 +131,7 @@ def verdicts() -> tuple[Verdict, ...]:
 
 
 def matches_text(matches: tuple[Match, ...], *, width: int) -> str:
-    """List the sections that mention a word, with the first line of each that does."""
+    """List the sections that mention a word, with their first matching line."""
     rows = []
     for match in matches:
         rows.append(f"{match.page}: {match.heading}")
@@ -141,7 +141,7 @@ def matches_text(matches: tuple[Match, ...], *, width: int) -> str:
 
 
 def list_text(*, width: int) -> str:
-    """Name every page, and what it tells."""
+    """List every page with its summary."""
     indent = max(map(len, pages())) + 2
     return "\n".join(
         textwrap.fill(
@@ -174,7 +174,7 @@ def document(topic: str | None = None, matches: tuple[Match, ...] | None = None)
 
 
 def _text(name: str) -> str:
-    """Return a page; that about JSON ends with the fields of every document, which are on no disk."""
+    """Return a page; the page about JSON ends with the generated fields of every document."""
     return _read(name) + ("\n## Fields\n\n" + schema_tables.every() if name == "json" else "")
 
 

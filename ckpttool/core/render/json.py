@@ -25,10 +25,10 @@ def as_read(document: Document) -> Any:  # noqa: ANN401  what a script gets
 
 
 class EncodedList(Sequence[Document]):
-    """A list of as many members as there are ranks, which spells itself without making a document of each."""
+    """A list with one member per rank, which encodes itself without a document for each."""
 
     def encoded(self, line: str) -> str:
-        """Encode all of them, each on lines that are moved in so far."""
+        """Encode all of them, on lines with this indent."""
         raise NotImplementedError
 
 
@@ -37,12 +37,12 @@ _LISTS = frozenset({list, tuple, dict})
 
 
 def pieces(document: Document) -> list[str]:
-    """Encode a document as `dumps` does, but in pieces: those of ten thousand ranks need not be in memory twice."""
+    """Encode a document as `dumps` does, but in pieces: ten thousand ranks need not be in memory twice."""
     return list(_encode(document, "\n"))
 
 
 def _encode(value: Document, line: str) -> Iterator[str]:
-    """Encode a value as `json.dumps(indent=2)` does, which does not ask the fast encoder: in a third of its time.
+    """Encode a value as `json.dumps(indent=2)`, which does not use the fast encoder: in a third of its time.
 
     Args:
         value: What to spell.
@@ -79,18 +79,18 @@ def _encode(value: Document, line: str) -> Iterator[str]:
 
 
 def _is_flat(values: Iterable[Document]) -> bool:
-    """Return whether no value has lines of its own: the encoder spells those all at once."""
+    """Return whether no value has lines of its own: the encoder handles those all at once."""
     return all(type(value) in _LEAVES or (type(value) in _LISTS and not value) for value in values)
 
 
 @cache
 def _flat(line: str) -> Callable[[object], str]:
-    """Return what spells a value with its members on lines of their own, but not its brackets."""
+    """Return an encoder of a value with its members on separate lines, without its brackets."""
     return json.JSONEncoder(check_circular=False, allow_nan=False, separators=(f",{line}", ": ")).encode
 
 
 def finding_document(finding: Finding) -> dict[str, Document]:
-    """Spell one finding with all its fields, so that a script need not ask which are there."""
+    """Encode one finding with all its fields, so that a script need not check which exist."""
     return {
         "code": finding.code.value,
         "severity": finding.severity.word,
@@ -106,7 +106,7 @@ def finding_document(finding: Finding) -> dict[str, Document]:
 
 
 def members(document: Document, place: str = "") -> Iterator[tuple[str, Document]]:
-    """Yield every member by its dotted name, `resume.step` or `rejected.0.name`, what stands higher first."""
+    """Yield every member by its dotted name, `resume.step` or `rejected.0.name`, outer ones first."""
     if isinstance(document, Mapping):
         named: Iterable[tuple[str, Document]] = document.items()
     elif isinstance(document, Sequence) and not isinstance(document, str):
@@ -120,14 +120,14 @@ def members(document: Document, place: str = "") -> Iterator[tuple[str, Document
 
 
 def one_line(value: Document) -> str | None:
-    """Encode a value as a script reads it: text as it is, all else as JSON; None where a text is more than one line."""
+    """Encode a value for scripts: text unchanged, anything else as JSON; None for a text of several lines."""
     if isinstance(value, str):
         return value if value.isprintable() else None
     return json.dumps(value)
 
 
 def parts_document(given: PartsGiven | None) -> dict[str, Document]:
-    """Spell which looks of several machines an answer rests on; nothing where this one looked."""
+    """Encode the parts that an answer rests on; empty if this machine read the tree."""
     if given is None:
         return {}
     record: Document = {

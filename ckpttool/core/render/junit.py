@@ -16,7 +16,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit(checks: Sequence[Check], name: str, *, view: View = USUAL) -> str:
-    """Return one test case for each check that passed, and one for each kind of reason of those that did not.
+    """Return a test case for each passed check, and one for each kind of reason of the others.
 
     ASCII throughout, so that any runner's locale will do.
     """

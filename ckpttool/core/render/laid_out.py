@@ -1,4 +1,4 @@
-"""A page of the manual as a terminal shows it; rich is loaded here, and nowhere else for the manual."""
+"""A page of the manual on a terminal; the only part of the manual that imports rich."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PICTURE = re.compile(r"!\[([^\[\]]*)\]\(([^)\s]*)\)")
 
 
 class _Code(CodeBlock):
-    """Commands and what they print: no line is broken, for it is to be copied."""
+    """Commands and their output: no line is broken, so that it can be copied."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         lines = textwrap.indent(str(self.text).rstrip(), "  ")
@@ -33,7 +33,7 @@ class _Code(CodeBlock):
 
 
 class _Cell(TableDataElement):
-    """A word that is longer than its column continues in the next line; rich would cut it."""
+    """A word longer than its column continues in the next line; rich would truncate it."""
 
     def __init__(self, justify: JustifyMethod) -> None:
         super().__init__(justify)
@@ -47,6 +47,6 @@ class _Page(Markdown):
 
 
 def laid_out(markdown: str) -> Markdown:
-    """Return what rich draws of a page."""
+    """Return the page as drawn by rich."""
     markdown = _PICTURE.sub(r"(Picture \2: \1)", markdown)
     return _Page(_HEADING.sub(r"\1)", _HERE.sub(r"\1", markdown)), hyperlinks=False)

@@ -1,4 +1,4 @@
-"""A summary in Markdown, for the page of a job or a comment: what was checked, and why not."""
+"""A summary in Markdown, for a job page or a comment: the checks, and the reasons of a no-go."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"}
 
 
 def summary(answer: Preflight | Lint) -> str:
-    """Return a heading with the verdict, a table of the checks, and one of the reasons, gravest first."""
+    """Return a heading with the verdict, a table of the checks, and one of the reasons, most severe first."""
     return "\n".join(_lines(answer))
 
 
@@ -54,7 +54,7 @@ def _place(reason: Reason) -> str:
 
 
 def plain(text: str) -> str:
-    """Spell text so that it is shown as it is, on one line, inside a cell."""
+    """Escape text so that it is shown literally, on one line, inside a cell."""
     marked = _MARKS.sub(r"\\\g<0>", shown(text).strip())
     escaped = "".join(_ENTITIES.get(character, character) for character in marked)
     return _CALLS.sub(r"\g<0>&#8203;", escaped)

@@ -1,4 +1,4 @@
-"""The records that a command writes beside saves, as JSON and for people."""
+"""The records that a command writes next to saves, as JSON and for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rank, or which file, of which save is how: columns of a map, the worst of those that share one."""
+"""Map of the state of each rank or file of each save; a column shared by several shows the worst."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Mark(str, Enum):
-    """How a part of a save is drawn, best first. Each has a shape of its own, not only a colour."""
+    """How a part of a save is drawn, best first. Each has its own shape, not only a colour."""
 
     GOOD = "intact"
     DOUBT = "uncertain"
@@ -43,13 +43,13 @@ _BEST_FIRST = {verdict_word: place for place, verdict_word in enumerate(VerdictW
 
 
 def mark_of(verdict_word: VerdictWord) -> Mark:
-    """Return how a verdict is drawn."""
+    """Return the mark of a verdict."""
     return _MARK.get(verdict_word, Mark.GOOD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Neighbouring columns that are alike."""
+    """Neighbouring columns with the same state."""
 
     first: int
     """Column, from 0."""
@@ -71,7 +71,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMap:
-    """Ranks, or files where saves are not arranged by ranks, by saves."""
+    """Ranks, or files if saves are not arranged by ranks, by saves."""
 
     noun: str
     """What a column is about: `rank` or `file`."""
@@ -111,7 +111,7 @@ def _drawn(parts: Iterable[_Parts], axis: _Axis, columns: int) -> RankMap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
-    """How each of a save's ranks or files is."""
+    """The state of each of a save's ranks or files."""
 
     places: Sequence[int]
     """Places, ascending."""
@@ -131,7 +131,7 @@ class _Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Axis:
-    """What the columns stand for."""
+    """The meaning of the columns."""
 
     noun: str
     width: int
@@ -160,7 +160,7 @@ class _Axis:
         return _Parts(places=places, bad=bad, expected=0, worst=worst_word, extra_names=extra_names)
 
     def _places_of(self, finding: Finding, checkpoint: Checkpoint) -> Sequence[int]:
-        """Return the places that a finding is about; none if it is about the save as a whole."""
+        """Return the places that a finding is about; none if it is about the complete save."""
         if finding.ranks and self.by_rank:
             return finding.ranks
         place = None if finding.path is None else self.places.get(inner(finding.path, checkpoint))
@@ -177,7 +177,7 @@ class _Axis:
 
 
 def _axis(saves: Sequence[tuple[Checkpoint, Sequence[Finding]]]) -> _Axis:
-    """Return ranks where every file is one's, else files."""
+    """Return ranks if every file belongs to one, else files."""
     if all(shard.rank is not None for checkpoint, _ in saves for shard in checkpoint.shards):
         worlds = [checkpoint.topology.world_size or 0 for checkpoint, _ in saves]
         lasts = [checkpoint.shards[-1].rank or 0 for checkpoint, _ in saves if checkpoint.shards]  # by rank
@@ -205,7 +205,7 @@ def _axis(saves: Sequence[tuple[Checkpoint, Sequence[Finding]]]) -> _Axis:
 
 
 def inner(path: str, checkpoint: Checkpoint) -> str:
-    """Return a file's path without the folder that is its save's own, so that those of two saves can be compared."""
+    """Return a file's path without its save's own folder, to compare the files of two saves."""
     *folders, name = path.split("/")
     return "/".join([*(folder for folder in folders if folder != checkpoint.name), name])
 
@@ -215,7 +215,7 @@ def _worse(first: VerdictWord | None, second: VerdictWord) -> VerdictWord:
 
 
 def _spans(parts: _Parts, axis: _Axis, columns: int) -> Iterator[Span]:
-    """Yield what is drawn of a save, neighbours that are alike as one."""
+    """Yield the cells of a save, equal neighbours joined."""
     cells = list(_cells(parts, axis.width, columns))
     if parts.worst is not None and all(verdict_word is None for _, verdict_word, _ in cells):
         cells = [(column, parts.worst, 0) for column in range(columns)]
@@ -239,7 +239,7 @@ def _spans(parts: _Parts, axis: _Axis, columns: int) -> Iterator[Span]:
 
 
 def _cells(parts: _Parts, width: int, columns: int) -> Iterator[tuple[int, VerdictWord | None, int]]:
-    """Yield each column that has something, with its worst word (None: all is well) and of how many it is so."""
+    """Yield each non-empty column, with its worst verdict (None: good) and the number of places with it."""
     bad: dict[int, list[tuple[int, VerdictWord]]] = {}
     for place, verdict_word in parts.bad.items():
         bad.setdefault(min(place * columns // width, columns - 1), []).append((place, verdict_word))
@@ -262,7 +262,7 @@ def _cells(parts: _Parts, width: int, columns: int) -> Iterator[tuple[int, Verdi
 
 
 def _first(column: int, width: int, columns: int) -> int:
-    """Return the first place that a column stands for."""
+    """Return the first place of a column."""
     return -(-column * width // columns)
 
 
@@ -293,13 +293,13 @@ _STYLES = {Mark.GOOD: "green", Mark.DOUBT: "yellow", Mark.MISSING: "red", Mark.D
 
 
 class Drawn:
-    """Where in the saves what is bad is: a row of cells a save, for a terminal that is wide enough.
+    """Map of the damage in the saves: one row of cells per save, for a wide terminal.
 
     Only for eyes: a pipe gets nothing of it, and neither does a tree in which nothing is wrong.
     """
 
     def __init__(self, saves: Sequence[tuple[Checkpoint, Sequence[Finding]]]) -> None:
-        """Take saves in the order in which they are shown, each with all that was found of it."""
+        """Take saves in display order, each with all findings about it."""
         self._saves = [(checkpoint, findings) for checkpoint, findings in saves if blocking(findings)][:_MOST_ROWS]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -329,7 +329,7 @@ class Drawn:
         )
 
     def _axis(self, drawn: RankMap) -> str:
-        """Say what the columns are, and of ranks which is the last."""
+        """Describe the columns, with the last rank."""
         per_cell = "" if drawn.columns == drawn.width else ", the worst of each cell"
         if drawn.noun == "file":
             return f"{drawn.width} files{per_cell}"

@@ -70,7 +70,7 @@ def _result(reason: Reason, index: int, place: str) -> Document:
 
 
 def message_of(finding: Finding) -> str:
-    """Say what is wrong, and what to do."""
+    """Return the problem and the remedy."""
     remedy = f" Fix: {shown(finding.remedy).rstrip('.')}." if finding.remedy else ""
     return f"{shown(finding.message).rstrip('.')}.{remedy}"
 
@@ -80,11 +80,11 @@ def _level(severity: Severity) -> str:
 
 
 def _uri(path: str) -> str:
-    """Encode a path as the reference that it is; a byte that is no UTF-8 becomes its own escape."""
+    """Encode the path as a URI reference; a byte that is not UTF-8 becomes its own escape."""
     quoted = quote(path.encode("utf-8", "surrogateescape"), safe="/~")
     return f"file://{quoted}" if path.startswith("/") else quoted.removeprefix("./")
 
 
 def fingerprint(code: Row, place: str, message: str) -> str:
-    """Stay the same while lines move: what is wrong and in which file, not on which line."""
+    """Return a fingerprint that is stable when lines move: from the problem and the file, not the line."""
     return hashlib.sha256("\n".join((code.value, place, shown(message))).encode()).hexdigest()[:32]

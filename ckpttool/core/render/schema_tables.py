@@ -1,4 +1,4 @@
-"""The schemas of what is printed as JSON, as tables of fields for people."""
+"""The schemas of the JSON output, as tables of fields for people."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _table(schema: Schema) -> Iterator[str]:
 
 
 def _fields(node: Schema, path: str) -> Iterator[tuple[str, str, str]]:
-    """Yield every field below an object or list with its path, its kind and what is said of it."""
+    """Yield every field below an object or list with its path, its kind and its description."""
     for name, field in node.get("properties", {}).items():
         if name != "schema":
             here = f"{path}{name}"

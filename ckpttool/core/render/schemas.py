@@ -1,4 +1,4 @@
-"""The JSON Schemas of what ckpttool prints: files beside this package, each put together with what it refers to."""
+"""The JSON Schemas of the output: files next to this package, each combined with the files that it refers to."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ def names() -> tuple[str, ...]:
 
 
 def schema(name: str) -> dict[str, Document]:
-    """Return the schema of one of these documents, whole in itself."""
+    """Return the self-contained schema of one of these documents."""
     parts: dict[str, Document] = {}
     document = _put_together(_read(name), parts)
     return {**document, "$defs": dict(sorted(parts.items()))}
 
 
 def list_text() -> str:
-    """Name every document, and what it tells."""
+    """List every document with its description."""
     entries = names()
     width = max(map(len, entries)) + 2
     return "\n".join(f"{name:{width}}{_read(name)['description']}" for name in entries)
 
 
 def list_document() -> Document:
-    """`ckpttool/schemas/1`: every document, and what it tells."""
+    """`ckpttool/schemas/1`: every document with its description."""
     entries = [{"name": name, "about": _read(name)["description"]} for name in names()]
     return {"schema": "ckpttool/schemas/1", "schemas": [*entries]}
 
@@ -48,7 +48,7 @@ def _put_together(stored: Mapping[str, Document], parts: dict[str, Document]) ->
 
 
 def _resolved(key: str, value: Document, parts: dict[str, Document]) -> Document:
-    """Turn a reference to a file into one to a part of this schema."""
+    """Replace a reference to a file by one to a part of this schema."""
     if key == "$ref" and isinstance(value, str):
         name = value.removesuffix(_SUFFIX)
         if name not in parts:

@@ -1,4 +1,4 @@
-"""Words that bash reads back as they were meant, also where a script hands them to `eval` unquoted."""
+"""Words that bash parses back as intended, even if a script passes them to `eval` unquoted."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _ansi_c(argument: str) -> str:
 
 
 def _escaped(char: str) -> str:
-    """Spell one character as bash's `$'…'` takes it; octal has a fixed length, so no digit after it is taken in."""
+    """Escape one character for bash's `$'…'`; octal has a fixed length, so no digit after it is taken in."""
     if char.isascii() and (char.isalnum() or char in "/._-=:,@%+~"):
         return char
     code = ord(char)

@@ -1,4 +1,4 @@
-"""What answers for people are made of, and how lists and tables meet a width.
+"""Components of answers for people, and the layout of lists and tables within a width.
 
 Lines break between words and never inside, so that a path can be copied whole. rich breaks or crops a word that does
 not fit; here it sticks out: a terminal goes on on its next line by itself. rich is imported where something is made for
@@ -39,17 +39,17 @@ def line(
 
 
 def stack(*parts: RenderableType) -> Group:
-    """Put one part below the other."""
+    """Stack parts vertically."""
     from rich.console import Group
 
     return Group(*map(_unbroken, parts))
 
 
 class Indented:
-    """What it holds, moved to the right; `Padding` would crop it."""
+    """Its content, indented; `Padding` would crop it."""
 
     def __init__(self, renderable: RenderableType, by: int = 2) -> None:
-        """Take what to move, and by how many columns."""
+        """Take the content, and the number of columns."""
         self._renderable = renderable
         self._by = by
 
@@ -58,10 +58,10 @@ class Indented:
 
 
 class Summary:
-    """A headline and, below it, details; only a terminal needs rich to show it."""
+    """A headline with details below it; only a terminal needs rich to show it."""
 
     def __init__(self, headline: str, details: Sequence[str], *, style: str, remark: str = "") -> None:
-        """Take the headline with its style, a paragraph for each detail, and a remark behind the headline."""
+        """Take the headline with its style, a paragraph for each detail, and a remark after the headline."""
         self._headline = headline
         self._details = details
         self._style = style
@@ -77,10 +77,10 @@ class Summary:
 
 
 class Pairs:
-    """Names and their values in two columns; a value that sticks out changes no other's lines."""
+    """Names and their values in two columns; a long value does not change the lines of others."""
 
     def __init__(self, rows: Iterable[tuple[str | Text, str | Text]], *, by: int = 2) -> None:
-        """Take names with values, and by how many columns to move them."""
+        """Take names with values, and the number of columns to indent."""
         self._rows = [(line(" " * by) + name, value) for name, value in rows]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -92,10 +92,10 @@ class Pairs:
 
 
 class Picture:
-    """A drawing that is made for the terminal it is shown on."""
+    """A drawing made for the terminal that shows it."""
 
     def __init__(self, draw: Callable[..., str]) -> None:
-        """Take what draws it, given a `width` in columns and whether there is more than ASCII: `unicode`."""
+        """Take a function that draws it, given a `width` in columns and whether `unicode` is available."""
         self._draw = draw
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -105,7 +105,7 @@ class Picture:
 
 
 def _with_margin(margin: Text, renderable: RenderableType, console: Console, options: ConsoleOptions) -> RenderResult:
-    """Put something to the right of a margin, which is said once."""
+    """Indent a renderable by a margin, which is printed once."""
     from rich.segment import Segment
 
     inner = options.update(width=max(1, options.max_width - margin.cell_len))
@@ -168,13 +168,13 @@ class _Column(NamedTuple):
 
 
 class Table:
-    """A table without borders, as rich draws it, in a twentieth of rich's time; if a cell must wrap, rich draws it.
+    """A table without borders, as rich draws it, in a twentieth of its time; if a cell must wrap, rich draws it.
 
     No column becomes narrower than its longest word.
     """
 
     def __init__(self, *, gap: int = _GAP) -> None:
-        """Take how many blanks stand between two columns."""
+        """Take the number of blanks between two columns."""
         self._gap = gap
         self._columns: list[_Column] = []
 
@@ -228,10 +228,10 @@ class Table:
 
 
 class Columns:
-    """A table of which a narrow terminal shows only the columns that matter most, and says which it left out."""
+    """A table that drops the least important columns on a narrow terminal, and names them."""
 
     def __init__(self, headers: Sequence[tuple[str, int]], rows: Sequence[Sequence[str | Text]]) -> None:
-        """Take the rows, and for each column its header and its place when room is short; 0 is never left out.
+        """Take the rows, and for each column its header and its priority if space is short; 0 is never dropped.
 
         A header that begins with a blank stands over numbers, which go to the right.
         """
@@ -260,12 +260,12 @@ class Columns:
 
 
 def no_room(headers: Sequence[str]) -> Text:
-    """Name the columns that a narrow terminal leaves out, and what shows them."""
+    """Name the columns that a narrow terminal drops, and how to see them."""
     return line(f"not shown: {', '.join(headers)}; use a wider terminal or --json", style="dim")
 
 
 def _plain(cell: str | Text) -> str | Text:
-    """Return a cell without a look as the text that it is: to make a `Text` of it takes longer than to print it."""
+    """Return a cell without style as plain text: making a `Text` takes longer than printing it."""
     if isinstance(cell, str):
         return cell
     return cell if cell.style or cell.spans else cell.plain

@@ -1,4 +1,4 @@
-"""Edits of a YAML text that leave every byte alone that they do not mean.
+"""Edits of a YAML text that leave all other bytes unchanged.
 
 PyYAML's event stream tells the position of each key and value to the character. A value is replaced in place and a
 key is added on a line of its own (in `{…}`: before the brace); comments, order, quotes, anchors, line ends, a byte
@@ -30,7 +30,7 @@ _NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What stands after a key: where, and of what kind."""
+    """A value after a key: its place and kind."""
 
     kind: str
     """`scalar`, `alias`, `mapping` or `list`."""
@@ -54,7 +54,7 @@ class Mapping:
 
 
 class Editor:
-    """Collects edits of one text, and applies them all at once."""
+    """Collects edits of one text, and applies them together."""
 
     def __init__(self, text: str) -> None:
         """Find the keys of a text that `yaml.safe_load` reads as a mapping."""
@@ -71,11 +71,11 @@ class Editor:
         return len(_BREAKS.findall(self._text, 0, position)) + 1
 
     def shared(self, value: Value) -> bool:
-        """Return whether another place of the document takes this value over by an alias, or it is one itself."""
+        """Return whether an alias elsewhere in the document refers to this value, or it is an alias."""
         return value.kind == "alias" or value.anchor in self._aliases
 
     def set(self, mapping: Mapping, key: str, value: Scalar, *, after: tuple[str, ...] = ()) -> None:
-        """Give `key` this value: in place where the mapping has it, else beside the first of `after` that it has.
+        """Set `key` to this value: in place if the mapping has it, else after the first existing key of `after`.
 
         Raises:
             UsageError: What stands there is no single value, or other keys take it over by an alias.
@@ -154,7 +154,7 @@ class Editor:
 
 
 def with_values(text: str, values: Dict[KeyPath, str]) -> tuple[str, frozenset[KeyPath]]:
-    """Write other values where single ones stand, at any depth, and no other byte.
+    """Replace single values, at any depth, and no other byte.
 
     Args:
         text: What `yaml.safe_load` reads as a mapping, within limits that someone has checked.
@@ -174,7 +174,7 @@ def with_values(text: str, values: Dict[KeyPath, str]) -> tuple[str, frozenset[K
 
 
 def _uses(node: yaml.Node | None) -> Iterator[int]:
-    """Yield each node as often as it is used; what an alias repeats comes again."""
+    """Yield each node once per use, including through aliases."""
     if node is None:
         return
     yield id(node)
@@ -185,7 +185,7 @@ def _uses(node: yaml.Node | None) -> Iterator[int]:
 
 
 def _own_span(node: yaml.Node | None, key: KeyPath, uses: Counter[int], text: str) -> tuple[int, int] | None:
-    """Return where the one value under a key stands, if it stands there for this key alone."""
+    """Return the place of the value of a key, if it is used only there."""
     import yaml
 
     for part in key:
@@ -204,7 +204,7 @@ def _own_span(node: yaml.Node | None, key: KeyPath, uses: Counter[int], text: st
 
 
 class _Reader:
-    """Builds the top two levels of mappings from events; what is deeper is passed over."""
+    """Builds the top two levels of mappings from events; deeper ones are skipped."""
 
     def __init__(self, events: list[yaml.Event]) -> None:
         self._events = iter(events)
@@ -250,12 +250,12 @@ class _Reader:
 
 
 def _span(event: yaml.Event) -> tuple[int, int]:
-    """Return where in the text an event stands; the parser always tells, only its types do not."""
+    """Return the place of an event in the text; the parser always knows it, only its types do not show it."""
     return cast("yaml.Mark", event.start_mark).index, cast("yaml.Mark", event.end_mark).index
 
 
 def spell(value: Scalar, *, quotes: str = "") -> str:
-    """Return a value as YAML, readable as itself both in a block and in braces.
+    """Return a value as YAML, valid both in a block and in braces.
 
     Args:
         value: What it must be read as.

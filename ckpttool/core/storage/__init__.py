@@ -1,4 +1,4 @@
-"""Where bytes come from: `open_storage` opens a root however it is spelled, and all reading goes through it."""
+"""Storages: `open_storage` opens a root of any kind, and all reading goes through it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _SCHEME = r"([a-z][a-z0-9+.-]*)://(?s:(.*))"
 
 
 def open_storage(root: str) -> Storage:
-    """Return what reads below a root; nothing has been looked for yet.
+    """Return the storage below a root; nothing has been read yet.
 
     Raises:
         UsageError: It is spelled as a place of which nothing is known here.
@@ -54,7 +54,7 @@ def open_storage(root: str) -> Storage:
 
 
 def _opener(root: str) -> Callable[[str], Storage]:
-    """Return who opens a root.
+    """Return the opener of a root.
 
     Raises:
         UsageError: Nobody does, or a password or signature is in it.
@@ -97,12 +97,12 @@ def _other_scheme(scheme: str) -> str:
 
 
 def without_passwords(text: str) -> str:
-    """Return a text for people without passwords and signatures in URLs: those are refused, but stand in commands."""
+    """Return a text for people without passwords and signatures in URLs: those are refused, but may be in commands."""
     return re.sub(_SIGNED, r"\1…", re.sub(_TO_HIDE, r"\1…@", text))
 
 
 def forget_listings(root: str) -> None:
-    """Forget what was listed of a root where listings are kept: another question is asked."""
+    """Forget the cached listings of a root, because a new question begins."""
     if is_object_store(root):
         from ckpttool.core.storage.objects import forget
 
@@ -122,7 +122,7 @@ def path_text(path: object, label: str) -> str:
 
 
 def is_folder(root: str) -> bool:
-    """Return whether a root can be listed; False where nothing is there, and where nobody may look."""
+    """Return whether a root can be listed; False if it does not exist or is not readable."""
     try:
         return open_storage(root).kind("") is Kind.FOLDER
     except OSError:
@@ -130,17 +130,17 @@ def is_folder(root: str) -> bool:
 
 
 def is_local(root: str) -> bool:
-    """Return whether a root is spelled as a folder of this machine, where others find it, too."""
+    """Return whether a root is a folder of this machine, which others may see too."""
     return not _split(root)[0]
 
 
 def is_object_store(root: str) -> bool:
-    """Return whether a root is in an object store: `seal` can add to it; to load from it, it is copied to a disk."""
+    """Return whether a root is in an object store: `seal` can add to it; loading needs a copy on a disk."""
     return _split(root)[0] in OBJECT_STORES
 
 
 def assert_changeable(root: str) -> None:
-    """See that a root is a folder of this machine: nothing is written anywhere else.
+    """Check that a root is a folder of this machine: nothing is written anywhere else.
 
     Raises:
         UnsafeError: It is not.
@@ -170,12 +170,12 @@ def shortest(root: str) -> str:
 
 
 def above(root: str) -> str:
-    """Return the folder in which a root is, as it is spelled; `/` and a bucket lie in none but themselves."""
+    """Return the parent folder of a root, in the same form; `/` and a bucket are their own parents."""
     return shortest(os.path.join(root, os.pardir))
 
 
 def path_on_machines(path: str | None, root: str, machine_root: str) -> str | None:
-    """Return a path in or right above a root as the machines spell it on which the tree is; another one as it is.
+    """Return a path in or right above a root as the tree's machines know it; any other path unchanged.
 
     Args:
         path: As `root` begins it; None stays so.

@@ -1,4 +1,4 @@
-"""The one seam to where bytes lie: list, stat, read a range. Each kind of place is a class beside this module."""
+"""The interface to stored bytes: list, stat, read a range. Each kind of place is a class in its own module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ckpttool.core.domain.units import Rank
 
 
 class Kind(Enum):
-    """What a directory entry is, links followed."""
+    """The kind of a directory entry, links followed."""
 
     FILE = "file"
     FOLDER = "folder"
@@ -24,7 +24,7 @@ class Kind(Enum):
 
 
 class NotRegularError(OSError):
-    """The path is no regular file: a FIFO or a device could block or feed us for ever."""
+    """The path is not a regular file: a FIFO or a device could block or never end."""
 
     modified_ns: int | None = None
     """When it changed last, where that was asked for with the rest of its stamp."""
@@ -35,15 +35,15 @@ class LostLinkError(OSError):
 
 
 class OverLimitError(OSError):
-    """The file is larger than anything a trainer writes there."""
+    """The file is larger than any that a trainer writes there."""
 
 
 class ReplacedError(OSError):
-    """The file is not the one that was listed: someone wrote it again."""
+    """The file is not the listed one: it was overwritten."""
 
 
 class WithheldError(OSError):
-    """A store or a server knows us and does not let us look, or does not know us."""
+    """A store or a server denies access."""
 
 
 class Entry(NamedTuple):
@@ -58,11 +58,11 @@ class ByteSource(Protocol):
 
     @property
     def stamp(self) -> FileStamp:
-        """The file's stamp when it was opened."""
+        """The file's stamp at opening."""
         ...
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return the bytes from `offset`; fewer than `length` only where the file ends.
+        """Return the bytes from `offset`; fewer than `length` only at the end of the file.
 
         Raises:
             OSError: The disk did not answer.
@@ -70,12 +70,12 @@ class ByteSource(Protocol):
         ...
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        """Fill `buffer` from `offset` and return how many bytes there were."""
+        """Fill `buffer` from `offset` and return the number of bytes read."""
         ...
 
 
 class Storage(Protocol):
-    """Where checkpoints lie. Paths are POSIX and relative to `root`; '' is the root itself."""
+    """A place with checkpoints. Paths are POSIX and relative to `root`; '' is the root itself."""
 
     @property
     def root(self) -> str:
@@ -92,7 +92,7 @@ class Storage(Protocol):
         ...
 
     def kind(self, path: str) -> Kind:
-        """Tell what is at a path, links followed.
+        """Return the kind of a path, links followed.
 
         Raises:
             LostLinkError: It is a link, and what it should lead to is not there.
@@ -101,7 +101,7 @@ class Storage(Protocol):
         ...
 
     def stamp(self, path: str) -> FileStamp:
-        """What tells whether a regular file stays the same, links followed.
+        """Return the identity of a regular file's content, links followed.
 
         Raises:
             NotRegularError: It is no regular file.
@@ -110,7 +110,7 @@ class Storage(Protocol):
         ...
 
     def small_file(self, path: str, *, limit: int) -> bytes:
-        """Read a whole record file.
+        """Read a complete record file.
 
         Raises:
             OverLimitError: It has more than `limit` bytes.
@@ -145,10 +145,10 @@ class OfSeveral(Protocol):
 
 
 class PassedOn:
-    """A storage that asks another for all; a class of its own says what it answers otherwise."""
+    """A storage that delegates to another; subclasses override some methods."""
 
     def __init__(self, storage: Storage) -> None:
-        """Take the one that is asked."""
+        """Take the storage to delegate to."""
         self.root = storage.root
         self._storage = storage
 
@@ -157,15 +157,15 @@ class PassedOn:
         return self._storage.entries(folder)
 
     def kind(self, path: str) -> Kind:
-        """Tell what is at a path, links followed."""
+        """Return the kind of a path, links followed."""
         return self._storage.kind(path)
 
     def stamp(self, path: str) -> FileStamp:
-        """Tell what shows whether a regular file stays the same, links followed."""
+        """Return the identity of a regular file's content, links followed."""
         return self._storage.stamp(path)
 
     def small_file(self, path: str, *, limit: int) -> bytes:
-        """Read a whole record file."""
+        """Read a complete record file."""
         return self._storage.small_file(path, limit=limit)
 
     def open(self, path: str) -> AbstractContextManager[ByteSource]:
@@ -174,7 +174,7 @@ class PassedOn:
 
 
 def is_there(storage: Storage, path: str) -> bool:
-    """Return whether something is at a path, also where nobody may look at it."""
+    """Return whether a path exists, even if it is not readable."""
     try:
         storage.kind(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -192,12 +192,12 @@ _OTHER_USER: dict[type[OSError], str] = {
 
 
 def remedy_of(error: OSError) -> str | None:
-    """Say what may help where a storage withholds something; None if it is unknown."""
+    """Return a remedy if a storage denies access; None if it is unknown."""
     return LOST_LINK_REMEDY if isinstance(error, LostLinkError) else _OTHER_USER.get(type(error))
 
 
 def unreadable(path: str, error: OSError, rank: Rank | None = None) -> Finding:
-    """Report what a storage withholds."""
+    """Report a file that a storage cannot read."""
     return unknown(
         Code.UNREADABLE,
         f"cannot be read ({error.strerror or error}): unknown, not damaged",
@@ -208,7 +208,7 @@ def unreadable(path: str, error: OSError, rank: Rank | None = None) -> Finding:
 
 
 class ShrankError(OSError):
-    """The file ended before the range did: someone cut it while it was read.
+    """The file ended before the range did: it was truncated during the read.
 
     Attributes:
         offset: First byte that is no longer there.
@@ -216,7 +216,7 @@ class ShrankError(OSError):
     """
 
     def __init__(self, *, offset: int, expected_end: int) -> None:
-        """Say where the file ends now, and where it should."""
+        """Take the actual and the expected end of the file."""
         super().__init__(errno.ESTALE, f"the file ends at byte {offset}, expected {expected_end}")
         self.offset = offset
         self.expected_end = expected_end

@@ -1,4 +1,4 @@
-"""Wait for someone else's code no longer than one is willing to: there is no other way to stop it."""
+"""Limit the wait for foreign code: there is no other way to stop it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ R = TypeVar("R")
 
 
 def within(seconds: float, work: Callable[[], R], label: str) -> R:
-    """Return what some work returns; it is left behind, in a thread of its own, where it takes too long.
+    """Return the result of some work; if it takes too long, it continues in its own thread.
 
     Raises:
         TimeoutError: It did.

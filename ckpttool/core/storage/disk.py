@@ -1,4 +1,4 @@
-"""What a file system says about itself: room, and who may write. The one place that asks, so that tests can answer."""
+"""Facts about a file system: free space, and write permission. The only place that queries it, so tests can fake it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["Disk", "LocalDisk", "Room"]
 
 
 class Disk(Protocol):
-    """A file system, or something that answers like one."""
+    """A file system, or a fake one."""
 
     def nearest(self, folder: str) -> str:
-        """Return the folder, or the nearest one above it that exists."""
+        """Return the folder, or the nearest existing one above it."""
         ...
 
     def room(self, folder: str) -> Room:
-        """Return what is left.
+        """Return the free space.
 
         Raises:
             OSError: The file system does not say.
@@ -26,23 +26,23 @@ class Disk(Protocol):
         ...
 
     def is_writable(self, folder: str) -> bool:
-        """Return whether this user may make files in a folder that exists."""
+        """Return whether this user may create files in an existing folder."""
         ...
 
 
 class LocalDisk:
-    """The file systems that are mounted here."""
+    """The file systems mounted here."""
 
     __slots__ = ()
 
     def nearest(self, folder: str) -> str:
-        """Return the folder, or the nearest one above it that exists."""
+        """Return the folder, or the nearest existing one above it."""
         while not os.path.isdir(folder or "."):
             folder = os.path.dirname(folder.rstrip("/"))
         return folder or "."
 
     def room(self, folder: str) -> Room:
-        """Ask `statvfs`; quotas and the reserve of root are not in it, nor is what others write meanwhile."""
+        """Call `statvfs`; it ignores quotas and the reserve of root, and concurrent writers."""
         status = os.statvfs(folder)
         return Room(
             free_bytes=status.f_bavail * status.f_frsize,
@@ -50,5 +50,5 @@ class LocalDisk:
         )
 
     def is_writable(self, folder: str) -> bool:
-        """Ask the system, which knows of read-only mounts and access lists as well."""
+        """Ask the system, which also knows read-only mounts and access lists."""
         return os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)

@@ -1,4 +1,4 @@
-"""Run many small waits at once, but only where there is something to wait for.
+"""Run many small waits in parallel, but only if there is something to wait for.
 
 On a warm local disk threads gain nothing; on a network file system of 2 ms a call they gain 12 to 40 times.
 So work begins in this thread and moves to a pool as soon as the kernel shows that we keep waiting.
@@ -43,14 +43,14 @@ def map_waiting(work: Callable[[T], R], items: Sequence[T]) -> Iterable[R]:
 
 
 class Probe:
-    """Tells whether this thread keeps waiting: a voluntary context switch means that it slept for the disk."""
+    """Detects whether this thread keeps waiting: a voluntary context switch means that it slept for the disk."""
 
     def __init__(self) -> None:
         """Begin to count."""
         self._before = sleeps()
 
     def has_waited_for(self, items: int) -> bool:
-        """Return whether it slept at least once for each of these items, which are all since it was asked last."""
+        """Return whether it slept at least once for each of these items, which are all since the last call."""
         before, self._before = self._before, sleeps()
         return self._before - before >= items
 
@@ -63,5 +63,5 @@ def _in_threads(work: Callable[[T], R], items: Sequence[T]) -> Iterable[R]:
 
 
 def sleeps() -> int:
-    """Count how often this thread has slept so far; on macOS, which cannot tell, how often all have."""
+    """Count how often this thread has slept so far; on macOS, which counts per process, all threads."""
     return resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)).ru_nvcsw

@@ -1,4 +1,4 @@
-"""A tree as it would be if something were gone."""
+"""A view of a tree with some files hidden."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ckpttool.core.storage.base import ByteSource, Entry, Kind, OverLimitError, 
 
 
 class HiddenStorage(PassedOn):
-    """A storage that does not show some paths, and asks the disk for nothing twice."""
+    """A storage that hides some paths, and reads nothing from the disk twice."""
 
     def __init__(self, storage: Storage) -> None:
-        """Take the tree as it is; nothing is hidden yet."""
+        """Take the actual tree; nothing is hidden yet."""
         super().__init__(storage)
         self.hidden: AbstractSet[str] = frozenset()
         """Paths relative to the root, of files and of folders with all that is in them."""
@@ -24,7 +24,7 @@ class HiddenStorage(PassedOn):
         self._files: dict[str, bytes] = {}
 
     def _assert_shown(self, path: str) -> None:
-        """Take a path for one that is not there where it, or a folder above it, is hidden.
+        """Treat a path as missing if it, or a folder above it, is hidden.
 
         Raises:
             FileNotFoundError: It is.
@@ -36,7 +36,7 @@ class HiddenStorage(PassedOn):
             above = above.rpartition("/")[0]
 
     def entries(self, folder: str) -> list[Entry]:
-        """List what is not hidden in a folder."""
+        """List the visible entries of a folder."""
         self._assert_shown(folder)
         if folder not in self._entries:
             self._entries[folder] = super().entries(folder)
@@ -44,19 +44,19 @@ class HiddenStorage(PassedOn):
         return [entry for entry in self._entries[folder] if f"{start}{entry.name}" not in self.hidden]
 
     def kind(self, path: str) -> Kind:
-        """Tell what is at a path, if nothing hides it."""
+        """Return the kind of a path, unless it is hidden."""
         self._assert_shown(path)
         return super().kind(path)
 
     def stamp(self, path: str) -> FileStamp:
-        """Return a file's stamp as it was when it was first asked for."""
+        """Return a file's stamp at the first request."""
         self._assert_shown(path)
         if path not in self._stamps:
             self._stamps[path] = super().stamp(path)
         return self._stamps[path]
 
     def small_file(self, path: str, *, limit: int) -> bytes:
-        """Read a whole record file, once."""
+        """Read a complete record file, once."""
         self._assert_shown(path)
         if path not in self._files:
             self._files[path] = super().small_file(path, limit=limit)

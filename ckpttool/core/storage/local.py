@@ -1,4 +1,4 @@
-"""A folder of the local file system, or of whatever is mounted there."""
+"""A folder of the local file system, or of anything mounted there."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LocalSource:
         return self._fd
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return the bytes from `offset`; fewer than `length` only where the file ends."""
+        """Return the bytes from `offset`; fewer than `length` only at the end of the file."""
         chunk = os.pread(self._fd, length, offset)
         if len(chunk) == length or not chunk:
             return chunk
@@ -47,7 +47,7 @@ class LocalSource:
         return b"".join(parts)
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        """Fill `buffer` from `offset` and return how many bytes there were."""
+        """Fill `buffer` from `offset` and return the number of bytes read."""
         have = 0
         while have < len(buffer) and (got := os.preadv(self._fd, [buffer[have:]], offset + have)):
             have += got
@@ -86,7 +86,7 @@ class LocalStorage:
             raise _in_plain_words(error, full) from None
 
     def kind(self, path: str) -> Kind:
-        """Tell what is at a path, links followed."""
+        """Return the kind of a path, links followed."""
         full = self._full(path)
         try:
             mode = os.stat(full).st_mode
@@ -106,7 +106,7 @@ class LocalStorage:
         return _stamped(status)
 
     def small_file(self, path: str, *, limit: int) -> bytes:
-        """Read a whole record file of at most `limit` bytes."""
+        """Read a complete record file of at most `limit` bytes."""
         try:
             fd = os.open(self._full(path), _READ_FLAGS)
         except OSError as error:
@@ -159,7 +159,7 @@ _LOST = {errno.ENOENT: "a broken link", errno.ELOOP: "a circular link"}
 
 
 def _in_plain_words(error: OSError, full: str) -> OSError:
-    """Tell a broken link from a file that is gone."""
+    """Distinguish a broken link from a missing file."""
     if error.errno in _LOST and os.path.islink(full):
         return LostLinkError(error.errno, _LOST[error.errno], full)
     return error
@@ -175,7 +175,7 @@ def _kind(entry: os.DirEntry[str]) -> Kind:
 
 
 def _kind_of_other(entry: os.DirEntry[str]) -> Kind:
-    """Tell a folder and a broken link from what is there and is no file."""
+    """Distinguish a folder and a broken link from an entry that is not a file."""
     if entry.is_dir():
         return _FOLDER
     try:

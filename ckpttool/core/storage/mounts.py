@@ -1,4 +1,4 @@
-"""Which file system a path is on, and whether other machines see it."""
+"""The file system of a path, and whether other machines see it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 def mount_table() -> str:
-    """Return the kernel's table of this process's mounts; empty where there is none to read."""
+    """Return the kernel's table of this process's mounts; empty if there is none."""
     return _text("/proc/self/mountinfo")
 
 
 def boot_id() -> str:
-    """Return a word that no other machine has, and this one only until it starts again; empty where there is none."""
+    """Return an ID that is unique to this machine until its next boot; empty if there is none."""
     return _text("/proc/sys/kernel/random/boot_id").strip()
 
 
@@ -44,7 +44,7 @@ def _text(path: str) -> str:
 
 
 def mount_of(path: str, table: str) -> Mount:
-    """Return the file system that holds a path, links followed.
+    """Return the file system that contains a path, links followed.
 
     Args:
         path: A file or folder; what an object store holds, every machine sees.
@@ -74,12 +74,12 @@ def _reach(kind: str) -> Reach:
 
 
 def _unescaped(field: str) -> str:
-    """Spaces, tabs, new lines and backslashes stand in octal."""
+    """Decode spaces, tabs, newlines and backslashes, which are octal escapes."""
     return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), field)
 
 
 def disk_identity(path: str, *, table: str, boot: str) -> str:
-    """Return a text that is the same for two looks at one disk, and another for two machines' own disks.
+    """Return a text that is equal for two reads of one disk, and different for two machines' own disks.
 
     A shared disk is known by its source, whichever machine looks. Every other one is known by its device on this
     machine: after a restart it counts as another, which costs a second look and never a wrong answer.
@@ -100,7 +100,7 @@ def disk_identity(path: str, *, table: str, boot: str) -> str:
 
 
 def disk_id(root: str) -> str:
-    """Return what tells the disk of a tree from others: a hash, for what its machine calls it is nobody's business.
+    """Return an ID of a tree's disk: a hash, to keep the machine's name for it private.
 
     Args:
         root: The tree, which need not be there: then it is the disk on which it would be.

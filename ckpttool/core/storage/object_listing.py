@@ -1,4 +1,4 @@
-"""What is in a bucket: whole trees by one recursive list, and what is above them by names alone."""
+"""Listing of a bucket: complete trees by one recursive list, and folders above them by names only."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _Folder = dict[str, "FileStamp | None"]
 
 
 class ObjectListing:
-    """What was listed of a bucket; nothing is listed twice."""
+    """The listing of a bucket; nothing is listed twice."""
 
     def __init__(self, url: str, store: ObjectStore) -> None:
-        """Take the bucket as it is spelled, and what reads it; nothing is asked yet."""
+        """Take the URL of the bucket, and its store; nothing is requested yet."""
         self._url, self._store = url, store
         self._lock = threading.RLock()
         self._folders: dict[str, _Folder] = {}
@@ -59,7 +59,7 @@ class ObjectListing:
             raise
 
     def folder(self, path: str) -> _Folder:
-        """Return what is in a folder.
+        """Return the contents of a folder.
 
         Raises:
             OSError: There is none, or the store does not say.
@@ -125,7 +125,7 @@ class ObjectListing:
         return any(folder.startswith(start) and folder != path for folder in self._whole)
 
     def _list(self, path: str) -> None:
-        """List a folder with all that is below it, unless that is too much to ask before anybody goes there."""
+        """List a folder recursively, unless that is too large before anyone opens it."""
         if not path or self._is_above(path):
             self._list_names(path)
             return
@@ -158,7 +158,7 @@ class ObjectListing:
         return True
 
     def _assert_store(self, path: str) -> None:
-        """See that who lists nothing is a store: a proxy's page for people reads as an empty listing.
+        """Check that an empty listing comes from a store: a proxy's HTML page also parses as empty.
 
         Such a page stands behind every address, also behind one that no store has.
 
@@ -192,7 +192,7 @@ class ObjectListing:
         return OSError(f"the store lists {self._url_of(key)} twice: its listing cannot be trusted")
 
     def _mind_empty(self, folders: dict[str, _Folder]) -> None:
-        """Tell an empty object from what only shows that there is a folder, of which a store lists the same."""
+        """Distinguish an empty object from a folder marker, for which a store lists the same."""
         for path, folder in list(folders.items()):
             empty = (name for name, stamp in folder.items() if stamp is not None and not stamp.size)
             doubtful = [name for name in empty if "." not in name]
@@ -209,7 +209,7 @@ class ObjectListing:
         return within(LISTING_SECONDS, work, _WHAT)
 
     def _list_names(self, path: str) -> None:
-        """List what is in a folder, and nothing that is deeper."""
+        """List the entries of a folder, without its subfolders."""
         with in_our_words(self._url_of(path)):
             listed = self._names(path)
         names: _Folder = {}
@@ -228,7 +228,7 @@ class ObjectListing:
 
 
 def _make(folders: dict[str, _Folder], top: str, folder: str) -> None:
-    """Show a folder, and those in which it is, up to the topmost."""
+    """Add a folder, and its parents up to the topmost."""
     folders[folder] = {}
     while folder != top:
         outer, _, name = folder.rpartition("/")

@@ -1,4 +1,4 @@
-"""How obstore, which speaks to object stores for us, is opened, what it says, and which state of an object is meant."""
+"""obstore, the client for object stores: how it is opened, its errors, and the version of an object to read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CLIENT: ClientConfig = {
 
 
 def opened_store(url: str) -> ObjectStore:
-    """Return what reads a bucket, told by the environment who we are.
+    """Return the store of a bucket, with credentials from the environment.
 
     Raises:
         UsageError: obstore is not installed, or the environment tells nonsense.
@@ -47,12 +47,12 @@ def opened_store(url: str) -> ObjectStore:
 
 
 class BrokenRulesError(OSError):
-    """The store answers as none may that speaks its language: what it says of ranges cannot be relied on."""
+    """The store violates its protocol: its answers about ranges are unreliable."""
 
 
 @contextmanager
 def in_our_words(place: str) -> Iterator[None]:
-    """Turn what obstore raises into what a storage promises, in one line and without addresses: they may be signed."""
+    """Convert obstore's exceptions to those of a storage, in one line and without addresses, which may be signed."""
     from obstore import exceptions
 
     try:
@@ -86,7 +86,7 @@ _MOST_WORDS = 200
 
 
 def reason_of(error: Exception) -> str:
-    """Return what obstore says, in one line."""
+    """Return obstore's message, in one line."""
     text = str(error).partition("\n\nDebug source")[0]
     status, code = _STATUS.search(text), _CODE.search(text)
     if status is not None:
@@ -104,7 +104,7 @@ MOST_BYTES = 1 << 53
 
 
 def stamp_of(meta: ObjectMeta) -> FileStamp:
-    """Return what tells whether an object stays the same: size, and ETag and generation as far as it has any.
+    """Return the identity of an object's content: size, and ETag and generation if it has them.
 
     Raises:
         BrokenRulesError: The store tells a size that no object has.
@@ -122,12 +122,12 @@ def _nanoseconds(time_of: datetime) -> int:
 
 
 def bare_tag(e_tag: str | None) -> str:
-    """Return an ETag as it is compared: some stores list it without the quotes with which they give it."""
+    """Return an ETag in the form used for comparison: some stores list it without quotes."""
     return (e_tag or "").removeprefix("W/").strip('"')
 
 
 def conditions(stamp: FileStamp | None) -> GetOptions:
-    """Return what binds a read to the state that was listed."""
+    """Return the conditions that tie a read to the listed version."""
     if stamp is None or stamp.modified_ns is None:
         return {}
     if stamp.token[0] != "etag":

@@ -1,4 +1,4 @@
-"""Object stores: `s3://`, `gs://`, `az://`, read by obstore. Nothing is asked twice: a listing is entries and stamps.
+"""Object stores: `s3://`, `gs://`, `az://`, read by obstore. Nothing is requested twice.
 
 A store is asked for a whole tree at once, and never about a single object: one recursive list of the folder that was
 named tells all names, sizes and ETags below it. What is above it is listed by names alone, for a bucket may hold
@@ -42,12 +42,12 @@ _PAUSE_SECONDS = 0.5
 
 
 class ObjectStorage:
-    """A part of a bucket. Folders are what the `/` in names makes of them."""
+    """A part of a bucket. Folders are derived from the `/` in names."""
 
     __slots__ = ("_bucket", "_start", "root")
 
     def __init__(self, root: str) -> None:
-        """Take the place as it is spelled; nothing is asked yet.
+        """Take the URL; nothing is requested yet.
 
         Raises:
             UsageError: It names no bucket, or obstore is not installed.
@@ -72,23 +72,23 @@ class ObjectStorage:
         return [Entry(name, Kind.FOLDER if stamp is None else Kind.FILE) for name, stamp in names.items()]
 
     def kind(self, path: str) -> Kind:
-        """Tell what is at a path."""
+        """Return the kind of a path."""
         is_folder = self._bucket.lookup(self._key(path), lies_in_a_tree=bool(path)) is None
         return Kind.FOLDER if is_folder else Kind.FILE
 
     def stamp(self, path: str) -> FileStamp:
-        """Return size and ETag of an object as it was listed."""
+        """Return size and ETag of an object as listed."""
         stamp = self._bucket.lookup(self._key(path), lies_in_a_tree=True)
         if stamp is None:
             raise NotRegularError(errno.EINVAL, "a folder, not an object", path)
         return stamp
 
     def small_file(self, path: str, *, limit: int) -> bytes:
-        """Read a whole record file of at most `limit` bytes, by one request."""
+        """Read a complete record file of at most `limit` bytes, by one request."""
         return self._bucket.small_object(self._key(path), limit)
 
     def write(self, path: str, data: bytes) -> None:
-        """Write an object whole.
+        """Write a complete object.
 
         Raises:
             OSError: It is not there.
@@ -97,7 +97,7 @@ class ObjectStorage:
 
     @contextmanager
     def open(self, path: str) -> Iterator[ObjectSource]:
-        """Open an object as it was listed; nothing is asked before something is read."""
+        """Open an object in its listed version; nothing is requested before the first read."""
         source = ObjectSource(self._bucket, self._key(path), self.stamp(path))
         try:
             yield source
@@ -106,27 +106,27 @@ class ObjectStorage:
 
 
 class ListedObjects(ObjectStorage):
-    """Objects that were listed elsewhere: nothing is listed here, nor remembered from an earlier question."""
+    """Objects listed elsewhere: nothing is listed here, nor reused from an earlier question."""
 
     __slots__ = ("_listed",)
 
     def __init__(self, root: str, listed: Mapping[str, FileStamp]) -> None:
-        """Take where they lie, and the size and ETag of each by its path."""
+        """Take their location, and the size and ETag of each by its path."""
         super().__init__(root)
         self._listed = listed
 
     def stamp(self, path: str) -> FileStamp:
-        """Return what was told."""
+        """Return the given stamp."""
         return self._listed[path]
 
 
 class ObjectSource:
-    """An object, of which every byte comes from the state that was listed."""
+    """An object, all of whose bytes come from the listed version."""
 
     __slots__ = ("_asked", "_bucket", "_end", "_head", "_key", "_pages", "_stream", "stamp")
 
     def __init__(self, bucket: _Bucket, key: str, stamp: FileStamp) -> None:
-        """Take which object is meant, and how it was listed."""
+        """Take the object's key, and its stamp in the listing."""
         self._bucket, self._key, self.stamp = bucket, key, stamp
         self._head = b""
         self._pages: dict[int, bytes] = {}
@@ -137,13 +137,13 @@ class ObjectSource:
         self._stream: _Stream | None = None
 
     def close(self) -> None:
-        """Ask for no more of it; where a walk led, it will lead in other objects of this size, too."""
+        """Stop requests; the path of this walk is the prediction for other objects of this size."""
         self._stream = None
         self._bucket.note_walk(self.stamp.size, self._asked)
         self._pages.clear()
 
     def expect(self, begin: int, end: int) -> None:
-        """Be told that a range will be read front to back: one request brings all of it."""
+        """Announce that a range will be read front to back: one request brings all of it."""
         at = -1 if self._stream is None else self._stream.offset
         if (begin == at and end <= self._end) or end - begin < _STREAM:
             return
@@ -151,7 +151,7 @@ class ObjectSource:
         self._stream = _Stream(self._bucket, self._key, self.stamp, begin, self._end) if begin < self._end else None
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return the bytes from `offset`; fewer than `length` only where the object ends."""
+        """Return the bytes from `offset`; fewer than `length` only at the end of the object."""
         end = min(offset + length, self.stamp.size)
         if offset >= end:
             return b""
@@ -175,7 +175,7 @@ class ObjectSource:
         return self._bucket.range_of(self._key, self.stamp, begin, min(end, self.stamp.size))
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        """Fill `buffer` from `offset` and return how many bytes there were."""
+        """Fill `buffer` from `offset` and return the number of bytes read."""
         if self._stream is not None and offset == self._stream.offset:
             return self._stream.read_into(buffer)
         data = self.read(offset, len(buffer))
@@ -184,7 +184,7 @@ class ObjectSource:
 
 
 def _near_together(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return ranges in order, those as one between which less is than a request costs."""
+    """Return ranges in order, joined if the gap between them costs less than a request."""
     merged: list[tuple[int, int]] = []
     for begin, end in sorted(ranges):
         if merged and begin - merged[-1][1] <= _LATER_READS:
@@ -195,7 +195,7 @@ def _near_together(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 class _Stream:
-    """A range as it comes in; where it breaks off, it goes on at that byte by another request."""
+    """A range as it arrives; after an interruption, another request continues at that byte."""
 
     def __init__(self, bucket: _Bucket, key: str, stamp: FileStamp, begin: int, end: int) -> None:
         self._bucket, self._key, self._stamp = bucket, key, stamp
@@ -217,7 +217,7 @@ class _Stream:
         return have
 
     def _next(self) -> memoryview:
-        """Return the next piece, however often the stream breaks off, as long as some try brings something.
+        """Return the next piece, resuming after interruptions while requests still return data.
 
         Raises:
             OSError: None did, or the store refuses.
@@ -243,7 +243,7 @@ class _BrokenOffError(OSError):
 
 
 class _Bucket(ObjectListing):
-    """A bucket, and what was listed of it: one for all storages of a process that lie in it."""
+    """A bucket and its listings: one for all storages of a process in it."""
 
     def __init__(self, url: str, store: ObjectStore) -> None:
         super().__init__(url, store)
@@ -253,7 +253,7 @@ class _Bucket(ObjectListing):
         """Where walks led, by the size of the object."""
 
     def small_object(self, key: str, limit: int) -> bytes:
-        """Return an object of at most `limit` bytes; of a folder that no one has listed, without listing it."""
+        """Return an object of at most `limit` bytes; its folder is not listed for it."""
         parent = key.rpartition("/")[0]
         with self._lock:
             is_known = self._is_known(parent)
@@ -270,7 +270,7 @@ class _Bucket(ObjectListing):
             return bytes(answer.bytes())
 
     def put(self, key: str, data: bytes) -> None:
-        """Write an object whole, and list its folder again when it is asked for."""
+        """Write a complete object, and list its folder again on the next request."""
         with in_our_words(self._url_of(key)):
             self._store.put(key, data)
         forget(self._url)
@@ -286,7 +286,7 @@ class _Bucket(ObjectListing):
         return data
 
     def ranges_of(self, key: str, stamp: FileStamp, ranges: Sequence[tuple[int, int]]) -> dict[int, bytes]:
-        """Return ranges by their first bytes, asked for beside each other."""
+        """Return ranges by their first bytes, requested in parallel."""
         import asyncio
 
         with self._minding_rules(key), self._lock:
@@ -317,11 +317,11 @@ class _Bucket(ObjectListing):
         return dict(answer for answer in answers if not isinstance(answer, BaseException))
 
     def walk_of(self, size: int) -> Sequence[tuple[int, int]]:
-        """Return where a walk led in another object of this size."""
+        """Return the ranges of a walk in another object of this size."""
         return self._walks.get(size, ())
 
     def note_walk(self, size: int, walk: Sequence[tuple[int, int]]) -> None:
-        """Note where a walk led, if it was a long one."""
+        """Save the ranges of a walk, if it was a long one."""
         if len(walk) >= _LONG_WALK and len(self._walks) < _MOST_WALKS:
             self._walks.setdefault(size, tuple(walk))
 
@@ -368,14 +368,14 @@ def _bucket_of(url: str) -> _Bucket:
 
 
 def forget(root: str) -> None:
-    """Forget what was listed of the bucket in which a root is; its connections stay."""
+    """Forget the listings of the bucket of a root; its connections stay."""
     scheme, _, path = root.partition("://")
     with _OPENING:
         _BUCKETS.pop(f"{scheme}://{path.partition('/')[0]}", None)
 
 
 def put_new(root: str, path: str, data: bytes) -> None:
-    """Write an object whole, under a name that nobody else takes.
+    """Write a complete object, under a unique name.
 
     Raises:
         WriteFailedError: It is not there.

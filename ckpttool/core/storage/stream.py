@@ -31,10 +31,10 @@ class Descriptor(Protocol):
 
 @runtime_checkable
 class Foreseeing(Protocol):
-    """A source that reads faster if it knows what will be read."""
+    """A source that reads faster if it knows the next reads."""
 
     def expect(self, begin: int, end: int) -> None:
-        """Be told that a range will be read front to back; what has been told before is still true."""
+        """Announce that a range will be read front to back; earlier announcements stay valid."""
         ...
 
 
@@ -88,7 +88,7 @@ def read_blocks(
 
 
 def was_cached(descriptor: int, begin: int, end: int) -> bool | None:
-    """Return whether most of a range was in the page cache already; None where the file system does not say.
+    """Return whether most of a range was already in the page cache; None if the file system does not show it.
 
     Asked by reads that must not wait for the disk. Most, not all: the pages of headers have just been
     read when this is asked. Each time of other pages, because Linux begins to read those that it lacks.
@@ -111,7 +111,7 @@ def was_cached(descriptor: int, begin: int, end: int) -> bool | None:
 
 
 class _PageCache:
-    """Leaves the page cache as it was found."""
+    """Leaves the page cache unchanged."""
 
     __slots__ = ("_behind", "_descriptor")
 
@@ -129,7 +129,7 @@ class _PageCache:
         os.posix_fadvise(descriptor, begin, end - begin, os.POSIX_FADV_SEQUENTIAL)
 
     def passed(self, offset: int) -> None:
-        """Drop what is behind `offset` once it is enough."""
+        """Drop the pages before `offset` if there are enough of them."""
         if offset - self._behind >= DROP_BYTES:
             self.close(offset)
 

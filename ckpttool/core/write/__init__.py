@@ -1,1 +1,1 @@
-"""The only room that changes a disk: files are replaced whole, checkpoints are moved away whole, under a lock."""
+"""The only package that changes a disk: files and checkpoints are replaced or moved atomically, under a lock."""

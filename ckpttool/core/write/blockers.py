@@ -1,4 +1,4 @@
-"""What must not be moved or replaced: whatever is reached through a link, or is on another disk than the tree."""
+"""Paths that must not be moved or replaced: reached through a link, or on another disk than the tree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ckpttool.core.domain.shard import FileStamp
 
 
 class FileToMove(NamedTuple):
-    """A file or a folder as it is in the tree, links not followed."""
+    """A file or a folder in the tree, links not followed."""
 
     path: str
     stamp: FileStamp | None
@@ -21,7 +21,7 @@ class FileToMove(NamedTuple):
 
 
 def files_to_move(root: str, paths: Iterable[str]) -> Iterator[FileToMove]:
-    """Look at what is to be moved: nothing goes through a link, and nothing can be renamed to another disk.
+    """Check the paths to move: none may go through a link or to another disk.
 
     Args:
         root: The tree.
@@ -43,7 +43,7 @@ def files_to_move(root: str, paths: Iterable[str]) -> Iterator[FileToMove]:
 
 
 def links_to(root: str, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Find the links beside and inside of what may be moved that lead to some of it, or into it, each with its goal.
+    """Find the links next to and inside the paths to move that point to or into them, each with its target.
 
     A person points to a save so, and so does a script that replaces equal files of two saves.
 
@@ -65,7 +65,7 @@ def links_to(root: str, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _links(root: str, folder: str, *, recurse: bool) -> Iterator[str]:
-    """List the links in a folder, and below it if that is asked for; of a file there are none."""
+    """List the links in a folder, and below it on request; a file has none."""
     for place, folders, files in os.walk(f"{root}/{folder}"):
         for name in (*folders, *files):
             if os.path.islink(f"{place}/{name}"):
@@ -75,7 +75,7 @@ def _links(root: str, folder: str, *, recurse: bool) -> Iterator[str]:
 
 
 def files_not_to_replace(root: str, paths: Iterable[str]) -> Iterator[str]:
-    """Name which records must not be written: whoever replaces a link or a folder destroys what it stands for.
+    """Name the records that must not be written: replacing a link or a folder destroys its target.
 
     Args:
         root: The tree.

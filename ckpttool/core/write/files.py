@@ -25,7 +25,7 @@ _OWN_TEMPORARY = re.compile(r"\.ckpttool-[0-9a-f]{16}\.tmp")
 
 
 def replace(path: str, data: bytes, *, overwrite: bool, backup: bool, mode: int = 0o666) -> None:
-    """Put `data` at `path` so that a reader, at any moment and after a power cut, sees all of the old or of the new.
+    """Write `data` to `path` so that a reader always sees the complete old or new file, even after a power failure.
 
     A new file is complete and on the disk under a temporary name before its name changes hands, and the name is never
     missing in between. A failed fsync is not retried: the kernel may have dropped the pages, so a second one that
@@ -77,7 +77,7 @@ def replace(path: str, data: bytes, *, overwrite: bool, backup: bool, mode: int 
 
 
 def append(path: str, data: bytes) -> None:
-    """Put `data` behind what a file holds, in one write, so that others may do so, too. It is made if it is not there.
+    """Append `data` to a file in one write, so that others may append too. A missing file is created.
 
     Raises:
         WriteFailedError: It could not be written, or is no regular file.
@@ -94,7 +94,7 @@ def append(path: str, data: bytes) -> None:
 
 
 def open_to_append(path: str) -> int:
-    """Open a file behind whose end all is written, and make it if it is not there.
+    """Open a file for appending, and create it if it is missing.
 
     Raises:
         OSError: It cannot be opened; what stands in its place may be a link.
@@ -113,12 +113,12 @@ def open_to_append(path: str) -> int:
 
 
 def is_plain(status: os.stat_result) -> bool:
-    """Return whether it is a regular file of one name: only into such a one may be written."""
+    """Return whether it is a regular file with one name: only such a file may be written."""
     return stat.S_ISREG(status.st_mode) and status.st_nlink <= 1
 
 
 def ensure_folder(path: str, *, mode: int = 0o777) -> None:
-    """Make a folder, and those above it that are missing, so that a power failure does not take it away again.
+    """Create a folder and its missing parents, durably.
 
     Args:
         path: The folder. A symbolic link in its place is refused, because what it points at may be anywhere.
@@ -142,7 +142,7 @@ def ensure_folder(path: str, *, mode: int = 0o777) -> None:
 
 
 def remove(path: str) -> None:
-    """Take a file away so that a power failure does not bring it back. One that is not there is no error.
+    """Delete a file durably. A missing file is not an error.
 
     Raises:
         WriteFailedError: It is still there.
@@ -186,13 +186,13 @@ def sweep(folder: str) -> None:
 
 
 def is_own_temporary(name: str) -> bool:
-    """Return whether a file is one that a ckpttool is writing, or did not finish."""
+    """Return whether a file is a temporary one of a running or killed ckpttool."""
     return _OWN_TEMPORARY.fullmatch(name) is not None
 
 
 @contextmanager
 def locked(path: str, *, timeout: float) -> Iterator[None]:
-    """Hold the lock that guards `path`, from before it is read until after it is replaced.
+    """Hold the lock for `path`, from before the read until after the replacement.
 
     Without it concurrent updates are lost. The lock is a file beside it, `<path>.lock`, and stays there: to unlink a
     lock file lets two waiters hold two different files. Where the file system knows no locks, a soft lock
@@ -217,7 +217,7 @@ def locked(path: str, *, timeout: float) -> Iterator[None]:
 
 
 def close(folder_fd: int) -> None:
-    """Close a folder. It was only read, so nothing hangs on what a disk says to that."""
+    """Close a folder. It was only read, so errors do not matter."""
     with suppress(OSError):
         os.close(folder_fd)
 
@@ -241,7 +241,7 @@ def _failed(path: str, error: OSError) -> WriteFailedError:
 
 
 def _give_name(folder_fd: int, temporary: str, path: str, name: str, *, overwrite: bool) -> None:
-    """Take the one step that counts."""
+    """Make the rename that completes the write."""
     if overwrite:
         os.replace(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
     else:
@@ -282,7 +282,7 @@ def _old_file(folder_fd: int, path: str, name: str) -> os.stat_result | None:
 
 
 def _write_temporary(folder_fd: int, data: bytes, *, mode: int | None, new: int = 0o666) -> str:
-    """Write and fsync a new file; its mode is `mode`, or what the umask leaves of `new`, which the kernel applies."""
+    """Write and fsync a new file; its mode is `mode`, or `new` minus the umask, which the kernel applies."""
     name, fd = open_temporary(folder_fd, new if mode is None else 0o600)
     try:
         try:
@@ -302,7 +302,7 @@ def _write_temporary(folder_fd: int, data: bytes, *, mode: int | None, new: int 
 
 
 def open_temporary(folder_fd: int, mode: int) -> tuple[str, int]:
-    """Make a file under a name that tells it as ours, and return the name and the open file.
+    """Create a file with a name recognizable as ours, and return the name and the open file.
 
     Raises:
         OSError: It cannot be made.
@@ -317,7 +317,7 @@ def open_temporary(folder_fd: int, mode: int) -> tuple[str, int]:
 
 
 def _keep(folder_fd: int, name: str, retained: str) -> None:
-    """Make `retained` the file that `name` is now; neither name is missing at any moment."""
+    """Make `retained` the current file of `name`; neither name is missing at any moment."""
     temporary = f".ckpttool-{secrets.token_hex(8)}.tmp"
     try:
         os.link(name, temporary, src_dir_fd=folder_fd, dst_dir_fd=folder_fd, follow_symlinks=False)
@@ -344,7 +344,7 @@ def _copy(folder_fd: int, name: str) -> str:
 
 
 def _claim(folder_fd: int, temporary: str, path: str, name: str) -> None:
-    """Give the temporary file its name unless someone has it: link(2) refuses where rename(2) would clobber."""
+    """Give the temporary file its name unless it is taken: link(2) refuses where rename(2) would clobber."""
     try:
         os.link(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd, follow_symlinks=False)
     except FileExistsError as error:
@@ -370,7 +370,7 @@ def _claim_without_links(folder_fd: int, temporary: str, path: str, name: str) -
 
 
 def _acquire(path: str, timeout: float) -> Any:  # noqa: ANN401  # two lock classes of a library imported lazily
-    """Return a lock that is held."""
+    """Acquire the lock, and return it."""
     # 48 ms, which a command that writes nothing must not pay.
     import filelock
 
@@ -403,7 +403,7 @@ def _acquire(path: str, timeout: float) -> Any:  # noqa: ANN401  # two lock clas
 
 
 def _hard_lock(lock_path: str, timeout: float) -> Any:  # noqa: ANN401  # as above
-    """Make a lock that fails where the file system has none; before filelock 4 it did so without being told."""
+    """Make a lock that fails on file systems without locks; before filelock 4 it did so without being told."""
     import filelock
 
     make: Any = filelock.FileLock

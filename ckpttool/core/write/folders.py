@@ -1,4 +1,4 @@
-"""Folders of small files, each put in place as a whole."""
+"""Folders of small files, each put in place atomically."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ckpttool.core.write.files import close, ensure_folder, replace
 
 
 def foreign(path: str, expected: Collection[str]) -> tuple[str, ...]:
-    """Return what is in a folder besides files of these names; nothing where there is no folder.
+    """Return the entries of a folder besides these names; empty if there is no folder.
 
     Raises:
         UnsafeError: There is something else in its place.
@@ -32,7 +32,7 @@ def foreign(path: str, expected: Collection[str]) -> tuple[str, ...]:
 
 @contextmanager
 def filled(path: str) -> Iterator[str]:
-    """Hand out a folder to fill that gets its name when it is: nobody ever sees a part of it.
+    """Yield a folder to fill, which gets its name when it is complete: no reader sees a part of it.
 
     Where there is a folder of that name already, it is handed out itself.
 
@@ -59,7 +59,7 @@ def filled(path: str) -> Iterator[str]:
 
 
 def place(path: str, files: Mapping[str, bytes], *, instead_of: Iterable[str] = ()) -> None:
-    """Put a folder with these files in place, so that it is there whole or not at all.
+    """Put a folder with these files in place atomically.
 
     Args:
         path: The folder; the one that it is in must exist.

@@ -1,4 +1,4 @@
-"""Move checkpoints to the trash, whole, or back. Every rename happens inside open folders that no link was followed to.
+"""Move checkpoints to the trash, or back, atomically. Renames happen in folders opened without following links.
 
 A batch is renamed in order, and the first rename is on the disk before the second is made. So whatever moment the
 power goes at, a batch that is not complete lacks its first file: rank 0's, without which nobody counts it as whole.
@@ -42,7 +42,7 @@ def move_to_trash(root: str, batches: Sequence[Batch]) -> None:
 
 
 def restore(root: str, batches: Sequence[Batch]) -> None:
-    """Undo `move_to_trash`, wherever it was stopped: everything that is in the trash folders goes back to its place.
+    """Undo `move_to_trash` from any state: everything in the trash folders moves back to its place.
 
     What is in its place, or in neither, stays as it is. Can be stopped itself and done again.
 
@@ -60,7 +60,7 @@ def restore(root: str, batches: Sequence[Batch]) -> None:
 
 
 def assert_room(root: str, batch: Batch) -> None:
-    """Tell that `restore` can bring a batch back: every folder is there, on both sides, and no place is taken.
+    """Check that `restore` can move a batch back: every folder exists, on both sides, and no place is taken.
 
     Raises:
         UsageError: One is taken, or a folder is gone.
@@ -89,7 +89,7 @@ def assert_room(root: str, batch: Batch) -> None:
 
 
 def is_untouched(root: str, batch: Batch) -> bool:
-    """Tell whether a `restore` that stopped has moved nothing: all is in the trash, and nothing of it has its place."""
+    """Return whether an interrupted `restore` has moved nothing: all files are in the trash."""
     trash = f"{root}/{batch.trash}"
     try:
         return not any(_is_same(f"{trash}/{move.path}", f"{root}/{move.path}") for move in batch.moves)
@@ -106,7 +106,7 @@ def _is_same(trashed: str, place: str) -> bool:
 
 
 def delete(root: str, trash: str) -> None:
-    """Delete a trash folder with all that is in it. Links are removed, never followed.
+    """Delete a trash folder with its contents. Links are removed, never followed.
 
     Raises:
         UnsafeError: The trash folder is a link.
@@ -167,7 +167,7 @@ def _changed(move: Move) -> IncompleteError:
 
 
 def _restore_batch(root_fd: int, batch: Batch) -> None:
-    """Restore the first file last, and when all others are safe.
+    """Restore the first file last, after all others are safe.
 
     Until all names are on the disk, each file keeps its name in the trash as well: of two names, a power cut may take
     the removal of one and lose the other.
@@ -204,7 +204,7 @@ _IN_THE_WAY = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})
 
 
 def _put_back(source: int, target: int, name: str) -> bool:
-    """Give a file or folder its name back, and tell whether it has it now: no save that lands meanwhile is replaced.
+    """Give a file or folder its name back, and return whether it has it; a new save of that name is never replaced.
 
     A rename would replace a file. A hard link cannot; where the file has both names, it was stopped here before.
     """
@@ -233,7 +233,7 @@ def _put_back(source: int, target: int, name: str) -> bool:
 
 
 def _forget(trash_fd: int, move: Move) -> None:
-    """Take a file's name in the trash from it, which has its own again; a folder was renamed and left none."""
+    """Remove the trash name of a restored file; a folder was renamed and left none."""
     folder, _, name = move.path.rpartition("/")
     with suppress(FileNotFoundError), entered(trash_fd, folder) as source:
         os.unlink(name, dir_fd=source)
@@ -254,7 +254,7 @@ def _is_there(folder_fd: int, name: str) -> bool:
 
 
 def _remove_empty(folder_fd: int, path: str) -> None:
-    """Remove a folder where it is empty; rubbish is harmless, and what is not empty is not rubbish."""
+    """Remove a folder if it is empty; leftovers are harmless."""
     with suppress(OSError):
         os.rmdir(path, dir_fd=folder_fd)
 
@@ -271,7 +271,7 @@ def _delete_folder(parent_fd: int, name: str) -> None:
 
 @contextmanager
 def _made(root_fd: int, batch: Batch) -> Iterator[int]:
-    """Make a batch's trash folder with the folders that it needs, durably, and open it."""
+    """Create a batch's trash folder with its subfolders, durably, and open it."""
     parent, _, name = batch.trash.rpartition("/")
     with entered(root_fd, parent) as parent_fd:
         os.mkdir(name, dir_fd=parent_fd)
@@ -317,7 +317,7 @@ def opened(root: str) -> Iterator[int]:
 
 @contextmanager
 def entered(base_fd: int, path: str) -> Iterator[int]:
-    """Open a folder below an open one, by steps of which none is a link. The empty path is the folder itself.
+    """Open a folder below an open one, without following links. The empty path is the folder itself.
 
     Raises:
         UnsafeError: One is.

@@ -1,4 +1,4 @@
-"""Files that are laid ready beside their places, and then all put there.
+"""Files that are prepared next to their destination, and then all put in place.
 
 What is laid ready is whole and on the disk, so whoever finds the list of it can end what was begun: each file is put in
 its place by one rename, and one that is there already is left.
@@ -33,7 +33,7 @@ class Ready:
 def lay_ready(  # noqa: PLR0913  what a file is, by keyword
     root: str, path: str, blocks: Iterable[Block], *, size: int, mode: int, mtime_ns: int | None = None
 ) -> Ready:
-    """Write a file beside its place, durably.
+    """Write a file next to its destination, durably.
 
     Args:
         root: The tree.
@@ -71,7 +71,7 @@ def lay_ready(  # noqa: PLR0913  what a file is, by keyword
 
 
 def put_all(root: str, puts: Sequence[Put]) -> None:
-    """Put every file in its place, and what is replaced to where it is kept. Can be stopped anywhere and done again.
+    """Put every file in place, and move the replaced ones to their backup. Can be interrupted and repeated.
 
     Raises:
         IncompleteError: A place, or what was laid ready, is not what it was: a person must decide.
@@ -84,7 +84,7 @@ def put_all(root: str, puts: Sequence[Put]) -> None:
 
 
 def is_untouched(root: str, puts: Sequence[Put]) -> bool:
-    """Return whether no file has been put in its place, so that all can be taken back."""
+    """Return whether no file has been put in place, so that all can be taken back."""
     with opened(root) as root_fd:
         return all(_stamp_at(root_fd, put.temporary) == put.stamp for put in puts) and all(
             put.replaces is None or _stamp_at(root_fd, put.path) == put.replaces for put in puts
@@ -92,7 +92,7 @@ def is_untouched(root: str, puts: Sequence[Put]) -> bool:
 
 
 def take_back(root: str, puts: Iterable[Put]) -> None:
-    """Remove what was laid ready, and the second names of what was to be kept; what cannot be removed stays."""
+    """Remove the prepared files and the second names of replaced ones; errors are ignored."""
     with suppress(OSError, WriteFailedError, UnsafeError), opened(root) as root_fd:
         for put in puts:
             _forget(root_fd, put.temporary)
@@ -124,7 +124,7 @@ def _put(root_fd: int, put: Put) -> None:
 
 
 def _keep(root_fd: int, folder_fd: int, name: str, retained: str) -> None:
-    """Give a file a second name, where it stays when the first is another's; if there are no links, rename it."""
+    """Give a file a second name, which remains when the first is replaced; without hard links, rename it."""
     folder, _, last = retained.rpartition("/")
     for depth in range(1, folder.count("/") + 2):
         parent, _, base = "/".join(folder.split("/")[:depth]).rpartition("/")

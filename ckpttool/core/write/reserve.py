@@ -1,4 +1,4 @@
-"""A file that is left in our folder while there is room, and given up on a full disk: what must be written first fits.
+"""A reserve file in our folder, deleted on a full disk to make room for the journal.
 
 Before anything can be deleted, a journal must be on the disk, and the trash needs folders. On a disk without a free
 block neither can be, and so a tree that fills its disk could not be pruned.
@@ -25,7 +25,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def keep_reserve(folder: str, *, files: int) -> None:
-    """Leave a reserve for moving a checkpoint of so many files, if there is none; whatever goes wrong is no matter.
+    """Create a reserve for moving a checkpoint of this many files, if there is none; errors are ignored.
 
     Args:
         folder: Our own, in the tree. It must be there.
@@ -53,7 +53,7 @@ def keep_reserve(folder: str, *, files: int) -> None:
 
 
 def spend_reserve(folder: str) -> bool:
-    """Give the reserve up, and tell whether there was one.
+    """Delete the reserve, and return whether there was one.
 
     Raises:
         WriteFailedError: It is still there.
@@ -65,7 +65,7 @@ def spend_reserve(folder: str) -> bool:
 
 
 def is_full_disk(error: BaseException | None) -> bool:
-    """Return whether the disk, or what its user may have of it, was full; whatever was made of that."""
+    """Return whether the disk or the user's quota was full, in any of the error's forms."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _FULL:
             return True

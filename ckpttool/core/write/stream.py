@@ -1,4 +1,4 @@
-"""A file of any size, written durably and hashed on its way: what the disk makes of it later shows."""
+"""A file of any size, written durably and hashed on its way, to detect later changes on the disk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WRITE_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streamed:
-    """What was handed to the disk, as a seal records it."""
+    """The size and digests of the written data, in the form of a seal."""
 
     size: ByteCount
     xxh3_128: str
@@ -35,7 +35,7 @@ class Streamed:
 
 
 class FileDigest:
-    """Digests a whole file that comes as consecutive blocks, as a seal records it."""
+    """Digests a complete file from consecutive blocks, in the form of a seal."""
 
     __slots__ = ("_chunk", "_chunks", "_size", "_whole")
 
@@ -58,7 +58,7 @@ class FileDigest:
             block = block[len(part) :]
 
     def streamed(self) -> Streamed:
-        """Return what was fed."""
+        """Return the digests of the data fed."""
         last = [self._chunk.hexdigest()] if self._size % CHUNK_BYTES else []
         digest = self._whole.hexdigest()
         chunks = (*self._chunks, *last)
@@ -66,7 +66,7 @@ class FileDigest:
 
 
 def stream(path: str, blocks: Iterable[Block], *, size: ByteCount, temporary: str) -> Streamed:
-    """Put blocks at `path` so that a reader, at any moment and after a power cut, sees all of them or what was there.
+    """Write blocks to `path` so that a reader always sees all of them or the old file, even after a power failure.
 
     The digests are of the very bytes that are handed to the disk, not of what it gives back. Free space is asked for
     first, for a disk that fills up in the middle of a save stops everybody who writes to it; it is not reserved, which
@@ -111,7 +111,7 @@ def stream(path: str, blocks: Iterable[Block], *, size: ByteCount, temporary: st
 
 
 def _write(folder_fd: int, temporary: str, name: str, blocks: Iterable[Block], size: ByteCount) -> Streamed:
-    """Write under the temporary name, bring it to the disk, and take the one step that counts."""
+    """Write to the temporary name, flush it to the disk, and rename it."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(temporary, flags, 0o666, dir_fd=folder_fd)
     try:
@@ -134,7 +134,7 @@ def _write(folder_fd: int, temporary: str, name: str, blocks: Iterable[Block], s
 
 
 def write_block(fd: int, block: memoryview, digest: FileDigest) -> None:
-    """Hand a block to the disk, and digest it on its way.
+    """Write a block to the disk, and digest it.
 
     Raises:
         OSError: The disk refused.
@@ -148,7 +148,7 @@ def write_block(fd: int, block: memoryview, digest: FileDigest) -> None:
 
 
 def assert_room(folder_fd: int, path: str, size: int) -> None:
-    """Tell that the disk has room for a file.
+    """Check that the disk has room for a file.
 
     Raises:
         WriteFailedError: It has not.

@@ -1,4 +1,4 @@
-"""Lay out an archive of ours as a new folder."""
+"""Unpack one of our archives into a new folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ckpttool.core.write.files import ensure_folder, replace
 
 
 def unpack(archive: ZipFile, folder: str, *, newest: float) -> None:
-    """Write every file of an archive, and let the times of writing be as far apart as the archive has them.
+    """Write every file of an archive, with the time differences recorded in it.
 
     Args:
         archive: One of ours: its names are not judged.

@@ -1,4 +1,4 @@
-"""Records of a MindSpore `.ckpt`: protobuf `Checkpoint.value` without their tensors' bytes; and the tensors they make.
+"""Records of a MindSpore `.ckpt`: protobuf `Checkpoint.value` without their tensors' bytes; and their tensors.
 
 A file is nothing but such records, one after the other:
 
@@ -67,7 +67,7 @@ _SHAPELESS = frozenset({DType.STRING, DType.OPAQUE})
 
 
 class Record(NamedTuple):
-    """One record. Positions count from the begin of the buffer that it was read from."""
+    """One record. Positions count from the start of its buffer."""
 
     tag: bytes
     type: bytes | None
@@ -80,7 +80,7 @@ class Record(NamedTuple):
 
 
 class BadRecordError(Exception):
-    """The bytes here are no record, and nothing behind them can be found: lengths lead from one record to the next."""
+    """The bytes are not a record, so nothing after them can be found: records are linked by their lengths."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding.message)
@@ -88,7 +88,7 @@ class BadRecordError(Exception):
 
 
 class RecordReader:
-    """Reads the heads of records. The tensors of a model share few shapes, so it remembers how each was spelled."""
+    """Reads the heads of records. The tensors of a model share few shapes, so their encodings are cached."""
 
     __slots__ = ("_known",)
 
@@ -139,7 +139,7 @@ class RecordReader:
 
 
 def _tensor_head(buffer: bytes, at: int, end: int) -> tuple[bytes, tuple[int, ...], int]:
-    """Read a tensor's type and dims, and where its content begins, which goes to `end`."""
+    """Read a tensor's type and dims, and the start of its content, which ends at `end`."""
     dims, at = _dims(buffer, at)
     if buffer[at] != _TYPE:
         raise bad(Code.HEADER_INVALID, f"its tensor's type begins with the unexpected byte {buffer[at]:02x}")
@@ -156,7 +156,7 @@ def _tensor_head(buffer: bytes, at: int, end: int) -> tuple[bytes, tuple[int, ..
 
 
 def bad(code: Row, message: str, *, expected: str | None = None, actual: str | None = None) -> BadRecordError:
-    """Return what to raise where a record, or what stands in its place, is damaged."""
+    """Return the exception for damage in a record, or in its place."""
     return BadRecordError(damage(code, message, expected=expected, actual=actual))
 
 
@@ -205,7 +205,7 @@ class Tensors:
         """Bytes that the open tensor still lacks."""
 
     def add(self, record: Record, base: int) -> None:
-        """Take the next record, whose positions count from `base` in the file."""
+        """Add the next record, whose positions count from `base` in the file."""
         if self._open is not None:
             if record.tag == self._open.tag and record.type == self._open.type and record.dims == self._open.dims:
                 self._extend(record, base)

@@ -1,4 +1,4 @@
-"""MindSpore's `.ckpt`: protobuf records one after another, and with `crc_check` a CRC-32 behind them.
+"""MindSpore's `.ckpt`: consecutive protobuf records, and with `crc_check` a CRC-32 after them.
 
 A file that was cut between two records is a valid file; only its siblings can tell. What can be told from one file
 alone is told here.
@@ -52,7 +52,7 @@ class MindSporeCkpt:
     name = FormatName.MINDSPORE_CKPT
 
     def header(self, source: ByteSource, head: bytes, facts: ShardFacts) -> Header:
-        """Walk from record to record, reading no tensor but the scalars that are asked for."""
+        """Walk from record to record, reading only the requested scalars."""
         if head.startswith(ENCRYPTED):
             return unread_header(self.name, _ENCRYPTED_FILE, bytes_read=len(head))
         walk = _Walk(source, head)
@@ -78,7 +78,7 @@ _ENCRYPTED_FILE = unknown(
 
 
 class _Walk:
-    """One walk over one file, with the part of it that was read last."""
+    """One walk over one file, with its last buffer."""
 
     __slots__ = (
         "_base",
@@ -107,7 +107,7 @@ class _Walk:
         """Whether every record was found."""
 
     def run(self) -> None:
-        """Walk to the end of the file, or to where it cannot be followed any more."""
+        """Walk to the end of the file, or to the first unreadable record."""
         try:
             end = self._records()
             if end < self._size:
@@ -120,7 +120,7 @@ class _Walk:
         self.findings = [*self.tensors.findings, *self.findings]
 
     def _records(self) -> int:
-        """Collect records and return where the last one ends: at the end of the file, or where something else begins.
+        """Collect records and return the end of the last one: the end of the file, or the start of other content.
 
         Raises:
             BadRecordError: The way to the next record is lost.
@@ -141,7 +141,7 @@ class _Walk:
         )
 
     def _record(self, offset: int) -> Record | None:
-        """Read the record at `offset`; None where anything else stands there."""
+        """Read the record at `offset`; None if there is something else."""
         if offset >= self._base + len(self._data):
             self._load(offset, _LOOK_AHEAD)
         try:
@@ -164,7 +164,7 @@ class _Walk:
             raise BadRecordError(replace(error.finding, message=message)) from error
 
     def _load(self, offset: int, need: int) -> None:
-        """Read on from `offset`: far where records are small, no further than needed where they are big."""
+        """Read from `offset`: far if records are small, no further than needed if they are big."""
         gap = offset - self._base - len(self._data)
         length = need if gap >= _BIG else max(need, _FAR_AHEAD)
         self._data = self._source.read(offset, min(length, self._size - offset))
@@ -222,7 +222,7 @@ def read_trailer(rest: bytes, *, offset: int, size: int) -> Checksum:
 
 
 def _misplaced(rest: bytes, offset: int, size: int) -> BadRecordError:
-    """Name what stands where a record, a checksum or the end of the file should be."""
+    """Describe the bytes found in place of a record, a checksum or the end of the file."""
     if not rest.strip(b"\0"):
         return bad(
             Code.ZERO_TAIL,

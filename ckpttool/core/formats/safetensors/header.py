@@ -1,4 +1,4 @@
-"""What the JSON header of a safetensors file says, read strictly, by a walk over the one grammar that it has.
+"""The JSON header of a safetensors file, parsed strictly, by a scanner for its only grammar.
 
 No general JSON parser: a header is three levels deep, so whatever nests deeper, repeats a key or builds millions of
 empty lists ends at the first character that does not belong there, without recursion and in bounded memory.
@@ -53,7 +53,7 @@ _SHOWN_CHARS = 40  # of a type that does not exist
 
 
 class InvalidHeaderError(Exception):
-    """The text leaves the grammar; the message says where and how."""
+    """The text violates the grammar; the message says where and how."""
 
 
 _WHOLE_NUMBER = re.compile(r"0|[1-9][0-9]{0,19}")
@@ -64,11 +64,11 @@ _LIST_CHARS = 4096
 
 
 class TooManyKeysError(InvalidHeaderError):
-    """The text may be well, but holds more than we keep in memory."""
+    """The text may be valid, but has more entries than we keep in memory."""
 
 
 class Scanner:
-    """Walks the text once, without recursion and without looking back."""
+    """Scans the text once, without recursion and without backtracking."""
 
     __slots__ = ("_at", "_text")
 
@@ -121,7 +121,7 @@ class Scanner:
         return str(value)
 
     def numbers(self) -> tuple[int, ...]:
-        """Consume a list of whole numbers that are not negative."""
+        """Consume a list of non-negative integers."""
         self._expect("[")
         end = self._text.find("]", self._at, self._at + _LIST_CHARS)
         if end < 0:
@@ -138,7 +138,7 @@ class Scanner:
         return values
 
     def rest(self) -> str:
-        """Return what follows the last consumed character."""
+        """Return the text after the last consumed character."""
         return self._text[self._at :]
 
     def _skip_blanks(self) -> None:
@@ -164,7 +164,7 @@ class Scanner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeaderText:
-    """What the JSON says."""
+    """The contents of the JSON."""
 
     entries: tuple[TensorEntry, ...]
     """In data order; their spans count from the first byte of the file."""
@@ -181,7 +181,7 @@ class HeaderText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """One entry as it is spelled, with offsets that count from the first byte of data."""
+    """One entry as written, with offsets from the first byte of data."""
 
     name: str
     dtype: str
@@ -190,7 +190,7 @@ class _Row:
 
 
 def parse_strictly(text: str, *, data_begin: int) -> HeaderText:
-    """Parse any header, good or bad.
+    """Parse any header, valid or not.
 
     Args:
         text: The JSON without its padding.
@@ -275,7 +275,7 @@ def metadata_in(text: str) -> tuple[tuple[str, str], ...] | None:
 
 
 def with_metadata(text: str, metadata: Sequence[tuple[str, str]] | None) -> bytes:
-    """Encode all bytes of a file before its tensors' own, with the tensors of another header and these metadata.
+    """Encode the bytes before the tensors of a file, with the tensors of another header and these metadata.
 
     Raises:
         InvalidHeaderError: It is no header.
@@ -288,7 +288,7 @@ def with_metadata(text: str, metadata: Sequence[tuple[str, str]] | None) -> byte
 
 
 def size_in_bytes(dtype: DType, shape: Sequence[int]) -> int | None:
-    """Multiply a shape out; None if no whole number of bytes comes out, or more than safetensors can count.
+    """Compute the size of a shape; None if it is not a whole number of bytes, or too large for safetensors.
 
     The running product counts, as in safetensors: `[2^63, 4, 0]` is refused although it has no elements.
     """
@@ -301,7 +301,7 @@ def size_in_bytes(dtype: DType, shape: Sequence[int]) -> int | None:
 
 
 def _scan(text: str, rows: list[_Row]) -> list[tuple[str, str]] | None:
-    """Fill `rows`, so that what was read before the damage stays, and return the metadata if there is any.
+    """Fill `rows`, which keep the entries before any damage, and return the metadata if there are any.
 
     Raises:
         InvalidHeaderError: The text leaves the grammar.
@@ -360,7 +360,7 @@ def _unreadable(error: InvalidHeaderError) -> Finding:
 
 
 def _wrong_entry(row: _Row) -> Finding | None:
-    """Tell why an entry cannot be, if it cannot."""
+    """Return why an entry is invalid, if it is."""
     dtype = DTYPES.get(row.dtype)
     begin, end = row.offsets
     if dtype is None:
@@ -390,7 +390,7 @@ def _wrong_entry(row: _Row) -> Finding | None:
 
 
 def _first_gap(rows: Sequence[_Row]) -> Finding | None:
-    """Find the first place where a tensor does not begin where the one before it ends."""
+    """Find the first tensor that does not begin at the end of the previous one."""
     end = 0
     for row in rows:
         begin = row.offsets[0]
@@ -408,7 +408,7 @@ def _first_gap(rows: Sequence[_Row]) -> Finding | None:
 
 
 def _as_written(metadata: Sequence[tuple[str, str]] | None, rows: Sequence[_Row]) -> Iterator[str]:
-    """Encode a header as safetensors does; the order of the metadata is the only thing it leaves to chance.
+    """Encode a header as safetensors does; the order of the metadata is its only random part.
 
     It comes in parts: a hostile header is one string of many megabytes, of which every copy costs as much again.
     """

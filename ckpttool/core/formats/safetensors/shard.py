@@ -42,7 +42,7 @@ class Safetensors:
     name = FormatName.SAFETENSORS
 
     def header(self, source: Front, head: bytes, facts: ShardFacts) -> Header:
-        """Read and check the header, the size of the file, and the scalars that are asked for.
+        """Read and check the header, the size of the file, and the requested scalars.
 
         `bytes_read` counts what was needed, whatever was read ahead: the same on every run.
         """
@@ -74,7 +74,7 @@ class Safetensors:
 
 
 def _checked(source: Front, header: ParsedHeader, metadata: tuple[tuple[str, str], ...], bytes_read: int) -> Header:
-    """Add to what the header says what the rest of the file says."""
+    """Add the findings about the rest of the file to the header."""
     text = header.text
     checksum, findings = _checksum(metadata, source.stamp.size)
     findings = [*text.findings, *findings]
@@ -107,7 +107,7 @@ _NOT_CANONICAL = note(
 
 
 def _refuse_length(length: int, size: int) -> Finding | None:
-    """Tell why a header of this length is not even read, if it is not."""
+    """Return why a header of this length is not read, if it is not."""
     if length > _FORMAT_LIMIT:
         return damage(
             Code.HEADER_INVALID,
@@ -173,7 +173,7 @@ _CRC_DIGITS = rb'\{"__metadata__":\{[^{}\\]*"crc_num":"([0-9]*)"'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedHeader:
-    """All that follows from a header's bytes alone, and from what is asked for."""
+    """The results of a header's bytes and the requested scalars alone."""
 
     text: HeaderText
     data_begin: int
@@ -187,7 +187,7 @@ class ParsedHeader:
 
 
 def _parse(block: bytearray, end: int, requested: tuple[RequestedScalar, ...]) -> tuple[ParsedHeader, str | None]:
-    """Parse a header, or remember it: data-parallel ranks and successive steps have the same one.
+    """Parse a header, or return it from the cache: data-parallel ranks and successive steps have the same one.
 
     Args:
         block: Begins with the header and its length; what is behind it does not matter.
@@ -216,7 +216,7 @@ def _parse(block: bytearray, end: int, requested: tuple[RequestedScalar, ...]) -
 
 
 def _parsed(block: bytearray, end: int, requested: tuple[RequestedScalar, ...]) -> ParsedHeader:
-    """Parse a header that nobody remembers.
+    """Parse a header that is not in the cache.
 
     Raises:
         UnicodeDecodeError: It is no UTF-8.
@@ -249,7 +249,7 @@ class HeaderMemory:
     """Parsed headers by their bytes, oldest out first. Safe to share between threads."""
 
     def __init__(self, *, limit: int) -> None:
-        """Keep headers of `limit` bytes in total, or the newest alone; they parse to some ten times as much."""
+        """Cache headers of `limit` bytes in total, or only the newest; parsed, they are about ten times as large."""
         self.limit = limit
         self._held: dict[int, tuple[_Bytes, ParsedHeader]] = {}
         self._last: tuple[_Bytes, ParsedHeader] | None = None
@@ -258,7 +258,7 @@ class HeaderMemory:
         self._lock = Lock()
 
     def get(self, block: bytearray, end: int, hole: tuple[int, int]) -> ParsedHeader | None:
-        """Return what a header parsed to, if it is still known.
+        """Return the cached result for a header.
 
         Args:
             block: Begins with the header.
@@ -275,7 +275,7 @@ class HeaderMemory:
         return header[1]
 
     def put(self, block: bytearray, end: int, hole: tuple[int, int], parsed: ParsedHeader) -> None:
-        """Keep what a header parsed to, and forget the oldest where that is too much."""
+        """Cache the result for a header, and drop the oldest if the cache is full."""
         view = memoryview(block)
         key = bytes(view[: hole[0]]), bytes(view[hole[1] : end])
         fingerprint = _fingerprint(block, end, hole)
@@ -324,5 +324,5 @@ _MEMORY = HeaderMemory(limit=2 * 1024 * 1024)
 
 
 def forget_headers() -> None:
-    """Forget every header, so that a benchmark can see each for the first time."""
+    """Clear the header cache, so that a benchmark parses each for the first time."""
     _MEMORY.clear()

@@ -1,1 +1,1 @@
-"""What `torch.save` and TorchScript write."""
+"""Files written by `torch.save` and TorchScript."""

@@ -1,4 +1,4 @@
-"""Which tensors and values a zip archive of `torch.save` holds: its pickle followed by opcode, never unpickled.
+"""Tensors and values in a zip archive of `torch.save`: its pickle is followed by opcode, never unpickled.
 
 Source:
     `torch/serialization.py` of torch 2.13: `data.pkl` names each tensor's record in the folder `data`, `byteorder` says
@@ -57,7 +57,7 @@ _LOCAL_HEAD = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchContents:
-    """What an archive holds."""
+    """The contents of an archive."""
 
     entries: tuple[TensorEntry, ...] = ()
     """By the place in the pickle; without spans where the numbers lie scattered, or no one can tell where."""
@@ -70,7 +70,7 @@ class TorchContents:
 
 
 def torch_contents(source: ByteSource, records: Sequence[ZipEntry]) -> TorchContents:
-    """List what an archive holds.
+    """List the contents of an archive.
 
     Args:
         source: The open file.
@@ -104,7 +104,7 @@ def torch_contents(source: ByteSource, records: Sequence[ZipEntry]) -> TorchCont
 
 
 def _first_record(source: ByteSource) -> tuple[int, int]:
-    """Return where the data of the first record begin, and where they end at the latest; nowhere where it is no zip."""
+    """Return the start and the latest end of the first record's data; an empty range if it is not a zip."""
     head = source.read(0, _LOCAL_HEAD)
     if not head.startswith(ZIP_MAGIC):
         return 0, 0
@@ -120,7 +120,7 @@ def _small(source: ByteSource, record: ZipEntry | None) -> str | None:
 
 
 class _Walk:
-    """A walk over what a pickle holds, in its order."""
+    """A walk over the values of a pickle, in its order."""
 
     def __init__(self, spans: dict[str, tuple[int, int]]) -> None:
         self._spans = spans
@@ -130,7 +130,7 @@ class _Walk:
         self.unread = 0
 
     def over(self, tree: object) -> None:
-        """Take what there is, in depth first order."""
+        """Visit all values, depth first."""
         stack: list[Iterator[tuple[str, object]]] = [iter((("", tree),))]
         while stack:
             for path, value in stack[-1]:
@@ -146,7 +146,7 @@ class _Walk:
                 stack.pop()
 
     def _taken(self, path: str, value: object) -> Iterator[tuple[str, object]] | None:
-        """Take one value; return what it holds where it holds others."""
+        """Visit one value; return its children if it has any."""
         if isinstance(value, Tensor):
             self._take(path, value)
         elif isinstance(value, (bool, int, float, str)):
@@ -170,7 +170,7 @@ class _Walk:
         self.values.append((path, value))
 
     def _inside_object(self, path: str, value: Made) -> Iterator[tuple[str, object]]:
-        """Return what an object holds: of a tensor that is spread over ranks, this rank's part under its own name."""
+        """Return the contents of an object: of a tensor spread over ranks, this rank's part under its own name."""
         contents = value.members
         if isinstance(value.by, Global) and value.by.name.startswith("_rebuild_"):
             part = contents.get(_PART)
@@ -202,7 +202,7 @@ def _key(key: object) -> str:
 
 
 def _spans(tensor: Tensor, nbytes: int, record: tuple[int, int] | None) -> tuple[tuple[int, int], ...]:
-    """Return where a tensor's numbers lie; nowhere where they do not follow one another."""
+    """Return the byte ranges of a tensor's elements; none if they are not contiguous."""
     if record is None or not _is_dense(tensor):
         return ()
     numel = 1
@@ -214,7 +214,7 @@ def _spans(tensor: Tensor, nbytes: int, record: tuple[int, int] | None) -> tuple
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Return whether the numbers follow one another, the last dimension's first: then two files' can be compared."""
+    """Return whether the elements are contiguous in row-major order, so that two files can be compared."""
     if 0 in tensor.shape:
         return True
     step = 1

@@ -1,4 +1,4 @@
-"""The `.metadata` of torch.distributed.checkpoint: which slices lie where, and of what tensors. It is not unpickled.
+"""The `.metadata` of torch.distributed.checkpoint: the place of each slice, and its tensor. It is not unpickled.
 
 Source:
     `torch/distributed/checkpoint/{metadata,filesystem,planner}.py` of torch 2.13, as Python 3.11 pickles it; others
@@ -35,7 +35,7 @@ MOST_METADATA_BYTES = 256 << 20
 
 
 class SplitTensor(NamedTuple):
-    """A tensor, and into which parts it was split."""
+    """A tensor, and its division into parts."""
 
     dtype: str | None
     """torch's name of it; None if it is no type."""
@@ -45,7 +45,7 @@ class SplitTensor(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcpMetadata:
-    """What a `.metadata` says."""
+    """The contents of a `.metadata`."""
 
     tensors: Mapping[str, SplitTensor]
     """By name, in the order of the file."""
@@ -58,7 +58,7 @@ class DcpMetadata:
 
 
 def read_dcp_metadata(data: bytes) -> DcpMetadata:
-    """Return what a `.metadata` says.
+    """Parse a `.metadata`.
 
     Raises:
         BrokenPickleError: It is no whole one, or none of torch.distributed.checkpoint.
@@ -84,7 +84,7 @@ def read_dcp_metadata(data: bytes) -> DcpMetadata:
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Look for no garbage meanwhile: a million small values are made and kept, and to look at them takes longer."""
+    """Disable garbage collection meanwhile: it would take longer than making a million small values."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -95,7 +95,7 @@ def _without_collector() -> Iterator[None]:
 
 
 def slice_names(storage: Storage, path: str) -> dict[int, str]:
-    """Return what the slices of a `.distcp` are called by the record beside it, by their first bytes.
+    """Return the names of the slices of a `.distcp`, from the record next to it, by their first bytes.
 
     Of a tensor in several parts each is called by its place among them: `model.weight (part 2 of 8)`.
 

@@ -1,4 +1,4 @@
-"""A part of a file, read as if it were a file of its own: a slice of a `.distcp` is a whole archive."""
+"""A part of a file, read like a separate file: a slice of a `.distcp` is a complete archive."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ class FilePart:
     __slots__ = ("_begin", "_source", "stamp")
 
     def __init__(self, source: ByteSource, begin: int, end: int) -> None:
-        """Take the open file; where that ends earlier, so does the part."""
+        """Take the open file; if that ends earlier, so does the part."""
         self._source, self._begin = source, begin
         size = max(0, min(end, source.stamp.size) - begin)
         self.stamp = replace(source.stamp, size=ByteCount(size))
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return the bytes from `offset` of the part; fewer than `length` only where it ends."""
+        """Return the bytes from `offset` of the part; fewer than `length` only at its end."""
         return self._source.read(self._begin + offset, max(0, min(length, self.stamp.size - offset)))
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        """Fill `buffer` from `offset` of the part and return how many bytes there were."""
+        """Fill `buffer` from `offset` of the part and return the number of bytes read."""
         length = max(0, min(len(buffer), self.stamp.size - offset))
         return self._source.read_into(self._begin + offset, buffer[:length])

@@ -1,4 +1,4 @@
-"""What a pickle may name: the parts of tensors and plain values, classes that it is unknown, and what runs code.
+"""Names in pickles: the parts of tensors and plain values, unknown classes, and names that run code.
 
 A pickle names functions and calls them while it is loaded. What `torch.save` itself writes is known by name, as are
 the values that configs, settings of trainers and states of random numbers are made of. All else of Python's own library
@@ -21,7 +21,7 @@ from functools import lru_cache
 
 
 class Trust(Enum):
-    """What is known of a name."""
+    """How far a name is trusted."""
 
     KNOWN = "known"
     """It makes a tensor or a plain value."""
@@ -202,13 +202,13 @@ _REACHES = _MODULES | _names(
 
 
 def modern(module: str, name: str) -> tuple[str, str]:
-    """Return the module and the name that Python 3 looks for where a pickle of Python 2 says these."""
+    """Return the Python 3 module and name for those of a Python 2 pickle."""
     return NAME_MAPPING.get((module, name)) or (IMPORT_MAPPING.get(module, module), name)
 
 
 @lru_cache(maxsize=1024)
 def trust(module: str, name: str) -> Trust:
-    """Tell what a global of a pickle is.
+    """Classify a global of a pickle.
 
     Args:
         module: As the pickle spells it, of Python 2 or 3.

@@ -1,4 +1,4 @@
-"""What a pickle would make, kept as a note of it: names that are not looked up, calls that are not made.
+"""Notes of the objects that a pickle would make: names are not looked up, calls are not made.
 
 Source:
     `torch/_utils.py` and `torch/serialization.py` of torch 2.13.
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class BrokenPickleError(Exception):
-    """It goes against the rules of pickles, or ends too early."""
+    """It violates the rules of pickles, or ends too early."""
 
 
 class Global(NamedTuple):
@@ -26,12 +26,12 @@ GETATTR = Global("builtins", "getattr")
 
 
 class Made:
-    """An object that would be made by a call."""
+    """An object that a call would make."""
 
     __slots__ = ("args", "by", "items", "state")
 
     def __init__(self, by: object, args: tuple[object, ...]) -> None:
-        """Take what would be called, and with what."""
+        """Take the callable's name, and the arguments."""
         self.by = by
         self.args = args
         self.state: object = None
@@ -41,14 +41,14 @@ class Made:
 
     @property
     def members(self) -> dict[object, object]:
-        """What it would hold by name or by key."""
+        """Its contents by name or by key."""
         # What an object has in slots stands behind what it has in its dictionary.
         parts = self.state if isinstance(self.state, tuple) else (self.state,)
         return {key: value for part in (*parts, self.items) if isinstance(part, dict) for key, value in part.items()}
 
 
 class Stored(NamedTuple):
-    """What torch keeps outside the pickle: the record of a storage."""
+    """Data that torch keeps outside the pickle: the record of a storage."""
 
     key: str
     kind: str
@@ -86,7 +86,7 @@ _NUMPY = {"f8": "<d", "f4": "<f", "f2": "<e", "i8": "<q", "i4": "<i", "i2": "<h"
 
 
 def called(by: object, args: tuple[Any, ...]) -> object:
-    """Return what a call would return where that is plain to see, else a note of it."""
+    """Return the result of a call if it is obvious, else a note of it."""
     noted = Made(by, args)
     if not isinstance(by, Global):
         return noted
@@ -113,7 +113,7 @@ def called(by: object, args: tuple[Any, ...]) -> object:
 
 
 def _container(plain: Callable[[Any], object], given: object) -> object:
-    """Return a container of what is given; an empty one where that is no container itself."""
+    """Return a container of the given values; an empty one if they are not a container."""
     if type(given) not in {dict, list, tuple}:
         given = ()
     if plain is dict and not isinstance(given, dict):
@@ -122,7 +122,7 @@ def _container(plain: Callable[[Any], object], given: object) -> object:
 
 
 def is_key(key: object) -> bool:
-    """Return whether a dictionary may take it: one that is deep, or of many parts, could be hashed for hours.
+    """Return whether a dictionary may contain it: hashing a deep one, or one with many parts, could take hours.
 
     The hash of a tuple is computed again each time, from all that is in it, however often one thing stands there; and a
     tuple in a tuple a million deep ends the interpreter.
@@ -133,7 +133,7 @@ def is_key(key: object) -> bool:
 
 
 def _view(name: str, args: tuple[Any, ...]) -> Tensor | None:
-    """Return the tensor that a call rebuilds; None if it is not called as torch does."""
+    """Return the tensor that a call rebuilds; None if the call is not torch's."""
     storage, offset, shape, stride = args[:4]
     numbers = (offset, *shape, *stride)
     if not isinstance(storage, Stored) or len(shape) != len(stride):
@@ -146,7 +146,7 @@ def _view(name: str, args: tuple[Any, ...]) -> Tensor | None:
 
 
 def _numpy_number(args: tuple[Any, ...]) -> object:
-    """Return a number of numpy; None if it is not called as numpy does."""
+    """Return a numpy number; None if the call is not numpy's."""
     kind, data = args
     name = kind.args[0] if isinstance(kind, Made) and kind.args else None
     if isinstance(data, str):  # as protocol 2 writes bytes, before they are encoded

@@ -1,4 +1,4 @@
-"""The opcodes of pickles, up to protocol 5: patterns that pass over many at once, and a few that are read ahead.
+"""The opcodes of pickles, up to protocol 5: patterns that skip many at once, and a few that are read ahead.
 
 Read ahead are the storage that a tensor names and the attribute that is asked for, in the plain ways alone in which
 picklers write these. What is written otherwise is simply not matched.
@@ -58,7 +58,7 @@ MOST_NAMES = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageId:
-    """What a pickle says of the record that holds a tensor's numbers."""
+    """A pickle's reference to the record with a tensor's elements."""
 
     key: str
     """Name of the record in the folder `data`."""
@@ -69,28 +69,28 @@ class StorageId:
 
 @dataclass(slots=True)
 class Memo:
-    """What is known of the things that a pickle remembers by number."""
+    """The known entries of a pickle's memo."""
 
     names: dict[int, Name] = field(default_factory=dict)
     texts: Callable[[int], bytes | None] = lambda _: None
 
 
 class OddError(Exception):
-    """It is not written as picklers write it."""
+    """The pickle is not written as picklers write it."""
 
 
 class Ahead:
-    """A place in a pickle that moves on as things are read from it."""
+    """A position in a pickle that advances with each read."""
 
     __slots__ = ("_data", "_getattr", "_memo", "_next", "at")
 
     def __init__(self, data: bytes, at: int, memo: Memo, following: int) -> None:
-        """Begin at an opcode; `following` is the number under which MEMOIZE would keep what it finds."""
+        """Begin at an opcode; `following` is the number that MEMOIZE would use next."""
         self._data, self.at, self._memo, self._next = data, at, memo, following
         self._getattr: set[int | None] = set()
 
     def storage(self) -> StorageId:
-        """Read the tuple that is a tensor's persistent id, from its MARK on.
+        """Read the tuple of a tensor's persistent id, from its MARK on.
 
         Raises:
             OddError: It is something else.
@@ -110,7 +110,7 @@ class Ahead:
         return StorageId(key=key.decode(), kind=name[1].rpartition(".")[2] if name else "", numel=numel)
 
     def made(self) -> None:
-        """Pass over what makes an object of the class that was just pushed, with no argument.
+        """Skip the opcodes that make an object, without arguments, of the class just pushed.
 
         Raises:
             OddError: It is something else.
@@ -120,7 +120,7 @@ class Ahead:
         self._expect(_NEWOBJ)
 
     def attribute(self, depth: int = 0) -> tuple[Name, str]:
-        """Read what `getattr` is called with, up to its REDUCE.
+        """Read the arguments of `getattr`, up to its REDUCE.
 
         Returns:
             The global whose attribute is taken, or the class of the object; and the attribute's name, dotted where it
@@ -146,7 +146,7 @@ class Ahead:
         return owner, within + name.decode(errors="backslashreplace")
 
     def put(self) -> int | None:
-        """Pass over an opcode that remembers what was read last; return under which number."""
+        """Skip an opcode that memoizes the last value; return its number."""
         place = None
         code = self._peek()
         if code in _PUTS:
@@ -159,7 +159,7 @@ class Ahead:
         return place
 
     def _name(self) -> Name | None:
-        """Read a global, spelled out or remembered; None if it is not known what is remembered."""
+        """Read a global, written out or memoized; None if the memoized value is unknown."""
         code, begin = self._peek(), self.at
         if code == _GLOBAL:
             lines = self._data[self.at + 1 : self.at + 2 * _MOST_CHARS].split(b"\n", 2)
@@ -188,7 +188,7 @@ class Ahead:
         return qualified
 
     def _text(self) -> bytes | None:
-        """Read a string, spelled out or remembered; None if it is not known what is remembered."""
+        """Read a string, written out or memoized; None if the memoized value is unknown."""
         code = self._peek()
         if code in _GETS:
             return self._memo.texts(self._argument())
@@ -212,7 +212,7 @@ class Ahead:
         return int.from_bytes(self._data[self.at - length : self.at], "little")
 
     def _argument(self) -> int:
-        """Read an opcode that is known to be followed by so many bytes of a number."""
+        """Read an opcode with a numeric argument of known length."""
         begin, end = self.at + 1, self.at + 1 + FIXED[self._peek()]
         self.at = end
         return int.from_bytes(self._data[begin:end], "little")
@@ -230,7 +230,7 @@ class Ahead:
 
 @dataclass(slots=True)
 class PickleNames:
-    """What a pickle calls for. Names are kept as Python 3 spells them: show them escaped."""
+    """The globals that a pickle uses. Names have their Python 3 form: show them escaped."""
 
     runs: list[str] = field(default_factory=list)
     """Known to run code, or to reach what does."""

@@ -1,4 +1,4 @@
-"""Which names a pickle calls for, read from its opcodes. Nothing is unpickled, and no stack is kept.
+"""The globals that a pickle uses, read from its opcodes. Nothing is unpickled, and there is no stack.
 
 Not `pickletools`: it makes a Python object of every argument, so one opcode could fill the memory.
 
@@ -75,11 +75,11 @@ class _AttributeError(Exception):
 
 
 class _OverLimitError(Exception):
-    """It continues for too long."""
+    """It exceeds the limit."""
 
 
 class PickleReader:
-    """Reads the opcodes of one file's pickles. What may be read at most is counted over all of them."""
+    """Reads the opcodes of one file's pickles. The limit applies to all of them together."""
 
     __slots__ = (
         "_at", "_base", "_below", "_born", "_careful", "_data", "_end", "_fresh", "_is_new", "_memo", "_name",
@@ -134,7 +134,7 @@ class PickleReader:
         return self._names
 
     def _scan(self) -> None:
-        """Read one pickle to its STOP; twice where it names `getattr`."""
+        """Read one pickle to its STOP; twice if it names `getattr`."""
         begin = self._base + self._at
         try:
             self._pickle(careful=False)
@@ -159,7 +159,7 @@ class PickleReader:
                 raise _OverLimitError
 
     def _is_over(self, run: re.Pattern[bytes]) -> bool:
-        """Read a run of opcodes that name nothing, or one opcode; tell whether it was STOP."""
+        """Read a run of opcodes that name nothing, or one opcode; return whether it was STOP."""
         if len(self._data) - self._at < _MARGIN:
             self._fill()
         dull = run.match(self._data, self._at)
@@ -183,7 +183,7 @@ class PickleReader:
         return False
 
     def _run(self, dull: re.Match[bytes]) -> None:
-        """Pass over a run, and over the string behind it."""
+        """Skip a run, and the string after it."""
         begin, is_digit = dull.end(), False
         header = dull[dull.lastindex] if dull.lastindex else b""
         if begin - len(header) - bool(header) > self._at:
@@ -216,7 +216,7 @@ class PickleReader:
             raise self._unexpected(f"{opcode:02x}, which is not an opcode,")
 
     def _fixed(self, opcode: int) -> None:
-        """Read an opcode whose argument always has the same length."""
+        """Read an opcode with an argument of fixed length."""
         argument = self._data[self._at + 1 : self._at + 1 + FIXED[opcode]]
         if len(argument) < FIXED[opcode]:
             raise self._unexpected(f"{opcode:02x} without all of its argument")
@@ -239,7 +239,7 @@ class PickleReader:
         self._below = self._top = _NO_TEXT
 
     def _counted(self, opcode: int) -> None:
-        """Pass over data that stand behind their length."""
+        """Skip data that follow their length."""
         width = COUNTED[opcode]
         begin = self._at + 1 + width
         length = int.from_bytes(self._data[self._at + 1 : begin], "little", signed=opcode in SIGNED)
@@ -249,7 +249,7 @@ class PickleReader:
         self._at = begin + length
 
     def _line(self) -> None:
-        """Pass over a line that is longer than all that is in memory; or put what is on the stack into the memo."""
+        """Skip a line longer than the buffer; or put the top of the stack into the memo."""
         self._trusted = False
         self._below = self._top = _NO_TEXT
         if self._careful and self._data[self._at] in b"gp":
@@ -264,7 +264,7 @@ class PickleReader:
         self._at = end + 1
 
     def _global(self) -> None:
-        """Take a name that stands in the opcode."""
+        """Read a name from the opcode."""
         lines = NAMES(self._data, self._at + 1)
         self._below = self._top = _NO_TEXT
         if lines is None:
@@ -307,14 +307,14 @@ class PickleReader:
                 self._expected(ahead, name)
 
     def _accuse(self) -> None:
-        """Take down that `getattr` may be called with whatever the pickle computes."""
+        """Record that `getattr` may be called with a computed argument."""
         self._names.take(Trust.RUNS, ".".join(GETATTR))
 
     def _ahead(self) -> Ahead:
         return Ahead(self._data, self._at, self._named, len(self._memo) if self._is_new else -1)
 
     def _attribute(self) -> None:
-        """Judge what `getattr`, which was just pushed, is called with."""
+        """Judge the arguments of the `getattr` just pushed."""
         if not self._careful:
             raise _AttributeError
         ahead = self._ahead()
@@ -328,13 +328,13 @@ class PickleReader:
         self._names.take(trust(owner[0], f"{owner[1]}.{name}"), f"{owner[0]}.{owner[1]}.{name}")
 
     def _expected(self, ahead: Ahead, name: Name) -> None:
-        """Take down what will be on top when all that was read ahead is done."""
+        """Record the top of the stack after the opcodes read ahead."""
         if len(self._born) > _MOST_BORN:
             self._born.clear()
         self._born[self._base + ahead.at] = name
 
     def _mark(self) -> None:
-        """Pass over a MARK; it may begin the tuple that names a tensor's storage."""
+        """Skip a MARK; it may begin the tuple that names a tensor's storage."""
         with suppress(OddError):
             storage = self._ahead().storage()
             if len(self._names.storages) < MOST_STORAGES:
@@ -343,14 +343,14 @@ class PickleReader:
         self._below = self._top = _NO_TEXT
 
     def _keep(self) -> None:
-        """Remember what was just pushed, if the next opcode says so."""
+        """Memoize the last value, if the next opcode says so."""
         if self._at < len(self._data):
             place = self._ahead().put()
             if place is not None:
                 self._remember(place)
 
     def _put(self, place: int, length: int = 1) -> None:
-        """Take down what an opcode of so many bytes remembers, which was just read."""
+        """Record the memo entry of the opcode just read, of this length."""
         if self._fresh == self._base + self._at - length:
             self._fresh += length
             self._remember(place)
@@ -370,7 +370,7 @@ class PickleReader:
             self._texts[place] = self._top
 
     def _remembered(self, place: int) -> bytes | None:
-        """Return a string that is remembered; None if it is something else, or it is unknown."""
+        """Return a memoized string; None if it is something else, or unknown."""
         if self._is_new:
             return self._text(self._memo[place]) if self._trusted and place < len(self._memo) else None
         return self._text(self._texts.get(place, _NO_TEXT))
@@ -379,13 +379,13 @@ class PickleReader:
         self._below, self._top = self._top, kind
 
     def _text(self, pushed: int) -> bytes | None:
-        """Return a string that was pushed; None if there was none, or one too long for a name."""
+        """Return a pushed string; None if there was none, or one too long for a name."""
         if pushed == _NO_TEXT:
             return None
         return self._source.read(pushed >> _LENGTH_BITS, pushed & _LENGTH_MASK)
 
     def _fill(self) -> None:
-        """Read on where few bytes are left in memory."""
+        """Read more if few bytes remain in memory."""
         is_last = self._data and self._base + len(self._data) >= self._end
         if is_last or len(self._data) - self._at >= _MARGIN:
             return

@@ -1,4 +1,4 @@
-"""What a pickle holds, built from its opcodes: plain values as they are, all else as a note of what would be called.
+"""The contents of a pickle, built from its opcodes: plain values, and notes of all calls.
 
 Nothing is imported and nothing is called: a class or a function stays a name, and an object of it a `Made`. So whatever
 a pickle would run is not run; what it would build is known only where it is made of plain values and tensors.
@@ -30,7 +30,7 @@ _MOST_TUPLE_KEYS = 10_000
 
 
 def read_values(data: bytes, *, trailing: int = 0) -> object:
-    """Return what a pickle holds.
+    """Return the contents of a pickle.
 
     Args:
         data: Begins with it, or with others.
@@ -54,7 +54,7 @@ class Machine:
     """What each does."""
 
     def __init__(self, data: bytes, *, most: int | None = None) -> None:
-        """Take the bytes, which begin with a pickle, and how many opcodes may be followed at most."""
+        """Take the bytes, which begin with a pickle, and the maximum number of opcodes."""
         self.data = data
         self._stack: list[Any] = []
         self._marks: list[int] = []
@@ -64,7 +64,7 @@ class Machine:
         self.at = 0
 
     def run(self) -> object:
-        """Follow the opcodes to the next STOP, and return what is there then.
+        """Follow the opcodes to the next STOP, and return the top of the stack.
 
         Raises:
             BrokenPickleError: It ends before, or continues for too long.
@@ -102,7 +102,7 @@ class Machine:
         return int.from_bytes(self.take(width), "little", signed=signed)
 
     def counted(self, width: int) -> bytes:
-        """Return as many bytes as the number before them says."""
+        """Return as many bytes as the preceding number says."""
         return self.take(self.number(width))
 
     def line(self, codec: str = "utf-8") -> str:
@@ -141,7 +141,7 @@ class Machine:
             self._stack.pop()
 
     def duplicate(self) -> None:
-        """Push the last value once more."""
+        """Push the last value again."""
         self._stack.append(self._stack[-1])
 
     def pack(self, count: int) -> None:
@@ -165,7 +165,7 @@ class Machine:
         self.push(int.from_bytes(data, "little", signed=True))
 
     def put(self, pairs: list[Any]) -> None:
-        """Put keys and values into what is last on the stack."""
+        """Put keys and values into the last value on the stack."""
         target = self._stack[-1]
         into = target.items if isinstance(target, Made) else target
         for key, value in zip(pairs[::2], pairs[1::2], strict=False):
@@ -175,7 +175,7 @@ class Machine:
                     into[key] = value
 
     def extend(self, values: list[Any]) -> None:
-        """Add values to what is last on the stack."""
+        """Add values to the last value on the stack."""
         target = self._stack[-1]
         if isinstance(target, list):
             target.extend(values)
@@ -183,18 +183,18 @@ class Machine:
             target.items.update(enumerate(values, len(target.items)))
 
     def reduce(self) -> None:
-        """Note a call; carry it out where it makes a tensor or a plain value."""
+        """Note a call; carry it out if it makes a tensor or a plain value."""
         args = self.pop()
         self.call(self.pop(), args if isinstance(args, tuple) else ())
 
     def new(self, taken: int) -> None:
-        """Note that an object of a class would be made; of so many values on the stack the first is the class."""
+        """Note that an object of a class would be made; the first of the taken values is the class."""
         values = [self.pop() for _ in range(taken)][::-1]
         args = values[1] if isinstance(values[1], tuple) else ()
         self.call(values[0], args)
 
     def build(self) -> None:
-        """Note what an object would be told to restore."""
+        """Note the state that an object would restore."""
         state = self.pop()
         if isinstance(self._stack[-1], Made):
             self._stack[-1].state = state
@@ -204,24 +204,24 @@ class Machine:
         self.push(Global(module if isinstance(module, str) else "", name if isinstance(name, str) else ""))
 
     def instance(self) -> None:
-        """Note that an object would be made, as protocol 0 writes it."""
+        """Note that an object would be made, in the form of protocol 0."""
         name = Global(self.line(), self.line())
         self.call(name, tuple(self.since_mark()))
 
     def made(self) -> None:
-        """Note that an object would be made, as protocol 1 writes it."""
+        """Note that an object would be made, in the form of protocol 1."""
         by, *args = self.since_mark()
         self.call(by, tuple(args))
 
     def call(self, by: object, args: tuple[Any, ...]) -> None:
-        """Push what a call would return, or a note of it."""
+        """Push the result of a call, or a note of it."""
         self._copied += sum(len(value) for value in args if isinstance(value, (str, list, tuple, dict)))
         if self._copied > MOST_COPIED:
             raise BrokenPickleError(f"at byte {self.at}: calls copy more than {MOST_COPIED} elements")
         self.push(called(by, args))
 
     def stored(self, ident: object) -> None:
-        """Push what torch keeps outside the pickle."""
+        """Push the data that torch keeps outside the pickle."""
         storage: object = None
         if isinstance(ident, tuple) and len(ident) >= 5 and ident[0] == "storage":  # noqa: PLR2004  its key, kind, size
             kind = ident[1].name.rpartition(".")[2] if isinstance(ident[1], Global) else ""

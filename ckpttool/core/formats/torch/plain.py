@@ -1,4 +1,4 @@
-"""What a file of torch says besides its tensors: counters, sizes, names, as plain values. Nothing is unpickled.
+"""Values in a torch file besides its tensors: counters, sizes, names, as plain values. Nothing is unpickled.
 
 Dictionaries, lists, tuples, numbers, texts, bytes, booleans and None come as they are; sets come as lists. What would
 be an object of a class is a `Made`, a class or a function a `Global`, a tensor a `Tensor`: to ask those for a number is
@@ -33,7 +33,7 @@ _LOCAL_HEAD = 30
 
 
 def plain_values(source: ByteSource, begin: int = 0, end: int | None = None) -> object:
-    """Return what a file, or a part of it, holds: an archive of `torch.save`, its legacy form, or a plain pickle.
+    """Return the contents of a file or a part of it: an archive of `torch.save`, its legacy form, or a plain pickle.
 
     Args:
         source: The open file.
@@ -52,7 +52,7 @@ def plain_values(source: ByteSource, begin: int = 0, end: int | None = None) -> 
 
 
 def _main_record(archive: FilePart) -> tuple[int, int]:
-    """Return where the pickle of an archive begins, and where it ends at the latest."""
+    """Return the start and the latest end of an archive's pickle."""
     head = archive.read(0, _LOCAL_HEAD)
     name, extra = (int.from_bytes(head[at : at + 2], "little") for at in (26, 28))
     if archive.read(_LOCAL_HEAD, name).endswith(b"/data.pkl"):
@@ -69,7 +69,7 @@ def _legacy_or_plain(data: bytes) -> object:
 
 
 def _grown(source: FilePart, read: Callable[[bytes], object]) -> object:
-    """Read as much as it takes: where a pickle ends, itself alone knows."""
+    """Read as much as needed: only the pickle itself shows where it ends."""
     length = _FIRST_BYTES
     while True:
         data = source.read(0, length)
@@ -82,7 +82,7 @@ def _grown(source: FilePart, read: Callable[[bytes], object]) -> object:
 
 
 def value_at(tree: object, *path: str | int) -> object:
-    """Return what is at a path of keys: in dictionaries, lists, and objects' items and attributes.
+    """Return the value at a path of keys: in dictionaries, lists, and objects' items and attributes.
 
     Returns:
         None if there is nothing, and nothing more than None.
@@ -98,7 +98,7 @@ def value_at(tree: object, *path: str | int) -> object:
 
 
 def integer_at(tree: object, *path: str | int) -> int | None:
-    """Return the whole number at a path of keys; None if there is none. A boolean is no number."""
+    """Return the whole number at a path of keys; None if there is none. A boolean is not a number."""
     value = value_at(tree, *path)
     return value if type(value) is int else None
 

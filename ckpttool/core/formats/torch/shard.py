@@ -1,4 +1,4 @@
-"""What torch writes: a zip archive since 1.6, a pickle before. Pickles are read by opcode, never unpickled."""
+"""torch's formats: a zip archive since 1.6, a pickle before. Pickles are read by opcode, never unpickled."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _ITEM_BYTES = {
 
 
 class TorchPickle:
-    """What `torch.save` wrote in its legacy form."""
+    """A file of `torch.save` in its legacy form."""
 
     name = FormatName.TORCH_PICKLE
 
     def header(self, source: ByteSource, head: bytes, facts: ShardFacts) -> Header:  # noqa: ARG002  (no scalars in it)
-        """Refuse what would run code; else nothing of it is read."""
+        """Refuse pickles that would run code; nothing else of it is read."""
         return unsafe_pickle(source, head, hidden=True) or unread_header(self.name, bytes_read=len(head))
 
 
@@ -62,7 +62,7 @@ def unsafe_pickle(source: ByteSource, head: bytes, *, hidden: bool) -> Header | 
 
 
 def pickle_findings(where: str, names: PickleNames) -> tuple[Finding, ...]:
-    """Say what is wrong with a pickle that a whole file depends on, or worth knowing of it.
+    """Return the findings about a pickle that a complete file depends on.
 
     Args:
         where: The pickle, as a sentence begins with it.
@@ -98,17 +98,17 @@ def _listed(names: Sequence[str]) -> str:
 
 
 class TorchZip:
-    """What `torch.save` writes."""
+    """A file of `torch.save`."""
 
     name = FormatName.TORCH_ZIP
 
     def header(self, source: ByteSource, head: bytes, facts: ShardFacts) -> Header:  # noqa: ARG002  (the seam hands it to every format)
-        """Read nothing of it: its directory stands at its end."""
+        """Read nothing: its directory is at its end."""
         return unread_header(self.name, bytes_read=len(head))
 
 
 def look_at_pickles(source: ByteSource, records: Sequence[ZipEntry]) -> tuple[tuple[Finding, ...], int]:
-    """Find what the pickles of an archive would run, and which records they name that are not there.
+    """Find the code that the pickles of an archive would run, and the missing records that they name.
 
     Args:
         source: The open file.
@@ -150,13 +150,13 @@ def look_at_pickles(source: ByteSource, records: Sequence[ZipEntry]) -> tuple[tu
 
 
 def _is_another(root: str, records: Iterable[ZipEntry]) -> bool:
-    """Tell what torch.package, torch.export and the oldest torch.jit.save wrote: there data.pkl need not be."""
+    """Recognize torch.package, torch.export and the oldest torch.jit.save, which need no data.pkl."""
     marks = {f"{root}/{name}" for name in _OTHERS}
     return any(record.name in marks or record.name in _OTHERS for record in records)
 
 
 def _missing(root: str, records: Iterable[ZipEntry], storages: Iterable[StorageId]) -> Iterator[Finding]:
-    """Compare the records of tensors with what the pickle says of them."""
+    """Compare the records of tensors with the pickle."""
     sizes = {record.name.lower(): record.end - record.begin for record in records}
     for storage in storages:
         name = f"{root}/data/{storage.key}"

@@ -1,4 +1,4 @@
-"""A pickle machine for the record of torch.distributed.checkpoint: it passes over what stands there for every slice.
+"""A pickle machine for the record of torch.distributed.checkpoint: it skips the opcodes common to every slice.
 
 A large model's has half a million slices, so what is written for each of them is passed over as a whole, wherever it
 is spelled as torch spells it; the rest is followed opcode by opcode.
@@ -39,7 +39,7 @@ Numbers: TypeAlias = "tuple[int, ...]"
 
 
 class Slice(NamedTuple):
-    """What one writer wrote in one piece: a tensor, a part of one, or a value that is none."""
+    """A unit written by one writer: a tensor, a part of one, or another value."""
 
     name: str
     """Of the tensor or the value, whole: `model.layers.0.weight`."""
@@ -54,7 +54,7 @@ class Slice(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Which part of a tensor a slice holds, in elements."""
+    """The part of a tensor in a slice, in elements."""
 
     offsets: Numbers
     sizes: Numbers
@@ -103,14 +103,14 @@ _TUPLE1 = 0x85
 
 
 class SliceMachine(Machine):
-    """A machine that passes over what is written for each slice, and keeps no more of it than is asked for."""
+    """A machine that skips the opcodes written for each slice, and keeps only the requested data."""
 
     __slots__ = ("_known", "_numbered", "_passing", "_sizes", "calls", "slices")
 
     opcodes: ClassVar[Mapping[int, Callable[[Any], object]]]
 
     def __init__(self, data: bytes) -> None:
-        """Take the whole file."""
+        """Take the complete file."""
         super().__init__(data, most=_MOST_OPCODES)
         self._numbered: list[Any] = []
         """What is remembered: picklers number it without a gap."""
@@ -129,7 +129,7 @@ class SliceMachine(Machine):
         self._numbered.append(self._stack[-1])
 
     def recalled(self, width: int) -> None:
-        """Push what is remembered under a number of so many bytes; where that begins another slice, pass over it."""
+        """Push the memo entry whose number has this width; if that begins another slice, skip it."""
         at = self.at
         value = self._numbered[self.data[at] if width == 1 else int.from_bytes(self.data[at : at + width], "little")]
         self.at = at + width
@@ -139,7 +139,7 @@ class SliceMachine(Machine):
                 self._keys_again()
 
     def short(self) -> None:
-        """Push a short text, and remember it where that is said next."""
+        """Push a short text, and memoize it if the next opcode says so."""
         data, at = self.data, self.at + 1
         end = at + data[at - 1]
         text = data[at:end].decode("utf-8", "surrogatepass")
@@ -160,7 +160,7 @@ class SliceMachine(Machine):
             self._passing[id(top)] = top, passing
 
     def call(self, by: object, args: tuple[Any, ...]) -> None:
-        """Note a call. The member of an enumeration, as Python up to 3.11.3 writes it, counts as a dotted name."""
+        """Note a call. An enumeration member, as Python up to 3.11.3 writes it, counts as a dotted name."""
         if by == GETATTR and len(args) == 2 and isinstance(args[0], Global) and isinstance(args[1], str):  # noqa: PLR2004  class, member
             self.calls.add(Global(args[0].module, f"{args[0].name}.{args[1]}"))
         elif by == GETATTR or any(arg == GETATTR for arg in args):
@@ -168,7 +168,7 @@ class SliceMachine(Machine):
         super().call(by, args)
 
     def _keys_again(self) -> None:
-        """Pass over the keys that lead to a tensor in what was saved, which stand behind its name."""
+        """Skip the keys of a tensor's path in the saved object, which follow its name."""
         match = _KEYS.match(self.data, self.at)
         if match is None:
             return
@@ -188,7 +188,7 @@ class SliceMachine(Machine):
         return self._numbered[recall[1] if len(recall) == 2 else int.from_bytes(recall[1:], "little")]  # noqa: PLR2004
 
     def _are(self, recalls: tuple[bytes, ...], kind: int) -> bool:
-        """Return whether what is recalled is what is meant: for all slices but the first it was checked before."""
+        """Return whether the memo entries are the expected ones: only the first slice has been checked before."""
         if self._known[kind] != recalls:
             if any(self._at(recall) != expected for recall, expected in zip(recalls, _MEANT[kind], strict=True)):
                 return False
@@ -196,7 +196,7 @@ class SliceMachine(Machine):
         return True
 
     def _size(self, number_bytes: bytes | None, recall: bytes | None) -> Numbers:
-        """Return a size, and remember it where it stands there for the first time."""
+        """Return a size, and memoize it at its first occurrence."""
         if number_bytes is None:
             return numbers_in(self._at(recall or b""))
         numbers = self._sizes.get(number_bytes)
@@ -220,7 +220,7 @@ class SliceMachine(Machine):
         return decoded
 
     def _chunk_again(self, begin: int) -> bool:
-        """Pass over all parts that follow one another, and push them."""
+        """Skip all consecutive parts, and push them."""
         data, numbered, match = self.data, self._numbered, _CHUNK_AGAIN.match
         matched = match(data, begin)
         passed = False
@@ -257,7 +257,7 @@ class SliceMachine(Machine):
         return True
 
     def _slice_again(self, begin: int) -> bool:
-        """Pass over all slices that follow one another, and keep them."""
+        """Skip all consecutive slices, and keep them."""
         data, numbered, match, keep = self.data, self._numbered, _SLICE_AGAIN.match, self.slices.append
         matched = match(data, begin)
         passed = False

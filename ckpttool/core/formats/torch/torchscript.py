@@ -22,7 +22,7 @@ _RAW = -15
 
 
 def look_at_code(source: ByteSource, records: Iterable[Deflated]) -> tuple[tuple[Finding, ...], int]:
-    """Compare what deflated records hold with their CRC32s.
+    """Compare deflated records with their CRC32s.
 
     Args:
         source: The open file.
@@ -51,7 +51,7 @@ def look_at_code(source: ByteSource, records: Iterable[Deflated]) -> tuple[tuple
 
 
 def _fault(source: ByteSource, record: Deflated) -> str | None:
-    """Tell why a record is not what its headers say."""
+    """Return why a record does not match its headers."""
     inflater = zlib.decompressobj(_RAW)
     crc = size = 0
     at, end = record.record.begin, record.record.end

@@ -1,4 +1,4 @@
-"""The directory of a zip archive as `torch.save` writes it: where each record is, and whether headers agree.
+"""The directory of a zip archive as `torch.save` writes it: the place of each record, and the agreement of headers.
 
 Not `zipfile`: that reads no local headers, inflates what it is given, and takes four times as long.
 Nothing here is inflated, extracted or unpickled.
@@ -60,7 +60,7 @@ class ZipEntry:
     """First byte after."""
 
     def as_entry(self) -> TensorEntry:
-        """Return the record as bytes to be read, for the pass that takes its CRC32."""
+        """Return the record as a byte range, for the pass that computes its CRC32."""
         return TensorEntry(
             name=self.name, dtype=DType.U8, shape=(self.end - self.begin,), spans=((self.begin, self.end),)
         )
@@ -68,7 +68,7 @@ class ZipEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deflated:
-    """A record of TorchScript's source, which is not stored as it is."""
+    """A compressed record of TorchScript's source."""
 
     record: ZipEntry
     """Its CRC32 is that of what it inflates to."""
@@ -78,7 +78,7 @@ class Deflated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZipDirectory:
-    """All records of an archive, and every way in which its headers do not hold together."""
+    """All records of an archive, and every inconsistency of its headers."""
 
     entries: tuple[ZipEntry, ...]
     """In file order, with disjoint data; empty where a finding is graver than suspect."""
@@ -90,7 +90,7 @@ class ZipDirectory:
 
     @property
     def verifiable(self) -> bool:
-        """Whether the writer took CRC32s; `torch.serialization.set_crc32_options(False)` leaves them all 0."""
+        """Whether the writer computed CRC32s; `torch.serialization.set_crc32_options(False)` leaves them all 0."""
         return any(entry.crc32 for entry in self.entries)
 
 
@@ -113,7 +113,7 @@ class _Record(NamedTuple):
 
 
 class _BadZipError(Exception):
-    """One way in which an archive does not hold together."""
+    """An inconsistency in an archive."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding.message)
@@ -121,7 +121,7 @@ class _BadZipError(Exception):
 
 
 def read_zip_directory(source: ByteSource) -> ZipDirectory:
-    """Read the directory and all local headers of an archive, and nothing of the data.
+    """Read the directory and all local headers of an archive, and no data.
 
     Content never raises: damage and refusals come back as findings.
 
@@ -150,7 +150,7 @@ def read_zip_directory(source: ByteSource) -> ZipDirectory:
 
 
 class _Window:
-    """Reads small things that often lie close together, a page at a time."""
+    """Reads small ranges that are often close together, a page at a time."""
 
     __slots__ = ("_begin", "_data", "_end", "_source", "bytes_read", "size")
 
@@ -161,13 +161,13 @@ class _Window:
         self._data = b""
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return exactly these bytes from the disk; fewer only where the file ends."""
+        """Return exactly these bytes from the disk; fewer only at the end of the file."""
         data = self._source.read(offset, length)
         self.bytes_read += len(data)
         return data
 
     def near(self, offset: int, length: int) -> bytes:
-        """Return these bytes, from memory where the page was read before."""
+        """Return these bytes, from memory if the page was read before."""
         at = offset - self._begin
         if at < 0 or offset + length > self._end:
             self._data = self.read(offset, max(length, _WINDOW_BYTES))
@@ -239,7 +239,7 @@ def _central_record(data: bytes, at: int, begin: int) -> tuple[_Record, int]:
 
 
 def _refuse_deflated(records: list[_Record]) -> None:
-    """Refuse deflated records where no constants tell that it is TorchScript: torch.load would unpickle the rest."""
+    """Refuse deflated records unless constants show that it is TorchScript: torch.load would unpickle the rest."""
     for record in records:
         if record.is_deflated:
             raise _not_stored(record.name, f"method {_DEFLATE}, {record.packed} bytes for {record.size}")
@@ -271,7 +271,7 @@ def _zip64(extra: bytes, name: bytes, *fields: int) -> tuple[int, int, int]:
 
 
 def _overlaps(records: list[_Record], place: DirectoryPlace) -> Iterator[Finding]:
-    """Find records that lie on each other or on the directory: one way to make a small file expand."""
+    """Find records that overlap each other or the directory: one way to make a small file expand."""
     for record, after in pairwise(records):
         if record.least_end > after.offset:
             yield _refused(
@@ -291,7 +291,7 @@ def _overlaps(records: list[_Record], place: DirectoryPlace) -> Iterator[Finding
 def _local_entries(
     source: _Window, place: DirectoryPlace, records: list[_Record], findings: list[Finding]
 ) -> Iterator[ZipEntry | Deflated]:
-    """Compare every local header and descriptor with the directory, and find where the data lie."""
+    """Compare every local header and descriptor with the directory, and find the start of the data."""
     expected = 0
     for record, after in zip_longest(records, records[1:]):
         if record.offset != expected:
@@ -330,7 +330,7 @@ def _check_local(record: _Record, header: bytes) -> None:
 
 
 def _check_descriptor(record: _Record, tail: bytes) -> int:
-    """Compare the descriptor behind a record's data with the directory; return its length."""
+    """Compare the descriptor after a record's data with the directory; return its length."""
     if tail.startswith(b"PK\x07\x08" + record.head[10:22]):
         return _SHORT_DESCRIPTOR_BYTES
     # Where the record or its offset passes 4 GiB; the directory may still hold 32-bit sizes then.
@@ -346,7 +346,7 @@ def _check_descriptor(record: _Record, tail: bytes) -> int:
 
 
 def _decoded(name: bytes) -> str:
-    """Decode a name as torch does; it has been compared as bytes before."""
+    """Decode a name as torch does; its bytes have been compared before."""
     try:
         text = name.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""The end of a zip archive: where its directory is."""
+"""The end of a zip archive, with the place of its directory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Readable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryPlace:
-    """Where the directory is and what it should hold."""
+    """The place and the expected contents of the directory."""
 
     begin: int = 0
     end: int = 0
@@ -36,7 +36,7 @@ class DirectoryPlace:
 
 
 def find_directory(source: _Readable) -> DirectoryPlace:
-    """Read the end of the archive, 32-bit and 64-bit, and check one against the other.
+    """Read the end of the archive, 32-bit and 64-bit, and compare the two.
 
     Raises:
         OSError: The disk did not answer.
@@ -81,7 +81,7 @@ def find_directory(source: _Readable) -> DirectoryPlace:
 def _wide_place(
     source: _Readable, locator: bytes, locator_at: int, narrow: DirectoryPlace
 ) -> tuple[DirectoryPlace, int]:
-    """Read the 64-bit end; return the place that it gives and its own offset. A place without end is none."""
+    """Read the 64-bit end; return the place in it and its own offset. A place without an end is missing."""
     _, disk, at, disks = _LOCATOR.unpack(locator)
     raw = source.read(at, _END64.size) if at + _END64.size <= locator_at else b""
     if len(raw) < _END64.size or not raw.startswith(b"PK\x06\x06") or disk or disks != 1:
@@ -102,7 +102,7 @@ def _wide_place(
 
 
 def _after_the_end(size: int, end: int, comment: int) -> tuple[Finding, ...]:
-    """Find what stands behind the end of the archive."""
+    """Find bytes after the end of the archive."""
     beyond = size - end - _END.size
     if beyond == 0 and comment == 0:
         return ()
@@ -120,7 +120,7 @@ def _broken(code: Row, message: str, *, expected: str | None = None, actual: str
 
 
 def archive_begin(source: ByteSource, end: int) -> tuple[int | None, int]:
-    """Return where the archive begins that ends at a byte of a file, by its own word, and how many bytes told it.
+    """Return the start of the archive that ends at a byte of a file, from its own record, and the number of bytes read.
 
     Returns:
         None in place of the beginning where none ends there that leaves no gaps, or it would begin before the file.

@@ -1,4 +1,4 @@
-"""A `.distcp` of torch.distributed.checkpoint: archives of `torch.save`, one behind another, each a slice.
+"""A `.distcp` of torch.distributed.checkpoint: consecutive archives of `torch.save`, each a slice.
 
 An archive says at its end where it begins, so the file is walked from its last byte to its first, without a record of
 what is where.
@@ -63,7 +63,7 @@ def read_zips(source: ByteSource, *, thoroughly: bool) -> ZipDirectory:
 
 
 def zips_contents(source: ByteSource, records: Iterable[ZipEntry], names: Mapping[int, str]) -> TorchContents:
-    """List what the slices of a file hold.
+    """List the contents of a file's slices.
 
     Args:
         source: The open file.
@@ -100,7 +100,7 @@ def _joined(name: str, path: str) -> str:
 
 
 def slice_of(name: str) -> int | None:
-    """Return where the slice begins that a record's name speaks of; None: it speaks of none."""
+    """Return the start of the slice in a record's name; None if it has none."""
     at = name.rpartition(_AT)[2]
     return int(at) if _AT in name and at.isdecimal() else None
 
@@ -118,7 +118,7 @@ def _placed(finding: Finding, begin: int) -> Finding:
 
 
 def archives_of(source: ByteSource) -> list[tuple[int, int]]:
-    """Return where the archives of a file lie, in its order; those behind a place where they do not hold together.
+    """Return the byte ranges of a file's archives, in order, up to an inconsistency.
 
     Raises:
         OSError: The disk did not answer.
@@ -127,7 +127,7 @@ def archives_of(source: ByteSource) -> list[tuple[int, int]]:
 
 
 def _spans(source: ByteSource, *, most: int) -> tuple[list[tuple[int, int]], list[Finding], int]:
-    """Return where the last archives lie, in file order; what is wrong, and how many bytes that took."""
+    """Return the byte ranges of the last archives, in file order, with the problems and the number of bytes read."""
     end, nbytes = int(source.stamp.size), 0
     spans: list[tuple[int, int]] = []
     while end > 0 and len(spans) < most:

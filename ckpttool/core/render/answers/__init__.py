@@ -1,4 +1,4 @@
-"""What each command answers, one module an answer: its JSON beside its table."""
+"""The answers of commands, one module each: JSON and table."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Texts(Protocol):
-    """What a module of an answer offers."""
+    """The interface of an answer's module."""
 
     def document(self, answer: Answered, /) -> Document:
-        """Return what a script gets."""
+        """Return the document for scripts."""
         ...
 
     def table(self, answer: Answered, /) -> RenderableType:
@@ -27,7 +27,7 @@ class Texts(Protocol):
 
 
 def texts_of(answer: Answered | type[Answered]) -> Texts:
-    """Import the module of an answer, by its noun: a command must not wait for the texts of the others.
+    """Import the module of an answer, by its noun: a command must not wait for the others.
 
     The core's own is called like the noun; a feature says which one is its own.
     """

@@ -1,4 +1,4 @@
-"""Ways around a spike, and on after a stop: each trainer's own settings, and what they cost."""
+"""Ways to avoid a spike, and to continue after a stop: each trainer's settings, and their cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the demo tree is, and what to try with it."""
+"""The folder of the demo tree, and commands to try on it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def document(answer: Demo) -> Document:
 
 
 def table(answer: Demo) -> RenderableType:
-    """Say what was written, and what to try."""
+    """Show the written files, and the commands to try."""
     return stack(
         line(f"A run of 4 ranks, and its config: {quote(answer.folder)}", style="bold green"),
         line(

@@ -1,4 +1,4 @@
-"""What each finding and each exit code means: as text for a tired engineer, as JSON for whoever builds a page of it."""
+"""The meaning of each finding and exit code: as text for an engineer on call, as JSON for programs."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _CONSEQUENCE = {
 
 
 def in_groups() -> tuple[Row, ...]:
-    """Return the rows of all findings by their groups, each in the order in which the manual's page lists them."""
+    """Return the rows of all findings by group, in the order of the manual's page."""
     groups, listed = get_args(Group), re.findall(r'<a id="([a-z0-9-]+)">', str(guide.page("findings")))
     places = {code: place for place, code in enumerate(listed)}
     return tuple(sorted(rows(), key=lambda row: (groups.index(row.group), places.get(row.value, len(places)))))
 
 
 def codes() -> tuple[str, ...]:
-    """Return all codes, in the order in which they are explained."""
+    """Return all codes, in the order of the explanations."""
     return tuple(row.value for row in in_groups())
 
 
 def one_text(row: Row, *, width: int = WIDTH) -> str:
-    """Explain one code in some ten lines."""
+    """Explain one code in about ten lines."""
     lines = [*_wrap(f"{row.value}: {row.headline}", width), ""]
     lines += _labelled("What it is", row.meaning, width)
     lines += _labelled("How we know", row.evidence, width)
@@ -65,7 +65,7 @@ def _weights(row: Row) -> str:
 
 
 def _labelled(label: str, text: str, width: int) -> list[str]:
-    """Set a text beside its label; a label that leaves no blank before it has a line of its own."""
+    """Print a text next to its label; a label that is too long has its own line."""
     above, same_line = ([], label) if len(label) < _LABEL else ([label], "")
     return [*above, *_wrap(text, max(width, 2 * _LABEL), f"{same_line:{_LABEL}}", " " * _LABEL)]
 
@@ -186,7 +186,7 @@ def _words(code: ExitCode) -> str:
 
 
 def _exit(code: ExitCode) -> tuple[str, str]:
-    """Return what the page on exit codes says of one: what it means, and what to do."""
+    """Return the manual's text on an exit code: its meaning, and what to do."""
     page = str(guide.page("exits"))
     meanings = dict(re.findall(r"^\| ([0-9]+) \| (.*) \|$", page, re.MULTILINE))
     to_do = dict(re.findall(r"^- \*\*([0-9]+)\*\*: (.*(?:\n  .*)*)$", page, re.MULTILINE))

@@ -1,4 +1,4 @@
-"""What `verify --dry-run` would read."""
+"""The answer of `verify --dry-run`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def document(answer: Forecast) -> Document:
-    """`ckpttool/forecast/1`: what `verify` would read, checkpoints oldest first."""
+    """`ckpttool/forecast/1`: the amount that `verify` would read, oldest checkpoint first."""
     return {
         "schema": "ckpttool/forecast/1",
         "root": answer.inventory.root,
@@ -39,7 +39,7 @@ def document(answer: Forecast) -> Document:
 
 
 def table(answer: Forecast) -> RenderableType:
-    """Show one line a checkpoint, below what all of them come to."""
+    """Show one line per checkpoint, below their total."""
     if not answer.checkpoints:
         return stack(line(f"No checkpoint in {shown(answer.inventory.root)}", style="bold red"))
     requests, tasks = _requests(answer), sum(checkpoint.tasks for checkpoint in answer.checkpoints)

@@ -1,4 +1,4 @@
-"""What `scan` found."""
+"""The answer of `scan`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SAVED = "SAVED (UTC)"
 
 
 def document(answer: Listing) -> Document:
-    """`ckpttool/inventory/1`: what `scan` found."""
+    """`ckpttool/inventory/1`: the answer of `scan`."""
     inventory = answer.inventory
     return {
         "schema": "ckpttool/inventory/1",
@@ -40,7 +40,7 @@ def document(answer: Listing) -> Document:
 
 
 def world_size(inventory: Inventory) -> int | None:
-    """Ranks that the newest checkpoint must have; None if nothing tells."""
+    """Number of ranks that the newest checkpoint must have; None if unknown."""
     return next((checkpoint.topology.world_size for checkpoint in newest_first(inventory.checkpoints)), None)
 
 
@@ -74,12 +74,12 @@ def _checkpoint(checkpoint: Checkpoint) -> Document:
 
 
 def saved_at(saved_ns: int | None) -> str | None:
-    """Spell for JSON when a save was made, in UTC; None if no file tells."""
+    """Format the time of a save for JSON, in UTC; None if no file shows it."""
     return None if saved_ns is None else moment_if_any(saved_ns / NS)
 
 
 class _Shards(EncodedList):
-    """The shards of a checkpoint, as many as ranks: spelled without making a document of each."""
+    """The shards of a checkpoint, as many as ranks: encoded without a document for each."""
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         self._shards = shards
@@ -94,7 +94,7 @@ class _Shards(EncodedList):
         return {"path": shard.path, "rank": shard.rank, "bytes": shard.stamp.size if shard.stamp else None}
 
     def encoded(self, line: str) -> str:
-        """Encode all of them, each on lines that are moved in so far."""
+        """Encode all of them, on lines with this indent."""
         path, rank, nbytes = (f'{line}  "{key}": ' for key in ("path", "rank", "bytes"))
         return f",{line}".join(
             [
@@ -112,7 +112,7 @@ def rename_document(rename: Rename) -> dict[str, Document]:
 
 
 def table(answer: Listing) -> RenderableType:
-    """Show what `scan` found, newest first."""
+    """Show the answer of `scan`, newest first."""
     from ckpttool.core.render.finding_lines import grouped_findings, pointer
     from ckpttool.core.render.rank_map import Drawn
     from ckpttool.core.render.text import line, stack
@@ -156,7 +156,7 @@ def _headline(inventory: Inventory) -> Text:
 
 
 def unconfirmed(checkpoint: Checkpoint, option: str) -> str | None:
-    """Report that only the rank folders show how many ranks there are; None if something else confirms the number.
+    """Report that only the rank folders show the number of ranks; None if something else confirms it.
 
     Args:
         checkpoint: The checkpoint whose ranks are counted.
@@ -174,7 +174,7 @@ _MOST_SHORT = 3
 
 
 def _short(answer: Listing) -> list[str]:
-    """Name the shards of the saves shown that may be truncated, judged by their sizes alone."""
+    """Name the shards of the displayed saves that may be truncated, judged by their sizes alone."""
     short = [
         f"maybe truncated: {shown(shard.path)} has {nbytes} bytes, its rank's shard of {shown(peer.name)} has {usual}"
         for _, peer, shard, nbytes, usual in shorter_shards(newest_first(answer.inventory.checkpoints))
@@ -186,7 +186,7 @@ def _short(answer: Listing) -> list[str]:
 
 
 class _Column(NamedTuple):
-    """What a table says of each checkpoint."""
+    """A column of the table of checkpoints."""
 
     header: str
     cells: Sequence[str | Text]
@@ -212,14 +212,14 @@ _FIRST_TO_GO = ("OPT STEP", "GBS", SAVED, "SIZE", "AGE")
 
 
 def _named(checkpoint: Checkpoint) -> str:
-    """Return its name, with its other names and what it holds alone."""
+    """Return its name, with its other names and its partial contents."""
     also = [f"also {shown(alias)}" for alias in checkpoint.aliases]
     also += ["weights only"] if checkpoint.content is Content.WEIGHTS_ONLY else []
     return f"{shown(checkpoint.name)} ({', '.join(also)})" if also else shown(checkpoint.name)
 
 
 class _CheckpointTable:
-    """One line a checkpoint, newest first; on a narrow terminal only what the answer needs."""
+    """One line per checkpoint, newest first; on a narrow terminal only the important columns."""
 
     def __init__(self, answer: Listing) -> None:
         self._newest_first = newest_first(answer.inventory.checkpoints)
@@ -268,24 +268,24 @@ class _CheckpointTable:
 
 
 def minute(saved_ns: int | None) -> str | None:
-    """Spell for people when a save was made, in UTC: `2026-11-20 03:00`; None if no file tells."""
+    """Format the time of a save for people, in UTC: `2026-11-20 03:00`; None if no file shows it."""
     time = saved_at(saved_ns)
     return None if time is None else to_the_minute(time)
 
 
 def to_the_minute(time: str) -> str:
-    """Spell for people what JSON spells `2026-11-20T03:00:00Z`; that it is in UTC stands beside it."""
+    """Convert JSON's `2026-11-20T03:00:00Z` for people; the header shows that it is in UTC."""
     return f"{time[:10]} {time[11:16]}"
 
 
 def age(saved_ns: int | None, now: float) -> str | None:
-    """Spell how long ago a save was made; None if no file tells, or a clock puts it into the future."""
+    """Format the age of a save; None if no file shows it, or a clock puts it into the future."""
     since = None if saved_ns is None or saved_at(saved_ns) is None else now - saved_ns / NS
     return None if since is None or since < 0 else lasting(since)
 
 
 def _marked(checkpoint: Checkpoint) -> Text:
-    """Mark one that has a file of every rank, and is not complete: what is wrong stands below the table."""
+    """Mark an incomplete save that has a file of every rank: the problem is described below the table."""
     ranks = _ranks(checkpoint)
     has_all = len(checkpoint.ranks) == checkpoint.topology.world_size
     return ranks.append(" !", style="red") if has_all and blocking(checkpoint.findings) else ranks

@@ -1,4 +1,4 @@
-"""What `launch` wrote and how to start it, or why it wrote nothing."""
+"""The config that `launch` wrote and the start command, or why it wrote nothing."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 def document(answer: Launch | Fragment | Preflight) -> Document:
-    """`ckpttool/launch/1`; if nothing was written, `ckpttool/plan/1` and what stands against it."""
+    """`ckpttool/launch/1`; if nothing was written, `ckpttool/plan/1` and the reasons."""
     if isinstance(answer, Fragment):
         return _fragment_document(answer)
     return _launch_document(answer) if isinstance(answer, Launch) else _refusal_document(answer)
 
 
 def table(answer: Launch | Fragment | Preflight) -> RenderableType:
-    """Show what was written, or why nothing; if nothing can be resumed from, each checkpoint's reasons."""
+    """Show the written config, or the reasons; if nothing can be resumed from, those of each checkpoint."""
     if isinstance(answer, Fragment):
         return _fragment_table(answer)
     if isinstance(answer, Launch):
@@ -81,7 +81,7 @@ def _fragment_document(answer: Fragment) -> Document:
 
 
 def _fragment_table(answer: Fragment) -> RenderableType:
-    """Show the settings for the trainer first: whoever asks has a terminal open to start it."""
+    """Show the settings for the trainer first, because the user is about to start it."""
     plan = answer.decision
     if isinstance(plan, NoResumePoint):
         return plan_table(plan, code=answer.exit_code, view=answer.view)
@@ -106,7 +106,7 @@ def _refusal_document(answer: Preflight) -> Document:
 
 
 def _launch_table(launch: Launch) -> RenderableType:
-    """Show the settings that it changed, then the commands; the plan itself is `resolve`'s."""
+    """Show the settings that it changed, then the commands; the plan itself is shown by `resolve`."""
     point, commands = launch.plan.point.checkpoint, launch.commands
     target, resumes = shown(launch.output), f"resumes from {chosen_checkpoint(launch.plan)}"
     if launch.dry_run:

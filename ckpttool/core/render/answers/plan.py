@@ -1,4 +1,4 @@
-"""What `resolve` decided: what to load, what is lost, and why nothing newer."""
+"""The answer of `resolve`: the checkpoint to load, the loss, and the reasons against newer ones."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ MOST_REASONS = 3
 
 
 def document(answer: Resolution) -> Document:
-    """`ckpttool/plan/1`: what `resolve` decided."""
+    """`ckpttool/plan/1`: the answer of `resolve`."""
     return plan_document(answer.decision, answer.simulation)
 
 
 def table(answer: Resolution) -> RenderableType:
-    """Show what `resolve` decided."""
+    """Show the answer of `resolve`."""
     code = answer.exit_code
     return plan_table(answer.decision, answer.simulation, code=code, view=answer.view, now=answer.now)
 
 
 def yaml(answer: Resolution) -> str:
-    """Return the settings as YAML to paste, and what else a reader of the config wants to know as comments."""
+    """Return the settings as YAML to paste, with the other facts as comments."""
     plan = answer.decision
     if isinstance(plan, NoResumePoint):
         reason = "nothing" if plan.is_sure else "it is unknown what"
@@ -63,7 +63,7 @@ def yaml(answer: Resolution) -> str:
 
 
 def plan_document(answer: ResumePlan | NoResumePoint, simulation: Simulation | None = None) -> Document:
-    """Return a decision, and what the trainer would do on its own."""
+    """Return a decision, and the trainer's own choice."""
     point = answer.point if isinstance(answer, ResumePlan) else answer
     document: dict[str, Document] = {
         "schema": "ckpttool/plan/1",
@@ -132,7 +132,7 @@ def _resume(plan: ResumePlan) -> Document:
 
 
 def lost_time_document(point: ResumePoint) -> dict[str, Document]:
-    """Return how long the lost steps took, in whole seconds: 0 if none are lost."""
+    """Return the duration of the lost steps, in whole seconds: 0 if none are lost."""
     took = point.lost_time
     if took is None:
         is_none = not point.lost_steps and not point.may_lose_more
@@ -158,7 +158,7 @@ def plan_table(
     view: View = USUAL,
     now: float | None = None,
 ) -> RenderableType:
-    """Show a decision: what to load, what is lost, and why nothing newer.
+    """Show a decision: the checkpoint to load, the loss, and the reasons against newer ones.
 
     Args:
         answer: The decision.
@@ -192,7 +192,7 @@ def plan_table(
 
 
 def refusal(answer: NoResumePoint, code: ExitCode) -> str:
-    """Say in a line that there is nothing to resume from, or that this is unknown."""
+    """Return one line: there is nothing to resume from, or this is unknown."""
     root = shown(answer.root)
     if seen_in_part(answer.findings):
         return f"From this machine alone it is unknown what to resume from in {root}"
@@ -207,7 +207,7 @@ def refusal(answer: NoResumePoint, code: ExitCode) -> str:
 
 
 def _unknown(reasons: Sequence[Finding], root: str) -> str:
-    """Say in a line why it is unknown what to resume from."""
+    """Return one line: why the checkpoint to resume from is unknown."""
     codes = {reason.code for reason in reasons if reason.severity is Severity.UNKNOWN}
     if withheld(reasons):
         return f"Checkpoints that may be intact could not be read: it is unknown what to resume from in {root}"
@@ -223,7 +223,7 @@ def _unknown(reasons: Sequence[Finding], root: str) -> str:
 
 
 def remedies_of(answer: NoResumePoint, view: View) -> list[str]:
-    """Say what may help if there is nothing to resume from, one sentence each."""
+    """Return remedies if there is nothing to resume from, one sentence each."""
     restores = [finding for finding in answer.findings if finding.code is Code.RANKS_TO_RESTORE]
     sentences = [f"{summary_of([restore], view=view)}: {restore.remedy}" for restore in restores]
     if answer.where_else:
@@ -274,7 +274,7 @@ def chosen_checkpoint(plan: ResumePlan) -> str:
 
 
 def intact_on(plan: ResumePlan) -> str:
-    """Say on how many ranks the chosen checkpoint is intact: `intact on all 4 ranks`."""
+    """Return the number of ranks on which the chosen checkpoint is intact: `intact on all 4 ranks`."""
     ranks = plan.point.checkpoint.topology.world_size
     if ranks is None:
         return "intact"
@@ -284,12 +284,12 @@ def intact_on(plan: ResumePlan) -> str:
 
 
 def _stands_in_config(load: LoadSettings) -> bool:
-    """Return whether every setting is one of the trainer's config: then the names of the keys suffice."""
+    """Return whether every setting is in the trainer's config: then the names of the keys suffice."""
     return all(setting.place.kind is PlaceKind.CONFIG for setting in (*load.settings, *load.data))
 
 
 def load_it_with(load: LoadSettings) -> list[RenderableType]:
-    """Show what makes a trainer load exactly this checkpoint, as texts to copy, each with its place."""
+    """Show the settings that make a trainer load exactly this checkpoint, to copy, each with its place."""
     from ckpttool.core.render.text import Indented, Pairs, line
 
     # Each text has its own line, unbroken, so that it can be copied.
@@ -326,7 +326,7 @@ def _settings(plan: ResumePlan) -> list[tuple[str, str]]:
 
 
 def beside_settings(plan: ResumePlan) -> list[tuple[str, str]]:
-    """Return what is known about the checkpoint and is no setting of the trainer."""
+    """Return the facts about the checkpoint that are not settings of the trainer."""
     evidence = f"{plan.point.evidence.word}: {plan.point.verdict.value}  ({_evidence(plan)})"
     return [("health", plan.point.checkpoint.health.value), ("evidence", evidence)]
 
@@ -358,12 +358,12 @@ def lost(plan: ResumePlan) -> str:
 
 
 def about(point: ResumePoint) -> str:
-    """Say how long the lost steps took and how that is known; nothing if it is unknown."""
+    """Return the duration of the lost steps with its source; empty if it is unknown."""
     return "" if point.lost_time is None else f", about {point.lost_time.words}"
 
 
 def rejections(title: str, rejected: Sequence[Rejection], view: View) -> list[RenderableType]:
-    """Show the newest checkpoints that were not chosen, each with its gravest reasons; or all of them with all.
+    """Show the newest rejected checkpoints, each with its most severe reasons; or all of them with all.
 
     Args:
         title: What they are.
@@ -408,7 +408,7 @@ def _simulation(simulation: Simulation, answer: ResumePlan | NoResumePoint) -> I
 
 
 def _repeats(finding: Finding, simulation: Simulation) -> bool:
-    """Return whether a note on the start says no more than the simulation above it."""
+    """Return whether a note on the start only repeats the simulation above it."""
     is_note_on_start = finding.code is Code.START_DIFFERS and finding.severity is Severity.NOTE
     return is_note_on_start and finding.message.endswith(f": {simulation.because}")
 

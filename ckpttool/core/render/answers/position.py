@@ -1,4 +1,4 @@
-"""The data position of a plan, and what becomes of the samples, for every trainer."""
+"""The data position of a plan, and the effect on the samples, for every trainer."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def data_rows(plan: ResumePlan) -> list[tuple[str, str]]:
 
 
 def _by_itself(plan: ResumePlan, position: GoesOn) -> list[tuple[str, str]]:
-    """Say where a trainer continues without settings, what becomes of the samples, and what would keep them."""
+    """Return where a trainer continues without settings, the effect on the samples, and how to avoid it."""
     if position.where is not None:
         place = shown(position.where)
     elif position.samples is not None:
@@ -120,7 +120,7 @@ _SOURCES = {
 
 
 def effect_words(position: GoesOn) -> str:
-    """Say what becomes of the samples, in numbers where they are known."""
+    """Describe the effect on the samples, with numbers if they are known."""
     repeated = "some samples" if position.repeated is None else counted(position.repeated, "sample")
     lost = "some samples" if position.lost is None else counted(position.lost, "sample")
     return {
@@ -135,7 +135,7 @@ def effect_words(position: GoesOn) -> str:
 
 
 def seen_twice(skip: SkipBatches) -> str | None:
-    """Return the number of samples are seen twice because only whole batches and sinks can be skipped; None: none."""
+    """Return how many samples are repeated because only whole batches and sinks can be skipped; None: none."""
     if skip.repeated_samples is None:
         return "less than one sink seen twice"
     return f"{counted(skip.repeated_samples, 'sample')} seen twice" if skip.repeated_samples else None

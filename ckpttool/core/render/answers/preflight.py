@@ -1,4 +1,4 @@
-"""Go or no-go, of a launch or of configs alone."""
+"""The answer of `preflight`, for a launch or for configs alone."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _lint(answer: Lint) -> Document:
 
 
 def diff(configs: Iterable[FixedConfig]) -> str:
-    """Return what was changed, or would be, as a patch; what a terminal would act on is escaped."""
+    """Return the actual or planned changes as a patch; terminal control characters are escaped."""
     lines = [
         line
         for config in configs
@@ -114,7 +114,7 @@ def check_document(check: Check) -> Document:
 
 
 def table(answer: Preflight | Lint) -> RenderableType:
-    """Show the answer, what was checked, and what is wrong."""
+    """Show the answer, the checks, and the problems."""
     checks, go = answer.checks, answer.go
     against = blocking_reasons(checks)
     notes = [reason for check in checks for reason in check.reasons if not reason.blocks]
@@ -148,12 +148,12 @@ def table(answer: Preflight | Lint) -> RenderableType:
 
 
 def word(check: Check) -> tuple[str, str]:
-    """Say in a word how a check ended, and how that is drawn."""
+    """Return the result of a check in one word, with its style."""
     return _WORDS[Outcome.UNKNOWN if check.unsure and check.outcome is Outcome.PASSED else check.outcome]
 
 
 def _row_text(check: Check, codes: Collection[Row]) -> str:
-    """Return a check's summary, or where to read the same with its reason: a start's finding begins with it.
+    """Return a check's summary, or a reference to its reason: a start's finding begins with it.
 
     Args:
         check: Of the row.
@@ -166,7 +166,7 @@ def _row_text(check: Check, codes: Collection[Row]) -> str:
 
 
 def _first_kinds(answer: Preflight | Lint, reasons: Sequence[Reason], most: int) -> list[list[Reason]]:
-    """Return what one screen shows of the reasons, by kind; of everything, each on its own."""
+    """Return the reasons that one screen shows, by kind; in the full view, each on its own."""
     if answer.view.everything:
         return [[reason] for reason in _gravest_first(reasons)]
     return kinds(reasons)[:most]
@@ -199,7 +199,7 @@ def _place(reason: Reason) -> str:
 
 
 def verdict(answer: Preflight | Lint) -> str:
-    """Say it in one line."""
+    """Return the verdict in one line."""
     if not answer.go:
         code = answer.exit_code
         return f"NO-GO: {counted(len(kinds(blocking_reasons(answer.checks))), 'reason')} (exit {code.value})"
@@ -212,7 +212,7 @@ def verdict(answer: Preflight | Lint) -> str:
 
 
 def ranks_of(answer: Preflight | Lint) -> int | None:
-    """Return how many ranks the training has; None if that is unknown."""
+    """Return the number of ranks of the training; None if that is unknown."""
     match answer:
         case Preflight(decision=ResumePlan() as plan):
             return plan.point.checkpoint.topology.world_size
@@ -228,7 +228,7 @@ def blocking_reasons(checks: Sequence[Check]) -> list[Reason]:
 
 
 def kinds(reasons: Sequence[Reason]) -> list[list[Reason]]:
-    """Group reasons of the same code in the same file, gravest first: 500 lost shards are one line."""
+    """Group reasons of the same code in the same file, most severe first: 500 lost shards are one line."""
     groups: dict[tuple[Row, str | None], list[Reason]] = {}
     for reason in _gravest_first(reasons):
         where = reason.file if reason.finding.line is not None else None

@@ -1,4 +1,4 @@
-"""What each check of a preflight saw, in one line."""
+"""The result of each check of a preflight, in one line."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def checkpoint_summary(decision: ResumePlan | NoResumePoint) -> str:
 
 
 def health_summary(checkpoint: Checkpoint, recorded: Health, *, torn: bool = False) -> str:
-    """Say what is known of the chosen checkpoint's health, and from where.
+    """Describe the health of the chosen checkpoint, with its source.
 
     Args:
         checkpoint: As the logs judged it, where they had a say.
@@ -61,7 +61,7 @@ def health_summary(checkpoint: Checkpoint, recorded: Health, *, torn: bool = Fal
 
 
 def config_summary(findings: Iterable[Finding], silenced: Sequence[Finding] = ()) -> str:
-    """Count what is wrong with a config, and what its own comments allow."""
+    """Count the problems of a config, and those that its own comments allow."""
     listed = tuple(findings)
     problems = len(blocking(listed))
     notes = len(listed) - problems
@@ -74,7 +74,7 @@ def config_summary(findings: Iterable[Finding], silenced: Sequence[Finding] = ()
 def launch_summary(
     plan: ResumePlan, config: RunConfig, changes: int, *, trainer: str, trainers_skip: TrainersSkip | None
 ) -> str:
-    """Say what will be started, in the numbers that decide whether it fits.
+    """Describe the launch, with the numbers that must fit together.
 
     Args:
         plan: What is resumed.
@@ -95,7 +95,7 @@ def launch_summary(
 
 
 def told_summary(plan: ResumePlan, *, trainer: str) -> str:
-    """Say how a trainer is set to load it, if ckpttool edits no config of it, and what becomes of its data.
+    """Describe how the user sets a trainer to load it, if ckpttool edits no config, and the effect on the data.
 
     Args:
         plan: What is resumed.
@@ -127,7 +127,7 @@ def _data_told(position: DataPosition, trainer: str, trainers_skip: TrainersSkip
 
 
 def _with_conditions(position: GoesOn) -> str:
-    """Say what becomes of the samples, and under which conditions they continue exactly."""
+    """Describe the effect on the samples, and the conditions for an exact continuation."""
     effect = effect_words(position)
     if not position.exact_if:
         return effect
@@ -136,7 +136,7 @@ def _with_conditions(position: GoesOn) -> str:
 
 
 def start_summary(start: JudgedStart, plan: ResumePlan) -> str:
-    """Say what a start as it is would do.
+    """Describe the result of the current start.
 
     Args:
         start: That.

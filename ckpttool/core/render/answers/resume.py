@@ -33,7 +33,7 @@ def setting_document(setting: TrainerSetting) -> dict[str, Document]:
 
 
 def fragment(settings: Iterable[TrainerSetting]) -> list[tuple[str, str]]:
-    """Spell settings as they are to be said: what kind of place, and a text to copy, in the order in which they count.
+    """Format settings: the kind of place, and a text to copy, in order of importance.
 
     What stands at another place says the same as what stands before it: its kind begins with `or`.
     """
@@ -93,7 +93,7 @@ def _assigned(setting: TrainerSetting) -> str:
 
 
 def _calls(settings: Iterable[TrainerSetting]) -> list[str]:
-    """Encode each call once, with all of its keywords; it has others where all that is said of it says so."""
+    """Encode each call once, with all of its keywords; ellipsis if all its settings show other arguments."""
     calls: dict[str, list[re.Match[str]]] = {}
     values = {}
     for setting in settings:
@@ -150,7 +150,7 @@ def yaml_block(plan: ResumePlan, remarks: Iterable[str]) -> str:
 
 
 class _Section(dict[str, "str | _Section"]):
-    """Keys of a config, each with its value as YAML, or with the section that it heads."""
+    """Keys of a config, each with its value as YAML, or as the heading of a section."""
 
     def within(self, name: str) -> _Section:
         subsection = self.setdefault(name, _Section())

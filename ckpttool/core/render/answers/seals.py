@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def document(answer: Sealed) -> Document:
-    """`ckpttool/seals/1`: what `seal` recorded, oldest checkpoint first."""
+    """`ckpttool/seals/1`: the answer of `seal`, oldest checkpoint first."""
     return {"schema": "ckpttool/seals/1", "checkpoints": [*map(of_one, reversed(answer.sealings))]}
 
 
 def of_one(sealing: Sealing) -> Document:
-    """Return what became of one checkpoint."""
+    """Return the result for one checkpoint."""
     return {
         "name": sealing.checkpoint,
         "manifest": sealing.path or None,
@@ -37,7 +37,7 @@ def of_one(sealing: Sealing) -> Document:
 
 
 def table(answer: Sealed) -> RenderableType:
-    """Show what `seal` recorded."""
+    """Show the answer of `seal`."""
     if not answer.sealings:
         return stack(line(f"No checkpoint in {shown(answer.inventory.root)}", style="bold red"))
     lines: list[RenderableType] = []

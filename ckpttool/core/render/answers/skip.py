@@ -1,4 +1,4 @@
-"""What `scale-skip` computed."""
+"""The answer of `scale-skip`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def document(answer: SkipAnswer) -> Document:
-    """`ckpttool/skip/1`: what `scale-skip` computed."""
+    """`ckpttool/skip/1`: the answer of `scale-skip`."""
     skip = answer.skip
     return {
         "schema": "ckpttool/skip/1",
@@ -32,7 +32,7 @@ def document(answer: SkipAnswer) -> Document:
 
 
 def table(answer: SkipAnswer) -> Summary:
-    """Show what `scale-skip` computed."""
+    """Show the answer of `scale-skip`."""
     skip, trainers_skip = answer.skip, answer.told
     setting = "batches to skip" if trainers_skip is None else trainers_skip.setting
     headline = f"{setting}: {skip.batches if trainers_skip is None else trainers_skip.value}"

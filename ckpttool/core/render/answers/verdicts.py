@@ -48,7 +48,7 @@ _MOST_NAMES = 8
 
 
 def table(answer: Verification) -> RenderableType:
-    """Show one line a checkpoint, then what is wrong."""
+    """Show one line per checkpoint, then the problems."""
     inventory, verdicts = answer.inventory, answer.verdicts
     if not verdicts:
         return stack(line(f"No checkpoint in {shown(inventory.root)}", style="bold red"))
@@ -93,7 +93,7 @@ def table(answer: Verification) -> RenderableType:
 
 
 def _what_was_read(verdicts: Sequence[Verdict], level: Level) -> str:
-    """Say what was read, without a claim about shards that were not."""
+    """Describe the amount read, without a claim about unread shards."""
     reports = [report for verdict in verdicts for report in verdict.reports]
     unseen = sum(verdict.unseen for verdict in verdicts)
     if not level.reads_content or not unseen:
@@ -118,7 +118,7 @@ def _content(reports: Sequence[ShardReport], level: Level) -> str:
 
 
 def _headline(verdicts: Sequence[Verdict], view: View) -> Text:
-    """Say the worst verdict; a checkpoint that was not checked has none."""
+    """Return the worst verdict; a checkpoint that was not checked has none."""
     looked_at = [verdict for verdict in verdicts if verdict.looked_at]
     subject = shown(verdicts[0].name) if len(verdicts) == 1 else f"{len(verdicts)} checkpoints"
     if not looked_at:
@@ -136,7 +136,7 @@ def _headline(verdicts: Sequence[Verdict], view: View) -> Text:
 
 
 def _bad_ones(bad: Sequence[Verdict], all_of_them: int, view: View) -> str:
-    """Name those that are not good, newest first, each kind with its word."""
+    """Name the checkpoints that are not good, newest first, grouped by verdict."""
     by_word: dict[str, list[str]] = {}
     for verdict in bad:
         by_word.setdefault(_verdict_text(verdict.word), []).append(shown(verdict.name))
@@ -149,7 +149,7 @@ def _bad_ones(bad: Sequence[Verdict], all_of_them: int, view: View) -> str:
 
 
 def _verdict_text(verdict_word: VerdictWord) -> str:
-    """Return a verdict as people read it of a checkpoint, which is not missing where a shard of it is."""
+    """Return a verdict in the form for a checkpoint, which is not missing if one of its shards is."""
     return "incomplete" if verdict_word is VerdictWord.MISSING else verdict_word.value
 
 
@@ -160,7 +160,7 @@ def _verdict_cell(verdict: Verdict) -> Text:
 
 
 def document(answer: Verification) -> Document:
-    """`ckpttool/verdicts/1`: what `verify` found, oldest checkpoint first; then of the tree, which may weigh more."""
+    """`ckpttool/verdicts/1`: the answer of `verify`, oldest checkpoint first, then the findings about the tree."""
     return {
         "schema": "ckpttool/verdicts/1",
         "level": answer.level.word,
@@ -195,7 +195,7 @@ def _verdict(verdict: Verdict) -> Document:
 
 
 def stats_lines(verdicts: Sequence[Verdict]) -> str:
-    """One JSON object a line for every floating-point tensor; what JSON cannot hold comes as null."""
+    """One JSON object per line for every floating-point tensor; values that JSON cannot represent are null."""
     return "".join(
         json.dumps(_stat(verdict, report, stat), allow_nan=False) + "\n"
         for verdict in reversed(verdicts)
