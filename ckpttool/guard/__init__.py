@@ -2,7 +2,7 @@
 
 >>> from ckpttool.guard import Guard, RobustZPolicy  # doctest: +SKIP
 
-For training: `Guard` in `step`; afterwards: `ckpttool guard`, `ckpttool nan`. The public names need torch. Reading the
+For training: `Guard` in `step`; afterwards: `ckpttool guard`. The public names need torch. Reading the
 files of a guarded training does not.
 
 In each step `Guard` takes norm and losses (`gradients`), asks the rule (`rules.guarding`), agrees with the other ranks
