@@ -19,18 +19,22 @@ from ckpttool.core.domain.preflight import Lint
 from ckpttool.core.domain.view import View
 from ckpttool.core.errors import CkptToolError, UsageError
 from ckpttool.core.findings import Row
+from ckpttool.core.formats.config_text import TOML, ConfigFile
+from ckpttool.core.formats.safe_yaml import read_head
 from ckpttool.core.render.answers import preflight as texts
-from ckpttool.core.verbs.configs import lint_config
+from ckpttool.core.verbs.configs import lint_config, may_be_config
 from ckpttool.core.verbs.fixing import fix_config
 from ckpttool.fp8.commands import EngineVersion, LayerNames
 from ckpttool.fp8.frameworks.lint import is_without
 from ckpttool.fp8.frameworks.settings import read_settings
+from ckpttool.fp8.model.settings import Fp8Input, Fp8Settings
 from ckpttool.fp8.verbs.lint import fp8_lint
 from ckpttool.health.commands_asd import Dialect
 from ckpttool.health.verbs.asd import check_asd
 
 _DETECTION = re.compile(r"\s*(?:[A-Z_]+=)?\s*[a-z_]\w*\s*:(?!//|\\).*", re.DOTALL)
 """`enable:true,cooldown:5`, or with its variable: `NPU_ASD_CONFIG=enable:true`."""
+_CONFIG_ENDINGS = (".yaml", ".yml", ".json", TOML)
 
 Inputs = Annotated[
     list[str],
@@ -73,13 +77,15 @@ def lint(
         raise typer.Exit(show(check_asd(inputs[0], dialect), Format(report.fmt.value)))
     reports.assert_reports_replaceable(report.files(), inputs=report.existing(*inputs))
     allowed, view = report.allowed(), View(everything=verbose)
-    with_fp8 = [path for path in inputs if _sets_fp8(path)]
-    answer = _configs(inputs, with_fp8, allowed=allowed, skip_foreign=skip_foreign, view=view)
+    scripts = [path for path in inputs if _is_script(path)]
+    with_fp8 = [path for path in inputs if path in scripts or _sets_fp8(path)]
+    files = [path for path in inputs if path not in scripts]
+    answer = _configs(files, with_fp8, allowed=allowed, skip_foreign=skip_foreign, view=view)
     if diff or (fix and dry_run):
         output.result(texts.diff(fix_config(answer, allowed=allowed)))
         raise typer.Exit(answer.exit_code)
     if fix and (fixed := fix_config(answer, allowed=allowed, apply=True)):
-        again = _configs(inputs, with_fp8, allowed=allowed, skip_foreign=skip_foreign, view=view)
+        again = _configs(files, with_fp8, allowed=allowed, skip_foreign=skip_foreign, view=view)
         answer = replace(again, fixed=fixed)
     if with_fp8:
         fp8 = fp8_lint(with_fp8, allowed=allowed, te_version=te_version, layers=layers, view=view)
@@ -89,22 +95,43 @@ def lint(
     raise typer.Exit(reports.show(answer, report))
 
 
+def _settings(path: str) -> Fp8Settings | None:
+    """Return what a file sets of FP8; None if it says nothing of it, or is none."""
+    if not os.path.isfile(path):  # noqa: PTH113  as the user gave it
+        return None
+    try:
+        return read_settings(path)
+    except CkptToolError:
+        return None
+
+
+def _is_script(path: str) -> bool:
+    """Return whether a file is a log with printed arguments or a script with arguments, and no training config.
+
+    A config that cannot be parsed may have arguments in a comment. It stays a config.
+    """
+    settings = _settings(path)
+    if settings is None or settings.kind not in {Fp8Input.DUMP, Fp8Input.ARGUMENTS}:
+        return False
+    head = read_head(path)
+    try:
+        ConfigFile(head, path=path).document  # noqa: B018  whether it can be parsed
+    except CkptToolError:
+        return settings.kind is Fp8Input.DUMP or not (path.endswith(_CONFIG_ENDINGS) or may_be_config(head))
+    return False
+
+
 def _sets_fp8(path: str) -> bool:
     """Return whether a file enables FP8, or configures how it is debugged."""
-    if not os.path.isfile(path):  # noqa: PTH113  as the user gave it
-        return False
-    try:
-        return not is_without(read_settings(path))
-    except CkptToolError:
-        return False
+    settings = _settings(path)
+    return settings is not None and not is_without(settings)
 
 
 def _configs(
-    inputs: Sequence[str], with_fp8: Sequence[str], *, allowed: Sequence[Row], skip_foreign: bool, view: View
+    files: Sequence[str], with_fp8: Sequence[str], *, allowed: Sequence[Row], skip_foreign: bool, view: View
 ) -> Lint:
-    """Check the training configs among the inputs; a file with FP8 settings need not be one."""
-    rest = [path for path in inputs if path not in with_fp8]
+    """Check the training configs among the files; a file with FP8 settings need not be one."""
+    rest = [path for path in files if path not in with_fp8]
     checked = lint_config(rest, allowed=allowed, skip_foreign=skip_foreign, view=view)
-    both = lint_config(with_fp8, allowed=allowed, skip_foreign=True, view=view)
-    readable = (check for check in both.checks if check.stopped is None)
-    return replace(checked, checks=(*checked.checks, *readable), command="lint")
+    both = lint_config([path for path in files if path in with_fp8], allowed=allowed, skip_foreign=True, view=view)
+    return replace(checked, checks=(*checked.checks, *both.checks), command="lint")

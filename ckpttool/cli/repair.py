@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any
 
@@ -27,12 +28,35 @@ _HELP = frozenset({"-h", "--help", "--help-all"})
 
 class _Repair(Group):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  the base class's signature
-        """Take `ckpttool repair DIR` for `ckpttool repair plan DIR`."""
-        first = next((arg for arg in args if not arg.startswith("-")), "")
+        """Take `ckpttool repair DIR` for `ckpttool repair plan DIR`, and options before the command's name, too."""
+        at = self._place_of_first_word(args)
+        first = "" if at is None else args[at]
         is_command = first in self.commands or (not os.path.lexists(first) and get_close_matches(first, self.commands))
-        if not is_command and not ctx.resilient_parsing and _HELP.isdisjoint(args):
+        if at is not None and is_command:
+            args = [first, *args[:at], *args[at + 1 :]]
+        elif not _HELP.isdisjoint(args):
+            args = [arg for arg in args if arg in _HELP]
+        elif at is not None or not ctx.resilient_parsing:
             args = ["plan", *args]
         return super().parse_args(ctx, args)
+
+    def _place_of_first_word(self, args: Sequence[str]) -> int | None:
+        """Return which argument is neither an option nor the value of one; None if there is none before `--`."""
+        takes_value = {
+            name
+            for command in self.commands.values()
+            for param in command.params
+            if not getattr(param, "is_flag", False)
+            for name in param.opts
+        }
+        is_value = False
+        for at, arg in enumerate(args):
+            if arg == "--":
+                break
+            if not is_value and not arg.startswith("-"):
+                return at
+            is_value = not is_value and arg in takes_value
+        return None
 
 
 app = typer.Typer(

@@ -1,12 +1,14 @@
-"""`ckpttool repair` without a word for what: the plans of both of its commands."""
+"""`ckpttool repair`: the plans of both of its commands for DIR, or one of them, wherever it is among the options."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import FIXTURES
 from tests.support.commands import ask
 from tests.support.situations import SITUATIONS, whole
 
@@ -50,3 +52,59 @@ def test_a_repair_is_carried_out_only_by_its_own_command(here: Path) -> None:
     assert (refused.code, refused.stdout) == (2, "")
     assert "repair shards --apply" in refused.stderr
     assert content(here) == before
+
+
+@pytest.fixture
+def tree(here: Path) -> Path:
+    """A healthy tree that is called like one of the commands."""
+    return Path(shutil.copytree(FIXTURES / "sink2_ckpt/output/checkpoint", here / "shards"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "repair --format json shards ./shards",
+        "--format json repair shards ./shards",
+        "repair --checkpoint latest shards --json ./shards",
+        "repair --dry-run --json shards ./shards",
+        "repair --from 2 shards --json -- ./shards",
+    ],
+)
+def test_a_command_is_found_behind_options_and_their_values(line: str, tree: Path) -> None:
+    assert tree.exists()
+    said = ask(*line.split())
+    assert (said.code, said.json["schema"]) == (0, "ckpttool/heal/1"), said.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "repair --json ./shards",
+        "repair ./shards --format json",
+        "repair --format json -- shards",
+        "repair --checkpoint latest ./shards --json",
+    ],
+)
+def test_a_tree_alone_is_asked_for_both_plans(line: str, tree: Path) -> None:
+    assert tree.exists()
+    said = ask(*line.split())
+    assert (said.code, said.json["schema"]) == (0, "ckpttool/repairs/1"), said.stderr
+    assert said.json["shards"]["root"] == said.json["pointer"]["root"]
+
+
+def test_a_name_of_a_checkpoint_is_no_command(tree: Path) -> None:
+    said = ask("repair", "--checkpoint", "pointer", "./shards")
+    assert said.code == 2
+    assert "no checkpoint 'pointer'" in said.stderr
+    assert tree.exists()
+
+
+def test_help_is_shown_behind_a_tree(tree: Path) -> None:
+    assert ask("repair", str(tree), "--help").stdout == ask("repair", "--help").stdout != ""
+
+
+def test_what_is_nearly_a_command_is_corrected(here: Path) -> None:
+    assert here.exists()
+    said = ask("repair", "shard", "x")
+    assert said.code == 2
+    assert "did you mean shards?" in said.stderr

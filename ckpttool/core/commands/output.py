@@ -119,13 +119,24 @@ def page(markdown: str) -> None:
     from ckpttool.core.render.laid_out import laid_out
 
     text = _drawn(laid_out(markdown), _width())
-    if text.count("\n") < get_terminal_size().lines or sys.stdin is None or not sys.stdin.isatty():
+    is_short = text.count("\n") < get_terminal_size().lines
+    if is_short or sys.stdin is None or not sys.stdin.isatty() or not _has_pager():
         result(text)
         return
     from pydoc import pager  # PAGER, else less or more
 
     os.environ.setdefault("LESS", "FRX")  # as git has it: colours stay, and a short page needs no key
+    os.environ.setdefault("LESSCHARSET", "utf-8")
     pager(f"{text}\n")
+
+
+def _has_pager() -> bool:
+    """Return whether the program that shall show pages is there: through one that is not, a page is lost."""
+    from shutil import which
+
+    words = (os.environ.get("MANPAGER") or os.environ.get("PAGER") or "").split()
+    program = next((word for word in words if "=" not in word), None)  # before it may stand variables
+    return program is None or which(program) is not None
 
 
 def _width() -> int | None:

@@ -182,7 +182,7 @@ def _trains_nothing(check: Check) -> bool:
 def _unless_foreign(path: str, allowed: tuple[Row, ...], foreign: dict[str, None]) -> dict[str, Check]:
     try:
         # Templates, YAML with tags of its own and long lists of packages cannot be read, and need not be.
-        if _may_be_config(read_head(path)):
+        if may_be_config(read_head(path)):
             return {path: config_check(path, read_base(path, allowed, starts=False), name=path)}
     except ForeignConfigError:
         pass
@@ -213,7 +213,7 @@ def unusable(path: str, error: CkptToolError, *, remedy: str | None = None) -> C
     return Check(name="config", summary="cannot be used", reasons=(reason,), stopped=error.exit_code)
 
 
-def _may_be_config(content: bytes) -> bool:
+def may_be_config(content: bytes) -> bool:
     """Return whether a file contains keys of a known config, or zero bytes, as UTF-16 text does."""
     return b"\0" in content or any(
         trainer.configs.may_be_own(content) for trainer in trainers() if trainer.configs is not None

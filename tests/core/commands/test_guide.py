@@ -101,6 +101,12 @@ def test_a_long_page_goes_through_the_pager_of_the_user(tmp_path: Path) -> None:
     assert "LESS=FRX" not in on_a_terminal("guide", "--help", pager=str(pager))
 
 
+@pytest.mark.parametrize("pager", ["no-such-pager", "LESS=R /no/such/less -x"])
+def test_a_page_is_shown_if_the_pager_is_not_there(pager: str) -> None:
+    said = on_a_terminal("guide", "concepts", pager=pager)
+    assert said == on_a_terminal("guide", "concepts", pager="cat")
+
+
 @pytest.mark.parametrize(
     ("word", "page", "begins"),
     [
