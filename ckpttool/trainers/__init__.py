@@ -1,4 +1,4 @@
-"""What each trainer does: where its files lie, what its records mean, how it is told to load."""
+"""Trainers: the layout of their files, the meaning of their records, and the settings that load a save."""
 
 FINDINGS = (
     "ckpttool.trainers.findings:TrainersCode",

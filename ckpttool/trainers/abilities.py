@@ -1,4 +1,4 @@
-"""What ckpttool may know of a trainer, or not: an object that answers, or None if nothing is known."""
+"""Optional knowledge about a trainer: an object with answers, or None if nothing is known."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ PolicyWords: TypeAlias = "tuple[tuple[str, str | float], ...]"
 
 
 class HealthFile(Protocol):
-    """A file in which a trainer records the health of its saves, in or above the folder that holds them."""
+    """A file in which a trainer records the health of its saves, in their folder or above it."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Its file name."""
         ...
 
     def read(self, storage: Storage, path: str) -> HealthBook:
-        """Return what it says; whatever is wrong with it is a finding. The path is relative to the storage's root."""
+        """Read the records; problems are findings. The path is relative to the storage's root."""
         ...
 
     def updated(self, old: bytes | None, judgements: Iterable[tuple[str, Health]]) -> bytes:
-        """Return its new content with what saves, by their recorded names, were found to be; the old where that is it.
+        """Return its new content with the health of saves, by their recorded names; the old content if nothing changes.
 
         Raises:
             ValueError: The old content is none of such a file.
@@ -47,14 +47,14 @@ class HealthFile(Protocol):
 
 
 class ConfigReader(Protocol):
-    """How a trainer's configs are read."""
+    """Reader of a trainer's configs."""
 
     def may_be_own(self, content: bytes) -> bool:
-        """Tell without parsing a file; False only where `read` could never say that it is this trainer's."""
+        """Return without parsing whether a file may be a config of this trainer; False only if `read` returned None."""
         ...
 
     def read(self, file: ConfigFile, *, devices: int | None = None) -> RunConfig | None:
-        """Return what a config says about resuming, parallelism and data; None if it is none of this trainer's.
+        """Return the config's settings for resuming, parallelism and data; None if it is not a config of this trainer.
 
         Whose it is, its words tell: what another trainer may have, too, tells nothing.
 
@@ -68,7 +68,7 @@ class ConfigReader(Protocol):
         ...
 
     def saves_in(self, config: RunConfig) -> str | None:
-        """Name the layout in which a run with this config saves and loads; None if it does not tell.
+        """Return the layout in which a run with this config saves and loads; None if unknown.
 
         Raises:
             UsageError: The config is another trainer's.
@@ -76,11 +76,11 @@ class ConfigReader(Protocol):
         ...
 
     def lint(self, config: RunConfig) -> tuple[Finding, ...]:
-        """Say what a config gets wrong, in the order of the file; what was found when it was read is a part of it."""
+        """Return the mistakes in a config, in the order of the file, including those found by `read`."""
         ...
 
     def fixes(self, config: RunConfig) -> tuple[SafeFix, ...]:
-        """Name which of that one value mends, if nothing else can be meant."""
+        """Return the mistakes with exactly one right value."""
         ...
 
 
@@ -89,11 +89,11 @@ class LaunchTarget(Protocol):
 
     @property
     def folder(self) -> str:
-        """In which folder its commands are to be run, as its people call it."""
+        """The folder in which its commands are run, as its documentation names it."""
         ...
 
     def config(self, base: RunConfig, plan: ResumePlan) -> LaunchConfig:
-        """Return the user's config with what the plan says, and nothing else, changed.
+        """Return the user's config with only the settings of the plan changed.
 
         Raises:
             CkptToolError: It cannot be made of this one.
@@ -109,17 +109,17 @@ class LaunchTarget(Protocol):
         ...
 
     def other_devices(self, base: RunConfig, devices: int) -> tuple[Finding, ...]:
-        """Find that a config is for another number of devices than will be started, whatever it resumes from."""
+        """Report a config for another number of devices than will be started, whatever it resumes from."""
         ...
 
     def next_saves(self, base: RunConfig, inventory: Inventory) -> NextSaves:
-        """Say where the next saves go, and how many must fit there."""
+        """Return where the next saves go, and how many must fit there."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnStart:
-    """A start at which nobody names the trainer a save."""
+    """A start without an explicitly named save."""
 
     storage: Storage
     """The tree."""
@@ -133,10 +133,10 @@ class OwnStart:
 
 
 class Simulator(Protocol):
-    """What a trainer would do on its own."""
+    """Simulation of a trainer's own choice."""
 
     def pick(self, start: OwnStart, version: str | None) -> Simulation:
-        """Tell which save a version would take, why, and what would come of it.
+        """Return the save that a version would load, why, and the outcome.
 
         Args:
             start: What it finds.
@@ -148,7 +148,7 @@ class Simulator(Protocol):
         ...
 
     def as_it_stands(self, start: OwnStart, plan: ResumePlan) -> JudgedStart:
-        """Tell what a start with the config, the records and the names as they are would load; by the same rules.
+        """Return the save that a start with the current config, records and names would load, by the same rules.
 
         Args:
             start: What it finds.
@@ -158,7 +158,7 @@ class Simulator(Protocol):
 
 
 class Phrasing(Protocol):
-    """How a trainer is told what ckpttool advises."""
+    """A trainer's settings for ckpttool's advice."""
 
     @property
     def own_policy(self) -> str | None:
@@ -166,17 +166,17 @@ class Phrasing(Protocol):
         ...
 
     def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
-        """Say how it is told to go around bad data, of an advice that has a detour; None if it cannot be."""
+        """Return the settings for a detour around bad data; None if it has no such settings."""
         ...
 
     def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
-        """Say how it is told thresholds; None if it takes none."""
+        """Return the settings for thresholds; None if it has none."""
         ...
 
     def skip(self, skip: SkipBatches) -> TrainersSkip | None:
-        """Say how it is told to skip batches of the data; None if it is not."""
+        """Return the settings for skipping batches of the data; None if it has none."""
         ...
 
     def policy_words(self, settings: PolicyWords) -> PolicyWords:
-        """Encode a policy's settings in its people's words, where the policy is its own rule; any other as it is."""
+        """Format a policy's settings in the trainer's terms, if the policy is its own rule; any other unchanged."""
         ...

@@ -1,4 +1,4 @@
-"""The seams for what a trainer does: where its files lie, what its records mean, how it is told to load something.
+"""The interfaces of a trainer: the layout of its files, the meaning of its records, and its settings for a load.
 
 A layout has no defaults: whoever adds one answers every question, and mypy asks for each answer that is missing. Of a
 trainer what is not given is not known: "unknown", None and a `Refusal` are answers, too.
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 
 def referred(reference: str) -> object:
-    """Import what a reference names, `package.module:name`; of a class it is one that is made."""
+    """Import the target of a reference, `package.module:name`; for a class, return an instance."""
     found: object = imported(reference)
     return found() if isinstance(found, type) else found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanOptions:
-    """What a scan is asked for beyond the names."""
+    """Options of a scan beyond the names."""
 
     sizes: bool = False
     """Also take every shard's stamp: one more call a file."""
@@ -53,7 +53,7 @@ class ScanOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """An answer, too: this layout cannot do what is asked for."""
+    """A valid answer, too: this layout does not support the request."""
 
     why: str
     """In words that follow the path, or what was asked for, in a sentence: "is one checkpoint, not a tree of …"."""
@@ -63,7 +63,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What a path inside a tree means."""
+    """The meaning of a path inside a tree."""
 
     focus: str | None
     """The save's name, or the name of the one file that was meant; None if it is all of them."""
@@ -72,7 +72,7 @@ class Part:
 
     @classmethod
     def of_save(cls, name: str) -> Part:
-        """Return what a save's own folder means, and whatever is in it."""
+        """Return the meaning of a save's own folder and its contents."""
         return cls(focus=name, resolved_from=f"checkpoint {name}")
 
 
@@ -82,7 +82,7 @@ WHOLE_TREE = Part(focus=None, resolved_from=None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Members:
-    """What belongs to one save and to nothing else: it may go with it."""
+    """The files that belong to one save only, and may be moved with it."""
 
     paths: tuple[str, ...]
     """Files, or the one folder that holds them, relative to the root. The first goes first: once it is gone, the save
@@ -93,7 +93,7 @@ class Members:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutSigns:
-    """What tells that a folder is arranged in a layout. It needs names alone: no start imports the layout for it."""
+    """The names by which a layout is recognized, without importing the layout."""
 
     name: str
     """What `--layout` and JSON call it."""
@@ -139,30 +139,30 @@ class Layout(Protocol):
 
     @property
     def name(self) -> str:
-        """What `--layout` and JSON call it."""
+        """Name for `--layout` and JSON."""
         ...
 
     @property
     def signs(self) -> LayoutSigns:
-        """What a folder of it is told by."""
+        """The signs of a folder in this layout."""
         ...
 
     @property
     def is_tree(self) -> bool:
-        """Whether a root of it is a folder of checkpoints; the folder of a lone file is anybody's."""
+        """Whether its root is a folder of checkpoints; the folder of a single file may belong to anyone."""
         ...
 
     @property
     def rank_files(self) -> RankFiles:
-        """Where the ranks' files of a save lie: whether what is not there is missing, or may be on other machines."""
+        """Place of the ranks' files of a save: whether an absent file is missing, or may be on other machines."""
         ...
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """List all checkpoints, whole or not, with what one header of each tells."""
+        """List all checkpoints, intact or not, with one header of each."""
         ...
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Add to a save what its own records tell that are too large to be read of every save of a tree.
+        """Add to a save its own records that are too large to read for every save of a tree.
 
         It is asked of each save that is judged, before a shard is opened: which files are missing, as findings; how
         long the others must be at least.
@@ -173,7 +173,7 @@ class Layout(Protocol):
         ...
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
-        """Say for every save which files must be there; "unknown" where nothing tells.
+        """Return the files required of every save; "unknown" if no record shows them.
 
         Args:
             inventory: As scanned.
@@ -182,27 +182,27 @@ class Layout(Protocol):
         ...
 
     def is_unfinished(self, name: str) -> bool:
-        """Return whether a file's name is one under which the trainer writes what it renames when it is done."""
+        """Return whether the trainer writes under this name before it renames the finished file."""
         ...
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return what goes with a save when it goes; a refusal where its saves are not to be moved."""
+        """Return the files that are moved with a save; a refusal if its saves must not be moved."""
         ...
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
-        """Return where the seal of a save is kept; a refusal where there is no such place."""
+        """Return the place of a save's seal; a refusal if there is no such place."""
         ...
 
     def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
-        """Return where a rank's file is, or would; a refusal where no rank's file is ever a copy of another's."""
+        """Return the path of a rank's file, existing or not; a refusal if no rank's file can be a copy of another's."""
         ...
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Name the files that a machine must have whichever ranks start there: nothing where each reads its own."""
+        """Return the files that a machine needs for any rank; none if each rank reads its own."""
         ...
 
     def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
-        """Read from the training's own records which slice of each tensor a rank holds; None if nothing tells.
+        """Read from the training's own records which slice of each tensor a rank has; None if unknown.
 
         Raises:
             OSError: The disk did not answer.
@@ -210,7 +210,7 @@ class Layout(Protocol):
         ...
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
-        """Read the trainer's own records that name a save as its last.
+        """Read the trainer's own records that name the latest save.
 
         Args:
             storage: The tree.
@@ -219,21 +219,21 @@ class Layout(Protocol):
         ...
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Spell such records as they are when a save was the last, by path; one that cannot name it is left out."""
+        """Return such records as they are after a save, by path; one that cannot name it is left out."""
         ...
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
-        """Return the name under which the trainer's health file has a save; a refusal where it has none of them."""
+        """Return the name of a save in the trainer's health file; a refusal if it is not listed."""
         ...
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Say what makes the trainer load exactly this save, once its renames, if any, are done."""
+        """Return the settings that load exactly this save, after its renames, if any."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """A resume, before anybody asked its trainer about it."""
+    """A resume, before its trainer's effects are added."""
 
     plan: ResumePlan
     """Its data position is not known yet, and its next step is the one after the checkpoint's."""
@@ -251,7 +251,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """What a trainer makes of a resume."""
+    """The effects of a trainer on a resume."""
 
     position: DataPosition
     """Where its data continue."""
@@ -264,7 +264,7 @@ class Effects:
 
 
 def no_effects(title: str) -> Effects:
-    """Report that it is unknown what a trainer makes of a resume."""
+    """Report that the effects of a trainer on a resume are unknown."""
     from ckpttool.core.domain.data_position import Unknown  # a scan needs none
 
     return Effects(position=Unknown(why=f"ckpttool does not know how {title} resumes"), settings=(), findings=())
@@ -322,37 +322,37 @@ class Trainer:
 
     @property
     def layouts(self) -> tuple[LayoutSigns, ...]:
-        """What its layouts are told by, most specific first."""
+        """The signs of its layouts, most specific first."""
         return cast("tuple[LayoutSigns, ...]", tuple(map(referred, self.layouts_at)))
 
     @property
     def log_formats(self) -> tuple[LogFormat, ...]:
-        """What its training logs look like, most specific first."""
+        """The formats of its training logs, most specific first."""
         return cast("tuple[LogFormat, ...]", tuple(map(referred, self.log_formats_at)))
 
     @property
     def log_places(self) -> LogPlaces | None:
-        """Where its training logs lie; None where ckpttool does not know."""
+        """The places of its training logs; None if unknown."""
         return cast("LogPlaces | None", _if_any(self.log_places_at))
 
     @property
     def health_file(self) -> HealthFile | None:
-        """Where it records the health of saves; None where ckpttool knows of no such file."""
+        """Its file of recorded health; None if unknown."""
         return cast("HealthFile | None", _if_any(self.health_file_at))
 
     @property
     def configs(self) -> ConfigReader | None:
-        """How its configs are read; None where ckpttool does not know."""
+        """The reader of its configs; None if unknown."""
         return cast("ConfigReader | None", _if_any(self.configs_at))
 
     @property
     def launch(self) -> LaunchTarget | None:
-        """How it is started; None where ckpttool does not know."""
+        """How it is started; None if unknown."""
         return cast("LaunchTarget | None", _if_any(self.launch_at))
 
     @property
     def words(self) -> Phrasing | None:
-        """How it is told what ckpttool advises; None if it is not."""
+        """Its settings for ckpttool's advice; None if there are none."""
         return cast("Phrasing | None", _if_any(self.words_at))
 
     @property
@@ -362,16 +362,16 @@ class Trainer:
 
     @property
     def scalars(self) -> OwnScalars | None:
-        """What it saves of its progress among the tensors of a file; None where not known."""
+        """The scalars of its progress in a file; None if unknown."""
         return cast("OwnScalars | None", _if_any(self.scalars_at))
 
     @property
     def simulator(self) -> Simulator | None:
-        """What tells which save it would take on its own; None where ckpttool does not know."""
+        """The simulator of its own choice; None if unknown."""
         return cast("Simulator | None", _if_any(self.simulator_at))
 
     def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
-        """Say what a config and what is beside a tree tell of it.
+        """Return the evidence in a config and next to a tree.
 
         Args:
             output: The folder that holds the tree.
@@ -388,7 +388,7 @@ class Trainer:
         return told(output, config)
 
     def objections(self, checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
-        """Say what speaks against a save where the resumed run has other sizes; all but a note rules it out.
+        """Return the objections to a save at the sizes of the resumed run; all but a note rule it out.
 
         Args:
             checkpoint: The save.
@@ -400,7 +400,7 @@ class Trainer:
         return told(checkpoint, requested)
 
     def effects(self, resume: Resume) -> Effects:
-        """Say what it will make of a plan: where its data continue, and what it gets wrong or loads instead.
+        """Return the trainer's effects on a plan: the position in the data, its mistakes, the save it loads instead.
 
         Raises:
             UsageError: The config is another trainer's.

@@ -1,4 +1,4 @@
-"""Find the trees below a folder, where a machine keeps those of many trainings. No file is opened."""
+"""Find the trees below a folder with many trainings. No file is opened."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_FOLDERS = 20_000
 
 
 class TreeFolder(NamedTuple):
-    """A folder whose names are those of a tree, or which may be one."""
+    """A folder with the names of a tree, or that may be one."""
 
     path: str
     is_known: bool
@@ -32,7 +32,7 @@ class TreeFolder(NamedTuple):
 def trees_below(
     root: str, *, layout: str | None = None, levels: int = LEVELS, most: int = MOST_FOLDERS, hidden: bool = True
 ) -> Iterator[TreeFolder]:
-    """Yield the trees in and below a folder, sorted; no link is followed and no checkpoint looked into.
+    """Yield the trees in and below a folder, sorted; links are not followed, and checkpoints not searched.
 
     Args:
         root: Where to begin.
@@ -76,7 +76,7 @@ def trees_below(
 
 
 def _is_save(listing: Listing, folder: str, layouts: list[Layout], *, is_foreign: bool) -> bool:
-    """Return whether a folder is a part of what was found, or one of the saves of a trainer that is not known."""
+    """Return whether a folder is a part of a found tree, or a save of an unknown trainer."""
     if any(_is_part(listing, folder, layout) for layout in layouts):
         return True
     return is_foreign and others_saves(listing.alone(folder)) is not None
@@ -90,7 +90,7 @@ def _is_part(listing: Listing, folder: str, layout: Layout) -> bool:
 
 
 def _is_in_a_save(root: str, layout: str | None) -> bool:
-    """Return whether what looks like a tree in a folder is a part of the one around it."""
+    """Return whether a tree in a folder is a part of the one around it."""
     try:
         return any(around.layouts for around in trees_around(root, None, layout_name=layout))
     except OSError:

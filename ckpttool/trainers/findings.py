@@ -1,4 +1,4 @@
-"""What several trainers find, and the core does not."""
+"""Findings common to several trainers, and not to the core."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ckpttool.core.findings import NOTE, SUSPECT, Row, Rows
 
 
 class TrainersCode(metaclass=Rows):
-    """What several trainers find, and the core does not."""
+    """Findings common to several trainers, and not to the core."""
 
     HEALTH_CONTRADICTORY = Row(
         "health-contradictory",

@@ -1,4 +1,4 @@
-"""The names in a folder, and in some of the folders in it: what a layout is told by.
+"""The names in a folder, and in some of its subfolders, by which a layout is recognized.
 
 No more of a file is read than its first bytes, and those only where someone asks for them.
 """
@@ -35,13 +35,13 @@ Seen = TypeVar("Seen")
 
 
 def _unseen(folder: str) -> frozenset[str]:
-    """Show nothing of any folder."""
+    """Return no names of any folder."""
     del folder
     return frozenset()
 
 
 def _unread(file: str) -> bytes:
-    """Show nothing of any file."""
+    """Return no bytes of any file."""
     del file
     return b""
 
@@ -65,24 +65,24 @@ class Listing:
     """Reads a whole record in one of its folders; None if it is large, or cannot be read."""
 
     def beginning(self, start: str) -> tuple[Entry, ...]:
-        """Return the entries whose names begin so: found without a look at thousands of others."""
+        """Return the entries with this prefix: found without scanning thousands of others."""
         if not start:
             return self.entries
         after = start[:-1] + chr(ord(start[-1]) + 1)
         return self.entries[bisect_left(self.entries, (start,)) : bisect_left(self.entries, (after,))]
 
     def folders(self, start: str = "") -> Iterator[str]:
-        """Yield the names of folders that begin so, and of links that lead nowhere in the place of one."""
+        """Yield the names of folders with this prefix, and of dangling links in place of one."""
         return (entry.name for entry in self.beginning(start) if entry.kind in {Kind.FOLDER, Kind.LOST})
 
     def has(self, name: str) -> bool:
-        """Return whether there is an entry of this name."""
+        """Return whether there is an entry with this name."""
         return any(entry.name == name for entry in self.beginning(name)[:1])
 
     def inside(
         self, pattern: str = _ANY, *, most: int | None = MOST_LOOKED_INTO
     ) -> Iterator[tuple[str, frozenset[str]]]:
-        """Yield the folders with such a name, each with the names in it: those with the highest numbers first.
+        """Yield the matching folders with their names, highest numbers first.
 
         Args:
             pattern: The whole name; by default any but that of our own folder.
@@ -94,7 +94,7 @@ class Listing:
         return self._read_all(Kind.FOLDER, pattern, most, self.names_in)
 
     def heads(self, pattern: str) -> Iterator[tuple[str, bytes]]:
-        """Yield a few of the files with such a name, each with its first bytes: those with the highest numbers first.
+        """Yield some matching files with their first bytes, highest numbers first.
 
         Args:
             pattern: The whole name.
@@ -105,7 +105,7 @@ class Listing:
         return self._read_all(Kind.FILE, pattern, MOST_LOOKED_INTO, self.head)
 
     def alone(self, name: str) -> Listing:
-        """Return it as if it held this and nothing else."""
+        """Return the listing as if it contained only this entry."""
         return replace(self, entries=tuple(entry for entry in self.beginning(name) if entry.name == name))
 
     def _read_all(
@@ -133,7 +133,7 @@ class Listing:
 
 
 def _literal(pattern: str) -> tuple[str, str]:
-    """Return the letters that all names of a pattern begin and end with: thousands of others are passed over so."""
+    """Return the fixed prefix and suffix of a pattern, to skip thousands of other names."""
     if "|" in pattern:
         return "", ""
     start = re.match(r"[A-Za-z_-]*(?=[\[(]|\Z)", pattern)
@@ -142,7 +142,7 @@ def _literal(pattern: str) -> tuple[str, str]:
 
 
 def numbers_in(name: str) -> list[int]:
-    """Return the numbers in a name, in their order; one that is too long for a step is taken in parts."""
+    """Return the numbers in a name, in order; one that is too long for a step is split."""
     return [int(digits) for digits in re.findall("[0-9]{1,18}", name)]
 
 
@@ -156,7 +156,7 @@ def list_root(storage: Storage) -> Listing:
 
 
 def show_alone(storage: Storage, entry: Entry) -> Listing:
-    """Return a folder as if it held this and nothing else, without a look at what else it holds."""
+    """Return a folder as if it contained only this entry, without listing it."""
     return _listing(storage, (entry,))
 
 

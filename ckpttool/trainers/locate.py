@@ -1,4 +1,4 @@
-"""Find the checkpoint tree that a path means: an output folder, the tree itself, a folder in it, a shard."""
+"""Find the checkpoint tree of a path: an output folder, the tree itself, a folder in it, or a shard."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MOST_LEVELS_UP = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wish:
-    """What says which layout is meant, where a folder holds several."""
+    """The evidence for a layout, if a folder contains several."""
 
     layout: str | None
     """Take this one alone."""
@@ -51,7 +51,7 @@ class _Wish:
 def locate(
     path: str | None, *, layout: str | None = None, config: RunConfig | None = None, root: str | None = None
 ) -> Located:
-    """Find the tree that `path` means.
+    """Find the tree that `path` selects.
 
     Args:
         path: As it was given; None: `./output/checkpoint`, else the tree in or around the current folder. Where it
@@ -85,7 +85,7 @@ def locate(
 
 
 def locate_emptied(path: str | None, *, layout: str | None = None) -> Located | None:
-    """Find the tree at a path of which all checkpoints lie in the trash, which tells how it is arranged.
+    """Find the tree at a path whose checkpoints are all in the trash, which shows the layout.
 
     Args:
         path: As in `locate`.
@@ -116,7 +116,7 @@ def locate_emptied(path: str | None, *, layout: str | None = None) -> Located | 
 
 
 def intended(layouts_: Sequence[Layout], where: str, config: RunConfig | None) -> Layout:
-    """Return the one of several layouts that is meant: neither names nor steps tell which training continues.
+    """Return the selected one of several layouts: neither names nor steps show which training continues.
 
     Args:
         layouts_: What a folder holds.
@@ -177,7 +177,7 @@ def _emptied(folder: str) -> Located | None:
 
 
 def _hint(folder: str) -> str:
-    """Name the trees a little below a folder that is none, if there are any: one of them may have been meant."""
+    """Name the trees slightly below a folder that is not one: the user may have meant one of them."""
     emptied = _emptied(folder)
     if emptied is not None:
         from ckpttool.core.render.shell import quote
@@ -198,12 +198,12 @@ _LIKE_A_SAVE = r"(?i)(?:.*[^a-z])?(?:step|iter|iteration|epoch|ckpt|checkpoint|b
 
 
 def _is_called_a_save(path: str) -> bool:
-    """Return whether a folder is called like one save: what looks like a tree in it is a part of that save, then."""
+    """Return whether a folder has the name of a save: a tree in it would be a part of that save."""
     return re.fullmatch(_LIKE_A_SAVE, os.path.basename(path)) is not None
 
 
 def _further_below(folder: str, layout: str | None = None) -> Iterator[TreeFolder]:
-    """Yield the trees a little below a folder, but in hidden ones, which hold snapshots, caches and environments.
+    """Yield the trees slightly below a folder, not in hidden folders with snapshots, caches and environments.
 
     Raises:
         IncompleteError: There are more folders than are looked into for it.
@@ -214,7 +214,7 @@ def _further_below(folder: str, layout: str | None = None) -> Iterator[TreeFolde
 
 
 def _only_one_below(path: str, wish: _Wish) -> Located | None:
-    """Return the only tree a little below a folder; None if there are others, or may be.
+    """Return the only tree slightly below a folder; None if there are others, or may be.
 
     What the folder itself once held, in its trash or by its tracker, may have been meant instead.
     """
@@ -231,7 +231,7 @@ def _only_one_below(path: str, wish: _Wish) -> Located | None:
 
 
 def _around_us(wish: _Wish) -> Located | None:
-    """Find the tree in which someone stands: all of it, for nobody said that a part is meant.
+    """Find the tree around the working directory: all of it, because no part was requested.
 
     Its root is told in full: a config to which it is copied does not lie in the tree.
     """
@@ -254,7 +254,7 @@ def _around_us(wish: _Wish) -> Located | None:
 
 
 def _first(*attempts: Callable[[], Located | None]) -> Located | None:
-    """Return the first tree that is found.
+    """Return the first tree found.
 
     Raises:
         OSError: None was, and where one may be cannot be read.
@@ -289,7 +289,7 @@ def _around_file(path: str, wish: _Wish) -> Located:
 
 
 def _around_part(path: str, folder: str, file: str | None, wish: _Wish) -> Located | None:
-    """Find the tree of which a layout says that a folder, or a file in it, is a part.
+    """Find the tree that a folder, or a file in it, is a part of, according to a layout.
 
     Args:
         path: As it was given, for people.
@@ -376,7 +376,7 @@ def _around_folder(path: str, wish: _Wish) -> Located:
 
 
 def _refuse_others_below(path: str, listing: Listing) -> None:
-    """Name which folder in one that is no tree holds checkpoints of a trainer that is not known.
+    """Report which folder, in one that is not a tree, has checkpoints of an unknown trainer.
 
     Raises:
         UnknownLayoutError: There is one.
@@ -402,7 +402,7 @@ _ONE_FILE = "ckpttool verify FILE checks a single file"
 
 
 def _what_it_holds(listing: Listing) -> str:
-    """Say what a folder holds instead of a tree, and which trees are known."""
+    """Describe the contents of a folder that is not a tree, and the known layouts."""
     if not listing.entries:
         return f": it is empty, as before the first start; {_KNOWN.format(titles=_titles())}"
     alone = [entry.name for entry in listing.entries if loose_file().signs.recognise(listing.alone(entry.name))]
@@ -413,7 +413,7 @@ def _what_it_holds(listing: Listing) -> str:
 
 
 def _refuse_save_of_others(path: str, *, by_name: bool) -> None:
-    """Refuse a folder that is one save of a trainer that is not known: what looks like a tree in it is a part of that.
+    """Refuse a folder that is a save of an unknown trainer: a tree in it would be a part of that save.
 
     Args:
         path: The folder.
@@ -429,7 +429,7 @@ def _refuse_save_of_others(path: str, *, by_name: bool) -> None:
 
 
 def _below(path: str, wish: _Wish, *, is_named: bool = True) -> Located | None:
-    """Find the tree in a folder, or where trainings save below it.
+    """Find the tree in a folder, or in the usual places below it.
 
     Args:
         path: The folder.
@@ -472,7 +472,7 @@ def _below(path: str, wish: _Wish, *, is_named: bool = True) -> Located | None:
 
 
 def _meant_tree(trees: list[Located], path: str, wish: _Wish) -> Located:
-    """Return the one of several trees below a folder that is meant: a training's own, before what was made of it."""
+    """Return the selected one of several trees below a folder: a training's own, before one derived from it."""
     own_trees = [
         tree for index, tree in enumerate(trees) if not any(_is_of_same(tree, earlier) for earlier in trees[:index])
     ]
@@ -488,7 +488,7 @@ def _meant_tree(trees: list[Located], path: str, wish: _Wish) -> Located:
 
 
 def _is_of_same(tree: Located, peer: Located) -> bool:
-    """Return whether a trainer put a tree together from the other one: it has a layout of its own for that."""
+    """Return whether a trainer derived one tree from the other: such trees have their own layout."""
     trainer = trainer_of(tree.layout)
     return peer.layout.name != tree.layout.name and trainer is not None and trainer is trainer_of(peer.layout)
 
@@ -503,7 +503,7 @@ def _whose(listing: Listing) -> str:
 
 @cache
 def loose_file() -> Layout:
-    """Return what is left where a path is a lone file: nobody's tree, so no folder is recognised by it."""
+    """Return the layout for a path to a single file: no folder is recognized by it."""
     from ckpttool.trainers.common.loose_file import LooseFile
 
     return LooseFile([trainer.scalars for trainer in trainers() if trainer.scalars is not None], lambda: signs()[0])
@@ -516,7 +516,7 @@ def _titles() -> str:
 
 
 def signs() -> tuple[str, str]:
-    """Say by which folders and by which files a tree is told, the most usual first."""
+    """Describe the folders and files by which a tree is recognized, most usual first."""
     own = sorted(trainers(), key=lambda trainer: trainer.name != FIRST)
     layout_signs = [layout.sign for trainer in own for layout in reversed(trainer.layouts)]
     folders, files = ([sign for sign in layout_signs if sign.endswith("/") is is_folder] for is_folder in (True, False))

@@ -1,4 +1,4 @@
-"""The tree that a path means, and the questions that the machines answer on which it is."""
+"""The tree of a path, and the questions for its machines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DiskKey: TypeAlias = "tuple[str, ...]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Located:
-    """The tree that a path means."""
+    """The tree of a path."""
 
     storage: Storage
     listing: Listing
@@ -47,7 +47,7 @@ class Located:
 
 
 class Machines(Protocol):
-    """The machines that have a tree: this one alone, or others whose records are all that is known of it here."""
+    """The machines that have a tree: only this one, or others of which only records are known here."""
 
     @property
     def is_here(self) -> bool:
@@ -66,7 +66,7 @@ class Machines(Protocol):
         ...
 
     def engines(self, question: CheckQuestion) -> Engines | None:
-        """Return the engines that answer for shards that cannot be opened here; None if they can."""
+        """Return the engines for shards that cannot be opened here; None if they can."""
         ...
 
     def without_half_gone(
@@ -76,11 +76,11 @@ class Machines(Protocol):
         ...
 
     def found_damaged(self, storage: Storage) -> tuple[Mapping[str, FoundDamaged], Callable[[str], FileStamp]]:
-        """Return the files that were found damaged before, by path, and a function from such a path to its stamp."""
+        """Return the files found damaged before, by path, and a function from such a path to its stamp."""
         ...
 
     def assessed(self, inventory: Inventory, question: TreeQuestion) -> Inventory:
-        """Add to an inventory what is unknown because others looked, and where they disagree."""
+        """Add to an inventory the questions left open by parts, and their contradictions."""
         ...
 
     def placed(
@@ -91,7 +91,7 @@ class Machines(Protocol):
         question: TreeQuestion,
         node: Node | None,
     ) -> ResumePlan | NoResumePoint:
-        """Add to a decision which ranks start where, which machine lacks files, or what other machines may have.
+        """Add to a decision the start machine of each rank, missing files, and the files that other machines may have.
 
         Args:
             decision: The plan, or that there is none.
@@ -116,7 +116,7 @@ class Machines(Protocol):
         ...
 
     def sizes(self, path: str, size: ByteCount) -> Mapping[DiskKey, ByteCount]:
-        """Return the bytes of a file on each disk that has it.
+        """Return the size of a file on each disk that has it.
 
         Args:
             path: Of the file.
@@ -125,12 +125,12 @@ class Machines(Protocol):
         ...
 
     def hosts(self) -> Mapping[DiskKey, str]:
-        """Return a machine for each disk, if possible one that may write there; this machine has no name."""
+        """Return a machine for each disk, preferably one that may write there; this machine has no name."""
         ...
 
 
 class PartsReader(Protocol):
-    """What finds the tree of which several machines wrote down what they saw."""
+    """Finds the tree that several machines recorded in parts."""
 
     def __call__(self, path: str, *, layout: str | None, config: RunConfig | None, root: str | None) -> Located:
         """Return that tree.
@@ -150,6 +150,6 @@ class PartsReader(Protocol):
 
 
 def seal_place_of(layout: Layout, checkpoint: Checkpoint) -> SealPlace | None:
-    """Return where a checkpoint's seal is kept; None where its layout has no place for one."""
+    """Return the place of a checkpoint's seal; None if its layout has none."""
     place = layout.seal_place(checkpoint)
     return None if isinstance(place, Refusal) else place

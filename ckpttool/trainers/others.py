@@ -1,4 +1,4 @@
-"""Whose saves a folder seems to hold that no layout here reads: so that they are refused by name, and never blamed.
+"""Recognition of saves of trainers without a layout here, so that they are refused by name and not called damaged.
 
 Sources: what these projects call their files when they save; no file is opened.
 """
@@ -15,7 +15,7 @@ from ckpttool.trainers.listing import Listing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Save:
-    """How a folder that is one save is told."""
+    """The signs of a folder that is one save."""
 
     title: str
     folder: str
@@ -65,7 +65,7 @@ _BESIDE = (
 
 
 def others_saves(listing: Listing, *, by_name: bool = False) -> str | None:
-    """Return whose a folder is in which saves of a trainer lie that is not known here; None if no save tells.
+    """Return the unknown trainer whose saves are in a folder; None if no save shows it.
 
     Args:
         listing: The folder's names.
@@ -76,7 +76,7 @@ def others_saves(listing: Listing, *, by_name: bool = False) -> str | None:
 
 
 def without_others(listing: Listing) -> Listing:
-    """Return a folder's names without those of saves that are told to be of a trainer that is not known here.
+    """Return a folder's names without the saves of unknown trainers.
 
     Where few of many that are called alike are looked into, these speak for the rest.
     """
@@ -90,7 +90,7 @@ def without_others(listing: Listing) -> Listing:
 
 
 def looks_like(listing: Listing) -> str | None:
-    """Return whose checkpoints a folder seems to hold, by saves in it or the files in its root; None: nothing tells."""
+    """Return the likely trainer of a folder's checkpoints, by saves in it or files in its root; None if unknown."""
     title = others_saves(listing)
     if title is not None:
         return title

@@ -19,7 +19,7 @@ DEEPEST_PART = 4
 
 
 def layouts() -> tuple[LayoutSigns, ...]:
-    """Return what tells how all trainers arrange checkpoints, most specific first."""
+    """Return the signs of all trainers' layouts, most specific first."""
     return tuple(layout for trainer in trainers() for layout in trainer.layouts)
 
 
@@ -54,7 +54,7 @@ def recognised(listing: Listing, *, layout_name: str | None = None) -> list[Layo
 
 
 def _has_its_own(layout: LayoutSigns, listing: Listing, peers: Sequence[LayoutSigns]) -> bool:
-    """Return whether a layout that gives way has a series in a folder: one alone is what someone exported.
+    """Return whether a layout that gives way has a series in a folder: a single one is an export.
 
     Where the others' own saves look like its saves, what nobody claims is a copy of one of theirs.
 
@@ -71,7 +71,7 @@ def _has_its_own(layout: LayoutSigns, listing: Listing, peers: Sequence[LayoutSi
 
 
 class Around(NamedTuple):
-    """A folder that layouts with parts of such names say to be a tree of theirs."""
+    """A folder that is a tree according to layouts with such parts."""
 
     storage: Storage
     listing: Listing
@@ -84,7 +84,7 @@ class Around(NamedTuple):
 
 
 def trees_around(folder: str, file: str | None, *, layout_name: str | None = None) -> Iterator[Around]:
-    """Yield the trees of which a folder, or a file in it, may be a part, the outermost first.
+    """Yield the trees of which a folder, or a file in it, may be a part, outermost first.
 
     What is in a save may look like another trainer's tree. Whose it is, what is in the path itself tells: its names
     may be those of several trainers, as may be what is beside it.
@@ -120,7 +120,7 @@ def trees_around(folder: str, file: str | None, *, layout_name: str | None = Non
 
 
 def outward(folder: str) -> Iterator[tuple[str, str]]:
-    """Yield the folders around a folder, the nearest first, each with the path from it to that folder."""
+    """Yield the parents of a folder, nearest first, each with the path from it to that folder."""
     root, inner = folder, ""
     for _ in range(DEEPEST_PART):
         parent, name = os.path.split(root)
@@ -133,7 +133,7 @@ def outward(folder: str) -> Iterator[tuple[str, str]]:
 
 
 def places_below(path: str) -> Iterator[str]:
-    """Yield the folders below one in which trainings usually save, each once, however it is linked."""
+    """Yield the usual places of trainings below a folder, each once, however it is linked."""
     visited = {os.path.realpath(path)}
     for place in dict.fromkeys(place for trainer in trainers() for place in trainer.places):
         roots = [path]
@@ -148,7 +148,7 @@ def places_below(path: str) -> Iterator[str]:
 
 
 def _called(name: str, folder: str) -> list[str]:
-    """Return the name, or where it ends with a `*` what is called so in a folder, with a number for the star."""
+    """Return the name, or if it ends with `*`, the matching names in a folder, with a number for the star."""
     start, star, _ = name.partition("*")
     if not star:
         return [name]

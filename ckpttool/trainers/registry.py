@@ -50,7 +50,7 @@ FIRST = "mindformers"
 
 
 def trainers() -> Iterator[Trainer]:
-    """Yield all trainers, most specific first; who stops early has imported no other."""
+    """Yield all trainers, most specific first; they are imported one by one."""
     for trainer in TRAINERS:
         yield cast("Trainer", referred(trainer)) if isinstance(trainer, str) else trainer
 
@@ -61,7 +61,7 @@ def phrasings() -> Iterator[Phrasing]:
 
 
 def log_reader(columns: str | None = None, *, curves: bool = False) -> LogReader:
-    """Return a reader of all trainers' logs, which knows where they lie.
+    """Return a reader of all trainers' logs, which knows their places.
 
     Args:
         columns: `step=iter,global_norm=gnorm`: what the fields are called in logs with named columns.
@@ -78,7 +78,7 @@ def log_reader(columns: str | None = None, *, curves: bool = False) -> LogReader
 
 
 def trainer_of(layout: Layout) -> Trainer | None:
-    """Return whose layout it is; None for that of a lone file, which is nobody's."""
+    """Return the trainer of a layout; None for that of a single file."""
     return next((trainer for trainer in trainers() if layout.name in trainer.layout_names), None)
 
 

@@ -136,7 +136,7 @@ class OfSeveral(Protocol):
     """A storage of several machines, each of which may have its own record of a name."""
 
     def of_each(self, path: str) -> tuple[tuple[str, bytes], ...]:
-        """Return what each machine has there, with its name; nothing where none has, or where they are not told apart.
+        """Return each machine's content of a path, with its name; empty without any, or for a single machine.
 
         Raises:
             OSError: One of them could not read it.

@@ -1,4 +1,4 @@
-"""Hugging Face's Accelerate: its saves, its own choice, and how it is told to load; its scripts are Python.
+"""Hugging Face's Accelerate: its saves, its own choice, and its settings for a load; its scripts are Python.
 
 Source: `utils/constants.py`, `checkpointing.py` and `Accelerator.save_state` of accelerate 1.15.
 """
@@ -25,20 +25,20 @@ LOADER = r"dl_state_dict(?:_[0-9]{1,9})?\.bin"
 
 
 def first_number(name: str) -> int | None:
-    """Return what Accelerate orders entries by; None if it stops with an IndexError."""
+    """Return the number by which Accelerate sorts entries; None if it stops with an IndexError."""
     match = re.search("[0-9]+", name)
     return None if match is None else int(match[0][:18])
 
 
 def folder_of(name: str, shards: Iterable[Shard] = ()) -> str:
-    """Return where a save is below the root: a numbered one in `checkpoints/`, unless its files lie elsewhere."""
+    """Return the folder of a save below the root: a numbered one in `checkpoints/`, unless its files are elsewhere."""
     if re.fullmatch(NUMBERED, name) is None or any(shard.path.startswith(f"{name}/") for shard in shards):
         return name
     return f"{FOLDER}/{name}"
 
 
 def recognise(listing: Listing) -> bool:
-    """Tell by the ranks' random numbers in a folder, or in a numbered one below `checkpoints/`."""
+    """Recognize random-number states in a folder, or in a numbered one below `checkpoints/`."""
     if any(_has_rank_state(names) for _, names in listing.inside()):
         return True
     if not listing.has(FOLDER):
@@ -50,7 +50,7 @@ def recognise(listing: Listing) -> bool:
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Take a save's folder, and whatever is in it, for the save; `checkpoints/` for all of them."""
+    """Map a save's folder and its contents to the save, and `checkpoints/` to all saves."""
     if not folder:
         return None
     first, _, rest = folder.partition("/")

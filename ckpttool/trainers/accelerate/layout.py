@@ -1,4 +1,4 @@
-"""Where Accelerate saves: `checkpoints/checkpoint_i/` where it numbers on its own, else any folder that it is told.
+"""Accelerate's layout: `checkpoints/checkpoint_i/` with automatic numbers, else any folder that a script names.
 
 The tree is the folder around `checkpoints/`: of all entries in that Accelerate wants a number, so nothing of ours may
 lie there.
@@ -32,7 +32,7 @@ class AccelerateLayout(Untracked):
     rank_files = RankFiles.UNCOUNTED
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Read each save's names, and what its registered objects or its schedule say of the step."""
+        """Read each save's names, and its step from registered objects or its schedule."""
         from ckpttool.trainers.accelerate.scan import scan_saves
 
         return scan_saves(storage, listing, options)
@@ -42,15 +42,15 @@ class AccelerateLayout(Untracked):
         return with_own_records(storage, checkpoint, folder_of(checkpoint.name, checkpoint.shards))
 
     def is_unfinished(self, name: str) -> bool:
-        """Tell by the names under which safetensors writes."""
+        """Return whether safetensors writes under this name before it renames the file."""
         return is_unfinished(name)
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the save's own folder, with all that is in it."""
+        """Return the save's own folder, with its contents."""
         return Members(paths=(folder_of(checkpoint.name, checkpoint.shards),))
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Name all that is no rank's own: each process loads it from the folder, and stops where it is not there."""
+        """Return all files that belong to no rank: each process loads them from the folder, and stops without them."""
         from ckpttool.trainers.hf_saves.save_folder import read_by_all
 
         return read_by_all(folder_of(checkpoint.name, checkpoint.shards), checkpoint.shards)

@@ -1,4 +1,4 @@
-"""What Accelerate takes on its own: of all entries of `checkpoints/` the one with the highest first number in its name.
+"""Accelerate's own choice: the entry of `checkpoints/` with the highest first number in its name.
 
 Source: `Accelerator.load_state` of accelerate 1.15 with automatic naming, and runs of it with strays and copies.
 """
@@ -25,7 +25,7 @@ _REMEDY = f"move it out of {FOLDER}/, or pass the folder to load_state"
 
 
 def traps(strays: Sequence[str], checkpoints: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Find what it would take or stop at, and saves whose numbers say another order than their steps.
+    """Find entries that it would load or stop at, and saves whose numbers contradict their steps.
 
     Args:
         strays: Paths in `checkpoints/` that are no saves.
@@ -78,14 +78,14 @@ def choose(start: OwnStart) -> Choice | ChoiceUnknown:
 
 
 def _is_silent(finding: Finding, folder: str) -> bool:
-    """Return whether it only logs that random states are missing: one rank's, or all, of which the folder is found."""
+    """Return whether it only logs missing random states: one rank's, or all if the folder exists."""
     if finding.code is Code.UNCOMMITTED_SAVE:
         return finding.path == folder
     return "/random_states_" in (finding.path or "")
 
 
 def _holds_a_save(storage: Storage, path: str) -> bool:
-    """Return whether a folder of any name holds what is written last: a copy of a save is loaded like one."""
+    """Return whether a folder of any name has the file written last: a copy of a save is loaded like one."""
     try:
         return any(re.fullmatch(RANK_STATE, entry.name) for entry in storage.entries(path))
     except OSError:

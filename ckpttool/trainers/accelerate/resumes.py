@@ -1,4 +1,4 @@
-"""How Accelerate is told to load exactly one save, and where its data continue: that is the script's own business.
+"""Accelerate's settings to load exactly one save; the position in the data is up to the script.
 
 Source:
     `Accelerator.load_state`, `skip_first_batches` and `ProjectConfiguration` of accelerate 1.15, and runs of them.
@@ -31,7 +31,7 @@ _OTHER_RANKS = "the data loader's state is for another number of ranks"
 
 
 def load(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
-    """Name the folder; where Accelerate numbers on its own, the number of the next save, too."""
+    """Name the folder, and with automatic numbers the number of the next save."""
     path = inventory.path_of(folder_of(checkpoint.name, checkpoint.shards))
     place = Place.parsed("code:accelerator.load_state(input_dir)")
     settings = [TrainerSetting(place=place, value=path, is_path=True)]
@@ -45,7 +45,7 @@ def load(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
 
 
 def effects(resume: Resume) -> Effects:
-    """Say where the data continue: from the loaders' own states where they were saved, else as the script does it."""
+    """Describe the position in the data: from the loaders' saved states, else up to the script."""
     read = consumed(resume.plan, resume.inventory, resume.data)
     states = [
         shard.path

@@ -1,4 +1,4 @@
-"""List Accelerate's saves; no record says that one is finished, or how many ranks there were."""
+"""List Accelerate's saves; no record shows that one is finished, or how many ranks there were."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _STEPS = ("step", "global_step")
 
 
 class _Scanned(NamedTuple):
-    """A save, and what its rank's number and its files can be doubted by."""
+    """A save, with the evidence against its ranks and its files."""
 
     checkpoint: Checkpoint
     kinds: frozenset[str]
@@ -51,7 +51,7 @@ class _Scanned(NamedTuple):
 
 
 def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-    """Read each save's names, and what tells its step.
+    """Read each save's names and the sources of its step.
 
     Args:
         storage: The tree.
@@ -77,7 +77,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 
 
 def _called_freely(listing: Listing) -> list[str]:
-    """Return the saves that a script named, and those called alike that were cut off before any rank's state."""
+    """Return the saves named by a script, and truncated ones with similar names without any rank's state."""
     within = dict(listing.inside(most=None))
     saves = [name for name, names in within.items() if any(re.fullmatch(RANK_STATE, name) for name in names)]
     stripped = {_without_numbers(name) for name in saves if name != _without_numbers(name)}
@@ -119,7 +119,7 @@ def _scan_save(storage: Storage, folder: str, options: ScanOptions) -> _Scanned:
 
 
 def _named(name: str) -> NamedStep:
-    """Return what a name tells: a number that Accelerate gives on its own counts saves, else a script chose it."""
+    """Return the meaning of a name: Accelerate's own numbers count saves, others were chosen by a script."""
     if re.fullmatch(NUMBERED, name) is None:
         return read_name(name)
     return NamedStep(stem="checkpoint_", number=Step(int(name.rpartition("_")[2])), counts_saves=True)
@@ -143,7 +143,7 @@ def _absent_ranks(save: SaveFolder, ranks: frozenset[Rank], world: int) -> Itera
 
 
 def _progress(storage: Storage, save: SaveFolder, world: int | None) -> tuple[int | None, int | None]:
-    """Return the step, and what the schedule counts: on its own Accelerate lets it count each rank's batch."""
+    """Return the step, and the schedule's count: by default Accelerate counts each rank's batch."""
     registered = sorted(name for name in save.names if re.fullmatch(_REGISTERED, name))
     counts = [first_told(storage, (save.path(name),)) for name in registered[:4]]
     steps = [step for count in counts for key in _STEPS if (step := integer_at(count, key)) is not None and step >= 0]
@@ -157,7 +157,7 @@ def _progress(storage: Storage, save: SaveFolder, world: int | None) -> tuple[in
 
 
 def _with_peers(scanned_saves: Sequence[_Scanned]) -> Iterator[Checkpoint]:
-    """Doubt a save that lacks what others have: nothing else tells that it should have it."""
+    """Suspect a save that lacks files of the others: nothing else shows that it should have them."""
     worlds = [scanned.checkpoint.topology.world_size for scanned in scanned_saves]
     most = max((world for world in worlds if world is not None), default=0)
     times = Counter(kind for scanned in scanned_saves for kind in scanned.kinds)

@@ -1,4 +1,4 @@
-"""DeepSpeed: its trees are read, and what it would load of them on its own is known.
+"""DeepSpeed: its trees, and its own choice of a save.
 
 Source:
     `_get_ckpt_name`, `_get_zero_ckpt_prefix`, `_get_expert_ckpt_name` and `_get_optimizer_ckpt_name` of
@@ -53,7 +53,7 @@ class StatesFile(NamedTuple):
 
 
 def parse(name: str) -> StatesFile | None:
-    """Tell what a file of a tag is; None where DeepSpeed writes none of that name."""
+    """Return the meaning of a file in a tag; None if DeepSpeed writes none of that name."""
     if not name.endswith("_states.pt"):
         return None
     match = re.fullmatch(_OWN, name)
@@ -84,7 +84,7 @@ def _replica(dp: int | None) -> str:
 
 
 def recognise(listing: Listing) -> bool:
-    """Tell by a folder with model states, beside optimizer states or beside `latest`; or by a replica's file alone.
+    """Recognize a folder with model states, with optimizer states or `latest` next to it; or only a replica's file.
 
     Those are all that a machine has that saves to a disk of its own and is not the first one.
     """
@@ -100,7 +100,7 @@ def recognise(listing: Listing) -> bool:
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Take a tag, and whatever is in it, for the save; `latest` for all of them. What is in it makes a tag."""
+    """Map a tag and its contents to the save, and `latest` to all saves. The contents identify a tag."""
     if not folder:
         return WHOLE_TREE if file == LATEST else None
     tag = folder.partition("/")[0]

@@ -1,4 +1,4 @@
-"""DeepSpeed's JSON: for how many data-parallel ranks it is, and what of it costs a resume.
+"""DeepSpeed's JSON: its number of data-parallel ranks, and settings that harm a resume.
 
 Source:
     DeepSpeed 0.19.8: `runtime/config.py` (`_set_batch_related_parameters`), `DeepSpeedEngine.load_checkpoint`.
@@ -30,7 +30,7 @@ def _universal(view: View) -> Iterator[Problem]:
 
 
 def _replicas(view: View) -> int | None:
-    """Divide what a step takes by what a rank takes of it, where all of that stands there.
+    """Divide the samples per step by those per rank, if all of them are set.
 
     Ranks that share a sequence share a batch, too, but each has its part of the optimizer state.
     """

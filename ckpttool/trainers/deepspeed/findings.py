@@ -1,4 +1,4 @@
-"""What only a config of DeepSpeed can get wrong."""
+"""Findings that only a DeepSpeed config can have."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ckpttool.core.findings import NOTE, Row, Rows
 
 
 class DeepSpeedCode(metaclass=Rows):
-    """What only a config of DeepSpeed can get wrong."""
+    """Findings that only a DeepSpeed config can have."""
 
     UNIVERSAL_STAYS = Row(
         "universal-stays",

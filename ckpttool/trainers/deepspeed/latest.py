@@ -15,7 +15,7 @@ _LIMIT = 1024
 
 
 def latest_tag(storage: Storage, record: str = LATEST) -> str:
-    """Return the tag that `latest` names, as DeepSpeed reads it; empty where it names none.
+    """Return the tag in `latest`, as DeepSpeed reads it; empty if there is none.
 
     The text is anybody's: it is compared with names, never followed.
 
@@ -44,5 +44,5 @@ def latest_pointer(storage: Storage, record: str = LATEST) -> Pointer:
 
 
 def tag_bytes(tag: str) -> bytes:
-    """Encode it: without a line end."""
+    """Encode the tag, without a line end."""
     return tag.encode("utf-8", "surrogateescape")

@@ -22,32 +22,32 @@ if TYPE_CHECKING:
 
 
 class DeepSpeedTags(WrittenTogether):
-    """One folder for each save, called as the training likes; `latest` beside them names one."""
+    """One folder per save, with any name; `latest` next to them names one."""
 
     name = LAYOUT.name
     title = TRAINER.title
     signs = LAYOUT
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Read each tag's names, and one model file of each as far as its pickle."""
+        """Read each tag's names, and one model file of each up to its pickle."""
         from ckpttool.trainers.deepspeed.scan import scan_tags
 
         return scan_tags(storage, listing, options)
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Return it as it is: the scan tells all."""
+        """Return it unchanged: the scan is complete."""
         return checkpoint
 
     def is_unfinished(self, name: str) -> bool:
-        """Tell of none: it writes under the last name at once."""
+        """Return False: it writes to the final name directly."""
         return False
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the tag's folder, with all that is in it; what `latest` names stays."""
+        """Return the tag's folder with its contents; the tag in `latest` stays."""
         return own_folder(checkpoint, f"`{LATEST}`")
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Name `latest` and the files of the model that replicas share; of layers and experts a rank reads its own.
+        """Return `latest` and the model files that replicas share; of layers and experts a rank reads its own.
 
         Source:
             `_get_all_ckpt_names` of `deepspeed/runtime/engine.py` counts all of them on each machine; DeepSpeed 0.19.
@@ -74,7 +74,7 @@ class DeepSpeedTags(WrittenTogether):
         return {LATEST: PointerText(name=checkpoint.name, content=tag_bytes(checkpoint.name))}
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Name the folder and the tag: without one, DeepSpeed goes by `latest`."""
+        """Name the folder and the tag: without one, DeepSpeed uses `latest`."""
         from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
 
         call_settings = (

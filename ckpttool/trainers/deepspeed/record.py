@@ -1,4 +1,4 @@
-"""What one of a tag's model files says of the whole save: how far it is, how many files it has, by which settings.
+"""The record of the save in one of a tag's model files: its progress, number of files, and settings.
 
 Only the pickle inside is read, and followed without being run.
 """
@@ -23,7 +23,7 @@ _MOST_RANKS = 1 << 17
 
 
 class Seen(NamedTuple):
-    """What the names of a tag's files show, where its record says nothing of it."""
+    """The facts shown by the names of a tag's files, if its record lacks them."""
 
     weights_by_replica: bool
     """Whether each data-parallel rank has a model file."""
@@ -35,7 +35,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TagRecord:
-    """What is known of a tag."""
+    """The known facts about a tag."""
 
     step: int | None
     """`global_steps`: global batches, those included whose update an overflow skipped."""
@@ -59,7 +59,7 @@ class TagRecord:
 
     @property
     def world_size(self) -> int | None:
-        """Ranks that trained; None where the file does not tell, or more than any training has."""
+        """Number of ranks that trained; None if the file does not show it, or shows an implausible number."""
         if not self.replicas or not self.slices:
             return None
         world = self.replicas * self.slices
@@ -67,7 +67,7 @@ class TagRecord:
 
     @property
     def scalars(self) -> Scalars:
-        """What it says of the progress."""
+        """The recorded progress."""
         return Scalars(step=self.step, samples=self.samples, global_batch_size=self.global_batch_size)
 
     def is_beyond(self, file: StatesFile) -> bool:
@@ -80,7 +80,7 @@ class TagRecord:
         return view.weights_by_replica if self.zero_stage is None else self.zero_stage >= _WEIGHTS_FROM
 
     def is_optimizer_shared_out(self, view: Seen) -> bool | None:
-        """Return whether each data-parallel rank has a part of the optimizer's state; None if nothing does."""
+        """Return whether each data-parallel rank has a part of the optimizer state; None if unknown."""
         if self.zero_stage is None and not (self.holds_optimizer or view.optimizer or view.weights_by_replica):
             return None
         # Without ZeRO there are such parts, too, where the optimizer is one of those for bf16.
@@ -88,7 +88,7 @@ class TagRecord:
         return by_zero or (view.optimizer and not self.holds_optimizer)
 
     def rank(self, file: StatesFile) -> Rank | None:
-        """Return whose file it is: of those that share one, the first rank's; None where its name does not tell.
+        """Return the rank of a file: of a shared one the first rank; None if its name does not show it.
 
         Source: `PipelineParallelGrid`: of a world that is laid out as stages, replicas and slices, in this order.
         """
@@ -99,11 +99,11 @@ class TagRecord:
         return Rank((stage * self.replicas + (file.replica or 0)) * tensor + within)
 
     def has_optimizer(self, view: Seen) -> bool:
-        """Return whether the save holds the optimizer's state: a training without one saves none."""
+        """Return whether the save has optimizer state: a training without an optimizer saves none."""
         return self.holds_optimizer or bool(self.is_optimizer_shared_out(view))
 
     def files(self, view: Seen) -> list[str] | None:
-        """Return the names of all files that the save must have; None if that is not known."""
+        """Return the names of all files that the save must have; None if unknown."""
         shares_optimizer = self.is_optimizer_shared_out(view)
         if self.world_size is None or shares_optimizer is None:
             return None
@@ -118,7 +118,7 @@ class TagRecord:
 
 
 def tag_record(values: object) -> TagRecord:
-    """Take what a model file's pickle tells; what is no plain number is not told."""
+    """Read the record from a model file's pickle; values that are not plain numbers are ignored."""
     settings = value_at(values, "ds_config")
     replicas, slices = count_at(values, "dp_world_size"), count_at(values, "mp_world_size")
     stages = count_at(values, "checkpoint_parallel_dimensions", "pp_degree") or 1
@@ -146,7 +146,7 @@ def _zero_stage(settings: object) -> int | None:
 
 
 def _batch_size(settings: object, replicas: int | None) -> int | None:
-    """Return the samples of an update: the settings are the user's as written, so they need not say it."""
+    """Return the samples per update: the settings are as the user wrote them, and may lack it."""
     batch_size = count_at(settings, "train_batch_size")
     if batch_size is not None:
         return batch_size

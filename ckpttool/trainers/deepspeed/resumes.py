@@ -1,4 +1,4 @@
-"""What DeepSpeed takes on its own, what it makes of a resume, and which other sizes it refuses.
+"""DeepSpeed's own choice, its effects on a resume, and the sizes that it refuses.
 
 Source:
     `load_checkpoint`, `_get_all_zero_checkpoints` and `_load_zero_checkpoint` of `deepspeed/runtime/engine.py` 0.19.8,
@@ -33,7 +33,7 @@ _WITHOUT_TAG = "load_checkpoint without a tag follows `latest`"
 
 
 def choose(start: OwnStart) -> Choice:
-    """Follow `latest`, as `load_checkpoint(DIR)` does without a tag, and see whether each rank finds its file."""
+    """Follow `latest`, as `load_checkpoint(DIR)` does without a tag, and check whether each rank finds its file."""
     pointer = latest_pointer(start.storage)
     save = None if pointer.name is None else start.inventory.named(pointer.name)
     outcome, because = _without_save(pointer) if save is None else _with(start, save)
@@ -41,7 +41,7 @@ def choose(start: OwnStart) -> Choice:
 
 
 def choice_of(start: OwnStart, view: View) -> ConfigChoice:
-    """Go by its JSON: whether it loads a universal checkpoint, and which files its ZeRO stage looks for.
+    """Use its JSON: whether it loads a universal checkpoint, and which files its ZeRO stage reads.
 
     Source: `load_checkpoint`, `_get_all_ckpt_names` and `_load_checkpoint` of 0.19.8: names are made of the stage.
     """
@@ -79,7 +79,7 @@ def _of_universal(start: OwnStart) -> Choice | ChoiceUnknown:
 
 
 def _stages(save: Checkpoint) -> tuple[int, ...] | None:
-    """Tell by its names with which ZeRO stages a save may have been made; None: they do not tell."""
+    """Return the ZeRO stages that may have written a save, by its names; None if unknown."""
     files = [parsed for path in save.expected or () if (parsed := parse(path.rpartition("/")[2])) is not None]
     models = [file for file in files if file.role is ShardRole.MODEL and file.slice is not None]
     if not models:
@@ -110,7 +110,7 @@ def _with(start: OwnStart, named: Checkpoint) -> tuple[Outcome, str]:
 
 
 def effects(resume: Resume) -> Effects:
-    """Say what its counters continue from: where the data continue it does not save."""
+    """Describe how its counters continue: it does not save the position in the data."""
     read = consumed(resume.plan, resume.inventory, resume.data)
     why = (
         "DeepSpeed restores its sample count but saves no position in the data: the training script restores the "
@@ -121,7 +121,7 @@ def effects(resume: Resume) -> Effects:
 
 
 def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
-    """Refuse what its own loader refuses: other data-parallel ranks under ZeRO, and other parts of the model."""
+    """Refuse the sizes that its loader refuses: other data-parallel ranks under ZeRO, and other parts of the model."""
     files = [parsed for path in checkpoint.expected or () if (parsed := parse(path.rpartition("/")[2])) is not None]
     replicas = {file.replica for file in files if file.replica is not None}
     slices = {file.slice for file in files}

@@ -1,4 +1,4 @@
-"""List the tags of a folder, and read one model file of each as far as its pickle."""
+"""List the tags of a folder, and read one model file of each up to its pickle."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from ckpttool.trainers.listing import Listing
 
 
 class _File(NamedTuple):
-    """A file of a tag, as it is listed."""
+    """A listed file of a tag."""
 
     path: str
     parsed: StatesFile
@@ -94,7 +94,7 @@ def _latest_disagrees(trouble: str | None, tag: str | None) -> Finding:
 
 
 def _tracked(storage: Storage, tag: str, named: Checkpoint | None) -> Tracked | None:
-    """Return what `latest` says of the training's course: nothing where the tag holds what its name denies."""
+    """Return the progress according to `latest`: None if the tag's contents contradict its name."""
     if named is not None and blocking(named.findings):
         return None
     match = re.fullmatch(DEFAULT_TAG, tag)
@@ -102,7 +102,7 @@ def _tracked(storage: Storage, tag: str, named: Checkpoint | None) -> Tracked | 
 
 
 def _scan_tag(storage: Storage, name: str, options: ScanOptions, *, is_latest: bool) -> Checkpoint | None:
-    """Return the save in a folder; None if it is none."""
+    """Return the save in a folder; None if there is none."""
     match = re.fullmatch(DEFAULT_TAG, name)
     findings: list[Finding] = []
     entries: list[Entry] = []
@@ -158,7 +158,7 @@ def _seen(files: Sequence[_File]) -> Seen:
 def _shards(
     storage: Storage, files: Sequence[_File], record: TagRecord | None, findings: list[Finding], options: ScanOptions
 ) -> tuple[Shard, ...]:
-    """Return the files that belong to the save; of each that does not, or is none, a finding is added."""
+    """Return the files of the save; each other file or non-file adds a finding."""
     shards: list[Shard] = []
     for path, parsed, kind in files:
         if record is not None and record.is_beyond(parsed):

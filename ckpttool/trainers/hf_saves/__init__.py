@@ -1,4 +1,4 @@
-"""What Hugging Face's Trainer and Accelerate share: the first writes its saves with parts of the second."""
+"""Code shared by Hugging Face's Trainer and Accelerate: the first writes its saves with parts of the second."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WEIGHTS = r"(?:adapter_|pytorch_)?model(?:-(?P<part>[0-9]{5})-of-(?P<parts>[0-9]
 
 
 def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
-    """Say nothing against a save: whole files load on any number of ranks, and slices are cut again."""
+    """Return no objections: complete files load on any number of ranks, and slices are resharded."""
     from ckpttool.core.decide.data_effects import against_size
     from ckpttool.core.domain.question import AskedSizes
 

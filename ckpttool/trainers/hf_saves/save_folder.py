@@ -1,4 +1,4 @@
-"""A folder of one save as Hugging Face's libraries write it: weights in one file or in parts, and a state a rank.
+"""A folder of one save by Hugging Face's libraries: weights in one file or in parts, and a state per rank.
 
 Source:
     `transformers/trainer.py` 4.57 and 5.23, `accelerate/checkpointing.py` 1.15, `huggingface_hub/serialization`.
@@ -44,7 +44,7 @@ _KILLED = r"\.tmp[A-Za-z0-9]{6}"
 
 
 class FileNamed(NamedTuple):
-    """What a file's name says of it."""
+    """The meaning of a file's name."""
 
     role: ShardRole
     format: FormatName
@@ -52,7 +52,7 @@ class FileNamed(NamedTuple):
 
 
 class NamePattern(NamedTuple):
-    """Files that a trainer writes under such names."""
+    """Files that a trainer writes with matching names."""
 
     pattern: str
     """Matched whole; a group `rank` says whose file it is, an empty one that it is the only rank's."""
@@ -74,12 +74,12 @@ class SaveFolder(NamedTuple):
     """False where the folder cannot be listed."""
 
     def path(self, name: str) -> str:
-        """Return where a file of it is."""
+        """Return the path of one of its files."""
         return f"{self.name}/{name}"
 
     @property
     def format(self) -> FormatName:
-        """Of its weights; if there are none, that which these libraries write unless they are told another."""
+        """Format of its weights; without weights, the default of these libraries."""
         weights = (shard.format for shard in self.shards if shard.role in {ShardRole.MODEL, ShardRole.DATA})
         return next(weights, FormatName.SAFETENSORS)
 
@@ -89,7 +89,7 @@ class SaveFolder(NamedTuple):
         return frozenset(shard.rank for shard in self.shards if shard.rank is not None)
 
     def has(self, role: ShardRole) -> bool:
-        """Return whether a file of this role is there, or a folder of its slices."""
+        """Return whether there is a file of this role, or a folder of its slices."""
         start = _SLICES_OF.get(role)
         return any(shard.role is role for shard in self.shards) or (
             start is not None and any(name.startswith(start) and re.fullmatch(_SLICES, name) for name in self.names)
@@ -97,7 +97,7 @@ class SaveFolder(NamedTuple):
 
 
 def file_names(*patterns: NamePattern) -> Callable[[str], FileNamed | None]:
-    """Return what tells of a name what the file is; of one that is none of a trainer's, None."""
+    """Return a function from a name to the file's meaning; None for a name that is not a trainer's."""
     compiled = [(re.compile(pattern), role) for pattern, role in patterns]
 
     @lru_cache(maxsize=4096)  # all saves of a tree have the same names
@@ -116,7 +116,7 @@ def file_names(*patterns: NamePattern) -> Callable[[str], FileNamed | None]:
 
 
 def list_save(storage: Storage, folder: str, named: Callable[[str], FileNamed | None], *, sizes: bool) -> SaveFolder:
-    """List a save's folder; nothing is opened but the records of folders of slices.
+    """List a save's folder; only the records of folders of slices are opened.
 
     Args:
         storage: The tree.
@@ -163,7 +163,7 @@ def _unfinished(store: DcpStore, path: str) -> Iterator[Finding]:
 
 
 def read_by_all(folder: str, shards: Iterable[Shard]) -> ReadByAll:
-    """Name the files of a save that each process reads: all that is no rank's own; of slices it reads some.
+    """Return the files of a save that each process reads: all without a rank; of slices it reads some.
 
     Args:
         folder: The save's.
@@ -180,7 +180,7 @@ def read_by_all(folder: str, shards: Iterable[Shard]) -> ReadByAll:
 
 
 def is_unfinished(name: str) -> bool:
-    """Return whether safetensors writes under such a name until it is done."""
+    """Return whether safetensors writes under this name before it renames the file."""
     return name.startswith(".tmp") and re.fullmatch(_KILLED, name) is not None
 
 
@@ -190,7 +190,7 @@ def _killed(path: str) -> Finding:
 
 
 def absent_parts(save: SaveFolder) -> Iterator[Finding]:
-    """Find parts of the weights that are not there by the others' own numbers, and parts without an index."""
+    """Find parts of the weights missing from their numbering, and parts without an index."""
     parts = sorted(name for name in save.names if "-of-" in name and re.fullmatch(WEIGHTS, name))
     if not parts:
         return
@@ -208,7 +208,7 @@ def absent_parts(save: SaveFolder) -> Iterator[Finding]:
 
 
 def absent(path: str, subject: str) -> Finding:
-    """Report a file that is not there.
+    """Report a missing file.
 
     Args:
         path: Where it must be.
@@ -219,7 +219,7 @@ def absent(path: str, subject: str) -> Finding:
 
 
 def with_own_records(storage: Storage, checkpoint: Checkpoint, folder: str) -> Checkpoint:
-    """Read records of slices that are too large for a scan, and compare the index of weights in parts with the parts.
+    """Read records of slices that are too large for a scan, and compare the index of weights with its parts.
 
     Args:
         storage: The tree.
@@ -265,7 +265,7 @@ class WeightsIndex(NamedTuple):
 
 
 def read_index(storage: Storage, path: str) -> WeightsIndex:
-    """Read which tensors lie in which part of the weights.
+    """Read the index of the tensors in each part of the weights.
 
     Raises:
         OSError: It cannot be read, or is larger than any.

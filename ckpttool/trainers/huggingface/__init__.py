@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer: its saves, its logs, and how it is told to load."""
+"""Hugging Face's Trainer: its saves, its logs, and its settings for a load."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _GOES_ON = r"optimizer\.(?:pt|bin)|scheduler\.pt|rng_state(?:_[0-9]{1,9})?\.pth|
 
 
 def saves_called_otherwise(listing: Listing, *, every: bool = False) -> list[str]:
-    """Return the saves that someone downloaded or copied under another name, if none beside them has its own.
+    """Return the saves downloaded or copied under another name, if no save next to them has its own name.
 
     Args:
         listing: Of their folder, or of it no more than one entry.
@@ -52,7 +52,7 @@ def _is_whole_save(names: frozenset[str]) -> bool:
 
 
 def number_in(name: str) -> int | None:
-    """Return the step that a save's name tells; None if it is called otherwise."""
+    """Return the step in a save's name; None for another name."""
     return int(name.rpartition("-")[2]) if re.fullmatch(SAVE, name) else None
 
 
@@ -67,7 +67,7 @@ _ALIEN = r"random_states_[0-9]+\.pkl"
 
 
 def recognise(listing: Listing) -> bool:
-    """Tell by what is in the folders of such names: others call theirs alike."""
+    """Recognize the contents of folders with such names, which other trainers use too."""
     may_be, is_alien = False, False
     try:
         for _, names in listing.inside(SAVE):
@@ -84,7 +84,7 @@ def recognise(listing: Listing) -> bool:
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Take a save's folder, and whatever is in it, for the save."""
+    """Map a save's folder and its contents to the save."""
     save = folder.partition("/")[0]
     if not save or not (re.fullmatch(SAVE, save) or saves_called_otherwise(listing.alone(save))):
         return None

@@ -1,4 +1,4 @@
-"""Arguments of Hugging Face's Trainer in a file: what of them costs a resume.
+"""Arguments of Hugging Face's Trainer in a file: settings that harm a resume.
 
 Source:
     transformers 5.23.0: `HfArgumentParser.parse_yaml_file` and `parse_json_file` (keys at the top level are fields of

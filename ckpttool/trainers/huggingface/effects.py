@@ -1,4 +1,4 @@
-"""What Hugging Face's Trainer makes of a resume: it keeps no place in the data, it reckons one from the step.
+"""The effects of Hugging Face's Trainer on a resume: it computes the position in the data from the step.
 
 Source:
     `Trainer._inner_training_loop` of transformers 4.57 and 5.23, and runs of it: `global_step // steps_per_epoch`
@@ -53,7 +53,7 @@ _MODEL_CONFIG_LIMIT = 1 << 20
 
 
 class _Split(NamedTuple):
-    """How an optimizer step is cut; None: nothing tells."""
+    """The division of an optimizer step; None: unknown."""
 
     micro: int | None
     """Samples a batch of one rank."""
@@ -69,7 +69,7 @@ class _Split(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """A save, and how the run that resumes differs from the one that wrote it."""
+    """A save, and the differences between its run and the resumed one."""
 
     step: int
     state: State | None
@@ -85,7 +85,7 @@ class _Run(NamedTuple):
     """Of transformers, as the model's config beside the weights has it."""
 
     def at(self, new_batch: int | None) -> GoesOn:
-        """Say where it continues with steps of so many samples."""
+        """Return the position for steps of this many samples."""
         old, epochs, samples = self.read.old_batch, self.epochs, None
         if old is not None and epochs is not None and epochs.batches is not None and self.was.accumulation is not None:
             samples = epochs.batches * old // self.was.accumulation
@@ -99,7 +99,7 @@ class _Run(NamedTuple):
 
 
 def effects(resume: Resume) -> Effects:
-    """Say where the data continue: exactly there, as long as an optimizer step takes as many samples as before."""
+    """Return the position in the data: exact while an optimizer step takes as many samples as before."""
     name = resume.plan.point.checkpoint.name
     arguments = ArgumentsReader(resume.storage)(f"{name}/{ARGUMENTS}")
     try:
@@ -121,7 +121,7 @@ def effects(resume: Resume) -> Effects:
 
 
 def _complete(resume: Resume, run: _Run) -> Iterator[Finding]:
-    """Find that its config asks for no more steps, or epochs of as many, than were done.
+    """Report a config that requests no more steps or epochs than were trained.
 
     Source: runs of transformers 5.23: the loop looks only after a step, if an epoch that it is to do is left.
     """
@@ -139,7 +139,7 @@ def _complete(resume: Resume, run: _Run) -> Iterator[Finding]:
 
 
 def _skips_data(resume: Resume, arguments: Arguments) -> bool:
-    """Return whether it skips what was read: as the config says, else as it was."""
+    """Return whether it skips the data already read: by the config, else as before."""
     if resume.config is not None:
         view = View(resume.config.settings)
         if view.setting("ignore_data_skip") is not None:
@@ -177,7 +177,7 @@ def _run(resume: Resume, state: State | None, arguments: Arguments) -> _Run:
 
 
 def _split_now(resume: Resume, was: _Split, arguments: Arguments, *, old_batch: int | None) -> _Split:
-    """Return how the new run cuts a step: as the config says, else as before on as many ranks as are asked for."""
+    """Return the new run's division of a step: by the config, else as before on the requested number of ranks."""
     ranks, batch = resume.sizes.world or was.ranks, resume.data.new_global_batch
     if resume.config is not None:
         view = View(resume.config.settings)
@@ -194,13 +194,13 @@ def _micro_told(view: View) -> int:
 
 
 def _may_be_short(state: State | None, was: _Split, arguments: Arguments) -> bool:
-    """Return whether samples may have been fewer than batches say: on several ranks each batch is filled up."""
+    """Return whether fewer samples may have been read than batches show: with several ranks each batch is padded."""
     has_ended = state is not None and not state.lacks_length and (state.epoch is None or state.epoch >= 1)
     return has_ended and was.ranks == 1 and not arguments.drops_last
 
 
 def _micro_now(view: View, printed: int, was: _Split, arguments: Arguments) -> int:
-    """Return the micro batch with which it will continue, in the state's unit: all devices that a rank drives."""
+    """Return the micro batch of the next run, in the unit of the state: over all devices that a rank drives."""
     if view.is_on("auto_find_batch_size"):
         return was.micro or printed
     if was.micro is None or arguments.micro_batch is None or arguments.finds_batch:
@@ -209,14 +209,14 @@ def _micro_now(view: View, printed: int, was: _Split, arguments: Arguments) -> i
 
 
 def _scaled(read: Consumed, was: _Split, split: _Split) -> int | None:
-    """Return what a step takes where only the number of ranks tells: as much on each as before."""
+    """Return the samples per step if only the number of ranks is known: as many per rank as before."""
     if read.new_batch is None or was.ranks is None or split.ranks is None:
         return read.new_batch
     return read.new_batch * split.ranks // was.ranks
 
 
 def _version(storage: Storage, path: str) -> str | None:
-    """Return which transformers wrote a model's config; None if none tells."""
+    """Return the transformers version that wrote a model's config; None if unknown."""
     try:
         transformers = parse_object(
             storage.small_file(path, limit=_MODEL_CONFIG_LIMIT), where=path, nonfinite=True
@@ -227,7 +227,7 @@ def _version(storage: Storage, path: str) -> str | None:
 
 
 def _keeps_micro(version: str | None) -> bool | None:
-    """Return whether a version keeps the micro batch of the state; None if it is not known."""
+    """Return whether a version keeps the micro batch of the state; None if unknown."""
     numbers = (version or "").split(".")[:2]
     if len(numbers) < 2 or not all(number.isdecimal() for number in numbers):  # noqa: PLR2004  major and minor
         return None
@@ -256,7 +256,7 @@ def _position(run: _Run, *, skips: bool) -> GoesOn:
 
 
 def _of_split(run: _Run) -> GoesOn:
-    """Say where it continues by the sizes, which versions take from different places."""
+    """Return the position for the sizes, which versions read from different places."""
     was, current = run.was, run.now
     taken = run.at(run.read.new_batch)
     if current == was:
@@ -282,12 +282,12 @@ def _of_split(run: _Run) -> GoesOn:
 
 
 def _unproven(position: GoesOn, why: str, conditions: tuple[str, ...]) -> GoesOn:
-    """Say what it hangs on whether the data continue exactly, as nothing that was checked tells it."""
+    """Return the conditions for an exact position that no checked record proves."""
     return replace(position, effect=DataEffect.UNKNOWN, why=why, repeated=None, lost=None, exact_if=conditions)
 
 
 def _sizes(read: Consumed, arguments: Arguments, requested: int | None) -> tuple[TrainerSetting, ...]:
-    """Return the sizes with which a step takes as many samples as before, on as many ranks as are asked for."""
+    """Return the sizes for as many samples per step as before, on the requested number of ranks."""
     ranks = requested or arguments.world
     if read.old_batch is None or ranks is None or read.old_batch % ranks:
         return ()
@@ -308,7 +308,7 @@ def _remedy(position: GoesOn, resume: Resume) -> str | None:
 
 
 def _notes(resume: Resume, arguments: Arguments) -> Iterator[Finding]:
-    """Say what else its own records tell that whoever resumes should know."""
+    """Report the other notable facts in its records."""
     checkpoint = resume.plan.point.checkpoint
     path = f"{checkpoint.name}/scheduler.pt"
     updates = _updates(first_told(resume.storage, (path,)))

@@ -1,4 +1,4 @@
-"""What only a save of the Hugging Face Trainer can say."""
+"""Findings that only a save of the Hugging Face Trainer can have."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ckpttool.core.findings import NOTE, Row, Rows
 
 
 class HuggingFaceCode(metaclass=Rows):
-    """What only a save of the Hugging Face Trainer can say."""
+    """Findings that only a save of the Hugging Face Trainer can have."""
 
     BASE_ELSEWHERE = Row(
         "base-elsewhere",

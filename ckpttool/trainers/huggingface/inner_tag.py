@@ -1,4 +1,4 @@
-"""A save of Trainer with DeepSpeed inside: `global_stepM/` holds weights and optimizer, and `latest` names it.
+"""A save of Trainer with DeepSpeed inside: `global_stepM/` has weights and optimizer, and `latest` names it.
 
 Source: `Trainer._save_optimizer_and_scheduler` of transformers 5.23; names of files as DeepSpeed 0.19 writes them.
 """
@@ -26,14 +26,14 @@ _MOST_TEXT = 256
 
 
 class InnerTag(NamedTuple):
-    """What is in the tag that `latest` names."""
+    """The contents of the tag that `latest` names."""
 
     shards: tuple[Shard, ...]
     findings: tuple[Finding, ...]
 
 
 def inner_tag(storage: Storage, save: SaveFolder, *, sizes: bool) -> InnerTag | None:
-    """Look into the tag that a save must hold; None if it holds none.
+    """Read the tag that a save must contain; None if it contains none.
 
     Args:
         storage: The tree.
@@ -69,7 +69,7 @@ def inner_tag(storage: Storage, save: SaveFolder, *, sizes: bool) -> InnerTag | 
 
 
 def _absent(storage: Storage, folder: str, shards: list[Shard]) -> list[Finding]:
-    """Miss each rank's file of the kinds that are there: as many as the model's own record tells."""
+    """Report missing rank files of the existing kinds: as many as the model's own record shows."""
     file_names = {shard.path.rpartition("/")[2] for shard in shards}
     models = [shard.path for shard in shards if shard.role is ShardRole.MODEL]
     if not models:

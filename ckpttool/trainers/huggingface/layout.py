@@ -1,4 +1,4 @@
-"""Where Hugging Face's Trainer saves: `checkpoint-N/`, N being the optimizer steps that were done."""
+"""Hugging Face Trainer's layout: `checkpoint-N/`, with N as the number of optimizer steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHARED_IN_TAG = r"(?s:.+)/global_step[0-9]+/mp_rank_[0-9]+_model_states\.pt"
 
 
 class HfTrainerLayout(Untracked):
-    """One folder for each save, shared by all ranks; nothing beside them names the last."""
+    """One folder per save, shared by all ranks, without a record that names the last."""
 
     name = LAYOUT.name
     title = TRAINER.title
@@ -42,11 +42,11 @@ class HfTrainerLayout(Untracked):
         return with_own_records(storage, checkpoint, checkpoint.name)
 
     def is_unfinished(self, name: str) -> bool:
-        """Tell by the names under which safetensors writes."""
+        """Return whether safetensors writes under this name before it renames the file."""
         return is_unfinished(name)
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the save's own folder, with all that is in it; the best one stays."""
+        """Return the save's own folder with its contents; the best one stays."""
         if checkpoint.is_tracked:
             return Refusal(why="is the one that best_model_checkpoint names")
         if number_in(checkpoint.name) is None:
@@ -54,7 +54,7 @@ class HfTrainerLayout(Untracked):
         return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{STATE}",))
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Name all that is no rank's own; of slices, and of a whole optimizer that FSDP gathered, a rank reads some.
+        """Return all files without a rank; of slices, and of a complete optimizer gathered by FSDP, a rank reads some.
 
         Source:
             `Trainer._inner_training_loop`, `_load_from_checkpoint` and `_load_optimizer_and_scheduler` of
@@ -73,7 +73,7 @@ class HfTrainerLayout(Untracked):
         return ReadByAll(surely=(state, *surely, *latest, *inner), perhaps=(*paths.perhaps, *gathered))
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Name the save's folder: `True` would take the highest number, whatever is in it."""
+        """Name the save's folder: `True` would select the highest number, with any contents."""
         from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
 
         path = inventory.path_of(checkpoint.name)

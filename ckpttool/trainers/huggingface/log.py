@@ -20,17 +20,17 @@ _PRINTED = re.compile(rb"\{'(?:eval_)?loss': [^{}\n]*'epoch': ")
 
 
 class HfTrainer:
-    """The `log_history` of a `trainer_state.json`, or what was printed instead: that is told, and not read."""
+    """The `log_history` of a `trainer_state.json`; printed logs are reported and not read."""
 
     name = "hf-trainer"
 
     def recognise(self, head: bytes) -> bool:
-        """Tell from the beginning of the content."""
+        """Recognize it by the beginning of the content."""
         is_state = head.lstrip().startswith(b"{") and b'"log_history"' in head
         return is_state or _PRINTED.search(head) is not None
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
-        """Yield the training entries; those of evaluations have no loss of their own: who wants no curves sees none."""
+        """Yield the training entries; evaluations have no training loss, and are skipped without curves."""
         start = source.stream.read(STATE_LIMIT)
         if (printed := _PRINTED.search(start)) is not None:
             line = start.count(b"\n", 0, printed.start()) + 1

@@ -1,4 +1,4 @@
-"""What Hugging Face's Trainer takes on its own: with `resume_from_checkpoint=True` the highest number, and no other.
+"""Hugging Face Trainer's own choice: with `resume_from_checkpoint=True` only the highest number.
 
 Source: `get_last_checkpoint` in trainer_utils.py of transformers 4.57 and 5.23; runs of it with damaged saves.
 """
@@ -24,7 +24,7 @@ _LOADS_WITHOUT = {Code.CHECKSUM_MISMATCH, Code.STEP_DISAGREES}
 
 
 def choice_of(start: OwnStart, view: View) -> ConfigChoice:
-    """Go by what its arguments name; where they name nothing, its script decides.
+    """Use the path in its arguments; without one, its script decides.
 
     Source:
         `Trainer.train(resume_from_checkpoint=…)`: a path is opened as it is. The field of TrainingArguments does
@@ -47,7 +47,7 @@ def choice_of(start: OwnStart, view: View) -> ConfigChoice:
 
 
 def _highest_elsewhere(start: OwnStart, view: View, switch: str) -> ConfigChoice:
-    """Look where the saves go: there it takes the highest number."""
+    """Search the output folder, where it chooses the highest number."""
     output, root = view.get(OUTPUT), start.inventory.root
     if output is None:
         return ConfigChoice(key=switch)
@@ -72,7 +72,7 @@ def choose(start: OwnStart) -> Choice:
 
 
 def _may_be_folder(start: OwnStart, name: str) -> bool:
-    """Return whether it looks at it: it passes over files, and over links that lead nowhere."""
+    """Return whether it considers an entry: it skips files and dangling links."""
     try:
         return start.storage.kind(name) is Kind.FOLDER
     except LostLinkError:
@@ -102,7 +102,7 @@ def _outcome(save: Checkpoint, start: OwnStart, taken: str) -> Choice:
 
 
 def _is_silent(code: Row, path: str) -> bool:
-    """Tell what it loads without: a part of the training's state that is not there begins again."""
+    """Return whether it loads without a file: a missing part of the training state restarts."""
     file = path.rpartition("/")[2]
     is_state = file.startswith(("optimizer.", "scheduler.", "scaler.", "rng_state"))
     return code in _LOADS_WITHOUT or code is Code.RANK_MISSING or (code is Code.SHARD_MISSING and is_state)

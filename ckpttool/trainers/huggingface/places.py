@@ -1,4 +1,4 @@
-"""Where Trainer's log is: in the saves themselves, the newest of which has all of it."""
+"""Place of Trainer's log: in the saves, of which the newest has all of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LAST_BYTES = 16
 
 
 class HfLogs:
-    """`checkpoint-N/trainer_state.json`: its `log_history` begins with the training and ends with the save."""
+    """`checkpoint-N/trainer_state.json`: its `log_history` covers the training up to the save."""
 
     names = (f"checkpoint-N/{STATE}",)
 

@@ -1,4 +1,4 @@
-"""What a save of Hugging Face's Trainer says of the training: `trainer_state.json`, `training_args.bin`.
+"""The records in a save of Hugging Face's Trainer: `trainer_state.json`, `training_args.bin`.
 
 Source: `TrainerState` and `TrainingArguments` of transformers 4.57 and 5.23.
 """
@@ -42,7 +42,7 @@ _SAME_EPOCH = 1e-9
 
 
 class Epochs(NamedTuple):
-    """How long the epochs of a run are."""
+    """The length of a run's epochs."""
 
     steps: int
     """Optimizer steps each."""
@@ -52,7 +52,7 @@ class Epochs(NamedTuple):
 
 
 class State(NamedTuple):
-    """What `trainer_state.json` says."""
+    """The contents of `trainer_state.json`."""
 
     step: int
     epoch: float | None
@@ -74,13 +74,13 @@ class State(NamedTuple):
 
     @property
     def is_in_later_epoch(self) -> bool | None:
-        """Whether it is between the ends of a later epoch than the first; None if nothing tells."""
+        """Whether it is within an epoch after the first; None if unknown."""
         if self.epoch is None or not math.isfinite(self.epoch):
             return None
         return self.epoch > 1 and self.epoch % 1 > 0
 
     def epochs(self, accumulation: int | None) -> Epochs | None:
-        """Return how long its epochs are; None: the data have no length, or nothing tells.
+        """Return the length of its epochs; None if the data have no length, or it is unknown.
 
         Args:
             accumulation: Micro batches a step; None: not known.
@@ -97,7 +97,7 @@ class State(NamedTuple):
 
 
 def _epochs(step: int, epoch: float, accumulation: int) -> Epochs | None:
-    """Return the only lengths with which a step is at this place of an epoch, short last steps of epochs allowed for.
+    """Return the only epoch lengths for which a step is at this position, allowing for short last steps.
 
     Source: Trainer counts epochs in micro batches, and begins a new step with each epoch.
     """
@@ -114,7 +114,7 @@ def _epochs(step: int, epoch: float, accumulation: int) -> Epochs | None:
 
 
 class Arguments(NamedTuple):
-    """What `training_args.bin` says of the run that saved it; None if it says nothing."""
+    """The contents of `training_args.bin`; None for missing values."""
 
     micro_batch: int | None = None
     accumulation: int | None = None
@@ -130,7 +130,7 @@ class Arguments(NamedTuple):
 
 
 def read_state(storage: Storage, path: str) -> State:
-    """Read `trainer_state.json`, all of it: one that is cut off is no mark of a finished save.
+    """Read all of `trainer_state.json`: a truncated one does not mark a finished save.
 
     Raises:
         ParseError: It is torn, or not what Trainer writes.
@@ -140,7 +140,7 @@ def read_state(storage: Storage, path: str) -> State:
 
 
 def read_ends_of_state(storage: Storage, path: str) -> State:
-    """Read as much of it as tells that it was written to its end: of a long run not its log, which is in each save.
+    """Read enough of it to see that it is complete, without the log of a long run, which each save contains.
 
     Raises:
         ParseError: It is torn, or not what Trainer writes.
@@ -169,7 +169,7 @@ def read_ends_of_state(storage: Storage, path: str) -> State:
 
 
 def _losses(text: bytes) -> tuple[tuple[int, float], ...] | None:
-    """Return the losses in the beginning of a log, which may be cut off; None: it is not what Trainer writes."""
+    """Return the losses at the beginning of a log, which may be truncated; None if it is not Trainer's."""
     return _losses_of(entry[0] for entry in islice(_ENTRY.finditer(text), _MOST_LOSSES))
 
 
@@ -187,7 +187,7 @@ def _losses_of(entries: Iterable[bytes]) -> tuple[tuple[int, float], ...] | None
 
 
 class Log(NamedTuple):
-    """Where the log is in a state that is too long to be read whole at a scan."""
+    """Place of the log in a state that is too long to read completely in a scan."""
 
     storage: Storage
     path: str
@@ -195,7 +195,7 @@ class Log(NamedTuple):
     end: int
 
     def losses(self) -> Iterator[tuple[int, float]]:
-        """Yield step and loss of its entries, a piece of the file at a time, as far as they are what Trainer writes.
+        """Yield step and loss of its entries, a part of the file at a time, as far as they have Trainer's form.
 
         Raises:
             OSError: It cannot be read.
@@ -211,7 +211,7 @@ class Log(NamedTuple):
 
 
 def logs_contradict(log: Log, later: Log, *, until: int) -> bool:
-    """Return whether the log of a later save changed what an earlier one had logged up to a step.
+    """Return whether the log of a later save changed entries of an earlier one up to a step.
 
     A run that goes on writes what it had logged byte by byte as it was, and two runs that parted never log alike again:
     the end of the earlier log tells. Only if that differs all entries are compared.
@@ -265,7 +265,7 @@ def _parsed(data: bytes, path: str) -> JsonObject:
 
 
 class ArgumentsReader:
-    """Reads `training_args.bin`, which all saves of a run hold alike: what is the same is read once."""
+    """Reads `training_args.bin`, which is equal in all saves of a run: equal files are read once."""
 
     def __init__(self, storage: Storage) -> None:
         """Take the tree."""
@@ -273,7 +273,7 @@ class ArgumentsReader:
         self._known: dict[bytes, Arguments] = {}
 
     def __call__(self, path: str) -> Arguments:
-        """Return what one says; nothing where it cannot be read, for no training needs it."""
+        """Return one's contents; empty if it cannot be read, because no training needs it."""
         try:
             with self._storage.open(path) as source:
                 data = source.read(0, _MOST_ARGUMENTS)
@@ -309,7 +309,7 @@ def _arguments(source: ByteSource) -> Arguments:
 
 
 def global_batch(state: State | None, arguments: Arguments, world: int | None) -> int | None:
-    """Return the samples of one optimizer step over all ranks; None if nothing tells.
+    """Return the samples per optimizer step over all ranks; None if unknown.
 
     The state's own size is that of a rank, whatever devices it drives and whatever size was found to fit.
     """

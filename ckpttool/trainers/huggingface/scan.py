@@ -65,7 +65,7 @@ _NAMED = file_names(
 
 
 class _Scanned(NamedTuple):
-    """A save, and what its rank's number can be doubted by."""
+    """A save, with the evidence against its number of ranks."""
 
     checkpoint: Checkpoint
     confirmed: bool
@@ -180,7 +180,7 @@ def _source(state: State | None, number: int | None) -> StepSource:
 
 
 def _of_two_runs(scanned_saves: list[_Scanned]) -> list[_Scanned]:
-    """Doubt all saves if the logs of two contradict each other: no run that resumes changes what it logged before."""
+    """Suspect all saves if the logs of two contradict each other: a resumed run does not change earlier entries."""
     logged = sorted(
         (scanned for scanned in scanned_saves if scanned.logged_to is not None),
         key=lambda scanned: scanned.checkpoint.step or 0,
@@ -208,7 +208,7 @@ def _of_two_runs(scanned_saves: list[_Scanned]) -> list[_Scanned]:
 
 
 def _contradict(scanned: _Scanned, later: _Scanned) -> bool:
-    """Compare what both logged, as far as both were read: the same steps, with the same losses."""
+    """Compare the common steps of both logs, as far as they were read."""
     end = min(scanned.logged_to or 0, max(later.losses, default=0))
     unequal = {step for step, _ in scanned.losses.items() ^ later.losses.items() if step <= end}
     pairs = ((scanned.losses.get(step, 0.0), later.losses.get(step, 0.0)) for step in unequal)
@@ -216,7 +216,7 @@ def _contradict(scanned: _Scanned, later: _Scanned) -> bool:
 
 
 def _apart_later(logged: Sequence[_Scanned]) -> tuple[_Scanned, _Scanned] | None:
-    """Find two saves of which the logs are too long to be read at a scan, and part after what was read of them."""
+    """Find two saves whose logs are too long for a scan, and differ after the part that was read."""
     pairs = [(earlier, later) for earlier, later in pairwise(logged) if not (earlier.is_read and later.is_read)]
     parted = map_waiting(lambda pair: _part(*pair), pairs)
     return next((pair for pair, is_parted in zip(pairs, parted, strict=True) if is_parted), None)
@@ -232,7 +232,7 @@ def _part(scanned: _Scanned, later: _Scanned) -> bool:
 
 
 def _state(storage: Storage, save: SaveFolder, findings: list[Finding]) -> tuple[State | None, CommitState]:
-    """Read the record that is written last; what is wrong with it is added to the findings."""
+    """Read the record written last, and add its problems to the findings."""
     path = save.path(STATE)
     if UNFINISHED in save.names:
         message = (
@@ -259,7 +259,7 @@ def _state(storage: Storage, save: SaveFolder, findings: list[Finding]) -> tuple
 
 
 def with_whole_state(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-    """Return a save with what is wrong with its record between the ends, which is all that a scan reads of a long one.
+    """Return a save with the problems in the middle of its record, of which a scan reads only both ends.
 
     Raises:
         OSError: The disk did not answer.
@@ -276,7 +276,7 @@ def with_whole_state(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
 
 
 def with_model_config(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-    """Return a save with what is wrong with the model's config, which Trainer reads before the weights, where it is.
+    """Return a save with the problems of the model's config, which Trainer reads before the weights.
 
     Raises:
         OSError: The disk did not answer.
@@ -293,14 +293,14 @@ def with_model_config(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _content(save: SaveFolder) -> Content:
-    """Tell what `save_only_model` leaves: it loads without a word, and the optimizer begins again."""
+    """Return the content of a `save_only_model` save: it loads silently, and the optimizer restarts."""
     if save.has(ShardRole.OPTIMIZER) or save.has(ShardRole.STATE):
         return Content.FULL
     return Content.WEIGHTS_ONLY if save.shards else Content.UNKNOWN
 
 
 def _what_is_lacking(save: SaveFolder, *, has_tag: bool) -> Iterator[Finding]:
-    """Find files that every save has, or that never go without each other: with `save_only_model` there is none.
+    """Find missing files that every save has, or that always come together, except with `save_only_model`.
 
     DeepSpeed's tag holds weights and optimizer, and often the schedule, too.
     """
@@ -324,7 +324,7 @@ def _what_is_lacking(save: SaveFolder, *, has_tag: bool) -> Iterator[Finding]:
 
 
 def _world(save: SaveFolder, arguments: Arguments) -> int | None:
-    """Return how many ranks must have a file; None if none has one: then all load the same files.
+    """Return the number of ranks that must have a file; None if none has one, because all load the same files.
 
     A run of one rank calls its file otherwise, so a number in a name tells of two at least.
     """
@@ -349,7 +349,7 @@ def _absent_ranks(save: SaveFolder, world: int | None) -> Iterator[Finding]:
 
 
 def _with_peers(scanned_saves: Sequence[_Scanned]) -> Iterator[Checkpoint]:
-    """Doubt a save of fewer ranks than another had, unless its steps an epoch say that there were fewer."""
+    """Suspect a save of fewer ranks than another, unless its steps per epoch confirm them."""
     most = max(scanned_saves, key=lambda scanned: scanned.checkpoint.topology.world_size or 0, default=None)
     for scanned in scanned_saves:
         world = scanned.checkpoint.topology.world_size

@@ -1,4 +1,4 @@
-"""Lightning (PyTorch Lightning): one file a save, or one folder of torch's distributed checkpoints."""
+"""Lightning (PyTorch Lightning): one file per save, or one folder of torch's distributed checkpoints."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _VERSION = r"-v[0-9]{1,9}\.ckpt"
 
 
 def is_save(name: str) -> bool:
-    """Return whether a file or folder is called like a save."""
+    """Return whether a file or folder has the name of a save."""
     return name.endswith(SUFFIX) and name != SUFFIX
 
 
 def is_last(name: str) -> bool:
-    """Return whether `ckpt_path="last"` may take it.
+    """Return whether `ckpt_path="last"` may choose it.
 
     Source: `ModelCheckpoint._find_last_checkpoints` of Lightning 2.6, whose pattern is not matched to the name's end.
     """
@@ -36,29 +36,29 @@ def is_last(name: str) -> bool:
 
 
 def hpc_number(name: str) -> int | None:
-    """Return the number of a save that Slurm's signal made Lightning write; None if it is none."""
+    """Return the number of a save that Lightning wrote on Slurm's signal; None for another save."""
     match = re.fullmatch(r"hpc_ckpt_([0-9]{1,9})\.ckpt", name)
     return None if match is None else int(match[1])
 
 
 def is_bare(name: str) -> bool:
-    """Return whether no number stands in a name: neither a counter nor a metric made it."""
+    """Return whether a name has no number: it comes from neither a counter nor a metric."""
     return re.search("[0-9]", name.removesuffix(SUFFIX)) is None
 
 
 def is_version(name: str) -> bool:
-    """Return whether a name was taken already when this was saved: `-v1` and higher."""
+    """Return whether the name was already taken when this was saved: `-v1` and higher."""
     return re.search(_VERSION, name) is not None and name.endswith(SUFFIX)
 
 
 def step_in(name: str) -> int | None:
-    """Return the step that a name tells in Lightning's own spelling, `epoch=1-step=12.ckpt`; None: none."""
+    """Return the step in a name of Lightning's form, `epoch=1-step=12.ckpt`; None: none."""
     steps = re.findall(r"(?:^|[^a-z])step=([0-9]{1,18})(?![0-9])", name)
     return int(steps[0]) if len(steps) == 1 else None
 
 
 def recognise(listing: Listing) -> bool:
-    """Tell by how a `*.ckpt` begins, for others call theirs so, too; or by the record in such a folder."""
+    """Recognize the beginning of a `*.ckpt`, a suffix that others use too, or the record in such a folder."""
     pattern = rf"(?s:.+){re.escape(SUFFIX)}"
     return any(VERSION in head for _, head in listing.heads(pattern)) or any(
         META in names for _, names in listing.inside(pattern)
@@ -66,7 +66,7 @@ def recognise(listing: Listing) -> bool:
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Take a save's folder, and whatever is in it, for the save; and a save's file."""
+    """Map a save's folder and its contents, or a save's file, to the save."""
     name = folder.partition("/")[0] or file or ""
     return Part.of_save(name) if is_save(name) else None
 

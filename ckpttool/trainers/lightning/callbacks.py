@@ -1,4 +1,4 @@
-"""Where the YAML of Lightning's command line has the settings of a fit, and of the callbacks that save."""
+"""Places of the settings of a fit, and of the saving callbacks, in the YAML of Lightning's command line."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ _CALLBACK = "ModelCheckpoint"
 
 
 def fit_prefix(view: View) -> str:
-    """Return what the keys of a fit begin with."""
+    """Return the key prefix of a fit's settings."""
     return "fit." if view.is_section("fit.trainer") else ""
 
 
 def items_of(view: View, key: str) -> list[str]:
-    """Return the keys of the items of a list, or of the one thing that may stand in its place."""
+    """Return the keys of the items of a list, or of the single value in its place."""
     if view.get(key) is Nested.LIST:
         return [f"{key}.{index}" for index, _ in enumerate(view.inside(key))]
     return [key]
 
 
 def saving_callbacks(view: View) -> list[str]:
-    """Return what the settings of each callback that saves begin with."""
+    """Return the key prefix of each callback that saves."""
     return [
         f"{key}.init_args"
         for key in items_of(view, f"{fit_prefix(view)}trainer.callbacks")

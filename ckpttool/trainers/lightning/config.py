@@ -1,4 +1,4 @@
-"""The YAML of Lightning's command line: what of it costs a resume.
+"""The YAML of Lightning's command line: settings that harm a resume.
 
 Source:
     Lightning 2.6.6: `cli.py` (`seed_everything`, `trainer`, `ckpt_path`, all of them below the subcommand where a file
@@ -60,7 +60,7 @@ def _best_alone(view: View) -> Iterator[Problem]:
 
 
 def _goes_by_metric(view: View, callback: str) -> bool:
-    """Return whether what it keeps is chosen by a metric, so that the newest may go.
+    """Return whether a metric chooses the saves to keep, so that the newest may be deleted.
 
     Source:
         `ModelCheckpoint._save_topk_checkpoint` and `_save_last_checkpoint` of 2.6: `last` is a copy of what was saved

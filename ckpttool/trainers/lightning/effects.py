@@ -1,4 +1,4 @@
-"""Where the data go on after a resume with Lightning: its loader tells, or nothing does.
+"""Position of the data after a resume with Lightning: only its loader may know it.
 
 Source: loops/fit_loop.py and loops/training_epoch_loop.py of Lightning 2.6, and runs of it.
 """
@@ -36,7 +36,7 @@ _REMEDY = "use a loader with state_dict() and load_state_dict(), such as torchda
 
 
 def effects(resume: Resume) -> Effects:
-    """Say where the data continue, which the loader decides."""
+    """Return the position in the data, which the loader decides."""
     checkpoint = resume.plan.point.checkpoint
     is_folder = any("/" in shard.path for shard in checkpoint.shards)
     try:
@@ -53,7 +53,7 @@ def effects(resume: Resume) -> Effects:
 
 
 def _complete(resume: Resume, record: Record) -> Iterator[Finding]:
-    """Find that its config asks for no more steps or epochs than were done.
+    """Report a config that requests no more steps or epochs than were trained.
 
     Source: runs of Lightning 2.6.6, which begins an epoch whatever the limit if the save was made before its end.
     """

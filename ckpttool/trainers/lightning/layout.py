@@ -1,4 +1,4 @@
-"""Lightning's layout: `checkpoints/epoch=1-step=12.ckpt`, a file or a folder, and often `last.ckpt` beside it."""
+"""Lightning's layout: `checkpoints/epoch=1-step=12.ckpt`, a file or a folder, and often `last.ckpt` next to it."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 
 class LightningLayout(Untracked):
-    """One file a save, or where it was sharded one folder."""
+    """One file per save, or one folder if it was sharded."""
 
     name = LAYOUT.name
     title = TRAINER.title
     signs = LAYOUT
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Read what each save says of the training."""
+        """Read the record of each save."""
         from ckpttool.trainers.lightning.scan import scan_saves
 
         return scan_saves(storage, listing, options)
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Add what the record of a folder names, where that is large; a file is one record."""
+        """Add the contents of a large folder's record; a file is one record."""
         if not any("/" in shard.path for shard in checkpoint.shards):
             return checkpoint
         from ckpttool.trainers.torch_dcp.store import read_store_closely
@@ -39,7 +39,7 @@ class LightningLayout(Untracked):
         return read_store_closely(storage, checkpoint, checkpoint.name)
 
     def is_unfinished(self, name: str) -> bool:
-        """Tell of none: it writes elsewhere, and moves or copies that to the last name at once."""
+        """Return False: it writes elsewhere, and then moves or copies to the final name."""
         return False
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
@@ -49,7 +49,7 @@ class LightningLayout(Untracked):
         return read_by_all(checkpoint)
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the file or folder; a refusal where `ckpt_path="last"` would miss it, or a person gave the name."""
+        """Return the file or folder; a refusal if `ckpt_path="last"` would miss it, or a person gave the name."""
         last = next(filter(is_last, (checkpoint.name, *checkpoint.aliases)), None)
         if last is not None:
             return Refusal(why=f"is the target of {last}, from which a start with ckpt_path='last' may resume")
@@ -58,7 +58,7 @@ class LightningLayout(Untracked):
         return Members(paths=(checkpoint.name,))
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
-        """Return a place in a folder, or for a file one in our own."""
+        """Return a place in the save's folder, or for a file one in our own."""
         if any("/" in shard.path for shard in checkpoint.shards):
             return super().seal_place(checkpoint)
         path = own_path(checkpoint.name, ".manifest.json")

@@ -1,4 +1,4 @@
-"""What Lightning takes on its own: with `ckpt_path="last"` the newest file of a certain name, whatever is in it.
+"""Lightning's own choice: with `ckpt_path="last"` the newest file of certain names, with any contents.
 
 Source: `_parse_ckpt_path` in trainer/connectors/checkpoint_connector.py and `_find_last_checkpoints` in
 callbacks/model_checkpoint.py of Lightning 2.6; runs of it with a stale, a torn and a dangling `last.ckpt`.
@@ -33,7 +33,7 @@ _REMEDY = "resume with ckpt_path=PATH, never 'last', and remove it"
 
 
 def choice_of(start: OwnStart, view: View) -> ConfigChoice:
-    """Go by the `ckpt_path` of its command line's config.
+    """Use the `ckpt_path` of its command line's config.
 
     Source: `LightningCLI` hands `ckpt_path` on to `Trainer.fit`; without one only Slurm's saves are looked for.
     """
@@ -56,7 +56,7 @@ def _dirpaths(view: View) -> Iterator[str]:
 
 
 def _of_last(start: OwnStart, view: View) -> Choice | ChoiceUnknown | None:
-    """Look where each callback saves; None: here.
+    """Search the folder of each callback; None: here.
 
     Source: `_find_last_checkpoints` looks in `dirpath`, else below `default_root_dir`; a `~` is expanded in both.
     """
@@ -81,7 +81,7 @@ def _of_last(start: OwnStart, view: View) -> Choice | ChoiceUnknown | None:
 
 
 def _of_logger(view: View) -> Choice | ChoiceUnknown | None:
-    """Look where the logger has its files: a new folder at each start, unless it is told its version.
+    """Search the logger's folder: a new one at each start, unless its version is set.
 
     Source: `ModelCheckpoint.__resolve_ckpt_dir`; runs of Lightning 2.6.6 with its own logger, and with others.
     """
@@ -102,7 +102,7 @@ def _of_logger(view: View) -> Choice | ChoiceUnknown | None:
 
 
 def _is_above(folder: str, root: str) -> bool:
-    """Return whether a tree is in a folder, however deep."""
+    """Return whether a tree is in a folder, at any depth."""
     folder, place = os.path.expanduser(folder), os.path.abspath(root)
     if os.path.normpath(folder) == ".":  # wherever the training is started
         return True
@@ -114,7 +114,7 @@ def _is_above(folder: str, root: str) -> bool:
 
 
 def _of_path(start: OwnStart, key: str, path: object) -> Choice | ChoiceUnknown:
-    """Go by the path, or by the word in its place."""
+    """Use the path, or the keyword in its place."""
     if path in {None, ""}:
         if any(hpc_number(entry.name) is not None for entry in start.storage.entries("")):
             return ChoiceUnknown(
@@ -134,7 +134,7 @@ def _of_path(start: OwnStart, key: str, path: object) -> Choice | ChoiceUnknown:
 
 
 def _named(start: OwnStart, path: str, label: str) -> Choice:
-    """Load this very file: another name of the same save may be whole where it is not."""
+    """Load exactly this file: another name of the same save may be intact if this one is not."""
     relative = inside(start.inventory.root, path)
     save = None if relative is None else holder(start.inventory.checkpoints, relative)
     if relative is None or save is None:
@@ -145,7 +145,7 @@ def _named(start: OwnStart, path: str, label: str) -> Choice:
 
 
 def choose(start: OwnStart) -> Choice:
-    """Look for the newest as Lightning does with `ckpt_path="last"`."""
+    """Find the newest as Lightning does with `ckpt_path="last"`."""
     newest = newest_lasts(start.storage, start.storage.entries(""))
     if not newest:
         why = "ckpt_path='last' finds no last*.ckpt, so it starts from scratch with a warning"
@@ -175,7 +175,7 @@ def _outcome(start: OwnStart, save: Checkpoint, holds: str) -> Choice:
 
 
 def newest_lasts(storage: Storage, entries: Iterable[Entry]) -> list[str]:
-    """Return what `ckpt_path="last"` takes: nothing where there is none, several where their times are alike.
+    """Return the choice of `ckpt_path="last"`: none if there is none, several if their times are equal.
 
     Args:
         storage: The tree.
@@ -205,7 +205,7 @@ def holder(checkpoints: Iterable[Checkpoint], name: str) -> Checkpoint | None:
 
 
 def traps(storage: Storage, entries: Sequence[Entry], checkpoints: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Find what a start would take that does not name a save: a stale or torn `last.ckpt`, and one that leads nowhere.
+    """Find the files that a start without a named save would load: a stale, torn or dangling `last.ckpt`.
 
     Args:
         storage: The tree.

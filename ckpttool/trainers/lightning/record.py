@@ -1,4 +1,4 @@
-"""What a save of Lightning says of the training: its step, how far the epoch had come, what there is to continue with.
+"""Record in a save of Lightning: its step, its position in the epoch, and its contents.
 
 Source:
     `dump_checkpoint` in trainer/connectors/checkpoint_connector.py and `on_save_checkpoint` in loops/fit_loop.py of
@@ -22,7 +22,7 @@ _ZIP = b"PK\x03\x04"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """The small values of one save; None if it does not tell."""
+    """The small values of one save; None for missing values."""
 
     step: int | None = None
     """`global_step`: updates of all optimizers together."""
@@ -43,7 +43,7 @@ class Record:
 
     @property
     def epochs_over(self) -> int | None:
-        """How many epochs a run that resumes takes for over, before it does a step; None: nothing tells.
+        """Number of epochs that a resumed run considers complete before its first step; None if unknown.
 
         Source: runs of Lightning 2.6.6: a loader whose state was taken at an epoch's last batch, before the epoch was
         counted, gives none of the next one either.
@@ -54,12 +54,12 @@ class Record:
 
     @property
     def place(self) -> tuple[int | None, ...]:
-        """What two saves of one moment have in common."""
+        """Identity of the moment of a save."""
         return self.step, self.epoch, self.batches
 
 
 def read_record(source: ByteSource, *, sharded: bool) -> Record:
-    """Read what a save says of the training; nothing where it holds no such thing.
+    """Read the record of a save; empty if it has none.
 
     Args:
         source: The file, or the `meta.pt` of a folder.
@@ -94,7 +94,7 @@ def read_record(source: ByteSource, *, sharded: bool) -> Record:
 
 
 def cut(source: ByteSource, path: str) -> tuple[Finding, ...]:
-    """Find that an archive does not end as one; nothing before its end is checked where it does.
+    """Report an archive without a valid end; an intact one is not checked before its end.
 
     Raises:
         OSError: The disk did not answer.
@@ -109,7 +109,7 @@ def cut(source: ByteSource, path: str) -> tuple[Finding, ...]:
 
 
 def is_torn(storage: Storage, name: str) -> bool:
-    """Return whether a file's end is missing; of a folder its own check tells."""
+    """Return whether a file's end is missing; a folder has its own check."""
     try:
         with storage.open(name) as source:
             return bool(cut(source, name))

@@ -1,4 +1,4 @@
-"""List the `*.ckpt` of a folder, and tell which of them are saves of one moment."""
+"""List the `*.ckpt` of a folder, and group those saved at one moment."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SaveEntry:
 
 
 def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-    """Read what each save says; files of one moment are one save with several names.
+    """Read the record of each save; files of one moment are one save with several names.
 
     Args:
         storage: The tree.
@@ -72,7 +72,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 
 
 def _traps(storage: Storage, listing: Listing, checkpoints: list[Checkpoint]) -> Iterator[Finding]:
-    """Find what a start would take that does not name a save, if there is any file for that."""
+    """Find what a start without a named save would load, if any such file exists."""
     if not any(is_last(entry.name) or hpc_number(entry.name) is not None for entry in listing.entries):
         return iter(())
     from ckpttool.trainers.lightning.own_choice import traps
@@ -118,7 +118,7 @@ def _found_folder(storage: Storage, name: str, options: ScanOptions) -> SaveEntr
 
 
 def _moments(entries: Iterable[SaveEntry]) -> Iterator[list[SaveEntry]]:
-    """Put together what was saved at one moment, the one to load first: a whole one, and one that is named for it."""
+    """Group the saves of one moment, the one to load first: an intact one with the right name."""
     groups: dict[object, list[SaveEntry]] = defaultdict(list)
     for entry in entries:
         has_step = entry.record.step is not None
@@ -127,7 +127,7 @@ def _moments(entries: Iterable[SaveEntry]) -> Iterator[list[SaveEntry]]:
 
 
 def _is_torn(entry: SaveEntry) -> bool:
-    """Return whether a file cannot be the one to load; of a folder its own check tells."""
+    """Return whether a file cannot be the one to load; a folder has its own check."""
     return not entry.is_folder and bool(entry.findings)
 
 
@@ -186,7 +186,7 @@ def _expected(entry: SaveEntry) -> tuple[str, ...] | None:
 
 
 def _commit(entry: SaveEntry) -> CommitState:
-    """Tell by the records of a folder; nothing tells of a file, which may be cut off under its last name."""
+    """Return the state from the records of a folder; a file, which may be truncated at its final name, has none."""
     if entry.is_cut_off:
         return CommitState.UNCOMMITTED
     if not entry.is_folder:

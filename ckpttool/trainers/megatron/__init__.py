@@ -1,4 +1,4 @@
-"""Megatron-LM and its forks: ckpttool reads the checkpoints and the logs, and no configs.
+"""Megatron-LM and its forks: ckpttool reads their checkpoints and logs, but no configs.
 
 Source:
     `get_checkpoint_name`, `get_distributed_optimizer_checkpoint_name` and `_get_checkpoint_format` of
@@ -37,7 +37,7 @@ WRITTEN_BESIDE = (BRIDGE_TRACKER, "progress.txt")
 
 
 class SaveKind(str, Enum):
-    """How a save is written, by what is in its folder."""
+    """The format of a save, by the contents of its folder."""
 
     DISTRIBUTED = "torch_dist"
     """Slices that any ranks can load, with `metadata.json`."""
@@ -50,7 +50,7 @@ class SaveKind(str, Enum):
 
 
 def kind_of(names: frozenset[str]) -> SaveKind:
-    """Tell it as the trainer does; what lacks `metadata.json` beside `common.pt` was cut off before its end."""
+    """Determine it as the trainer does; without `metadata.json` next to `common.pt` it was not finished."""
     if METADATA_JSON in names or COMMON in names:
         return SaveKind.DISTRIBUTED
     if any(re.fullmatch(RANK_FOLDER, name) for name in names):
@@ -65,13 +65,13 @@ def iteration_folder(step: int) -> str:
 
 
 def iteration_of(name: str) -> Step | None:
-    """Return the iteration that a folder's name says; None for one that is none's."""
+    """Return the iteration in a folder's name; None for another name."""
     match = re.fullmatch(ITERATION, name)
     return None if match is None else Step(int(match[1]))
 
 
 def is_save(name: str) -> bool:
-    """Return whether a folder is of one save by its name."""
+    """Return whether a folder has the name of a save."""
     return name == RELEASE or re.fullmatch(ITERATION, name) is not None
 
 
@@ -92,13 +92,13 @@ class ModelPart(NamedTuple):
 
 
 def recognise(listing: Listing) -> bool:
-    """Tell by what is in an `iter_%07d` folder, or in `release/`: others write such a tracker, too."""
+    """Recognize the contents of an `iter_%07d` folder, or of `release/`: others write such a tracker too."""
     inside = chain(listing.inside(ITERATION), listing.inside(RELEASE))
     return any(kind_of(names) is not SaveKind.UNKNOWN for _, names in inside)
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Take a save's folder, and whatever is in it, for the save; the tracker for all of them."""
+    """Map a save's folder and its contents to the save, and the tracker to all saves."""
     if not folder:
         return WHOLE_TREE if file == TRACKER else None
     name = folder.partition("/")[0]

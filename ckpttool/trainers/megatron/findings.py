@@ -1,4 +1,4 @@
-"""What only Megatron-LM can get wrong."""
+"""Findings that only Megatron-LM can have."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ckpttool.core.findings import SUSPECT, UNKNOWN, Row, Rows
 
 
 class MegatronCode(metaclass=Rows):
-    """What only Megatron-LM can get wrong."""
+    """Findings that only Megatron-LM can have."""
 
     TRACKER_MIXES = Row(
         "tracker-mixes",

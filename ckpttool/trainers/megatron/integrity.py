@@ -22,7 +22,7 @@ _DIGEST = r"[0-9a-f]{64}"
 
 
 def with_digests(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-    """Return a save with the digests that lie in its folder; one that is torn verifies nothing, and damages nothing."""
+    """Return a save with the digests in its folder; a torn record neither verifies nor damages anything."""
     path = f"{checkpoint.name}/{INTEGRITY}"
     try:
         digests, findings = _digests(storage.small_file(path, limit=_LIMIT), path)

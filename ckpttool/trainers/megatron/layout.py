@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class MegatronIterations(WrittenTogether):
-    """One folder for each save, shared by all ranks, with a tracker file beside them."""
+    """One folder per save, shared by all ranks, with a tracker file next to them."""
 
     name = LAYOUT.name
     title = TRAINER.title
@@ -46,22 +46,22 @@ class MegatronIterations(WrittenTogether):
         return scan_saves(storage, listing, options)
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Read a record of slices that was too large for a scan, and the digests that the save holds."""
+        """Read a record of slices that was too large for a scan, and the digests in the save."""
         from ckpttool.trainers.megatron.integrity import with_digests
         from ckpttool.trainers.torch_dcp import store
 
         return with_digests(storage, store.read_store_closely(storage, checkpoint, checkpoint.name))
 
     def is_unfinished(self, name: str) -> bool:
-        """Tell by the name under which `.metadata` is written; all else is written under its last name at once."""
+        """Return whether `.metadata` is written under this name; everything else gets its final name directly."""
         return name == ".metadata.tmp"
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the save's own folder, with all that is in it; what the tracker names stays."""
+        """Return the save's own folder with its contents; the save in the tracker stays."""
         return own_folder(checkpoint, "the tracker", METADATA_JSON, INTEGRITY, COMMON)
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Name the tracker and the records, and the slices or parts of the model: a rank reads some of those.
+        """Return the tracker and the records, and the slices or parts of the model: a rank reads some of those.
 
         Source:
             `_load_base_checkpoint` of `megatron/training/checkpointing.py`, branch core_r0.16.0; without a tracker a
@@ -80,7 +80,7 @@ class MegatronIterations(WrittenTogether):
         return ReadByAll(surely=(TRACKER, record, *paths.surely), perhaps=paths.perhaps)
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
-        """Read the tracker; where Megatron-Bridge goes by another file, that is not read, and no one writes it."""
+        """Read the tracker; Megatron-Bridge's separate file is neither read nor written."""
         if is_there(storage, BRIDGE_TRACKER):
             from ckpttool.core.domain.pointer import Pointer
 
@@ -92,7 +92,7 @@ class MegatronIterations(WrittenTogether):
         return tracker_naming(checkpoint.name, iteration_of(checkpoint.name))
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Name the folder and the iteration, and let it stop where that is not there."""
+        """Name the folder and the iteration, and stop if that is missing."""
         from ckpttool.trainers.megatron.load import settings
 
         return settings(inventory, checkpoint)

@@ -1,4 +1,4 @@
-"""What makes Megatron-LM load exactly one save."""
+"""Settings that make Megatron-LM load exactly one save."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-    """Name the folder and the iteration, and let it stop where that is not there.
+    """Name the folder and the iteration, and stop if that is missing.
 
     A tracker that says `release` goes before `--ckpt-step`. In the legacy layout the distributed optimizer's state is
     read from the save that the tracker names, whatever `--ckpt-step` says: there the tracker must name this one.
@@ -70,10 +70,10 @@ def _setting(place: str, value: SettingValue) -> TrainerSetting:
 
 
 class MegatronWords:
-    """Of all that ckpttool advises, it is known how its data skip is told."""
+    """Of ckpttool's advice, Megatron-LM has settings only for the data skip."""
 
     def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
-        """Encode its option for a shell: it wants every single iteration.
+        """Format its option for a shell: it needs every single iteration.
 
         After a stop it can do what one number of steps cannot: train the good batches before the bad ones.
         """
@@ -87,18 +87,18 @@ class MegatronWords:
         return TrainersDetour(trainer=TRAINER.name, title=TRAINER.title, argument=argument)
 
     def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
-        """Return none: it takes none that are known here."""
+        """Return None: no threshold settings are known."""
         return None
 
     def skip(self, skip: SkipBatches) -> TrainersSkip | None:
-        """Return none: it counts on its own."""
+        """Return None: it counts on its own."""
         return None
 
     @property
     def own_policy(self) -> str | None:
-        """Return none: it drops no update for its norm."""
+        """Return None: it never drops an update because of its norm."""
         return None
 
     def policy_words(self, settings: PolicyWords) -> PolicyWords:
-        """Leave them: no policy that is known here is its own."""
+        """Return them unchanged: no known policy is its own."""
         return settings

@@ -1,4 +1,4 @@
-"""Megatron-LM's training logs, and those of its forks: one line of fields between bars for each iteration."""
+"""Megatron-LM's training logs, and those of its forks: one line of fields between bars per iteration."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Megatron:
     name = "megatron"
 
     def recognise(self, head: bytes) -> bool:
-        """Tell from the beginning of the content: an iteration, or a validation, for some keep those lines alone."""
+        """Recognize an iteration or a validation at the beginning of the content; some logs have only one of them."""
         return _OF_CURVES.search(head) is not None
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
-        """Yield each iteration; a line that is truncated gives what it still shows, and a problem."""
+        """Yield each iteration; a truncated line yields its remaining fields, and a problem."""
         last = Step(0)
         line = _OF_CURVES if source.curves else _ITERATION
         pending: StepMetrics | None = None  # its validation loss may follow

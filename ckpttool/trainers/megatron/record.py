@@ -1,4 +1,4 @@
-"""What a save says of itself in `args`: the arguments of the run that wrote it, with its counters among them."""
+"""The `args` in a save: the arguments of the run that wrote it, including its counters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_PARTS = 1 << 17
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveRecord:
-    """What is known of a save."""
+    """The known facts about a save."""
 
     step: Step | None
     """`iteration`."""
@@ -42,7 +42,7 @@ class SaveRecord:
 
     @property
     def scalars(self) -> Scalars:
-        """What it says of the progress, and of the sizes that it was saved with."""
+        """The recorded progress, and the sizes of the run."""
         sizes = {
             "data": self.data,
             "fully_reshardable": None if self.sharding is None else int(self.sharding in _FITS_ANY),
@@ -63,7 +63,7 @@ class SaveRecord:
         return self.distributed_optimizer and self.saves_optimizer
 
     def parts(self) -> dict[ModelPart, Rank]:
-        """Return the parts of the model that have a folder in the legacy layout, each with the rank that wrote it.
+        """Return the parts of the model with a folder in the legacy layout, each with the rank that wrote it.
 
         Source: `save_checkpoint` lets the ranks write that are first among those with the same experts; the order of
         ranks is `tp-cp-ep-dp-pp`, and `etp-ep-edp-pp` for experts (`megatron/core/parallel_state.py`).
@@ -81,7 +81,7 @@ class SaveRecord:
 
 
 def save_record(values: object) -> SaveRecord | None:
-    """Take what the pickle of a save tells; None if it does not tell how the ranks shared the model."""
+    """Read the record from a save's pickle; None if it does not show how the ranks shared the model."""
     tensor = count_at(values, "args", "tensor_model_parallel_size")
     pipeline = count_at(values, "args", "pipeline_model_parallel_size")
     expert = count_at(values, "args", "expert_model_parallel_size") or 1

@@ -1,4 +1,4 @@
-"""What Megatron-LM takes on its own, what it makes of a resume, and which other sizes it refuses.
+"""Megatron-LM's own choice, its effects on a resume, and the sizes that it refuses.
 
 Source:
     `load_checkpoint` and `_load_base_checkpoint` of `megatron/training/checkpointing.py`, `data_samplers.py` beside it,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 def choose(start: OwnStart) -> Choice:
-    """Follow the tracker, as `--load DIR` without `--ckpt-step`, and see whether each rank finds its file."""
+    """Follow the tracker, as `--load DIR` without `--ckpt-step`, and check whether each rank finds its file."""
     if is_there(start.storage, BRIDGE_TRACKER):
         why = f"Megatron-Bridge follows {BRIDGE_TRACKER} before any other tracker, and ckpttool does not read it"
         return None, Outcome.UNKNOWN, why
@@ -92,7 +92,7 @@ def _with(start: OwnStart, named: Checkpoint) -> tuple[Outcome, str]:
 
 
 def effects(resume: Resume) -> Effects:
-    """Say where its samplers continue, and what the tracker would change about the start."""
+    """Return where its samplers continue, and the tracker's effect on the start."""
     checkpoint = with_digests(resume.storage, resume.plan.point.checkpoint)
     if by_bridge(checkpoint):
         return Effects(position=Unknown(why=_OF_BRIDGE), settings=(), findings=())
@@ -137,7 +137,7 @@ def _args(storage: Storage, checkpoint: Checkpoint) -> object:
 
 
 def _tracked(resume: Resume) -> Iterator[Finding]:
-    """Find what the tracker says against `--ckpt-step`, which it goes before or beside."""
+    """Report a tracker that contradicts `--ckpt-step`, which it overrides or complements."""
     checkpoint = resume.plan.point.checkpoint
     pointer = tracker_pointer(resume.storage, iteration_folder, content=RELEASE)
     says = pointer.trouble or f"names {pointer.name}"
@@ -170,7 +170,7 @@ def _tracked(resume: Resume) -> Iterator[Finding]:
 
 
 def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
-    """Refuse other tensor and pipeline sizes where the loader refuses them; other data-parallel sizes it takes."""
+    """Refuse tensor and pipeline sizes that the loader refuses; it accepts other data-parallel sizes."""
     values = dict(checkpoint.scalars.rest)
     sizes = {name: int(values[name]) for name in ("world_size", "tensor", "pipeline", "data") if name in values}
     saved = AskedSizes(

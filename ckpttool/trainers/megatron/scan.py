@@ -1,4 +1,4 @@
-"""List `iter_*/` folders and `release/`, and read of each what one small record tells."""
+"""List `iter_*/` folders and `release/`, and read one small record of each."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _NEWEST = 8
 
 
 class _ToRead(NamedTuple):
-    """What is to be read of a save at a scan."""
+    """The records of a save to read in a scan."""
 
     sizes: bool
     """Whether to take each file's stamp, too."""
@@ -79,7 +79,7 @@ class _ToRead(NamedTuple):
 
 
 class _Files(NamedTuple):
-    """What a save's folder holds."""
+    """The files in a save's folder."""
 
     record: SaveRecord | None
     shards: tuple[Shard, ...]
@@ -126,7 +126,7 @@ def _tracker_disagrees(pointer: Pointer) -> Finding:
 
 
 def _tracked(storage: Storage, pointer: Pointer, checkpoints: Iterable[Checkpoint]) -> Tracked | None:
-    """Return what the tracker says of the training's course: nothing where its save holds what the name denies."""
+    """Return the progress according to the tracker: None if the save's contents contradict its name."""
     named = next((checkpoint for checkpoint in checkpoints if checkpoint.name == pointer.name), None)
     if pointer.name is None or pointer.name == RELEASE or (named is not None and blocking(named.findings)):
         return None
@@ -172,13 +172,13 @@ def _none(findings: tuple[Finding, ...], commit: CommitState = CommitState.UNCOM
 
 
 def _unknown(storage: Storage, name: str, entries: Sequence[Entry], to_read: _ToRead) -> _Files:
-    """Tell of a folder in which nothing says what it is: a save begins with it."""
+    """Describe a folder without an identifying file: a save begins like this."""
     del storage, entries, to_read
     return _none((listed_damage(Code.SHARD_MISSING, "this folder has no file of a save", name),))
 
 
 def _distributed(storage: Storage, name: str, entries: Sequence[Entry], to_read: _ToRead) -> _Files:
-    """List slices, and `common.pt` beside them; `metadata.json` is written when all is there."""
+    """List slices, and `common.pt` with them; `metadata.json` is written after all of them."""
     kinds = {entry.name: entry.kind for entry in entries}
     slices = store.read_store(storage, name, sizes=to_read.sizes, most=to_read.most)
     findings = [*slices.findings]
@@ -216,7 +216,7 @@ def _distributed(storage: Storage, name: str, entries: Sequence[Entry], to_read:
 
 
 def _legacy(storage: Storage, name: str, entries: Sequence[Entry], to_read: _ToRead) -> _Files:
-    """List a folder for each part of the model, as many as one of them says that there are."""
+    """List a folder for each part of the model, as many as one of them shows."""
     findings: list[Finding] = []
     files: dict[str, Kind] = {}
     for entry in entries:

@@ -1,4 +1,4 @@
-"""MindFormers (MindSpore Transformers), the home ground: every question that ckpttool asks of a trainer is answered."""
+"""MindFormers (MindSpore Transformers), the main trainer: it answers every question of ckpttool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A MindFormers training config, reduced to what a resume depends on."""
+"""The settings of a MindFormers training config that affect a resume."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TrainConfigs:
     """MindFormers' YAML."""
 
     def may_be_own(self, content: bytes) -> bool:
-        """Look for the words by which one is told."""
+        """Search for its characteristic keys."""
 
         def has(values: Iterable[str]) -> Iterator[bool]:
             return (value.encode() in content for value in values)
@@ -62,7 +62,7 @@ class TrainConfigs:
         return any(has(_OWN_WORDS)) or all(has(_COMMON)) or any(sections)
 
     def read(self, file: ConfigFile, *, devices: int | None = None) -> TrainConfig | None:
-        """Return what it says; None where not one of its words stands in it: MindFormers itself demands no key."""
+        """Return the config; None if it has none of the known keys: MindFormers itself requires no key."""
         if file.path.endswith(TOML):
             return None
         try:
@@ -78,7 +78,7 @@ class TrainConfigs:
         return RANK_LAYOUT if with_trainer_defaults(config).use_legacy_format else ITERATION_LAYOUT
 
     def lint(self, config: RunConfig) -> tuple[Finding, ...]:
-        """Judge it by the rules that were not asked when it was read, too."""
+        """Check it by the remaining rules as well."""
         return as_the_file_has_them((*config.findings, *lint(config.settings, BEFORE_A_START)))
 
     def fixes(self, config: RunConfig) -> tuple[SafeFix, ...]:
@@ -87,7 +87,7 @@ class TrainConfigs:
 
 
 def _is_own(data: Section) -> bool:
-    """Tell a config of MindFormers', which need not hold every section, from the YAML of others.
+    """Distinguish a MindFormers config, which need not have every section, from other YAML.
 
     Source:
         All configs in its repository, and YAML of others that has one of these words at the top level.
@@ -98,7 +98,7 @@ def _is_own(data: Section) -> bool:
 
 
 def train_config_of(document: Document, *, path: str, devices: int | None = None) -> TrainConfig:
-    """Return what a YAML config says about resuming, parallelism and data, with everything in it that looks wrong.
+    """Return a YAML config's settings for resuming, parallelism and data, with all suspicious values.
 
     Defaults are those of MindFormers' own template (1.6 and later), so that a short config means here what it means
     there: `sink_mode: True` and `sink_size: 1`, parallel sizes of 1, semi-automatic parallelism where `use_parallel`.
@@ -174,7 +174,7 @@ def _with_sizes(config: TrainConfig, data: Section) -> TrainConfig:
 
 
 def _streaming(data: Section, stages: int | None) -> StreamingData | None:
-    """Return what the config says of streaming data.
+    """Return the config's settings for streaming data.
 
     Source:
         BaseTrainer._train_dataset_preprocess, _get_columns_with_strategy and _set_dataset_broadcast_opt_level.
@@ -207,12 +207,12 @@ def _slices(data: Section, loader: Section) -> int | None:
 
 
 def _switch(data: Section, key: str) -> bool | None:
-    """Return a switch of the top level whose default is off; None where another file may set it."""
+    """Return a top-level switch that is off by default; None if another file may set it."""
     return bool(data.get(key, False)) if _is_said(data, data, key) else None
 
 
 def _dataset_samples(data: Section) -> int | None:
-    """Return how many samples the training takes.
+    """Return the number of samples of the training.
 
     Source:
         BaseTrainer._process_megatron_dataset: of this data loader's data `sizes[0]` // global batch size are taken.
@@ -225,7 +225,7 @@ def _dataset_samples(data: Section) -> int | None:
 
 
 def _is_said(data: Section, section: Section, key: str) -> bool:
-    """Return whether a setting is known: where it is not here, another file may have it."""
+    """Return whether a setting is known: if it is not here, another file may have it."""
     return key in section or _BASE not in data
 
 
@@ -239,7 +239,7 @@ def _product(*factors: int | None) -> int | None:
 
 
 def _count(section: Section, key: str) -> int | None:
-    """Return a positive whole number, 1 where it is not set; None where what is set is none (a finding says so)."""
+    """Return a positive integer, 1 if it is not set; None if the value is invalid (a finding reports it)."""
     value = section.get(key, 1)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
@@ -261,13 +261,13 @@ def _monitor(data: Section) -> Section:
 
 
 def _no_save_optim(data: Section) -> bool:
-    """Return whether saves are without optimizer state: by the section of 1.9, else by what the callback is told."""
+    """Return whether saves lack optimizer state: by the section of 1.9, else by the callback's argument."""
     value = _section(data, "checkpoint").get("no_save_optim")
     return bool(value) if value is not None else not _monitor(data).get("save_optimizer", True)
 
 
 def _health_check_picks(data: Section) -> bool:
-    """Return whether MindFormers sets a threshold, which is what its newer layout looks at.
+    """Return whether MindFormers sets a threshold, which its newer layout uses.
 
     Source:
         Trainer._convert_health_checkpoint_config: `use_checkpoint_health_monitor` sets one where none is set.

@@ -1,4 +1,4 @@
-"""The counters that MindFormers computes when it resumes, and where they part from the truth."""
+"""The counters that MindFormers computes when it resumes, and their deviations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ckpttool.trainers.mindformers.scalars import epoch_step, state_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MindFormersCounters:
-    """Where MindFormers 2.1.0 begins, by its own arithmetic."""
+    """The position at which MindFormers 2.1.0 begins, by its own arithmetic."""
 
     initial_step: int
     """Batches it believes to be done, at the new global batch size; what it prints and saves continues from here."""
@@ -28,7 +28,7 @@ class MindFormersCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedSinks:
-    """What a run's saves tell of its data sinks."""
+    """The data sinks of a run, according to its saves."""
 
     size: int | None
     """Batches a sink; None: its epochs are no sinks of one size."""
@@ -37,7 +37,7 @@ class SavedSinks:
 
 
 def saved_sinks(scalars: Scalars, run: Sequence[Checkpoint] = ()) -> SavedSinks | None:
-    """Tell from counts of steps and epochs whether a run had sinks; None where the save does not count both.
+    """Determine from counts of steps and epochs whether a run had sinks; None if the save lacks one of them.
 
     With sinks of one size an epoch is a sink, so that steps / epochs is one whole number in all saves, and the step
     in each name. Without, it is so at most in those that were made at the ends of epochs.
@@ -74,7 +74,7 @@ class _Case:
     saved: SavedSinks | None
 
     def scaled(self, count: int, new_batch: int | None = None) -> int:
-        """Return what MindFormers makes of a count at another batch size than it was counted at."""
+        """Return a count as MindFormers converts it to another batch size."""
         scale = self.old_batch / (new_batch or self.new_batch)
         return int(_float32(_float32(count) * _float32(scale))) if self.legacy else int(count * scale)
 
@@ -96,7 +96,7 @@ def mindformers_counters(  # noqa: PLR0913  all that it counts by, by keyword
     dataset_size: int | None = None,
     run: Sequence[Checkpoint] = (),
 ) -> MindFormersCounters:
-    """Compute as MindFormers 2.1.0 does, rounding errors included, and say what each deviation does to the run.
+    """Compute as MindFormers 2.1.0 does, with rounding errors, and report the effect of each deviation.
 
     The data position is not at stake where a launch config names `data_skip_steps`; these counters are: they decide
     how many epochs are left, which step the next checkpoint is labelled with, and where the learning rate stands.
@@ -169,7 +169,7 @@ def _rounded(case: _Case) -> Iterator[Finding]:
 
 
 def _exact_batch(case: _Case, *, sink_size: int | None = None) -> int | None:
-    """Return the batch size nearest to the new one that leaves no sample over and that floating point gets right."""
+    """Return the batch size nearest to the new one without remaining samples or a floating-point error."""
     samples = case.step * case.old_batch
     batches = exact_batches_near(samples, case.new_batch, sink_size=sink_size)
     for batch in sorted(batches, key=lambda size: abs(size - case.new_batch)):
@@ -179,7 +179,7 @@ def _exact_batch(case: _Case, *, sink_size: int | None = None) -> int | None:
 
 
 def _sinks(case: _Case) -> Iterator[Finding]:
-    """In data-sink mode two counters say where the run is: steps, and sinks of a size that nobody recorded."""
+    """In data-sink mode two counters define the position: steps, and sinks of an unrecorded size."""
     if case.new_sink is None or case.epoch is None:
         return
     saved, size = case.saved, case.new_sink
@@ -214,7 +214,7 @@ def _of_sinks(number: int, size: int) -> str:
 
 
 def _sink_changed(case: _Case, saved: SavedSinks, new: int) -> Finding:
-    """Say what becomes of a run whose epochs were counted otherwise.
+    """Describe the result for a run whose epochs were counted differently.
 
     Source: runs of MindFormers 2.1.0 in both layouts: what is planned beyond the end of the data is never trained.
     """
@@ -248,7 +248,7 @@ def _sink_changed(case: _Case, saved: SavedSinks, new: int) -> Finding:
 
 
 def sinks_as_epochs(saved: SavedSinks, epoch: int) -> Finding:
-    """Report that a run that continues without sinks takes those that its save counts for epochs."""
+    """Report that a run that continues without sinks interprets the saved sinks as epochs."""
     size = saved.size or 0
     return suspect(
         MindFormersCode.SINK_SIZE_CHANGED,
@@ -261,7 +261,7 @@ def sinks_as_epochs(saved: SavedSinks, epoch: int) -> Finding:
 
 
 def _epochs(case: _Case) -> Iterator[Finding]:
-    """Without data sinking the step tells whether the epoch had ended; after rounding it can tell wrongly."""
+    """Without data sinking the step shows whether the epoch had ended; after rounding it may be wrong."""
     if case.new_sink is not None or not case.epoch or not case.step:
         return
     size = case.dataset or 0
@@ -280,7 +280,7 @@ def _epochs(case: _Case) -> Iterator[Finding]:
 
 
 def _unscaled_updates(case: _Case, updates: int | None) -> Iterator[Finding]:
-    """The newer layout loads the optimizer's step from the optimizer's file, after it was scaled elsewhere."""
+    """The newer layout loads the optimizer's step from the optimizer's file, although it was scaled elsewhere."""
     if case.legacy or not updates or case.old_batch == case.new_batch:
         return
     exact = updates * case.old_batch // case.new_batch

@@ -1,4 +1,4 @@
-"""What MindFormers makes of a resume: where its data continue, what it would load instead, which counters it rounds."""
+"""Effects of MindFormers on a resume: the position in the data, the save it would load instead, rounded counters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def effects(resume: Resume) -> Effects:
-    """Say what MindFormers will make of a resume."""
+    """Return the effects of MindFormers on a resume."""
     config = None
     if resume.config is not None:
         from ckpttool.trainers.mindformers.train_config import with_trainer_defaults
@@ -65,7 +65,7 @@ def effects(resume: Resume) -> Effects:
 
 
 def _position(resume: Resume, question: DataQuestion, skip: SkipBatches) -> DataPosition:
-    """Leave the data to MindFormers where it alone will know how large its batches are."""
+    """Leave the data to MindFormers if only it can know the batch size."""
     advice = resume.plan.advice
     is_moved = advice is not None and advice.detour is not None and advice.followed
     if resume.config is None or skip.samples is None or is_moved:
@@ -76,7 +76,7 @@ def _position(resume: Resume, question: DataQuestion, skip: SkipBatches) -> Data
 
 
 def _logged_epoch(storage: Storage, checkpoint: Checkpoint, config: TrainConfig) -> int | None:
-    """Ask the training log for the batches an epoch, where the config has no size of the data set."""
+    """Read the batches per epoch from the training log, if the config has no size of the data set."""
     state = state_of(checkpoint.scalars)
     if config.dataset_samples is not None or not state.step_num:
         return None
@@ -86,7 +86,7 @@ def _logged_epoch(storage: Storage, checkpoint: Checkpoint, config: TrainConfig)
 
 
 def _deduplicated(storage: Storage, checkpoint: Checkpoint) -> bool | None:
-    """Ask a shard whether each tensor is in one of them alone; None if it does not say."""
+    """Read from a shard whether each tensor is in only one of them; None if unknown."""
     shard = checkpoint.shards[0]
     try:
         with storage.open(shard.path) as source:
@@ -99,7 +99,7 @@ def _deduplicated(storage: Storage, checkpoint: Checkpoint) -> bool | None:
 def _counted(
     plan: ResumePlan, inventory: Inventory, data: DataQuestion, config: TrainConfig | None
 ) -> tuple[Finding, ...]:
-    """Name which counters it rounds, and which settings disagree."""
+    """Report the counters that it rounds, and contradicting settings."""
     run = same_run(plan.point.checkpoint, inventory)
     if config is not None:
         from ckpttool.trainers.mindformers import launch_check

@@ -1,4 +1,4 @@
-"""What only MindFormers can get wrong."""
+"""Findings that only MindFormers can have."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ckpttool.core.findings import DAMAGE, NOTE, SUSPECT, UNKNOWN, Row, Rows
 
 
 class MindFormersCode(metaclass=Rows):
-    """What only MindFormers can get wrong."""
+    """Findings that only MindFormers can have."""
 
     SHARD_RESPELLED = Row(
         "shard-respelled",

@@ -1,4 +1,4 @@
-"""`health_ckpts.json`: what MindFormers' health monitor recorded at each save, read and brought up to date."""
+"""`health_ckpts.json`: the record of MindFormers' health monitor at each save; read and updated."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MARKS = {Health.HEALTHY: 0, Health.UNHEALTHY: 1}
 
 
 def read_health(storage: Storage, path: str) -> HealthBook:
-    """Read what was recorded about each checkpoint file; the worst where a name occurs several times.
+    """Read the recorded health of each checkpoint file; the worst entry if a name occurs several times.
 
     Whatever is wrong with the file is a finding, and what it covers is unknown, never healthy. Names are only
     ever compared with names, never opened: they are text from a file.
@@ -64,7 +64,7 @@ def read_health(storage: Storage, path: str) -> HealthBook:
 
 
 def updated_health_json(old: bytes | None, judgements: Iterable[tuple[str, Health]]) -> bytes:
-    """Return the file's new content; the very same bytes where nothing changes.
+    """Return the file's new content; identical bytes if nothing changes.
 
     Order, unknown fields and entries of other checkpoints stay. Every entry of a judged name gets its mark, so that
     no contradiction is left; a name without an entry gets one at the end. What is unknown changes nothing: the file has
@@ -98,7 +98,7 @@ def updated_health_json(old: bytes | None, judgements: Iterable[tuple[str, Healt
 
 
 def _salvaged(path: str, data: bytes, why: Finding) -> HealthBook:
-    """Keep the bad news of the whole entries before the place where the file is torn.
+    """Keep the unhealthy records among the complete entries before the end of a torn file.
 
     A later entry may say worse of any checkpoint, so what was healthy is unknown; unhealthy stays unhealthy.
     """
@@ -110,7 +110,7 @@ def _salvaged(path: str, data: bytes, why: Finding) -> HealthBook:
 
 
 def _whole_entries(text: str) -> Iterator[Json]:
-    """Yield the objects of a list up to the first thing that is none."""
+    """Yield the objects of a list up to the first invalid one."""
     decoder = json.JSONDecoder()
     next_object = re.compile(r"[\s,]*\{")
     place = text.find("[") + 1
@@ -125,7 +125,7 @@ def _whole_entries(text: str) -> Iterator[Json]:
 
 
 def _book(path: str, entries: Iterable[Json]) -> HealthBook:
-    """Take whole entries; only the first wrong ones get a finding each, for each of a million can be wrong."""
+    """Read complete entries; only the first invalid ones get a finding each, because there may be a million."""
     marks: dict[str, list[Health]] = {}
     findings: list[Finding] = []
     wrong = 0

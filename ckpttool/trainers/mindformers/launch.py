@@ -1,4 +1,4 @@
-"""MindFormers: the YAML config for `run_mindformer.py`, the command for `msrun_launcher.sh`, and where saves go."""
+"""MindFormers: the YAML config for `run_mindformer.py`, the command for `msrun_launcher.sh`, and the save folder."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class MindFormersLaunch:
         return launch_commands(job)
 
     def other_devices(self, base: RunConfig, devices: int) -> tuple[Finding, ...]:
-        """Compare with the world size that the config makes."""
+        """Compare with the world size of the config."""
         from ckpttool.trainers.mindformers.launch_check import other_devices
 
         return tuple(other_devices(base, devices))
@@ -60,7 +60,7 @@ class MindFormersLaunch:
 
 
 def render_config(base_text: str, plan: ResumePlan) -> LaunchConfig:
-    """Return the user's config with the keys changed that make MindFormers obey the plan, and no other byte.
+    """Return the user's config with only the keys changed that make MindFormers follow the plan.
 
     The text is edited where these keys stand, then read back: unless PyYAML finds the old document with exactly these
     changes, nothing is returned. Read the base through `TrainConfigs` before: here nothing bounds its size.
@@ -108,7 +108,7 @@ def _check_edit(text: str, after: dict[str, object], changes: list[ConfigChange]
 
 
 def launch_commands(job: LaunchJob) -> tuple[str, ...]:
-    """Return one shell command for each node, node 0 first.
+    """Return one shell command per node, node 0 first.
 
     The launcher takes 1, 2, 6 or 9 arguments. The short forms end before JOIN, so that the command would return at
     once; they are not used. One device does not go through it at all: it would print a hint and exit 0, untrained.
@@ -147,7 +147,7 @@ def _check(job: LaunchJob) -> None:
 
 
 def _wanted_settings(document: Dict[str, object], plan: ResumePlan) -> dict[str, Scalar]:
-    """Return what must stand under which key, the most important first."""
+    """Return the required value of each key, most important first."""
     load = load_keys(plan.load)
     section = document.get("checkpoint")
     if load.use_legacy_format and section:
@@ -180,7 +180,7 @@ def _wanted_settings(document: Dict[str, object], plan: ResumePlan) -> dict[str,
 
 
 def _editable(editor: Editor, section: str) -> Mapping:
-    """Return where to write."""
+    """Return the mapping to write to."""
     if not section:
         return editor.top
     entry = editor.top.entries.get(section)
@@ -191,7 +191,7 @@ def _editable(editor: Editor, section: str) -> Mapping:
 
 
 def _neighbours(name: str) -> tuple[str, ...]:
-    """Return beside which keys a new one belongs, best first: its predecessors in order, then the others."""
+    """Return the neighbours for a new key, best first: its predecessors in order, then the others."""
     if name not in _TOP_ORDER:
         return _TOP_ORDER
     place = _TOP_ORDER.index(name)
@@ -216,7 +216,7 @@ def _at(document: Dict[str, object], section: str) -> dict[str, object]:
 
 
 def _same(first: object, second: object) -> bool:
-    """Compare as YAML means it: True is not 1, and not-a-number is itself."""
+    """Compare as YAML values: True is not 1, and NaN equals itself."""
     if type(first) is not type(second):
         return False
     if isinstance(first, dict) and isinstance(second, dict):
@@ -227,7 +227,7 @@ def _same(first: object, second: object) -> bool:
 
 
 def _shown(value: object) -> str:
-    """Return what the base config has as YAML on one line."""
+    """Return the base config's value as YAML on one line."""
     import yaml
 
     if isinstance(value, str | bool | int | None):
@@ -238,7 +238,7 @@ def _shown(value: object) -> str:
 
 
 def next_saves(settings: Settings, root: str, *, ranks: Iterable[Rank] = ()) -> NextSaves:
-    """Return where the next saves go, and how many are there at once before the oldest of them goes.
+    """Return where the next saves go, and how many exist before the oldest is deleted.
 
     That is as many as are kept and the one that is being written. What is there now makes no room: MindFormers never
     removes files of an older run. Where all are kept there is no such number; a run should have room for two at least.
@@ -266,5 +266,5 @@ def next_saves(settings: Settings, root: str, *, ranks: Iterable[Rank] = ()) -> 
 
 
 def _below(output: object) -> str | None:
-    """Return the checkpoint folder of an output folder; None if it is relative, for then it is unknown to what."""
+    """Return the checkpoint folder of an output folder; None if it is relative to an unknown folder."""
     return f"{output.rstrip('/')}/checkpoint" if isinstance(output, str) and output.startswith("/") else None

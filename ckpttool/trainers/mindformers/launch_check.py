@@ -1,4 +1,4 @@
-"""Does the training config fit the checkpoint that it is to resume from?"""
+"""Check that the training config fits the checkpoint to resume from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ckpttool.trainers.mindformers.train_config import TrainConfig
 
 
 def check(config: TrainConfig, plan: ResumePlan, run: Sequence[Checkpoint] = ()) -> tuple[Finding, ...]:
-    """Return what in a base config disagrees with the plan, the config's own findings not included.
+    """Return the contradictions between a base config and the plan, without the config's own findings.
 
     What a launch config puts right is a note, so that its reader knows what will change; what it must not change by
     itself, because the user may mean it, is suspect.
@@ -44,7 +44,7 @@ def check(config: TrainConfig, plan: ResumePlan, run: Sequence[Checkpoint] = ())
 
 
 def other_devices(config: RunConfig, devices: int) -> Iterator[Finding]:
-    """Find that the config is for another number of devices than will be started, whatever it resumes from."""
+    """Report a config for another number of devices than will be started, whatever it resumes from."""
     if config.world_size is not None and config.world_size != devices:
         yield _suspect(
             config,
@@ -124,14 +124,14 @@ def _format(config: TrainConfig, keys: LoadKeys) -> Iterator[Finding]:
 
 
 def _two_formats(name: object, fmt: str) -> str:
-    """Say what MindFormers makes of a file's name that ends in the other format; empty: it does not."""
+    """Describe MindFormers' reading of a file name with the other format's suffix; empty if there is none."""
     if not isinstance(name, str) or not name.endswith(".ckpt" if fmt == "safetensors" else ".safetensors"):
         return ""
     return f"`resume_training: {name}` with `load_ckpt_format: {fmt}` makes MindFormers look for {name}.{fmt}"
 
 
 def _prefix(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
-    """The prefix of what is loaded does not matter to MindFormers; the next saves have that of the config."""
+    """MindFormers ignores the prefix of the loaded save; the next saves have the config's prefix."""
     saved_prefix = plan.point.checkpoint.prefix
     if config.prefix is None or not saved_prefix or config.prefix == saved_prefix:
         return
@@ -167,7 +167,7 @@ def _world(config: TrainConfig, checkpoint: Checkpoint, keys: LoadKeys) -> Itera
 
 
 def _fewer_devices(config: TrainConfig, saved_world: int, config_world: int) -> Finding:
-    """In data-parallel mode every rank's file holds the whole model, and each rank loads its own."""
+    """In data-parallel mode every rank's file has the complete model, and each rank loads its own."""
     message = (
         f"the checkpoint was written by {saved_world} ranks, and {config_world} devices will start in data-parallel "
         "mode: "

@@ -1,4 +1,4 @@
-"""What in a training config MindFormers finds wrong late or never: one table of rules, and what asks them.
+"""Mistakes in a training config that MindFormers detects late or never: a table of rules, and its checks.
 
 A new rule is a function, a row of the table and its finding. Read in, and tried on, MindFormers 1.6 to 2.1.
 """
@@ -270,7 +270,7 @@ def _of_the_top(view: ConfigView, section: str, key: str) -> Problem:
 
 
 def _refused(view: ConfigView) -> Iterator[Problem]:
-    """Find what stops every start, while the trainer is built.
+    """Find settings that stop every start, while the trainer is built.
 
     Source:
         build_trainer and MindFormerRegister.get_instance_from_cfg (1.3.2 to 2.1.0) pass each key but `type` as an
@@ -486,7 +486,7 @@ _MODEL = "model.model_config"
 
 
 def _is_watched(view: ConfigView) -> bool:
-    """Return whether someone counts, logs and stops: MindFormers adds the callback only with `monitor_on: True`."""
+    """Return whether the run is monitored: MindFormers adds the callback only with `monitor_on: True`."""
     return view.is_on(_MONITOR) or bool(view.callbacks("TrainingStateMonitor"))
 
 
@@ -748,13 +748,13 @@ BEFORE_A_START: tuple[Rule[ConfigView], ...] = (
 
 
 def lint(settings: Settings, rules: Iterable[Rule[ConfigView]]) -> tuple[Finding, ...]:
-    """Return what the rules find, in the order of the file and then of the words, never of the rules."""
+    """Return the findings of the rules, in the order of the file and then of the text."""
     view = ConfigView(settings)
     return findings(view, _problems(view, rules), path=settings.path)
 
 
 def safe_fixes(settings: Settings) -> tuple[SafeFix, ...]:
-    """Return what one value mends, in the order of the file; not where an alias brings the value in."""
+    """Return the settings with one right value, in the order of the file, without values from an alias."""
     view = ConfigView(settings)
     return tuple(
         SafeFix(code=rule.code, key=setting.key, line=setting.line, value=problem.fix)

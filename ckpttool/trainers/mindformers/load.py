@@ -1,4 +1,4 @@
-"""The settings that make MindFormers load exactly the checkpoint that was chosen, and continue with its data."""
+"""The settings that make MindFormers load exactly the chosen checkpoint, and continue with its data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LoadKeys:
     use_legacy_format: bool
 
     def settings(self, first: tuple[Rename, ...] = ()) -> LoadSettings:
-        """Say them as every trainer's settings are said."""
+        """Return them in the form common to all trainers."""
         return LoadSettings(
             trainer="mindformers",
             path=self.load_checkpoint,
@@ -52,7 +52,7 @@ def _setting(place: str, value: SettingValue, *, is_path: bool = False, is_defau
 
 
 def load_keys(load: LoadSettings) -> LoadKeys:
-    """Return what settings that were made here say."""
+    """Convert settings made here back to keys."""
     resume = load.value(_RESUME)
     return LoadKeys(
         load_checkpoint=load.path,
@@ -63,7 +63,7 @@ def load_keys(load: LoadSettings) -> LoadKeys:
 
 
 def data_settings(position: DataPosition) -> tuple[TrainerSetting, ...]:
-    """Say what makes the data go on there.
+    """Return the settings for a position in the data.
 
     To skip nothing takes `ignore_data_skip`, for 0 means 'not set' to MindFormers, which then skips the steps of the
     checkpoint. A `data_skip_steps` of the base config becomes null, which says 'not set' honestly and keeps its line
@@ -81,7 +81,7 @@ def data_settings(position: DataPosition) -> tuple[TrainerSetting, ...]:
 
 
 def counts_data_itself(scalars: Scalars, question: DataQuestion) -> bool:
-    """Return whether MindFormers counts the data better than we can: it alone will know how large its batches are.
+    """Return whether MindFormers counts the data better than we can, because only it knows the batch size.
 
     Args:
         scalars: Of the checkpoint: what MindFormers scales by, if it finds it there.
@@ -98,7 +98,7 @@ def counts_data_itself(scalars: Scalars, question: DataQuestion) -> bool:
 
 
 def planned_skip(plan: ResumePlan) -> SkipBatches:
-    """Return the batches that a plan of MindFormers skips, or would if nothing changed: its data are always counted."""
+    """Return the batches that a plan of MindFormers skips, or would without a change: its data are always counted."""
     skip = skip_of(plan.data)
     if skip is None:
         raise AssertionError(f"a plan of MindFormers counts batches, not {plan.data}")
@@ -106,5 +106,5 @@ def planned_skip(plan: ResumePlan) -> SkipBatches:
 
 
 def is_moved(plan: ResumePlan) -> bool:
-    """Tell whether the data go on elsewhere than the steps; that a skip is rounded to whole sinks does not count."""
+    """Return whether the data continue elsewhere than the steps, apart from rounding to complete sinks."""
     return abs(planned_skip(plan).batches - (plan.next_step - 1)) >= (planned_skip(plan).sink_size or 1)

@@ -1,4 +1,4 @@
-"""What MindFormers would load instead of what the plan names, or where its start would end: one rule for each way.
+"""Reasons for which MindFormers would load something other than the plan, or stop: one rule each.
 
 A new one is a function, a line in `RULES`, a code and its explanation. Rules see names and settings alone:
 what a file holds is `verify`'s business. Each was seen in a start of the real program, or read in its code.
@@ -35,7 +35,7 @@ _OWN_FOLDER = "copy this checkpoint's files, each into its rank_N/, to a separat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What a start would find."""
+    """The state that a start finds."""
 
     plan: ResumePlan
     inventory: Inventory
@@ -53,7 +53,7 @@ class Start:
 
     @property
     def keys(self) -> LoadKeys:
-        """What the plan says to load."""
+        """The keys of the plan's settings."""
         return load_keys(self.plan.load)
 
 
@@ -61,7 +61,7 @@ Rule: TypeAlias = "Callable[[Start], Iterator[Finding]]"
 
 
 def loaded_instead(start: Start) -> tuple[Finding, ...]:
-    """Return every way in which the real start would load something else than the plan says, or nothing."""
+    """Return every way in which the actual start would load something other than the plan, or nothing."""
     return tuple(brief(finding) for rule in RULES for finding in rule(start))
 
 
@@ -92,7 +92,7 @@ def _pattern(start: Start) -> Iterator[Finding]:
 
 
 def _one_device(start: Start) -> Iterator[Finding]:
-    """Find safetensors in rank folders for a training that does not say `use_parallel: True`.
+    """Report safetensors in rank folders for a training without `use_parallel: True`.
 
     Source:
         validate_config_with_file_mode (1.6.0 to 2.1.0): "when input checkpoint file is rank dir, Please set
@@ -116,7 +116,7 @@ def _one_device(start: Start) -> Iterator[Finding]:
 
 
 def _beside_the_ranks(start: Start) -> Iterator[Finding]:
-    """Find names that end in `.ckpt` in the folder that holds the ranks' folders.
+    """Report names that end in `.ckpt` next to the ranks' folders.
 
     Source:
         check_ckpt_file_exist, asked before anything else by check_path_include_total_ckpt and by the loading of `.ckpt`
@@ -140,7 +140,7 @@ def _beside_the_ranks(start: Start) -> Iterator[Finding]:
 
 
 def _resliced(start: Start) -> Iterator[Finding]:
-    """Find other `.ckpt` files that re-slicing would take for the weights; step and data position come from the named.
+    """Report other `.ckpt` files that resharding would load as weights; step and position come from the named one.
 
     Source:
         TransformCkpt (1.3.2 to 2.1.0) is given the folder alone. mindspore.transform_checkpoints takes the last name of
@@ -171,7 +171,7 @@ def _resliced(start: Start) -> Iterator[Finding]:
 
 
 def _uncountable(start: Start) -> Iterator[Finding]:
-    """Find names beside the ranks' folders, or gaps between them, on which re-slicing `.ckpt` files ends.
+    """Report names next to the ranks' folders, or gaps between them, at which resharding `.ckpt` files stops.
 
     Source:
         TransformCkpt.check_src_checkpoint_and_strategy (1.3.2 to 2.1.0): `int(name.split("_")[-1])` of whatever
@@ -202,7 +202,7 @@ def _reslices_ckpt(start: Start) -> bool:
 
 
 def _ckpt_files(inventory: Inventory) -> Iterator[str]:
-    """Yield everything in the ranks' folders that ends in `.ckpt`, whatever it is."""
+    """Yield every name in the ranks' folders that ends in `.ckpt`."""
     paths = (shard.path for checkpoint in inventory.checkpoints for shard in checkpoint.shards)
     breakpoints = (finding.path for finding in inventory.findings if finding.code is MindFormersCode.BREAKPOINT_FILE)
     for path in (*paths, *inventory.strays, *breakpoints):
@@ -211,7 +211,7 @@ def _ckpt_files(inventory: Inventory) -> Iterator[str]:
 
 
 def _rank_in_prefix(start: Start) -> Iterator[Finding]:
-    """Find files that MindFormers does not find by the name of rank 0's: it replaces the first rank in that name.
+    """Report names in which MindFormers replaces the wrong number: it replaces the first rank in rank 0's name.
 
     Source:
         replace_rank_id_in_ckpt_name (1.3.2 to 2.1.0). From 1.7 on a config with such a prefix is refused.
@@ -235,7 +235,7 @@ def _rank_in_prefix(start: Start) -> Iterator[Finding]:
 
 
 def _no_optimizer(start: Start) -> Iterator[Finding]:
-    """Find an iteration without optimizer shards; `no_save_optim` makes that legal.
+    """Report an iteration without optimizer shards; `no_save_optim` makes that legal.
 
     Source:
         load_checkpoint of the newer layout (1.7.0 to 2.1.0) leaves as they are parameters that no file holds.
@@ -261,7 +261,7 @@ def _no_optimizer(start: Start) -> Iterator[Finding]:
 
 
 def _fault_tolerance(start: Start) -> Iterator[Finding]:
-    """Find an environment in which MindFormers chooses on its own.
+    """Report an environment in which MindFormers chooses on its own.
 
     Source:
         check_tft_valid, training_process and resume_ckpt_path_with_strategy (1.6.0 to 2.1.0): the newest file of any
@@ -282,7 +282,7 @@ def _fault_tolerance(start: Start) -> Iterator[Finding]:
 
 
 def _redundancy(start: Start) -> Iterator[Finding]:
-    """Find shards of which each has its part of the tensors, if nothing puts the parts together.
+    """Report shards that each have only part of the tensors, without a setting that combines them.
 
     Source:
         load_param_into_net(remove_redundancy=True) wants a compiled network (MindSpore 2.7.2 and 2.10.0), and outside
@@ -313,7 +313,7 @@ def _redundancy(start: Start) -> Iterator[Finding]:
 
 
 def _length(start: Start) -> Iterator[Finding]:
-    """Find what ends at once, or elsewhere than at the end of its epochs."""
+    """Report a run that ends at once, or not at the end of its epochs."""
     if start.config is None and not is_moved(start.plan):
         return
     from ckpttool.trainers.mindformers.run_length import length_findings

@@ -1,4 +1,4 @@
-"""How MindFormers takes file names apart: looser than ckpttool does, and that is the point.
+"""MindFormers' parsing of file names: looser than ckpttool's, which matters for its choice.
 
 Source: the helpers for checkpoint names in its tools; the patterns are facts of its behaviour.
 """
@@ -16,12 +16,12 @@ class StopsError(Exception):
 
 
 class UnreadError(Exception):
-    """Nobody can say what the simulated MindFormers does: it hangs on a record that could not be read here."""
+    """The result of the simulated MindFormers is unknown: it depends on a record that could not be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pick:
-    """What the simulated MindFormers does."""
+    """The choice of the simulated MindFormers."""
 
     name: str | None
     """Checkpoint name, or None if it picks nothing that has one name."""
@@ -31,7 +31,7 @@ class Pick:
 
 
 def label_of(file: str, fmt: str) -> tuple[int, int]:
-    """Return epoch and step of a file name: the first place that looks like them, wherever it stands.
+    """Return epoch and step of a file name: the first match, anywhere in the name.
 
     Raises:
         StopsError: There is none. One such file ends the whole resume.
@@ -82,7 +82,7 @@ def is_regular(file: str, fmt: str) -> bool:
 
 
 def checkpoint_name(file: str, fmt: str) -> str:
-    """Return what ckpttool calls the checkpoint that a file belongs to: `20_2`, `_1-25_2`."""
+    """Return ckpttool's name of the checkpoint of a file: `20_2`, `_1-25_2`."""
     stem, _, label = file.removesuffix(f".{fmt}").rpartition("-")
     run = re.search(r"_rank_\d+_(\d+)\Z", stem)
     return label if run is None else f"_{run[1]}-{label}"

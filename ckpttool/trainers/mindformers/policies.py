@@ -1,4 +1,4 @@
-"""What policies are called where users read of MindFormers' own, and how its rules and thresholds are told.
+"""Names of policies in MindFormers' terms, and the settings for its rules and thresholds.
 
 The policy `skip` is MindFormers' data skip by the global norm.
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class NanWord(str, Enum):
-    """What a NaN does to the count in a row."""
+    """The effect of a NaN on the count in a row."""
 
     AS_MINDFORMERS = "as-mindformers"
     STRICT = "strict"
@@ -41,7 +41,7 @@ class MindFormersWords:
         return TrainersDetour(trainer=TRAINER, title="MindFormers", config=config)
 
     def skip(self, skip: SkipBatches) -> TrainersSkip | None:
-        """Begin the data again where nothing is to be skipped: its setting has no zero."""
+        """Read the data from the beginning if nothing is skipped: its setting has no zero."""
         from ckpttool.core.domain.data_position import TrainersSkip
 
         sinks = "as MindSpore does"
@@ -56,14 +56,14 @@ class MindFormersWords:
         return "skip"
 
     def policy_words(self, settings: PolicyWords) -> PolicyWords:
-        """Say of its data skip whether a NaN counts."""
+        """Return whether a NaN counts for its data skip."""
         values = {False: NanWord.AS_MINDFORMERS.value, True: NanWord.STRICT.value}
         return tuple(
             ("nan", values[bool(value)]) if name == "nan_counts" else (name, value) for name, value in settings
         )
 
     def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
-        """Encode the settings of its data skip and its health monitor.
+        """Return the settings of its data skip and its health monitor.
 
         MindFormers demands floats, and norms at all only with `local_norm` and `use_clip_grad`, which its documentation
         leaves out in part.

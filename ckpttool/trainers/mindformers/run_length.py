@@ -1,4 +1,4 @@
-"""How many steps MindFormers will train, how many batches the data will give, and where the two part.
+"""Number of steps that MindFormers will train and batches that the data will give, and their difference.
 
 MindFormers counts what is left by the checkpoint's counters, whatever the data skip is. Every number here was compared
 with runs of the real program (2.1.0), with sinks and without.
@@ -56,7 +56,7 @@ class RunLength:
 def length_findings(
     config: TrainConfig | None, plan: ResumePlan, inventory: Inventory, logged: int | None = None
 ) -> Iterator[Finding]:
-    """Yield where the run would end elsewhere than at the end of its epochs, or not begin; or say on what that hangs.
+    """Report a run that ends before or after its epochs, or does not begin; or the condition for that.
 
     Args:
         config: The base config; None: not known.
@@ -90,7 +90,7 @@ def length_findings(
 def run_length(
     config: TrainConfig, plan: ResumePlan, inventory: Inventory, logged: int | None = None
 ) -> RunLength | None:
-    """Return how long the resumed run is; None if nothing tells how many batches an epoch has.
+    """Return the length of the resumed run; None if the batches per epoch are unknown.
 
     Source:
         load_resume_context_from_checkpoint, check_runner_config and Model.train: with sinks `epochs` becomes
@@ -119,7 +119,7 @@ def run_length(
 
 
 def _begun(config: TrainConfig, plan: ResumePlan, per_epoch: int) -> int:
-    """Return the epochs (or sinks) that MindFormers takes for done."""
+    """Return the epochs (or sinks) that MindFormers considers complete."""
     counters = mindformers_counters(
         scalars=plan.point.checkpoint.scalars,
         new_global_batch_size=planned_skip(plan).global_batch_size,
@@ -133,7 +133,7 @@ def _begun(config: TrainConfig, plan: ResumePlan, per_epoch: int) -> int:
 def _per_epoch(
     config: TrainConfig, plan: ResumePlan, inventory: Inventory, logged: int | None
 ) -> tuple[int, str] | None:
-    """Return the batches of an epoch at the new batch size, and what tells them."""
+    """Return the batches per epoch at the new batch size, with their source."""
     state, batch = state_of(plan.point.checkpoint.scalars), planned_skip(plan).global_batch_size
     sinks_are_known = not config.sink_mode or config.sink_size is not None or config.sinks_all
     if state.step_num is None or state.epoch_num is None or not sinks_are_known:
@@ -154,7 +154,7 @@ def _per_epoch(
 
 
 def _labelled(config: TrainConfig, checkpoint: Checkpoint, batch: int | None) -> int:
-    """Return the batches an epoch that a name implies; 0 where it implies none, -1 where no one can convert them.
+    """Return the batches per epoch that a name implies; 0 for none, -1 if they cannot be converted.
 
     `4_20` at step 80 was saved 20 batches into the fourth epoch, so three have 60. Where labels count sinks, and after
     a resume, they tell nothing.
@@ -171,7 +171,7 @@ def _labelled(config: TrainConfig, checkpoint: Checkpoint, batch: int | None) ->
 
 
 def _converted(size: int, old: int | None, batch: int | None) -> int:
-    """Return an epoch's batches at another batch size; -1 where that hangs on a rest that filled no batch."""
+    """Return the batches per epoch at another batch size; -1 if that depends on an incomplete last batch."""
     if old is None or batch is None or old == batch:
         return size
     low, high = size * old // batch, ((size + 1) * old - 1) // batch
@@ -179,7 +179,7 @@ def _converted(size: int, old: int | None, batch: int | None) -> int:
 
 
 def _had_sinks(config: TrainConfig, plan: ResumePlan, inventory: Inventory) -> Finding | None:
-    """Find that a run without sinks would continue from one with sinks, whose number it takes for that of epochs.
+    """Report a run without sinks that continues one with sinks, whose number it interprets as epochs.
 
     Saves that were all made at the ends of epochs count alike. They are told by the data set's size, else by a number
     that no run of so many epochs reaches.
@@ -197,7 +197,7 @@ def _had_sinks(config: TrainConfig, plan: ResumePlan, inventory: Inventory) -> F
 
 
 def _into_an_epoch(config: TrainConfig, plan: ResumePlan, inventory: Inventory, logged: int | None) -> Finding | None:
-    """Find that sinks of the whole data set would continue from within an epoch: each begins a whole one.
+    """Report sinks of the complete data set that continue within an epoch: each begins a new one.
 
     Source: runs of MindFormers 2.1.0 with `sink_size: -1`, from saves that were made without sinks.
     """
@@ -232,7 +232,7 @@ def _into_an_epoch(config: TrainConfig, plan: ResumePlan, inventory: Inventory, 
 
 
 def _is_complete(config: TrainConfig, plan: ResumePlan, length: RunLength | None) -> bool:
-    """Return whether MindFormers takes all epochs for done; in some cases that needs no length of an epoch."""
+    """Return whether MindFormers considers all epochs complete; some cases need no length of an epoch."""
     if length is not None:
         return length.over
     epochs_done, epochs = state_of(plan.point.checkpoint.scalars).epoch_num, config.epochs
@@ -256,7 +256,7 @@ def _complete(config: TrainConfig, plan: ResumePlan, length: RunLength | None) -
 
 
 def _of_unknown_length(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
-    """Say under which condition a training is over, or ends with its epochs, when nothing tells their size."""
+    """Report when a training is complete, or ends with its epochs, if their size is unknown."""
     step, epochs_done, epochs = plan.next_step - 1, state_of(plan.point.checkpoint.scalars).epoch_num, config.epochs
     if epochs_done is None or not epochs:
         return
@@ -278,7 +278,7 @@ def _of_unknown_length(config: TrainConfig, plan: ResumePlan) -> Iterator[Findin
 
 
 def _if_unchanged(config: TrainConfig, ends: str) -> Finding:
-    """Say for which data the end of a run without sinks is right.
+    """Report for which data the end of a run without sinks is right.
 
     MindFormers keeps the number of epochs done, and finds the place in the epoch that was begun from the step and the
     data set as it is now: after the first epoch another size moves the end.
@@ -304,7 +304,7 @@ def _beyond(config: TrainConfig, plan: ResumePlan, length: RunLength) -> Finding
 
 
 def _moved(config: TrainConfig | None, plan: ResumePlan) -> Iterator[Finding]:
-    """Say where a run ends whose data continue elsewhere than its steps, if nothing tells the length of an epoch."""
+    """Report where a run ends whose data continue elsewhere than its steps, if the epoch length is unknown."""
     ahead = planned_skip(plan).batches - (plan.next_step - 1)
     epochs_done = state_of(plan.point.checkpoint.scalars).epoch_num
     if ahead > 0:
@@ -330,7 +330,7 @@ def _moved(config: TrainConfig | None, plan: ResumePlan) -> Iterator[Finding]:
 
 
 def _parted(config: TrainConfig, length: RunLength) -> Iterator[Finding]:
-    """Say where a run ends whose steps, data and epochs do not end together."""
+    """Report where a run ends whose steps, data and epochs do not end together."""
     if length.planned > length.left:
         more = -((length.left - length.due) // length.per_epoch)
         remedy = _stop_at(length.left)

@@ -1,4 +1,4 @@
-"""The rank layout as our own writer fills it: every name, scalar and record as MindFormers spells it."""
+"""The rank layout as our own writer writes it: every name, scalar and record as in MindFormers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RankSaves:
     health_file = MindFormersHealthFile.name
 
     def objection(self, prefix: str) -> str | None:
-        """Refuse what MindFormers, too, would read in two ways."""
+        """Reject prefixes that are ambiguous for MindFormers as well."""
         if _PREFIX.fullmatch(prefix) is None:
             return "expected up to 64 letters, digits, _ and ."
         return "_rank_ precedes the rank" if "_rank_" in prefix else None
@@ -53,7 +53,7 @@ class RankSaves:
         return f"rank_{rank}"
 
     def next_run(self, names: Iterable[str], prefix: str, rank: Rank) -> int:
-        """Count on from the largest suffix of this prefix, as each start of MindFormers does."""
+        """Continue from the largest suffix of this prefix, as each start of MindFormers does."""
         parsed = [parse_shape(shape_of(name, f"_rank_{rank}")) for name in names]
         saved = (FileKind.CHECKPOINT, FileKind.IN_PROGRESS)
         return max((1 + shape.run for shape in parsed if shape.kind in saved and shape.prefix == prefix), default=0)
@@ -64,7 +64,7 @@ class RankSaves:
         return [name for name, shape in shapes if shape.kind is FileKind.IN_PROGRESS and shape.prefix == prefix]
 
     def label(self, prefix: str, run: int, progress: SaveProgress) -> SaveLabel:
-        """Name it by its epoch and its step in that."""
+        """Return the label with its epoch and its step in that epoch."""
         return SaveLabel(prefix=prefix, run=run, epoch=progress.epoch, step=progress.step_in_epoch)
 
     def parsed(self, file: str) -> SaveLabel | None:
@@ -79,7 +79,7 @@ class RankSaves:
         return checkpoint_name(label.run, _position(label))
 
     def manifest(self, label: SaveLabel) -> str:
-        """Return where its seal is kept."""
+        """Return the place of its seal."""
         return seal_place(label.prefix, self.checkpoint(label), FormatName.SAFETENSORS).path
 
     def shard(self, label: SaveLabel, rank: Rank) -> str:
@@ -87,14 +87,14 @@ class RankSaves:
         return f"{self.rank_folder(rank)}/{self._file(label, rank)}"
 
     def temporary(self, label: SaveLabel, rank: Rank) -> str:
-        """Return the name that MindSpore writes under: whoever looks at the tree sees that a save is under way."""
+        """Return MindSpore's temporary name: it shows a reader of the tree that a save is in progress."""
         return f"{self._file(label, rank).removesuffix(f'.{_SUFFIX}')}.tmp"
 
     def _file(self, label: SaveLabel, rank: Rank) -> str:
         return file_name(label.prefix, rank, label.run, _position(label), _SUFFIX)
 
     def scalars(self, progress: SaveProgress) -> tuple[SavedScalar, ...]:
-        """Return what MindFormers appends to a rank's file."""
+        """Return the scalars that MindFormers appends to a rank's file."""
         values: dict[str, int | float | None] = {
             "epoch_num": progress.epoch,
             "step_num": progress.step,
@@ -109,7 +109,7 @@ class RankSaves:
         )
 
     def progress(self, scalars: dict[str, int | float]) -> SaveProgress | None:
-        """Read them; the step in the epoch is in the name alone."""
+        """Parse them; the step in the epoch is only in the name."""
         epoch, step, applied = (scalars.get(name) for name in ("epoch_num", "step_num", "global_step"))
         if epoch is None or step is None or applied is None:
             return None

@@ -1,4 +1,4 @@
-"""The training state that MindFormers appends to a rank's file and writes into common.json; and its labels in names."""
+"""The training state that MindFormers appends to a rank's file and writes into common.json; and its labels."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ FACTS = ShardFacts(scalars=RULES.requested)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainState:
-    """The scalars by their names; None where a file has no such entry."""
+    """The scalars by their names; None for entries missing in a file."""
 
     epoch_num: int | None = None
     """Epochs (data-sink mode: sinks) begun since the start of the training."""
@@ -71,7 +71,7 @@ class TrainState:
 
     @property
     def scalars(self) -> Scalars:
-        """What every trainer's save says, and the rest by the names of here."""
+        """The scalars common to all trainers, and the others by their own names."""
         rest = (("epoch_num", self.epoch_num), ("global_step", self.global_step), ("loss_scale", self.loss_scale))
         return Scalars(
             step=self.step_num,
@@ -82,12 +82,12 @@ class TrainState:
 
     @property
     def facts(self) -> Facts:
-        """What is shown of it."""
+        """The facts for display."""
         return ("epoch", self.epoch_num), ("optimizer_step", self.global_step)
 
 
 def state_in(values: ScalarValues) -> TrainState:
-    """Return what a file said that was asked for these scalars."""
+    """Parse the values of these scalars in a file."""
     by_name = dict(values)
     return TrainState(
         epoch_num=_integer(by_name.get("epoch_num")),
@@ -99,13 +99,13 @@ def state_in(values: ScalarValues) -> TrainState:
 
 
 def meaning(values: ScalarValues) -> tuple[Scalars, Facts]:
-    """Say what the scalars of a file mean, wherever it is."""
+    """Return the meaning of a file's scalars, wherever it is."""
     state = state_in(values)
     return state.scalars, state.facts
 
 
 def state_of(scalars: Scalars) -> TrainState:
-    """Return what the scalars of a checkpoint of MindFormers say by its own names."""
+    """Return the scalars of a MindFormers checkpoint by its own names."""
     by_name = dict(scalars.rest)
     return TrainState(
         epoch_num=_integer(by_name.get("epoch_num")),
@@ -128,7 +128,7 @@ def _integer(value: float | None) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class EpochStep:
-    """Epoch and step as a file name holds them, both counted from 1.
+    """Epoch and step in a file name, both counted from 1.
 
     In data-sink mode `epoch` counts sink intervals and `step` is the sink size; after a resume without
     data sinking the numbers start again and are not even monotonic. So this is a label, not a position.
@@ -138,7 +138,7 @@ class EpochStep:
     step: int
 
     def __str__(self) -> str:
-        """Return the label as MindFormers spells it in a file name, `20_2`."""
+        """Return the label in MindFormers' form for file names, `20_2`."""
         return f"{self.epoch}_{self.step}"
 
     def global_step(self, *, steps_per_epoch: int) -> Step:
@@ -152,17 +152,17 @@ class EpochStep:
 
     @property
     def sort_key(self) -> tuple[int, int]:
-        """What orders the saves of one run."""
+        """Sort key for the saves of one run."""
         return self.epoch, self.step
 
     @property
     def facts(self) -> Facts:
-        """What is shown of it."""
+        """The facts for display."""
         return ("epoch", self.epoch), ("step_in_epoch", self.step)
 
     @property
     def claims(self) -> tuple[NameClaim, ...]:
-        """Say how far a shard's content must agree.
+        """Return the values that a shard's content must match.
 
         `epoch_num` is the label's epoch in every file that MindFormers writes. The label's step is counted in the epoch
         (or is the sink size), so it tells only that no fewer steps were done.
@@ -176,7 +176,7 @@ class EpochStep:
 
 
 def epoch_step(checkpoint: Checkpoint) -> EpochStep | None:
-    """Return the label of what a rank saved; None where the layout has none."""
+    """Return the label of a rank's save; None if the layout has none."""
     return EpochStep(epoch=checkpoint.sort_key[0], step=checkpoint.sort_key[1]) if checkpoint.sort_key else None
 
 

@@ -1,4 +1,4 @@
-"""How MindFormers itself counts the silent errors that the device reports.
+"""MindFormers' own count of the silent errors that the device reports.
 
 Source:
     MindFormers 1.6 to 2.1, SDCMonitor.

@@ -1,4 +1,4 @@
-"""How many ranks a training had, by its config and by what it left beside its checkpoints."""
+"""Number of ranks of a training, by its config and by the files next to its checkpoints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STRATEGY_FOLDER = "strategy"
 
 
 def world_evidence(output: Storage, config: RunConfig | None) -> Evidence:
-    """Return what both say: the config first.
+    """Return the evidence of both: the config first.
 
     Args:
         output: The folder that holds the tree.
@@ -54,12 +54,12 @@ def _of_config(config: TrainConfig, world: int) -> WorldEvidence:
 
 
 def strategy_world(output: Storage) -> int | None:
-    """Return the ranks that have a strategy file in an output folder, counted by the highest; None: there is none."""
+    """Return the ranks with a strategy file in an output folder, counted by the highest; None: there is none."""
     return max(strategy_files(output), default=-1) + 1 or None
 
 
 def strategy_files(output: Storage) -> dict[Rank, str]:
-    """Return the paths of the strategy files in an output folder; of a rank that has both forms, one."""
+    """Return the paths of the strategy files in an output folder; one per rank if it has both forms."""
     try:
         names = sorted(entry.name for entry in output.entries(STRATEGY_FOLDER))
     except OSError:  # most trees have none, and what cannot be read is no evidence

@@ -1,4 +1,4 @@
-"""MindSpore's strategy files, and which slice of each tensor a rank holds by them.
+"""MindSpore's strategy files, and the slice of each tensor on each rank according to them.
 
 They say how the parameters of a pipeline stage lie over its ranks. There is one a rank, all of a stage the same,
 written as a training is compiled: before its first save, not with each.
@@ -47,7 +47,7 @@ _MOST_RANKS, _MOST_SIDES = 1 << 20, 32
 
 
 class SavedLayout(NamedTuple):
-    """How one parameter is over the ranks of its stage."""
+    """The distribution of one parameter over the ranks of its stage."""
 
     devices: tuple[int, ...]
     """The ranks as a grid, the outermost side first."""
@@ -60,7 +60,7 @@ class SavedLayout(NamedTuple):
 
     @property
     def slice_of(self) -> Callable[[int], tuple[int, ...]] | None:
-        """What tells which slice a rank holds, counted from the first of its stage; None: it cannot be told."""
+        """A function from a rank, counted from the first of its stage, to its slice; None if unknown."""
         sides = len(self.devices)
         by = [sides - 1 - side for side in self.sliced_by]
         if len(set(by)) < len(by) or any(side < 0 for side in by):
@@ -78,7 +78,7 @@ class SavedLayout(NamedTuple):
         return lambda rank: tuple([rank // stride % size for stride, size in axes])
 
     def _shared_along(self, rest: Iterable[tuple[int, int]]) -> list[tuple[int, int]] | None:
-        """Return along which sides a slice is shared out, innermost first as MindSpore does; None: it cannot be."""
+        """Return the dimensions over which a slice is divided, innermost first as in MindSpore; None if unknown."""
         axes = []
         remaining = max(0, self.sharers)
         for stride, size in rest:
@@ -93,7 +93,7 @@ class SavedLayout(NamedTuple):
 
 
 class StageStrategy(NamedTuple):
-    """What a strategy file tells."""
+    """The contents of a strategy file."""
 
     stage: int
     ranks: int
@@ -103,12 +103,12 @@ class StageStrategy(NamedTuple):
 
     @property
     def own_ranks(self) -> range:
-        """The ranks of the stage, as the whole training counts them."""
+        """The ranks of the stage, as numbered in the complete training."""
         return range(self.stage * self.ranks, (self.stage + 1) * self.ranks)
 
 
 def parse_strategy(data: bytes, *, where: str) -> StageStrategy:
-    """Parse a strategy file of either form, told by its name.
+    """Parse a strategy file of either form, recognized by its name.
 
     Raises:
         ParseError: It is none, or tells of no parameter.
@@ -164,7 +164,7 @@ def _dims(message: bytes) -> list[int]:
 
 
 class _Message:
-    """The fields of a message; a key tells the wire type, too."""
+    """The fields of a message; a key includes the wire type."""
 
     def __init__(self, message: bytes) -> None:
         self._numbers: dict[int, list[int]] = {}
@@ -229,7 +229,7 @@ def _json_layout(layout: JsonObject, where: str) -> SavedLayout | None:
 
 
 def _saved_layout(grid: Sequence[int], sides: Sequence[int], field: int, step: int, sharers: int) -> SavedLayout | None:
-    """Return a layout; None if it has what nothing here knows of: an embedding by fields, an unknown grid."""
+    """Return a layout; None if it has unknown features: an embedding by fields, an unknown grid."""
     is_grid = 0 < len(grid) <= _MOST_SIDES and all(0 < size <= _MOST_RANKS for size in grid)
     if field or not is_grid or sharers < -1 or any(not -1 <= side < len(grid) for side in sides):
         return None
@@ -241,7 +241,7 @@ def _saved_layout(grid: Sequence[int], sides: Sequence[int], field: int, step: i
 
 
 def strategy_slices(storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
-    """Return what the strategy files say of a checkpoint; None if they say nothing that may be believed.
+    """Return the slices of a checkpoint from the strategy files; None if these are missing or not reliable.
 
     MindSpore writes all ranks of a stage the same: of each stage two are read, and they have to agree. The next start
     of a training writes over them: one that is newer than the checkpoint is of another start, which may have had
@@ -268,7 +268,7 @@ def strategy_slices(storage: Storage, checkpoint: Checkpoint) -> RecordedSlices 
 
 
 def _are_of_one_world(saved: Collection[Rank], ranks: Collection[Rank]) -> bool:
-    """Return whether so many ranks may have saved what so many ranks trained: a few shards may be lost."""
+    """Return whether this many ranks may have saved what this many ranks trained: a few shards may be lost."""
     world = max(ranks, default=-1) + 1
     return max(saved, default=world) < world and (2 * len(saved) > world or world - len(saved) == 1)
 
@@ -310,7 +310,7 @@ def _is_of(output: Storage, path: str, storage: Storage, checkpoint: Checkpoint,
 
 
 def _slices(stages: Iterable[StageStrategy]) -> dict[str, Mapping[Rank, int]]:
-    """Return each tensor's slices by rank, each numbered by the first rank that holds it, so that stages differ."""
+    """Return each tensor's slices by rank, each numbered by its first rank, so that stages differ."""
     slices: dict[str, Mapping[Rank, int]] = {}
     for stage in stages:
         by_layout: dict[SavedLayout, Mapping[Rank, int]] = {}

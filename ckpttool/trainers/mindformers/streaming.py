@@ -1,4 +1,4 @@
-"""Streaming data: the position stands in state files of the data loader, whatever the config says to skip."""
+"""Streaming data: the position is in state files of the data loader, whatever the config skips."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class DatasetStates:
 
 
 def read_states(folder: str, ranks: Iterable[Rank]) -> DatasetStates:
-    """Look for the state of each rank, as the loader will; what is in it beyond that is the `datasets` library's.
+    """Find the state of each rank, as the loader will; its contents belong to the `datasets` library.
 
     Args:
         folder: Of the step.
@@ -60,7 +60,7 @@ def read_states(folder: str, ranks: Iterable[Rank]) -> DatasetStates:
 
 
 def writers(stream: StreamingData, world: int | None) -> tuple[Rank, ...] | None:
-    """Return the ranks whose data loader reads a state of its own; None if that is not known.
+    """Return the ranks whose data loader reads its own state; None if unknown.
 
     Source:
         is_dataset_built_on_rank: with `use_broadcast_data` (which is the default) the pipeline stages between the first
@@ -81,7 +81,7 @@ def writers(stream: StreamingData, world: int | None) -> tuple[Rank, ...] | None
 
 
 def state_folder(stream: StreamingData, plan: ResumePlan) -> str | None:
-    """Return the folder of the state files from which the data continue; None if they begin again, or none is named.
+    """Return the folder of the state files from which the data continue; None if they restart, or none is named.
 
     Source:
         BaseTrainer.training_process: `_resume_hf_iterable_dataset(dataset, initial_step)`, where step 0 reads no state;
@@ -92,7 +92,7 @@ def state_folder(stream: StreamingData, plan: ResumePlan) -> str | None:
 
 
 def not_movable(config: TrainConfig, plan: ResumePlan, data: DataQuestion) -> Iterator[Finding]:
-    """Say what of the question would move the data position, which nothing but the state files does.
+    """Report options that would move the data position, which only the state files determine.
 
     Args:
         config: Of streaming data.
@@ -129,7 +129,7 @@ def _fixed(config: TrainConfig, label: str, fix: str) -> Finding:
 
 
 def _not_known(config: TrainConfig, why: str, fix: str) -> Finding:
-    """Report that the state files could not be looked for."""
+    """Report that the state files could not be searched."""
     return unknown(
         MindFormersCode.STREAM_STATE_MISSING,
         f"{why}, so whether the state files of the streaming data exist is unknown",
@@ -140,7 +140,7 @@ def _not_known(config: TrainConfig, why: str, fix: str) -> Finding:
 
 
 def unusable_states(folder: str, missing: Sequence[Rank], broken: Sequence[tuple[Rank, str]]) -> Iterator[Finding]:
-    """Say on which ranks there is no state of the step, or none that can be read.
+    """Report the ranks without a readable state of the step.
 
     Args:
         folder: Where they should lie.
@@ -165,7 +165,7 @@ def unusable_states(folder: str, missing: Sequence[Rank], broken: Sequence[tuple
 def state_findings(
     plan: ResumePlan, config: TrainConfig, stream: StreamingData, data: DataQuestion
 ) -> tuple[Finding, ...]:
-    """Return whether streaming data can continue where the chosen checkpoint stands.
+    """Return whether streaming data can continue at the chosen checkpoint's position.
 
     Args:
         plan: What is to be resumed.
@@ -177,7 +177,7 @@ def state_findings(
 
 
 def _states(plan: ResumePlan, config: TrainConfig, stream: StreamingData) -> Iterator[Finding]:
-    """Look for the files from the folder in which we run: so does MindFormers, from where it is started."""
+    """Search for the files from the working directory, as MindFormers does from its own."""
     folder = state_folder(stream, plan)
     if stream.state_dir is None:
         yield suspect(

@@ -1,4 +1,4 @@
-"""What a MindFormers training config says about resuming, parallelism and data."""
+"""Settings of a MindFormers training config for resuming, parallelism and data."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ KNOWN_KEYS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamingData:
-    """A data loader (HFDataLoader, or CommonDataLoader as it was called) that keeps its position in files."""
+    """A data loader (HFDataLoader, formerly CommonDataLoader) that stores its position in files."""
 
     state_dir: str | None
     """`dataset_state_dir` as the config has it: relative to the folder in which the training is started."""
@@ -128,7 +128,7 @@ class TrainConfig(RunConfig):
     """None where the training data are not streamed."""
 
     def started_on(self, devices: int | None) -> TrainConfig:
-        """Return what the config means where so many devices are started: in data-parallel mode they tell its sizes."""
+        """Return the meaning of the config on this number of devices: in data-parallel mode they set its sizes."""
         if not self.data_parallel or devices is None:
             return self
         batch = None if self.device_batch_size is None else self.device_batch_size * devices
@@ -136,7 +136,7 @@ class TrainConfig(RunConfig):
 
 
 def with_trainer_defaults(config: RunConfig) -> TrainConfig:
-    """Return a config as MindFormers' own, with all that it says.
+    """Return a config as a MindFormers config, with all its settings.
 
     Raises:
         UsageError: It is of another trainer.
@@ -147,7 +147,7 @@ def with_trainer_defaults(config: RunConfig) -> TrainConfig:
 
 
 class ConfigView(View):
-    """A config to look things up in, by dotted keys: `runner_config.sink_size`, `callbacks.1.prefix`."""
+    """A config with lookup by dotted keys: `runner_config.sink_size`, `callbacks.1.prefix`."""
 
     def callbacks(self, kind: str) -> list[str]:
         """Return the keys of the callbacks of a type, in order: `callbacks.1`."""

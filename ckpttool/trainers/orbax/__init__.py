@@ -1,4 +1,4 @@
-"""Orbax: what JAX trainings save with its CheckpointManager.
+"""Orbax: saves of JAX trainings by its CheckpointManager.
 
 Source: orbax-checkpoint 0.12.8, checkpoint_manager.py and _src/path/step.py; saves of it.
 """
@@ -34,23 +34,23 @@ _UNFINISHED = ".orbax-checkpoint-tmp"
 
 
 def prefix_and_step(name: str) -> tuple[str, Step] | None:
-    """Return what a save's name says; None if it is none of one."""
+    """Return prefix and step of a save's name; None for another name."""
     match = re.fullmatch(SAVE, name)
     return None if match is None else (match["prefix"] or "", Step(int(match["step"])))
 
 
 def is_unfinished(name: str) -> bool:
-    """Return whether something is called as what will be renamed once it is intact."""
+    """Return whether a name is temporary, to be renamed when the save is complete."""
     return _UNFINISHED in name
 
 
 def recognise(listing: Listing) -> bool:
-    """Tell by the record in a save: others call their folders alike."""
+    """Recognize the record in a save: other folders have similar names."""
     return any(RECORD in names for _, names in listing.inside(SAVE))
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Take a save's folder, and whatever is in it, for the save."""
+    """Map a save's folder and its contents to the save."""
     name = folder.partition("/")[0]
     if prefix_and_step(name) is None or not any(RECORD in names for _, names in listing.alone(name).inside()):
         return None

@@ -1,4 +1,4 @@
-"""Orbax's layout: `30/default/`, a folder for each step and in it one for each item that was saved."""
+"""Orbax's layout: `30/default/`, a folder per step with a subfolder for each saved item."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ if TYPE_CHECKING:
 
 
 class OrbaxLayout(Untracked):
-    """One folder for each step, renamed when it is intact."""
+    """One folder per step, renamed when it is complete."""
 
     name = LAYOUT.name
     title = TRAINER.title
     signs = LAYOUT
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Read each save's names and its record; no store is followed."""
+        """Read each save's names and its record; no store is read."""
         from ckpttool.trainers.orbax.scan import scan_saves
 
         return scan_saves(storage, listing, options)
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Follow the stores of arrays to where each value is."""
+        """Read the stores of arrays up to the place of each value."""
         from ckpttool.trainers.orbax.stores import followed
 
         return followed(storage, checkpoint)
 
     def is_unfinished(self, name: str) -> bool:
-        """Tell by the name under which it writes a save."""
+        """Return whether it writes a save under this temporary name."""
         return is_unfinished(name)
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the save's own folder; a refusal where the training rated its saves, and keeps the best."""
+        """Return the save's own folder; a refusal if the training rated its saves, and keeps the best."""
         if dict(checkpoint.facts).get("metrics"):
             return Refusal(why="is rated by metrics, and only its training knows which checkpoints are the best")
         return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{RECORD}",))
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Name the record and the stores' manifests; each process reads its part of the arrays from the data files."""
+        """Return the record and the stores' manifests; each process reads its part of the arrays' data files."""
         from ckpttool.core.domain.placement import ReadByAll
         from ckpttool.core.domain.shard import ShardRole
 

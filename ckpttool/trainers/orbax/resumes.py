@@ -1,4 +1,4 @@
-"""What makes Orbax restore exactly one step, which it takes on its own, and whether the data go on there.
+"""Settings that make Orbax restore exactly one step, its own choice, and the position in the data.
 
 Source: `latest_step` in checkpoint_manager.py of orbax-checkpoint 0.12.8, and runs of it with damaged saves.
 """
@@ -43,7 +43,7 @@ def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
 
 
 def choose(start: OwnStart) -> Choice:
-    """Take the highest step that has its final name: `latest_step()`."""
+    """Choose the highest step with its final name: `latest_step()`."""
     latest = max(start.inventory.checkpoints, key=lambda save: save.step or 0, default=None)
     if latest is None:
         return None, Outcome.SCRATCH, "latest_step() finds no step, so the script starts from scratch"
@@ -58,7 +58,7 @@ def choose(start: OwnStart) -> Choice:
 
 
 def effects(resume: Resume) -> Effects:
-    """Return whether an item tells where the data stood: which, the record's handlers say."""
+    """Return whether an item contains the position in the data, according to the record's handlers."""
     item = _loader(resume)
     if item is None:
         return Effects(position=Unknown(why=_NO_ITEM), settings=(), findings=())

@@ -1,4 +1,4 @@
-"""List the folders of steps with what their records say; no store of arrays is followed."""
+"""List the folders of steps with their records; no store of arrays is read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _OF_PROCESS = "ocdbt.process_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Record:
-    """What a save says of itself."""
+    """The record of a save."""
 
     items: dict[str, str]
     """Names of handlers by item; the empty name stands for the save's own folder."""
@@ -75,7 +75,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 
 
 def _of_trainings(saves: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """Leave out what has the prefix of no save with a record: a folder that only ends in a number."""
+    """Leave out names whose prefix no save with a record has: folders that only end in a number."""
     kept_saves = list(saves)
     bare = {
         save.name for save in kept_saves if any(finding.code is Code.METADATA_INCOMPLETE for finding in save.findings)
@@ -134,7 +134,7 @@ def _scan_save(storage: Storage, name: str, options: ScanOptions) -> Checkpoint:
 
 
 def _record(storage: Storage, name: str, findings: list[Finding]) -> _Record | None:
-    """Read what the save says of itself; without that Orbax restores it only where it is told what is in it."""
+    """Read the record of a save; without it, Orbax restores only with the items given."""
     path = f"{name}/{RECORD}"
     try:
         record = parse_object(storage.small_file(path, limit=RECORD_LIMIT), where=path)
@@ -158,7 +158,7 @@ def _time(value: object) -> int | None:
 
 
 def _items(name: str, names: set[str], record: _Record | None, findings: list[Finding]) -> list[str]:
-    """Return the folders of a save's items; without a record all that may be some."""
+    """Return the folders of a save's items; without a record, all candidates."""
     if record is None:
         return sorted(names - {RECORD, MARK, MANIFEST_NAME})
     escaping = sorted(item for item in record.items if "/" in item or (item and leads_out(item)))

@@ -1,4 +1,4 @@
-"""Follow the stores in which a save keeps its arrays, and hold them against the save's own list of these."""
+"""Read the stores of a save's arrays, and compare them with the save's own list."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _IN_STORE = {"jax.Array", "np.ndarray", "scalar"}
 
 
 def followed(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-    """Return a save with what its stores tell: which data files it needs, and how long they must be.
+    """Return a save with the data files that its stores need, and their minimum lengths.
 
     Args:
         storage: The tree.
@@ -71,7 +71,7 @@ def _followed(storage: Storage, checkpoint: Checkpoint, folder: str) -> Checkpoi
 
 
 def _needed(storage: Storage, by_path: dict[str, Shard], path: str, least: int) -> Shard | None:
-    """Return a data file that the store refers to; None if it is not there."""
+    """Return a data file that the store refers to; None if it is missing."""
     shard = by_path.get(path)
     if shard is not None:
         return replace(shard, least=ByteCount(least))
@@ -85,7 +85,7 @@ def _needed(storage: Storage, by_path: dict[str, Shard], path: str, least: int) 
 def _against(
     storage: Storage, folder: str, store: Store, needed: dict[str, int], shards: list[Shard | None]
 ) -> Iterator[Finding]:
-    """Say what is missing, broken, or not to be believed."""
+    """Report what is missing, broken, or implausible."""
     paths = {shard.path for shard in shards if shard is not None}
     for path in sorted(path for path in store.least if leads_out(path))[:1]:
         message = f"names {quoted(path)}, which is outside the save; it is not followed"
@@ -100,7 +100,7 @@ def _against(
 
 
 def _absent(storage: Storage, folder: str, arrays: frozenset[str]) -> Iterator[Finding]:
-    """Find arrays that the item's own list names and its store does not hold."""
+    """Find arrays in the item's own list that are not in its store."""
     path = f"{folder}/{TREE}"
     try:
         names = _named(storage.small_file(path, limit=_TREE_LIMIT), path)

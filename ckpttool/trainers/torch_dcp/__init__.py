@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint (DCP): folders of slices, as a training loop of one's own saves them.
+"""torch.distributed.checkpoint (DCP): folders of slices, as custom training loops save them.
 
 Layouts of several trainers stand on it: `store` reads one such folder, `saves` a tree of them.
 """
@@ -23,27 +23,27 @@ OF_RANK = re.compile(r"__(?P<rank>[0-9]{1,9})\.metadata")
 
 
 def is_store(names: Iterable[str]) -> bool:
-    """Tell by the names in a folder whether it is one, finished or not."""
+    """Return whether the names in a folder are those of a store, finished or not."""
     return any(name == METADATA or OF_RANK.fullmatch(name) or WRITER.fullmatch(name) for name in names)
 
 
 def is_own(name: str) -> bool:
-    """Return whether a file's name in such a folder is one that torch gives, once it is done or while it saves."""
+    """Return whether torch gives a file in such a folder this name, finished or temporary."""
     return name == UNFINISHED or is_store((name,))
 
 
 def is_committed(names: Iterable[str]) -> bool:
-    """Tell by the names in a folder whether a record was written, which is what comes last."""
+    """Return whether the names in a folder include a record, which is written last."""
     return any(name == METADATA or OF_RANK.fullmatch(name) for name in names)
 
 
 def recognise(listing: Listing) -> bool:
-    """Tell by what is in its folders: these files belong to no other way to save."""
+    """Recognize the contents of its folders: no other way of saving writes these files."""
     return any(is_store(names) for _, names in listing.inside())
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Take a save's folder, and whatever is in it, for the save."""
+    """Map a save's folder and its contents to the save."""
     from ckpttool.core.records import OWN_FOLDER  # a help that names the layouts looks into no folder
     from ckpttool.core.storage.base import Kind
 

@@ -28,7 +28,7 @@ _OPTIMIZER = ("optim", "optimizer", "optimizers")
 
 
 class FoldersOfSlices(Untracked):
-    """What layouts share in which each save is one such folder."""
+    """Base of layouts in which each save is one such folder."""
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         """Read a record that is too large for a scan."""
@@ -37,29 +37,29 @@ class FoldersOfSlices(Untracked):
         return read_store_closely(storage, checkpoint, checkpoint.name)
 
     def is_unfinished(self, name: str) -> bool:
-        """Tell by the name under which the record is written first."""
+        """Return whether the record is written under this temporary name."""
         return name.rpartition("/")[2] == UNFINISHED
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Name the record, and the slices: a value that no rank shares out may lie in any of them."""
+        """Return the record, and the slices: a value that is not divided over ranks may be in any of them."""
         from ckpttool.trainers.torch_dcp.store import read_by_all
 
         return read_by_all(checkpoint)
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the save's own folder, with all that is in it."""
+        """Return the save's own folder with its contents."""
         return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{METADATA}",))
 
 
 class TorchDcpLayout(FoldersOfSlices):
-    """One folder a save; the application chose its name, and what is in it."""
+    """One folder per save; the application chose its name and contents."""
 
     name = LAYOUT.name
     title = TRAINER.title
     signs = LAYOUT
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Read each save's names, its record, and the counters that this leads to."""
+        """Read each save's names, its record, and the counters that it refers to."""
         from ckpttool.trainers.torch_dcp.saves import SaveTree
 
         inventory = SaveTree(layout=TRAINER.name, reading=_save_record, is_save=_saves).scan(storage, listing, options)
@@ -76,7 +76,7 @@ class TorchDcpLayout(FoldersOfSlices):
 
 
 def _renamed(name: str) -> Finding:
-    """Say of a save beside a trainer's tracker that this trainer calls no save so."""
+    """Report a save next to a trainer's tracker whose name that trainer does not use."""
     trainers = TRACKERS[TRACKER]
     message = (
         f"{TRACKER} beside it is a tracker of {trainers}, and none of them uses such a name: the folder was renamed, "
@@ -90,7 +90,7 @@ def _renamed(name: str) -> Finding:
 
 
 def _saves(listing: Listing) -> Iterator[str]:
-    """Yield all folders that hold such files; one that cannot be listed may be a save."""
+    """Yield all folders with such files; one that cannot be listed may be a save."""
     for entry in listing.entries:
         if entry.kind is not Kind.FOLDER or entry.name == OWN_FOLDER:
             continue
@@ -102,7 +102,7 @@ def _saves(listing: Listing) -> Iterator[str]:
 
 
 def _save_record(storage: Storage, name: str, store: DcpStore) -> SaveRecord:
-    """Look for counters under the names that applications give them; what else is in it is the application's."""
+    """Find counters under the usual names of applications; the rest is the application's own."""
     from ckpttool.core.decide.steps import read_name
     from ckpttool.trainers.torch_dcp.saves import BATCHES, SAMPLES, STEPS, SaveRecord, progress
 

@@ -1,4 +1,4 @@
-"""What torch.distributed.checkpoint makes of a resume: it loads what it is told, and moves no data."""
+"""Effects of torch.distributed.checkpoint on a resume: it loads the named save, and moves no data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OWN = "torch.distributed.checkpoint does not restore the position in the data: 
 
 
 def effects(resume: Resume) -> Effects:
-    """Return the number of samples were read, where the save tells; where they continue only the script knows."""
+    """Return how many samples were read, if the save shows it; only the script knows where they continue."""
     read = consumed(resume.plan, resume.inventory, resume.data)
     if read.samples is None:
         return Effects(position=Unknown(why=_OWN), settings=(), findings=())

@@ -1,4 +1,4 @@
-"""A tree in which each save is one folder of torch.distributed.checkpoint, with what its record tells of it."""
+"""A tree in which each save is one folder of torch.distributed.checkpoint, with the facts in its record."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BATCHES = frozenset({"global_batch_size", "gbs"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveRecord:
-    """What a save says of the training."""
+    """The record of a save about the training."""
 
     scalars: Scalars = Scalars()
     content: Content = Content.UNKNOWN
@@ -49,10 +49,10 @@ Reading = Callable[[Storage, str, DcpStore], SaveRecord]
 
 
 class ReadFolder(Protocol):
-    """How a save's folder is read."""
+    """Reader of a save's folder."""
 
     def __call__(self, storage: Storage, folder: str, *, sizes: bool, most: int) -> DcpStore:
-        """Read the names and the record, which is left for later where it has more bytes."""
+        """Read the names and the record, unless that is larger than the limit."""
         ...
 
 
@@ -134,7 +134,7 @@ def _cut_off(save: Checkpoint) -> Checkpoint:
 
 
 def progress(storage: Storage, folder: str, store: DcpStore, keys: Mapping[str, Iterable[str]]) -> dict[str, int]:
-    """Return whole numbers that a save holds beside its tensors.
+    """Return whole numbers that a save has besides its tensors.
 
     Args:
         storage: The tree.

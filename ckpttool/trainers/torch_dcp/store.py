@@ -1,4 +1,4 @@
-"""A folder of torch.distributed.checkpoint, whoever wrote it: `.metadata` and the `.distcp` files that it names.
+"""A folder of torch.distributed.checkpoint by any writer: `.metadata` and the `.distcp` files that it names.
 
 Layouts of several trainers have such folders, as whole saves or as parts of them.
 
@@ -44,7 +44,7 @@ _MOST_MISSING = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcpStore:
-    """What such a folder holds. Paths are relative to the tree's root."""
+    """The contents of such a folder. Paths are relative to the tree's root."""
 
     shards: tuple[Shard, ...]
     """The `.distcp` files that are there and belong to it, by path; all that are there where no record was read."""
@@ -93,7 +93,7 @@ def read_store(storage: Storage, folder: str, *, sizes: bool = False, most: int 
 
 
 def read_store_closely(storage: Storage, checkpoint: Checkpoint, *folders: str) -> Checkpoint:
-    """Return a save with what records tell of it that were too large to be read at a scan.
+    """Return a save with the records that were too large to read in a scan.
 
     Args:
         storage: The tree.
@@ -126,7 +126,7 @@ def read_store_closely(storage: Storage, checkpoint: Checkpoint, *folders: str) 
 
 
 def read_by_all(checkpoint: Checkpoint) -> ReadByAll:
-    """Name the files of a save that each machine reads: records, and what is no rank's; of slices it reads some.
+    """Return the files of a save that each machine reads: records, and files without a rank; of slices it reads some.
 
     Source:
         `dcp.load` of torch 2.13 reads `.metadata` on every rank; a value that is saved once, such as a counter, is
@@ -173,7 +173,7 @@ def _unfinished(folder: str) -> Finding:
 def _records(
     storage: Storage, folder: str, files: Sequence[str], most: int
 ) -> tuple[DcpMetadata | None, tuple[Finding, ...]]:
-    """Read the one record, or those of all ranks; none if one is too large, none with findings where it is bad."""
+    """Read the record, or those of all ranks; none if one is too large, none with findings if it is bad."""
     from ckpttool.core.formats.torch.dcp import DcpMetadata, read_dcp_metadata  # a tree of names alone needs neither
 
     names = [METADATA] if METADATA in files else [name for name in files if OF_RANK.fullmatch(name)]
@@ -212,7 +212,7 @@ def _over_limit(path: str) -> Finding:
 
 
 def _merged(parts: Sequence[DcpMetadata]) -> dict[str, SplitTensor]:
-    """Put together what each rank says of its own parts of a tensor."""
+    """Combine each rank's record of its own parts of a tensor."""
     tensors: dict[str, SplitTensor] = {}
     for part in parts:
         for name, tensor in part.tensors.items():
@@ -223,7 +223,7 @@ def _merged(parts: Sequence[DcpMetadata]) -> dict[str, SplitTensor]:
 
 
 def _missing_ranks(folder: str, files: Sequence[str]) -> Iterator[Finding]:
-    """Find ranks below the highest of any file that left no record of their own."""
+    """Find ranks below the highest of any file that have no record of their own."""
     ranks = {int(match["rank"]) for name in files if (match := OF_RANK.fullmatch(name))}
     wrote = ranks | {int(match["rank"]) for name in files if (match := WRITER.fullmatch(name))}
     missing = (rank for rank in range(max(wrote) + 1) if rank not in ranks)
@@ -250,7 +250,7 @@ def _torn(path: str, why: str) -> Finding:
 def _compared(
     storage: Storage, folder: str, shards: Iterable[Shard], metadata: DcpMetadata, earlier: Iterable[Finding]
 ) -> DcpStore:
-    """Hold the record against itself and against the names that are there."""
+    """Compare the record with itself and with the existing names."""
     record = _below(folder, METADATA)
     findings = [*earlier, *_unsafe(record, metadata)]
     files = _Files(metadata.slices)
@@ -291,7 +291,7 @@ def _compared(
 
 
 class _Files:
-    """What the slices come to, file by file and name by name: half a million are checked once."""
+    """Totals of the slices, file by file and name by name: half a million are checked once."""
 
     __slots__ = ("changed", "ends", "odd", "slices")
 
@@ -333,7 +333,7 @@ def _not_looked_into(path: str, message: str, *, remedy: str | None = None) -> F
 
 
 def _is_raw(metadata: DcpMetadata) -> bool:
-    """Tell by one slice whether it is as long as the tensor's data: then no archive of `torch.save` is around it."""
+    """Return whether one slice is as long as the tensor's data: then it has no archive of `torch.save` around it."""
     for slice_ in metadata.slices:
         tensor = metadata.tensors.get(slice_.name)
         digits = None if tensor is None or tensor.dtype is None else re.search("[0-9]+", tensor.dtype)
@@ -357,7 +357,7 @@ def _gaps(record: str, path: str, slices: Iterable[Slice]) -> Iterator[Finding]:
 
 
 def _uncovered(record: str, metadata: DcpMetadata, counts: Mapping[str, int]) -> Iterator[Finding]:
-    """Find tensors of which not all is there, and names without a slice."""
+    """Find incomplete tensors, and names without a slice."""
     volumes: dict[tuple[int, ...], int] = {}
     for name, tensor in metadata.tensors.items():
         message = _partly(name, tensor, volumes) or _without_slices(name, counts.get(name, 0), len(tensor.chunks))
@@ -370,7 +370,7 @@ def _uncovered(record: str, metadata: DcpMetadata, counts: Mapping[str, int]) ->
 
 
 def _partly(name: str, tensor: SplitTensor, volumes: dict[tuple[int, ...], int]) -> str | None:
-    """Report that the parts of a tensor are not the whole of it; None if they are.
+    """Report that the parts of a tensor do not cover it; None if they do.
 
     Args:
         name: Of the tensor.
@@ -399,7 +399,7 @@ def _without_slices(name: str, slices: int, parts: int) -> str | None:
 
 
 def values_of(storage: Storage, folder: str, slices: Mapping[str, Slice]) -> dict[str, object]:
-    """Read values that are no tensors: counters, states of loaders.
+    """Read values that are not tensors: counters, states of loaders.
 
     Args:
         storage: The tree.
@@ -424,7 +424,7 @@ def values_of(storage: Storage, folder: str, slices: Mapping[str, Slice]) -> dic
 
 
 def value_slices(store: DcpStore) -> dict[str, Slice]:
-    """Return where each value that is no tensor is, by its name."""
+    """Return the place of each value that is not a tensor, by its name."""
     if store.metadata is None:
         return {}
     values = set(store.metadata.values)

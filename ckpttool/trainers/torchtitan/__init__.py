@@ -32,7 +32,7 @@ _OF_A_LOOP = (_OWN, b"optim", b"BytesStorageMetadata")
 
 
 def recognise(listing: Listing) -> bool:
-    """Tell by what is in such a folder, and by the names of what was saved: others call theirs the same."""
+    """Recognize the contents of such a folder, and the names of saved values: others use the same folder names."""
     is_any = False
     for folder, names in listing.inside(SAVE):
         if INDEX in names:
@@ -45,7 +45,7 @@ def recognise(listing: Listing) -> bool:
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Take a save's folder, and whatever is in it, for the save."""
+    """Map a save's folder and its contents to the save."""
     name = folder.partition("/")[0]
     return Part.of_save(name) if re.fullmatch(SAVE, name) else None
 

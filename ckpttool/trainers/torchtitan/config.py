@@ -1,4 +1,4 @@
-"""torchtitan's configs in TOML: what of them costs a resume.
+"""torchtitan's configs in TOML: settings that harm a resume.
 
 Source:
     torchtitan 0.1.0 and 0.2.2 (`config_manager.py`, `config/job_config.py`, `components/checkpoint.py`). 0.3.0 has no

@@ -1,4 +1,4 @@
-"""What torchtitan makes of a resume: where its loaders continue, and which numbers of ranks they refuse.
+"""Effects of torchtitan on a resume: the position of its loaders, and the numbers of ranks that they refuse.
 
 Source:
     `torchtitan/components/dataloader.py` of torchtitan 0.3.0: each data-parallel rank saves its loader's state under
@@ -36,7 +36,7 @@ _WEIGHTS = "only weights are loaded, so the data starts from the beginning"
 
 
 def effects(resume: Resume) -> Effects:
-    """Say where the loaders continue."""
+    """Return where the loaders continue."""
     read = consumed(resume.plan, resume.inventory, resume.data)
     checkpoint = resume.plan.point.checkpoint
     if checkpoint.content is Content.WEIGHTS_ONLY:
@@ -67,7 +67,7 @@ def _effects_of(position: GoesOn, *, remedy: str | None = None) -> Effects:
 
 
 def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
-    """Object to another number of data-parallel ranks, as far as what is asked for tells it."""
+    """Object to another number of data-parallel ranks, as far as the requested sizes show it."""
     saved = dict(checkpoint.facts).get(DP)
     if saved is None:
         return ()

@@ -1,4 +1,4 @@
-"""A save in Hugging Face's form, as `last_save_in_hf` leaves it: safetensors and an index that names them.
+"""A save in Hugging Face's form, written by `last_save_in_hf`: safetensors and an index that names them.
 
 Source:
     `torchtitan/components/checkpoint.py` of torchtitan 0.3.0; no run was at hand to look at.
@@ -21,7 +21,7 @@ from ckpttool.trainers.torchtitan import INDEX
 
 
 def look_at_either(storage: Storage, folder: str, *, sizes: bool, most: int) -> DcpStore:
-    """Read a save's names and its record, in whichever of the two forms it is.
+    """Read a save's names and its record, in either form.
 
     Raises:
         OSError: The folder cannot be listed.

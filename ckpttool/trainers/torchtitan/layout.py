@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 class TorchtitanLayout(FoldersOfSlices):
-    """One folder a save, by its step."""
+    """One folder per save, named by its step."""
 
     name = LAYOUT.name
     title = TRAINER.title
     signs = LAYOUT
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Read each save's names, its record, and the counters that this leads to."""
+        """Read each save's names, its record, and the counters that it refers to."""
         from ckpttool.trainers.torch_dcp.saves import SaveTree
         from ckpttool.trainers.torchtitan.exported import look_at_either
         from ckpttool.trainers.torchtitan.own_choice import strays_taken
@@ -50,7 +50,7 @@ class TorchtitanLayout(FoldersOfSlices):
         return replace(inventory, findings=in_order((*taken, *rest)))
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Name the step, of the folder that the config names already; weights alone by their path."""
+        """Name the step, of the folder that the config already names; weights alone by their path."""
         from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
 
         path = inventory.path_of(checkpoint.name)
@@ -86,7 +86,7 @@ def _save_record(storage: Storage, name: str, store: DcpStore) -> SaveRecord:
 
 
 def _content(storage: Storage, name: str, store: DcpStore) -> Content:
-    """Return whether it was the weights alone, judged by the names of what was saved."""
+    """Return whether only weights were saved, judged by the names of the saved values."""
     if store.metadata is not None:
         return (
             Content.FULL if any(tensor_name.startswith(STATE) for tensor_name in store.names) else Content.WEIGHTS_ONLY

@@ -22,7 +22,7 @@ _REMEMBERED = 64
 
 
 class TorchtitanLog:
-    """What its ranks print: `step:  9  loss:  4.06968  grad_norm:  8.0625  memory: …`.
+    """The output of its ranks: `step:  9  loss:  4.06968  grad_norm:  8.0625  memory: …`.
 
     Source:
         `MetricsProcessor.log` and `log_validation` in torchtitan/components/metrics.py.
@@ -31,11 +31,11 @@ class TorchtitanLog:
     name = "torchtitan"
 
     def recognise(self, head: bytes) -> bool:
-        """Tell from the beginning of the content."""
+        """Recognize it by the beginning of the content."""
         return _LINE.search(head) is not None
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
-        """Yield each step once, however many ranks print it; a validation belongs to the step before it."""
+        """Yield each step once, even if several ranks print it; a validation belongs to the previous step."""
         pending: StepMetrics | None = None
         last = Step(0)
         printed: OrderedDict[tuple[bytes, ...], None] = OrderedDict()

@@ -1,4 +1,4 @@
-"""verl: reinforcement learning whose workers save one folder for each role, and the driver its data loader.
+"""verl: reinforcement learning whose workers save one folder per role, and the driver its data loader.
 
 Source: `fsdp_checkpoint_manager.py` and `checkpoint_handler.py` in verl/utils/checkpoint, and
 verl/trainer/ppo/ray_trainer.py.
@@ -34,33 +34,33 @@ KINDS = {"model": ShardRole.MODEL, "optim": ShardRole.OPTIMIZER, "extra_state": 
 
 
 def holds_a_model(names: Iterable[str]) -> bool:
-    """Return whether a folder is that of one model: it holds a file of a rank."""
+    """Return whether a folder is that of one model, with a file of a rank."""
     return any(re.fullmatch(STATES, name) for name in names)
 
 
 def is_data(name: str) -> bool:
-    """Return whether a file in a save's folder says where a data loader stood."""
+    """Return whether a file in a save's folder contains the position of a data loader."""
     return name == DATA or re.fullmatch(DATA_OF_RANK, name) is not None
 
 
 def step_of(name: str) -> Step | None:
-    """Return the step of a save's folder; None where a name is none of one."""
+    """Return the step of a save's folder; None for another name."""
     match = re.fullmatch(SAVE, name)
     return None if match is None else Step(int(match[1]))
 
 
 def folder_of(step: Step) -> str:
-    """Return what the save of a step is called."""
+    """Return the folder name of a step's save."""
     return f"global_step_{step}"
 
 
 def recognise(listing: Listing) -> bool:
-    """Tell by the models in a save, or by their folders; the tracker is written by other trainers, too."""
+    """Recognize the models in a save, or their folders; other trainers also write the tracker."""
     return any(names.intersection(ROLES) or holds_a_model(names) for _, names in listing.inside(SAVE))
 
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Take a save's folder, and whatever is in it, for the save; the tracker for all of them."""
+    """Map a save's folder and its contents to the save, and the tracker to all saves."""
     if not folder:
         return WHOLE_TREE if file == TRACKER else None
     name = folder.partition("/")[0]

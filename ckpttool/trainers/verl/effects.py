@@ -1,4 +1,4 @@
-"""What verl makes of a resume: where its data loader continues, and which numbers of ranks it cannot load on.
+"""Effects of verl on a resume: the position of its data loader, and the numbers of ranks that it cannot use.
 
 Source:
     torchdata 0.11.0, run: a StatefulDataLoader whose state was taken at an epoch's last batch, as verl saves inside of
@@ -39,7 +39,7 @@ _MOST_SAVES = 16
 
 
 def effects(resume: Resume) -> Effects:
-    """Say where the loader continues: the driver has one for all ranks, so their number changes nothing.
+    """Return where the loader continues: the driver has one for all ranks, so their number changes nothing.
 
     The SFT trainer has no driver: what becomes of its loaders is not known.
     """
@@ -75,7 +75,7 @@ def effects(resume: Resume) -> Effects:
 
 
 def _loaders_state(checkpoint: Checkpoint) -> str | None:
-    """Return a state of a loader that the SFT trainer saved; None if there is none, or the driver's is meant."""
+    """Return a state of a loader that the SFT trainer saved; None if there is none, or it is the driver's."""
     names = {
         posixpath.basename(shard.path)
         for shard in checkpoint.shards
@@ -86,7 +86,7 @@ def _loaders_state(checkpoint: Checkpoint) -> str | None:
 
 
 def _is_within(batches: int | None) -> str:
-    """Encode the condition that it was not saved at an epoch's last batch."""
+    """Format the condition that it was not saved at an epoch's last batch."""
     if batches is None:
         return "an epoch has more batches than were read"
     return f"an epoch has more than {counted(batches, 'batch', 'batches')}"
@@ -100,7 +100,7 @@ def _goes_further(resume: Resume, batches: int) -> bool:
 
 
 def _yielded(resume: Resume, path: str) -> int | None:
-    """Return how many batches of the epoch the loader's state says that it gave."""
+    """Return how many batches of the epoch the loader had yielded, according to its state."""
     try:
         with resume.storage.open(path) as source:
             state = plain_values(source)
@@ -110,7 +110,7 @@ def _yielded(resume: Resume, path: str) -> int | None:
 
 
 def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
-    """Object to another number of ranks: it stands in the names of the files that each rank looks for."""
+    """Object to another number of ranks: it is in the names of the files that each rank opens."""
     saved = AskedSizes(world=checkpoint.topology.world_size)
     refuses = "verl looks for files with the number of ranks in their names"
     return tuple(against_size(checkpoint, requested, saved=saved, refuses=refuses))

@@ -1,4 +1,4 @@
-"""verl's layout: `global_step_3/actor/model_world_size_2_rank_0.pt`, and a tracker beside the saves."""
+"""verl's layout: `global_step_3/actor/model_world_size_2_rank_0.pt`, and a tracker next to the saves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class VerlLayout(WrittenTogether):
-    """One folder for each save, shared by all ranks, with a tracker file beside them."""
+    """One folder per save, shared by all ranks, with a tracker file next to them."""
 
     name = LAYOUT.name
     title = TRAINER.title
@@ -35,20 +35,20 @@ class VerlLayout(WrittenTogether):
         return scan_saves(storage, listing, options)
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Return it as it is: the names tell all."""
+        """Return it unchanged: the names are complete."""
         return checkpoint
 
     def is_unfinished(self, name: str) -> bool:
-        """Tell of none: it writes under the last name at once."""
+        """Return False: it writes to the final name directly."""
         return False
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the save's own folder, with all that is in it."""
+        """Return the save's own folder with its contents."""
         data = tuple(shard.path for shard in checkpoint.shards if is_data(posixpath.basename(shard.path)))
         return Members(paths=(checkpoint.name,), records=data)
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Name none: each rank reads its own files, and one process the tracker and the data's place."""
+        """Return none: each rank reads its own files, and one process the tracker and the position in the data."""
         from ckpttool.core.domain.placement import ReadByAll
 
         return ReadByAll()
@@ -63,7 +63,7 @@ class VerlLayout(WrittenTogether):
         return {} if step is None else tracker_naming(checkpoint.name, step)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Name the save's folder, and say that it is named: `resume_mode` is `auto` otherwise."""
+        """Name the save's folder, and set `resume_mode`, which is `auto` otherwise."""
         from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
 
         path = inventory.path_of(checkpoint.name)

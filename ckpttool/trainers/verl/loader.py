@@ -1,4 +1,4 @@
-"""What the state of a StatefulDataLoader counts: the batches of its epoch.
+"""The count in the state of a StatefulDataLoader: the batches of its epoch.
 
 Source: stateful_dataloader.py of torchdata 0.11; a loader with processes of its own counts them elsewhere.
 """
@@ -9,7 +9,7 @@ from ckpttool.core.formats.torch.plain import integer_at
 
 
 def batches_in(state: object) -> int | None:
-    """Return how many batches of the epoch were given; None if the state does not tell.
+    """Return how many batches of the epoch were yielded; None if the state does not show it.
 
     Args:
         state: What the file holds beside its tensors.

@@ -1,4 +1,4 @@
-"""List `global_step_*/` folders with the files of all roles, and read the tracker beside them."""
+"""List `global_step_*/` folders with the files of all roles, and read the tracker next to them."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ class _RoleFolder:
 
     @property
     def world(self) -> int | None:
-        """What most names tell; None if there is no file."""
+        """The most common world size in the names; None if there is no file."""
         return max(self.worlds, key=lambda world: (self.worlds[world], world)) if self.worlds else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Save:
-    """A save as its names show it."""
+    """A save according to its names."""
 
     name: str
     roles: tuple[_RoleFolder, ...]
@@ -96,7 +96,7 @@ class _Save:
 
     @property
     def is_bare(self) -> bool:
-        """Whether nothing is in it but what says where the data loader stood."""
+        """Whether it contains only the position of a data loader."""
         return not (self.roles or self.findings)
 
     @property
@@ -106,7 +106,7 @@ class _Save:
 
 
 def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-    """Read each save's names and the state of its data loader; without a tracker, also how often it was updated.
+    """Read each save's names and the state of its data loader; without a tracker, also its number of updates.
 
     Args:
         storage: The tree.
@@ -146,7 +146,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 
 
 def _confirmed(saves: Sequence[Checkpoint], counts: Mapping[str, int], tracked: Tracked | None) -> Iterator[Checkpoint]:
-    """Doubt a number beyond the tracker that nothing confirms: neither the loader's count of batches, nor its place.
+    """Suspect a number beyond the tracker that neither the loader's batch count nor the order of saves confirms.
 
     Without a tracker the lowest number is believed, unless its own count speaks against it.
     """
@@ -177,13 +177,13 @@ def _confirmed(saves: Sequence[Checkpoint], counts: Mapping[str, int], tracked: 
 
 
 def _has_several_a_step(saves: Iterable[Checkpoint], counts: Mapping[str, int]) -> bool:
-    """Return whether the training takes several batches for a step, as if it filters them: then counts are no steps."""
+    """Return whether the training takes several batches per step, such as by filtering: then counts are not steps."""
     pairs = [((save.step or 0), counts[save.name]) for save in saves if save.name in counts]
     return any(count > step for step, count in pairs) and all(count != step for step, count in pairs)
 
 
 def _with_exchanged_names(saves: Sequence[Checkpoint], counts: Mapping[str, int]) -> Iterator[Checkpoint]:
-    """Doubt the numbers of saves each of which counts the batches of another one: someone exchanged their names."""
+    """Suspect the numbers of saves that each have the batch count of another one: their names were exchanged."""
     exchanged = _exchanged({save.step or 0: counts[save.name] for save in saves if save.name in counts})
     for save in saves:
         step = save.step or 0
@@ -203,7 +203,7 @@ def _with_exchanged_names(saves: Sequence[Checkpoint], counts: Mapping[str, int]
 
 
 def _exchanged(counts: Mapping[int, int]) -> dict[int, int]:
-    """Return the saves that count the batches of one another in a circle: by its number, the number each one counts.
+    """Return the saves that have each other's batch counts in a cycle: by its number, the number that each counts.
 
     With a batch for each step, a step less its count is the batches of the epochs before, a multiple of what one epoch
     has: by no such number do saves with their own names lead to one another.
@@ -257,7 +257,7 @@ def _other_updates(save: Checkpoint, count: int | None, made: int) -> Finding:
 def _named_only(
     saves: Sequence[Checkpoint], counts: Mapping[str, int], updates: Mapping[str, int]
 ) -> Iterator[Finding]:
-    """Say of the newest save that is not doubted that its step rests on its name, if so."""
+    """Report that the newest unsuspicious save has its step only from its name, if so."""
     believed = [save for save in saves if all(finding.code is not Code.STEP_DISAGREES for finding in save.findings)]
     for save in believed[-1:]:
         if save.step not in {counts.get(save.name), updates.get(save.name)}:
@@ -288,13 +288,13 @@ def _batches(storage: Storage, saves: Sequence[Checkpoint]) -> dict[str, int]:
 
 
 def _updates(storage: Storage, saves: Sequence[Checkpoint]) -> dict[str, int]:
-    """Read how many updates each save counts, of its models the most, by the save's name."""
+    """Read how many updates each save counts, the most of its models, by the save's name."""
     read = map_waiting(lambda save: max(_updates_of_roles(storage, save), default=0), saves)
     return {save.name: made for save, made in zip(saves, read, strict=True) if made}
 
 
 def _updates_of_roles(storage: Storage, save: Checkpoint) -> Iterator[int]:
-    """Yield what the schedule of each model counts in the file of one rank; if it has none, its optimizer."""
+    """Yield the schedule's count of each model in the file of one rank; without a schedule, the optimizer's."""
     paths: dict[tuple[str, ShardRole], str] = {}
     for shard in save.shards:
         if shard.rank is not None:
@@ -349,7 +349,7 @@ def _is_confirmed(step: int, count: int | None, steps: Sequence[int], counts: Ma
 
 
 def _emptied(saves: Sequence[_Save], tracked: Tracked | None) -> list[str]:
-    """Return the folders from which verl's own retention took the models: a newer one, at least, still holds some.
+    """Return the folders from which verl's own retention removed the models: at least one newer save has some.
 
     Source: `max_actor_ckpt_to_keep`, by which `actor/` goes and `data.pt` beside it stays.
     """
@@ -385,7 +385,7 @@ def _scan_save(storage: Storage, name: str, options: ScanOptions) -> _Save:
 
 
 def _is_role(storage: Storage, save: str, name: str, kind: Kind) -> bool:
-    """Return whether an entry of a save's folder is that of one model; where it cannot be listed, it may be one."""
+    """Return whether an entry of a save's folder is that of one model; an unreadable one may be."""
     if name in ROLES:
         return True
     if kind is not Kind.FOLDER:
@@ -465,7 +465,7 @@ def _checkpoint(save: _Save, saves: Sequence[_Save]) -> Checkpoint:
 
 
 def _with_identities(storage: Storage, checkpoints: list[Checkpoint], counts: Mapping[str, int]) -> list[Checkpoint]:
-    """Read what tells a copy, where the data loaders of two saves stood alike, as in a later epoch, or tell nothing."""
+    """Read identities to detect copies, if the data loaders of two saves have equal positions, or unknown ones."""
     by_digest: dict[bytes | None, list[Checkpoint]] = defaultdict(list)
     for save, state in zip(checkpoints, map_waiting(partial(_loader_state, storage), checkpoints), strict=True):
         by_digest[state].append(save)
@@ -483,7 +483,7 @@ def _with_identities(storage: Storage, checkpoints: list[Checkpoint], counts: Ma
 
 
 def _loader_state(storage: Storage, save: Checkpoint) -> bytes | None:
-    """Return what `data.pt` holds; None if there is none, or it is larger than a loader's state."""
+    """Return the content of `data.pt`; None if there is none, or it is larger than a loader's state."""
     try:
         return storage.small_file(_loader_path(save), limit=_LOADER_LIMIT)
     except OSError:  # what is wrong with it is for the check of every file
@@ -496,7 +496,7 @@ def _loader_path(save: Checkpoint) -> str:
 
 
 def _identity(storage: Storage, save: Checkpoint) -> str | None:
-    """Return the checksums that one rank's files hold of themselves; None if a file of weights holds none.
+    """Return the checksums inside one rank's files; None if a file of weights has none.
 
     An actor that is not trained yet is alike in all saves, and what is beside it is not.
     """
@@ -518,14 +518,14 @@ def _checksums(storage: Storage, path: str) -> str | None:
 
 
 def _kinds(saves: Sequence[_Save], role: str) -> frozenset[str]:
-    """Return the kinds of files that any save has of a role: the training's config says which, for all alike."""
+    """Return the kinds of files of a role in any save: the training's config decides them for all saves."""
     return frozenset(
         kind for save in saves for role_state in save.roles if role_state.name == role for kind in role_state.kinds
     )
 
 
 def _loaders(save: _Save, saves: Sequence[_Save]) -> Iterator[str]:
-    """Yield the files of all data-parallel ranks' loaders, of which another save of as many ranks tells the number."""
+    """Yield the files of all data-parallel ranks' loaders, whose number another save of equal size shows."""
     worlds = {role.world for role in save.roles}
     same_world = [
         save_seen
@@ -544,7 +544,7 @@ def _content(kinds: frozenset[str]) -> Content:
 
 
 def _lacks(save: _Save, saves: Sequence[_Save]) -> Iterator[Finding]:
-    """Find what other saves have and this has not."""
+    """Find files that other saves have and this one lacks."""
     elsewhere = {role.name for save_seen in saves for role in save_seen.roles if role.kinds} - {
         role.name for role in save.roles
     }
@@ -559,7 +559,7 @@ def _lacks(save: _Save, saves: Sequence[_Save]) -> Iterator[Finding]:
 
 
 def _tracker(storage: Storage, names: set[str]) -> tuple[Tracked | None, list[Finding]]:
-    """Read the tracker, which is written last, and never where saves are asynchronous: it is no verdict on a save."""
+    """Read the tracker, written last, and never with asynchronous saves: it proves nothing about a save."""
     try:
         step = tracked_step(storage)
     except FileNotFoundError:

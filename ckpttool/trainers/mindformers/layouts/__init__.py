@@ -1,1 +1,1 @@
-"""The ways in which MindFormers arranges its files."""
+"""The layouts of MindFormers."""

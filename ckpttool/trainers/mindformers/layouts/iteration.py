@@ -117,7 +117,7 @@ _ITS_OWN_RETENTION = f"{_PYNATIVE}, which permanently stops removing saves once 
 
 
 class MindFormersIteration:
-    """One folder for each save, shared by all ranks, with a tracker file beside them."""
+    """One folder per save, shared by all ranks, with a tracker file next to them."""
 
     name = ITERATION_LAYOUT
     signs = ITERATION
@@ -144,11 +144,11 @@ class MindFormersIteration:
         )
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Return it as it is: the scan tells all."""
+        """Return it unchanged: the scan is complete."""
         return checkpoint
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
-        """Go by each save's own record, else expect each role that the tree knows on each rank."""
+        """Use each save's own record, else expect each role that the tree has on each rank."""
         present_roles = {shard.role for checkpoint in inventory.checkpoints for shard in checkpoint.shards}
         roles = {ShardRole.MODEL} if evidence.weights_alone else {ShardRole.MODEL, *present_roles}
         return Expected(
@@ -157,11 +157,11 @@ class MindFormersIteration:
         )
 
     def is_unfinished(self, name: str) -> bool:
-        """Tell by the names under which MindFormers and Python write."""
+        """Return whether MindFormers or Python writes temporary files under this name."""
         return parse_shape(name).kind is FileKind.IN_PROGRESS
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the save's own folder, with all that is in it."""
+        """Return the save's own folder with its contents."""
         if by_pynative(checkpoint):
             return Refusal(why=_ITS_OWN_RETENTION, is_of_tree=True)
         records = tuple(f"{checkpoint.name}/{record}" for record in WRITTEN)
@@ -172,12 +172,12 @@ class MindFormersIteration:
         return SealPlace.inside(checkpoint.name, layout=self.name, checkpoint=checkpoint.name)
 
     def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
-        """Encode it after another rank's: data-parallel ranks save the same."""
+        """Derive it from another rank's path: data-parallel ranks save the same."""
         template = next((shard for shard in checkpoint.shards if shard.role is role and shard.rank is not None), None)
         return Refusal(why=f"has no rank's {role.value} shard") if template is None else _path_for(template, rank)
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Name none: which of them a rank reads is told by its own slices."""
+        """Return none: each rank's slices show which files it reads."""
         from ckpttool.core.domain.placement import ReadByAll
 
         return ReadByAll()
@@ -221,7 +221,7 @@ class MindFormersIteration:
 
 
 def _with_times(storage: Storage, checkpoints: list[Checkpoint], tracked: str | None) -> list[Checkpoint]:
-    """Take the times of the iterations that the tracker may not cover: they tell whether it was written after them."""
+    """Add the times of iterations beyond the tracker: they show whether it was written after them."""
     if tracked is None:
         return checkpoints
     progress, number = Progress(checkpoints), iteration_step(tracked)
@@ -234,7 +234,7 @@ def _with_times(storage: Storage, checkpoints: list[Checkpoint], tracked: str | 
 
 
 def _same_prefix(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
-    """Give a folder without a shard, which cannot tell its prefix, the one that most others have."""
+    """Give a folder without a shard, which shows no prefix, the most common prefix."""
     prefixes = Counter(checkpoint.prefix for checkpoint in checkpoints if checkpoint.shards)
     usual = prefixes.most_common(1)[0][0] if prefixes else ""
     return [checkpoint if checkpoint.shards else replace(checkpoint, prefix=usual) for checkpoint in checkpoints]
@@ -292,7 +292,7 @@ def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkp
 def _shards_in(
     storage: Storage, folder: str, entries: Iterable[Entry], findings: list[Finding], *, sizes: bool
 ) -> tuple[tuple[Shard, ...], Counter[int], str]:
-    """Return a folder's shards, the world sizes in their names, and the prefix of most; what is wrong is added."""
+    """Return a folder's shards, the world sizes in their names, and the most common prefix; problems are added."""
     shards: list[Shard] = []
     worlds: Counter[int] = Counter()
     prefixes: Counter[str] = Counter()
@@ -317,7 +317,7 @@ def _shards_in(
 
 
 def _extra_safetensors(folder: str, prefix: str, names: Iterable[str]) -> list[Finding]:
-    """Find what MindFormers would read beside the two files of a single card.
+    """Find files that MindFormers would read in addition to the two files of a single card.
 
     Source: generate_default_metadata_from_checkpoint (1.7.0 to 2.1.0) reads every file that `glob("*.safetensors")`
     finds, and raises an error where two hold the same parameter.
@@ -339,7 +339,7 @@ def _extra_safetensors(folder: str, prefix: str, names: Iterable[str]) -> list[F
 
 
 def _tracker(storage: Storage, listing: Listing, names: set[str]) -> tuple[str | None, list[Finding]]:
-    """Read the tracker, which is written last and not atomically: empty or torn is no verdict on the shards."""
+    """Read the tracker, written last and not atomically: an empty or torn one proves nothing about the shards."""
     if not any(entry.name == TRACKER for entry in listing.entries):
         message = "no tracker file; the step is taken from the iteration folders"
         return None, [note(Code.TRACKER_DISAGREES, message, path=TRACKER)]
@@ -360,7 +360,7 @@ def _tracker(storage: Storage, listing: Listing, names: set[str]) -> tuple[str |
 
 
 def _is_pynative(state: TrainState, number: int) -> bool:
-    """Return whether the PyNative trainer wrote a common.json: there `step_num` is how many steps the run was to make.
+    """Return whether the PyNative trainer wrote a common.json: its `step_num` is the planned number of steps.
 
     Args:
         state: What it says.
@@ -381,7 +381,7 @@ def _scalars(state: TrainState, *, pynative: bool) -> Scalars:
 
 
 def _of_one_trainer(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
-    """Find a wrong step among saves of the static trainer, which alone would pass for one of the PyNative trainer.
+    """Find a wrong step among saves of the static trainer that alone would pass for one of the PyNative trainer.
 
     The last save of a run of that one says its own step, too: as many as the others say were to be made.
     """
@@ -402,7 +402,7 @@ def _of_one_trainer(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
 
 
 def _other_step(step: int, number: int, path: str) -> Finding:
-    """Report that a common.json says another step than its folder's name."""
+    """Report a common.json with another step than its folder's name."""
     return listed_damage(Code.STEP_DISAGREES, f"common.json says step {step}, the folder's name says {number}", path)
 
 
@@ -440,7 +440,7 @@ def parse_common(data: bytes, *, what: str) -> CommonRecord:
 
 
 def metadata_memory(files: int) -> int:
-    """Return what the values of a metadata.json may take: it tells of every slice of every rank.
+    """Return the maximum memory for a metadata.json: it lists every slice of every rank.
 
     Args:
         files: In the same folder. Whoever wants us to take much memory has to make as many.
@@ -449,7 +449,7 @@ def metadata_memory(files: int) -> int:
 
 
 def parse_metadata(data: bytes, *, what: str, most_memory: int = MOST_MEMORY) -> JsonObject:
-    """Return the `storage_data` of a metadata.json: of each slice of a tensor the places where it is.
+    """Parse the `storage_data` of a metadata.json: the places of each slice of a tensor.
 
     Args:
         data: The whole file.
@@ -463,7 +463,7 @@ def parse_metadata(data: bytes, *, what: str, most_memory: int = MOST_MEMORY) ->
 
 
 def files_in(slices: JsonObject, what: str) -> frozenset[str]:
-    """Return the names of all files that a metadata.json says belong to its checkpoint.
+    """Return the names of all files of the checkpoint, according to its metadata.json.
 
     Raises:
         ParseError: With the file and the key that is wrong.
@@ -476,7 +476,7 @@ def files_in(slices: JsonObject, what: str) -> frozenset[str]:
 
 
 def _read_common(storage: Storage, folder: str, findings: list[Finding]) -> CommonRecord | None:
-    """Read common.json; what is wrong with it is added to the findings."""
+    """Read common.json, and add its problems to the findings."""
     path = f"{folder}/common.json"
     try:
         return parse_common(storage.small_file(path, limit=COMMON_LIMIT), what=path)
@@ -491,7 +491,7 @@ def _read_common(storage: Storage, folder: str, findings: list[Finding]) -> Comm
 
 
 def _common_findings(state: TrainState, number: int, path: str, *, pynative: bool) -> list[Finding]:
-    """Compare with the folder's name, and find what MindFormers computes with but is null or not there."""
+    """Compare it with the folder's name, and find missing or null fields that MindFormers uses."""
     findings = []
     step = state.global_step if pynative else state.step_num
     if step not in {None, number}:
@@ -511,7 +511,7 @@ def _common_findings(state: TrainState, number: int, path: str, *, pynative: boo
 
 
 def _from_metadata(storage: Storage, path: str, read: Callable[[JsonObject, str], _T], *, files: int) -> _T:
-    """Read one; large ones one after the other, for many iterations are read at the same time."""
+    """Read one; large ones one after the other, because many iterations are read in parallel."""
     try:
         return read(parse_metadata(storage.small_file(path, limit=_SMALL_METADATA), what=path), path)
     except OverLimitError:
@@ -523,7 +523,7 @@ def _from_metadata(storage: Storage, path: str, read: Callable[[JsonObject, str]
 
 
 def slices_in(slices: JsonObject, what: str) -> RecordedSlices:
-    """Return which slice of each tensor a rank holds by a metadata.json.
+    """Return which slice of each tensor a rank has, according to metadata.json.
 
     Raises:
         ParseError: With the file and the key that is wrong.
@@ -543,7 +543,7 @@ def slices_in(slices: JsonObject, what: str) -> RecordedSlices:
 
 
 def _shared(slices: dict[Rank, int], shared: dict[tuple[tuple[Rank, int], ...], dict[Rank, int]]) -> Mapping[Rank, int]:
-    """Return an equal mapping, in memory once, with its slices counted from 0: thousands of tensors lie alike."""
+    """Return an equal mapping, stored once, with its slices counted from 0: thousands of tensors are divided alike."""
     numbers: dict[int, int] = {}
     for rank in sorted(slices):
         slices[rank] = numbers.setdefault(slices[rank], len(numbers))
@@ -553,7 +553,7 @@ def _shared(slices: dict[Rank, int], shared: dict[tuple[tuple[Rank, int], ...], 
 def _read_metadata(
     storage: Storage, folder: str, world: int | None, findings: list[Finding], *, files: int
 ) -> tuple[str, ...] | None:
-    """Return the paths that metadata.json names; None if it names none that may be followed."""
+    """Return the paths in metadata.json; None if it contains none that may be followed."""
     path = f"{folder}/metadata.json"
     try:
         names = _from_metadata(storage, path, files_in, files=files)
@@ -587,7 +587,7 @@ def _withheld(path: str, error: OSError) -> Finding:
 
 
 def _expectation(checkpoint: Checkpoint, evidence: Evidence, roles: AbstractSet[ShardRole]) -> Expectation:
-    """Expect weights, whatever a record says: without them MindFormers would train on from random ones."""
+    """Expect weights in any case: without them MindFormers would train on from random ones."""
     world = checkpoint.topology.world_size
     files: ExpectedFiles | None = None
     notes = []
@@ -614,12 +614,12 @@ def _absent(name: str, size: WorldSize, rank: Rank, role: ShardRole) -> Finding:
 
 
 def _path_for(template: Shard, rank: Rank) -> str:
-    """Encode the path of one rank's shard, after another's."""
+    """Derive the path of one rank's shard from another's."""
     return template.path.replace(f"-{template.rank:07}-", f"-{rank:07}-")
 
 
 def _ranks_of_paths(checkpoint: Checkpoint, paths: Collection[str]) -> dict[str, Rank]:
-    """Encode the path of every rank's file after those that are there; nothing where all of these are there."""
+    """Derive the path of every rank's file from the existing ones; empty if all of these exist."""
     if {shard.path for shard in checkpoint.shards}.issuperset(paths):
         return {}
     models = {shard.role: shard for shard in checkpoint.shards if shard.rank is not None}

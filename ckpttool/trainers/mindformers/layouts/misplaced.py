@@ -1,4 +1,4 @@
-"""Shards that are there, but not where MindFormers looks for them, or not under the name that it looks for."""
+"""Shards in a place, or with a name, that MindFormers does not search."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Misplaced:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it is in another rank's folder, and is not only called otherwise."""
+        """Whether it is in another rank's folder, instead of having another name."""
         return self.neighbour != self.target
 
     def instead_of_missing(self, world: str) -> Finding:
-        """Report that the rank's shard is missing only to those who look for it where it belongs.
+        """Report that the rank's shard is missing only at its proper place.
 
         Args:
             world: Which ranks are expected, and why, in words.
@@ -70,7 +70,7 @@ class Misplaced:
 
 
 def mere_names(storage: Storage, strays: Iterable[str]) -> tuple[str, ...]:
-    """Return the strays that have another rank's name and hold no shard: they are no evidence of such a rank.
+    """Return the strays with another rank's name and no shard: they are no evidence of such a rank.
 
     One that is cut off begins as a shard does, and is one. What cannot be read may be one.
     """
@@ -89,7 +89,7 @@ def _may_be_shard(storage: Storage, path: str) -> bool:
 
 
 def misplaced_shards(inventory: Inventory) -> dict[str, Misplaced]:
-    """Find them among the strays of rank folders, by the path that each should have.
+    """Find them among the strays of rank folders, by their proper paths.
 
     MindFormers writes numbers without leading zeros, and no suffix for the first run.
     """
@@ -99,7 +99,7 @@ def misplaced_shards(inventory: Inventory) -> dict[str, Misplaced]:
 
 
 def ranks_found_elsewhere(inventory: Inventory, misplaced: Mapping[str, Misplaced]) -> dict[tuple[str, int], Misplaced]:
-    """Return for each run (prefix, number) the shard of its highest rank that is beside one of the same save.
+    """Return for each run (prefix, number) the shard of its highest rank that was saved together with another.
 
     Such a rank took part in the run, whether or not it has a folder: someone gathered the files.
     """

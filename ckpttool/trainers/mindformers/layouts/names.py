@@ -1,4 +1,4 @@
-"""What the names of files and folders say. A file name in a rank folder is parsed once per *shape* of name.
+"""Meaning of the names of files and folders. A file name in a rank folder is parsed once per *shape* of name.
 
 A tree of 8,192 ranks holds tens of thousands of names but only a few shapes: they differ in the rank alone. So the
 rank is cut out and the rest is looked up, which is three times as fast as a regular expression for each file.
@@ -51,7 +51,7 @@ WRITTEN = ("common.json", "metadata.json")
 
 
 class FileKind(Enum):
-    """What a file in a rank folder is for."""
+    """The purpose of a file in a rank folder."""
 
     CHECKPOINT = "checkpoint"
     META = "meta"
@@ -70,7 +70,7 @@ class FileKind(Enum):
 
 
 class FileName(NamedTuple):
-    """A parsed shape. The fields below `kind` are set for checkpoints, and but for the format for their `.tmp`."""
+    """A parsed shape. The fields below `kind` are set for checkpoints, and except for the format for their `.tmp`."""
 
     kind: FileKind
     prefix: str = ""
@@ -100,7 +100,7 @@ _TEMPORARY = r"(?s:.+)\.tmp|tmp[a-z0-9_]{8}"
 
 @lru_cache(maxsize=65536)
 def parse_shape(shape: str) -> FileName:  # noqa: PLR0911  one return a kind reads best
-    """Tell what a file is from its name, with RANK_MARK in place of the folder's rank.
+    """Determine a file's kind from its name, with RANK_MARK in place of the folder's rank.
 
     Only whole names count: `old-llama_rank_0-20_2.ckpt.bak` is a stray.
     """
@@ -135,7 +135,7 @@ def parse_shape(shape: str) -> FileName:  # noqa: PLR0911  one return a kind rea
 
 
 def rank_of_folder(name: str) -> int | None:
-    """Return the rank of a folder named `rank_N`, matched whole; None for `rank_0_bak`, `rank_007`, `rank_9999999`."""
+    """Return the rank of a folder named exactly `rank_N`; None for `rank_0_bak`, `rank_007`, `rank_9999999`."""
     digits = name[5:]
     if not name.startswith("rank_") or not (digits.isascii() and digits.isdigit()) or len(digits) > MAX_RANK_DIGITS:
         return None
@@ -144,12 +144,12 @@ def rank_of_folder(name: str) -> int | None:
 
 
 def is_iteration(name: str) -> bool:
-    """Return whether a name, matched whole, is that of one save's folder in the newer layout."""
+    """Return whether a complete name is that of one save's folder in the newer layout."""
     return name.startswith(ITERATION_START) and re.fullmatch(_ITERATION, name) is not None
 
 
 def iteration_folder(step: int) -> str:
-    """Encode the folder of one save in the newer layout."""
+    """Return the folder name of one save in the newer layout."""
     return f"{ITERATION_START}{step:08d}"
 
 
@@ -159,12 +159,12 @@ def iteration_step(name: str) -> Step:
 
 
 def checkpoint_name(run: int, position: EpochStep) -> str:
-    """Encode the name that `--checkpoint` takes: `20_2`, or `_1-25_2` for a later run."""
+    """Return the name for `--checkpoint`: `20_2`, or `_1-25_2` for a later run."""
     return f"_{run}-{position}" if run else str(position)
 
 
 def file_name(prefix: str, rank: int, run: int, position: EpochStep, suffix: str) -> str:
-    """Encode a rank's file name as MindFormers does."""
+    """Return a rank's file name in MindFormers' form."""
     run_part = f"_{run}" if run else ""
     return f"{prefix}_rank_{rank}{run_part}-{position}.{suffix}"
 
@@ -189,22 +189,22 @@ def saves_in(listing: Listing) -> Iterator[str]:
 
 
 def _is_unified(listing: Listing) -> bool:
-    """Tell by the file of training scalars."""
+    """Recognize the file of training scalars."""
     return listing.has(SCALARS_FILE)
 
 
 def _part_of_unified(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Take any file in the root for all of them: they are one save."""
+    """Map any file in the root to the whole tree: it is one save."""
     return None if folder or file is None else WHOLE_TREE
 
 
 def _is_iteration(listing: Listing) -> bool:
-    """Tell by an `iteration_%08d` folder; a tracker of that name is written by other trainers, too."""
+    """Recognize an `iteration_%08d` folder; other trainers also write a tracker of that name."""
     return any(saves_in(listing))
 
 
 def _part_of_iteration(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Take an iteration's folder, and whatever is in it, for the save; the tracker for all of them."""
+    """Map an iteration's folder and its contents to the save, and the tracker to all saves."""
     if not folder:
         return WHOLE_TREE if file == TRACKER else None
     save = folder.partition("/")[0]
@@ -212,7 +212,7 @@ def _part_of_iteration(listing: Listing, folder: str, file: str | None) -> Part 
 
 
 def _is_rank(listing: Listing) -> bool:
-    """Tell by a folder named `rank_N`, matched whole, with a file of its own in it, or by such folders all empty.
+    """Recognize a folder named exactly `rank_N` with its own file in it, or such folders that are all empty.
 
     Whoever starts ranks may keep their logs in folders of that name. A run that has just begun has saved nothing.
     """
@@ -227,7 +227,7 @@ def _is_rank(listing: Listing) -> bool:
 
 
 def _part_of_rank(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Take a rank's folder for all ranks, and one of its shards for the save on all ranks.
+    """Map a rank's folder to all ranks, and one of its shards to the save on all ranks.
 
     A training that changed over from the newer layout leaves its tracker.
     """
@@ -246,7 +246,7 @@ def _part_of_rank(listing: Listing, folder: str, file: str | None) -> Part | Ref
 
 
 def _is_own(name: str, rank: int) -> bool:
-    """Return whether MindFormers names a file in a rank's folder so, whole or not."""
+    """Return whether MindFormers gives a file in a rank's folder this name, finished or not."""
     kind = parse_shape(shape_of(name, f"_rank_{rank}")).kind
     return kind is FileKind.META or ("_rank_" in name and kind is not FileKind.STRAY)
 

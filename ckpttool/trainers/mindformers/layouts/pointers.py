@@ -1,4 +1,4 @@
-"""The records in which MindFormers names the save that a rank wrote last: each rank's meta.json.
+"""The records in which MindFormers names each rank's latest save: each rank's meta.json.
 
 Hints; the shards are the truth. Here they are read, and spelled as MindFormers spells them.
 """
@@ -34,13 +34,13 @@ class MetaRecord:
 
     @property
     def escapes(self) -> bool:
-        """Whether the file name would lead out of the rank's folder, or holds control characters."""
+        """Whether the file name would lead out of the rank's folder, or contains control characters."""
         hostile = any(ord(character) < ord(" ") or character in "/\\\x7f" for character in self.file)
         return hostile or self.file in {"", ".", ".."}
 
 
 def parse_meta(data: bytes, *, where: str) -> MetaRecord:
-    """Parse a meta.json strictly: a torn one, `{"last_step": true}` or a key given twice is no record.
+    """Parse a meta.json strictly: a torn one, `{"last_step": true}` or a duplicate key is invalid.
 
     Raises:
         ParseError: With the file and the key that is wrong.
@@ -59,7 +59,7 @@ def meta_pointers(storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
 
 
 def metas_naming(checkpoint: Checkpoint) -> dict[str, PointerText]:
-    """Encode the meta.json of every rank that has a shard of a checkpoint, as it is when that was saved last."""
+    """Return the meta.json of every rank with a shard of a checkpoint, as it is after that save."""
     from ckpttool.core.domain.pointer import PointerText  # a scan needs none
 
     position = epoch_step(checkpoint)

@@ -53,17 +53,17 @@ class MindFormersRank:
     rank_files = RankFiles.APART
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """List the names in every rank's folder and open one header a save and cohort."""
+        """List the names in every rank's folder and open one header per save and cohort."""
         from ckpttool.trainers.mindformers.layouts.rank_scan import scan_ranks
 
         return scan_ranks(storage, listing, options)
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Return it as it is: the scan tells all."""
+        """Return it unchanged: the scan is complete."""
         return checkpoint
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
-        """Weigh how many ranks each run had: no record says it."""
+        """Weigh the evidence for the number of ranks of each run: no record contains it."""
         misplaced: dict[str, Misplaced] = {}
         elsewhere: dict[tuple[str, int], Misplaced] = {}
         if inventory.strays:
@@ -90,11 +90,11 @@ class MindFormersRank:
         )
 
     def is_unfinished(self, name: str) -> bool:
-        """Tell by the names under which MindFormers and Python write."""
+        """Return whether MindFormers or Python writes temporary files under this name."""
         return parse_shape(name).kind is FileKind.IN_PROGRESS
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the ranks' shards: their folders hold those of other saves, too."""
+        """Return the ranks' shards: their folders also contain those of other saves."""
         return Members(paths=tuple(shard.path for shard in checkpoint.shards))
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
@@ -102,17 +102,17 @@ class MindFormersRank:
         return seal_place(checkpoint.prefix, checkpoint.name, checkpoint.format)
 
     def peer_path(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
-        """Encode it after another rank's: data-parallel ranks save the same."""
+        """Derive it from another rank's path: data-parallel ranks save the same."""
         return _path_for(checkpoint.shards[0], rank)
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Name none: each rank reads what is in its own folder."""
+        """Return none: each rank reads its own folder."""
         from ckpttool.core.domain.placement import ReadByAll
 
         return ReadByAll()
 
     def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
-        """Read them from the strategy files beside the tree, which the training wrote as it began."""
+        """Read them from the strategy files next to the tree, which the training wrote at its start."""
         from ckpttool.trainers.mindformers.strategy_file import strategy_slices
 
         return strategy_slices(storage, checkpoint)
@@ -124,17 +124,17 @@ class MindFormersRank:
         return meta_pointers(storage, ranks)
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Encode the meta.json of every rank that has a shard of it."""
+        """Return the meta.json of every rank that has a shard of it."""
         from ckpttool.trainers.mindformers.layouts.pointers import metas_naming
 
         return metas_naming(checkpoint)
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
-        """Return rank 0's file name, or what it would be."""
+        """Return rank 0's file name, existing or not."""
         return _path_for(checkpoint.shards[0], Rank(0)).rpartition("/")[2]
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Name the folder and the file: then every rank loads its own file of that name, and nothing is chosen."""
+        """Name the folder and the file: then every rank loads its own file of that name, without a choice."""
         from ckpttool.trainers.mindformers.load import LOAD_FORMAT, LoadKeys
 
         # Rank 0's file name as it is after the renames; MindFormers puts each rank's own number into it.
@@ -150,7 +150,7 @@ class MindFormersRank:
 
 
 def seal_place(prefix: str, name: str, fmt: FormatName) -> SealPlace:
-    """Return where the seal of a save is kept, by what tells it from others in the tree."""
+    """Return the place of a save's seal, from its identity in the tree."""
     # `x-_1` and `25_2` would give the name of `x` and `_1-25_2`.
     ambiguous = re.search(r"-_[0-9]+\Z", prefix) is not None
     path = own_path(f"{prefix}-{name}.{SUFFIX_OF_FORMAT[fmt]}", ".manifest.json", ambiguous=ambiguous)
@@ -160,7 +160,7 @@ def seal_place(prefix: str, name: str, fmt: FormatName) -> SealPlace:
 
 
 def _path_for(template: Shard, rank: Rank) -> str:
-    """Encode the path of one rank's shard, after another's."""
+    """Derive the path of one rank's shard from another's."""
     folder, _, name = template.path.partition("/")
     head, _, tail = name.rpartition(f"_{folder}")
     return f"rank_{rank}/{head}_rank_{rank}{tail}"
@@ -171,7 +171,7 @@ def _path_for(template: Shard, rank: Rank) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Waiting:
-    """Ranks that have a folder, but no checkpoint of any run in it."""
+    """Ranks with a folder that contains no checkpoint of any run."""
 
     size: WorldSize
     """What they speak for."""
@@ -180,17 +180,17 @@ class _Waiting:
 
 
 class _Folders:
-    """What a missing shard's own folder tells of it."""
+    """Evidence of missing shards in their folders."""
 
     def __init__(self, inventory: Inventory, misplaced: Mapping[str, Misplaced]) -> None:
-        """Take what is said of folders once for all saves."""
+        """Compute the facts about folders once for all saves."""
         self._there = frozenset(inventory.folder_ranks)
         self._misplaced = misplaced
         remedies = {finding.path: finding.remedy for finding in inventory.findings}
         self._unlisted = {folder: remedies.get(folder) for folder in inventory.unlisted}
 
     def absent(self, template: Shard, size: WorldSize, rank: Rank, role: ShardRole) -> Finding:
-        """Report that a rank's shard is not there, or not known to be.
+        """Report that a rank's shard is missing, or may be.
 
         Args:
             template: A shard of the same save.
@@ -241,7 +241,7 @@ def _size(world: int, why: str, remedy: str = _RESTORE) -> WorldSize:
 
 
 def _folders_without_checkpoint(inventory: Inventory) -> _Waiting | None:
-    """Return the world size that folders speak for in which no run left a checkpoint: emptied, or unreadable.
+    """Return the world size of folders in which no run left a checkpoint: emptied, or unreadable.
 
     MindFormers makes a rank's folder when the rank starts, so each is a rank that trained here; no leftover of an
     older, larger run looks like that, since such a run left files.
@@ -261,7 +261,7 @@ def _folders_without_checkpoint(inventory: Inventory) -> _Waiting | None:
 def _own_size(
     run: RunSummary, runs: Sequence[RunSummary], waiting: _Waiting | None, gathered: Misplaced | None
 ) -> WorldSize:
-    """Count the ranks by what the run's own files and the empty folders show.
+    """Count the ranks by the run's own files and the empty folders.
 
     Args:
         run: The run.
@@ -291,7 +291,7 @@ def _own_size(
 
 
 def _weighed(own_size: WorldSize, own_sizes: Sequence[WorldSize], evidence: Sequence[WorldEvidence]) -> WorldSize:
-    """Weigh what speaks for a larger world than the run's own files show.
+    """Weigh the evidence for a larger world than the run's own files show.
 
     A run on a whole fraction of another run's ranks is a training that went on smaller or larger. Any other
     difference (3 of 4, 7 of 8, 1 of many) is a rank folder that got lost, and unknown is never good.
@@ -317,7 +317,7 @@ def _weighed(own_size: WorldSize, own_sizes: Sequence[WorldSize], evidence: Sequ
 def _unproven_shrinks(
     inventory: Inventory, runs: Sequence[RunSummary], evidence: Sequence[WorldEvidence]
 ) -> dict[tuple[str, int], Finding]:
-    """Doubt a run on fewer ranks than one before it as long as all it has to show is one save.
+    """Suspect a run on fewer ranks than an earlier one while it has only one save.
 
     A crash during the first save of a run looks the same where the ranks that were slower left nothing. Nobody's
     crash is at the same rank twice: a second save of that size, also by a later run, proves that it is meant. So does
@@ -355,7 +355,7 @@ def _unproven_shrinks(
 def _shrink_notes(
     runs: Sequence[RunSummary], evidence: Sequence[WorldEvidence], unproven: Collection[tuple[str, int]]
 ) -> list[Finding]:
-    """Say where a size was taken for meant, so that whoever knows better can object."""
+    """Report a smaller size that was accepted as intended, so that the user can object."""
     if not runs:
         return []
     newest = runs[-1]

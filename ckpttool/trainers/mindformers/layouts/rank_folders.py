@@ -1,4 +1,4 @@
-"""List `rank_N/` folders: the names in them and their meta.json, and nothing opened besides."""
+"""List `rank_N/` folders: the names in them and their meta.json; nothing else is opened."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def list_rank_folders(storage: Storage, listing: Listing, *, sizes: bool) -> tup
 
 
 def _list_one(storage: Storage, by_shape: dict[str, tuple[str, ...]], rank: int, *, sizes: bool) -> RankFolder:
-    """List one rank's folder. Ranks with the same shapes share one tuple of them, which `by_shape` keeps."""
+    """List one rank's folder. Ranks with the same shapes share one tuple of them, stored in `by_shape`."""
     folder, token = f"rank_{rank}", f"_rank_{rank}"
     try:
         entries = storage.entries(folder)
@@ -112,7 +112,7 @@ def _unlisted(rank: int, error: OSError) -> RankFolder:
 def _shapes_of(
     storage: Storage, folder: str, token: str, entries: Sequence[Entry]
 ) -> tuple[tuple[str, ...], list[Finding]]:
-    """Cut the rank out of each name in a folder, sorted; also say what under a shard's name is none."""
+    """Remove the rank from each name in a folder, sorted; report non-files under a shard's name."""
     shapes, findings = [], []
     for entry in entries:
         name, kind = entry
@@ -128,7 +128,7 @@ def _shapes_of(
 
 
 def _is_cut_alike(shape: str) -> bool:
-    """Tell whether `shape_of` cuts these names as `replace` did, in the folder of any rank: once, before `_` or `-`."""
+    """Return whether `shape_of` and `replace` give the same result for any rank: one mark, before `_` or `-`."""
     for name in shape.split("/"):
         _, token, tail = name.partition(_RANK_TOKEN)
         if token and (tail[:1] not in {"_", "-"} or RANK_MARK in tail):
@@ -148,7 +148,7 @@ def _stamps(storage: Storage, rank: int, shapes: tuple[str, ...]) -> tuple[FileS
 
 @lru_cache(maxsize=1024)
 def _around_the_rank(shapes: tuple[str, ...]) -> tuple[tuple[str, str] | None, ...]:
-    """Cut each checkpoint's shape at the rank; None for what is no checkpoint. Thousands of ranks have the same."""
+    """Split each checkpoint's shape at the rank; None for other files. Thousands of ranks have the same shapes."""
     cut = [(shape.partition(RANK_MARK), parse_shape(shape).kind) for shape in shapes]
     return tuple((before, after) if kind is FileKind.CHECKPOINT else None for (before, _, after), kind in cut)
 
@@ -167,7 +167,7 @@ def _read_meta(storage: Storage, folder: str) -> tuple[bytes | None, list[Findin
 
 
 def _not_a_file(folder: str, entry: Entry, shape: str) -> list[Finding]:
-    """Report a folder, FIFO or device where a file should be; those of other names are nobody's business."""
+    """Report a folder, FIFO or device in place of a checkpoint file; other names are ignored."""
     if parse_shape(shape).kind not in {FileKind.CHECKPOINT, FileKind.META}:
         return []
     kind = "a folder" if entry.kind is Kind.FOLDER else "a FIFO or a device"

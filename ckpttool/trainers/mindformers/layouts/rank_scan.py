@@ -1,4 +1,4 @@
-"""List `rank_N/` folders: files of all ranks that one save wrote become a checkpoint, saves of one start a run.
+"""List `rank_N/` folders: files of all ranks of one save form a checkpoint, saves of one start form a run.
 
 What the names and meta.json in them show is said once for all ranks that it is true of.
 """
@@ -53,7 +53,7 @@ _ONE_NAME = "the ranks disagree about the run's suffix, but MindFormers loads by
 
 
 class _Key(NamedTuple):
-    """What makes files of several ranks one checkpoint."""
+    """The key by which files of several ranks form one checkpoint."""
 
     prefix: str
     run: int
@@ -62,7 +62,7 @@ class _Key(NamedTuple):
 
 
 class _Group:
-    """A checkpoint while it is put together."""
+    """A checkpoint under construction."""
 
     __slots__ = ("sample", "shards")
 
@@ -72,7 +72,7 @@ class _Group:
 
 
 def scan_ranks(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-    """List the names in every rank's folder and open one header a save and cohort."""
+    """List the names in every rank's folder and open one header per save and cohort."""
     folders, strays = list_rank_folders(storage, listing, sizes=options.sizes)
     cohorts = cohorts_of(folders)
     samples = [sample_cohort(storage, cohort, options) for cohort in cohorts]
@@ -105,7 +105,7 @@ def scan_ranks(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 def _group(
     cohorts: Sequence[Cohort], samples: Sequence[Mapping[str, Sample]]
 ) -> tuple[dict[_Key, _Group], list[dict[str, dict[int, int]]]]:
-    """Put files of all ranks together that one save wrote; also return how each cohort's runs were matched."""
+    """Group the files of all ranks by save; also return how each cohort's runs were matched."""
     arranged = [runs_by_prefix(cohort, sampled) for cohort, sampled in zip(cohorts, samples, strict=True)]
     references = reference_runs(arranged)
     groups: dict[_Key, _Group] = {}
@@ -166,7 +166,7 @@ def _checkpoint(key: _Key, groups: Mapping[_Key, _Group]) -> Checkpoint:
 
 
 def _renames(key: _Key, shards: Sequence[Shard], groups: Mapping[_Key, _Group]) -> tuple[Rename, ...]:
-    """Name which files must take the suffix that most ranks' files have (ties: that of the lowest rank).
+    """Return the files that need the suffix of most ranks' files (ties: that of the lowest rank).
 
     A suffix under which a rank has another file already is passed over: a rename must not overwrite a shard.
     """
@@ -185,7 +185,7 @@ def _rename(key: _Key, shard: Shard, run: int) -> Rename:
 
 
 def _with_times(storage: Storage, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
-    """Take the times of saves of which names leave open whether they are two runs' in one, or say that they differ."""
+    """Add the times of saves whose names may combine two runs, or differ."""
     saves: dict[tuple[str, str | None, FormatName], list[Checkpoint]] = defaultdict(list)
     for checkpoint in checkpoints:
         saves[checkpoint.prefix, checkpoint.label, checkpoint.format].append(checkpoint)
@@ -209,7 +209,7 @@ def _order(checkpoint: Checkpoint) -> tuple[str, int, int, tuple[int, ...], str]
 def _unfinished(
     cohorts: Iterable[Cohort], alignments: Iterable[Mapping[str, Mapping[int, int]]]
 ) -> dict[tuple[str, int], int]:
-    """Return the highest rank that was cut off while it saved, by prefix and run: it is a rank of that run."""
+    """Return the highest rank that was interrupted while saving, by prefix and run: it is a rank of that run."""
     highest: dict[tuple[str, int], int] = {}
     for cohort, alignment in zip(cohorts, alignments, strict=True):
         for shape in cohort.folders[0].shapes:
@@ -262,7 +262,7 @@ _KINDS: dict[FileKind, tuple[Row, str]] = {
 
 
 def file_findings(cohorts: Iterable[Cohort], root_strays: Iterable[str]) -> tuple[list[Finding], list[str]]:
-    """Report the files that are told apart from checkpoints, and return the paths of those that are strays."""
+    """Report the files that are not checkpoints, and return the paths of strays."""
     findings, paths = [], []
     for name in root_strays:
         if name != OWN_FOLDER:
@@ -289,7 +289,7 @@ def meta_findings(
     samples: Sequence[Mapping[str, Sample]],
     alignments: Sequence[Mapping[str, Mapping[int, int]]],
 ) -> list[Finding]:
-    """Compare every meta.json with the shards beside it. All of these are notes: the shards are the truth."""
+    """Compare every meta.json with the shards next to it. These are only notes: the shards decide."""
     folders_by_finding: dict[Finding, list[RankFolder]] = defaultdict(list)
     saved: dict[EpochStep, list[RankFolder]] = defaultdict(list)
     names: dict[EpochStep, str] = {}
@@ -323,7 +323,7 @@ def meta_findings(
 def _newest(
     cohort: Cohort, sampled: Mapping[str, Sample], alignment: Mapping[str, Mapping[int, int]]
 ) -> tuple[str, FileName] | None:
-    """Find what was saved last, by true step; by label alone in a run of which some shard does not tell its step."""
+    """Find the latest save by true step; by label in a run with a shard of unknown step."""
     by_label = {
         alignment[name.prefix][name.run] for _, shape, name in cohort.checkpoints if sampled[shape].step is None
     }
@@ -342,7 +342,7 @@ def _judge_meta(
     newest: tuple[str, FileName] | None,
     alignment: Mapping[str, Mapping[int, int]],
 ) -> tuple[MetaRecord | None, Finding | None]:
-    """Return what a rank's record says, if that may be believed, and what is wrong with it, if anything."""
+    """Return a rank's record, if it is valid, and its problem, if any."""
     if newest is None:
         return None, None
     if meta is None:
@@ -384,7 +384,7 @@ def _compare(
 
 
 def _label(name: FileName, position: EpochStep, alignment: Mapping[str, Mapping[int, int]]) -> str:
-    """Spell what the tables call the checkpoint: by the run's number as most ranks count it."""
+    """Format the checkpoint's name in tables: by the run's number on most ranks."""
     return checkpoint_name(alignment.get(name.prefix, {}).get(name.run, name.run), position)
 
 
@@ -398,7 +398,7 @@ def _stray_in_root(name: str) -> Finding:
 
 
 def _on_all(finding: Finding, folders: list[RankFolder]) -> Finding:
-    """Say once of the meta.json of several ranks what is true of each."""
+    """Report once a finding about the meta.json of several ranks."""
     ranks = tuple(sorted(folder.rank for folder in folders))
     path = f"rank_{ranks[0]}/meta.json"
     return replace(finding, message=f"{on_ranks(ranks)}: {finding.message}", path=path, ranks=ranks)

@@ -1,4 +1,4 @@
-"""Which run of the training wrote which file, when every rank counts its runs on its own; and at which true step.
+"""Assignment of files to runs, if every rank counts its runs on its own; and the true steps.
 
 MindFormers numbers a run by what it finds in the rank's *own* folder at process start. A replaced node starts with
 an empty folder, so its files lack the suffix that all other ranks' files of the same run have; a rank that died
@@ -41,7 +41,7 @@ MAX_STEP = 1 << 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What one shard of a cohort says about a checkpoint."""
+    """The facts about a checkpoint in one shard of a cohort."""
 
     state: TrainState
     step: Step | None
@@ -50,7 +50,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cohort:
-    """Ranks whose folders hold the same names."""
+    """Ranks whose folders contain the same names."""
 
     folders: tuple[RankFolder, ...]
     """In rank order."""
@@ -60,7 +60,7 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a run was at a save, as its shards tell; each None if none told."""
+    """The position of a run at a save, according to its shards; None for unknown values."""
 
     step: Step | None
     global_batch_size: int | None = None
@@ -79,7 +79,7 @@ RunsOf = Mapping[int, Positions]
 
 
 def cohorts_of(folders: Sequence[RankFolder]) -> list[Cohort]:
-    """Group the ranks by the names they hold, the largest group first (ties: the one with the lowest rank)."""
+    """Group the ranks by the names they have, the largest group first (ties: the one with the lowest rank)."""
     groups: dict[tuple[str, ...], list[RankFolder]] = defaultdict(list)
     for folder in folders:
         groups[folder.shapes].append(folder)
@@ -101,7 +101,7 @@ def cohorts_of(folders: Sequence[RankFolder]) -> list[Cohort]:
 def reference_runs(
     arranged: Sequence[Mapping[str, dict[int, dict[EpochStep, Place]]]],
 ) -> dict[str, dict[int, dict[EpochStep, Place]]]:
-    """Choose for each prefix the runs that all cohorts are matched with: those of the cohort that saw most of them.
+    """Choose for each prefix the reference runs for all cohorts: those of the cohort with most runs.
 
     A replaced node, or a rank that died before its first save, has seen fewer; no rank has seen a run that was not.
     Among equals the largest cohort counts, for it comes first.
@@ -137,7 +137,7 @@ def align_runs(runs_of: RunsOf, reference: RunsOf) -> dict[int, int]:
 
 
 def _align_by_saves(runs_of: RunsOf, reference: RunsOf) -> dict[int, int]:
-    """Match the cohort's runs one after the other, each with the one that it shares most saves with."""
+    """Match the cohort's runs one by one, each with the run with which it shares most saves."""
     aligned: dict[int, int] = {}
     floor = -1
     at_floor: set[EpochStep] = set()
@@ -158,12 +158,12 @@ def _align_by_saves(runs_of: RunsOf, reference: RunsOf) -> dict[int, int]:
 
 
 def _shared(first: Positions, second: Positions) -> int:
-    """Count the saves that both runs have, at the same true step and batch size as far as the shards tell."""
+    """Count the saves of both runs, at the same true step and batch size as far as known."""
     return sum(1 for position, place in first.items() if position in second and place.may_be(second[position]))
 
 
 def runs_by_prefix(cohort: Cohort, samples: Mapping[str, Sample]) -> dict[str, dict[int, dict[EpochStep, Place]]]:
-    """Arrange what a cohort holds by prefix, own run number and label."""
+    """Group the saves of a cohort by prefix, own run number and label."""
     arranged: dict[str, dict[int, dict[EpochStep, Place]]] = {}
     for _, shape, name in cohort.checkpoints:
         sample = samples[shape]
@@ -173,7 +173,7 @@ def runs_by_prefix(cohort: Cohort, samples: Mapping[str, Sample]) -> dict[str, d
 
 
 def sample_cohort(storage: Storage, cohort: Cohort, options: ScanOptions) -> dict[str, Sample]:
-    """Open one header a save, and further ones where it is odd: by its label, or beside the other saves.
+    """Open one header per save, and more if it contradicts its label or the other saves.
 
     Returns:
         By shape. The step is None if no shard tells it, and where shards contradict each other without a majority.
@@ -197,7 +197,7 @@ def sample_cohort(storage: Storage, cohort: Cohort, options: ScanOptions) -> dic
 
 
 def _first_told(storage: Storage, cohort: Cohort, shape: str, name: FileName) -> TrainState:
-    """Ask the cohort's shards, lowest rank first, until one tells the step."""
+    """Read the cohort's shards, lowest rank first, until one shows the step."""
     best = TrainState()
     for folder in cohort.folders[:SAMPLE_TRIES]:
         state = _scalars(storage, folder, shape, name)
@@ -218,7 +218,7 @@ def _scalars(storage: Storage, folder: RankFolder, shape: str, name: FileName) -
 
 
 def _fits(state: TrainState, position: EpochStep) -> bool:
-    """Return whether a shard can have been saved under this label: an epoch has at least one step."""
+    """Return whether a shard may have been saved with this label: an epoch has at least one step."""
     if state.epoch_num is not None and state.epoch_num != position.epoch:
         return False
     step = state.step_num
@@ -226,7 +226,7 @@ def _fits(state: TrainState, position: EpochStep) -> bool:
 
 
 def _out_of_order(names: Mapping[str, FileName], states: Mapping[str, TrainState]) -> set[str]:
-    """Find saves whose steps do not rise with their run's labels, leap, or lie behind what an earlier run reached.
+    """Find saves whose steps contradict their labels, jump, or are before those of an earlier run.
 
     A training may really have saved so: after a resume labels are not in order, and a rewind goes back. So further
     ranks are asked, and believed.
@@ -252,14 +252,14 @@ def _out_of_order(names: Mapping[str, FileName], states: Mapping[str, TrainState
 
 
 def _leaps(before: EpochStep, earlier: int, after: EpochStep, later: int) -> bool:
-    """Return whether the step rose far beyond what the labels' epochs explain."""
+    """Return whether the step rose far more than the epochs in the labels explain."""
     return later * max(before.epoch, 1) > LEAP * max(earlier, 1) * max(after.epoch, 1)
 
 
 def _checked_again(
     storage: Storage, folders: Sequence[RankFolder], shape: str, name: FileName, first: TrainState
 ) -> TrainState:
-    """Ask ranks spread over the cohort, and take what most say; else what most say that fits the label."""
+    """Read shards of several ranks, and return the most common result, preferably one that fits the label."""
     last = len(folders) - 1
     places = dict.fromkeys(place * last // (MOST_ASKED - 1) for place in (0, 4, 2, 1, 3))
     states = [_scalars(storage, folders[place], shape, name) for place in places]

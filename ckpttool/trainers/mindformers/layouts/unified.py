@@ -46,7 +46,7 @@ NAME = "unified"
 
 
 class MindFormersUnified:
-    """A folder with `hyper_param.safetensors`: MindFormers loads it as a whole and chooses nothing."""
+    """A folder with `hyper_param.safetensors`: MindFormers loads all of it, without a choice."""
 
     name = UNIFIED_LAYOUT
     signs = UNIFIED
@@ -95,7 +95,7 @@ class MindFormersUnified:
         return Inventory(root=storage.root, layout=self.name, checkpoints=(checkpoint,), runs=(run,), findings=())
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Return it as it is: the scan tells all."""
+        """Return it unchanged: the scan is complete."""
         return checkpoint
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
@@ -103,7 +103,7 @@ class MindFormersUnified:
         return by_own_records(inventory)
 
     def is_unfinished(self, name: str) -> bool:
-        """Tell by the names under which MindFormers and Python write."""
+        """Return whether MindFormers or Python writes temporary files under this name."""
         return parse_shape(name).kind is FileKind.IN_PROGRESS
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
@@ -119,29 +119,29 @@ class MindFormersUnified:
         return Refusal(why="is one checkpoint that all ranks share: it has each slice once")
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Name none: which of them a rank reads is told by its own slices."""
+        """Return none: each rank's slices show which files it reads."""
         from ckpttool.core.domain.placement import ReadByAll
 
         return ReadByAll()
 
     def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
-        """Read none: no file is a copy of another."""
+        """Return none: no file is a copy of another."""
         return None
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
-        """Read none: nothing names the folder."""
+        """Yield none: no record names the folder."""
         return iter(())
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Spell none."""
+        """Return none."""
         return {}
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
-        """Refuse: the file names what ranks saved."""
+        """Refuse: the health file names files of ranks."""
         return holds_its_mark(self.name, companion=BESIDE_THE_SAVES)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Name the folder: it is loaded as a whole."""
+        """Name the folder: all of it is loaded."""
         from ckpttool.trainers.mindformers.load import LoadKeys
 
         keys = LoadKeys(
@@ -182,7 +182,7 @@ def _expected(storage: Storage, present: set[str], findings: list[Finding]) -> t
 
 
 def parse_name_map(data: bytes, *, where: str) -> frozenset[str]:
-    """Return the names of all files that the map mentions.
+    """Return the names of all files in the map.
 
     MindSpore 2.10 writes `{"metadata": …, "weight_map": {parameter: file}}`, older versions the inner map alone.
 

@@ -1,4 +1,4 @@
-"""Where MindFormers and its launcher write training logs, and what those beside a tree tell of an epoch's size."""
+"""Places of the logs of MindFormers and its launcher, and the epoch size in the logs next to a tree."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TAIL_BYTES = 4 << 20
 
 
 class MindFormersLogs:
-    """`log/rank_N/info.log`, and what `msrun` catches.
+    """`log/rank_N/info.log`, and the output captured by `msrun`.
 
     Source:
         MindFormers writes `log/rank_N/info.log` below the output folder and rotates it (`info.log.1` is the one
@@ -30,7 +30,7 @@ class MindFormersLogs:
     names = ("rank_N/info.log", "worker_N.log")
 
     def near(self, root: str) -> tuple[RankLogs, ...]:
-        """Look in the output folder, and in the one around it."""
+        """Search the output folder, and its parent."""
         output = above(root)
         for folder in (output, above(output)):
             for name, find in (("log", _rank_logs), ("msrun_log", _worker_logs)):
@@ -40,7 +40,7 @@ class MindFormersLogs:
         return ()
 
     def inside(self, folder: str) -> tuple[str, ...]:
-        """Look in a folder as a user may name it: `log/`, `log/rank_N/` or `msrun_log/`."""
+        """Search a folder that a user named: `log/`, `log/rank_N/` or `msrun_log/`."""
         for find in (_rank_logs, _worker_logs):
             if paths := find(folder):
                 return tuple(path for logs in paths for path in logs)
@@ -54,7 +54,7 @@ def _rank_logs(folder: str) -> tuple[RankLogs, ...]:
 
 
 def _worker_logs(folder: str) -> tuple[RankLogs, ...]:
-    """Return the logs that `msrun` made."""
+    """Return the logs that `msrun` wrote."""
     workers = [(int(rank), os.path.join(folder, name)) for name, rank in _numbered(folder, _WORKER_LOG)]
     return tuple((path,) for _, path in sorted(workers))
 
@@ -72,7 +72,7 @@ def _numbered(folder: str, pattern: re.Pattern[str]) -> Iterator[tuple[str, str]
 
 
 def logged_epoch(root: str, *, step: int, epoch: int | None) -> int | None:
-    """Return the batches an epoch that the log's last line about a save's step tells; None if there is none.
+    """Return the batches per epoch in the log's last line about a save's step; None if there is none.
 
     Batches are of the size that the save has, for the line is about the step that made it.
 
@@ -99,7 +99,7 @@ def logged_epoch(root: str, *, step: int, epoch: int | None) -> int | None:
 
 
 def _tail(path: str) -> bytes:
-    """Return the end of a file, or nothing where it cannot be read."""
+    """Return the end of a file, or empty bytes if it cannot be read."""
     folder, name = os.path.split(path)
     with suppress(OSError), open_storage(folder).open(name) as source:
         begin = max(0, source.stamp.size - TAIL_BYTES)

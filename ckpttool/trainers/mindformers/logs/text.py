@@ -1,4 +1,4 @@
-"""MindFormers' training logs: one line a step, and the lines of its monitors after it."""
+"""MindFormers' training logs: one line per step, and the lines of its monitors after it."""
 
 from __future__ import annotations
 
@@ -86,16 +86,16 @@ class MindFormers:
     name = "mindformers"
 
     def recognise(self, head: bytes) -> bool:
-        """Tell from the beginning of the content."""
+        """Recognize it by the beginning of the content."""
         return POSITION.search(head) is not None or b"mindformers[" in head or b"[mindformers/" in head
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
-        """Yield each step with what the lines up to the next step add to it."""
+        """Yield each step with the values in the lines up to the next step."""
         return _Reader(source).read()
 
 
 class _Reader:
-    """Follows the log. The step that is `pending` may still be filled in; once handed out it is never touched."""
+    """Reads the log. The `pending` step may still get values; a yielded step never changes."""
 
     __slots__ = ("_last", "_odd", "_pending", "_prefix", "_skip", "_source", "_stamped")
 
@@ -143,7 +143,7 @@ class _Reader:
             yield from self._open(metrics, block, match.start())
 
     def _only_embeddings(self, marks: list[_Mark], matches: list[_Match], steps: list[StepMetrics]) -> bool:
-        """Give embedding norms to the steps before them, where a block holds no other line of a monitor.
+        """Assign embedding norms to the previous steps, if a block has no other line of a monitor.
 
         With the health monitor on, every step has such a line: they must not cost as much as the rare ones.
         """
@@ -162,7 +162,7 @@ class _Reader:
     def _mixed(
         self, block: Block, matches: list[_Match], steps: list[StepMetrics | None], marks: list[_Mark]
     ) -> Iterator[LogItem]:
-        """Take all lines in their order: what a monitor says belongs to the step before it."""
+        """Read all lines in order: a monitor's line belongs to the previous step."""
         calls: list[tuple[int, Callable[[], Iterable[LogItem]]]] = [
             (match.start(), partial(handle, self, block, match)) for handle, match in marks
         ]
@@ -179,7 +179,7 @@ class _Reader:
             yield from call()
 
     def _decode(self, data: bytes, matches: list[_Match]) -> list[StepMetrics | None]:
-        """Read the usual step lines of a block column by column; None for the others.
+        """Parse the usual step lines of a block column by column; None for the others.
 
         A call for each line, or a line of Python for each value, would take longer than to find them.
         """
@@ -212,7 +212,7 @@ class _Reader:
 
     @staticmethod
     def _begin(epoch: bytes | None, epoch_steps: bytes) -> int | None:
-        """Return the steps before an epoch; None where the line is unusual.
+        """Return the steps before an epoch; None if the line is unusual.
 
         Epochs count from 1, and steps are never negative: in epoch 0 a digit was lost.
         """
@@ -220,7 +220,7 @@ class _Reader:
         return (number_of_epoch - 1) * int(epoch_steps) if number_of_epoch else None
 
     def _times(self, data: bytes, ends: list[int]) -> list[str | None]:
-        """Return the time stamp of the line before each place: of all at once where they stand as far before it."""
+        """Return the time stamp of the line before each place: all at once if they are equally far before it."""
         width = self._prefix
         if 0 < width <= min(_LONGEST_PREFIX, ends[0]):
             heads = b"".join([data[end - width : end] for end in ends])
@@ -240,7 +240,7 @@ class _Reader:
         return str(match[0], "latin-1")
 
     def _odd_step(self, block: Block, match: _Match) -> Iterator[LogItem]:
-        """Read a step line that differs from the usual one, field by field; what cannot be read is told."""
+        """Parse an unusual step line, field by field, and report unreadable fields."""
         start = match.start()
         line = block.data[start : block.line_end(start)]
         position = POSITION.match(line)
@@ -275,7 +275,7 @@ class _Reader:
         yield from self._open(metrics, block, start, is_irregular=True)
 
     def _open(self, metrics: StepMetrics, block: Block, position: int, *, is_irregular: bool = False) -> list[LogItem]:
-        """Hand out the step before and keep this one open; tell where the log goes back."""
+        """Yield the previous step and keep this one open; report where the log goes back."""
         self._settle_skip()
         pending, self._pending = self._pending, metrics
         if pending is not None and pending.step == metrics.step and pending.global_norm == metrics.global_norm:
@@ -291,7 +291,7 @@ class _Reader:
         return items
 
     def _settle_skip(self) -> None:
-        """Give the open step what a line without a step said: no later line told another one."""
+        """Add the skip of a line without a step to the open step, because no later line gave another step."""
         if self._skip is not None and self._pending is not None:
             _fill_skip(self._pending, skipped=self._skip)
         self._skip = None
@@ -304,7 +304,7 @@ class _Reader:
         return []
 
     def row_line(self, block: Block, match: _Match) -> list[LogItem]:
-        """Read `of step N has been K consecutive times`: the one line that tells its global step."""
+        """Parse `of step N has been K consecutive times`: the only line with its global step."""
         step = Step(int(match[2]))
         norm, items = self._norm(block, match)
         self._skip = None
@@ -327,7 +327,7 @@ class _Reader:
         return [self._note(NoteKind.NAN_STOP, block, match.start(), self._open_step())] if self._odd else []
 
     def embedding_line(self, block: Block, match: _Match) -> Sequence[LogItem]:
-        """Give the norm to the open step. A second one belongs to a step that was not printed: it is unknown which."""
+        """Add the norm to the open step. A second one belongs to an unprinted step: it is unknown which."""
         if self._pending is None or self._pending.embedding_local_norm is not None:
             return ()
         if match[1]:  # the usual form: every step has such a line
@@ -389,7 +389,7 @@ _THRESHOLD_LINES = (
 
 
 def _monitor_marks(data: bytes, *, is_irregular: bool) -> list[_Mark]:
-    """Find the monitors' lines. A substring search costs a fraction of an expression that finds nothing.
+    """Find the monitors' lines. A substring search costs a fraction of a regular expression without a match.
 
     Args:
         data: A block.

@@ -1,4 +1,4 @@
-"""What MindFormers itself would resume from, and by which quirk.
+"""MindFormers' own choice of a checkpoint, with the quirks behind it.
 
 Every `resolve` asks `names` how MindFormers reads a name; what only a simulation needs is imported by that.
 """
@@ -27,20 +27,20 @@ class MindFormersSimulator:
     """MindFormers' own choice, with `resume_training: True`."""
 
     def pick(self, start: OwnStart, version: str | None) -> Simulation:
-        """Look at the folder as MindFormers would, with the config's settings or those that fit the newest save."""
+        """Simulate MindFormers' choice in the folder, with the config's settings or those that fit the newest save."""
         from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS
 
         return simulate(view_of(start, start.storage), version or KNOWN_VERSIONS[-1])
 
     def as_it_stands(self, start: OwnStart, plan: ResumePlan) -> JudgedStart:
-        """Go by what the config names."""
+        """Use the path in the config."""
         from ckpttool.trainers.mindformers.simulate.own_start import as_it_stands
 
         return as_it_stands(start, plan)
 
 
 def view_of(start: OwnStart, folder: Storage) -> MindFormersView:
-    """Return what MindFormers would see in a folder, with the config's settings or those that fit the newest save.
+    """Return MindFormers' view of a folder, with the config's settings or those that fit the newest save.
 
     Args:
         start: With the tree and the config.
@@ -72,7 +72,7 @@ def view_of(start: OwnStart, folder: Storage) -> MindFormersView:
 
 
 def simulate(view: MindFormersView, version: str) -> Simulation:
-    """Tell which checkpoint this version of MindFormers would pick on its own, and why.
+    """Return which checkpoint this version of MindFormers would choose on its own, and why.
 
     It is the selection alone: whether the picked files then load is another matter, and the sentence says so where
     the names already show that they will not.

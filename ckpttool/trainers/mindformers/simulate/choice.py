@@ -1,4 +1,4 @@
-"""What MindFormers picks on its own, in both layouts: it goes by names, times and small records, and opens no shard.
+"""MindFormers' own choice, in both layouts: it uses names, times and small records, and opens no shard.
 
 Source of the selection in the `rank_N` layout: `get_resume_checkpoint` and what it calls, as the wheels in `versions`
 have them; the order of the steps and each step's quirk are theirs. Of that in the `iteration_*` layout:
@@ -43,7 +43,7 @@ _NUMBER = re.compile(r"iteration_(\d+)")
 
 
 def choose(view: MindFormersView, series: str) -> Pick:
-    """Pick as the versions of a series do.
+    """Choose as the versions of a series do.
 
     Raises:
         StopsError: They would stop.
@@ -66,7 +66,7 @@ def choose(view: MindFormersView, series: str) -> Pick:
 
 
 def _is_newer(view: MindFormersView) -> bool:
-    """Tell which of its two ways it goes: as the config says, else as the folder looks."""
+    """Return which of its two algorithms it uses: by the config, else by the folder."""
     if view.settings.use_legacy_format is not None:
         return not view.settings.use_legacy_format
     signs = (view.tracker.reading, view.itself.common.reading)
@@ -77,7 +77,7 @@ def _is_newer(view: MindFormersView) -> bool:
 
 
 class _Tree:
-    """The tree as a version addresses it: by rank number, in the format that it knows."""
+    """The tree as a version addresses it: by rank number, in its known format."""
 
     def __init__(self, view: MindFormersView, quirks: frozenset[Quirk]) -> None:
         settings = view.settings
@@ -94,12 +94,12 @@ class _Tree:
             self.count = sum(name.startswith("rank_") for name in self.entries)
 
     def has_file(self, rank: int, name: str) -> bool:
-        """Return whether the rank's folder has a shard (or folder) of this name, and no link that leads nowhere."""
+        """Return whether the rank's folder has a shard (or folder) of this name, and not a dangling link."""
         files = self.ranks[rank].files if rank in self.ranks else None
         return any(file.name == name and (file.is_folder or file.mtime_ns is not None) for file in files or ())
 
     def files(self, rank: int, *, of: int) -> tuple[SeenEntry, ...]:
-        """Return what is in the rank's folder, in its own order.
+        """Return the contents of the rank's folder, in its own order.
 
         Args:
             rank: The rank.
@@ -121,7 +121,7 @@ class _Tree:
         return view.files
 
     def prefix_of(self, file: str) -> str:
-        """Return the prefix of a file as this version cuts it."""
+        """Return the prefix of a file as this version parses it."""
         if Quirk.CUTS_PREFIX_AT_FIRST_DASH in self.quirks:
             return file.partition("-")[0]
         return file[: file.rfind("-")]
@@ -201,7 +201,7 @@ def _require_healthy_entry(tree: _Tree) -> None:
 
 
 def _groups(tree: _Tree, oldest: str, *, limit: tuple[int, int] | None) -> dict[tuple[int, int], list[str]]:
-    """Return the names of all ranks that begin with the prefix, by (epoch, step), up to `limit`."""
+    """Return the names of all ranks with the prefix, by (epoch, step), up to `limit`."""
     prefix = tree.prefix_of(oldest) + ("-" if Quirk.KEEPS_DASH_IN_PREFIX in tree.quirks else "")
     rank_in_oldest = rank_of(oldest)
     groups: dict[tuple[int, int], list[str]] = {}
@@ -223,7 +223,7 @@ def _are_all_ranks(files: list[str], count: int) -> bool:
 
 
 def _quirks_met(tree: _Tree, oldest: str, without: list[int], picks: list[str]) -> Iterator[str]:
-    """Yield the quirks that had a say in the pick, the one with the worst consequence first."""
+    """Yield the quirks that affected the choice, the one with the worst consequence first."""
     file = picks[-1]
     lacking = [rank for rank in range(tree.count) if not tree.has_file(rank, with_rank(file, rank))]
     if lacking:
@@ -243,7 +243,7 @@ def _quirks_met(tree: _Tree, oldest: str, without: list[int], picks: list[str]) 
 
 
 def _newer_than_meta(tree: _Tree, oldest: str) -> str | None:
-    """Return the newest complete name beyond the oldest meta.json; MindFormers itself never looks there."""
+    """Return the newest complete name beyond the oldest meta.json, which MindFormers itself ignores."""
     limit = label_of(oldest, tree.fmt)
     groups = _groups(tree, oldest, limit=None)
     for label in sorted(groups, reverse=True):
@@ -256,7 +256,7 @@ def _newer_than_meta(tree: _Tree, oldest: str) -> str | None:
 
 
 def _newest_everywhere(tree: _Tree, *, why: str) -> Pick:
-    """Pick the checkpoint that is the newest on every rank, or none where the ranks disagree: `touch` and `cp` decide.
+    """Choose the newest checkpoint on every rank, or none if the ranks disagree: `touch` and `cp` change it.
 
     Args:
         tree: The ranks.
@@ -288,7 +288,7 @@ def _newest_everywhere(tree: _Tree, *, why: str) -> Pick:
 
 
 def _require_same_newest(tree: _Tree) -> None:
-    """Do the check that comes before, where meta.json gave nothing.
+    """Run the previous check, if meta.json gave no result.
 
     It compares names only if one rank's newest follows the naming rule. Its second look forgets the format, so with
     safetensors it finds no file and stumbles over that.
@@ -379,7 +379,7 @@ def _tracked(view: MindFormersView, quirks: frozenset[Quirk]) -> tuple[Iteration
 
 
 def _verified(folder: IterationView) -> str:
-    """Return in what it trusts; it looks at names only."""
+    """Return the folder that it trusts; it reads names only."""
     names = frozenset(folder.names or ())
     where = folder.name or "the folder"
     require_read(folder.metadata.reading, f"the metadata.json of {where}")
@@ -397,7 +397,7 @@ def _verified(folder: IterationView) -> str:
 
 
 def _healthy(view: MindFormersView) -> tuple[IterationView, str]:
-    """Return the newest iteration whose common.json says healthy, whatever the tracker says and whatever it holds."""
+    """Return the newest iteration whose common.json is healthy, regardless of tracker and contents."""
     if not view.iterations:
         raise StopsError("with the health monitor on it needs an iteration_* entry, but finds none")
     numbers = [match and int(match[1]) for match in (_NUMBER.search(folder.name) for folder in view.iterations)]

@@ -1,4 +1,4 @@
-"""What a start of MindFormers loads with its config as it is: `load_checkpoint`, `resume_training` and the rest.
+"""The save that a start of MindFormers loads with its current config: `load_checkpoint`, `resume_training` etc.
 
 Source:
     `Trainer.train`, `_check_config_rules` and `convert_checkpoint_config` of the wheels 1.6.0 to 2.1.0, and
@@ -52,7 +52,7 @@ class _SettingError(StopsError):
 
 
 class _HoldsModelError(StopsError):
-    """It stops at a model of Hugging Face's in the folder that it should load from."""
+    """It stops at a Hugging Face model in the folder to load from."""
 
     def __init__(self, message: str, *, folder: str, path: str) -> None:
         super().__init__(message)
@@ -62,7 +62,7 @@ class _HoldsModelError(StopsError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LoadSettings:
-    """What a config says of what is loaded."""
+    """The load settings of a config."""
 
     key: str
     """Which key names the path."""
@@ -76,7 +76,7 @@ class _LoadSettings:
 
 
 def as_it_stands(start: OwnStart, plan: ResumePlan) -> JudgedStart:
-    """Tell what its config makes of a start.
+    """Return the result of a start with its config.
 
     Args:
         start: What it finds.
@@ -110,7 +110,7 @@ def as_it_stands(start: OwnStart, plan: ResumePlan) -> JudgedStart:
 
 
 def _refuse_types(config: TrainConfig, view: ConfigView) -> None:
-    """Stop where MindFormers refuses the type of a value, whatever there is to load.
+    """Stop if MindFormers rejects the type of a value, before it loads anything.
 
     Source:
         `Trainer._check_config_type` and `_warn_if_resume_training_is_string`, and `BaseTrainer.training_process`, which
@@ -140,12 +140,12 @@ def _refuse_types(config: TrainConfig, view: ConfigView) -> None:
 
 
 def _is_null(view: ConfigView, key: str) -> bool:
-    """Return whether nothing stands after the colon: what is not there at all has its default."""
+    """Return whether the value is empty; a missing key has its default."""
     return view.setting(key) is not None and view.get(key) is None
 
 
 def _shown(value: Value) -> str:
-    """Show a value as a config would spell it, so that a text is told from a number."""
+    """Format a value as in a config, to distinguish a text from a number."""
     return f"a {value.value}" if isinstance(value, Nested) else repr(value)
 
 
@@ -249,7 +249,7 @@ def _kind(storage: Storage, path: str) -> Kind | None:
 
 
 def _hugging_face(storage: Storage, relative: str) -> str | None:
-    """Return what makes it take a folder for a model of Hugging Face's; None if it does not."""
+    """Return why it considers a folder a Hugging Face model; None if it does not."""
     try:
         names = sorted(entry.name for entry in storage.entries(relative))
     except OSError:  # of which the selection says why
@@ -258,7 +258,7 @@ def _hugging_face(storage: Storage, relative: str) -> str | None:
 
 
 def _named(start: OwnStart, config: TrainConfig, name: str, relative: str) -> Simulation:
-    """Load the file of that name, each rank its own; whether it is there, is checked by that rank alone.
+    """Load the file of that name, each rank its own; only that rank checks whether it exists.
 
     Raises:
         StopsError: A rank does not find it.
@@ -306,7 +306,7 @@ def _simulation(name: str | None, outcome: Outcome, because: str) -> Simulation:
 
 
 def _data(config: TrainConfig, plan: ResumePlan, simulation: Simulation) -> tuple[str | None, str]:
-    """Say how its data continue elsewhere than planned, and by which key; None if they do not, or no setting has a say.
+    """Return how its data continue differently from the plan, and by which key; None if they do not.
 
     Source:
         BaseTrainer.training_process: `data_skip_steps`, else the steps of the checkpoint, unless `ignore_data_skip`;

@@ -1,4 +1,4 @@
-"""In what the versions of MindFormers differ when they select a checkpoint: one table, no code.
+"""Differences between the versions of MindFormers in their choice of a checkpoint: one table, no code.
 
 Source: the published wheels 1.3.2, 1.6.0, 1.7.0, 1.8.0, 1.9.0, 2.0.0 and 2.1.0, run on small trees.
 """
@@ -19,7 +19,7 @@ _VERSION = re.compile(r"([0-9]+\.[0-9]+)(?:\.[0-9]+)?")
 
 
 class Quirk(Enum):
-    """What some versions do and others do not: the first series that does it, the last, and what it does."""
+    """Behaviour of some versions: the first and last series that have it, and a description."""
 
     READS_SAFETENSORS = "1.6", "2.1", "Follows `load_ckpt_format`; else only `.ckpt` exists"
     HAS_HEALTH_MONITOR = (
@@ -85,7 +85,7 @@ _COMMON_FIELDS = {
 
 
 def series_of(version: str) -> str:
-    """Return the series of a version, by which the table goes: a patch release does what its series does.
+    """Return the series of a version, the key of the table: a patch release behaves like its series.
 
     Raises:
         UsageError: No such version is known. A guess would be no better than none.
@@ -98,7 +98,7 @@ def series_of(version: str) -> str:
 
 
 def quirks_of(series: str) -> frozenset[Quirk]:
-    """Return what the versions of a series do."""
+    """Return the quirks of the versions of a series."""
     return frozenset(quirk for quirk in Quirk if series in quirk.series)
 
 

@@ -1,4 +1,4 @@
-"""What MindFormers looks at when it selects a checkpoint on its own: names, times and small records, never a shard.
+"""MindFormers' view when it chooses a checkpoint on its own: names, times and small records, never a shard.
 
 Odd trees are what it is for, so nothing here raises.
 """
@@ -25,7 +25,7 @@ _MAX_TRACKER = 1 << 16  # a number of some digits
 
 
 class Reading(str, Enum):
-    """How far a record file could be read. Each is another way through MindFormers' code."""
+    """How far a record file could be read. Each leads to another path through MindFormers' code."""
 
     PRESENT = "present"
     MISSING = "missing"
@@ -61,7 +61,7 @@ class SeenEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaView:
-    """One rank's meta.json with the values as they are there; None for a value of another type.
+    """One rank's meta.json with its raw values; None for a value of another type.
 
     An epoch or step may be a bool: MindFormers takes `true` for an integer, and stumbles later.
     """
@@ -93,7 +93,7 @@ class HealthView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataView:
-    """A metadata.json: the shards that it says belong to the checkpoint."""
+    """A metadata.json: the shards that it assigns to the checkpoint."""
 
     reading: Reading
     files: tuple[str, ...] = ()
@@ -112,7 +112,7 @@ class CommonView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationView:
-    """A folder of the newer layout, or what bears such a name."""
+    """A folder of the newer layout, or another entry with such a name."""
 
     name: str
     names: tuple[str, ...] | None
@@ -134,7 +134,7 @@ class TrackerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MindFormersSettings:
-    """The settings on which the selection depends where it is its own; defaults are MindFormers'.
+    """The settings that affect MindFormers' own choice, with its defaults.
 
     Disks count as shared: where each node has its own, no node sees what the others would take.
     """
@@ -151,7 +151,7 @@ class MindFormersSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MindFormersView:
-    """All that the selection looks at."""
+    """All inputs of the choice."""
 
     path: str
     """The checkpoint folder, absolute and free of links."""
@@ -171,7 +171,7 @@ class MindFormersView:
 def view_for_mindformers(
     storage: Storage, settings: MindFormersSettings, *, output: Storage | None = None
 ) -> MindFormersView:
-    """Return what MindFormers would see in this folder.
+    """Return MindFormers' view of this folder.
 
     The order in which folders list their names is kept: where several files would do, MindFormers takes the first.
 
@@ -332,7 +332,7 @@ def _bytes(storage: Storage, path: str, *, limit: int) -> tuple[Reading, bytes]:
 
 
 def _json(storage: Storage, path: str, *, most_memory: int = MOST_MEMORY) -> tuple[Reading, Json]:
-    """Parse as leniently as MindFormers does: keys given twice and NaN are fine here, unlike in our own readers.
+    """Parse as leniently as MindFormers: duplicate keys and NaN are valid here, unlike in our own readers.
 
     What would fill the memory is not read. MindFormers does read it; what comes of that no one can tell.
     """
@@ -355,7 +355,7 @@ def _integer(value: Json) -> int | None:
 
 
 def _status(value: Json) -> int | None:
-    """Keep what Python finds equal to 0, which is all that MindFormers asks."""
+    """Keep whether the value equals 0 in Python, the only fact that MindFormers uses."""
     if isinstance(value, float) and value == 0:
         return 0
     return int(value) if isinstance(value, int) else None
