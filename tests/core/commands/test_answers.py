@@ -274,7 +274,7 @@ def cut(here: Path, *ranks: int) -> None:
 def test_every_damaged_rank_is_named(command: str, here: Path) -> None:
     (here / "base.yaml").write_text(CONFIG)
     cut(here, 0, 2, 3)
-    assert "and 2 more: ranks 0, 2-3 (3 of 4)" in " ".join(ask(*command.split()).stdout.split())
+    assert "; 3 findings in all, on ranks 0, 2-3 (3 of 4)" in " ".join(ask(*command.split()).stdout.split())
 
 
 @pytest.fixture(scope="module")
