@@ -1,4 +1,4 @@
-"""The functions of `import ckpttool`: what is asked by keywords is asked of the command of that name.
+"""The functions of `import ckpttool`: keywords are passed to the command of that name.
 
 So a function has each option, each default and each limit of its command, and answers what the command would print.
 Whoever asks with a question object asks what the command itself asks.
@@ -88,7 +88,7 @@ FOR_PEOPLE = frozenset(
 
 
 def answer(verb: str, given: dict[str, Any]) -> Any:  # noqa: ANN401  each function says what it returns
-    """Return what a function of the library answers.
+    """Return the answer of a function of the library.
 
     Args:
         verb: Its name.
@@ -115,7 +115,7 @@ def answer(verb: str, given: dict[str, Any]) -> Any:  # noqa: ANN401  each funct
 
 
 def _by_question(verb: str, subject: str, given: Mapping[str, Any], questions: set[str]) -> Any:  # noqa: ANN401
-    """Ask what the command itself asks.
+    """Ask with the command's own questions.
 
     Raises:
         UsageError: Options are given, too.
@@ -132,7 +132,7 @@ def _by_question(verb: str, subject: str, given: Mapping[str, Any], questions: s
 
 
 def by_command(verb: str, given: Mapping[str, Any]) -> Any:  # noqa: ANN401  as above
-    """Run the command with options, and return what it would show."""
+    """Run the command with options, and return its answer."""
     import typer
 
     from ckpttool.core.commands import output
@@ -167,13 +167,13 @@ def command_of(verb: str) -> Any:  # noqa: ANN401  typer's own
 
 
 def question_function(verb: str) -> Any:  # noqa: ANN401  as above
-    """Return what takes the questions of a verb."""
+    """Return the function that takes the questions of a verb."""
     module, _, name = VERBS[verb].place.partition(":")
     return getattr(import_module(f"ckpttool.{module}"), name)
 
 
 def operands_of(verb: str) -> dict[str, Any]:
-    """Return the arguments of a command that a program can give, by name."""
+    """Return the arguments of a command that Python callers can pass, by name."""
     return {
         param.name: param
         for param in command_of(verb).params
@@ -183,7 +183,7 @@ def operands_of(verb: str) -> dict[str, Any]:
 
 @cache
 def options_of(verb: str) -> Mapping[str, tuple[str, Any]]:
-    """Return by its keyword each option as it is typed, and typer's parameter; an option of two names has two."""
+    """Return each option and typer's parameter by its keyword; an option of two names has two."""
     hidden = FOR_PEOPLE | VERBS[verb].without
     return {
         keyword(name): (name, param)
@@ -201,7 +201,7 @@ def keyword(option: str) -> str:
 
 
 def arguments_of(verb: str, given: Mapping[str, Any]) -> list[str]:
-    """Spell what was given as a command line.
+    """Format the keywords as a command line.
 
     Raises:
         UsageError: A value is of a kind that no option takes.
@@ -236,12 +236,12 @@ def _flag(verb: str, name: str, value: object, option: str, param: Any) -> list[
 
 
 def takes_number(param: Any) -> bool:  # noqa: ANN401  as above
-    """Tell whether a number is a value of an option."""
+    """Return whether a number is a value of an option."""
     return param.type.name.startswith(("int", "float")) or str(param.metavar).startswith(("TIME", "STEP|", "STEP["))
 
 
 def _values(verb: str, name: str, value: object, param: Any, *, several: bool) -> list[str]:  # noqa: ANN401
-    """Return texts of a value, of which there may be several."""
+    """Return the texts of one or several values."""
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         if not several:
             raise UsageError(f"{verb}: {name} takes one value, not {value!r}")

@@ -54,7 +54,7 @@ def explain(code: CodeArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
 
 
 class _Word(NamedTuple):
-    """What stands in answers beside findings."""
+    """A word in answers other than the codes of findings."""
 
     text: str
     document: Document
@@ -89,7 +89,7 @@ def _exit_code(code_text: str) -> ExitCode | None:
 
 
 def _meanings_of(code: int) -> dict[str, str]:
-    """Return what an exit code means in each command of which it is one of its own; a group speaks for its commands."""
+    """Return the meaning of an exit code in each command that declares it; a group stands for its commands."""
     from ckpttool.cli.main import app
 
     group: Any = typer.main.get_command(app)
@@ -98,6 +98,6 @@ def _meanings_of(code: int) -> dict[str, str]:
 
 
 def _no_code(code_text: str) -> UsageError:
-    """Say which codes a word is a part of."""
+    """Report which codes contain a word."""
     part = [code for code in texts.codes() if code_text.lower() in code.split("-")][:3]
     return unknown_word("finding", code_text, texts.codes(), "`ckpttool explain` lists all codes", part)

@@ -1,4 +1,4 @@
-"""`ckpttool lint`: configs, FP8 settings and Ascend's detection strings, told apart by content."""
+"""`ckpttool lint`: configs, FP8 settings and Ascend's detection strings, recognized by content."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def lint(
 
 
 def _settings(path: str) -> Fp8Settings | None:
-    """Return what a file sets of FP8; None if it says nothing of it, or is none."""
+    """Return a file's FP8 settings; None if it has none."""
     if not os.path.isfile(path):  # noqa: PTH113  as the user gave it
         return None
     try:
@@ -106,7 +106,7 @@ def _settings(path: str) -> Fp8Settings | None:
 
 
 def _is_script(path: str) -> bool:
-    """Return whether a file is a log with printed arguments or a script with arguments, and no training config.
+    """Return whether a file is a log with printed arguments or a script with arguments, and not a training config.
 
     A config that cannot be parsed may have arguments in a comment. It stays a config.
     """

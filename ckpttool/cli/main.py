@@ -1,4 +1,4 @@
-"""The app, and the one place that turns an error into an exit."""
+"""The app, and the only place that turns an error into an exit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ckpttool.core.errors import CkptToolError, ExitCode
 
 
 class Place(NamedTuple):
-    """Where a command is, and what it is for."""
+    """The module of a command, and its summary."""
 
     module: str
     """In the package; there it is a function of its name, or an `app` of several."""
@@ -89,7 +89,7 @@ _AS_JSON = ({"--json"}, {"--format=json"}, {"--format", "json"})
 
 
 class _Group(Group):
-    """Loads a command when it is called: `--help` and `scan` need not wait for what `launch` imports."""
+    """Imports a command when it is called: `--help` and `scan` need not wait for the imports of `launch`."""
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401  the base class's signature
         """Run a command line, and end with an exit code and at most one line on stderr; typer prints four."""
@@ -107,7 +107,7 @@ class _Group(Group):
         sys.exit(code or ExitCode.OK)
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  as above
-        """Turn what stops a command into one line and its exit code, once for all commands."""
+        """Turn an error of a command into one line and its exit code, once for all commands."""
         try:
             return super().invoke(ctx)
         except (typer.Exit, typer.TyperException):
@@ -160,7 +160,7 @@ class _Group(Group):
             formatter.write_dl([row for param in self.get_params(ctx) if (row := param.get_help_record(ctx))])
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002  as above
-        """Say what holds for all of them."""
+        """Show the hints that apply to all commands."""
         formatter.write_paragraph()
         formatter.write_text(_MORE)
         # As gettext chooses a language: the first of these that is set.
@@ -183,7 +183,7 @@ class _Group(Group):
 
 
 def _is_json_asked(arguments: Sequence[str]) -> bool:
-    """Tell whether a command line, which need not be one that can be read, asks for JSON."""
+    """Return whether a command line, even an invalid one, requests JSON."""
     before_dashes = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
     forms = [argument.removeprefix("--format=") for argument in before_dashes if argument.startswith("--format=")]
     forms += [form for argument, form in pairwise(before_dashes) if argument == "--format"]
@@ -191,7 +191,7 @@ def _is_json_asked(arguments: Sequence[str]) -> bool:
 
 
 def _print_error_document(code: int) -> None:
-    """`ckpttool/error/1`, in one line: why there is no result, to whoever asked for it as JSON."""
+    """`ckpttool/error/1`, in one line: why there is no result, if JSON was requested."""
     if output.ending.error is None or output.ending.result_begun:
         return
     from json import dumps
@@ -201,7 +201,7 @@ def _print_error_document(code: int) -> None:
 
 
 def _answer_usage(error: typer.TyperException) -> None:
-    """Say in one line what is wrong with a command line; whoever asked nothing is shown how to ask."""
+    """Report in one line a usage error; for an empty command line show the usage."""
     text, context = in_plain_words(error), getattr(error, "ctx", None)
     if context is not None and text == context.get_help():
         output.usage(text)
@@ -211,7 +211,7 @@ def _answer_usage(error: typer.TyperException) -> None:
 
 
 def _report(error: Exception, *, debug: bool) -> ExitCode:
-    """Say what stopped a command; a traceback only for those who asked for it."""
+    """Report the error that stopped a command; a traceback only on request."""
     if debug:
         import traceback
 
@@ -234,7 +234,7 @@ def _report(error: Exception, *, debug: bool) -> ExitCode:
 
 
 def _tracker() -> str | None:
-    """Return where bugs are reported, as the package's metadata have it; None where they do not tell."""
+    """Return the bug tracker's address from the package's metadata; None if it is not there."""
     from importlib.metadata import PackageNotFoundError, metadata
 
     try:
@@ -257,7 +257,7 @@ app = typer.Typer(
 
 
 def _print_version_document() -> None:
-    """`ckpttool/version/1`: which ckpttool this is, and on what it runs."""
+    """`ckpttool/version/1`: the version of ckpttool, and its environment."""
     import platform
     from sysconfig import get_platform
 

@@ -1,4 +1,4 @@
-"""`ckpttool repair`: the shards of a checkpoint, and the records that name one; with neither word, both as a plan."""
+"""`ckpttool repair`: the shards of a checkpoint, and the records that name one; alone, a plan of both."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HELP = frozenset({"-h", "--help", "--help-all"})
 
 class _Repair(Group):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  the base class's signature
-        """Take `ckpttool repair DIR` for `ckpttool repair plan DIR`, and options before the command's name, too."""
+        """Accept `ckpttool repair DIR` as `ckpttool repair plan DIR`, and options before the subcommand, too."""
         at = self._place_of_first_word(args)
         first = "" if at is None else args[at]
         is_command = first in self.commands or (not os.path.lexists(first) and get_close_matches(first, self.commands))
@@ -41,7 +41,7 @@ class _Repair(Group):
         return super().parse_args(ctx, args)
 
     def _place_of_first_word(self, args: Sequence[str]) -> int | None:
-        """Return which argument is neither an option nor the value of one; None if there is none before `--`."""
+        """Return the index of the first argument that is neither an option nor an option's value; None before `--`."""
         takes_value = {
             name
             for command in self.commands.values()

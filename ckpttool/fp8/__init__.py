@@ -1,4 +1,4 @@
-"""Training in FP8: does it hurt, where, and what to do.
+"""FP8 training: whether it hurts, where, and what to do.
 
 For who trains with it: `ckpttool fp8`, `ckpttool.library.fp8_probe(...)` and its neighbours. Each
 question begins in `verbs`.

@@ -99,7 +99,7 @@ def probe(
 
 
 def _assert_numbers_replaceable(path: str, requested: str | None) -> None:
-    """Refuse a target that is not ours, before a checkpoint is read for what cannot be written.
+    """Reject a target that is not ours, before a checkpoint is read.
 
     Raises:
         UsageError: It is the file that is looked at or lies in its tree, its folder is not there, or something else
@@ -217,7 +217,7 @@ class RunsOptions:
     columns: Annotated[str | None, COLUMNS] = None
 
     def curves(self) -> CurvesQuestion | None:
-        """Ask how they differ; None where no run is given.
+        """Return the question about the runs' differences; None if no run is given.
 
         Raises:
             UsageError: One is given without the other.
@@ -238,7 +238,7 @@ class RunsOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
-    """For what experiments are planned, and where they are written."""
+    """The framework of the planned experiments, and their output folder."""
 
     framework: Annotated[str, _option(metavar="NAME", help=f"Training framework: {', '.join(framework_names())}.")]
     output: Annotated[
@@ -278,7 +278,7 @@ class PlanOptions:
     ] = None
 
     def question(self, tree: str | None, curves: CurvesQuestion | None) -> PlanQuestion:
-        """Ask the library."""
+        """Make the library's question."""
         return PlanQuestion(
             curves=curves,
             framework=self.framework,

@@ -1,4 +1,4 @@
-"""What only the checks of FP8 find: in configs, in saves, and between two runs."""
+"""Findings of the FP8 checks: in configs, in saves, and between two runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ckpttool.core.findings import DAMAGE, NOTE, SUSPECT, UNKNOWN, Row, Rows
 
 
 class Fp8Code(metaclass=Rows):
-    """What only the checks of FP8 find: in configs, in saves, and between two runs."""
+    """Findings of the FP8 checks: in configs, in saves, and between two runs."""
 
     FP8_SCALE_MISSING = Row(
         "fp8-scale-missing",

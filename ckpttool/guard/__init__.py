@@ -1,4 +1,4 @@
-"""Inside the training process: drop what would poison the weights, and keep what is needed to see why.
+"""The guard in the training process: drops harmful updates, and captures the data to find their cause.
 
 >>> from ckpttool.guard import Guard, RobustZPolicy  # doctest: +SKIP
 
@@ -66,7 +66,7 @@ __all__ = sorted(" ".join(_PLACES.values()).split())  # noqa: PLE0605  the list 
 
 
 def assert_torch() -> None:
-    """Refuse to work inside a training that there cannot be.
+    """Refuse to run without torch.
 
     Raises:
         UsageError: torch is not installed.
@@ -86,7 +86,7 @@ def __dir__() -> list[str]:
 if not TYPE_CHECKING:  # a type checker would take every name for one of ours
 
     def __getattr__(name: str) -> object:
-        """Import a name when it is first asked for.
+        """Import a name on first use.
 
         Raises:
             UsageError: torch is not installed.

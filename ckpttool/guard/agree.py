@@ -1,4 +1,4 @@
-"""All ranks decide the same: one reduction of eight whole numbers in every optimizer step.
+"""Agreement of all ranks: one reduction of eight whole numbers in every optimizer step.
 
 It stands outside of every `try`, and so must whatever calls it: a rank that leaves it out makes the others wait for
 ever. What precedes it is contained, and takes part with the number of the part that failed.
@@ -22,7 +22,7 @@ _NO_NORM = -(2**63)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vote:
-    """What one rank brings."""
+    """The contribution of one rank."""
 
     proposal: Proposal | None = None
     """None if the guard failed on this rank: the others decide."""
@@ -36,7 +36,7 @@ class Vote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """What all ranks together want: the same value on each."""
+    """The common decision of all ranks: the same value on each."""
 
     proposal: Proposal | None
     """The largest action and norm, finite only if all are; None if the guard failed on every rank."""
@@ -54,26 +54,26 @@ class Agreement:
 
     @property
     def is_overflow(self) -> bool:
-        """Whether a loss scaler tries too large a scale, and nothing else is wrong."""
+        """Whether a loss scaler's scale is too large, without any other problem."""
         return self.proposal is not None and self.proposal.is_overflow
 
 
 class Ranks:
-    """The ranks that train together, as the training's own process group has them."""
+    """The ranks that train together, according to the training's own process group."""
 
     def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
-        """Take the group, None for the default one, and where the parameters lie."""
+        """Take the group, None for the default one, and the device of the parameters."""
         self._group = group
         self._device = device
 
     @property
     def count(self) -> int:
-        """How many there are. Asked at each step: a group may be made after the guard, and undone."""
+        """Number of ranks. Queried at each step: a group may be made after the guard, and removed."""
         return dist.get_world_size(self._group) if dist.is_available() and dist.is_initialized() else 1
 
     @property
     def world(self) -> int:
-        """How many processes there are in all, in other groups, too."""
+        """Number of all processes, including other groups."""
         return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
     @property
@@ -82,11 +82,11 @@ class Ranks:
         return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
     def agree(self, vote: Vote) -> Agreement:
-        """Return what all ranks together want. Every rank must call it once in each optimizer step."""
+        """Return the common decision of all ranks. Every rank must call it once in each optimizer step."""
         return _agreement(self.largest(torch.tensor(_numbers(vote), dtype=torch.int64)))
 
     def largest(self, numbers: Tensor) -> list[int]:
-        """Return, of each of some int64, the largest that a rank has. Every rank must call it, with as many."""
+        """Return the maximum over ranks of each int64. Every rank must call it, with equally many."""
         if self.count > 1:
             numbers = numbers.to(self._meeting_place())
             dist.all_reduce(numbers, op=dist.ReduceOp.MAX, group=self._group)
@@ -98,7 +98,7 @@ class Ranks:
         return rank if self.count == 1 or self._group is None else dist.get_global_rank(self._group, rank)
 
     def gather(self, number: int) -> list[int]:
-        """Return a number of each rank, in their order. Every rank must call it, so only after a common decision."""
+        """Return a number of each rank, in order. Every rank must call it, so only after a common decision."""
         if self.count == 1:
             return [number]
         numbers = torch.zeros(self.count, dtype=torch.int64, device=self._meeting_place())
@@ -107,7 +107,7 @@ class Ranks:
         return [int(value) for value in numbers.tolist()]
 
     def _meeting_place(self) -> torch.device:
-        """Return where the group's backend takes tensors: one for accelerators takes none of the host."""
+        """Return the device for the group's collectives: backends for accelerators accept no host tensors."""
         devices = str(dist.get_backend_config(self._group))  # `cpu:gloo,cuda:nccl`
         takes = {pair.partition(":")[0] for pair in devices.split(",")}
         return self._device if self._device.type in takes else torch.device("cpu")
@@ -147,7 +147,7 @@ def _agreement(numbers: list[int]) -> Agreement:
 
 
 def _bits(norm: float) -> int:
-    """Return a whole number that is ordered as norms are, infinity and then NaN above all others.
+    """Return a whole number with the order of norms, infinity and then NaN above all others.
 
     A NaN has many spellings, and devices choose among them: here all are one.
     """

@@ -1,4 +1,4 @@
-"""Buffers as they were before a step: a forward changes them, whether its update is applied or not.
+"""Buffers before a step: a forward pass changes them, even if its update is dropped.
 
 One Inf in a batch, the update dropped, and the running mean of a batch norm is not finite: every evaluation is NaN from
 then on. `_version` does not see running statistics change, so what changes is found by comparing bits.
@@ -23,10 +23,10 @@ _LOOK_EVERY = 100
 
 
 class Buffers:
-    """The buffers of a model, and a copy of those that can be put back."""
+    """The buffers of a model, with a copy of those that can be restored."""
 
     def __init__(self, model: nn.Module, *, most_bytes: int = MOST_BYTES) -> None:
-        """Take the model that holds them."""
+        """Take the model with the buffers."""
         self._model = model
         self._most_bytes = most_bytes
         self._places: list[tuple[nn.Module, str, Tensor]] = []
@@ -41,7 +41,7 @@ class Buffers:
         """Names of those that are not put back, because all together are too large."""
 
     def take(self) -> None:
-        """Copy them, new ones too. If all do not fit, look now and then which of them changed since last time."""
+        """Copy them, including new ones. If not all fit, check from time to time which of them changed."""
         is_due = self._steps < _FIRST_LOOKS or self._steps % _LOOK_EVERY == 0
         self._steps += 1
         current = self._current_contents()  # in a quarter of the time of a walk over all modules
@@ -54,7 +54,7 @@ class Buffers:
         self._is_taken = True
 
     def restore(self) -> None:
-        """Put back what `take` copied, and the very tensors where a forward put others in their place."""
+        """Restore the copy from `take`, including the original tensors if a forward pass replaced them."""
         if not self._is_taken:
             return
         with torch.no_grad():
@@ -66,7 +66,7 @@ class Buffers:
                     tensor.copy_(copy)
 
     def forget(self) -> None:
-        """Take what the copy holds for past: the step is over."""
+        """Discard the copy: the step is over."""
         self._is_taken = False
 
     def _current_contents(self) -> list[object]:
@@ -91,7 +91,7 @@ class Buffers:
             self._copies = [torch.empty_like(tensor, requires_grad=False) for _, _, tensor in chosen]
 
     def _note_changes(self, buffers: list[tuple[nn.Module, str, Tensor]]) -> None:
-        """Compare digests, not copies: what does not fit into memory twice is what this is about."""
+        """Compare digests instead of copies, because these buffers do not fit into memory twice."""
         for module, name, tensor in buffers:
             digest = xxhash.xxh3_128_digest(_as_bytes(tensor).cpu().numpy().data)
             if self._digests.setdefault((module, name), digest) != digest:

@@ -1,4 +1,4 @@
-"""Checks of the device: matrix products after a strike and on patrol, replicas every so many steps.
+"""Checks of the device: matrix products after a strike and on patrol, replicas at intervals.
 
 Of replicas a hash of whole numbers is compared, the largest with the smallest. It is an exclusive or: blind if two
 elements change alike, or change places. It finds a flip, and never proves that weights are equal.
@@ -40,7 +40,7 @@ class Checks:
     def __init__(
         self, model: nn.Module, ranks: Ranks, contain: Containment, *, patrol: int, replica_every: int
     ) -> None:
-        """Begin to count steps; `patrol` and `replica_every` are those of `Guard`.
+        """Start counting steps; `patrol` and `replica_every` are those of `Guard`.
 
         Raises:
             UsageError: One of the two is not a number of steps.
@@ -79,7 +79,7 @@ class Checks:
         self._is_inside = True
 
     def look_closer(self, step: Step) -> None:
-        """Check the products of the next steps on this rank: at this one it computed what it does not compute again."""
+        """Check the products of the next steps on this rank: at this one, recomputation gave another result."""
         self._closer_until = Step(step + _CLOSER)
 
     def leave(self) -> None:
@@ -90,16 +90,16 @@ class Checks:
             self._contain.run(Part.CHECKSUM, lambda: checksum.__exit__(None, None, None), waits=True, always=True)
 
     def take_abnormal(self) -> bool:
-        """Return whether a product was wrong on this rank since this was asked last."""
+        """Return whether a product was wrong on this rank since the last call."""
         return self._checksum is not None and (self._run(self._checksum.take_abnormal) or False)
 
     def fields(self) -> dict[str, EventValue]:
-        """Return what was checked in this step, for its line."""
+        """Return the checks of this step, for its event."""
         summary = {} if self._checksum is None else self._checksum.summary()
         return {"checked": summary} if summary.get("products") else {}
 
     def compare_replicas(self, step: Step) -> None:
-        """Compare the weights of all ranks, if it is time. Every rank must call it in each step: it takes all."""
+        """Compare the weights of all ranks, if it is time. Every rank must call it in each step."""
         if self._replicas is None or self._replica_every == 0 or step % self._replica_every:
             return
         disagreement = self._replicas.compare(self._contain.run(Part.CHECKSUM, self._replicas.hashes))
@@ -120,7 +120,7 @@ class Checks:
         )
 
     def _run(self, call: Callable[[], T]) -> T | None:
-        """A checked step is slow, and is meant to be: that is not the guard's share of an ordinary one."""
+        """Run a check whose duration is not the guard's share of an ordinary step."""
         return self._contain.run(Part.CHECKSUM, call, waits=True)
 
 
@@ -137,16 +137,16 @@ class Disagreement:
 
 
 class ReplicaCheck:
-    """Compares the weights of all ranks that `DistributedDataParallel` keeps the same."""
+    """Compares the weights that `DistributedDataParallel` keeps equal on all ranks."""
 
     def __init__(self, model: DistributedDataParallel) -> None:
-        """Take the model as it is trained."""
+        """Take the trained model."""
         self._parameters = dict(model.module.named_parameters())
         device = next((parameter.device for parameter in self._parameters.values()), torch.device("cpu"))
         self._ranks = Ranks(model.process_group, device)
 
     def hashes(self) -> Tensor:
-        """Return [parameters], a whole number of the bits of each."""
+        """Return [parameters], a whole number from the bits of each."""
         digests = [_hash(parameter.detach()) for parameter in self._parameters.values()]
         return torch.stack([number.to(digests[0].device) for number in digests])
 
@@ -176,7 +176,7 @@ class ReplicaCheck:
         )
 
     def _outliers(self, hashes: list[int]) -> tuple[int, ...]:
-        """Return who has other hashes than more than half of the ranks."""
+        """Return the ranks whose hashes differ from those of more than half of the ranks."""
         by_rank = list(zip(*(self._ranks.gather(number) for number in hashes), strict=True))
         usual, holders = Counter(by_rank).most_common(1)[0]
         if 2 * holders <= len(by_rank):

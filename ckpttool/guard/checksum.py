@@ -89,12 +89,12 @@ class MatmulChecksum(TorchDispatchMode):
         self._trace.__exit__(kind, error, traceback)
 
     def take_abnormal(self) -> bool:
-        """Return whether a product was wrong since this was asked last."""
+        """Return whether a product was wrong since the last call."""
         was, self._is_abnormal = self._is_abnormal, False
         return was
 
     def summary(self) -> dict[str, EventValue]:
-        """Return what was checked since the last call, for the event of the step."""
+        """Return the checks since the last call, for the event of the step."""
         summary: dict[str, EventValue] = {
             "products": self._products,
             "suspicions": self._suspicions,
@@ -116,7 +116,7 @@ class MatmulChecksum(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> object:
-        """Run an operation, and look at its result if it is a matrix product."""
+        """Run an operation, and check its result if it is a matrix product."""
         kwargs = kwargs or {}
         if types:
             # What tensors are made of that are spread over ranks comes by here, too. Others hold no values.
@@ -159,7 +159,7 @@ class MatmulChecksum(TorchDispatchMode):
         return (call.func, self._trace.module(), _phase(), tuple(product.a.shape), tuple(product.b.shape))
 
     def _acquit(self, site: tuple[object, ...], product: Product, rows: Tensor) -> None:
-        """Note that a suspicion was none; what is not finite says nothing about roundings."""
+        """Record a false suspicion; non-finite values show nothing about rounding."""
         batch, row = rows.to(product.c.device).unbind(1)
         if not bool(product.c[batch, row].isfinite().all()):
             return
@@ -172,7 +172,7 @@ class MatmulChecksum(TorchDispatchMode):
             )
 
     def _convict(self, call: _Call, result: Tensor, wrong: WrongElement) -> Tensor:
-        """Compute it once more, report it, and return the right product, if one is."""
+        """Compute it again, report it, and return the right product, if there is one."""
         rerun = call.run()
         second = call.product(rerun)
         place = wrong.batch, wrong.row
@@ -205,7 +205,7 @@ class MatmulChecksum(TorchDispatchMode):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """An operation with its arguments, that can be run again."""
+    """A repeatable operation with its arguments."""
 
     func: OpOverload
     args: tuple[Any, ...]

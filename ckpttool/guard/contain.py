@@ -1,4 +1,4 @@
-"""What fails in the guard stays in the guard: the training goes on, and a part that fails too often is switched off."""
+"""Errors in the guard stay in the guard: the training continues, and a part that fails too often is switched off."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TRACEBACK_CHARACTERS = 2000
 
 
 class Part(IntEnum):
-    """The parts that fail one by one. Ranks exchange the number, the largest first."""
+    """The parts that fail separately. Ranks exchange the number, the largest first."""
 
     NORM = 1
     POLICY = 2
@@ -49,12 +49,12 @@ class Part(IntEnum):
 
     @property
     def is_essential(self) -> bool:
-        """Whether nothing can be decided without it: then the whole guard is switched off."""
+        """Whether no decision is possible without it: then the complete guard is switched off."""
         return self in {Part.NORM, Part.POLICY, Part.DROP}
 
 
 class Containment:
-    """Runs the parts of the guard, keeps what they raise, and measures what they take."""
+    """Runs the parts of the guard, catches their exceptions, and measures their time."""
 
     def __init__(self, emit: Emit) -> None:
         """Take the sink of errors."""
@@ -71,7 +71,7 @@ class Containment:
         """Seconds that the parts took since this was last set to 0."""
 
     def run(self, part: Part, call: Callable[[], T], *, waits: bool = False, always: bool = False) -> T | None:
-        """Return what a part returns; None if it fails, or is switched off.
+        """Return the result of a part; None if it fails, or is switched off.
 
         Args:
             part: That fails or is switched off as a whole.
@@ -91,7 +91,7 @@ class Containment:
             self.seconds += 0.0 if waits else perf_counter() - start
 
     def switch_off(self, part: Part, reason: str) -> None:
-        """Switch a part off on this rank alone: one that takes no other rank."""
+        """Switch a part off on this rank alone, if it involves no other rank."""
         if self.is_on(part):
             self._switch_off(part, reason)
 
@@ -100,7 +100,7 @@ class Containment:
         return part not in self._off and not self.is_off
 
     def next_failed(self) -> int:
-        """Return the number of a part that failed here and that the other ranks do not know of yet; 0: none."""
+        """Return the number of a part that failed here, unknown to the other ranks; 0: none."""
         if not self._pending:
             return 0
         part = max(self._pending)
@@ -134,20 +134,20 @@ class Containment:
 
 
 class Pace:
-    """What the guard takes of each step, and whether that is too much for too long."""
+    """The guard's share of each step, and whether it is too large for too long."""
 
     def __init__(self) -> None:
         self._last: float | None = None
         self._too_slow = 0
 
     def share(self, own_seconds: float) -> float | None:
-        """Return the guard's share of the time since it was asked last; None at the first time."""
+        """Return the guard's share of the time since the last call; None at the first call."""
         now = perf_counter()
         last, self._last = self._last, now
         return None if last is None else own_seconds / max(now - last, own_seconds, 1e-9)
 
     def is_too_slow(self, own_seconds: float, share: float, most: float) -> bool:
-        """Tell whether the share was above the most that is allowed in a hundred steps in a row, once in a hundred."""
+        """Return whether the share exceeded the limit in a hundred consecutive steps, once per hundred."""
         self._too_slow = self._too_slow + 1 if share > most and own_seconds > UNNOTICED else 0
         if self._too_slow < SLOW_STEPS:
             return False
@@ -156,6 +156,6 @@ class Pace:
 
 
 def one_line(error: Exception) -> str:
-    """Return what an exception is, and the beginning of what it says."""
+    """Return an exception's class, and the beginning of its message."""
     text = " ".join(str(error).split())[:300]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,4 +1,4 @@
-"""Whether the training was healthy at a save: the norm of its embedding's gradient, and spikes that were applied."""
+"""Health of the training at a save: the norm of its embedding's gradient, and applied spikes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _APPLIED_ALL_THE_SAME = frozenset({GuardEventKind.SKIP, GuardEventKind.SPIKE, Gu
 
 
 class EmbeddingHealth:
-    """What is recorded of a save's health. Not measured is unknown, never healthy."""
+    """The health recorded with a save. Not measured is unknown, never healthy."""
 
     def __init__(self, objects: Objects, *, embedding: str | None, threshold: float | None) -> None:
         """Have the embedding measured, and listen to the guard.
@@ -56,7 +56,7 @@ class EmbeddingHealth:
             self._guard.sinks.append(self._listen)
 
     def of(self, step: Step) -> Health:
-        """Say how the training is at a step."""
+        """Return the health of the training at a step."""
         if self._spike is not None and step <= self._spike + SETTLED_AFTER:
             return Health.UNHEALTHY
         # Of the last applied update: a dropped one left no trace in the weights.
@@ -86,7 +86,7 @@ class EmbeddingHealth:
             self._backward = sum_of_squares(parameter.grad, scale)
 
     def _apply(self, *_: Any) -> None:  # noqa: ANN401  what an optimizer hands its hooks
-        """Take the last backward's: a loss scaler that overflows does not come here."""
+        """Use the last backward pass: a loss scaler's overflow does not get here."""
         self._applied, self._backward = self._backward, None
 
     def _listen(self, kind: GuardEventKind, /, *, step: Step, **values: EventValue) -> None:

@@ -1,4 +1,4 @@
-"""What decides on the last bits beside weights, data and random numbers: versions, threads, kernel switches."""
+"""Conditions that affect the last bits besides weights, data and random numbers: versions, threads, kernel switches."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _SETTERS: dict[str, Callable[[Setting], object]] = {
 
 
 def environment(device: torch.device) -> dict[str, Setting]:
-    """Return how it is here, by name."""
+    """Return the current conditions, by name."""
     settings: dict[str, Setting] = {
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -88,7 +88,7 @@ def environment(device: torch.device) -> dict[str, Setting]:
 
 
 def comes_from_compiled(loss: object) -> bool:
-    """Return whether compiled code is behind a loss: without it the last bits differ.
+    """Return whether a loss comes from compiled code: without it the last bits differ.
 
     Its graph shows it, whether the model, a part of it or a function was compiled.
     """
@@ -105,7 +105,7 @@ def comes_from_compiled(loss: object) -> bool:
 
 
 def take_over(captured: Mapping[str, Setting]) -> None:
-    """Set what can be set as it was: two threads for one, and half of all gradients have other last bits.
+    """Restore the captured conditions as far as possible: another number of threads changes last bits.
 
     A setting that torch refuses, or that no machine has, stays as it is here, which is a difference.
     """
@@ -116,7 +116,7 @@ def take_over(captured: Mapping[str, Setting]) -> None:
 
 
 def differences(captured: Mapping[str, Setting], current: Mapping[str, Setting]) -> tuple[Difference, ...]:
-    """Return what is not here as it was there, by name; a library that nobody loaded here is no difference."""
+    """Return the conditions that differ, by name; a library that is not loaded here is no difference."""
     names = sorted(name for name, value in captured.items() if current.get(name) != value)
     return tuple(
         Difference(what=name, captured=captured[name], here=current.get(name))

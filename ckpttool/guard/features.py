@@ -1,4 +1,4 @@
-"""Devices that compute wrongly, by feature values of gradients and the strikes that follow from them.
+"""Detection of faulty devices by feature values of gradients, and the strikes that follow.
 
 A feature value is the square of the largest gradient of every third parameter, before clipping. After the ranks have
 averaged their gradients all hold the same ones: whose was wrong can be seen before alone. So under
@@ -38,7 +38,7 @@ _LOOKED_AT = (torch.float32, torch.bfloat16)
 
 
 class SilentErrors:
-    """Takes the feature values of each step and judges them one step late, so that nothing waits for them.
+    """Reads the feature values of each step and judges them one step late, so that nothing waits for them.
 
     Everything in it is contained. Without `features` it does nothing.
     """
@@ -50,7 +50,7 @@ class SilentErrors:
         scaling: Scaling,
         contain: Containment,
     ) -> None:
-        """Choose the parameters to look at; `features` is that of `Guard`.
+        """Choose the parameters to check; `features` is that of `Guard`.
 
         Raises:
             UsageError: Ascend's own parser would stop the training over the settings.
@@ -76,7 +76,7 @@ class SilentErrors:
         return self._detector is not None and self._detector.checking and self.is_on
 
     def judge(self, step: Step) -> bool:
-        """Judge the values of the step before; tell whether this rank wants a check, which all begin together."""
+        """Judge the values of the previous step; return whether this rank wants a check, which all begin together."""
 
         def judge() -> bool:
             findings, self._wrong_settings = self._wrong_settings, ()
@@ -94,7 +94,7 @@ class SilentErrors:
         return self._contain.run(Part.FEATURES, judge) or False
 
     def take(self, step: Step, agreed: Agreement) -> None:
-        """Do what all ranks want, and take the values of this step, before its gradients are clipped."""
+        """Carry out the common decision, and read the values of this step, before its gradients are clipped."""
 
         def take() -> None:
             if self._detector is None or self._probe is None:
@@ -113,11 +113,11 @@ class SilentErrors:
             self._contain.emit(event.kind, step=event.step, **event.values)
 
     def own_are_finite(self) -> bool | None:
-        """Return whether this rank's gradients were finite before they were averaged; None if nobody saw them so."""
+        """Return whether this rank's gradients were finite before they were averaged; None if unknown."""
         return self._contain.run(Part.FEATURES, lambda: None if self._probe is None else self._probe.own_are_finite)
 
     def cost_too_much(self, reason: str) -> str:
-        """Look less often, and then not at all; return what was done."""
+        """Check less often, and then not at all; return the change."""
         if self._every != _SELDOM:
             self._every = _SELDOM
             return "feature values are checked only in every tenth step"
@@ -133,7 +133,7 @@ class SilentErrors:
         return {"settings": _settings(self._detector), "detector": self._detector.saved()}
 
     def restore(self, saved: Json, *, step: Step) -> None:
-        """Restore what one with the same settings saved; an event reports what is lost."""
+        """Restore the state of an instance with the same settings; an event reports losses."""
         if self._detector is None or saved is None:
             return
         try:
@@ -163,7 +163,7 @@ class _Taken:
 
 
 class FeatureProbe:
-    """Takes the values of a step, and keeps them on the device until they are asked for."""
+    """Reads the values of a step, and keeps them on the device until they are requested."""
 
     def __init__(self, model: nn.Module, *, interval: int = 3) -> None:
         """Choose the parameters, and hook into the averaging of gradients if that is possible.
@@ -201,7 +201,7 @@ class FeatureProbe:
 
     @property
     def own_are_finite(self) -> bool | None:
-        """Whether all gradients of this rank were finite before they were averaged; None if nobody saw them so.
+        """Whether all gradients of this rank were finite before they were averaged; None if unknown.
 
         Waits for the device: to be asked if something is wrong.
         """
@@ -210,7 +210,7 @@ class FeatureProbe:
         return all(bool(torch.isfinite(extreme)) for extreme in self._own_extremes)
 
     def take(self, step: Step, *, scale: float = 1.0) -> None:
-        """Take the values of this step, once its gradients are complete and before they are clipped.
+        """Read the values of this step, after its gradients are complete and before they are clipped.
 
         Args:
             step: That they are of.
@@ -236,11 +236,11 @@ class FeatureProbe:
             self._taken.append(_Taken(step=step, names=tuple(largest), largest=stacked / scale))
 
     def forget(self) -> None:
-        """Drop what was taken last: the gradients of this step overflowed, which is the loss scaler's business."""
+        """Drop the latest values: the gradients of this step overflowed, which the loss scaler handles."""
         del self._taken[-1:]
 
     def values(self) -> tuple[FeatureValue, ...]:
-        """Return the values that were taken, each once; to be asked a step later, when nothing waits for them."""
+        """Return the values, each once; to be called a step later, when nothing waits for them."""
         taken, self._taken = self._taken, []
         return tuple(
             FeatureValue(value=root * root, name=name, step=step.step, rank=self.rank)
@@ -249,7 +249,7 @@ class FeatureProbe:
         )
 
     def close(self) -> None:
-        """Take no more: torch cannot take a hook away, but it does nothing from now on."""
+        """Stop reading values: torch cannot remove the hook, but it does nothing from now on."""
         self._is_open = False
 
     def _hook_into(self, model: DistributedDataParallel) -> bool:
@@ -278,7 +278,7 @@ class FeatureProbe:
         return take_and_average
 
     def _look(self, bucket: Any) -> None:  # noqa: ANN401  a torch without distributed has no name for it
-        """Take the values of the last micro-batch: by then its gradients hold those of all before."""
+        """Read the values of the last micro-batch: its gradients then include those of all before."""
         pairs = zip(bucket.parameters(), bucket.gradients(), strict=True)
         chosen = {self._names[id(parameter)]: gradient for parameter, gradient in pairs if id(parameter) in self._names}
         self._seen.update(zip(chosen, _largest(list(chosen.values())), strict=True))
@@ -288,7 +288,7 @@ class FeatureProbe:
 
 
 def _largest(gradients: Sequence[Tensor]) -> list[Tensor]:
-    """Return the largest absolute value of each; NaN if one is NaN."""
+    """Return the largest absolute value of each; NaN if it contains NaN."""
     local = [_local(gradient.detach()) for gradient in gradients]
     if local and all(gradient.is_cuda for gradient in local):
         return list(torch._foreach_norm(local, torch.inf))  # noqa: SLF001  as torch's own clipping does
@@ -298,14 +298,14 @@ def _largest(gradients: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _local(gradient: Tensor) -> Tensor:
-    """Return what of it is here: of a sharded one this rank's part, of a sparse one what it holds."""
+    """Return its local data: of a sharded one this rank's part, of a sparse one its values."""
     local = own_part(gradient)
     local = local.coalesce().values() if local.is_sparse else local
     return local if local.numel() else local.new_zeros(1)
 
 
 def _average(group: dist.ProcessGroup, buffer: Tensor) -> torch.futures.Future[Tensor]:
-    """Average over ranks, to the bit as torch does without a hook.
+    """Average over ranks, bit for bit as torch does without a hook.
 
     Its own `allreduce_hook` divides by the number of ranks; without a hook torch multiplies with the reciprocal, which
     for three ranks gives other bits.

@@ -1,4 +1,4 @@
-"""What only captures of a step that was not finite, and computing it again, show."""
+"""Findings about captures of a step with non-finite values, and about their replays."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ckpttool.core.findings import NOTE, UNKNOWN, Row, Rows
 
 
 class GuardCode(metaclass=Rows):
-    """What only captures of a step that was not finite, and computing it again, show."""
+    """Findings about captures of a step with non-finite values, and about their replays."""
 
     CAPTURE_INCOMPLETE = Row(
         "capture-incomplete",

@@ -1,4 +1,4 @@
-"""The gradients of one optimizer: their norm, the one moment in which the host waits for the device, and the drop.
+"""The gradients of one optimizer: their norm, the only wait for the device, and the drop.
 
 Without gradients an optimizer touches neither weights nor its own state. With gradients of zero six of seven optimizers
 still move, by momentum and weight decay.
@@ -29,7 +29,7 @@ _NEAR = 16
 
 
 def total_norm(parameters: Sequence[Tensor]) -> Tensor:
-    """Return the L2 norm of all gradients, the same in every bit on all ranks that share sharded parameters.
+    """Return the L2 norm of all gradients, bit for bit the same on all ranks that share sharded parameters.
 
     Of a `DTensor` the local part differs from rank to rank: who reads that decides differently on each. To put the
     parts together takes all ranks, so with sharded parameters no rank may leave this out.
@@ -40,13 +40,13 @@ def total_norm(parameters: Sequence[Tensor]) -> Tensor:
 
 
 def clip(parameters: Sequence[Tensor], most: float, norm: Tensor) -> None:
-    """Scale all gradients down to a norm, as torch does if it is given the norm that they have."""
+    """Scale all gradients down to a norm, as torch does with their current norm given."""
     for group in _by_mesh(parameters):
         clip_grads_with_norm_(group, most, norm)
 
 
 def _by_mesh(tensors: Sequence[Tensor]) -> Iterable[Sequence[Tensor]]:
-    """Return plain tensors, and those of each mesh: torch takes no lists of several kinds."""
+    """Return plain tensors, and those of each mesh: torch accepts no lists of mixed kinds."""
     if {*map(type, tensors)} <= {Tensor, nn.Parameter}:
         return (tensors,)
     groups: dict[object, list[Tensor]] = {}
@@ -56,7 +56,7 @@ def _by_mesh(tensors: Sequence[Tensor]) -> Iterable[Sequence[Tensor]]:
 
 
 def _norm(gradients: Sequence[Tensor]) -> Tensor:
-    """Return it as torch's clipping does, and also if that has none.
+    """Return the norm as torch's clipping computes it, in versions without that function too.
 
     Of float16 in float32, for no float16 is larger than 65504; of sparse ones that of the elements that they hold.
     """
@@ -68,14 +68,14 @@ def _norm(gradients: Sequence[Tensor]) -> Tensor:
 
 
 def full(norm: Tensor) -> Tensor:
-    """Put a norm together that is spread over ranks; any other is returned as it is."""
+    """Return the complete value of a norm that is spread over ranks; any other unchanged."""
     full_norm: Tensor = norm.full_tensor() if is_sharded(norm) else norm  # type: ignore[attr-defined]  # a DTensor has it
     return full_norm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What one rank knows of its own step, on the host."""
+    """One rank's own facts about its step, on the host."""
 
     norm: float
     """L2 norm of all gradients, before clipping."""
@@ -95,7 +95,7 @@ class Losses:
         self._taint: Tensor | None = None  # zero as long as all are finite: whatever is not leaves a NaN
 
     def add(self, loss: Tensor | float) -> None:
-        """Take the loss of one micro-batch, of any shape, as it is handed to `backward`."""
+        """Add the loss of one micro-batch, of any shape, as passed to `backward`."""
         value = torch.as_tensor(loss).detach()
         value = own_part(value)  # of one that is sharded: each rank holds all of it, and to ask takes all
         taint = value * 0
@@ -122,12 +122,12 @@ class Losses:
 
 
 def _are_here(*tensors: Tensor) -> bool:
-    """Return whether the host reads them without waiting for a device."""
+    """Return whether the host can read them without waiting for a device."""
     return all(tensor.device.type == "cpu" for tensor in tensors)
 
 
 class EmbeddingNorm:
-    """The embedding's gradient as the guard measures it: once per step, before it decides and before any clipping."""
+    """The embedding's gradient as the guard measures it: once per step, before the decision and any clipping."""
 
     def __init__(self) -> None:
         self._parameter: Tensor | None = None
@@ -145,7 +145,7 @@ class EmbeddingNorm:
         self._parameter = parameter
 
     def measured(self, scale: Tensor | None = None) -> Tensor | None:
-        """Return the sum of squares, on the device; None without a gradient. A sharded one takes all ranks."""
+        """Return the sum of squares, on the device; None without a gradient. A sharded one involves all ranks."""
         if self._parameter is None or self._parameter.grad is None:
             return None
         return sum_of_squares(self._parameter.grad, scale)
@@ -164,7 +164,7 @@ class Updated:
     """The parameters that an optimizer updates."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Take the optimizer, and the model whose order they have."""
+        """Take the optimizer, and the model that defines their order."""
         self._model = model
         self._optimizer = optimizer
         self._groups: list[int] = []
@@ -177,7 +177,7 @@ class Updated:
         """Whether nobody but the model's wrapper can take the norm over all ranks, and only while it clips."""
 
     def current(self) -> list[Tensor]:
-        """Return them in the model's order, in which a sum of squares is what the training gets on its own."""
+        """Return them in the model's order, in which a sum of squares equals the training's own."""
         groups = [len(group["params"]) for group in self._optimizer.param_groups]
         if groups != self._groups:
             updated = {
@@ -201,7 +201,7 @@ class Updated:
 
 
 def innermost(optimizer: Optimizer) -> Optimizer:
-    """Return what a trainer's wrapper steps: its hooks are those that run."""
+    """Return the optimizer inside a trainer's wrapper: its hooks are those that run."""
     while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
         optimizer = inner
     return optimizer
@@ -223,7 +223,7 @@ def refuse_undroppable(model: nn.Module, optimizer: Optimizer) -> None:
 
 
 class Scaling:
-    """Which scaler steps an optimizer, and whether it did so without calling it."""
+    """The scaler of an optimizer, and whether it stepped without calling it."""
 
     def __init__(self, scaler: GradScaler | None, optimizer: Optimizer) -> None:
         """Take the scaler that was handed over, and the optimizer."""
@@ -234,15 +234,15 @@ class Scaling:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is one that scales."""
+        """Whether there is an active scaler."""
         return self.scaler is not None and self.scaler.is_enabled()
 
     def scale(self) -> float | None:
-        """Return by what the loss is multiplied, for which the host waits for the device; None if nothing scales."""
+        """Return the loss scale, for which the host waits for the device; None without a scaler."""
         return self.scaler.get_scale() if self.scaler is not None and self.scaler.is_enabled() else None
 
     def finds(self) -> bool:
-        """Return whether an unknown scaler calls the optimizer right now. Looks once, and keeps the scaler."""
+        """Return whether an unknown scaler is calling the optimizer. Searches once, and keeps the scaler."""
         if self._has_looked:
             return False
         self._has_looked = True
@@ -253,7 +253,7 @@ class Scaling:
         return self.scaler is not None
 
     def has_stepped(self) -> bool:
-        """Return whether the scaler stepped the optimizer, in its way, since this was asked last."""
+        """Return whether the scaler stepped the optimizer since the last call."""
         if self.scaler is None:
             return False
         # What it did with each optimizer until `update`, which begins a new round. Torch has no public name for it.

@@ -1,4 +1,4 @@
-"""Which module an operation belongs to, in forward and in backward."""
+"""The module of an operation, in forward and in backward."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class ModuleTrace:
-    """Follows the forward calls of a model's modules while it is entered.
+    """Tracks the forward calls of a model's modules while it is active.
 
     An operation in backward belongs to the module in whose forward call its autograd node was numbered: torch's own
     `ModuleTracker` names another one there.
     """
 
     def __init__(self, model: nn.Module, label: Callable[[str, nn.Module], str] = lambda name, _module: name) -> None:
-        """Take the model, and what makes a label of a module and its name."""
+        """Take the model, and a function from a module and its name to a label."""
         self._labels = [(label(name, module), module) for name, module in model.named_modules()]
         self._calls: list[tuple[int, int, str]] = []  # numbers of the nodes from and up to, and the module
         self._open: list[tuple[int, str]] = []
@@ -45,11 +45,11 @@ class ModuleTrace:
 
     @property
     def is_inside(self) -> bool:
-        """Whether the forward of a module runs: also one that is computed again in backward."""
+        """Whether a module's forward is running: also if it is recomputed in backward."""
         return bool(self._open)
 
     def module(self) -> str:
-        """Return the innermost module whose operation runs now; '' if it is none's."""
+        """Return the innermost module whose operation is running; '' without one."""
         if self._open:
             return self._open[-1][1]
         node = current_node()
@@ -74,6 +74,6 @@ def current_node() -> Any:  # noqa: ANN401  torch has no type for a node
 
 
 def _next_number() -> int:
-    """Return the number that the next autograd node of this thread gets."""
+    """Return the number of the next autograd node of this thread."""
     number: int = torch._C._autograd._get_sequence_nr()  # noqa: SLF001  torch.autograd._get_sequence_nr is a name of it
     return number

@@ -1,4 +1,4 @@
-"""Tensors in nested values, as batches are: dicts, lists and tuples in each other."""
+"""Tensors in nested values such as batches: dicts, lists and tuples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Return whether a tensor is spread over ranks, so that to reduce it takes all of them.
+    """Return whether a tensor is spread over ranks, so that reducing it involves all of them.
 
     Nothing is imported for the question: if no `DTensor` was ever made, there is none.
     """
@@ -19,7 +19,7 @@ def is_sharded(tensor: Tensor) -> bool:
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a sharded tensor; any other is returned as it is."""
+    """Return this rank's part of a sharded tensor; any other unchanged."""
     return cast("Any", tensor).to_local() if is_sharded(tensor) else tensor  # a DTensor
 
 
@@ -29,7 +29,7 @@ def form(tensor: Tensor) -> str:
 
 
 def tensors_in(value: object) -> Iterator[Tensor]:
-    """Yield every tensor in a value, however it is nested."""
+    """Yield every tensor in a nested value."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):
@@ -53,7 +53,7 @@ def named_tensors(value: object, path: str = "") -> Iterator[tuple[str, Tensor]]
 
 
 def map_tensors(value: object, change: Callable[[Tensor], Tensor]) -> Any:  # noqa: ANN401  of the type of the value
-    """Return the same value with each tensor changed. A mapping or sequence of another class becomes a plain one."""
+    """Return the value with each tensor replaced. A mapping or sequence of another class becomes a plain one."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Mapping):

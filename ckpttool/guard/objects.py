@@ -1,4 +1,4 @@
-"""What a training continues with: all of it as one tree of plain values and tensors, and put back in every bit."""
+"""The state of a training as one tree of plain values and tensors, restored bit for bit."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ Tree = dict[str, Any]
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Whatever has a state that a checkpoint holds: a scheduler, a scaler, a data loader."""
+    """An object with a checkpointable state: a scheduler, a scaler, a data loader."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return it."""
+        """Return the state."""
         ...
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> object:
-        """Take it back."""
+        """Restore the state."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objects:
-    """The objects of a training. A save and a resume must be handed the same ones."""
+    """The objects of a training. A save and a resume must get the same ones."""
 
     model: nn.Module
     optimizer: Optimizer
@@ -52,7 +52,7 @@ class Objects:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is trained."""
+        """Device of the model."""
         return next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
 
     def tree(self) -> Tree:
@@ -83,7 +83,7 @@ class Objects:
         }
 
     def load(self, tree: Tree) -> None:
-        """Restore everything but the random-number state: making the loader's iterator draws from it.
+        """Restore everything except the random-number state: making the loader's iterator draws from it.
 
         Raises:
             UsageError: The objects are not those of the training that saved, or it ran on other shards of them.
@@ -133,7 +133,7 @@ class Objects:
         return (parameter for group in self.optimizer.param_groups for parameter in group["params"])
 
     def _parameter_names(self) -> list[str]:
-        """Name the optimizer's parameters, in its own order, which need not be the model's."""
+        """Return the names of the optimizer's parameters, in its own order, which may differ from the model's."""
         names = {id(parameter): name for name, parameter in unwrapped(self.model).named_parameters()}
         return [names.get(id(parameter), f"#{index}") for index, parameter in enumerate(self._parameters())]
 
@@ -169,14 +169,14 @@ def _gone(part: str) -> UsageError:
 
 
 def _copied(value: object, parameter: Tensor) -> object:
-    """Return a state that shares no memory with what was read."""
+    """Return a state that shares no memory with the file that was read."""
     if isinstance(value, Sharded):
         return _like(value, parameter)
     return value.clone() if isinstance(value, Tensor) else value
 
 
 def _like(value: object, current: object) -> object:
-    """Put a shard back where it was; any other value is returned as it is.
+    """Convert a shard back to its current form; any other value is returned unchanged.
 
     Raises:
         UsageError: The shard is one of another number of parts, or cut otherwise.

@@ -1,4 +1,4 @@
-"""Whether a matrix product is right, by the sums of its rows; if one looks wrong, by each element in float64.
+"""Check of a matrix product by the sums of its rows; a suspicious one element by element in float64.
 
 Row i of c = a b must have the sum a_i s, where s holds the sums of the rows of b. What rounding may add to the
 difference is bounded by norms: n independent roundings of c have the standard deviation u |c_i| / sqrt(3), and a
@@ -97,12 +97,12 @@ PRODUCTS: Mapping[object, Callable[[Arguments, Keywords, Tensor], Product]] = Ma
 
 
 def can_be_checked(product: Product) -> bool:
-    """Return whether the bounds hold for it: three types, and something was multiplied."""
+    """Return whether the bounds apply to it: three types, and a nonempty product."""
     return product.c.dtype in _ROUNDOFF and product.a.numel() > 0 and product.c.numel() > 0
 
 
 def suspicious_rows(product: Product, *, roundings_add_up: bool = False) -> Tensor:
-    """Return [r, 2]: batch and row of those whose sum is not what it should be. Waits for the device.
+    """Return [r, 2]: batch and row of those with a wrong sum. Waits for the device.
 
     A row of operands that are not finite is none: what came of them is no news.
 
@@ -156,7 +156,7 @@ def worst_element(product: Product, rows: Tensor) -> WrongElement | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Norms:
-    """L2 norms of what a product is made of: of all its rows, or of some."""
+    """L2 norms of the factors of a product: of all its rows, or of some."""
 
     a: Tensor
     b: Tensor
@@ -232,7 +232,7 @@ def _worst_of(product: Product, b: Tensor, batch: int, rows: Tensor) -> WrongEle
 
 
 def _coarse(product: Product) -> float:
-    """Return the roundoff of what is coarser in a product than its types say; 0 if nothing is."""
+    """Return the roundoff of a product that is coarser than its types; 0 if none is."""
     kind = product.c.dtype
     if kind is torch.float32:
         return _OPERAND_ROUNDOFF[torch.get_float32_matmul_precision()]
@@ -265,7 +265,7 @@ def _sums_and_norms(rows: Tensor, factors: Tensor | None = None) -> tuple[Tensor
 
 
 def _blocks(rows: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Yield the batches and rows of blocks that stay in a cache: it is memory that a check waits for."""
+    """Yield the batches and rows of blocks that fit into a cache: memory limits the check."""
     batches, count, columns = rows.shape
     if rows.is_cuda or rows.numel() <= _BLOCK:
         yield slice(None), slice(None)

@@ -1,4 +1,4 @@
-"""The states of all random-number generators that a step may draw from: save and restore."""
+"""The states of all random-number generators that a step may use: save and restore."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DEVICES = ("cuda", "npu", "xpu")
 
 
 def states(*, devices: bool = True) -> States:
-    """Return all of them, as `state_tree.spell` takes them; to ask those of devices is to wait for these."""
+    """Return all of them, in the form for `state_tree.spell`; reading those of devices waits for these."""
     saved: States = {"torch": torch.get_rng_state(), "python": random.getstate()}
     for name, module in _accelerators() if devices else ():
         if module.is_initialized():
@@ -29,7 +29,7 @@ def states(*, devices: bool = True) -> States:
 
 
 def restore(saved: Mapping[str, object]) -> None:
-    """Put back what `states` returned; what is not in it stays as it is.
+    """Restore the output of `states`; generators that are not in it stay unchanged.
 
     Raises:
         ValueError, TypeError, RuntimeError: It is no such state; what came before it was put back.

@@ -1,4 +1,4 @@
-"""Going on with a training exactly where a save was made: weights, optimizer, data and random numbers in every bit."""
+"""Resuming a training exactly at a save: weights, optimizer, data and random numbers bit for bit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _STATE_LIMIT = ByteCount(1 << 30)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """The save to continue from, as rank 0 chose it for all."""
+    """The save to continue from, as rank 0 chose it for all ranks."""
 
     root: str
     """The tree."""
@@ -49,10 +49,10 @@ class Chosen:
 
 
 class Resumed:
-    """Where a training continues."""
+    """The point at which a training continues."""
 
     def __init__(self, shard: _Shard | None, *, rng: Tree | None = None, left_out: int = 0) -> None:
-        """Take what was loaded; None: nothing, the training begins."""
+        """Take the loaded state; None: there was none, and the training begins."""
         progress = None if shard is None else shard.progress
         self.checkpoint = None if shard is None else shard.checkpoint
         """Name of the save; None if the training begins."""
@@ -69,7 +69,7 @@ class Resumed:
         self._rng = rng
 
     def batches(self, loader: Iterable[Batch_co]) -> Iterator[Batch_co]:
-        """Iterate over a loader: the first time over what is left of its epoch, with the random numbers of the save.
+        """Iterate over a loader: the first time over the rest of its epoch, with the saved random numbers.
 
         What the plan leaves out is loaded and thrown away first, into the next epoch if it reaches so far.
 
@@ -89,16 +89,16 @@ class Indexed(Protocol[Item_co]):
     """A data set whose items have numbers."""
 
     def __getitem__(self, index: int, /) -> Item_co:
-        """Return one."""
+        """Return one item."""
         ...
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of items."""
         ...
 
 
 class SeededByIndex(Dataset[Item_co], Generic[Item_co]):
-    """A data set whose random augmentation depends on seed, epoch and index alone, and not on the worker that does it.
+    """A data set whose random augmentation depends only on seed, epoch and index, not on the worker.
 
     The random numbers of workers are in no checkpoint: without this, a resumed training augments otherwise.
     """
@@ -110,15 +110,15 @@ class SeededByIndex(Dataset[Item_co], Generic[Item_co]):
         self._epoch = 1
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw other numbers than in other epochs. Workers that outlive an epoch do not hear of it."""
+        """Use other random numbers than in other epochs. Workers that outlive an epoch are not informed."""
         self._epoch = epoch
 
     def __len__(self) -> int:
-        """Return how many items there are."""
+        """Return the number of items."""
         return len(self._dataset)
 
     def __getitem__(self, index: int) -> Item_co:
-        """Return an item made with its own random numbers; those of the process are as they were before."""
+        """Return an item made with its own random numbers; those of the process are restored."""
         import random
 
         import numpy as np
@@ -142,7 +142,7 @@ def resume(
     fresh_ok: bool,
     group: Any = None,  # noqa: ANN401  a process group, which a torch without distributed lacks
 ) -> Resumed:
-    """Load a save into the objects of a training. Every rank must come here.
+    """Load a save into the objects of a training. Every rank must call it.
 
     Args:
         objects: Of the training; on an error they may be loaded in part.
@@ -181,7 +181,7 @@ def resume(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shard:
-    """What one rank's file holds."""
+    """The contents of one rank's file."""
 
     checkpoint: str
     path: str
@@ -191,7 +191,7 @@ class _Shard:
 
 
 def _read(layout: SaveLayout, chosen: Chosen, ranks: Ranks) -> _Shard:
-    """Read this rank's file, and compare each byte with what was recorded of it before any of it is used."""
+    """Read this rank's file, and compare each byte with its record before using it."""
     label, rank = layout.parsed(chosen.file), Rank(ranks.own)
     if label is None:
         raise UsageError(f"{chosen.file!r} is not a file of a save by ckpttool.checkpoint_writer")
@@ -260,7 +260,7 @@ _COPIED_BY_TORCH = ("model", "optimizer", "rng")
 
 
 def _own_memory(tree: Tree) -> Tree:
-    """Copy what the training keeps as it is, so that it does not keep the whole file in memory."""
+    """Copy the parts that the training keeps, so that the complete file can be freed."""
 
     def own(value: object) -> object:
         copies: dict[int, Tensor] = {}  # one for each tensor, wherever it is met
@@ -279,7 +279,7 @@ Answer = TypeVar("Answer")
 
 
 def _for_all(ranks: Ranks, group: Any, ask: Callable[[], Answer]) -> Answer:  # noqa: ANN401  as in `resume`
-    """Ask on rank 0, and return on every rank what came of it; an error is raised on every rank."""
+    """Run on rank 0, and return the result on every rank; an error is raised on every rank."""
     if ranks.count == 1:
         return ask()
     answers: list[Any] = [None]
@@ -297,7 +297,7 @@ def _for_all(ranks: Ranks, group: Any, ask: Callable[[], Answer]) -> Answer:  # 
 
 
 def _on_every_rank(ranks: Ranks, group: Any, work: Callable[[], Answer]) -> Answer:  # noqa: ANN401  as in `resume`
-    """Do it on every rank; if it fails on one, an error is raised on all, and none waits for another."""
+    """Run on every rank; an error on one is raised on all, so that none waits for another."""
     if ranks.count == 1:
         return work()
     done: Answer | None = None

@@ -1,4 +1,4 @@
-"""What a training holds, as tensors and plain JSON, to the last bit and without a pickle.
+"""The state of a training as tensors and plain JSON, bit for bit and without a pickle.
 
 `spell` takes dict, list, tuple, str, int, float, bool, None, bytes, tensors, numpy arrays and scalars, dtypes and
 devices. A class would have to be imported to be read back, by a name that a file gives: so anything else is
@@ -70,7 +70,7 @@ class Unsaveable(TypeError):  # noqa: N818  it names what cannot be saved
     """
 
     def __init__(self, path: str, reason: str) -> None:
-        """Say where it is and what it is."""
+        """Take its path and its type."""
         super().__init__(f"{path or 'the value'}: {reason}")
         self.path = path
         self.reason = reason
@@ -88,7 +88,7 @@ class EncodedValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharded:
-    """One rank's part of a `DTensor`, which only a world of the same shape can put back."""
+    """One rank's part of a `DTensor`, which only a world of the same shape can restore."""
 
     local: torch.Tensor
     shape: tuple[int, ...]
@@ -119,7 +119,7 @@ def spell(value: object, prefix: str = "") -> EncodedValue:
 
 
 class _Speller:
-    """Walks one value."""
+    """Encodes one value."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
@@ -232,7 +232,7 @@ class _Speller:
         return {tag: self._named(content, path, content), "of": kind, "shape": list(array.shape)}
 
     def _named(self, tensor: torch.Tensor, path: str, identity: object) -> str:
-        """Return the name of a tensor: that of the first place where the same elements were met."""
+        """Return the name of a tensor: that of the first place with the same elements."""
         if identity in self._names:
             return self._names[identity]
         name, count = _text(path, "") or "value", 1
@@ -251,7 +251,7 @@ def _type_name(value: object) -> str:
 
 
 def _below(path: str, key: object) -> str:
-    """Return the way to what a dict has under a key."""
+    """Return the path of a dict's value."""
     if isinstance(key, str):
         name = key
     elif isinstance(key, (bool, float, bytes)):
@@ -270,7 +270,7 @@ def _short(value: int, path: str) -> int:
 
 
 def _text(value: str, path: str) -> str:
-    """Return a text that a file can hold.
+    """Return a text that a file can represent.
 
     Raises:
         Unsaveable: It has half a surrogate pair, which is no UTF-8.
@@ -283,7 +283,7 @@ def _text(value: str, path: str) -> str:
 
 
 def _float_word(value: float) -> str:
-    """Spell what JSON has no number for; a NaN with another payload than usual by its bits."""
+    """Encode a float that JSON cannot represent; a NaN with an unusual payload by its bits."""
     text, bits = str(value), struct.pack(">d", value)
     return text if struct.pack(">d", float(text)) == bits else bits.hex()
 
@@ -295,7 +295,7 @@ def _array_type(dtype: np.dtype[Any], path: str) -> str:
 
 
 def _identity(tensor: torch.Tensor) -> object:
-    """Return what two tensors share exactly where they are the same elements in the same order."""
+    """Return an identity that two tensors share exactly if they have the same elements in the same order."""
     if not tensor.numel():
         return object()  # nothing to share
     first = tensor.untyped_storage().data_ptr(), tensor.storage_offset()
@@ -303,7 +303,7 @@ def _identity(tensor: torch.Tensor) -> object:
 
 
 def _fits(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Return whether no two elements lie in one place, but for repeated dimensions, and few places are left empty."""
+    """Return whether no two elements overlap, except repeated dimensions, and few places are empty."""
     steps = sorted((step, length) for step, length in zip(stride, shape, strict=True) if length > 1 and step)
     extent = 1
     for step, length in steps:
@@ -314,11 +314,11 @@ def _fits(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 class UnreadableState(ValueError):  # noqa: N818  it names what cannot be read
-    """A tree that `spell` did not write: damaged, or made by someone else."""
+    """A tree that `spell` did not write: damaged, or from another source."""
 
 
 def read(tree: Json, tensors: Mapping[str, torch.Tensor]) -> object:
-    """Put a value together from what `spell` made of it; tensors that were one are one again.
+    """Rebuild a value from the output of `spell`; shared tensors are shared again.
 
     Args:
         tree: As `EncodedValue.tree`; from a file it may be anything.
@@ -334,7 +334,7 @@ def read(tree: Json, tensors: Mapping[str, torch.Tensor]) -> object:
 
 
 class _Reader:
-    """Reads one tree, which may come from anybody."""
+    """Decodes one untrusted tree."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
         self._tensors = tensors
@@ -405,7 +405,7 @@ class _Reader:
                 raise UnreadableState(f"an object that begins with {tag!a:.40} is not one that ckpttool writes")
 
     def _tensor(self, tree: JsonObject) -> torch.Tensor:
-        """Return a tensor; the same one wherever the same was."""
+        """Return a tensor; the same object for the same tensor."""
         grad = "requires_grad" in tree and get_bool(tree, "requires_grad")
         strided = (_integers(tree, "shape"), _integers(tree, "stride")) if "stride" in tree else None
         same = (get_str(tree, "tensor"), grad, strided, "complex" in tree)

@@ -1,4 +1,4 @@
-"""The guard of one optimizer: it checks each update before it is applied, and drops one that would do harm."""
+"""The guard of one optimizer: it checks each update before it is applied, and drops harmful ones."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _ALARMS = {
 
 
 class GuardStop(CkptToolError):  # noqa: N818  it is what a training ends by, not an error of it
-    """So many updates in a row were dropped that the weights are bad. The last one was dropped, too."""
+    """So many consecutive updates were dropped that the weights are bad. The last one was dropped, too."""
 
 
 class MicroBatch:
@@ -90,13 +90,13 @@ class MicroBatch:
         self._guard.end()
 
     def loss(self, loss: Tensor) -> Tensor:
-        """Take the loss, as it is handed to `backward`, and return it: nothing waits for the device."""
+        """Take the loss, as passed to `backward`, and return it: nothing waits for the device."""
         self._guard.take_loss(loss)
         return loss
 
 
 class Guard:
-    """Drops updates that would do harm, without a trace in weights, optimizer or buffers.
+    """Drops harmful updates, without a trace in weights, optimizer or buffers.
 
     In a plain loop:
 
@@ -203,7 +203,7 @@ class Guard:
 
     @property
     def sinks(self) -> list[Emit]:
-        """Receivers of events beside the file; more can be added. One that raises three times is removed."""
+        """Receivers of events besides the file; more can be added. One that raises three times is removed."""
         return self._events.sinks
 
     def micro(self, batch: object = None, *, index: int | None = None) -> MicroBatch:
@@ -211,7 +211,7 @@ class Guard:
         return MicroBatch(self, batch, index)
 
     def clip_(self, max_norm: float) -> Tensor:
-        """Take the norm of all gradients, decide on the update, and clip if it is applied.
+        """Compute the norm of all gradients, decide on the update, and clip if it is applied.
 
         Call it after the last backward of a step, and after `scaler.unscale_`.
 
@@ -235,7 +235,7 @@ class Guard:
         return norm
 
     def decide(self, norm: Tensor | float) -> bool:
-        """Decide on the update by a norm that the trainer took itself, over all of its ranks and before clipping.
+        """Decide on the update by a norm that the trainer computed over all of its ranks before clipping.
 
         Returns:
             Whether it is applied.
@@ -272,7 +272,7 @@ class Guard:
         }
 
     def restore(self, saved: Json) -> None:
-        """Restore what `saved` returned before; None: nothing was saved. An event reports what is lost."""
+        """Restore the output of `saved`; None: nothing was saved. An event reports losses."""
         try:
             record = as_object(saved)
             self.step = self._began = Step(get_optional_int(record, "step") or self.step)
@@ -295,7 +295,7 @@ class Guard:
     # Events.
 
     def tell(self, kind: GuardEventKind, /, *, step: Step, **values: EventValue) -> None:
-        """Send an event to the file and all sinks; writers and resumes report through it, too."""
+        """Send an event to the file and all sinks, also for writers and resumes."""
         self._events.tell(kind, step=step, **values)
         if kind is GuardEventKind.TRANSIENT:
             self._checks.look_closer(step)
@@ -318,13 +318,13 @@ class Guard:
             return None
 
     def _alarm(self, name: str, *, step: Step) -> None:
-        """Report once what the training should do differently."""
+        """Report once what to change in the training."""
         if name not in self._alarmed:
             self._alarmed.add(name)
             self._events.tell(GuardEventKind.ALARM, step=step, name=name, message=_ALARMS[name])
 
     def close(self) -> None:
-        """Write the events that are left; the end of the process does so, too."""
+        """Write the remaining events, as the end of the process does, too."""
         self.end()  # a micro-batch may have begun and never ended
         self._events.close()
 
@@ -365,13 +365,13 @@ class Guard:
     # The decision.
 
     def _norm(self, parameters: Sequence[Tensor], *, instead: bool = False) -> Tensor | None:
-        """Take the norm; if it is taken instead of by the training, it is not the guard's own time."""
+        """Compute the norm; in place of the training's own computation, it is not the guard's time."""
         if self._updated.are_sharded:
             return total_norm(parameters)  # takes all ranks, so whatever it raises, it raises as torch's own does
         return self._contain.run(Part.NORM, lambda: total_norm(parameters), waits=instead)
 
     def _decide(self, norm: Tensor | float | None, *, scale: Tensor | None = None) -> float | None:
-        """Decide, and return to which norm the policy clips; None: it does not.
+        """Decide, and return the norm to which the policy clips; None: it does not clip.
 
         Everything but what takes all ranks is contained, so that every rank comes to that, in every step.
 
@@ -453,7 +453,7 @@ class Guard:
         return Decision(action=Action.SKIP if must_wait else Action.APPLY)
 
     def _culprits(self, reading: Reading | None, agreed: Agreement) -> list[int]:
-        """Return the ranks whose own numbers are not finite. Asked by all of them or none: it takes all."""
+        """Return the ranks whose own numbers are not finite. It involves all ranks."""
         if agreed.is_finite or self._contain.is_off:
             return []
         own_are_finite = self._features.own_are_finite()
@@ -486,7 +486,7 @@ class Guard:
         self._norms_agreed = not agreed.norms_differ  # reported once, until they agree again
 
     def _keep_pace(self, own_seconds: float, share: float) -> None:
-        """Do less if the guard takes too much for too long. Only work without other ranks is dropped: it may differ."""
+        """Do less if the guard takes too much time. Only work without other ranks is dropped: it may differ."""
         is_due = self._features.is_on
         most = MOST_SHARE_WITH_FEATURES if is_due else MOST_SHARE
         if not self._pace.is_too_slow(own_seconds, share, most) or (self._is_slow and not is_due):
@@ -519,7 +519,7 @@ class Guard:
     # The capture of a step that is not finite.
 
     def _captures(self) -> CaptureStore:
-        """Return the captures of this rank. Made when one is needed: ranks may meet only after the guard was made."""
+        """Return the captures of this rank. Made on first use: the process group may be made after the guard."""
         if self._store is None:
             self._store = CaptureStore(
                 os.path.join(self._output or "", EVENTS_FOLDER),
@@ -533,7 +533,7 @@ class Guard:
         return self._store
 
     def _capture(self, step: Step) -> None:
-        """Capture the step that is remembered; weights, gradients and buffers are as before when it returns."""
+        """Capture the stored step, without a lasting change of weights, gradients and buffers."""
         if (memory := self._memory) is None:
             return
 
@@ -554,7 +554,7 @@ class Guard:
     def _before_update(
         self, _optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Drop the gradients if the decision says so. `args[0]` is the optimizer; a closure makes them only now."""
+        """Drop the gradients if decided so. `args[0]` is the optimizer; a closure computes them only now."""
         if callable(closure := kwargs.get("closure")):
             return args, {**kwargs, "closure": self._guarded(closure)}
         if len(args) > 1 and callable(args[1]):
@@ -563,7 +563,7 @@ class Guard:
         return None
 
     def _guarded(self, closure: Callable[[], object]) -> Callable[[], object]:
-        """Return what one step of an optimizer is handed instead of a closure, which LBFGS calls many times.
+        """Return a replacement for the closure of one optimizer step, which LBFGS calls many times.
 
         All calls are one step for a guard that watches. If updates are dropped each is a step of its own: the
         gradients of any call may be those that do harm.
@@ -583,7 +583,7 @@ class Guard:
         return guarded
 
     def _ready(self) -> None:
-        """Decide, unless `clip_` or `decide` did, and drop the gradients if the decision says so."""
+        """Decide, unless `clip_` or `decide` did, and drop the gradients if decided so."""
         if self._contain.run(Part.STATE, self._scaling.finds):
             self._alarm("scaler-not-given", step=self._contain.step)
         if not self._is_decided:

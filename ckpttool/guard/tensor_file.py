@@ -45,7 +45,7 @@ _MOST_HEADER = 100_000_000
 
 
 def block(tensor: torch.Tensor) -> memoryview:
-    """Return the elements of a tensor in order, as the bytes of a file: of one on an accelerator, or with gaps, a copy.
+    """Return the elements of a tensor in order, as a file's bytes: a copy from an accelerator, or of one with gaps.
 
     Raises:
         ValueError: The format has no such type: see `TYPES`.
@@ -58,7 +58,7 @@ def block(tensor: torch.Tensor) -> memoryview:
 
 
 def named(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, DType, tuple[int, ...]]]:
-    """Yield what the header of a file says of each: name, type and shape."""
+    """Yield the header entry of each: name, type and shape."""
     for name, tensor in tensors:
         yield name, TYPES[tensor.dtype], tuple(tensor.shape)
 
@@ -80,7 +80,7 @@ def open_tensors(path: str) -> dict[str, torch.Tensor]:
 
 
 def tensors_in(content: mmap.mmap | memoryview, path: str) -> dict[str, torch.Tensor]:
-    """Return the tensors by name in the bytes of a whole file, whose memory they share; `path` names it in an error.
+    """Return the tensors by name in the bytes of a complete file, whose memory they share; `path` is for errors.
 
     Raises:
         ValueError: As `open_tensors`.
@@ -109,7 +109,7 @@ def tensors_in(content: mmap.mmap | memoryview, path: str) -> dict[str, torch.Te
 
 
 def strided(stored: torch.Tensor, shape: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
-    """Return a copy with these strides; what is expanded is stored once, with a length of 1 if the stride is 0."""
+    """Return a copy with these strides; an expanded dimension is stored once, with a length of 1 if the stride is 0."""
     made = torch.empty_strided(stored.shape, stride, dtype=stored.dtype, device=stored.device)
     return made.copy_(stored).expand(shape)
 

@@ -1,4 +1,4 @@
-"""Checkpoints that are intact or not there, sealed from memory, and enough to continue in every bit.
+"""Atomic checkpoints, sealed from memory, and complete enough to continue bit for bit.
 
 The header is written by ourselves, not by the safetensors library: that takes all tensors at once, in memory, and here
 one at a time is copied from the device, hashed and written.
@@ -75,7 +75,7 @@ class CheckpointWriter:
         health: EmbeddingHealth,
         group: Any = None,  # noqa: ANN401  a process group, which a torch without distributed lacks
     ) -> None:
-        """Prepare to save, as `checkpoint_writer` describes; every rank must come here, for all agree on a run number.
+        """Prepare to save, as `checkpoint_writer` describes; every rank must call it, to agree on a run number.
 
         Raises:
             UsageError: The prefix would make names that can be read in two ways.
@@ -95,7 +95,7 @@ class CheckpointWriter:
         self._run = max(ranks.gather(self._own_run()))
 
     def _own_run(self) -> int:
-        """Make this rank's folder, and count the starts that saved there."""
+        """Create this rank's folder, and count the starts that saved there."""
         folder = f"{self._tree}/{self._layout.rank_folder(self._rank)}"
         ensure_folder(folder)
         sweep(folder)
@@ -129,7 +129,7 @@ class CheckpointWriter:
         return save.name
 
     def close(self) -> None:
-        """Wait for what is being saved.
+        """Wait for the save in progress.
 
         Raises:
             CkptToolError: It could not be written.
@@ -138,11 +138,11 @@ class CheckpointWriter:
         self._copies.clear()
 
     def __enter__(self) -> CheckpointWriter:  # noqa: PYI034  `Self` is in Python since 3.11
-        """Save from here on."""
+        """Begin a block in which the writer saves."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Wait for what is being saved; an error that ends the training is not hidden by one of the save."""
+        """Wait for the save in progress; its error does not hide the exception that ends the training."""
         with suppress(*(() if error is None else (CkptToolError,))):
             self.close()
 
@@ -155,7 +155,7 @@ class CheckpointWriter:
             raise error
 
     def _collected(self, step: int | None) -> _Save:
-        """Take all apart; nothing is copied, and nothing written."""
+        """Collect the state; nothing is copied, and nothing written."""
         tree = self._objects.tree()
         progress = self._progress(step, tree)
         label = self._layout.label(self._prefix, self._run, progress)
@@ -224,7 +224,7 @@ class CheckpointWriter:
             self._objects.guard.tell(kind, step=save.step, health=save.health.value, **fields)
 
     def _write_files(self, save: _Save) -> Streamed:
-        """Write the shard, then its certificate, then what names it as the last, then its health."""
+        """Write the shard, then its certificate, then the record that names it as the last, then its health."""
         path = self._layout.shard(save.label, self._rank)
         birth = f"{self._tree}/{birth_path(births_begin(self._prefix, save.name), self._rank)}"
         ensure_folder(os.path.dirname(birth))
@@ -271,7 +271,7 @@ class CheckpointWriter:
         )
 
     def _record_health(self, save: _Save) -> None:
-        """Add the entry to the trainer's own record; one that is not what it writes stays as it is."""
+        """Add the entry to the trainer's own record; a record of another form stays unchanged."""
         path = self._health_file
         with locked(path, timeout=_PATIENCE_SECONDS):
             try:
@@ -317,7 +317,7 @@ class _File:
         """Of each tensor, as it was handed to the disk."""
 
     def blocks(self) -> Iterator[Block]:
-        """Yield them; a tensor of an accelerator is copied when its turn comes."""
+        """Yield them; a tensor on an accelerator is copied when needed."""
         yield self._head
         begin = len(self._head)
         for entry in self.entries:
@@ -340,7 +340,7 @@ def _state(parts: EncodedValue, world_size: int) -> bytes:
 
 
 def _as_saved(scalar: SavedScalar) -> int | float:
-    """Return a scalar as the file has it."""
+    """Return a scalar in the file's form."""
     if scalar.dtype is not DType.F32 or not math.isfinite(scalar.value):
         return scalar.value
     value: float = torch.tensor(scalar.value, dtype=torch.float32).item()

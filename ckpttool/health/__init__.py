@@ -1,4 +1,4 @@
-"""Which checkpoints a training log calls healthy, and which rule and threshold would have called them so.
+"""Health of checkpoints according to a training log, and the rules and thresholds for it.
 
 For who sets up a training: `ckpttool health`, `log replay`, `log calibrate`, `asd`. It begins in `verbs`;
 `resolve` is told by `verbs/evidence.py` what logs have to say. Rules are pure: those that users choose from are in

@@ -46,7 +46,7 @@ def check(*, string: Text, dialect: Dialect = None, fmt: FormatOpt = Format.TABL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsdOptions:
-    """The settings; the defaults are left out of what is written."""
+    """The settings; defaults are not written."""
 
     with_checksum: Annotated[
         bool, typer.Option("--with-checksum", help="Check matrix products after a strike.", rich_help_panel="Policy")
@@ -89,7 +89,7 @@ class AsdOptions:
     )
 
     def over(self, base: AsdConfig) -> AsdConfig:
-        """Return the defaults of a dialect with what was given."""
+        """Return the defaults of a dialect with the given settings."""
         from dataclasses import fields, replace
 
         names = (field.name for field in fields(AsdConfig) if field.name not in {"enable", "with_checksum"})

@@ -69,7 +69,7 @@ class PolicyOptions:
     margin: Annotated[float, MARGIN] = 0.0
 
     def question(self, logs: LogQuestion, around: SpikeQuestion | None) -> ReplayQuestion:
-        """Ask the library."""
+        """Make the library's question."""
         return ReplayQuestion(
             logs=logs,
             policy=None if self.policy is None else self.policy.value,

@@ -1,4 +1,4 @@
-"""What only a training log shows."""
+"""Findings that only a training log shows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ckpttool.core.findings import NOTE, SUSPECT, Row, Rows
 
 
 class HealthCode(metaclass=Rows):
-    """What only a training log shows."""
+    """Findings that only a training log shows."""
 
     NORM_ABOVE_THRESHOLD = Row(
         "norm-above-threshold",

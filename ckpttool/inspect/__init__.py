@@ -1,4 +1,4 @@
-"""What a shard or a checkpoint holds, and how two differ.
+"""Contents of a shard or a checkpoint, and the differences between two.
 
 For who wants to look inside: `ckpttool inspect`, `ckpttool diff`. It begins in `verbs.py` and `verbs_diff.py`.
 """

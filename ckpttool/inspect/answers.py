@@ -1,4 +1,4 @@
-"""What a shard or a checkpoint holds."""
+"""The contents of a shard or a checkpoint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_NAME_CHARS = 500
 
 
 def document(answer: Contents) -> Document:
-    """`ckpttool/contents/1`: what `inspect` found. Every tensor that was asked for, whatever a table shows."""
+    """`ckpttool/contents/1`: the answer of `inspect`, with every requested tensor, whatever a table shows."""
     return {
         "schema": "ckpttool/contents/1",
         "root": answer.inventory.root,
@@ -92,12 +92,12 @@ def _stats(stats: ElementStats) -> Document:
 
 
 def number(value: Value | None) -> Value | None:
-    """Return a value as JSON can hold it: what is no finite number comes as text."""
+    """Return a value for JSON: non-finite numbers become text."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def table(answer: Contents) -> RenderableType:
-    """Show the tensors, then the scalars, then what is wrong."""
+    """Show the tensors, then the scalars, then the problems."""
     from ckpttool.core.render.finding_lines import grouped_findings, pointer
     from ckpttool.core.render.text import line, stack
 
@@ -137,7 +137,7 @@ def _headline(answer: Contents) -> Text:
 
 
 def _about(answer: Contents) -> tuple[str, str]:
-    """Say where it is, who wrote it, and which checksums there are."""
+    """Describe its path, its writer, and its checksums."""
     where = answer.inventory.root if answer.file is None else answer.inventory.path_of(answer.file)
     formats = Counter(row.format.value for row in answer.files if row.format is not None)
     producers = Counter(row.producer for row in answer.files if row.producer is not None)
@@ -184,12 +184,12 @@ _WITH_STATS = (
 
 
 def named(name: str) -> str:
-    """Encode a tensor's name, whole unless nobody gave it: a file can name one by a megabyte."""
+    """Encode a tensor's name, complete unless it is implausible: a file can contain a name of a megabyte."""
     return shown(name if len(name) <= _MOST_NAME_CHARS else f"{name[:_MOST_NAME_CHARS]}…")
 
 
 def _holders_text(row: TensorRow, ranks: Sequence[Rank]) -> str:
-    """Name which ranks hold it, and where it is another than on most."""
+    """Name the ranks that have it, and where it differs from most."""
     if not row.ranks:
         placement = "shared"
     elif row.ranks == tuple(ranks):
@@ -250,5 +250,5 @@ def _scalars(answer: Contents) -> list[RenderableType]:
 
 
 def value_text(value: Value) -> str:
-    """Encode a scalar for people, whole."""
+    """Format a scalar for people, completely."""
     return shown(str(value))

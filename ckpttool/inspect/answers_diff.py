@@ -1,4 +1,4 @@
-"""How two shards or two checkpoints differ."""
+"""Differences between two shards or two checkpoints."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _Held = Sequence[tuple[str, Shape, tuple[Rank, ...]]]
 
 
 def document(answer: Difference) -> Document:
-    """`ckpttool/difference/1`: what `diff` found. Every tensor that differs, whatever a table shows."""
+    """`ckpttool/difference/1`: the answer of `diff`, with every differing tensor, whatever a table shows."""
     return {
         "schema": "ckpttool/difference/1",
         "level": answer.level.word,
@@ -91,7 +91,7 @@ def _rounded(value: float | None) -> Document:
 
 
 def table(answer: Difference) -> RenderableType:
-    """Show what differs, the oddest first, then the scalars, then what is wrong."""
+    """Show the differences, the most unusual first, then the scalars, then the problems."""
     from ckpttool.core.render.finding_lines import grouped_findings, pointer
     from ckpttool.core.render.text import line, stack
 
@@ -149,7 +149,7 @@ def _side(side: Contents) -> str:
 
 
 def _notes(answer: Difference) -> Iterator[str]:
-    """Say of each kind what is equal and what moved, and what is odd about that."""
+    """Describe for each kind the equal and moved tensors, and anything unusual."""
     if answer.level is Level.STRUCTURE and answer.tensors:
         yield f"{counted(answer.same, 'tensor')} the same in type and shape; --level numerics compares values"
     elif answer.level is Level.STRUCTURE:
@@ -169,7 +169,7 @@ def _notes(answer: Difference) -> Iterator[str]:
 
 
 def _apart(answer: Difference) -> Iterator[str]:
-    """Say what could not be compared, and how the files differ beside their tensors."""
+    """Report tensors that could not be compared, and differences of the files besides their tensors."""
     if answer.uncompared:
         tensors = counted(answer.uncompared, "tensor")
         yield f"{tensors} could not be compared on every rank: damaged, scattered, no numbers, or on one side only"
@@ -213,7 +213,7 @@ _OF_NUMBERS = ((" REL L2", 1), (" × MEDIAN", 2), (" LARGEST", 3), (" COSINE", 4
 
 
 def _change(change: TensorChange) -> str:
-    """Say how it changed: its dtype and shape, the number of NaN, or its values."""
+    """Describe a change: its dtype and shape, the number of NaN, or its values."""
     before, after = _forms(change.before), _forms(change.after)
     if change.what == ("ranks",):
         return f"{_places(change.before)} → {_places(change.after)}"

@@ -18,7 +18,7 @@ _WHAT = "shard of any format, a tree (its newest intact checkpoint), DIR:NAME, o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideOptions:
-    """What to compare with what."""
+    """The two sides to compare."""
 
     a: Annotated[str, typer.Argument(metavar="A", help=f"A {_WHAT}", rich_help_panel="Which tree")]
     b: Annotated[

@@ -1,4 +1,4 @@
-"""How far two tensors lie apart, piece by piece: no more of either is in memory than a piece."""
+"""Distance between two tensors, piece by piece: only one piece of each is in memory."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Comparison:
     def __init__(
         self, a: ByteSource, b: ByteSource, *, numerics: bool, passed: Callable[[int], None] | None = None
     ) -> None:
-        """Take the open files, whether numbers are asked for or bits alone, and who is told how many bytes it had."""
+        """Take the open files, whether values or only bits are compared, and a callback for the bytes read."""
         self._passed = passed
         self._sources = a, b
         self._buffers = memoryview(bytearray(BLOCK_BYTES)), memoryview(bytearray(BLOCK_BYTES))
         self._numerics = numerics
 
     def distance(self, a: TensorEntry, b: TensorEntry) -> Distance | None:
-        """Compare two tensors; None if they have other shapes, are no numbers of other types, or lie scattered.
+        """Compare two tensors; None if shapes differ, types differ and are not numeric, or they are scattered.
 
         Raises:
             OSError: The disk did not answer, or a file was cut meanwhile.
@@ -70,7 +70,7 @@ class _Apart:
         self._found = self._lost = 0
 
     def add(self, ours: Any, theirs: Any) -> None:  # noqa: ANN401  arrays of F64; None: the same once more
-        """Take the next piece of both."""
+        """Add the next piece of both."""
         np: Any = numpy()
         with np.errstate(over="ignore", invalid="ignore"):
             finite = np.isfinite(ours)

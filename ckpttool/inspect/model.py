@@ -1,4 +1,4 @@
-"""How two shards or two checkpoints differ: tensors, scalars, and how far values moved."""
+"""Differences between two shards or two checkpoints: tensors, scalars, and the distance of values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ckpttool.core.errors import ExitCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distance:
-    """How far the elements of one tensor moved between two files. A picklable value."""
+    """The distance of one tensor's elements between two files. Picklable."""
 
     name: str
     equal: bool
@@ -117,7 +117,7 @@ class Difference(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 whatever differs: that is the answer. Damage is not; nor, if asked for, what differs or is unknown."""
+        """0 for any difference, which is the answer. Damage is not; nor, on request, differing or unknown tensors."""
         codes = [of_findings(self.findings)]
         if self.differing_is_damage and self.tensors:
             codes.append(ExitCode.DAMAGE)

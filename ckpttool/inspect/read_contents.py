@@ -1,4 +1,4 @@
-"""What a shard holds: its header read as for a check, and beside the findings all that it declares."""
+"""The contents of a shard: its header read as for a check, with findings and declarations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def open_shard(
     stats: bool = False,
     passed: Callable[[int], None] | None = None,
 ) -> Observation:
-    """Report a shard as a check of its structure does, and what it holds.
+    """Report a shard as a check of its structure does, with its contents.
 
     Args:
         task: The shard.
@@ -53,7 +53,7 @@ def open_shard(
 
 
 def opened_shard(task: CheckTask, source: ByteSource) -> tuple[Observation, Opened]:
-    """Return what a check of its structure sees of a shard, and what it holds.
+    """Return the observation of a structure check of a shard, and its contents.
 
     Raises:
         OSError: The disk did not answer, or the file was cut meanwhile.
@@ -85,13 +85,13 @@ def opened_shard(task: CheckTask, source: ByteSource) -> tuple[Observation, Open
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardDistances:
-    """How far a shard's tensors lie from those of other files."""
+    """The distances of a shard's tensors to those of other files."""
 
     distances: tuple[Distance, ...]
 
 
 class Counterparts(NamedTuple):
-    """Where the tensors of one side's files lie on the other. A picklable value."""
+    """The place of each tensor of one side's files on the other side. Picklable."""
 
     tasks: Mapping[str, CheckTask]
     """The other side's files, by path."""
@@ -196,7 +196,7 @@ _MOST_KEPT = 64
 
 
 def _shared(schema: str, entries: tuple[TensorEntry, ...]) -> tuple[TensorEntry, ...]:
-    """Return the same tensors in the same order, in memory once: those of thousands of ranks would not fit into it.
+    """Return equal tensors in the same order, stored once: thousands of ranks would not fit into memory.
 
     Where they lie in the file may be another's; who wants to read them opens the file again.
     """
@@ -230,7 +230,7 @@ def _of_torch(observed: Observation, opened: Opened, source: ByteSource) -> Open
 
 
 def _producer(format_: FormatName, metadata: dict[str, str]) -> str | None:
-    """Say what wrote a file, where its bytes tell."""
+    """Return the writer of a file, if its bytes show it."""
     if format_ is FormatName.MINDSPORE_CKPT:
         return "MindSpore"
     return {"ms": "MindSpore", "pt": "PyTorch", "np": "NumPy", "tf": "TensorFlow"}.get(metadata.get("format", ""))

@@ -1,4 +1,4 @@
-"""What shards hold, put together to what a checkpoint holds: one row a tensor, and where ranks do not agree."""
+"""Contents of shards combined for a checkpoint: one row per tensor, and the disagreements of ranks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _SHARED = Rank(-1)
 
 
 def kind_of(name: str) -> str:
-    """Tell by its name what a tensor is: `weights`, or which state of an optimizer.
+    """Determine a tensor's kind from its name: `weights`, or the state of an optimizer.
 
     The words are those that optimizers themselves give their states; every trainer puts them between dots.
     """
@@ -53,7 +53,7 @@ def kind_of(name: str) -> str:
 
 
 def whole_name(name: str) -> str:
-    """Return the name of the tensor that a slice is of, which has ` (part 1 of 2)` behind it."""
+    """Return the tensor name of a slice, without ` (part 1 of 2)` at its end."""
     return _PART.sub("", name)
 
 
@@ -67,10 +67,10 @@ def as_counted(name: str) -> tuple[tuple[int, int, str], ...]:
 
 
 class Gathering:
-    """Takes what shards hold, in any order, and keeps of each no more than the rows need."""
+    """Collects the contents of shards, in any order, and keeps only the data for the rows."""
 
     def __init__(self, patterns: Sequence[str] = (), seals: Mapping[str, ShardSeal] | None = None) -> None:
-        """Take which tensors are asked for, and what a manifest recorded of the files, by path."""
+        """Take the requested tensors, and the manifest's records of the files, by path."""
         self._patterns = patterns
         self._seals = seals or {}
         self._files: list[FileRow] = []
@@ -81,7 +81,7 @@ class Gathering:
         self._stats: dict[str, ElementStats] = {}
 
     def add(self, opened: Opened) -> None:
-        """Take one more shard."""
+        """Add one more shard."""
         rank = _SHARED if opened.rank is None else opened.rank
         self._entries.setdefault(opened.schema, opened.entries)
         self._holders[opened.schema].append(rank)
@@ -100,7 +100,7 @@ class Gathering:
         file: str | None,
         findings: Iterable[Finding],
     ) -> Contents:
-        """Put together what was taken.
+        """Combine the collected contents.
 
         Args:
             inventory: The tree.
@@ -189,7 +189,7 @@ def _file(opened: Opened, seal: ShardSeal | None) -> FileRow:
 
 
 def _bytes_of(entry: TensorEntry) -> int:
-    """Count a tensor's bytes, also where the file does not tell where they lie."""
+    """Count a tensor's bytes, even if the file does not show their place."""
     return entry.nbytes if entry.dtype in _UNCOUNTED else elements_in(entry.shape) * entry.dtype.bits // 8
 
 

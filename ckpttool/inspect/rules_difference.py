@@ -1,4 +1,4 @@
-"""What differs between two sides, the oddest first: a tensor that moved a hundred times as far as its like."""
+"""Differences between two sides, the most unusual first: a tensor that moved a hundred times as far as similar ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Distances:
     """Adds up the distances of files, in any order: as fractions, so that no order shows in the last digit."""
 
     def __init__(self, *, scalars: frozenset[str] = frozenset()) -> None:
-        """Begin with none; tensors that are told as scalars are passed over."""
+        """Start empty; tensors reported as scalars are skipped."""
         self._scalars = scalars
         self._sums: dict[str, list[Fraction]] = {}
         self._largest: dict[str, tuple[float, int]] = {}
@@ -35,7 +35,7 @@ class Distances:
         """Files of either side that were compared, by tensor."""
 
     def add(self, distance: Distance, rank: Rank | None) -> None:
-        """Take the distance of a tensor in one pair of files, of this rank."""
+        """Add the distance of a tensor in one pair of files, of this rank."""
         name = distance.name
         if name in self._scalars:
             return
@@ -56,7 +56,7 @@ class Distances:
         self._nonfinite[name] = (gained + distance.found, lost + distance.lost)
 
     def movements(self) -> dict[str, Movement]:
-        """Return how far each tensor moved that is not the same."""
+        """Return the distance of each tensor that differs."""
         relative = {name: _relative(sums) for name, sums in self._sums.items() if not self.equal[name]}
         medians = self.medians()
         return {
@@ -74,7 +74,7 @@ class Distances:
         }
 
     def medians(self) -> dict[str, float]:
-        """Return the median of the relative distances by kind, where enough tensors moved."""
+        """Return the median of the relative distances by kind, if enough tensors moved."""
         by_kind: dict[str, list[float]] = defaultdict(list)
         for name, sums in self._sums.items():
             distance = _relative(sums)
@@ -83,7 +83,7 @@ class Distances:
         return {kind: median(ratios) for kind, ratios in by_kind.items() if len(ratios) >= FEWEST}
 
     def groups(self) -> tuple[Group, ...]:
-        """Count what is equal and what moved, by kind."""
+        """Count equal and moved tensors, by kind."""
         medians = self.medians()
         kinds: dict[str, list[bool]] = defaultdict(list)
         for name, equal in self.equal.items():
@@ -117,7 +117,7 @@ def _root(square: Fraction) -> float:
 def compared(
     a: Contents, b: Contents, *, level: Level, distances: Distances, findings: Iterable[Finding]
 ) -> Difference:
-    """Put together what differs.
+    """Combine the differences.
 
     Args:
         a: What one side holds.
@@ -170,7 +170,7 @@ def compared(
 
 
 def told_as_scalars(a: Contents, b: Contents) -> frozenset[str]:
-    """Return which tensors of one element were read on both sides: they are told by their values."""
+    """Return the one-element tensors that were read on both sides: they are reported by their values."""
     return frozenset(row.name for row in a.scalars) & frozenset(row.name for row in b.scalars)
 
 
@@ -193,7 +193,7 @@ def _variants(row: TensorRow) -> set[tuple[str, Shape]]:
 
 
 def _variants_of(row: TensorRow | None) -> _Held:
-    """Return which types and shapes there are, and on which ranks."""
+    """Return the types and shapes, and their ranks."""
     if row is None:
         return ()
     elsewhere = {rank for _, _, ranks in row.others for rank in ranks}
@@ -206,7 +206,7 @@ def _ranks(contents: Contents) -> set[Rank]:
 
 
 def _oddness(change: TensorChange) -> tuple[object, ...]:
-    """Return the key that puts the oddest first: what is there on one side alone, then another form, then NaN."""
+    """Return a sort key for unusual changes: tensors of one side first, then another form, then NaN."""
     movement = change.movement
     grave = min(_GRAVEST.index(kind) for kind in change.what)
     if movement is None:

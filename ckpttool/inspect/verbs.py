@@ -1,4 +1,4 @@
-"""Look into a shard or a checkpoint: what it holds, without the trainer that wrote it."""
+"""Inspect a shard or a checkpoint: its contents, without the trainer that wrote it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TIMEOUT_SECONDS = 600.0
 
 
 class Side(NamedTuple):
-    """What was meant: a checkpoint, or one file of it."""
+    """The selected object: a checkpoint, or one file of it."""
 
     tree: Tree
     checkpoint: Checkpoint
@@ -84,7 +84,7 @@ def inspect(  # noqa: PLR0913  what may be asked, by keyword
 
 
 def none_called(tensors: Sequence[str], count: int) -> UsageError:
-    """Say that no tensor has any of these names."""
+    """Report that no tensor has any of these names."""
     patterns = " or ".join(map(repr, tensors))
     tried = any(character in tensor for tensor in tensors for character in "*?[")
     more = "omit --tensor to show all" if tried else "a pattern such as '*norm*' finds more"
@@ -92,7 +92,7 @@ def none_called(tensors: Sequence[str], count: int) -> UsageError:
 
 
 def contents_of(side: Side, *, tensors: Sequence[str], observed: Iterable[Observation]) -> Contents:
-    """Put together what was seen of a side's shards, in any order."""
+    """Combine the contents of a side's shards, in any order."""
     gathering = Gathering(tensors, _seals(side))
     reports = []
     for observed_shard in observed:
@@ -113,7 +113,7 @@ def side_of(
     tree: str | None = None,
     is_intact: bool = False,
 ) -> Side:
-    """Find what a word of a command line means.
+    """Resolve an argument of a command line.
 
     Args:
         path: A file, a folder, `DIR:NAME`, or the name of a checkpoint in `tree`; None: that tree.
@@ -195,7 +195,7 @@ def _of_tree(path: str | None, name: str | None, layout: str | None, *, is_intac
 
 
 def _of_file(path: str, layout: str | None) -> Side:
-    """Find the checkpoint that a file belongs to, since that knows its rank and its seal; else take it alone."""
+    """Find the checkpoint of a file, which provides its rank and its seal; else use only the file."""
     try:
         tree = _here(TreeQuestion(path=path, layout=layout, sizes=True))
         several = chosen(tree, None)
@@ -214,7 +214,7 @@ def _of_file(path: str, layout: str | None) -> Side:
 def opened(
     side: Side, *, tensors: Sequence[str] = (), stats: bool = False, is_all: bool = True
 ) -> Iterator[Observation]:
-    """Open every shard of a side, and return what each holds, in any order.
+    """Open every shard of a side, and return its contents, in any order.
 
     Args:
         side: Whose shards.
@@ -231,14 +231,14 @@ def opened(
 
 
 def tasks_of(side: Side, *, copies: int = 1) -> list[CheckTask]:
-    """Return one task for each shard, which costs as many bytes as so many of its size have."""
+    """Return one task per shard, whose cost includes its copies of equal size."""
     sizes = {shard.path: shard.stamp.size for shard in side.checkpoint.shards if shard.stamp is not None}
     tasks = plan_checks(side.tree.inventory.root, side.checkpoint, Level.STRUCTURE)
     return [replace(task, cost=ByteCount(copies * sizes.get(task.path, 0))) for task in tasks]
 
 
 def _seals(side: Side) -> Mapping[str, ShardSeal]:
-    """Return what a manifest recorded; one that cannot be believed is `verify`'s to tell."""
+    """Return the records of a manifest; `verify` reports an invalid one."""
     place = side.tree.seal_place(side.checkpoint)
     if place is None or (place.is_apart and not is_there(side.tree.storage, OWN_FOLDER)):
         return {}

@@ -80,7 +80,7 @@ def diff(  # noqa: PLR0913  what may be asked, by keyword
 
 
 def _alike(a: str, b: str, ours: Side, theirs: Side) -> tuple[Side, Side]:
-    """Return both as they can be compared: of two files nobody asks which ranks they are of.
+    """Return both in comparable form: the ranks of two single files do not matter.
 
     Raises:
         UsageError: One is a file of several, and the other one a checkpoint.
@@ -101,7 +101,7 @@ def _without_rank(side: Side) -> Side:
 
 
 def _placed(side: Side, peer: Side, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Say of findings in which of two trees they are."""
+    """Add to findings which of two trees they are about."""
     root = side.tree.inventory.root
     for finding in findings:
         is_foreign = finding.path is not None and root not in {peer.tree.inventory.root, "."}
@@ -109,12 +109,12 @@ def _placed(side: Side, peer: Side, findings: Iterable[Finding]) -> Iterator[Fin
 
 
 def _shard_key(side: Side, shard_rank: Rank | None, role: ShardRole) -> _Held:
-    """Return what pairs the files of two sides; a lone file is compared with whatever the other one is."""
+    """Return the key that pairs the files of two sides; a single file is compared with any other."""
     return (None, ShardRole.FULL) if side.file is not None else (shard_rank, role)
 
 
 def _shared_places(side: Side) -> set[_Held]:
-    """Return which ranks and roles have several files, so that a tensor may lie in any."""
+    """Return the ranks and roles with several files, any of which may contain a tensor."""
     count = Counter(_shard_key(side, shard.rank, shard.role) for shard in side.checkpoint.shards)
     return {shard_key for shard_key, files in count.items() if files > 1}
 
@@ -122,7 +122,7 @@ def _shared_places(side: Side) -> set[_Held]:
 def _listed(
     observed: Iterable[Observation], shared: set[_Held], lists: dict[_Held, dict[str, str]]
 ) -> Iterator[Observation]:
-    """Take down on the way which file of several holds which tensor."""
+    """Record on the way which of several files contains each tensor."""
     for observation in observed:
         shard_key, contents = (observation.task.rank, observation.task.role), observation.result(Opened)
         if contents is not None and shard_key in shared:

@@ -1,4 +1,4 @@
-"""Parts: what each of many machines sees of a tree, written down there, and judged together somewhere else.
+"""Parts: the view of a tree on each of many machines, recorded there and judged together elsewhere.
 
 For who has disks of one machine each: `ckpttool part` writes one (`verbs.py`), and every command that reads a tree
 takes a folder of them instead (`tree.py`). What the core asks of the machines that wrote them is answered in

@@ -1,4 +1,4 @@
-"""What one of several machines recorded, and where; the answer over all parts says what it means."""
+"""The part of one of several machines, and its file; the answer over all parts gives its meaning."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def document(answer: PartWritten) -> Document:
 
 
 def table(answer: PartWritten) -> RenderableType:
-    """Show what was checked on this machine, and where the part was written."""
+    """Show the checks on this machine, and the file of the part."""
     seat = answer.seat
     good = {VerdictWord.VERIFIED, VerdictWord.AGREED, VerdictWord.STRUCT_OK}
     is_good = all(verdict_word in good for verdict_word, _ in answer.words)

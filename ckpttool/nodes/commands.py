@@ -38,7 +38,7 @@ PartNumber = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhichOptions:
-    """Which part it is, whose work that is, and where it goes."""
+    """The number of the part, its share of the work, and its output file."""
 
     out: Annotated[str, typer.Option("--out", metavar="FILE|FOLDER", help="File or folder for the part.")]
     part: PartNumber = "auto"
@@ -70,7 +70,7 @@ class WhichOptions:
     ] = None
 
     def question(self, tree: TreeQuestion, check: CheckQuestion, *, seal: bool) -> PartQuestion:
-        """Ask the library.
+        """Make the library's question.
 
         Raises:
             UsageError: Two options contradict each other, or one cannot be meant.
@@ -90,7 +90,7 @@ class WhichOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookOptions:
-    """How hard to look, and at what."""
+    """How thoroughly to check, and which checkpoints."""
 
     level: LevelOpt = LevelName.STRUCTURE
     checkpoint: Names = None
@@ -107,7 +107,7 @@ class LookOptions:
     ] = False
 
     def question(self) -> CheckQuestion:
-        """Ask the library."""
+        """Make the library's question."""
         return CheckQuestion(
             level=self.level.level,
             name=tuple(self.checkpoint or ()),
@@ -160,7 +160,7 @@ def part(
 
 
 def _of_nodes(question: PartQuestion, fmt: Format) -> ExitCode:
-    """Show each node's part as it is written, and say which are missing."""
+    """Show each node's part as it is written, and report missing ones."""
     code = ExitCode.OK
     from ckpttool.nodes import verbs
 

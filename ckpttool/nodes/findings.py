@@ -1,4 +1,4 @@
-"""What only shows if several machines wrote down what they see."""
+"""Findings that need the parts of several machines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ckpttool.core.findings import NOTE, SUSPECT, UNKNOWN, Row, Rows
 
 
 class NodesCode(metaclass=Rows):
-    """What only shows if several machines wrote down what they see."""
+    """Findings that need the parts of several machines."""
 
     PART_MISSING = Row(
         "part-missing",

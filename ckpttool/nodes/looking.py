@@ -1,4 +1,4 @@
-"""Record what one of several machines has of a tree, so that another one can answer for all of it."""
+"""Record a machine's files of a tree, so that another one can answer for all of it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ MOST_PIECES = 128 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """What this machine has: all that a layout, a check or a rule may ask for elsewhere."""
+    """This machine's view: everything that a layout, a check or a rule may need elsewhere."""
 
     answers: Answers
     reports: Mapping[str, ShardReport]
@@ -86,7 +86,7 @@ def view_of(
     mine: Mine | None = None,
     share: tuple[int, int] | None = None,
 ) -> NodeView:
-    """Record all that is in a folder of this machine, however much of a tree that is.
+    """Record the contents of a folder of this machine, with any part of a tree.
 
     Args:
         located: The tree in it; None if there is none, or not enough of one to be recognised.
@@ -189,14 +189,14 @@ def _files(storage: Storage, root: str) -> Iterator[str]:
 
 
 def _may_be_record(path: str, records: re.Pattern[str]) -> bool:
-    """Return whether anybody may ask what is in a small file: of ours, or of a trainer's."""
+    """Return whether a small file may be read as a record: ours, or a trainer's."""
     if path.startswith(f"{OWN_FOLDER}/"):
         return path in {JOURNAL, HEAL_JOURNAL} or is_manifest(path) or path.startswith(f"{BIRTH_FOLDER}/")
     return is_manifest(path) or records.fullmatch(path.rpartition("/")[2]) is not None
 
 
 def _ask(noted: Located) -> tuple[Tree, tuple[Checkpoint, ...]]:
-    """Let the layout ask what it asks of a whole tree, so that it is written down; return the tree and its saves."""
+    """Run the layout's queries about a complete tree, so that they are recorded; return the tree and its saves."""
     tree = scanned(noted, TreeQuestion(sizes=True))
     saves = tuple(map(tree.with_own_records, tree.inventory.checkpoints))
     for save in saves:
@@ -205,7 +205,7 @@ def _ask(noted: Located) -> tuple[Tree, tuple[Checkpoint, ...]]:
 
 
 def _unnoted(tree: Tree, own_storage: Storage, root: str) -> Tree:
-    """Return a tree as it is read without being written down, with what is remembered of it here."""
+    """Return a tree that is read without being recorded, with the saved results about it."""
     inventory = replace(tree.inventory, root=root)
     remembered = with_found_damaged(inventory, own_storage, tree.seal_place, found_damaged(root), own_storage.stamp)
     return replace(tree, storage=own_storage, inventory=remembered)
@@ -214,7 +214,7 @@ def _unnoted(tree: Tree, own_storage: Storage, root: str) -> Tree:
 def _contents(
     tree: Tree, question: CheckQuestion, share: tuple[int, int] | None, sealings: list[Sealing]
 ) -> dict[str, ShardReport]:
-    """Check the requested saves as hard as requested, and seal what was read if that was requested, too."""
+    """Check the requested saves at the requested level, and seal them on request."""
     reports: dict[str, ShardReport] = {}
     read: dict[str, ShardReport] = {}
     saves = tree.inventory.checkpoints
@@ -233,7 +233,7 @@ def _contents(
 
 
 def _sealed(tree: Tree, save: Checkpoint, verdict: Verdict, share: tuple[int, int]) -> Sealing:
-    """Seal what is here of a save; if that fails, the part is worth writing all the same."""
+    """Seal this machine's files of a save; a failure does not prevent the part."""
     try:
         return seal_share(tree, save, verdict, share, now=time.time())
     except CkptToolError as error:
@@ -241,7 +241,7 @@ def _sealed(tree: Tree, save: Checkpoint, verdict: Verdict, share: tuple[int, in
 
 
 def by_itself(report: ShardReport, read: ShardReport) -> ShardReport:
-    """Return a report without what copies on this machine showed: all machines' copies are compared together."""
+    """Return a report without the comparison of copies on this machine: all machines' copies are compared together."""
     bare = next((finding for finding in read.findings if finding.code is Code.CHECKSUM_MISSING), None)
     findings = report.findings
     if bare is not None:
@@ -251,7 +251,7 @@ def by_itself(report: ShardReport, read: ShardReport) -> ShardReport:
 
 
 def _note_seals(storage: Storage) -> None:
-    """Take what was sealed since all names were taken."""
+    """Add seals made after the names were recorded."""
     with suppress(OSError):
         for folder in ("", OWN_FOLDER):
             storage.entries(folder)
@@ -277,12 +277,12 @@ _IN_A_STORE = re.compile(r"(?:.*/)?(?:d/[0-9a-f]{32}|manifest\.ocdbt)")
 
 
 def _named_format(path: str) -> FormatName | None:
-    """Return what a name says that a shard is; None if it is no shard's."""
+    """Return the shard format that a name suggests; None if it is not a shard's."""
     return FormatName.OCDBT if _IN_A_STORE.fullmatch(path) else SHARD_SUFFIXES.get(path.rpartition(".")[2])
 
 
 def _strays(root: str, paths: list[str], question: CheckQuestion) -> Iterator[ShardReport]:
-    """Look at what looks like a shard and is none of a tree's here: with others' files it may be.
+    """Check stray shards that belong to no tree here: together with other machines' files they may.
 
     Their headers alone, unless all saves are to be read: the save that each belongs to is unknown.
     """
@@ -316,7 +316,7 @@ def _forget_foreign(answers: Answers, root: str) -> None:
 
 
 def _forget_much(answers: Answers, reports: Mapping[str, ShardReport], *, by_scalars: bool) -> None:
-    """Drop the pieces of shards whose report has all of their header, and of files of which much was read.
+    """Drop the bytes of shards whose report includes the complete header, and of files read extensively.
 
     Args:
         answers: What was read.
@@ -334,7 +334,7 @@ _TOLD_BY_SCALARS = {FormatName.SAFETENSORS, FormatName.MINDSPORE_CKPT}
 
 
 def _records_of_any() -> re.Pattern[str]:
-    """Return what tells by its name a small file that some trainer reads beside its shards."""
+    """Return a pattern of the names of small files that any trainer reads with its shards."""
     own = (trainer.records for trainer in trainers() if trainer.records)
     return re.compile("|".join(f"(?:{pattern})" for pattern in own), re.DOTALL)
 
@@ -355,7 +355,7 @@ _READ_FOR_OTHERS = {
 
 
 def _read_for_others(noted: Storage, storage: Storage, paths: Iterable[str]) -> None:
-    """Read headers and plain values that the records of another machine may send a reader to.
+    """Read headers and plain values that the records of another machine may refer to.
 
     Nothing on this machine shows whether they will.
 
@@ -387,7 +387,7 @@ def _read_for_others(noted: Storage, storage: Storage, paths: Iterable[str]) -> 
 
 
 def _value_spans(storage: Storage, path: str) -> Iterator[tuple[int, int]]:
-    """Yield where the archives of a file lie that hold something else than a tensor."""
+    """Yield the ranges of a file's archives with values other than tensors."""
     from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError, Tensor
     from ckpttool.core.formats.torch.plain import plain_values
     from ckpttool.core.formats.torch.zips import archives_of

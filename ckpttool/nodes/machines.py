@@ -1,4 +1,4 @@
-"""The machines whose parts make up a tree: what the core asks of them is answered from the parts."""
+"""The machines of a tree's parts: questions of the core are answered from the parts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from ckpttool.trainers.located import DiskKey, Located
 
 
 class MachinesOfParts:
-    """Machines whose parts were put together."""
+    """Machines whose parts were combined."""
 
     is_here = False
 
@@ -67,7 +67,7 @@ class MachinesOfParts:
         )
 
     def report(self, path: str) -> ShardReport | None:
-        """Return what was seen of a shard; of several looks the hardest, and of equal ones the worst."""
+        """Return the report on a shard; of several the most thorough, and of equal ones the worst."""
         copies = self.merge.copies.get(path)
         if copies is not None:
             return chosen_copy(copies).report
@@ -75,14 +75,14 @@ class MachinesOfParts:
         return None if holders is None else self._views[holders[0]].report_of(path)
 
     def engines(self, question: CheckQuestion) -> Engines:
-        """Return engines that replay what was seen: there is nothing to read."""
+        """Return engines that replay the reports: there is nothing to read."""
         tasks = RecordedEngine(self.report, but=OF_THE_SAVE_BEFORE if question.jump == 0 else ())
         if not question.level.reads_content or question.bucket is not None:
             return Engines(tasks=tasks, headers=tasks)
         return Engines(tasks=tasks, headers=RecordedEngine(self.report, but=OF_CONTENT))
 
     def found_damaged(self, storage: Storage) -> tuple[Mapping[str, FoundDamaged], Callable[[str], FileStamp]]:
-        """Return what earlier checks on the machines found, and the stamps that the files have there.
+        """Return damage found earlier on the machines, and the stamps of the files there.
 
         Of several copies one that was found damaged counts, whichever is shown here.
         """
@@ -96,7 +96,7 @@ class MachinesOfParts:
         return damaged, stamps.__getitem__
 
     def assessed(self, inventory: Inventory, question: TreeQuestion) -> Inventory:
-        """Name which parts are missing or early, and where machines see other files."""
+        """Report missing or early parts, and files that differ between machines."""
         declared = {question.world_size, None if question.config is None else question.config.world_size}
         skew = SKEW_SECONDS if question.skew is None else question.skew
         return with_merge(inventory, self.merge, declared=declared - {None}, skew=skew)
@@ -109,7 +109,7 @@ class MachinesOfParts:
         question: TreeQuestion,
         node: Node | None,
     ) -> ResumePlan | NoResumePoint:
-        """Name which ranks start where and what a machine lacks; of no decision, where machines merely disagree."""
+        """Add the start machine of each rank and the files that a machine lacks; nothing without a decision."""
         del question, node
         decision = replace(decision, parts=inventory.parts)
         if isinstance(decision, NoResumePoint):
@@ -120,19 +120,19 @@ class MachinesOfParts:
     def disk_needs(
         self, coming: NextSaves, storage: Storage, paths: tuple[str, ...], disk: Disk
     ) -> tuple[DiskNeed, ...] | Finding:
-        """Compare what the next saves put on each disk with what its machine found free."""
+        """Compare the next saves on each disk with the free space that its machine recorded."""
         del disk
         return needs_of(coming, self.merge, {path: storage.stamp(path).size for path in paths})
 
     def sizes(self, path: str, size: ByteCount) -> Mapping[DiskKey, ByteCount]:
-        """Return the bytes of a file on each disk that has it."""
+        """Return the size of a file on each disk that has it."""
         copies = self.merge.copies.get(path)
         if copies is None:
             return {_disk_of(self.merge.seats[at]): size for at in self.merge.holders.get(path, ())}
         return {_disk_of(copy.seat): copy.stamp.size for copy in reversed(copies)}
 
     def hosts(self) -> Mapping[DiskKey, str]:
-        """Return a machine for each disk, one that can change what is there if any can."""
+        """Return a machine for each disk, preferably one that can write there."""
         seats: dict[DiskKey, list[Seat]] = defaultdict(list)
         for seat in self.merge.seats_read:
             seats[_disk_of(seat)].append(seat)
@@ -170,7 +170,7 @@ class MachinesOfParts:
         return located, replace(remaining, findings=in_order((*remaining.findings, *findings)))
 
     def _trashed(self) -> dict[str, list[str]]:
-        """Return what is in a machine's trash and nowhere in its place: where it was, by its folder in the trash."""
+        """Return the entries in a machine's trash that exist nowhere else, with their original places."""
         by_folder: defaultdict[str, list[str]] = defaultdict(list)
         for path in self.merge.holders:
             if path.startswith(f"{TRASH}/"):
@@ -180,7 +180,7 @@ class MachinesOfParts:
         return by_folder
 
     def _is_of(self, located: Located, save: Checkpoint, folder: str, trashed: Collection[str]) -> bool:
-        """Return whether a folder of a trash holds files of a save: other trainings, or formats, may share its name.
+        """Return whether a trash folder has files of a save: other trainings, or formats, may share its name.
 
         What was saved again under the name of one that went is another one, and younger than its trash.
         """
@@ -215,7 +215,7 @@ class MachinesOfParts:
         )
 
     def _forget(self, paths: Iterable[str]) -> None:
-        """Answer from now on as if some files or folders did not exist; `merge.holders` keeps them."""
+        """Hide some files or folders from now on; `merge.holders` keeps them."""
         entries, removed = self.answers.entries, set(paths)
         folders = tuple(f"{path}/" for path in removed if path in entries)
         for inner in [entry for entry in entries if entry in removed or entry.startswith(folders)]:
@@ -228,7 +228,7 @@ class MachinesOfParts:
 
 
 def chosen_copy(copies: Sequence[Copy]) -> Copy:
-    """Return the copy that is shown: by what was found, never by when or in which order it was given."""
+    """Return the copy to show: chosen by findings, never by time or order."""
 
     def rank(copy: Copy) -> tuple[int, int, int, str, str, str]:
         of_report = (-1, -1) if copy.report is None else (int(worst(copy.report.findings)), int(copy.report.level))
@@ -238,7 +238,7 @@ def chosen_copy(copies: Sequence[Copy]) -> Copy:
 
 
 def _disk_of(seat: Seat) -> DiskKey:
-    """Tell disks apart; of a machine's own disk also two folders, which are two machines' in a trial."""
+    """Return the key of a disk; of a machine's own disk including the folder, for trials on one machine."""
     return (seat.disk,) if seat.shared else (seat.disk, seat.folder)
 
 
@@ -273,7 +273,7 @@ class RecordedEngine:
         self._but = but
 
     def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
-        """Yield one observation per task, in their order; of tasks that share a file, the first counts its bytes."""
+        """Yield one observation per task, in order; of tasks that share a file, the first counts its bytes."""
         visited = set()
         for task in tasks:
             report = self._report_of(task.path)
@@ -300,7 +300,7 @@ def _unseen(path: str) -> Finding:
 
 
 def _compared(task: CheckTask, report: ShardReport) -> ShardReport:
-    """Add to a report what its machine could not tell: that a check lacks, or a record of another machine differs."""
+    """Add the comparisons that the machine could not make: a missing check, or another machine's record."""
     if report.level < task.level:
         finding = unknown(
             NodesCode.NOT_LOOKED_AT,

@@ -1,4 +1,4 @@
-"""Put together what several machines recorded about one tree, whatever the order of their parts."""
+"""Combine the records of several machines about one tree, in any order of their parts."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _order(view: PartView) -> tuple[object, ...]:
 
 
 def _common_root(views: Sequence[PartView], source: str) -> str:
-    """Return the tree that all parts call alike: those that list it, if any do, and else all of them."""
+    """Return the common path of the tree in all parts: those that list it, if any do, else all."""
     hosts = {view.seat.root: view.seat.host for view in reversed(views) if "" in view.answers.entries}
     roots = sorted(hosts or {view.seat.root for view in views})
     if len(roots) > 1:
@@ -91,7 +91,7 @@ def _common_total(views: Sequence[PartView], source: str) -> int:
 
 
 def _of_newest_run(views: Sequence[PartView]) -> tuple[list[PartView], tuple[Seat, ...]]:
-    """Leave out the parts of runs before the newest, and of one number in one place all but the newest."""
+    """Drop the parts of runs before the newest, and of duplicates of one number all but the newest."""
     newest = max(views, key=lambda view: (view.seat.began_ns, view.seat.run)).seat.run
     candidates = [view for view in views if view.seat.run == newest]
     if not newest:
@@ -109,7 +109,7 @@ def _of_newest_run(views: Sequence[PartView]) -> tuple[list[PartView], tuple[Sea
 
 
 def _without_a_break(views: Sequence[PartView]) -> list[PartView]:
-    """Of looks without a name, return those that belong to the newest: each begins soon after an earlier one ended."""
+    """Return the newest group of parts without an ID: each begins soon after an earlier one ended."""
     retained: list[PartView] = []
     ended = 0
     for view in sorted(views, key=lambda view: view.seat.began_ns):
@@ -121,7 +121,7 @@ def _without_a_break(views: Sequence[PartView]) -> list[PartView]:
 
 
 def _copies(views: Sequence[PartView], paths: Collection[str]) -> dict[str, tuple[Copy, ...]]:
-    """Return the looks at files that several machines have; looks at one disk that saw the same count once.
+    """Return the records of files on several machines; equal ones on one disk once.
 
     Args:
         views: By number.
@@ -150,7 +150,7 @@ def _copies(views: Sequence[PartView], paths: Collection[str]) -> dict[str, tupl
 
 
 def _answers(views: Sequence[PartView], copies: dict[str, tuple[Copy, ...]]) -> Answers:
-    """Return what one storage with all the files would answer."""
+    """Return the answers of a single storage with all files."""
     together = Answers()
     failed: dict[tuple[str, str], Failure] = {}
     for view in views:
@@ -168,7 +168,7 @@ def _answers(views: Sequence[PartView], copies: dict[str, tuple[Copy, ...]]) -> 
 
 
 def _listed(views: Sequence[PartView]) -> dict[str, tuple[Entry, ...]]:
-    """Join the listings; of a name that machines see differently the kind that is least good on its own counts."""
+    """Join the listings; if machines differ about a name, the worst kind decides."""
     listed: defaultdict[str, dict[str, Kind]] = defaultdict(dict)
     for view in views:
         for folder, entries in view.answers.entries.items():
@@ -182,7 +182,7 @@ _WORST_LAST = (Kind.FILE, Kind.FOLDER, Kind.LOST, Kind.OTHER)
 
 
 def _join_records(views: Sequence[PartView], together: Answers, failed: dict[tuple[str, str], Failure]) -> None:
-    """Take the records that all who have them have alike; different ones say nothing, except manifests, which join."""
+    """Use the records that are equal on all machines with them; different ones are ignored, except manifests."""
     contents: defaultdict[str, set[bytes]] = defaultdict(set)
     for view in views:
         for path, content in view.answers.files.items():

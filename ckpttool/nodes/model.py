@@ -1,4 +1,4 @@
-"""A part is what one of several machines writes down of what it sees of a tree; all parts together are a merge."""
+"""A part records one machine's view of a tree; a merge combines all parts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MOST_TORN = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """Which part of a look it was, and where and when it was taken."""
+    """The number of a part, and where and when it was taken."""
 
     number: int
     """From 1."""
@@ -75,12 +75,12 @@ class Seat:
 
     @property
     def own_disk(self) -> str | None:
-        """The disk, if it is this machine's own; None for all that other machines see: that counts as one disk."""
+        """The disk, if it is this machine's own; None for a disk that other machines see, which counts as one."""
         return None if self.shared else self.disk
 
     @property
     def folder(self) -> str:
-        """The tree's folder, absolute if the part says so."""
+        """The tree's folder, absolute if the part has it."""
         return self.absolute or self.root
 
 
@@ -96,7 +96,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """All looks at a tree, but for what they told."""
+    """All parts of a tree, without their contents."""
 
     source: str
     """How the parts were given."""
@@ -127,14 +127,14 @@ class Merge:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where the tree is on its machines, from `/` on; empty where they did not say."""
+        """The absolute paths of the tree on its machines; empty if unknown."""
         if self.root.startswith("/"):
             return (self.root,)
         return tuple(sorted({seat.absolute for seat in self.seats if seat.absolute is not None}))
 
     @property
     def lacking(self) -> str:
-        """Which parts told nothing, for people; empty where all did."""
+        """The parts without contents, for people; empty if there are none."""
         numbers = sorted({*self.missing, *self.blind})
         if not numbers:
             return ""
@@ -154,7 +154,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
-    """What one machine has of a tree, and which ranks are to start there."""
+    """The files of a tree on one machine, and the ranks to start there."""
 
     host: str
     root: str
@@ -228,10 +228,10 @@ class PartWritten(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """0: a part is an answer whatever it found."""
+        """0: a part is an answer, whatever it contains."""
         return ExitCode.OK
 
     @property
     def shards(self) -> int:
-        """How many shards were checked."""
+        """Number of checked shards."""
         return sum(count for _, count in self.words)

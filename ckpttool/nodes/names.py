@@ -1,4 +1,4 @@
-"""Which part this process writes, of how many, the name of its run, and the file that the part goes to."""
+"""The number of this process's part, the total number, the name of its run, and the output file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_RUN = "part"
 
 
 def process_of_part(text: str) -> Process | None:
-    """Return which part this is; None if it is none.
+    """Return the number of the part; None if there is none.
 
     Raises:
         UsageError: That is not known.
@@ -51,7 +51,7 @@ def process_of_part(text: str) -> Process | None:
 
 
 def run_of(question: PartQuestion, process: Process | None) -> str:
-    """Return the name that all parts of this look have in common; empty if nothing gives one.
+    """Return the common name of all parts of this run; empty if unknown.
 
     Raises:
         UsageError: What the user says is no name.
@@ -105,7 +105,7 @@ def place_of(out: str, root: str, run: str, number: int, of: int) -> str:
 
 
 def assert_own(place: str, seat: Seat, *, keeps: bool = False) -> None:
-    """Refuse to write over another part of the same look.
+    """Refuse to overwrite another part of the same run.
 
     Args:
         place: The file.

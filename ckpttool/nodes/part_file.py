@@ -1,4 +1,4 @@
-"""The file of a part: what one of several machines saw of a tree, as JSON lines.
+"""The file of a part: one machine's view of a tree, as JSON lines.
 
 Line 1 is the `Seat`: which part it is, and where and when it was taken. Line 2 holds what the storage there answered.
 Each further line holds the shards of one save, a column per field of their `ShardReport`. The last line has the number
@@ -76,7 +76,7 @@ _WRONG = (ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartView:
-    """What one machine saw."""
+    """The view of one machine."""
 
     seat: Seat
     answers: Answers
@@ -120,7 +120,7 @@ def encode_part(
 
 
 def read_parts(data: bytes, *, name: str) -> Iterator[tuple[str, PartView | str]]:
-    """Yield the parts in a file, which may be several parts one after another; of a bad one, the reason.
+    """Yield the parts in a file, which may be several consecutive parts; for a bad one, the reason.
 
     Args:
         data: The whole file.
@@ -157,7 +157,7 @@ def seat_in(path: str) -> Seat | None:
 
 
 def _head(path: str, length: int) -> bytes:
-    """Return the first bytes of a file; none if it cannot be read."""
+    """Return the first bytes of a file; empty if it cannot be read."""
     folder, name = os.path.split(path)
     try:
         with LocalStorage(folder or ".").open(name) as source:
@@ -224,7 +224,7 @@ def _hash(data: bytes) -> str:
 
 
 def seat_fields(seat: Seat, text: Callable[[str], Json]) -> JsonObject:
-    """Return a seat as JSON, with each text that may be no UTF-8 as `text` encodes it."""
+    """Return a seat as JSON, with text that may not be UTF-8 encoded by `text`."""
     disk: JsonObject = {"id": text(seat.disk), "shared": seat.shared}
     if seat.room is not None:
         disk |= {"free_bytes": seat.room.free_bytes, "free_files": seat.room.free_files}
@@ -291,7 +291,7 @@ _WITH_STAMP = 5
 
 
 def _encode_answers(answers: Answers, line_of: Mapping[str, int]) -> dict[str, object]:
-    """Encode what a storage answered.
+    """Encode the answers of a storage.
 
     Args:
         answers: All of it.
@@ -338,7 +338,7 @@ def _encode_answers(answers: Answers, line_of: Mapping[str, int]) -> dict[str, o
 
 
 def _decode_answers(record: JsonObject, line_count: int) -> tuple[Answers, dict[str, int]]:
-    """Return what a storage answered, and the number of the line with the report on a file, by its path."""
+    """Return the answers of a storage, and the number of the line with the report on a file, by its path."""
     answers = Answers()
     line_of: dict[str, int] = {}
     for value in get_list(record, "folders"):
@@ -399,12 +399,12 @@ _Codec: TypeAlias = "tuple[Callable[[Any], Json], Callable[[Json], Any]]"
 
 
 def _plain(decode: Callable[[Json], Any]) -> _Codec:
-    """Return the codec of a value that is JSON as it is."""
+    """Return the codec of a value that is already JSON."""
     return lambda value: value, decode
 
 
 def _optional(codec: _Codec) -> _Codec:
-    """Return the codec of a value that may be None."""
+    """Return the codec of an optional value."""
     encode, decode = codec
     return (
         lambda value: None if value is None else encode(value),
@@ -445,7 +445,7 @@ _SCALAR = "scalar "
 
 
 def _encode_save(name: str, reports: Sequence[ShardReport], answers: Answers) -> dict[str, object]:
-    """Encode the reports on the shards of a save: a value that all share once, else a row for each."""
+    """Encode the reports on the shards of a save: a common value once, else one row each."""
     names: dict[tuple[str, ...], int] = {}
     tensor_rows: dict[tuple[int, bytes], int] = {}
 
@@ -485,7 +485,7 @@ def _is_constant(column: Sequence[Json]) -> bool:
 
 
 def _decode_save(line: bytes, where: str, answers: Answers) -> dict[str, ShardReport]:
-    """Return the reports in a line, by the paths of the shards; none if someone else than ckpttool wrote it."""
+    """Decode the reports in a line, by the paths of the shards; none if ckpttool did not write it."""
     try:
         record = _object(line, where)
         same, names = get_object(record, "same"), [as_str(name) for name in get_list(record, "columns")]
@@ -532,7 +532,7 @@ def _decode_tensors(record: JsonObject) -> list[TensorDigests]:
 
 
 def _encode_report_stamp(report: ShardReport, answers: Answers) -> Json:
-    """Encode the stamp of the file that was read: true if it is the one that was listed."""
+    """Encode the stamp of the file that was read: true if it is the listed one."""
     listed = answers.stamps.get(report.path)
     if report.stamp is None:
         return None
@@ -581,7 +581,7 @@ def _decode_finding(record: JsonObject, path: str) -> Finding:
 
 
 def encode_text(text: str) -> Json:
-    """Encode text; of a name that is no UTF-8, its bytes."""
+    """Encode text; of a name that is not UTF-8, its bytes."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -590,7 +590,7 @@ def encode_text(text: str) -> Json:
 
 
 def decode_text(value: Json) -> str:
-    """Decode what `encode_text` returned."""
+    """Decode the output of `encode_text`."""
     if isinstance(value, dict):
         return bytes.fromhex(get_str(value, "bytes")).decode("utf-8", "surrogateescape")
     return as_str(value)
@@ -609,7 +609,7 @@ def decode_path(value: Json) -> str:
 
 
 def _encode_stamp(stamp: FileStamp) -> list[Json]:
-    """Encode a stamp in four columns; a part of its token that repeats the time of modification becomes null."""
+    """Encode a stamp in four columns; a part of its token that repeats the modification time becomes null."""
     modified_ns = stamp.modified_ns
     token: list[Json] = [None if modified_ns is not None and part == modified_ns else part for part in stamp.token]
     return [stamp.size, modified_ns, stamp.changed_ns, token]
@@ -635,14 +635,14 @@ def _decode_stamp(columns: Sequence[Json]) -> FileStamp:
 
 
 def _packed(content: bytes) -> Json:
-    """Encode bytes: short ASCII as text, all else compressed, after its length."""
+    """Encode bytes: short ASCII as text, anything else compressed, after its length."""
     if len(content) <= _PLAIN_BYTES and content.isascii():
         return content.decode("ascii")
     return [len(content), b64encode(zlib.compress(content, 6)).decode("ascii")]
 
 
 class _Unpacker:
-    """Decodes what `_packed` encoded, and no more in all than the records of any tree: a part may be a bomb."""
+    """Decodes the output of `_packed`, up to the size of any tree's records: a part may be a bomb."""
 
     def __init__(self) -> None:
         self._bytes_left = _MOST_CONTENT

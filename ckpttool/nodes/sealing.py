@@ -1,4 +1,4 @@
-"""Sealing by one of several machines: what it has of a checkpoint, in a manifest of its own beside the checkpoint's."""
+"""Sealing on one of several machines: its files of a checkpoint, in its own manifest."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ckpttool.trainers.base import Refusal
 
 
 def seal_share(tree: Tree, checkpoint: Checkpoint, verdict: Verdict, share: tuple[int, int], *, now: float) -> Sealing:
-    """Seal what one of several machines has of a checkpoint, in a manifest of its own beside the checkpoint's.
+    """Seal this machine's files of a checkpoint, in its own manifest.
 
     That ranks lack which others have speaks against nothing here: a seal is of files. What is not whole is not sealed,
     nor what was sealed before; and where something speaks against the whole save, none of it is.

@@ -1,4 +1,4 @@
-"""The storage of one of several machines: recorded there, shared out among its processes, and answering again here."""
+"""The storage of one of several machines: recorded there, divided among its processes, and replayed here."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class RecordedSource:
     __slots__ = ("_path", "_pieces", "_shown", "stamp")
 
     def __init__(self, path: str, stamp: FileStamp, pieces: Mapping[int, bytes], report: ShardReport | None) -> None:
-        """Take its stamp, the ranges that were read of it, and its report."""
+        """Take its stamp, the ranges that were read, and its report."""
         self._path, self.stamp, self._pieces, self._shown = path, stamp, pieces, report
 
     @property
@@ -68,7 +68,7 @@ class RecordedSource:
         return None if self._pieces else self._shown
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return the bytes from `offset`; fewer than `length` only where the file ends.
+        """Return the bytes from `offset`; fewer than `length` only at the end of the file.
 
         Raises:
             OSError: They were not read on its machine.
@@ -82,7 +82,7 @@ class RecordedSource:
         raise not_recorded(self._path)
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        """Fill `buffer` from `offset` and return how many bytes there were."""
+        """Fill `buffer` from `offset` and return the number of bytes read."""
         data = self.read(offset, len(buffer))
         buffer[: len(data)] = data
         return len(data)
@@ -98,7 +98,7 @@ class RecordedStorage:
         inner: str,
         report_of: Callable[[str], ShardReport | None] = lambda path: None,  # noqa: ARG005
     ) -> None:
-        """Take what was answered.
+        """Take the recorded answers.
 
         Args:
             root: Of this folder, for `open_storage`.
@@ -133,7 +133,7 @@ class RecordedStorage:
         return list(entries)
 
     def kind(self, path: str) -> Kind:
-        """Tell what is at a path."""
+        """Return the kind of a path."""
         kind = self._kind(self._path(path))
         if kind is Kind.LOST:
             raise _raised((LostLinkError.__name__, errno.ENOENT), path)
@@ -163,7 +163,7 @@ class RecordedStorage:
         return kind
 
     def stamp(self, path: str) -> FileStamp:
-        """Return a file's stamp as it was when it was checked."""
+        """Return a file's stamp at its check."""
         path = self._path(path)
         stamp = self._answers.stamps.get(path)
         if stamp is not None:
@@ -176,7 +176,7 @@ class RecordedStorage:
         raise not_recorded(path)
 
     def small_file(self, path: str, *, limit: int) -> bytes:
-        """Read a whole record file."""
+        """Read a complete record file."""
         path = self._path(path)
         content = self._answers.files.get(path)
         if content is None:
@@ -190,7 +190,7 @@ class RecordedStorage:
         return content
 
     def of_each(self, path: str) -> tuple[tuple[str, bytes], ...]:
-        """Return what each machine has there."""
+        """Return each machine's content of a path."""
         path = self._path(path)
         self._fail(FILE, path)
         return self._answers.by_host.get(path, ())
@@ -221,7 +221,7 @@ def _inside(folder: str, path: str) -> str:
 
 
 def not_recorded(path: str) -> OSError:
-    """Return the error for what was not read on its machine."""
+    """Return the error for a range that was not read on its machine."""
     return OSError(errno.ENODATA, "it was not checked on its machine", path)
 
 
@@ -230,7 +230,7 @@ def _absent(path: str) -> OSError:
 
 
 class RecordsDifferError(OSError):
-    """A record that differs between machines: which one counts is unknown."""
+    """A record that differs between machines: the right one is unknown."""
 
 
 _ERRORS: dict[str, tuple[type[OSError], str]] = {
@@ -255,7 +255,7 @@ def failure_of(error: OSError) -> Failure:
 
 
 def _raised(failure: Failure, path: str) -> OSError:
-    """Return the error of a failure, to be raised here; its words are ours, whatever the other machine's were."""
+    """Return the error for a failure, with our own message."""
     kind, number = failure
     if kind not in _ERRORS:
         return OSError(number, os.strerror(number), path)
@@ -270,12 +270,12 @@ _OPENED: dict[str, Callable[[str, str], Storage]] = {}
 
 
 def root_of_key(scheme: str, key: str, path: str) -> str:
-    """Return the root that a path has behind a key; above it lie two folders at least, also of `.` and `../x`."""
+    """Return the root of a path after a key; it has at least two parent folders, even for `.` and `../x`."""
     return f"{_begin(scheme, key)}{_placed(path)}"
 
 
 def lend(scheme: str, key: str, open_inner: Callable[[str, str], Storage]) -> None:
-    """Let `open_storage` open the roots that begin with a key by a function, until the key is lent again."""
+    """Make `open_storage` use a function for the roots that begin with a key, until the next call for that key."""
     _OPENED[_begin(scheme, key)] = open_inner
 
 
@@ -304,12 +304,12 @@ def inner_of(path: str, tree: str) -> str:
 
 
 def _begin(scheme: str, key: str) -> str:
-    """Encode a key, whatever it holds, as one word that ends in the only `!`."""
+    """Encode any key as one word that ends in the only `!`."""
     return f"{scheme}://{quote(key, safe='', errors='surrogateescape')}!"
 
 
 def _placed(path: str) -> str:
-    """Return a path from `/` on that can be climbed by its letters as far as anybody looks above a tree."""
+    """Return an absolute path with as many parents as any search above a tree needs."""
     parts = [part for part in path.split("/") if part not in {"", ".", ".."}]
     return "/".join(["", *([] if path.startswith("/") else _ABOVE[len(parts) :]), *parts])
 
@@ -319,10 +319,10 @@ _ABOVE = ("-", "-", "-")
 
 
 class NotingStorage:
-    """A storage that records what another one answers."""
+    """A storage that records the answers of another one."""
 
     def __init__(self, root: str, storage: Storage, answers: Answers, inner: str) -> None:
-        """Take the storage, and where its answers go.
+        """Take the storage, and the destination of its answers.
 
         Args:
             root: As it is spelled here.
@@ -354,7 +354,7 @@ class NotingStorage:
         return entries
 
     def kind(self, path: str) -> Kind:
-        """Tell what is at a path."""
+        """Return the kind of a path."""
         inner = _inside(self._inner, path)
         with self._noting(KIND, inner):
             kind = self._storage.kind(path)
@@ -370,7 +370,7 @@ class NotingStorage:
         return stamp
 
     def small_file(self, path: str, *, limit: int) -> bytes:
-        """Read a whole record file."""
+        """Read a complete record file."""
         inner = _inside(self._inner, path)
         with self._noting(FILE, inner):
             content = self._answers.files[inner] = self._storage.small_file(path, limit=limit)
@@ -388,7 +388,7 @@ class NotingStorage:
 
 
 class _NotingSource:
-    """An open file that records what is read of it."""
+    """An open file that records the ranges that are read."""
 
     __slots__ = ("_pieces", "_source", "stamp")
 
@@ -396,14 +396,14 @@ class _NotingSource:
         self._source, self._pieces, self.stamp = source, pieces, source.stamp
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return the bytes from `offset`; fewer than `length` only where the file ends."""
+        """Return the bytes from `offset`; fewer than `length` only at the end of the file."""
         data = self._source.read(offset, length)
         if len(data) > len(self._pieces.get(offset, b"")):
             self._pieces[offset] = data
         return data
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        """Fill `buffer` from `offset` and return how many bytes there were."""
+        """Fill `buffer` from `offset` and return the number of bytes read."""
         length = self._source.read_into(offset, buffer)
         if length > len(self._pieces.get(offset, b"")):
             self._pieces[offset] = bytes(buffer[:length])
@@ -411,7 +411,7 @@ class _NotingSource:
 
 
 class Divided(NamedTuple):
-    """The content of a folder, as one of several processes takes it."""
+    """One process's share of a folder."""
 
     mine: list[Entry]
     """The entries of this process: its share, and all that is not shared out."""
@@ -450,7 +450,7 @@ def by_folder(sign: str, index: int, count: int) -> Mine:
 
 
 def by_file(suffixes: frozenset[str], index: int, count: int) -> Mine:
-    """Divide a tree in which ranks share folders: of the shards in each, by name, the k-th is of process k mod count.
+    """Divide a tree in which ranks share folders: the k-th shard of each, by name, goes to process k mod count.
 
     Args:
         suffixes: Of shards' names; all else, records that is, every process looks at.
@@ -469,10 +469,10 @@ def by_file(suffixes: frozenset[str], index: int, count: int) -> Mine:
 
 
 class SharedOut(PassedOn):
-    """A storage that lists only the entries that one process is to look at; all processes see the same disk."""
+    """A storage that lists only the entries of one process; all processes see the same disk."""
 
     def __init__(self, storage: Storage, mine: Mine, inner: str, divided: dict[str, str]) -> None:
-        """Take all of it.
+        """Take the complete storage.
 
         Args:
             storage: As it is.
@@ -486,7 +486,7 @@ class SharedOut(PassedOn):
         self._divided = divided
 
     def entries(self, folder: str) -> list[Entry]:
-        """List a folder, without what others look at."""
+        """List a folder, without the entries of other processes."""
         entries = self._storage.entries(folder)
         inner = _inside(self._inner, folder)
         if inner == ".." or inner.startswith("../"):

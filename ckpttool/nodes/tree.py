@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def read_views(path: str) -> Iterator[tuple[str, PartView | str]]:
-    """Yield every part that is given, with its name; of one that cannot be read why.
+    """Yield every given part, with its name; for an unreadable one the reason.
 
     Args:
         path: A folder, in which all files with a part's name are read; such a file; `-` for standard input, which
@@ -116,7 +116,7 @@ def locate_parts(path: str, *, layout: str | None, config: RunConfig | None, roo
 
 
 def _machines_of(path: str, root: str | None) -> MachinesOfParts:
-    """Read all parts, and put them together."""
+    """Read all parts, and combine them."""
     views: list[PartView] = []
     unread: list[tuple[str, str]] = []
     for name, view in read_views(path):
@@ -131,7 +131,7 @@ def _machines_of(path: str, root: str | None) -> MachinesOfParts:
 
 
 def _opened(machines: MachinesOfParts) -> Storage:
-    """Let `open_storage` find what the machines recorded, also above the tree, and return the tree's storage."""
+    """Make the machines' records available to `open_storage`, also above the tree, and return the tree's storage."""
     tree, key = machines.merge.root, machines.merge.source
 
     def open_inner(root: str, path: str) -> Storage:

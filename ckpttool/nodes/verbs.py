@@ -1,4 +1,4 @@
-"""Write a part: what this one of several machines sees of a tree."""
+"""Write a part: the view of a tree on one of several machines."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def part(question: PartQuestion, *, read: Mapping[str, ShardReport] | None = Non
 
 
 def told_before(question: PartQuestion) -> dict[str, ShardReport]:
-    """Return the reports in the part that is there already, by the shards' paths; none if it cannot be read.
+    """Return the reports in the existing part, by the shards' paths; none if it cannot be read.
 
     Raises:
         UsageError: Which part it is is not known, or it cannot be written there.
@@ -82,7 +82,7 @@ def told_before(question: PartQuestion) -> dict[str, ShardReport]:
 
 
 def _destination(question: PartQuestion, process: Process) -> tuple[Located | None, str, str]:
-    """Return the tree that is seen from here, if any, its root, and the file that its part goes to.
+    """Return the local tree, if any, its root, and the file for its part.
 
     Raises:
         UsageError, UnsafeError, WriteFailedError: As of `_located` and `place_of`.
@@ -141,7 +141,7 @@ def parts_of_nodes(question: PartQuestion) -> Iterator[PartWritten | IncompleteE
 def part_on_node(
     version: str, question: PartQuestion, number: int, of: int
 ) -> tuple[str, str, tuple[PartWritten, bytes] | str]:
-    """Make the part of this node for the machine that asked; return this host, our version, and the part or why not."""
+    """Make this node's part for the requesting machine; return this host, our version, and the part or an error."""
     host = socket.gethostname()
     process = process_of_part(f"{number}/{of}")
     if version != __version__ or process is None:
@@ -159,7 +159,7 @@ def _made(
     root: str,
     read: Mapping[str, ShardReport] | None = None,
 ) -> tuple[PartWritten, bytes]:
-    """Look at what is seen from here; return the part, of which only its path is open, and its content.
+    """Read the local files; return the part, with only its path missing, and its content.
 
     What `read` reports of files that are still the same counts more than their headers.
 
@@ -216,7 +216,7 @@ def _made(
 
 
 def _with_read(view: NodeView, read: Mapping[str, ShardReport]) -> dict[str, ShardReport]:
-    """Return what is known of each shard: of a file that is still the one that was read, what that showed."""
+    """Return the report of each shard: of an unchanged file, that of the last read."""
     reports = dict(view.reports)
     for path in reports.keys() & read.keys():
         stamp = read[path].stamp
@@ -239,7 +239,7 @@ def _written(made: PartWritten, data: bytes, place: str) -> PartWritten:
 
 
 def _located(question: PartQuestion) -> tuple[Located | None, str]:
-    """Return the tree that is seen from here, if any, and its root: that there is none belongs into the part.
+    """Return the local tree, if any, and its root: a missing tree is recorded in the part.
 
     Where this machine has no tree, the root is where others will have one: in the first of the folders in which
     trainings save, else in the folder that was named.
@@ -265,7 +265,7 @@ def _located(question: PartQuestion) -> tuple[Located | None, str]:
 
 
 def _divided(split: Split, process: Process, *, shared: bool) -> tuple[int, int] | None:
-    """Return the number of this process, from 0, and how many share the work out; None: this one does all of it.
+    """Return the number of this process, from 0, and how many share the work; None: this one does all of it.
 
     Raises:
         UsageError: The work is to be divided on this machine, and nothing says among how many processes.
@@ -284,7 +284,7 @@ def _divided(split: Split, process: Process, *, shared: bool) -> tuple[int, int]
 
 
 def _folders(root: str, view: NodeView) -> list[str]:
-    """Return the tree's folder with those in it that were looked at; if it does not exist, the nearest one above it."""
+    """Return the tree's folder with the listed folders in it; if it does not exist, its nearest existing parent."""
     folder = LocalDisk().nearest(root)
     if folder != root:
         return [folder]
@@ -317,7 +317,7 @@ def _mine(located: Located | None, divided: tuple[int, int] | None) -> Mine | No
 
 
 def _claims(question: PartQuestion, process: Process) -> tuple[Rank, ...] | None:
-    """Return the ranks that will start here, if the user says so."""
+    """Return the ranks that will start here, if the user gave them."""
     if question.ranks is not None:
         return question.ranks
     if question.devices_per_node is None:

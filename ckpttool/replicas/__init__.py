@@ -1,4 +1,4 @@
-"""Copies of a tensor on other ranks: whether they differ, and what is rebuilt from a proven one.
+"""Copies of a tensor on other ranks: their differences, and rebuilding from a proven one.
 
 For the engineer on call: `ckpttool repair shards`, the advice of `resolve` on a save that it passed over, and the
 findings of `verify` and `seal` about copies if every byte is read. Heal begins in `verbs.py`; which copy is proven is

@@ -1,4 +1,4 @@
-"""Advise `repair shards` for a checkpoint that `resolve` skipped, as far as is known without reading all of it."""
+"""Advice to use `repair shards` for a checkpoint that `resolve` skipped, without reading all of it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _ALL_ASKED = 32
 
 
 class HealAdvice(NamedTuple):
-    """What healing one of the checkpoints that were passed over would save."""
+    """The benefit of healing one of the skipped checkpoints."""
 
     finding: Finding
     """A note that says so; its path is the checkpoint's name."""
@@ -50,7 +50,7 @@ class HealAdvice(NamedTuple):
 
 
 def advice_on(seen: PassedOver) -> tuple[tuple[Rejection, ...], tuple[Finding, ...]]:
-    """Say of a newer checkpoint that was passed over for its shards whether they can be rebuilt, or may be.
+    """Report whether a newer checkpoint that was skipped for its shards can be rebuilt, or may be.
 
     Args:
         seen: What was chosen without it.
@@ -98,7 +98,7 @@ def _advice(
 
 
 def _cost(tree: Tree, checkpoint: Checkpoint) -> int:
-    """Return about how many bytes would be read: it, and those that prove copies; past what is cheap, no more count.
+    """Return the approximate bytes to read: it, and the proofs of copies; counting stops at the limit.
 
     Of every file, and of all of these: what was cut short is small, and what it is compared with is not.
     """
@@ -113,7 +113,7 @@ def _cost(tree: Tree, checkpoint: Checkpoint) -> int:
 
 
 def _may_all_have_copies(tree: Tree, companion: Checkpoint, target: Sequence[Target]) -> bool:
-    """Tell whether at another checkpoint whole ranks' files were like each of these, as far as headers and ends tell.
+    """Return whether each of these ranks had an equal file at another checkpoint, by headers and last pages.
 
     Of many ranks only those a power of two away are asked: there the copies are, in most layouts.
     """
@@ -141,7 +141,7 @@ def _may_all_have_copies(tree: Tree, companion: Checkpoint, target: Sequence[Tar
 
 
 def is_about_shards(checkpoint: Checkpoint, reasons: Sequence[Finding]) -> bool:
-    """Tell whether all that is against a checkpoint is that ranks' shards are missing or damaged."""
+    """Return whether missing or damaged shards are the only problem of a checkpoint."""
     paths = {shard.path for shard in checkpoint.shards if shard.rank is not None}
     return bool(paths and reasons) and all(
         reason.severity is Severity.DAMAGE and (reason.path in paths or (reason.code in MISSING and bool(reason.ranks)))
@@ -152,7 +152,7 @@ def is_about_shards(checkpoint: Checkpoint, reasons: Sequence[Finding]) -> bool:
 def heal_advice(
     point: ResumePoint | NoResumePoint, checkpoint: Checkpoint, *, root: str, is_proven: bool
 ) -> HealAdvice | None:
-    """Say what healing a checkpoint would save; None where it saves nothing.
+    """Return the benefit of healing a checkpoint; None if there is none.
 
     Args:
         point: What was chosen without it.
@@ -180,7 +180,7 @@ def heal_advice(
 
 
 def with_healing(rejected: Iterable[Rejection], advice: HealAdvice) -> tuple[Rejection, ...]:
-    """Name healing as the remedy of what is against a checkpoint, if that is what would mend it.
+    """Add healing as the remedy of a checkpoint's problems, if it would fix them.
 
     Args:
         rejected: What was not chosen.

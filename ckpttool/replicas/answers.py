@@ -1,4 +1,4 @@
-"""What `repair shards` found and rebuilt."""
+"""The answer of `repair shards`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _shard(shard: ShardHealing) -> Document:
 
 
 def table(healing: Healing) -> RenderableType:
-    """Show the copy that each shard can be rebuilt from, and what proves it."""
+    """Show the copy that each shard can be rebuilt from, with its proof."""
     parts: list[RenderableType] = [_headline(healing), line(shown(healing.root), style="dim")]
     for shard in healing.shards[:MOST_SHARDS]:
         parts += [line(), *_shard_lines(shard, done=healing.applied)]

@@ -1,4 +1,4 @@
-"""What only comparing copies of a tensor finds."""
+"""Findings that need a comparison of a tensor's copies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ckpttool.core.findings import NOTE, UNKNOWN, Row, Rows
 
 
 class ReplicasCode(metaclass=Rows):
-    """What only comparing copies of a tensor finds."""
+    """Findings that need a comparison of a tensor's copies."""
 
     NO_DONOR = Row(
         "no-donor",

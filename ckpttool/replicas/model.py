@@ -1,4 +1,4 @@
-"""A shard that is missing or damaged, and which other rank's proves to be a copy of it."""
+"""A missing or damaged shard, and the other rank's shard that is a proven copy of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Place: TypeAlias = "tuple[Rank, ShardRole]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedShards:
-    """What another checkpoint holds."""
+    """The contents of another checkpoint."""
 
     name: str
     step: Step | None
@@ -37,7 +37,7 @@ class SavedShards:
 
 
 class Sealed(NamedTuple):
-    """What a manifest has of a shard's tensors."""
+    """A manifest's record of a shard's tensors."""
 
     record: str
     """Path of the manifest, relative to the root."""
@@ -61,7 +61,7 @@ class Target:
 
     @property
     def place(self) -> Place:
-        """What it is, on whichever rank's disk."""
+        """Its place, independent of the rank."""
         return self.rank, self.role
 
 
@@ -85,7 +85,7 @@ class Donor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardHealing:
-    """What can be done about one shard."""
+    """The possible repair of one shard."""
 
     target: Target
     tensor: str | None = None
@@ -148,7 +148,7 @@ class Healing(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 where all that is wrong is mended, or would be with --apply; 11 where nothing proves a donor."""
+        """0 if everything is repaired, or would be with --apply; 11 without a proven donor."""
         if not self.shards and may_be_good(self.lost):
             return ExitCode.INCOMPLETE  # nothing is missing or damaged, and nobody knows whether the save is good
         if self.is_refused:
@@ -162,16 +162,16 @@ class Healing(Answered):
 
     @property
     def applied(self) -> bool:
-        """Whether it was done."""
+        """Whether it was executed."""
         return self.apply and bool(self.healable) and not self.refusals
 
     @property
     def is_refused(self) -> bool:
-        """Whether a shard stays as it is, for nothing proves a donor."""
+        """Whether a shard stays unchanged, without a proven donor."""
         codes = {finding.code for finding in self.refusals}
         return ReplicasCode.NO_DONOR in codes or any(shard.donor is None for shard in self.shards)
 
     @property
     def is_mended(self) -> bool:
-        """Whether the checkpoint is intact when all that can be rebuilt is."""
+        """Whether the checkpoint is intact after all possible repairs."""
         return bool(self.healable) and not (self.is_refused or self.lost or self.refusals)

@@ -1,4 +1,4 @@
-"""Which files of a save are no witnesses of their own, since they were rebuilt from others or from the same one."""
+"""Files of a save that are no independent evidence, because they were rebuilt from others or from the same one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def rebuilt_from(reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) -> dict[str, str]:
-    """Return by path the file from which another one was rebuilt whose tensors it still holds.
+    """Return by path the source of each rebuilt file that still has its tensors.
 
     A file and its copy are one witness: both are wrong if the first was. So are files that were rebuilt from one that
     is gone or has changed since: the first of them stands for the others. One of several files that were rebuilt from

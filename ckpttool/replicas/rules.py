@@ -1,4 +1,4 @@
-"""Which shard another one may be rebuilt from: one that is proven to be a copy of it, and that nothing speaks against.
+"""Selection of the shard to rebuild from: a proven copy, without any finding against it.
 
 A copy is proven by the manifest, by the trainer's record of the parallel layout, or by other checkpoints of the run at
 which both ranks were equal in every tensor and changed together. The table in `comparing/weight` shows who is a donor.
@@ -89,7 +89,7 @@ def find_targets(
 
 
 def stays_lost(verdict: Verdict, targets: Sequence[Target]) -> tuple[Finding, ...]:
-    """Return what is wrong with a checkpoint apart from the shards that are to be rebuilt."""
+    """Return the problems of a checkpoint apart from the shards to rebuild."""
     findings = {finding for shard in targets for finding in shard.findings}
     return tuple(finding for finding in blocking(verdict.findings) if finding not in findings)
 
@@ -101,7 +101,7 @@ def find_donors(
     recorded: RecordedSlices | None,
     order: HealOrder,
 ) -> tuple[ShardHealing, ...]:
-    """Find for each missing or damaged shard the one that it may be rebuilt from, or say why there is none.
+    """Find for each missing or damaged shard the donor, or why there is none.
 
     Args:
         targets: The shards.
@@ -159,7 +159,7 @@ def _healing_by_copies(
 
 
 def _proof_of_candidate(target: Target, place: Place, report: ShardReport, evidence: Evidence) -> CopyProof | str:
-    """Return the proof that another rank's shard is a copy of the target, or say why there is none."""
+    """Return the proof that another rank's shard is a copy of the target, or why there is none."""
     if not is_sound(report):
         return f"rank {place[0]} is suspect itself: {max(report.findings, key=lambda each: each.severity).message}"
     if evidence.digests_of(report) is not None:
@@ -187,7 +187,7 @@ def _donor(rank: Rank, report: ShardReport, proof: CopyProof, agrees: Rank | Non
 
 
 def _intact_copies(target: Target, copies: Mapping[Place, ShardReport], evidence: Evidence) -> tuple[Place, ...] | str:
-    """Return the intact ones of several proven copies, or say why nothing shows which they are.
+    """Return the intact ones of several proven copies, or why they are unknown.
 
     If copies differ, a checksum decides. Without one, three must agree, and they must be most of all copies that ever
     were: two that were damaged alike, as by copying one over the other, would outvote the last intact one. Two are
@@ -238,7 +238,7 @@ def _in_short(reasons: Sequence[str]) -> str:
 
 
 def contradicted(shard: ShardHealing, tensor: str) -> ShardHealing:
-    """Refuse a donor without further proof whose data differ from a target of which only the header is damaged.
+    """Refuse a donor without further proof whose data differ from a target with only a damaged header.
 
     Args:
         shard: The target and its donor.
@@ -319,7 +319,7 @@ def _kind(checkpoint: Checkpoint) -> tuple[object, ...]:
 
 
 class CopyProof(NamedTuple):
-    """Why a shard is known to be a copy of another."""
+    """The reason why a shard is known to be a copy of another."""
 
     proof: Proof
     record: str | None = None
@@ -335,7 +335,7 @@ class _Past(NamedTuple):
 
 
 class _RecordCheck(NamedTuple):
-    """How far the undamaged shards of a checkpoint bear out the trainer's record."""
+    """How far the undamaged shards of a checkpoint confirm the trainer's record."""
 
     is_confirmed: bool
     """Whether some shards are copies by the record, and all such are equal."""
@@ -344,7 +344,7 @@ class _RecordCheck(NamedTuple):
 
 
 class Evidence:
-    """All that shows which shards are copies of each other, in the tensors that are to be rebuilt."""
+    """The evidence for copies among shards, in the tensors to rebuild."""
 
     def __init__(
         self,
@@ -382,14 +382,14 @@ class Evidence:
         self._record_checks: dict[tuple[ShardRole, str | None], _RecordCheck] = {}
 
     def digests_of(self, report: ShardReport) -> dict[str, bytes] | None:
-        """Return the digests of the tensors that are to be rebuilt; None if one of them is unknown."""
+        """Return the digests of the tensors to rebuild; None if one of them is unknown."""
         if self.tensor is None:
             return _all_digests(report)
         by_name = {} if report.tensor_digests is None else report.tensor_digests.by_name
         return {self.tensor: by_name[self.tensor]} if self.tensor in by_name else None
 
     def proof(self, target: Place, donor: Place, report: ShardReport) -> CopyProof | str:
-        """Return the proof that a shard is a copy of the target, or say why there is none."""
+        """Return the proof that a shard is a copy of the target, or why there is none."""
         if self.matches_seal(target, report):
             return CopyProof(Proof.SEALED, record=self._sealed[target].record)
         current = self.digests_of(report) or {}
@@ -397,7 +397,7 @@ class Evidence:
         return self._proof_by_saves(target, donor, report, current) if recorded is None else recorded
 
     def matches_seal(self, target: Place, report: ShardReport) -> bool:
-        """Return whether a shard holds what the manifest has of the target."""
+        """Return whether a shard matches the manifest's record of the target."""
         sealed, current = self._sealed.get(target), self.digests_of(report)
         if sealed is None or current is None:
             return False
@@ -408,7 +408,7 @@ class Evidence:
     def suspected_copies(
         self, target: Place, copies: Mapping[Place, ShardReport]
     ) -> tuple[dict[Place, ShardReport], int]:
-        """Return the possible copies against which only other copies speak, and count those that cannot be compared.
+        """Return the possible copies that only other copies contradict, and count those that cannot be compared.
 
         Args:
             target: The shard to rebuild, which may be among them.
@@ -428,7 +428,7 @@ class Evidence:
         return suspected, silent
 
     def _may_be_copy(self, target: Place, other: Place) -> bool:
-        """Return whether neither the record nor another checkpoint of the run shows that two shards are no copies."""
+        """Return whether neither the record nor another checkpoint of the run shows that two shards are not copies."""
         slices = {} if self._recorded is None else self._recorded.slices
         if any(target[0] in ranks and ranks[target[0]] != ranks.get(other[0]) for ranks in slices.values()):
             return False
@@ -439,7 +439,7 @@ class Evidence:
         return True
 
     def is_older_than(self, place: Place, later: ShardReport) -> bool:
-        """Tell whether most tensors of a shard differ from another's, and most of these are its own of another save."""
+        """Return whether most tensors of a shard differ from another's, and most of these match its other save."""
         ours, theirs = self.digests_of(self._reports[place]) or {}, self.digests_of(later) or {}
         differing = [name for name in ours if ours[name] != theirs.get(name)]
         if 2 * len(differing) <= len(ours):
@@ -455,7 +455,7 @@ class Evidence:
     def _proof_by_record(
         self, target: Place, donor: Place, schema: str | None, tensors: Collection[str]
     ) -> CopyProof | str | None:
-        """Return the proof by the trainer's record, or what it says against one; None if it does not cover all tensors.
+        """Return the proof by the trainer's record, or its contradiction; None if it does not cover all tensors.
 
         A record that was not written with the save proves nothing alone: another checkpoint of the run, or other copies
         in this one, must confirm it. A tensor that it does not cover is the same slice if all undamaged shards agree.
@@ -529,7 +529,7 @@ class Evidence:
     def _proof_by_saves(
         self, target: Place, donor: Place, report: ShardReport, current: Mapping[str, bytes]
     ) -> CopyProof | str:
-        """Return the proof by other checkpoints at which the two shards were equal, or say why there is none."""
+        """Return the proof by other checkpoints at which the two shards were equal, or why there is none."""
         in_run: list[tuple[SavedShards, _Past]] = []
         elsewhere: list[tuple[SavedShards, _Past]] = []
         for saved in self._saves:
@@ -570,7 +570,7 @@ class Evidence:
         return None if digests is None else _Past(report.schema_hash, digests)
 
     def _is_steady(self, saved: SavedShards, role: ShardRole, schema: str | None) -> bool:
-        """Return whether the ranks that were equal in a tensor at another checkpoint, and no others, are equal now.
+        """Return whether exactly the ranks that were equal in a tensor at another checkpoint are equal now.
 
         Between two starts of a training ranks may change places, and untrained tensors are equal by chance: both show
         in the ranks that can still be compared.
@@ -626,13 +626,13 @@ def _dots(name: str) -> Iterator[int]:
 
 
 def _all_digests(report: ShardReport) -> dict[str, bytes] | None:
-    """Return the digests of all tensors; None if one of them is not known."""
+    """Return the digests of all tensors; None if one of them is unknown."""
     digests = report.tensor_digests
     return None if digests is None or len(digests) != report.tensors else digests.by_name
 
 
 def _is_only_outvoted(report: ShardReport) -> bool:
-    """Return whether nothing speaks against a shard but that its copies differ."""
+    """Return whether the only finding against a shard is that its copies differ."""
     against = {
         finding.code
         for finding in report.findings
@@ -642,10 +642,10 @@ def _is_only_outvoted(report: ShardReport) -> bool:
 
 
 def are_two_files(report: ShardReport, peer: ShardReport) -> bool:
-    """Return whether two reports are of two files: one file under two names is no copy of itself."""
+    """Return whether two reports are of two files: one file under two names is not its own copy."""
     return report is not peer and (report.stamp is None or report.stamp != peer.stamp)
 
 
 def is_sound(report: ShardReport) -> bool:
-    """Return whether nothing speaks against a shard."""
+    """Return whether there is no finding against a shard."""
     return worst(report.findings) < Severity.SUSPECT

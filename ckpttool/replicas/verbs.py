@@ -1,4 +1,4 @@
-"""Rebuild a missing or damaged shard from another rank's that is proven to be a copy of it."""
+"""Rebuild a missing or damaged shard from another rank's shard that is a proven copy of it."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def heal(question: Where = None, order: HealOrder = HealOrder()) -> Healing:
 
 
 def _proposal(tree: Tree, question: TreeQuestion, order: HealOrder) -> tuple[Healing, Mapping[str, ShardReport]]:
-    """Say what would be done, and return what was seen of the checkpoint's shards, by path."""
+    """Return the planned repair, and the reports on the checkpoint's shards, by path."""
     selected = chosen(tree, order.checkpoint)
     if not selected:
         raise NothingToResumeError(f"there is no checkpoint in {tree.inventory.root}")
@@ -107,7 +107,7 @@ def _proposal(tree: Tree, question: TreeQuestion, order: HealOrder) -> tuple[Hea
 def what_can_be_rebuilt(
     tree: Tree, checkpoint: Checkpoint, order: HealOrder
 ) -> tuple[Healing, Mapping[str, ShardReport]]:
-    """Find for each missing or damaged shard a donor, and return what was seen of all shards, by path.
+    """Find for each missing or damaged shard a donor, and return the reports on all shards, by path.
 
     Args:
         tree: Scanned with sizes.
@@ -142,7 +142,7 @@ def what_can_be_rebuilt(
 
 
 def _against(tree: Tree, question: TreeQuestion, healing: Healing, order: HealOrder) -> Iterator[Finding]:
-    """Say what speaks against writing anything."""
+    """Return the findings against writing anything."""
     if not order.apply:
         yield from pending(tree)
     yield from not_acted_on(healing.checkpoint)
@@ -160,7 +160,7 @@ def _path_of(tree: Tree, checkpoint: Checkpoint, place: Place) -> str | None:
 def _donors(
     tree: Tree, checkpoint: Checkpoint, verdict: Verdict, target: Sequence[Target], order: HealOrder
 ) -> tuple[ShardHealing, ...]:
-    """Read of other checkpoints no more than it takes to find donors."""
+    """Read as few other checkpoints as needed to find donors."""
     with looking_at(tree.inventory.root):
         recorded = tree.layout.slices(tree.storage, checkpoint)
     findings: dict[str | None, list[Finding]] = defaultdict(list)
@@ -191,7 +191,7 @@ def _donors(
 
 
 def _with_trust_of_donor(shard: ShardHealing, seals: Mapping[str, ShardSeal]) -> ShardHealing:
-    """Trust a seal that a heal wrote no more than what spoke for that heal's donor."""
+    """Trust a seal that a heal wrote only as much as the evidence for that heal's donor."""
     donor = shard.donor
     if donor is None or donor.trust is not Trust.CHECKSUM:
         return shard
@@ -202,7 +202,7 @@ def _with_trust_of_donor(shard: ShardHealing, seals: Mapping[str, ShardSeal]) ->
 
 
 def _unless_contradicted(tree: Tree, shard: ShardHealing, schemas: Mapping[str, str | None]) -> ShardHealing:
-    """Compare the data where the header alone is broken and nobody vouches for the donor: its bits may have flipped."""
+    """Compare the data if only the header is damaged and there is no proof for the donor."""
     donor = shard.donor
     if donor is None or shard.target.is_missing or shard.tensor is not None or donor.trust is not Trust.NUMERICS:
         return shard
@@ -219,7 +219,7 @@ def _seals(tree: Tree, checkpoint: Checkpoint) -> Mapping[str, ShardSeal]:
 
 
 def _with_seals(tree: Tree, checkpoint: Checkpoint, target: Sequence[Target]) -> tuple[Target, ...]:
-    """Add what the checkpoint's manifest has of the shards that are missing or damaged now."""
+    """Add the manifest's records of the shards that are missing or damaged now."""
     place = tree.seal_place(checkpoint)
     seals = _seals(tree, checkpoint)
     if place is None:
@@ -249,7 +249,7 @@ def _by_place(reports: Iterable[ShardReport]) -> dict[Place, ShardReport]:
 
 
 def _with_metadata(tree: Tree, checkpoint: Checkpoint, shard: ShardHealing) -> ShardHealing:
-    """Add what the header of the rebuilt file says beside the tensors."""
+    """Add the rebuilt file's header text."""
     if shard.donor is None or shard.tensor is not None:
         return shard
     kin = samples_for(checkpoint, tree.inventory.checkpoints)
@@ -258,7 +258,7 @@ def _with_metadata(tree: Tree, checkpoint: Checkpoint, shard: ShardHealing) -> S
 
 
 def _trash(tree: Tree, healing: Healing) -> str | None:
-    """Return where what is replaced will be kept; None where all of it is missing."""
+    """Return the backup folder of replaced files; None if all of them are missing."""
     if all(shard.target.is_missing for shard in healing.healable):
         return None
     taken = {folder.name for folder in in_trash(tree)}
@@ -269,7 +269,7 @@ def _trash(tree: Tree, healing: Healing) -> str | None:
 
 
 def _fixes(tree: Tree, healing: Healing) -> tuple[PointerFix, ...]:
-    """Find the trainer's records that are to name the checkpoint: it will be the newest whole one."""
+    """Find the trainer's records that shall name the checkpoint: it will be the newest intact one."""
     if not healing.is_mended:
         return ()
     sharded = with_shards(healing)

@@ -1,4 +1,4 @@
-"""Write the files that a heal has found donors for, all or none of them."""
+"""Write the files with donors, all or none of them."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ Piece = bytes | Extent
 
 
 class Rebuilding:
-    """Lays every file ready, and puts them in their places when all of them are."""
+    """Prepares every file, and puts them in place when all are ready."""
 
     def __init__(self, tree: Tree, healing: Healing, reports: Mapping[str, ShardReport]) -> None:
-        """Take what is to be done, and what was seen of the checkpoint's shards, by path."""
+        """Take the plan, and the reports on the checkpoint's shards, by path."""
         self._tree = tree
         self._root = tree.inventory.root
         self._healing = healing
@@ -61,7 +61,7 @@ class Rebuilding:
         self._puts: list[Put] = []
 
     def run(self) -> None:
-        """Do it.
+        """Execute it.
 
         Raises:
             IncompleteError: A donor changed, or what was written is not what it holds. Nothing was changed.
@@ -101,7 +101,7 @@ class Rebuilding:
             self._lay_record(fix.path, fix.text.content, mode=mode_of(self._root, fix.text.like))
 
     def _lay_shard(self, shard: ShardHealing, donor: Donor) -> ShardSeal:
-        """Lay a shard ready, read it back, and return its seal."""
+        """Prepare a shard, read it back, and return its seal."""
         storage, path = self._tree.storage, shard.target.path
         given = self._reports[donor.path]
         pieces = _content(storage, shard, donor)
@@ -142,7 +142,7 @@ class Rebuilding:
         self._puts.append(put)
 
     def _read_back(self, shard: ShardHealing, ready: Ready, given: ShardReport) -> ShardReport:
-        """Read what was written: it must be whole, and hold what the donor holds.
+        """Read the written file back: it must be intact, with the donor's tensors.
 
         Raises:
             IncompleteError: It is not, or does not.
@@ -171,7 +171,7 @@ class Rebuilding:
         return report
 
     def _lay_manifest(self, seals: Iterable[ShardSeal]) -> None:
-        """Lay ready what is recorded of the checkpoint, with what was rebuilt."""
+        """Prepare the manifest of the checkpoint, with the rebuilt files."""
         checkpoint = self._healing.checkpoint
         place = self._tree.seal_place(checkpoint)
         if place is None:
@@ -204,7 +204,7 @@ class Rebuilding:
 
 
 def _content(storage: Storage, shard: ShardHealing, donor: Donor) -> list[Piece]:
-    """Say of which bytes the rebuilt file is made."""
+    """Return the sources of the rebuilt file's bytes."""
     with storage.open(donor.path) as source:
         size = source.stamp.size
         header = read_header(source, named=FormatName.SAFETENSORS)
@@ -218,7 +218,7 @@ def _content(storage: Storage, shard: ShardHealing, donor: Donor) -> list[Piece]
 
 
 def _one_tensor(storage: Storage, shard: ShardHealing, donor: Donor, entries: tuple[TensorEntry, ...]) -> list[Piece]:
-    """Take one tensor from the donor, and all else from the file itself."""
+    """Take one tensor from the donor, and the rest from the file itself."""
     with storage.open(shard.target.path) as source:
         size = source.stamp.size
         target_entries = {entry.name: entry for entry in read_header(source, named=FormatName.SAFETENSORS).entries}
@@ -238,7 +238,7 @@ def _one_tensor(storage: Storage, shard: ShardHealing, donor: Donor, entries: tu
 
 
 def _head(source: ByteSource) -> tuple[str, int]:
-    """Return the JSON of a safetensors header, and where the data begin."""
+    """Return the JSON of a safetensors header, and the start of the data."""
     length = int.from_bytes(source.read(0, LENGTH_BYTES), "little")
     return source.read(LENGTH_BYTES, length).decode().rstrip(" "), LENGTH_BYTES + length
 
@@ -250,7 +250,7 @@ def _own_header(
     data_begin: int,
     metadata: tuple[tuple[str, str], ...] | None,
 ) -> bytes | None:
-    """Return the header of the damaged file, where that is what it should be; None if it is not."""
+    """Return the header of the damaged file, if it is correct; else None."""
     if target.is_missing:
         return None
     with storage.open(target.path) as source:
@@ -284,7 +284,7 @@ PAGE_BYTES = 4096
 
 
 def differing_tensor(storage: Storage, path: str, donor: str) -> str | None:
-    """Return a tensor in which the data of a file with a broken header differ from another one's, by whose header.
+    """Return a tensor in which a file with a damaged header differs from another one, by the latter's header.
 
     None if nothing differs; where they are of unequal length, so that the data need not begin where the donor's do;
     and where most tensors differ: then that is no damage of a header, and the file holds something else.
@@ -301,7 +301,7 @@ def differing_tensor(storage: Storage, path: str, donor: str) -> str | None:
 
 
 def _differs(ours: ByteSource, theirs: ByteSource, entry: TensorEntry) -> bool:
-    """Return whether two files differ in the bytes of a tensor, but for lost pages."""
+    """Return whether two files differ in the bytes of a tensor, except for lost pages."""
     for begin, end in entry.spans:
         for mine, donor_block in zip(read_blocks(ours, begin, end), read_blocks(theirs, begin, end), strict=True):
             at, block = mine
@@ -318,7 +318,7 @@ def _differs(ours: ByteSource, theirs: ByteSource, entry: TensorEntry) -> bool:
 def own_metadata(
     storage: Storage, target: Target, donor: Donor, kin: Iterable[Checkpoint]
 ) -> tuple[tuple[str, str], ...] | None:
-    """Return what a header says beside the tensors: the donor's text, and the rank's own where both differ elsewhere.
+    """Return the text of a header: the donor's, and the rank's own for pairs that differ between the ranks elsewhere.
 
     Args:
         storage: The tree.

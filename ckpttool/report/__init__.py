@@ -1,4 +1,4 @@
-"""One page of all that is known of a tree, to look at and to send.
+"""One page with everything known about a tree, to read and to send.
 
 For who is called at night and for who reads in the morning: `ckpttool report`, `ckpttool.report(...)`. It begins in
 `verbs.py`; `page` writes it.

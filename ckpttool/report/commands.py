@@ -32,7 +32,7 @@ Form = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageOptions:
-    """What is on the page beside the answer, and where it goes."""
+    """The contents of the page besides the answer, and its output file."""
 
     output: Output
     form: Form = None
@@ -40,7 +40,7 @@ class PageOptions:
 
     @property
     def page_form(self) -> PageForm:
-        """How the page is written: as asked, else by the file's name."""
+        """The output format: as requested, else by the file's name."""
         is_markdown = self.output.lower().endswith((".md", ".markdown"))
         return self.form or (PageForm.MARKDOWN if is_markdown else PageForm.HTML)
 
@@ -86,7 +86,7 @@ def report(
 
 
 def _assert_page_replaceable(path: str, form: PageForm, *, tree: TreeQuestion, as_json: bool) -> None:
-    """Refuse a target that is not ours, before the tree is looked at for what cannot be written.
+    """Reject a target that is not ours, before the tree is read.
 
     Raises:
         UsageError: It lies in the tree, its folder is not there, or something else stands in its place; or two results
@@ -117,7 +117,7 @@ _STDOUT = "-"
 
 
 def _write_page(path: str, form: PageForm, answer: TreeReport, *, as_json: bool, dry_run: bool) -> None:
-    """Write a report to a file, and say in a line what the answer is, or as JSON all of it; for `-` to stdout.
+    """Write a report to a file, and print the answer in a line, or all of it as JSON; for `-` to stdout.
 
     Raises:
         CkptToolError: It could not be written.

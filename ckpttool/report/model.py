@@ -1,4 +1,4 @@
-"""All that is known of a tree at one moment: the choice, every save, the logs, the disk."""
+"""Everything known about a tree at one moment: the choice, every save, the logs, the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Look at all that is known of a tree, and write it down as one page."""
+"""Collect everything known about a tree, and write it as one page."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def report(question: ReportQuestion | Where = None, *, form: PageForm | str = Pa
 
 
 def page(answer: TreeReport, form: PageForm) -> str:
-    """Write down what was seen."""
+    """Write the collected facts."""
     if form is PageForm.MARKDOWN:
         from ckpttool.report.page.markdown import markdown
 
@@ -124,7 +124,7 @@ def survey(
 
 
 def _loaded_from(answer: Answer) -> str | None:
-    """Return the path of what is loaded as it works from anywhere: whoever reads a page stands somewhere else."""
+    """Return the path of the loaded checkpoint in absolute form, for a reader in another folder."""
     plan, tree = answer.decision, answer.tree
     if isinstance(plan, NoResumePoint) or not is_local(plan.root):
         return None
@@ -135,7 +135,7 @@ def _loaded_from(answer: Answer) -> str | None:
 
 
 def _settings(question: ReportQuestion) -> Iterator[tuple[str, str]]:
-    """Name what was asked for beyond the tree: what makes another answer of the same tree."""
+    """Return the settings beyond the tree: those that affect the answer."""
     usual, choice = ResumeQuestion(), question.choice
     asked_for = []
     for name in ("name", "prefix", "before", "allow_renames", "allow_weights_only", "require_health", "ignore_health"):
@@ -181,7 +181,7 @@ def _spikes(log: TrainingLog, threshold: float | None) -> Iterator[HealthEvent]:
 
 
 def _pruning(question: ReportQuestion) -> tuple[Pruning | None, str | None]:
-    """Ask what a prune would do; what stops it stops no report."""
+    """Return the plan of a prune; an error does not stop the report."""
     if question.keep_last is None:
         return None, None
     policy = RetentionPolicy(keep_last=question.keep_last, prefix=question.choice.prefix)

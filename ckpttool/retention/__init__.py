@@ -1,4 +1,4 @@
-"""Replaced checkpoints go, and come back: prune, trash, and records that point to the newest whole one.
+"""Deleting superseded checkpoints and restoring them: prune, trash, and records that name the newest intact one.
 
 For who runs out of disk: `ckpttool prune`, `trash`, `repair pointer`. It begins in `verbs.py`; what goes is decided in
 `rules.py`.

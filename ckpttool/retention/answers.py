@@ -1,4 +1,4 @@
-"""What `prune` decided and did."""
+"""The answer of `prune`."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _fate(fate: Fate) -> Document:
 
 
 def table(pruning: Pruning) -> RenderableType:
-    """Show what goes and what stays, and why, newest first."""
+    """Show the deleted and the remaining checkpoints, with reasons, newest first."""
     plan = pruning.plan
     parts: list[RenderableType] = [_headline(pruning)]
     parts.append(line(f"{shown(plan.root)} ({plan.layout}); {_LOOKED[pruning.order.level]}", style="dim"))
@@ -96,7 +96,7 @@ def table(pruning: Pruning) -> RenderableType:
 
 
 def _elsewhere(places: Sequence[Elsewhere]) -> Iterator[Text]:
-    """Say what would be deleted on each machine, the largest share first."""
+    """Show the deletions on each machine, the largest share first."""
     hosts: dict[str | None, list[Elsewhere]] = {}
     for place in places:
         hosts.setdefault(place.host, []).append(place)
@@ -111,7 +111,7 @@ def _elsewhere(places: Sequence[Elsewhere]) -> Iterator[Text]:
 
 
 def _named_few(names: Sequence[str]) -> str:
-    """Name the first checkpoints, and say how many more there are."""
+    """Name the first checkpoints, and the number of others."""
     more = len(names) - _MOST_NAMED
     return ", ".join(map(shown, names[:_MOST_NAMED])) + (f" and {more} more" if more > 0 else "")
 
@@ -140,7 +140,7 @@ def _stay(number: int) -> str:
 
 
 class _FateTable:
-    """One line a checkpoint; on a narrow terminal only what the answer needs."""
+    """One line per checkpoint; on a narrow terminal only the important columns."""
 
     def __init__(self, fates: Sequence[Fate], *, done: bool) -> None:
         self._fates = fates

@@ -1,4 +1,4 @@
-"""What `repair pointer` found and wrote."""
+"""The answer of `repair pointer`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tree's trash contains, and what became of it."""
+"""The contents of a tree's trash, and the result of a command on it."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def _at(seconds: float) -> str:
 
 
 def _expires(trash: Trash, save: InTrash) -> str | None:
-    """Return when something will have been there for the time that was asked about."""
+    """Return when an entry reaches the requested age."""
     return _at(save.since + trash.older_than) if trash.older_than else None
 
 
 def table(trash: Trash) -> RenderableType:
-    """Show what the trash contains, newest first."""
+    """Show the contents of the trash, newest first."""
     parts: list[RenderableType] = [_headline(trash), line(f"{shown(trash.root)} ({trash.layout})", style="dim")]
     listed = trash.taken if trash.action is TrashAction.RESTORE else trash.content
     if listed:

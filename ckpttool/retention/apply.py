@@ -1,4 +1,4 @@
-"""Let checkpoints go: all that belongs to one is moved to the trash under a journal, and goes from there later."""
+"""Delete checkpoints: all their files move to the trash under a journal, and are deleted from there later."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DAY_SECONDS = 86400.0
 
 
 def paths_of(tree: Tree, checkpoint: Checkpoint) -> list[str]:
-    """Return what goes with a checkpoint, in order: its members, and its seals where these are kept apart from them.
+    """Return the files that are moved with a checkpoint, in order: its members, and separate seals.
 
     Raises:
         UnknownLayoutError: Its layout does not say how a save is moved.
@@ -78,13 +78,13 @@ def batches_of(tree: Tree, saves: Iterable[tuple[str, Sequence[str]]]) -> tuple[
 
 
 def expired(tree: Tree, days: float) -> list[str]:
-    """Name the trash folders that were there long enough; with no days to wait, whatever a clock says."""
+    """Return the trash folders that are old enough; with zero days, regardless of the clock."""
     current, patience = time.time(), days * DAY_SECONDS
     return [folder.name for folder in in_trash(tree) if not patience or current - folder.since >= patience]
 
 
 def let_go(tree: Tree, batches: Sequence[Batch], fixes: Sequence[PointerFix], *, days: float) -> None:
-    """Move all of it to the trash, or nothing; on a full disk one checkpoint after the other. The locks are held.
+    """Move all of it to the trash, or nothing; on a full disk one checkpoint at a time. The locks are held.
 
     Args:
         tree: As it is on this machine.
@@ -108,7 +108,7 @@ def let_go(tree: Tree, batches: Sequence[Batch], fixes: Sequence[PointerFix], *,
 
 
 def tidy(tree: Tree, *, days: float) -> None:
-    """Delete what was in the trash for so many days, and leave a reserve for a disk that fills up."""
+    """Delete entries of the trash older than this many days, and leave a reserve for a full disk."""
     root = tree.inventory.root
     for name in expired(tree, days):
         delete(root, f"{TRASH}/{name}")
@@ -142,7 +142,7 @@ def _move(root: str, batches: Sequence[Batch], fixes: Sequence[PointerFix]) -> N
 
 
 def _made_room(tree: Tree, days: float) -> bool:
-    """Delete what would be deleted in the end, and the reserve; tell whether there was any of that."""
+    """Delete expired entries early, and the reserve; return whether there were any."""
     root = tree.inventory.root
     names = expired(tree, days)
     for name in names:
@@ -151,7 +151,7 @@ def _made_room(tree: Tree, days: float) -> bool:
 
 
 def _move_one_by_one(root: str, batches: Sequence[Batch], fixes: Sequence[PointerFix], *, deletes: bool) -> None:
-    """Move and delete a checkpoint before the next one: each makes the room that the next one needs."""
+    """Move and delete one checkpoint before the next: each makes the space that the next one needs."""
     for number, batch in enumerate(batches):
         _move(root, [batch], () if number else fixes)
         if deletes:

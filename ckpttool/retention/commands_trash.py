@@ -29,7 +29,7 @@ Name = Annotated[
 
 
 def _words(ctx: typer.Context, more: list[str] | None) -> list[str]:
-    """Return what stands behind NAME, and at last the DIR that a variable or a file says, where nobody typed one."""
+    """Return the arguments after NAME, and last the DIR from a variable or a file if none was typed."""
     settings: Any = ctx.default_map
     path, arguments = ctx.params["path"], [*(more or ())]
     if path is not None and "path" not in settings.places:
@@ -136,7 +136,7 @@ def restore(
 
 
 def _sorted_out(arguments: list[str]) -> tuple[str | None, list[str]]:
-    """Tell DIR from the names before or behind it: it is there, or is spelled as a path."""
+    """Distinguish DIR from the names before or after it: it exists, or has the form of a path."""
     for place in (-1, 0):
         if len(arguments) > 1 and _is_place(arguments[place]):
             return arguments.pop(place), arguments

@@ -1,4 +1,4 @@
-"""Which checkpoints may go: none that is not replaced by newer ones proven at least as well.
+"""Selection of checkpoints to delete: only those superseded by newer ones with equal proof.
 
 The laws, which the tests state again in their own words:
 
@@ -31,22 +31,22 @@ from ckpttool.core.errors import IncompleteError, UsageError
 
 
 class Verifier(Protocol):
-    """Verifies checkpoints, when they are asked for."""
+    """Verifies checkpoints on request."""
 
     def headers(self, checkpoint: Checkpoint) -> Verdict:
         """Judge it by headers and sizes."""
         ...
 
     def has_checksums(self, checkpoint: Checkpoint) -> bool:
-        """Tell whether every shard has a checksum to compare with."""
+        """Return whether every shard has a checksum to compare with."""
         ...
 
     def content(self, checkpoint: Checkpoint) -> Verdict | None:
-        """Judge it by all its bytes; None where headers are enough."""
+        """Judge it by all its bytes; None if headers are enough."""
         ...
 
     def is_intact_in(self, remaining: Inventory, checkpoint: Checkpoint) -> bool:
-        """Judge it by headers as it would be judged if no other checkpoints were there than these."""
+        """Judge it by headers as if only these other checkpoints existed."""
         ...
 
 
@@ -57,7 +57,7 @@ _Key = tuple[str, ...]
 
 @dataclass(slots=True)
 class _Candidate:
-    """One checkpoint while its fate is found."""
+    """One checkpoint while its fate is determined."""
 
     checkpoint: Checkpoint
     word: VerdictWord | None = None
@@ -77,16 +77,16 @@ class _Candidate:
 
     @property
     def at(self) -> tuple[int, int]:
-        """Run and step: the same save in two formats is one place."""
+        """Run and step: the same save in two formats has one position."""
         return self.checkpoint.run, self.checkpoint.step or 0
 
     def keep(self, why: Why, because: str) -> None:
-        """Let it stay, whatever is counted."""
+        """Keep it, regardless of counts."""
         self.stays, self.because = why, because
 
 
 class _Count:
-    """Proven good checkpoints met so far, newest first: all of them, and those that a checksum proves."""
+    """Proven good checkpoints so far, newest first: all of them, and those proven by a checksum."""
 
     def __init__(self, target: int) -> None:
         self._wanted = target
@@ -94,11 +94,11 @@ class _Count:
         self._strong: set[tuple[int, int]] = set()
 
     def replaces(self, candidate: _Candidate) -> bool:
-        """Tell whether enough others are proven at least as well as this one can be."""
+        """Return whether enough others have at least the same proof as this one."""
         return len((self._strong if candidate.strong else self._any) - {candidate.at}) >= self._wanted
 
     def is_full(self, candidate: _Candidate) -> bool:
-        """Tell whether enough others are proven, however."""
+        """Return whether enough others are proven, in any way."""
         return len(self._any - {candidate.at}) >= self._wanted
 
     def add(self, candidate: _Candidate) -> None:
@@ -114,7 +114,7 @@ def retain(
     without: Without,
     refused: Mapping[CheckpointKey, str],
 ) -> RetentionPlan:
-    """Decide about every checkpoint of a tree. Content is looked at only where something would go because of it.
+    """Decide about every checkpoint of a tree. Content is read only if a deletion depends on it.
 
     Args:
         inventory: With expected ranks and recorded health.
@@ -164,7 +164,7 @@ def _of_one_training(inventory: Inventory, prefix: str | None) -> list[Checkpoin
 
 
 def _named(inventory: Inventory, names: Iterable[str]) -> list[Checkpoint]:
-    """Find what shall stay. A name that means nothing is an error: a slip of the pen must not cost a checkpoint."""
+    """Find the checkpoints to keep. An unknown name is an error: a typing error must not cost a checkpoint."""
     checkpoints = []
     for name in names:
         matches = named(inventory.checkpoints, name)
@@ -213,7 +213,7 @@ def _candidate(checkpoint: Checkpoint, course: Lineage, policy: RetentionPolicy,
 
 
 def _prove(candidate: _Candidate, verifier: Verifier) -> bool:
-    """Look at a good one as hard as is asked for, and say whether it still is."""
+    """Check a good one at the requested level, and return whether it is still good."""
     if candidate.proven:
         return True
     verdict = verifier.content(candidate.checkpoint)
@@ -253,7 +253,7 @@ def _keep_healthy(candidates: Sequence[_Candidate], policy: RetentionPolicy, ver
 
 
 def _keep_every(candidates: Sequence[_Candidate], policy: RetentionPolicy, verifier: Verifier) -> None:
-    """Keep the first at or after each multiple; where several runs saved the same step, the latest run's."""
+    """Keep the first at or after each multiple; if several runs saved the same step, the latest run's."""
     if policy.keep_every is None:
         return
     stretches: dict[tuple[int | None, int], list[_Candidate]] = defaultdict(list)
@@ -284,7 +284,7 @@ def _keep_what_is_not_ours(candidate: _Candidate, named: Sequence[Checkpoint], r
 def _keep_evidence(
     candidates: Sequence[_Candidate], inventory: Inventory, without: Without, verifier: Verifier
 ) -> None:
-    """Keep what other judgements rest on, so that nothing looks better or worse because something went.
+    """Keep the evidence for other judgements, so that no checkpoint looks better or worse after a deletion.
 
     How many ranks there must be, which runs are one, and which of two headers is right, is told by other checkpoints,
     and that is no business of this module. So the tree is judged as it would be afterwards; where anything that stays
@@ -294,7 +294,7 @@ def _keep_evidence(
     looked_at = {_key(candidate.checkpoint): candidate for candidate in candidates if candidate.word is not None}
 
     def differing(removed: Sequence[_Candidate]) -> frozenset[_Key]:
-        """Name what stays and is judged differently."""
+        """Return the remaining checkpoints that are judged differently."""
         remaining = without([judged_before.checkpoint for judged_before in removed])
         judgements = _judgements(remaining)
         away = {_key(judged_before.checkpoint) for judged_before in removed}
@@ -326,7 +326,7 @@ def _mending(
     staying: Callable[[Sequence[_Candidate]], frozenset[_Key]],
     differing: frozenset[_Key],
 ) -> _Candidate | None:
-    """Return the newest that mends a part of what differs when it alone stays; what no half mends, none in it does.
+    """Return the newest one that alone restores some of the differing judgements, by bisection.
 
     Each look is a scan of the tree, and there may be thousands that go.
     """
@@ -343,7 +343,7 @@ def _mending(
 
 
 def _judgements(inventory: Inventory) -> dict[_Key, tuple[object, ...]]:
-    """Return what is thought of each checkpoint by its place among the others."""
+    """Return the judgement of each checkpoint by its place among the others."""
     course = Lineage(inventory)
     return {
         _key(checkpoint): (
@@ -359,7 +359,7 @@ def _judgements(inventory: Inventory) -> dict[_Key, tuple[object, ...]]:
 
 
 def _key(checkpoint: Checkpoint) -> _Key:
-    """Return what stays the same of a checkpoint when others go: its files."""
+    """Return the identity of a checkpoint that does not change when others are deleted: its files."""
     return tuple(shard.path for shard in checkpoint.shards[:1]) or (checkpoint.name,)
 
 

@@ -1,4 +1,4 @@
-"""Let go what newer checkpoints replace, so that whatever happens meanwhile nothing good is lost."""
+"""Delete superseded checkpoints, so that concurrent changes never lose a good one."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def prune(
 
 
 def _assert_here(tree: Tree) -> None:
-    """See that what is to go lies in a folder of this machine.
+    """Check that the files to delete are in a folder of this machine.
 
     Raises:
         UnsafeError: It does not.
@@ -120,7 +120,7 @@ _MAKE_ROOM = (
 
 
 def _apply(root: str, question: TreeQuestion, policy: RetentionPolicy, order: PruneOrder, patience: float) -> Pruning:
-    """Plan anew under the lock, and do it."""
+    """Plan again under the lock, and execute it."""
     with change_of(root, timeout=patience):
         tree = whole_tree(question)
         if signs_of_writing(tree, grace=order.grace):  # it will be refused: no content need be read for that
@@ -138,7 +138,7 @@ def _apply(root: str, question: TreeQuestion, policy: RetentionPolicy, order: Pr
 def _when_quiet(
     question: TreeQuestion, order: PruneOrder, waiting: Callable[[Finding], None] | None
 ) -> tuple[Tree, float]:
-    """Scan until nobody is saving, and return the tree and the seconds that are left; no longer than the order says."""
+    """Scan until no save is in progress, and return the tree and the remaining seconds, up to the requested time."""
     end, sign_path = time.monotonic() + order.wait, None
     while True:
         tree = whole_tree(question, planned=True)
@@ -155,7 +155,7 @@ def _when_quiet(
 def _proposal(
     tree: Tree, question: TreeQuestion, policy: RetentionPolicy, order: PruneOrder, refusals: Sequence[Finding]
 ) -> tuple[Pruning, tuple[Batch, ...]]:
-    """Say what would be done, and what speaks against doing it."""
+    """Return the plan, and the findings against executing it."""
     scan_without = scans_without(replace(question, sizes=True))
 
     def without(removed: Sequence[Checkpoint]) -> Inventory:
@@ -198,7 +198,7 @@ def _proposal(
 
 
 def _not_seen(tree: Tree, plan: RetentionPlan) -> list[Finding]:
-    """Say what machines may have that nobody asked, or not in time: that no good save is seen proves nothing then."""
+    """Report machines without a recent part, which may have files: then a missing good save proves nothing."""
     if tree.machines.is_here:
         return []
     against = list(blocking(tree.inventory.findings))
@@ -208,7 +208,7 @@ def _not_seen(tree: Tree, plan: RetentionPlan) -> list[Finding]:
 
 
 def _pointers(tree: Tree, plan: RetentionPlan) -> list[Pointer]:
-    """Read the records that may name what goes."""
+    """Read the records that may name a checkpoint to delete."""
     if not plan.going:
         return []
     ranks = sorted({rank for checkpoint in plan.going for rank in checkpoint.ranks})
@@ -217,7 +217,7 @@ def _pointers(tree: Tree, plan: RetentionPlan) -> list[Pointer]:
 
 
 def _elsewhere(tree: Tree, plan: RetentionPlan) -> list[Elsewhere]:
-    """Return which files would go, by machine; what several machines see of one disk is said of one of them.
+    """Return the files to delete, by machine; a shared disk is listed for one of its machines.
 
     Raises:
         IncompleteError: Something cannot be looked at any more.
@@ -242,7 +242,7 @@ def _elsewhere(tree: Tree, plan: RetentionPlan) -> list[Elsewhere]:
 
 
 def _files(tree: Tree, paths: Sequence[str]) -> Iterator[str]:
-    """Yield the files at paths, and of folders all in them."""
+    """Yield the files at paths, and all files in folders."""
     for path in paths:
         try:
             if tree.storage.kind(path) is not Kind.FOLDER:
@@ -255,7 +255,7 @@ def _files(tree: Tree, paths: Sequence[str]) -> Iterator[str]:
 
 
 def _sizes(tree: Tree, path: str) -> Mapping[DiskKey, ByteCount]:
-    """Return the bytes of a file on each disk that has it; of an object store there is one, without a name."""
+    """Return the size of a file on each disk that has it; an object store is one disk, without a name."""
     try:
         size = tree.storage.stamp(path).size
     except OSError as error:
@@ -268,7 +268,7 @@ def _unread(path: str, error: OSError) -> IncompleteError:
 
 
 class _Verifier:
-    """Verifies checkpoints of one tree as hard as the order says."""
+    """Verifies checkpoints of one tree at the requested level."""
 
     def __init__(self, tree: Tree, order: PruneOrder) -> None:
         self._tree = tree
@@ -281,7 +281,7 @@ class _Verifier:
         """By a checkpoint and those that it was compared with."""
 
     def close(self) -> None:
-        """Bring what was verified to the ledger, also when interrupted."""
+        """Write results to the ledger, also after an interrupt."""
         if self._content is not None:
             self._content.close()
 

@@ -1,4 +1,4 @@
-"""Let the trainer's own records name the newest whole checkpoint."""
+"""Correct the trainer's own records to name the newest intact checkpoint."""
 
 from __future__ import annotations
 

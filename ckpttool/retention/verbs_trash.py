@@ -1,4 +1,4 @@
-"""What prunes moved away: list it, bring it back, or let it go for good."""
+"""Checkpoints moved by prunes: list, restore, or delete them permanently."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def restore(question: Where, name: str, *more: str, grace: float = 300.0) -> Tra
 
 
 def _wrong_with(after: Tree, restored: set[tuple[str | None, str]]) -> tuple[Finding, ...]:
-    """Look at the headers of what came back, by prefix and name."""
+    """Check the headers of the restored checkpoints, by prefix and name."""
     back = [
         checkpoint
         for checkpoint in after.inventory.checkpoints
@@ -141,7 +141,7 @@ def _wrong_with(after: Tree, restored: set[tuple[str | None, str]]) -> tuple[Fin
 
 
 def _unless_elsewhere(finding: Finding, present_ranks: Collection[Rank | None]) -> Finding:
-    """Return a finding, as a note if it misses ranks of which this tree has nothing: they never went to its trash."""
+    """Return a finding, as a note if it misses only ranks without any files in this tree."""
     if not is_of_absent(finding) or not finding.ranks or any(rank in present_ranks for rank in finding.ranks):
         return finding
     remedy = "if other machines have these ranks, restore theirs as well"
@@ -171,7 +171,7 @@ def empty_trash(question: Where = None, *, older_than: float = 0.0, apply: bool 
 
 
 def _tree_of(question: TreeQuestion) -> Tree:
-    """Scan a tree, or what is left of it when its trash holds all that it had: then it is needed most."""
+    """Scan a tree, or its remains if the trash has all its checkpoints: then it is needed most."""
     try:
         return whole_tree(question)
     except UnknownLayoutError:
@@ -183,7 +183,7 @@ def _tree_of(question: TreeQuestion) -> Tree:
 
 
 class _TrashFolder(NamedTuple):
-    """A folder of the trash, looked into as into a tree of its own: that is how it is arranged."""
+    """A folder of the trash, read like a separate tree, because it has the same structure."""
 
     listed: InTrash
     tree: Tree
@@ -194,7 +194,7 @@ class _TrashFolder(NamedTuple):
 
 
 def _content(tree: Tree, begun_folders: Sequence[str], asked_for: Collection[str] = ()) -> list[_TrashFolder]:
-    """Look into every folder of the trash that is not empty, and name those that a restore had emptied already.
+    """Read every non-empty folder of the trash, and name those that a restore had already emptied.
 
     Args:
         tree: What was moved away was once in it.
@@ -219,7 +219,7 @@ def _content(tree: Tree, begun_folders: Sequence[str], asked_for: Collection[str
 
 
 def _links(tree: Tree) -> Iterator[Finding]:
-    """Find the links in the trash, which nobody lists, restores or deletes."""
+    """Find the links in the trash, which are never listed, restored or deleted."""
     for name in sorted(entry.name for entry in tree.storage.entries(TRASH)) if is_there(tree.storage, TRASH) else ():
         path = f"{TRASH}/{name}"
         if os.path.islink(f"{tree.inventory.root}/{path}"):
@@ -267,7 +267,7 @@ def _looked_into(tree: Tree, folder: TrashFolder) -> _TrashFolder:
 
 
 def _has_files(storage: Storage, folder: str = "") -> bool:
-    """Tell whether there is anything but folders.
+    """Return whether there are entries other than folders.
 
     Raises:
         OSError: A folder cannot be listed.
@@ -278,7 +278,7 @@ def _has_files(storage: Storage, folder: str = "") -> bool:
 
 
 def _named(root: str, content: Sequence[_TrashFolder], name: str) -> _TrashFolder:
-    """Return the one of those in the trash that is meant.
+    """Return the one with this name.
 
     Raises:
         UsageError: None has this name, or several have.
@@ -298,7 +298,7 @@ def _named(root: str, content: Sequence[_TrashFolder], name: str) -> _TrashFolde
 
 
 def _batch(tree: Tree, item: _TrashFolder) -> Batch:
-    """Plan every rename: what its layout counts to a checkpoint, in its order, and its seal.
+    """Plan every rename: the checkpoint's files in its layout's order, and its seal.
 
     Raises:
         IncompleteError: It is not known what belongs to it.
@@ -329,7 +329,7 @@ def _batch(tree: Tree, item: _TrashFolder) -> Batch:
 
 
 def _bring_back(root: str, batches: Sequence[Batch]) -> None:
-    """Move checkpoints back, with the journal of a prune that is undone: whoever finds it does the rest."""
+    """Move checkpoints back, with the journal of a prune that is undone: the next command completes it."""
     paths = [move.path for batch in batches for move in batch.moves]
     if len(set(paths)) < len(paths):
         raise UsageError("two of these have the same destination, and nothing is overwritten: name one of them")

@@ -1,4 +1,4 @@
-"""Checkpoints are verified, sealed and told of as they land.
+"""Verify, seal and report checkpoints as they are saved.
 
 For a long training: `ckpttool watch`, `ckpttool.types.Watch`. It begins in `verbs.py`; what is said and done is decided
 in `rules.py`.

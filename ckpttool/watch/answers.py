@@ -1,4 +1,4 @@
-"""What a watch reports, as it happens."""
+"""The events of a watch, as they occur."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SAID = {  # of all others the finding says it, and names the save
 
 
 def document(answer: WatchEvent) -> Document:
-    """`ckpttool/event/1`: one thing that happened in a tree that is watched."""
+    """`ckpttool/event/1`: one event in a watched tree."""
     return {
         "schema": "ckpttool/event/1",
         "id": answer.id,
@@ -48,7 +48,7 @@ def one_line(answer: WatchEvent) -> str:
 
 
 def text(answer: WatchEvent) -> str:
-    """Say it in one line for people."""
+    """Describe it in one line for people."""
     facts = [] if answer.word is None else [answer.word.value]
     facts += ["sealed"] if answer.sealed else []
     facts += ["from memory, not from the disk"] if answer.cached and answer.kind is EventKind.READ_AGAIN else []

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchOptions:
-    """When it looks, how hard, and what happens then."""
+    """The polling, the level, and the actions on events."""
 
     once: Annotated[bool, typer.Option("--once", help="Check once and exit, for cron.", rich_help_panel="Watch")] = (
         False
@@ -135,7 +135,7 @@ class WatchOptions:
     ] = None
 
     def question(self, tree: TreeQuestion) -> WatchQuestion:
-        """Ask the library.
+        """Make the library's question.
 
         Raises:
             UsageError: An option's value makes no sense.
@@ -191,7 +191,7 @@ class WatchOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepOptions:
-    """Which part of a tree this machine keeps fresh for a watch elsewhere, and where."""
+    """This machine's part of a tree for a watch elsewhere, and its output folder."""
 
     part_out: Annotated[
         str | None,
@@ -213,7 +213,7 @@ class KeepOptions:
     ] = None
 
     def question(self, tree: TreeQuestion) -> PartQuestion | None:
-        """Ask the library.
+        """Make the library's question.
 
         Raises:
             UsageError: An option says something of a part that is not kept.
@@ -280,7 +280,7 @@ def watch(
 
 @contextmanager
 def _ended_by_signals(watching: Watch) -> Iterator[None]:
-    """End in an orderly way where somebody asks for it; who presses Ctrl-C twice does not wait for a hook.
+    """Stop cleanly on a signal; a second Ctrl-C does not wait for a hook.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed; what was told is written down by then.
@@ -308,7 +308,7 @@ def _handled(number: int, handler: Callable[[int, FrameType | None], None]) -> I
 
 
 def _tell(event: WatchEvent, fmt: Format) -> None:
-    """Say an event in one line, at once."""
+    """Print an event in one line, at once."""
     from ckpttool.watch.answers import one_line, text
 
     output.result(one_line(event) if fmt is Format.JSON else text(event))

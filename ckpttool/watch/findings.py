@@ -1,4 +1,4 @@
-"""What only shows while a training runs."""
+"""Findings that only a watch of a running training has."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ckpttool.core.findings import SUSPECT, UNKNOWN, Row, Rows
 
 
 class WatchCode(metaclass=Rows):
-    """What only shows while a training runs."""
+    """Findings that only a watch of a running training has."""
 
     SAVE_INCOMPLETE = Row(
         "save-incomplete",

@@ -1,4 +1,4 @@
-"""Run what a user wants to happen at an event: without a shell, with names in the environment alone."""
+"""Run a user's command on an event: without a shell, with names only in the environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOOK_SECONDS = 60.0
 
 
 def run_hook(command: tuple[str, ...], event: WatchEvent, environment: Mapping[str, str]) -> str | None:
-    """Run a hook, and return what went wrong, in words that follow its name; None if nothing did.
+    """Run a hook, and return its error, in words that follow its name; None on success.
 
     It has a group of its own, so that Ctrl-C at the terminal does not stop it half-way. What it prints goes to
     stderr: stdout is the result and nothing else.

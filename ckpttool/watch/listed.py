@@ -1,4 +1,4 @@
-"""A tree of which it is known which folders were listed: a look at their times tells whether a name in one moved."""
+"""A tree with known folder listings: the folders' times show whether a name in one changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TICK = SECOND // 50
 
 
 class ListedStorage(PassedOn):
-    """A storage of this machine that lists a folder again only where its times moved since."""
+    """A local storage that lists a folder again only if its times changed."""
 
     def __init__(self, storage: Storage) -> None:
         """Take the tree; nothing has been listed yet."""
@@ -29,11 +29,11 @@ class ListedStorage(PassedOn):
         self._records: dict[str, Moved | None] = {}
 
     def forget(self) -> None:
-        """Remember nothing: the next scan lists all."""
+        """Forget all listings: the next scan lists everything."""
         self.unfinished, self._times, self._records = set(), {}, {}
 
     def moved(self) -> bool:
-        """Tell whether a name in one of the listed folders came, went or changed, or a record in the root was written.
+        """Return whether an entry of a listed folder was added, removed or changed, or a record in the root written.
 
         A file that is written in place moves no folder.
         """
@@ -63,37 +63,37 @@ class ListedStorage(PassedOn):
         return entries
 
     def small_file(self, path: str, *, limit: int) -> bytes:
-        """Read a whole record file."""
+        """Read a complete record file."""
         if "/" not in path:
             self._records[path] = self._now(path)
         return super().small_file(path, limit=limit)
 
 
 def _is_unfinished(name: str) -> bool:
-    """Tell whether a name is like one that is there until the file is whole: `a.ckpt.tmp`, `.a.ckpt.Xk3f`, `a.part`."""
+    """Return whether a name is temporary: `a.ckpt.tmp`, `.a.ckpt.Xk3f`, `a.part`."""
     return name.startswith(".") or "tmp" in name or name.endswith(".part")
 
 
 def _is_fresh(times: Moved) -> bool:
-    """Return whether a folder moved so lately that it may move once more and show the same times."""
+    """Return whether a folder changed so recently that another change may leave the same times."""
     coarse = not any(time % SECOND for time in times[:2])  # FAT and old disks count whole seconds
     return abs(time_ns() - max(times[:2])) < (2 * SECOND if coarse else TICK)
 
 
 class ListedFiles:
-    """The files of a folder whose names end alike: whether one came, went, or was written again since."""
+    """The files of a folder with a suffix: whether one was added, removed, or rewritten since."""
 
     unfinished: Collection[str] = ()
     """None: they are replaced whole."""
 
     def __init__(self, storage: Storage, suffix: str) -> None:
-        """Note which there are."""
+        """Record the current files."""
         self._storage = storage
         self._suffix = suffix
         self._known = self._now()
 
     def moved(self) -> bool:
-        """Return whether they are others than they were, or no one can know."""
+        """Return whether they have changed, or may have."""
         return self._known is None or self._now() != self._known
 
     def _now(self) -> dict[str, FileStamp] | None:

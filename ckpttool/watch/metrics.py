@@ -1,4 +1,4 @@
-"""Metrics of a watch, as Prometheus reads them: in a file for the node exporter, or over HTTP."""
+"""Metrics of a watch for Prometheus: in a file for the node exporter, or over HTTP."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOT_JUDGED = ("saving", "incomplete", "unread")
 
 
 class Measured(Protocol):
-    """What a watch has to tell."""
+    """The values that a watch exports."""
 
     question: WatchQuestion
     known: Watched
@@ -39,7 +39,7 @@ class Measured(Protocol):
 
 @contextmanager
 def measured(watch: Measured) -> Iterator[Callable[[], None]]:
-    """Serve a watch's metrics inside, and give what writes them down.
+    """Serve a watch's metrics inside, and yield a function that writes them.
 
     Args:
         watch: Whose they are; its question says where they go.
@@ -84,7 +84,7 @@ def measured(watch: Measured) -> Iterator[Callable[[], None]]:
 
 
 def _metrics(watch: Measured) -> Iterator[Metric]:
-    """Yield what is known now. What is not known is left out: no number stands for it."""
+    """Yield the known values. Unknown ones are left out: no number represents them."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     watched = watch.known

@@ -1,4 +1,4 @@
-"""What is known of a tree that is watched, what is seen of it, and what is told."""
+"""The state of a watched tree, its observations, and its events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class SaveState(str, Enum):
-    """How far a save is; one that is gone is not known any more."""
+    """The state of a save; one that is gone is no longer known."""
 
     SAVING = "saving"
     COMPLETE = "complete"
@@ -31,7 +31,7 @@ class SaveState(str, Enum):
 
 
 class EventKind(str, Enum):
-    """What is told. A promise to scripts: words are added, never renamed."""
+    """The kind of an event. A promise to scripts: words are added, never renamed."""
 
     GOOD = "good"
     BAD = "bad"
@@ -54,7 +54,7 @@ class EventKind(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenSave:
-    """One save as a poll shows it; nothing of it is read."""
+    """One save as a poll shows it; its content is not read."""
 
     key: str
     """Tells it from the tree's others."""
@@ -96,7 +96,7 @@ class SeenNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """What one poll shows of a tree."""
+    """The result of one poll of a tree."""
 
     saves: tuple[SeenSave, ...]
     """Newest first."""
@@ -112,7 +112,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownNode:
-    """One machine's part, as it is remembered."""
+    """The stored state of one machine's part."""
 
     number: int
     name: str
@@ -125,7 +125,7 @@ class KnownNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownSave:
-    """One save as it is remembered. Times are seconds of the watch's own clock."""
+    """The stored state of one save. Times are seconds of the watch's own clock."""
 
     key: str
     name: str
@@ -196,7 +196,7 @@ class Watched:
 
     @property
     def exit_code(self) -> ExitCode:
-        """The safest code over all saves that were told, as their verdicts ask for; if there is none, 11."""
+        """The safest code over all reported saves, by their verdicts; 11 if there is none."""
         if not self.saves:
             return ExitCode.NOTHING_TO_RESUME
         states = {save.state for save in self.saves}
@@ -259,7 +259,7 @@ class Judge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What reading a save showed."""
+    """The result of reading a save."""
 
     request: Judge
     word: VerdictWord
@@ -300,7 +300,7 @@ class WatchEvent(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """What the findings of this one event ask for."""
+        """The exit code of this event's findings."""
         return of_findings(self.findings)
 
 

@@ -1,4 +1,4 @@
-"""Keep this machine's part of a tree fresh while the tree is watched here: another watch judges all parts together."""
+"""Keep this machine's part of a tree up to date while it is watched: another watch judges all parts together."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ANEW_EVERY = 4
 
 
 def part_keeping(question: WatchQuestion, say: Callable[[str, str], None]) -> PartKeeping | None:
-    """Return what keeps the part that a watch is asked to keep; None if it judges itself.
+    """Return the updater of the part that a watch was asked to keep; None if it judges itself.
 
     Raises:
         UsageError: As of `PartKeeping`; or what is kept is to be sealed.
@@ -43,7 +43,7 @@ class PartKeeping:
     """The part of this machine, in a folder that another machine sees."""
 
     def __init__(self, question: PartQuestion, say: Callable[[str, str], None]) -> None:
-        """Find out which part it is, and what the one that is there told already.
+        """Determine the number of the part, and read the existing one.
 
         Args:
             question: Which part of which tree, and where it goes.
@@ -66,7 +66,7 @@ class PartKeeping:
         self._is_written = False
 
     def keep(self, reading: Reading | None, *, moved: bool) -> None:
-        """Write the part where something moved or was read, or where it is time to.
+        """Write the part if files changed or were read, or at its interval.
 
         Args:
             reading: What is being read.
@@ -96,7 +96,7 @@ class PartKeeping:
             self._forget(written.seat.root)
 
     def _forget(self, root: str) -> None:
-        """Forget what was read of files that are gone: a watch runs for months."""
+        """Forget the reports of deleted files: a watch runs for months."""
         import os
 
         if os.path.isdir(root):

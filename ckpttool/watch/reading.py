@@ -1,4 +1,4 @@
-"""Read the saves of a watched tree in a thread beside the watch: no poll waits for a hundred gigabytes."""
+"""Read the saves of a watched tree in a separate thread: no poll waits for a hundred gigabytes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """How the reading of one save ended."""
+    """The result of reading one save."""
 
     request: Judge
     judgement: Judgement | None = None
@@ -91,7 +91,7 @@ class Reading:
         self._thread.start()
 
     def leave(self) -> None:
-        """Want it no longer: it ends after the shard at hand, or with the process."""
+        """Cancel: it ends after the current shard, or with the process."""
         self._left = True
         self._thread.join(LEAVE_SECONDS)
 
@@ -135,7 +135,7 @@ class Reading:
         return judgement, nbytes
 
     def _findings(self, verdict: Verdict) -> tuple[Finding, ...]:
-        """Return what counts here: where only a part of the save is, what its files tell on their own."""
+        """Return the relevant findings: if only a part of the save is here, those of its files alone."""
         if self._question.part is not None:
             return tuple(finding for report in self.reports.values() for finding in report.findings)
         if self._tree.machines.is_here:
@@ -150,7 +150,7 @@ class Reading:
         return on_hosts(findings, self._tree)
 
     def _session(self, level: Level, *, hashes: bool) -> Session:
-        """Prepare to read with one worker; no other save is read beside it, but for a seal."""
+        """Prepare to read with one worker; no other save is read meanwhile, except for a seal."""
         rate = self._question.max_rate
         if hashes:
             question = replace(TO_SEAL, level=level, jobs=1)
@@ -162,7 +162,7 @@ class Reading:
         return session_for(self._tree, question)
 
     def _verdict(self, session: Session, checkpoint: Checkpoint) -> Verdict | None:
-        """Read a save; None where nobody wants it any more."""
+        """Read a save; None if it was cancelled."""
         for event in session.events(checkpoint):
             if isinstance(event, Verdict):
                 reports = {
@@ -176,7 +176,7 @@ class Reading:
         return None
 
     def _health(self) -> tuple[Finding | None, float | None]:
-        """Return why it must not be resumed from though it is intact, and the norm that the log shows at its save.
+        """Return why an intact save must not be resumed from, and the norm in the log at its step.
 
         Raises:
             UsageError: A log is not there.
@@ -202,14 +202,14 @@ class Reading:
         return health_reason(judged, require=False, ignore=False), norm
 
     def _seal_apart(self, checkpoint: Checkpoint) -> tuple[bool, tuple[Finding, ...]]:
-        """Read it as the sealer does, for what was read so far has no digests, and seal it."""
+        """Read and seal it as the sealer does, because the earlier read has no digests."""
         with closing(self._session(Level.CHECKSUM, hashes=True)) as session:
             with_records = self._tree.with_own_records(checkpoint)
             verdict = self._verdict(session, with_records)
             return (False, ()) if verdict is None else self._seal(session, with_records, verdict)
 
     def _seal(self, session: Session, checkpoint: Checkpoint, verdict: Verdict) -> tuple[bool, tuple[Finding, ...]]:
-        """Record what it is, and return whether that is done and what it differs from."""
+        """Seal it, and return whether that succeeded and the differences."""
         # Of one that has grown all that was sealed is as it was: that was found before this is asked.
         tree, reseal = self._tree, self.requested.rewritten or self.requested.grown
         try:
@@ -223,7 +223,7 @@ class Reading:
 
 
 def _written_since(verdict: Verdict, good_ns: int | None) -> frozenset[str]:
-    """Return the paths of the files that were written since a save was found good."""
+    """Return the paths of the files written since a save was found good."""
     if good_ns is None:
         return frozenset()
     stamps = {report.path: report.stamp for report in verdict.reports if report.stamp is not None}
@@ -231,7 +231,7 @@ def _written_since(verdict: Verdict, good_ns: int | None) -> frozenset[str]:
 
 
 def _is_as_it_was(tree: Tree, checkpoint: Checkpoint) -> bool:
-    """Tell whether all files of a save are still those that the listing saw: retention may take it while it is read."""
+    """Return whether all files of a save still match the listing: retention may delete it during the read."""
     try:
         return all(tree.storage.stamp(shard.path) == shard.stamp for shard in checkpoint.shards)
     except OSError:
@@ -239,7 +239,7 @@ def _is_as_it_was(tree: Tree, checkpoint: Checkpoint) -> bool:
 
 
 def is_cached(tree: Tree, checkpoint: Checkpoint) -> bool | None:
-    """Return whether most of a save is in memory, so that reading it says nothing of the disk; None: it is unknown."""
+    """Return whether most of a save is in memory, so that reading it does not test the disk; None: unknown."""
     cached = []
     if not tree.machines.is_here:
         return None

@@ -1,4 +1,4 @@
-"""What a poll of a watched tree means: what has come, what is to be read, and what is to be told.
+"""Interpretation of a poll: new saves, saves to read, and events to report.
 
 A save goes from saving to complete to good or bad, and is gone when its files are. Two things look like damage and are
 none: a save under way, and one that the trainer's own retention takes away. So what is not whole counts only when its
@@ -63,7 +63,7 @@ _MAY_CHANGE = frozenset({VerdictWord.UNREADABLE, VerdictWord.UNSTABLE})
 
 
 def observe(watched: Watched, sighting: Sighting, rule: WatchRule, *, now: float) -> tuple[Watched, tuple[Action, ...]]:
-    """Bring what is known up to date with a poll, and say what is to be done.
+    """Update the state with a poll, and return the actions.
 
     Args:
         watched: Before this poll.
@@ -114,7 +114,7 @@ def observe(watched: Watched, sighting: Sighting, rule: WatchRule, *, now: float
 
 
 def unseen(watched: Watched, rule: WatchRule, why: str, *, now: float) -> tuple[Watched, tuple[WatchEvent, ...]]:
-    """Note that the tree cannot be seen: what is known of it stays, and that it lasts is told once.
+    """Record that the tree cannot be read: its state stays, and the problem is reported once.
 
     Args:
         watched: Before.
@@ -138,14 +138,14 @@ def unseen(watched: Watched, rule: WatchRule, why: str, *, now: float) -> tuple[
 
 
 def patience_of(watched: Watched, rule: WatchRule) -> float:
-    """Return how many seconds a save may rest before what is missing is told."""
+    """Return how many seconds a save may rest before missing files are reported."""
     if rule.patience is not None:
         return rule.patience
     return max(LEAST_PATIENCE, TIMES_USUAL * median(watched.durations) if watched.durations else 0.0)
 
 
 def _seen(known_save: KnownSave | None, seen_save: SeenSave, rule: WatchRule, now: float, *, moves: bool) -> KnownSave:
-    """Return what is known of a save after a poll shows it.
+    """Return the state of a save after a poll shows it.
 
     Args:
         known_save: Before.
@@ -198,7 +198,7 @@ def _seen(known_save: KnownSave | None, seen_save: SeenSave, rule: WatchRule, no
 
 
 def _with_new(watched: Watched, saves: list[KnownSave], before: dict[str, KnownSave], sighting: Sighting) -> Watched:
-    """Note when a save came last; of those that the first poll finds, their files' times tell."""
+    """Record when the latest save arrived; at the first poll, file times decide."""
     if watched.last_new is None:
         ages = {save.key: save.age or 0.0 for save in sighting.saves}
         newest = min(ages, key=lambda key: ages[key], default=None)
@@ -216,7 +216,7 @@ def _with_new(watched: Watched, saves: list[KnownSave], before: dict[str, KnownS
 def _next(
     save: KnownSave, seen_save: SeenSave, rule: WatchRule, watched: Watched, *, usual: int
 ) -> tuple[KnownSave, Action | None]:
-    """Return how far a save is, and what is to be done about it.
+    """Return the next state of a save, and the action on it.
 
     Args:
         save: As far as it is known.
@@ -247,7 +247,7 @@ def _next(
 
 
 def _again(save: KnownSave, rule: WatchRule, now: float, *, is_replaced: bool) -> Judge | None:
-    """Return the reading of a good save once more, if there is a reason for it."""
+    """Return another read of a good save, if there is a reason for it."""
     if rule.seal and not save.seal_tried:  # an earlier watch was not asked to
         return _judge(save, rule, cold=True)
     if not rule.again or save.read_again:
@@ -258,7 +258,7 @@ def _again(save: KnownSave, rule: WatchRule, now: float, *, is_replaced: bool) -
 
 
 def _once_more(save: KnownSave, rule: WatchRule, patience: float, now: float) -> Judge | None:
-    """Return the reading of a save that could not be read: some time it may be."""
+    """Return another read of a save that could not be read: it may be readable later."""
     waits = now - (save.judged_at or 0.0) < patience
     return None if waits or save.word not in _MAY_CHANGE else _judge(save, rule, final=True)
 
@@ -291,7 +291,7 @@ def _incomplete(save: KnownSave, seen_save: SeenSave, since: float) -> Finding:
 
 
 def _overdue(watched: Watched) -> tuple[Watched, tuple[WatchEvent, ...]]:
-    """Say once that no save has come for much longer than usual."""
+    """Report once that no save has arrived for much longer than usual."""
     if (
         watched.last_new is None
         or len(watched.intervals) < LEAST_INTERVALS
@@ -315,7 +315,7 @@ def _overdue(watched: Watched) -> tuple[Watched, tuple[WatchEvent, ...]]:
 
 
 def _room(watched: Watched, sighting: Sighting) -> tuple[Watched, tuple[WatchEvent, ...]]:
-    """Say once that there is no room for the next save; while one is written it takes its own."""
+    """Report once that there is no space for the next save, but not while one is written."""
     sizes = {save.key: save.nbytes for save in sighting.saves}
     good = next((save for save in watched.saves if save.state is SaveState.GOOD and sizes.get(save.key)), None)
     under_way = any(save.state is SaveState.SAVING and not save.told_incomplete for save in watched.saves)
@@ -333,7 +333,7 @@ def _room(watched: Watched, sighting: Sighting) -> tuple[Watched, tuple[WatchEve
 
 
 def judged(watched: Watched, judgement: Judgement) -> tuple[Watched, tuple[WatchEvent, ...]]:
-    """Take in what reading a save showed; of files that changed meanwhile it says nothing.
+    """Add the result of reading a save; it does not cover files that changed meanwhile.
 
     Returns:
         What is known now, and what is to be told.
@@ -371,7 +371,7 @@ def judged(watched: Watched, judgement: Judgement) -> tuple[Watched, tuple[Watch
 
 
 def _kind(save: KnownSave, judgement: Judgement, against: tuple[Finding, ...]) -> EventKind | None:
-    """Return what is to be told of a verdict; None: nothing yet."""
+    """Return the kind of event for a verdict; None: nothing yet."""
     judge = judgement.request
     if not against:
         return EventKind.READ_AGAIN if judge.cold else EventKind.GOOD
@@ -420,7 +420,7 @@ def _event(
 
 
 def left_unread(watched: Watched, rule: WatchRule) -> tuple[str, ...]:
-    """Say of a look that is the only one which saves it did not read, and why, a sentence each, newest first."""
+    """Return for a single poll the saves that it did not read, with reasons, one sentence each, newest first."""
     texts = []
     for save in watched.saves:
         if save.state in {SaveState.GOOD, SaveState.BAD} or save.told_incomplete:
@@ -440,7 +440,7 @@ def left_unread(watched: Watched, rule: WatchRule) -> tuple[str, ...]:
 
 
 def is_idle(watched: Watched) -> bool:
-    """Return whether nothing waits to come to rest, so that names alone need be checked.
+    """Return whether no save is settling, so that only names need to be checked.
 
     What was told as not whole waits no longer: a training that died left it.
     """
@@ -451,7 +451,7 @@ def is_idle(watched: Watched) -> bool:
 
 
 def _silent_parts(watched: Watched, sighting: Sighting, patience: float) -> tuple[Watched, tuple[WatchEvent, ...]]:
-    """Say once of each machine that its part is written no longer, or is not there."""
+    """Report once each machine whose part is no longer written, or missing."""
     before = {node.number: node for node in watched.nodes}
     nodes, reported = [], []
     for seen in sighting.nodes:
@@ -481,5 +481,5 @@ def _part_is_silent(node: KnownNode, now: float) -> WatchEvent:
 
 
 def is_silent(watched: Watched, number: int, patience: float) -> bool:
-    """Return whether a machine's part is so old that what others took away since may still stand in it."""
+    """Return whether a machine's part is so old that it may list files deleted by others."""
     return any(node.number == number and watched.now - node.since >= patience / 2 for node in watched.nodes)

@@ -1,4 +1,4 @@
-"""What a listing of a watched tree shows of its saves."""
+"""The saves of a watched tree, according to its listing."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _OF_RECORDS = frozenset({Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE, Code.M
 
 
 def key_of(checkpoint: Checkpoint) -> str:
-    """Return what tells a save from the tree's others."""
+    """Return the key of a save in the tree."""
     return "/".join(checkpoint.key)
 
 
 def fingerprint(of: object) -> str:
-    """Return 32 hexadecimal digits that differ where names, sizes or times do."""
+    """Return 32 hexadecimal digits that depend on names, sizes and times."""
     from hashlib import sha256
 
     return sha256(repr(of).encode("utf-8", "surrogateescape")).hexdigest()[:32]
@@ -49,7 +49,7 @@ def seen_save(
     reported: Sequence[object] = (),
     extras: str = "",
 ) -> SeenSave:
-    """Return what a listing shows of a save.
+    """Return a save as a listing shows it.
 
     Args:
         checkpoint: The save.

@@ -1,4 +1,4 @@
-"""What a poll sees of the saves of a watched tree: of one on this machine, of one machine's part, of all parts."""
+"""Polls of a watched tree: of saves on this machine, of one machine's part, of all parts."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
 
 
 class Moves(Protocol):
-    """What tells whether a tree moved since it was listed."""
+    """Detects changes of a tree since its listing."""
 
     @property
     def unfinished(self) -> Collection[str]:
-        """Return the paths of what may be written under another name first."""
+        """Return the paths of files that may be written under a temporary name first."""
         ...
 
     def moved(self) -> bool:
-        """Return whether it may have."""
+        """Return whether it may have changed."""
         ...
 
 
 def scans_often(question: TreeQuestion) -> tuple[Tree, Moves]:
-    """As `scan`; also return what tells later whether the tree, or a part that was written of it, moved since.
+    """As `scan`; also return an object that detects later changes of the tree, or of a part of it.
 
     Raises:
         UsageError: As of `scan`; or it is none that can be checked twice.
@@ -77,10 +77,10 @@ MOST_BESIDE = 20_000
 
 
 class InPlace:
-    """The files of a tree's saves, newest first: what is written in place moves no folder."""
+    """The files of a tree's saves, newest first: a write in place does not change a folder's times."""
 
     def __init__(self, tree: Tree, turn: int) -> None:
-        """Note how they are.
+        """Record their current state.
 
         Args:
             tree: As it was listed.
@@ -96,7 +96,7 @@ class InPlace:
         self.turn = turn
 
     def moved(self) -> bool:
-        """Return whether one of those whose turn it is was written."""
+        """Return whether one of the files checked in this turn was written."""
         if not self._stamps:
             return False
         storage = open_storage(self._root)
@@ -112,7 +112,7 @@ class InPlace:
 
 
 def assert_meant(question: WatchQuestion, tree: Tree) -> None:
-    """Let nobody ask of parts what only files allow.
+    """Reject options that need files and cannot be used with parts.
 
     Raises:
         UsageError: Someone does.
@@ -127,7 +127,7 @@ def assert_meant(question: WatchQuestion, tree: Tree) -> None:
 
 
 def sighting(tree: Tree, listed: Moves, question: WatchQuestion, watched: Watched, wall: float) -> Sighting:
-    """Return what there is to see of a tree, but for the room on its disk.
+    """Return the observation of a tree, without the free space on its disk.
 
     Args:
         tree: As it was listed.
@@ -155,7 +155,7 @@ def sighting(tree: Tree, listed: Moves, question: WatchQuestion, watched: Watche
 def _saves_of_parts(
     tree: Tree, machines: MachinesOfParts, question: WatchQuestion, watched: Watched, wall: float
 ) -> tuple[SeenSave, ...]:
-    """Return the saves that some machine still reports, each with the shards that its machine has not read yet."""
+    """Return the saves that some machine still reports, each with its unread shards."""
     patience = patience_of(watched, question.rule)
     silent = {node.number for node in watched.nodes if is_silent(watched, node.number, patience)}
     saves = []
@@ -168,14 +168,14 @@ def _saves_of_parts(
 
 
 class _Companions:
-    """What is in the folder of a save beside its shards, of saves that are not known to be good."""
+    """The companion files in the folders of saves that are not known to be good."""
 
     def __init__(self, tree: Tree, watched: Watched) -> None:
         self._tree = tree
         self._good = {save.key for save in watched.saves if save.state is SaveState.GOOD}
 
     def of(self, checkpoint: Checkpoint) -> str:
-        """Return what differs where something of it moved; empty where nobody needs to know, or it has no folder."""
+        """Return a value that changes with these files; empty if it is not needed, or there is no folder."""
         if key_of(checkpoint) in self._good:
             return ""
         members = self._tree.layout.members(checkpoint)
@@ -185,7 +185,7 @@ class _Companions:
         return _moved(self._tree.storage, (path for path in self._files(members.paths[0]) if path not in shards))
 
     def _files(self, folder: str) -> Iterator[str]:
-        """Yield the files in and below a save's folder, links to folders in it not followed, and no more than a bound.
+        """Yield the files in and below a save's folder, up to a limit, without following links to folders.
 
         The folder itself may be a link: to another disk, or to everything that this machine has.
         """
@@ -206,7 +206,7 @@ class _Companions:
 
 
 def _moved(storage: Storage, paths: Iterable[str]) -> str:
-    """Return what differs where one of some files came, went or was written."""
+    """Return a value that changes if one of some files is added, removed or written."""
     stamps = []
     for path in sorted(paths):
         if not path.startswith(f"{OWN_FOLDER}/") and path != OWN_FOLDER:
@@ -217,7 +217,7 @@ def _moved(storage: Storage, paths: Iterable[str]) -> str:
 
 
 def _sealed(tree: Tree, checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Return which shards of a save are sealed: what was sealed since it was read is read again, and compared."""
+    """Return which shards of a save are sealed: shards sealed after they were read are read again, and compared."""
     from ckpttool.core.domain.manifest import Manifest
     from ckpttool.core.records.manifest import read_manifest
 
@@ -230,7 +230,7 @@ def _sealed(tree: Tree, checkpoint: Checkpoint) -> tuple[str, ...]:
 def _reported(
     machines: MachinesOfParts, checkpoint: Checkpoint, level: Level
 ) -> tuple[list[object], tuple[Finding, ...]]:
-    """Return what the machines tell of the shards of a save, and a finding where some are not checked yet."""
+    """Return the machines' reports on the shards of a save, and a finding if some are not checked yet."""
     reported: list[object] = []
     unlooked = []
     for shard in sorted(checkpoint.shards, key=lambda shard: shard.path):
@@ -251,7 +251,7 @@ def _reported(
 
 
 def on_hosts(findings: Sequence[Finding], tree: Tree) -> tuple[Finding, ...]:
-    """Return findings with the machines that they are about, where several checked the tree."""
+    """Return findings with their machines, if several checked the tree."""
     if not isinstance(tree.machines, MachinesOfParts):
         return tuple(findings)
     merge = tree.machines.merge
@@ -279,7 +279,7 @@ _MOST_HOSTS = 4
 
 
 def _nodes(merge: Merge) -> tuple[SeenNode, ...]:
-    """Return the machines that write parts of a tree, and of those that do not, which part is not there."""
+    """Return the machines with parts of a tree, and the missing part of each other one."""
     seats = {seat.number: seat for seat in merge.seats_read}
     return tuple(
         SeenNode(number=number, name=seat.name, mark=str(seat.began_ns))
@@ -290,7 +290,7 @@ def _nodes(merge: Merge) -> tuple[SeenNode, ...]:
 
 
 def _is_left_behind(checkpoint: Checkpoint, merge: Merge, silent: Collection[int]) -> bool:
-    """Return whether only machines that fell silent report a save, while others do not: they deleted theirs since."""
+    """Return whether only silent machines report a save, while the others have deleted theirs."""
     if not silent or all(seat.number in silent for seat in merge.seats):
         return False
     holders = {at for shard in checkpoint.shards for at in merge.holders.get(shard.path, ())}

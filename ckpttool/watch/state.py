@@ -1,4 +1,4 @@
-"""What a watch knew when it was last written down: it outlives the process, and whatever is wrong with it is nothing.
+"""The saved state of a watch: it outlives the process, and an invalid one counts as missing.
 
 It holds what was told, so that a restart repeats none of it; it is written after a hook ran, so that none is lost.
 """
@@ -43,7 +43,7 @@ STATE_LIMIT = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchState:
-    """What is written down."""
+    """The saved state."""
 
     watched: Watched
     boot: str
@@ -55,7 +55,7 @@ class WatchState:
 
 
 def state_place(root: str, environment: Mapping[str, str], *, table: str) -> str | None:
-    """Return the file that holds the state of a tree's watch; None where the user has no folder for it.
+    """Return the file with the state of a tree's watch; None if the user has no folder for it.
 
     It is the same before the tree is there and after the machine was started anew. Where many machines share the folder
     of the state, but not the disk of the tree, each has a file of its own.
@@ -81,7 +81,7 @@ def state_place(root: str, environment: Mapping[str, str], *, table: str) -> str
 
 
 def state_bytes(state: WatchState) -> bytes:
-    """Encode a state; `read_state` reads it back."""
+    """Encode a state; `read_state` decodes it."""
     watched = state.watched
     document = {
         "schema": SCHEMA,
@@ -112,7 +112,7 @@ def state_bytes(state: WatchState) -> bytes:
 
 
 def read_state(place: str) -> WatchState | None:
-    """Return what was written down; None if nothing was, or it cannot be believed to the last bit."""
+    """Return the saved state; None if it is missing or damaged."""
     path = Path(place)
     try:
         data = LocalStorage(str(path.parent)).small_file(path.name, limit=STATE_LIMIT)

@@ -1,4 +1,4 @@
-"""Watch a tree: see each checkpoint as it lands, read it when it has come to rest, and tell what it is."""
+"""Watch a tree: detect each checkpoint as it is saved, read it when it is complete, and report the result."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ KEEP_SECONDS = 60.0
 
 
 class Machine:
-    """Time as the watch sees it; tests have one of their own."""
+    """The watch's clock; tests replace it."""
 
     def boot(self) -> str:
-        """Return a word that holds until this machine starts anew."""
+        """Return an ID that is valid until this machine reboots."""
         return boot_id()
 
     def seconds(self) -> float:
-        """Return seconds since it started; no change of the clock moves them, and while it sleeps none saves."""
+        """Return seconds since boot; clock changes do not affect them, and they stop during suspend."""
         return time.monotonic()
 
     def wall(self) -> float:
@@ -78,7 +78,7 @@ class Watch:
         note: Callable[[str], None],
         machine: Machine | None = None,
     ) -> None:
-        """Take what to watch, who is told, and who hears what goes wrong beside.
+        """Take the question, the receiver of events, and the receiver of other problems.
 
         Args:
             question: Which tree, and how.
@@ -121,7 +121,7 @@ class Watch:
 
     @contextmanager
     def begun(self) -> Iterator[None]:
-        """Hold the lock of this tree's watch, and know what the last one knew.
+        """Take the lock of this tree's watch, and load the state of the last one.
 
         Raises:
             LockedError: The tree is watched already, by this user on this machine.
@@ -146,7 +146,7 @@ class Watch:
                 self._keep(always=True)
 
     def stop(self) -> None:
-        """End after what is being told; safe in a signal handler."""
+        """End after the current event; safe in a signal handler."""
         self._stopping = True
         self._mail.put(None)  # of all that wakes a thread, this alone may be called while it is being called
 
@@ -170,7 +170,7 @@ class Watch:
                 self._take(remaining)
 
     def poll(self) -> None:
-        """Look once, tell what there is to tell, and begin to read what has come to rest."""
+        """Poll once, report the events, and begin to read complete saves."""
         while not self._stopping and self._take(0):
             pass
         current, now = self._look(), self._now()
@@ -185,7 +185,7 @@ class Watch:
         self._begin_reading()
 
     def _is_needless(self, judge: Judge) -> bool:
-        """Tell whether a save is being read already, or need not be read early while nothing moves."""
+        """Return whether a save is already being read, or need not be read early while nothing changes."""
         if judge.early and self._is_idle:
             return True
         being_read = None if self._reading is None else self._reading.requested
@@ -199,7 +199,7 @@ class Watch:
     # What is seen.
 
     def _look(self) -> Sighting | str:
-        """Return what there is to see now, or why it cannot be seen, which is said once."""
+        """Return the observation now, or why it is impossible, which is reported once."""
         self._polls += 1
         self._is_idle = False
         try:
@@ -227,7 +227,7 @@ class Watch:
         return self._last
 
     def _hold(self, tree: Tree) -> None:
-        """Let nobody watch this tree by another of its names, such as the folder above it.
+        """Prevent a second watch of this tree under another name, such as the folder above it.
 
         Raises:
             LockedError: Somebody does.
@@ -241,7 +241,7 @@ class Watch:
 
     @property
     def _is_only_look(self) -> bool:
-        """Whether nobody else tells of what cannot be seen: a part says so itself."""
+        """Whether only this watch reports unreadable trees: a part reports that itself."""
         return self.question.once and self._part is None
 
     def _sighting(self, tree: Tree, listed: Moves) -> Sighting:
@@ -256,7 +256,7 @@ class Watch:
             self._part.keep(self._reading, moved=moved)
 
     def _is_unmoved(self) -> bool:
-        """Tell whether the last sighting still holds, at a small part of a scan's cost."""
+        """Return whether the last observation is still valid, at a small part of a scan's cost."""
         if self._listed is None or self._files is None or self._polls % FULL_EVERY == 0 or not is_idle(self.known):
             return False
         return not self._listed.moved() and not self._files.moved()
@@ -268,7 +268,7 @@ class Watch:
         return self.free_bytes
 
     def _say(self, about: str, text: str) -> None:
-        """Say what is wrong, once while it lasts."""
+        """Report a problem, once while it lasts."""
         if text and text != self._said.get(about):
             self._note(text)
         self._said[about] = text
@@ -276,7 +276,7 @@ class Watch:
     # What is read.
 
     def _begin_reading(self) -> None:
-        """Read the first of those that wait, unless one is being read."""
+        """Read the first waiting save, unless one is being read."""
         while self._reading is None and self._waiting and not self._stopping:
             judge = self._waiting.pop(0)
             tree = self._tree
@@ -291,7 +291,7 @@ class Watch:
             self._reading = Reading(self.question, reading_tree, checkpoints[0], judge, self._mail.put)
 
     def _take(self, seconds: float | None) -> bool:
-        """Wait for what is being read to be read, and tell what it is; False where nothing came in time."""
+        """Wait for the current read, and report its result; False if it timed out."""
         try:
             read = self._mail.get(timeout=seconds)
         except queue.Empty:
@@ -321,7 +321,7 @@ class Watch:
     # What is told.
 
     def _tell_and_keep(self, watched: Watched, events: tuple[WatchEvent, ...]) -> None:
-        """Tell what there is to tell, and only then know that it was told: an interrupt may come at any moment."""
+        """Report the events, and only then mark them as reported: an interrupt may come at any moment."""
         for event in events:
             if self._part is not None and event.kind is not EventKind.DISK_SPACE_LOW:
                 continue  # of a part of a save nothing more can be told
@@ -356,7 +356,7 @@ class Watch:
             self._note(f"the hook of {reported.kind.value} {reported.name or root} {failure}")
 
     def _measure(self) -> None:
-        """Write the metrics down; where they cannot be written, who reads them sees that they are old."""
+        """Write the metrics; if that fails, their age shows it."""
         try:
             self._write_metrics()
         except (WriteFailedError, NotDurableError) as error:
@@ -380,7 +380,7 @@ class Watch:
         self._offset = self.known.now + max(0.0, passed) - self._machine.seconds()
 
     def _keep(self, *, always: bool = False) -> None:
-        """Write the state down where something happened; what was told is in it once its hook ran.
+        """Save the state after events; a reported event is in it once its hook ran.
 
         Where the disk takes it no longer the watch goes on: the next one tells again what this one could not keep.
         """

@@ -1,1 +1,1 @@
-"""What the FP8 commands answer: JSON beside the table."""
+"""Answers of the FP8 commands: JSON and table."""

@@ -1,4 +1,4 @@
-"""The files of an FP8 experiment's folder: what it is, what to change, and what each outcome means."""
+"""The files of an FP8 experiment's folder: its description, the changes, and the meaning of each outcome."""
 
 from __future__ import annotations
 

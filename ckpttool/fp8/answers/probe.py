@@ -1,4 +1,4 @@
-"""What FP8 would do to the tensors of a checkpoint."""
+"""Effect of FP8 on the tensors of a checkpoint."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STYLE = {Risk.FINE: "", Risk.WEAK: "yellow", Risk.LOST: "bold red"}
 
 
 def document(answer: Fp8Probe) -> Document:
-    """`ckpttool/fp8-probe/1`: every tensor that was checked, worst first, under every recipe that was asked for."""
+    """`ckpttool/fp8-probe/1`: every tensor that was checked, worst first, under every requested recipe."""
     return {
         "schema": "ckpttool/fp8-probe/1",
         "root": answer.inventory.root,
@@ -48,7 +48,7 @@ def document(answer: Fp8Probe) -> Document:
 
 
 def tensor_document(tensor: ProbedTensor) -> Document:
-    """Spell one tensor: a row of `--stats`, too."""
+    """Encode one tensor: also a row of `--stats`."""
     numbers = fields_of(tensor.numbers, _figure)
     recipes = [_cast(cast, risk) for cast, risk in zip(tensor.numbers.recipes, tensor.risks, strict=True)]
     place = {name: numbers[name] for name in ("name", "path", "rank")}
@@ -73,13 +73,13 @@ def _gate(pair: GatedNumbers) -> Document:
 
 
 def stats_lines(answer: Fp8Probe) -> Iterator[str]:
-    """Spell every tensor on a line of its own."""
+    """Encode every tensor on its own line."""
     for tensor in answer.tensors:
         yield json.dumps(tensor_document(tensor)) + "\n"
 
 
 def _figure(value: float) -> float:
-    """Round to as many digits as sums of F32 are good for, so that every machine says the same."""
+    """Round to the precision of sums in F32, so that every machine gives the same result."""
     return float(f"{value:.5g}")
 
 
@@ -88,7 +88,7 @@ def _decibels(value: float | None) -> float | None:
 
 
 def table(answer: Fp8Probe) -> RenderableType:
-    """Show the weights that lose most, what no recipe puts into FP8, and the states of an optimizer."""
+    """Show the weights with the greatest loss, tensors that no recipe casts to FP8, and optimizer states."""
     cast = [tensor for tensor in answer.tensors if tensor.numbers.recipes]
     weights = [tensor for tensor in cast if tensor.role is TensorRole.LINEAR]
     states = [tensor for tensor in cast if tensor.role in _STATES]
@@ -123,7 +123,7 @@ def _about(answer: Fp8Probe) -> str:
 
 
 class _Row(NamedTuple):
-    """A tensor, whatever it is cut into."""
+    """A tensor, however it is divided."""
 
     name: str
     worst: ProbedTensor
@@ -142,7 +142,7 @@ def _by_name(tensors: Sequence[ProbedTensor]) -> list[_Row]:
 
 
 def _common(rows: Sequence[_Row]) -> str:
-    """Return what all names begin with, up to a dot or slash; nothing of a single one."""
+    """Return the common prefix of all names, up to a dot or slash; empty for a single name."""
     begin = posixpath.commonprefix([row.name for row in rows]) if len(rows) > 1 else ""
     return begin[: max(begin.rfind("."), begin.rfind("/")) + 1]
 
@@ -179,7 +179,7 @@ def _left_out(answer: Fp8Probe, rows: Sequence[_Row], common: str) -> Iterator[R
 
 
 def _by_recipe(answer: Fp8Probe, rows: Sequence[_Row]) -> Iterator[RenderableType]:
-    """Count what each recipe loses, where any loses something: which of them would help."""
+    """Count the tensors that each recipe loses, if any: which of them would help."""
     counts = [Counter(risks) for risks in zip(*(row.worst.risks for row in rows), strict=True)]
     titles = [title.strip().lower() for title, _ in _recipes(answer)]
     if any(count[Risk.LOST] or count[Risk.WEAK] for count in counts):
@@ -188,7 +188,7 @@ def _by_recipe(answer: Fp8Probe, rows: Sequence[_Row]) -> Iterator[RenderableTyp
 
 
 def _recipes(answer: Fp8Probe) -> list[tuple[str, int]]:
-    """Return a header for each recipe and format, and its place when room is short."""
+    """Return a header for each recipe and format, and its priority if space is short."""
     question = answer.question
     casts = [(recipe.value, format_.value) for recipe in question.shown for format_ in question.formats]
     several = len(question.formats) > 1
@@ -238,7 +238,7 @@ def _states(answer: Fp8Probe, states: Sequence[ProbedTensor]) -> Iterator[Render
 
 
 def _apart(answer: Fp8Probe) -> Iterator[str]:
-    """Say what is not in the tables, and what no checkpoint holds."""
+    """Describe the tensors outside the tables, and data that no checkpoint has."""
     resting = {tensor.whole_name for tensor in answer.tensors if not tensor.numbers.recipes}
     if resting:
         yield f"Already in FP8: {counted(len(resting), 'tensor')}; scales and codes were checked."

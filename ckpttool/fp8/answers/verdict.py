@@ -78,7 +78,7 @@ def _shown(result: Shown) -> Document:
 
 
 def table(answer: Fp8Verdict) -> RenderableType:
-    """Show the verdict, what each experiment showed, the fix, and what to run next."""
+    """Show the verdict, the result of each experiment, the fix, and the next experiments."""
     decided = answer.kind not in {VerdictKind.UNDECIDED, VerdictKind.WEAK, VerdictKind.NOT_REPRODUCED}
     style = "bold red" if decided else "bold yellow"
     if answer.kind is VerdictKind.INNOCENT:

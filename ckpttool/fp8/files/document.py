@@ -10,7 +10,7 @@ from ckpttool.core.formats.strict_json import Json, measured
 
 
 def as_json(value: object, number: Callable[[float], Json] = measured) -> Json:
-    """Return a value as JSON; a dataclass as its fields in their order.
+    """Return a value as JSON; a dataclass as its fields in order.
 
     Args:
         value: Of dataclasses, dictionaries, tuples, words of an enumeration, and what JSON has itself.

@@ -1,4 +1,4 @@
-"""`plan.json` of a folder of FP8 experiments: as it is written, printed, and read back."""
+"""`plan.json` of a folder of FP8 experiments: written, printed, and read."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _E = TypeVar("_E", bound=Enum)
 
 
 def plan_document(plan: Fp8Plan) -> dict[str, Json]:
-    """Encode a plan; `parse_plan` reads it back, but for the contents of files, which lie beside it."""
+    """Encode a plan; `parse_plan` decodes it, except for the files' contents, which are stored next to it."""
     start = plan.start
     return {
         "schema": SCHEMA,
@@ -81,13 +81,13 @@ def plan_document(plan: Fp8Plan) -> dict[str, Json]:
 
 
 def suspicion_document(suspicion: Suspicion) -> dict[str, Json]:
-    """Spell what the comparison said."""
+    """Encode the result of the comparison."""
     document = fields_of(suspicion)
     return {"class": document.pop("kind"), **document}
 
 
 def experiment_document(experiment: Experiment) -> dict[str, Json]:
-    """Spell one experiment: `experiment.json` of its folder holds the same."""
+    """Encode one experiment, as in `experiment.json` of its folder."""
     trial = experiment.trial
     return {
         "id": trial.id,
@@ -114,7 +114,7 @@ def experiment_document(experiment: Experiment) -> dict[str, Json]:
 
 
 def change_document(change: Change) -> dict[str, Json]:
-    """Spell what is changed; of files their names."""
+    """Encode the changes; of files only their names."""
     names: list[Json] = [name for name, _ in change.files]
     return {**fields_of(change), "set": dict(change.set), "env": dict(change.env), "files": names}
 
@@ -137,7 +137,7 @@ def parse_plan(data: bytes, *, where: str) -> Fp8Plan:
 
 
 class _Record:
-    """An object of the document; what a key holds is read as what it must be, or is a `ParseError`."""
+    """An object of the document; values are converted to the expected type, or raise a `ParseError`."""
 
     def __init__(self, raw: Mapping[str, Json], where: str) -> None:
         self._raw, self._where = raw, where

@@ -1,1 +1,1 @@
-"""FP8 as each framework has it: what it is told by, what it can express, and what its logs say that it did."""
+"""FP8 in each framework: its settings, the experiments it supports, and the arithmetic in its logs."""

@@ -1,4 +1,4 @@
-"""Arguments of Megatron: as it prints them at its start, and in a script or a file of their own, which is never run.
+"""Megatron's arguments: printed at its start, or in a script or a separate file, which is never run.
 
 Source:
     Megatron-LM core_v0.12 to 2026-08 (`megatron/training/arguments.py`, `core/transformer/transformer_config.py`).
@@ -54,10 +54,10 @@ _WORDS: dict[str, Value] = {"True": True, "False": False, "None": None}
 
 
 class PrintedArguments:
-    """Collects what a log prints of them, line by line: the last print that came to its end counts."""
+    """Collects the printed arguments of a log, line by line: the last complete print counts."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start empty."""
         self.values: dict[str, str] | None = None
         """By name; None: no print came to its end."""
         self.lines: dict[str, int] = {}
@@ -65,7 +65,7 @@ class PrintedArguments:
         self._open: dict[str, tuple[str, int]] | None = None
 
     def add(self, line: bytes, number: int = 0) -> bool:
-        """Look at a line, and tell whether it was a part of a print."""
+        """Read a line, and return whether it was a part of a print."""
         if ENDS in line:
             if self._open:
                 self.values = {name: value for name, (value, _) in self._open.items()}
@@ -81,12 +81,12 @@ class PrintedArguments:
         return True
 
     def end_file(self) -> None:
-        """Forget a print that was cut off: the rest of it is in no other file."""
+        """Forget an incomplete print: the rest of it is in no other file."""
         self._open = None
 
 
 def read_arguments(text: str) -> tuple[Setting, ...]:
-    """Return the arguments that say something of FP8, by name; of one that stands there twice the last, as Megatron.
+    """Return the FP8 arguments by name; the last one if several are given, as in Megatron.
 
     In a script with branches it is unknown which of two that differ is meant: that is a value that is not known.
     """
@@ -100,13 +100,13 @@ def read_arguments(text: str) -> tuple[Setting, ...]:
 
 
 def has_arguments(text: str) -> bool:
-    """Return whether a text gives a training its arguments, of whatever they speak."""
+    """Return whether a text contains a training's arguments, about FP8 or not."""
     flags = (_FLAG.fullmatch(match[0]) for match in _WORD.finditer(_COMMENT.sub("", text)))
     return any(flag is not None and flag["name"].replace("-", "_") in _COMMON for flag in flags)
 
 
 def value_of(text: str) -> Value:
-    """Return what a printed or written value is."""
+    """Return the value of a printed or written argument."""
     if text in _WORDS:
         return _WORDS[text]
     if _WHOLE.fullmatch(text):

@@ -1,4 +1,4 @@
-"""What frameworks are told to run an experiment, which each of them can express in part only."""
+"""Settings for an experiment in each framework, of which each supports only some."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KEEP_OPTIMIZER = "if parameters are stored in FP8, BF16 needs the master weights
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Where and with what an experiment is run."""
+    """The place and settings of an experiment."""
 
     folder: str
     """The experiment's own, absolute: what it writes goes there."""
@@ -55,12 +55,12 @@ class Setting:
     """Whether gradients are in E5M2; else in E4M3 as all else."""
 
     def argument(self, name: str) -> str | None:
-        """Return a printed argument of the candidate; None if none is known."""
+        """Return a printed argument of the candidate; None if unknown."""
         return None if self.arguments is None else self.arguments.get(name)
 
 
 class Framework(ABC):
-    """What is one framework's own about experiments."""
+    """The framework-specific part of experiments."""
 
     title: str
     recipes: tuple[Recipe, ...]
@@ -71,22 +71,22 @@ class Framework(ABC):
     """What may be switched on beside plain FP8, in its own words."""
 
     def extras(self, arguments: Mapping[str, str] | None) -> tuple[str, ...]:
-        """Return what is switched on beside plain FP8; if its log does not print that, all that might be."""
+        """Return the active features besides plain FP8; if its log does not print them, all possible ones."""
         del arguments
         return self.all_extras
 
     @abstractmethod
     def change(self, trial: Trial, setting: Setting) -> Change | str:
-        """Return what makes the experiment of the candidate's start, or why that cannot be expressed."""
+        """Return the changes to the candidate's launch that make the experiment, or why it is not supported."""
 
     def as_planned(self, experiment: Experiment, arithmetic: RunArithmetic) -> tuple[AsPlanned, str | None]:
-        """Tell by what the framework itself logs whether an experiment ran as planned; many log nothing of it."""
+        """Return whether an experiment ran as planned, by the framework's own log; many log nothing about it."""
         del experiment, arithmetic
         return AsPlanned.UNKNOWN, None
 
 
 def framework_names() -> tuple[str, ...]:
-    """Return the names of those that experiments can be planned for."""
+    """Return the names of the frameworks with experiments."""
     return tuple(_MODULES)
 
 
@@ -109,7 +109,7 @@ def in_bf16(trial: Trial) -> bool:
 
 
 def regrouped(size: str | None) -> str | None:
-    """Return another micro-batch size that divides what this one does: half of it, or two instead of one."""
+    """Return another micro-batch size that divides this one: half of it, or two instead of one."""
     if size is None or not size.isdecimal() or int(size) < 1:
         return None
     if int(size) == 1:
@@ -118,7 +118,7 @@ def regrouped(size: str | None) -> str | None:
 
 
 def in_a_script(trial: Trial, setting: Setting) -> list[str]:
-    """Say what a script of one's own must do for an experiment, whatever its FP8 is made of."""
+    """Describe the changes to a custom script for an experiment, for any FP8 library."""
     notes = [] if setting.load is None else [f"load the checkpoint of step {setting.first_step} from {setting.load}"]
     notes += [
         f"stop after step {setting.last_step}, with unchanged learning rates",
@@ -130,7 +130,7 @@ def in_a_script(trial: Trial, setting: Setting) -> list[str]:
 
 
 def no_delayed(trial: Trial, setting: Setting, title: str) -> str | None:
-    """Say why an experiment that needs a delayed scale cannot be made, where that is so."""
+    """Return why an experiment that needs a delayed scale is impossible, if it is."""
     needs = trial.drops_history or Arithmetic.CURRENT in trial.products.kinds
     if not needs or setting.recipe in {None, Recipe.DELAYED}:
         return None
@@ -138,7 +138,7 @@ def no_delayed(trial: Trial, setting: Setting, title: str) -> str | None:
 
 
 def printed_otherwise(arithmetic: RunArithmetic, expected: Mapping[str, str]) -> str | None:
-    """Say what a log prints otherwise than it was planned; None if nothing is.
+    """Return how a log differs from the plan; None if it does not.
 
     Args:
         arithmetic: What it printed; what it did not print is passed over.

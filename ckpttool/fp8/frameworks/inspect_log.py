@@ -1,4 +1,4 @@
-"""What nvdlfw-inspect logs of Transformer Engine's layers: what each operand goes through, and its statistics.
+"""nvdlfw-inspect's logs of Transformer Engine's layers: the casts of each operand, and its statistics.
 
 Source:
     nvdlfw-inspect 0.2.2 (`logging.py`, `config_manager.py`), Transformer Engine v2.4 to 2026-08
@@ -45,15 +45,15 @@ _RECIPE = re.compile(r"((?:fp8_)?(?:delayed|current|block)_scaling|mxfp8|nvfp4)_
 
 
 class OperandsSeen:
-    """Collects what is told of each operand."""
+    """Collects the logged casts of each operand."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start empty."""
         self.config_missing: str | None = None
         self._seen: dict[tuple[str, Gemm, Operand], dict[Computed, None]] = {}
 
     def add(self, line: bytes) -> None:
-        """Look at a line that may tell something."""
+        """Read a line that may contain a cast."""
         computed = None
         if match := _PLAN.fullmatch(line):
             computed = _WORDS.get(match["word"].lower())
@@ -72,7 +72,7 @@ class OperandsSeen:
         self._seen.setdefault(key, {})[computed] = None
 
     def operands(self) -> tuple[OperandSeen, ...]:
-        """Return them by layer, product and operand; a feature that is named tells more than that there is one."""
+        """Return the operands by layer, product and operand; a named feature is more specific than an unnamed one."""
         named = frozenset(_FEATURES.values())
         return tuple(
             OperandSeen(
@@ -93,7 +93,7 @@ class OperandsSeen:
 
 @dataclass(slots=True)
 class _Sum:
-    """What was measured of one tensor, put together."""
+    """The combined measurements of one tensor."""
 
     first: int
     last: int
@@ -113,7 +113,7 @@ class _Sum:
 
 
 def read_statistics(paths: Iterable[str]) -> tuple[tuple[TensorStatistic, ...], tuple[LogProblem, ...]]:
-    """Return what was measured of each tensor, by layer, tensor and name, and which logs could not be read.
+    """Return the measurements of each tensor, by layer, tensor and name, and the unreadable logs.
 
     Args:
         paths: Statistics logs, of all ranks or of some; those of several ranks that measured one tensor count alike.
@@ -159,7 +159,7 @@ _NUMBERED = re.compile(r"(?:^|\.)(?P<inside>[A-Za-z_]+)\.(?P<number>[0-9]{1,6})\
 def layers_of(
     measured: Iterable[TensorStatistic], arithmetic: RunArithmetic, first_layer: int
 ) -> tuple[tuple[int, ...], str]:
-    """Return the numbers of layers, those first of which most becomes zero, and what stands before them in names.
+    """Return the numbers of layers, those with the largest zeroed share first, and the prefix of their names.
 
     Args:
         measured: Statistics of tensors.

@@ -1,4 +1,4 @@
-"""What in settings of FP8 does not do what it says, or is known trouble: each file by itself, and beside the others."""
+"""FP8 settings without the intended effect, or with known problems: each file alone, and in combination."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _VERSION = re.compile(r"(?:core_)?v?(\d{1,4}(?:\.\d{1,4}){0,3})(?:[.+-].*)?")
 
 
 def version(text: str, option: str = "--te-version") -> Version:
-    """Read a version as people write it: `2.13`, `v2.4`, `2.4.0+cu12`, `core_v0.16.0`.
+    """Parse a version in any usual form: `2.13`, `v2.4`, `2.4.0+cu12`, `core_v0.16.0`.
 
     Raises:
         UsageError: It is none.
@@ -41,7 +41,7 @@ def version(text: str, option: str = "--te-version") -> Version:
 
 
 def read_layers(path: str) -> tuple[str, ...]:
-    """Return names of layers: one a line, or as a log of debug features has them.
+    """Return names of layers: one per line, or from a log of debug features.
 
     Raises:
         UsageError: The file cannot be read, or holds none.

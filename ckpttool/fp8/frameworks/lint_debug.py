@@ -1,4 +1,4 @@
-"""Configs of debug features: what stops the run, and what does nothing in silence.
+"""Configs of debug features: settings that stop the run, and those without any effect.
 
 Source:
     nvdlfw-inspect 0.2.2 (`base.py`, `config_manager.py`), Transformer Engine v2.4 to 2026-08 (`debug/features/`).
@@ -88,11 +88,11 @@ class Section:
 
     @property
     def is_on(self) -> bool:
-        """Whether it counts."""
+        """Whether it is active."""
         return bool(self.enabled)
 
     def picks(self, layer: str) -> bool | None:
-        """Return whether it is meant for a layer; None if that stops the run, or cannot be told here."""
+        """Return whether it applies to a layer; None if that stops the run, or is unknown here."""
         layers = self.layers or {}
         if (exact := layers.get("exact_layer_names")) is not None:
             return True if isinstance(exact, list) and layer in exact else None
@@ -113,7 +113,7 @@ class Section:
 
 
 def sections(view: View) -> Iterator[Section]:
-    """Yield the sections of a config, in its order."""
+    """Yield the sections of a config, in order."""
     for entry in view.inside(""):
         content = view.raw(str(entry.key[0]))
         if isinstance(content, dict):
@@ -128,7 +128,7 @@ def sections(view: View) -> Iterator[Section]:
 
 @cache
 def _compiled(pattern: str) -> re.Pattern[str] | None:
-    """Compile a pattern of a user's, unless one that is made for it could keep us busy for hours."""
+    """Compile a user's pattern, unless it could take hours to match."""
     inner = pattern.removeprefix(".*").removesuffix(".*")  # it is searched for, so that these change nothing
     if len(pattern) > _LONGEST_PATTERN or _COSTLY.search(inner) or len(_REPEAT.findall(inner)) > _MOST_OPEN:
         return None
@@ -141,7 +141,7 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
 
 
 def _by_number(requested: object, layer: str) -> bool | None:
-    """Return whether a layer's number is asked for; a name with none, or with several, stops the run."""
+    """Return whether a layer's number is selected; a name with no number, or with several, stops the run."""
     numbers = _NUMBER.findall(layer)
     if len(numbers) != 1:
         return None
@@ -158,7 +158,7 @@ def _holds(requested: object, number: int) -> bool:
 
 
 def samples() -> tuple[str, ...]:
-    """Return names such as layers have in models of several kinds, numbered from 0 and from 1."""
+    """Return names as layers have them in models of several kinds, numbered from 0 and from 1."""
     inner = (
         "self_attention.linear_qkv", "self_attention.linear_proj", "mlp.linear_fc1", "mlp.linear_fc2",
         "self_attention.layernorm_qkv", "self_attention.proj", "layernorm_mlp.fc1", "layernorm_mlp.fc2",
@@ -183,7 +183,7 @@ def _on(view: Fp8View) -> Iterator[Section]:
 
 
 def _features(section: Section) -> Iterator[tuple[str, str, _Content]]:
-    """Yield the features of Transformer Engine that a section names: where each stands, its name, its settings."""
+    """Yield the Transformer Engine features of a section: the key, name and settings of each."""
     inside = section.features.get(NAMESPACE)
     for name, content in inside.items() if isinstance(inside, dict) else ():
         yield f"{section.name}.{NAMESPACE}.{name}", name, content if isinstance(content, dict) else {}
@@ -196,7 +196,7 @@ def _active(view: Fp8View) -> Iterator[tuple[str, str, _Content]]:
 
 
 def _targets(content: _Content, word: str) -> Iterator[tuple[tuple[str, ...], _Content]]:
-    """Yield products or tensors, each with the settings that are for them.
+    """Yield products or tensors, each with its settings.
 
     Args:
         content: Of a feature, or of a product in it.
@@ -359,7 +359,7 @@ def _unknown_features(view: Fp8View) -> Iterator[Problem]:
 
 
 def _checked(view: Fp8View) -> Iterator[tuple[str, str, _Content, frozenset[str]]]:
-    """Yield the active features that are there and check their settings, with the keys that they take."""
+    """Yield the active features and check their settings, with the keys that they accept."""
     for key, name, content in _active(view):
         known = _FEATURES.get(name)
         if known is not None and known.takes is not None and view.beside.engine_from(*known.since) is not False:

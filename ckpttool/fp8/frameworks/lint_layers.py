@@ -29,7 +29,7 @@ _ENDS_IN_NUMBER = re.compile(r"(?:^|[.*]|\b(?:layers?|blocks?)_?)\d+")
 
 
 def ends_in_number(text: str) -> bool:
-    """Return whether a part of a name would also be found in that of ten more layers: `layers.1` is in `layers.10`."""
+    """Return whether a part of a name also matches ten more layers: `layers.1` is in `layers.10`."""
     return re.search(rf"(?:{_ENDS_IN_NUMBER.pattern})$", text) is not None
 
 
@@ -45,7 +45,7 @@ def _sections(view: Fp8View, section: str) -> Iterator[Setting]:
 
 
 def _unfiltered(view: Fp8View, section: Setting) -> tuple[str, list[str]] | None:
-    """Return where names to leave out stand, and these; None if they are not known."""
+    """Return the place of the names to exclude, and the names; None if they are unknown."""
     key = f"{dotted(section.key)}.filter_fqns"
     names = view.raw(key)
     if isinstance(names, str):
@@ -83,7 +83,7 @@ def _substring(view: Fp8View) -> Iterator[Problem]:
 
 
 def too_many(key: str, pattern: str, closed: str, why: str) -> Problem:
-    """Report that a pattern picks the ten layers whose numbers begin alike."""
+    """Report that a pattern also selects the ten layers whose numbers begin with the same digit."""
     return suspect(
         key,
         f"`{pattern}` matches more than one layer: {why}, so 1 also matches 10 to 19",

@@ -1,4 +1,4 @@
-"""Rules about recipes of Transformer Engine, as it and Megatron-LM have their settings.
+"""Rules about Transformer Engine's recipes, by its own settings and Megatron-LM's.
 
 Source:
     Megatron-LM core_v0.12 to 2026-08 (`core/transformer/transformer_config.py`, `core/fp8_utils.py`), Transformer
@@ -37,7 +37,7 @@ def _rule(  # noqa: PLR0913  the columns of the table
     expected: str | None = None,
     actual: str | None = None,
 ) -> Rule[Fp8View]:
-    """Return the rule of a row, which is asked about every section that sets FP8.
+    """Return the rule of a row, which is applied to every section that sets FP8.
 
     Texts name settings in braces: `{name[margin]}` as the file calls it, `{value[margin]}` as it is set there.
 
@@ -62,7 +62,7 @@ def _rule(  # noqa: PLR0913  the columns of the table
 
 
 class _Lookup:
-    """A function of a setting's name, as the texts of rows ask it."""
+    """A function of a setting's name, for the texts of rows."""
 
     def __init__(self, of: Callable[[str], object]) -> None:
         self._of = of
@@ -88,13 +88,13 @@ def _is_per_rank(scope: Scope) -> bool:
 
 
 def _is_not_asked_for(scope: Scope, name: str, default: Value) -> bool:
-    """Return whether a setting of delayed scales is there, not at its default, and the recipe has no such scale."""
+    """Return whether a setting of delayed scales is set to a non-default value, and the recipe has no such scale."""
     is_set = name in scope.settings and scope.get(name) not in (None, default)
     return is_set and scope.recipe not in {None, Recipe.DELAYED}
 
 
 def _margin(scope: Scope) -> int | float:
-    """Return the margin of a delayed scale; 0 of any other."""
+    """Return the margin of a delayed scale; 0 for any other."""
     return (scope.number("margin") or 0) if _is_delayed(scope) else 0
 
 
@@ -122,7 +122,7 @@ def _wgrad(view: Fp8View) -> Iterator[Problem]:
 
 
 def _overrides(view: Fp8View, scope: Scope) -> bool:
-    """Return whether any of the three products is to be computed in higher precision."""
+    """Return whether any of the three products is overridden to higher precision."""
     if scope.get("overridden") is Nested.LIST:
         return any(entry.value is True for entry in view.inside(scope.key("overridden")))
     return "true" in str(scope.get("overridden")).lower()

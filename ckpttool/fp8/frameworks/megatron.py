@@ -85,7 +85,7 @@ class Megatron(Framework):
     all_extras = tuple(_EXTRAS)
 
     def extras(self, arguments: Mapping[str, str] | None) -> tuple[str, ...]:
-        """Return the flags that are given, but for those that the model cannot be without."""
+        """Return the given flags, without those that the model requires."""
         if arguments is None:
             return self.all_extras
         # experts that are cut by tensor parallelism are refused without sequence parallelism
@@ -117,7 +117,7 @@ class Megatron(Framework):
         return Change(remove=remove, set=tuple(settings), notes=tuple(notes))
 
     def as_planned(self, experiment: Experiment, arithmetic: RunArithmetic) -> tuple[AsPlanned, str | None]:
-        """Tell by the arguments that it printed."""
+        """Determine it from the printed arguments."""
         trial, change = experiment.trial, experiment.change
         if arithmetic.arguments is None or change is None:
             return AsPlanned.UNKNOWN, "its log prints no arguments"
@@ -154,7 +154,7 @@ def _recipe(
 
 
 def _regroup(setting: Setting) -> tuple[str, str]:
-    """Return a micro-batch size for the same samples in other groups, and what to know of it."""
+    """Return a micro-batch size for the same samples in other groups, and a note on it."""
     size = regrouped(setting.argument("micro_batch_size"))
     sizes = [setting.argument(name) or "" for name in ("global_batch_size", "data_parallel_size")]
     if size is None or not all(map(str.isdecimal, sizes)) or int(sizes[0]) % (int(size) * max(int(sizes[1]), 1)) == 0:
@@ -171,7 +171,7 @@ def _regroup(setting: Setting) -> tuple[str, str]:
 def _products(
     trial: Trial, setting: Setting, settings: tuple[tuple[str, str], ...], notes: tuple[str, ...]
 ) -> Change | str:
-    """Change single products: both of the backward pass, or whole layers; nothing else can be had by flags."""
+    """Change single products: both of the backward pass, or complete layers; flags support nothing else."""
     if trial.layers is not None:
         return _layers(trial, setting, settings, notes)
     in_high = frozenset(gemm for gemm in Gemm if trial.products.of(gemm) is Arithmetic.BF16)

@@ -1,4 +1,4 @@
-"""What the logs of a run say of the arithmetic that it really used.
+"""The arithmetic that a run actually used, according to its logs.
 
 Source:
     `arguments.py`, `inspect_log.py`; torchtitan v0.1.0 to 2026-08 (`components/quantization/float8.py`, `mx.py`).
@@ -39,7 +39,7 @@ _ANY = re.compile(
 
 
 def read_arithmetic(paths: Iterable[str]) -> RunArithmetic:
-    """Read the logs of one run, of any of its ranks and in any format, once and in bounded memory.
+    """Read the logs of one run, of any ranks and in any format, once and in bounded memory.
 
     What stands later counts: a run that was started again printed its settings again.
 

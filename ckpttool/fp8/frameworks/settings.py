@@ -1,4 +1,4 @@
-"""What a file sets of FP8, told apart by content: printed arguments, arguments, a config, or one of debug features.
+"""FP8 settings in a file, recognized by content: printed arguments, arguments, a config, or debug features.
 
 Source:
     Megatron-LM core_v0.12 to 2026-08, torchtitan v0.1.0 to v0.2.2 (`config/job_config.py`), torchao 0.12 to 0.18,
@@ -79,7 +79,7 @@ _TOML_LINE = re.compile(r"^\s*\[\[?[A-Za-z0-9_.\"' -]+\]\]?\s*(?:#.*)?$", re.MUL
 
 
 def read_settings(path: str) -> Fp8Settings:
-    """Return what a file sets of FP8; nothing, where it is a sound one of a run that uses none.
+    """Return a file's FP8 settings; empty for a valid one of a run without FP8.
 
     A log may be of any size, and compressed; everything else is bounded as configs are. Nothing of it is run.
 
@@ -117,7 +117,7 @@ def read_settings(path: str) -> Fp8Settings:
 
 
 def _printed(path: str) -> tuple[Setting, ...] | None:
-    """Return the arguments that were printed last; None if none were, or not to their end."""
+    """Return the arguments that were printed last; None if none were, or not completely."""
     printed = PrintedArguments()
     for block in blocks_of(path):
         if isinstance(block, LogProblem):
@@ -134,7 +134,7 @@ def _printed(path: str) -> tuple[Setting, ...] | None:
 
 
 def _parsed(content: bytes, path: str) -> Document:
-    """Parse a config as what it is, whatever it is called."""
+    """Parse a config by its content, with any name."""
     if (
         not path.endswith(TOML)
         and content.lstrip()[:1] != b"{"
@@ -156,7 +156,7 @@ def _kind(document: Document, settings: Settings) -> Fp8Input | None:
 
 
 def _is_section(value: object) -> bool:
-    """Tell a section of a config of debug features."""
+    """Return whether a value is a section of a config of debug features."""
     if not isinstance(value, dict):
         return False
     layers = value.get("layers")

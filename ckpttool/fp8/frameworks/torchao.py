@@ -1,4 +1,4 @@
-"""Experiments in a script of one's own on torchao, by the config of its conversion.
+"""Experiments in a custom script on torchao, by the config of its conversion.
 
 Source:
     torchao v0.8 to 2026-08 (`float8/config.py`, `float8/float8_linear_utils.py`).
@@ -23,7 +23,7 @@ EXTRAS = ("FP8 all-gather (enable_fsdp_float8_all_gather)", "compile", "recomput
 
 
 class Torchao(Framework):
-    """A script of one's own."""
+    """A custom script."""
 
     title = "torchao"
     recipes = (Recipe.TENSORWISE, Recipe.ROWWISE)
@@ -31,7 +31,7 @@ class Torchao(Framework):
     all_extras = EXTRAS
 
     def change(self, trial: Trial, setting: Setting) -> Change | str:
-        """Return what to change in the script, and the conversion of the model."""
+        """Return the changes to the script, and the conversion of the model."""
         notes = in_a_script(trial, setting)
         if in_bf16(trial):
             return Change(remove=("convert_to_float8_training",), notes=tuple(notes))
@@ -63,7 +63,7 @@ def _refused(trial: Trial) -> str | None:
 
 
 def _conversion(trial: Trial, base: Recipe) -> str:
-    """Return a module whose `convert` takes the place of torchao's own."""
+    """Return a module whose `convert` replaces torchao's own."""
     casts = [name for gemm in Gemm if gemm in trial.products.changed for name in _CASTS[gemm]]
     changed = "".join(f"\n    {name}=_in_bf16(_CANDIDATE.{name})," for name in casts)
     lines = [

@@ -70,7 +70,7 @@ class Torchtitan(Framework):
         return Change(set=tuple(settings), notes=tuple(notes))
 
     def as_planned(self, experiment: Experiment, arithmetic: RunArithmetic) -> tuple[AsPlanned, str | None]:
-        """Tell by the recipe that it says is active."""
+        """Determine it from the recipe that its log reports as active."""
         trial, change = experiment.trial, experiment.change
         recipe_name = None if change is None else dict(change.set).get(f"{_FLOAT8}.recipe_name")
         if in_bf16(trial):
@@ -96,12 +96,12 @@ def _no_products(trial: Trial, setting: Setting) -> str | None:
 
 
 def _recipe(name: str) -> list[tuple[str, str]]:
-    """Set a recipe by its name: torchtitan stops where that is to be gathered in FP8, too."""
+    """Set a recipe by its name: torchtitan stops if it should also be gathered in FP8."""
     return [(f"{_FLOAT8}.recipe_name", name), _NO_GATHER]
 
 
 def _start(setting: Setting) -> list[tuple[str, str]]:
-    """Start at the checkpoint as a whole, and save elsewhere: its own folder would take the experiment's saves."""
+    """Start from the complete checkpoint, and save elsewhere: its own folder would get the experiment's saves."""
     load = (
         []
         if setting.load is None

@@ -1,4 +1,4 @@
-"""Experiments in a script of one's own on Transformer Engine, by its debug features.
+"""Experiments in a custom script on Transformer Engine, by its debug features.
 
 Source:
     Transformer Engine v2.4 to 2.20.2 (`debug/features/`, `common/recipe/__init__.py`), nvdlfw-inspect 0.2.2. Two
@@ -48,12 +48,12 @@ _AFTER = (
 
 
 def needs_debug(trial: Trial) -> bool:
-    """Return whether single products are changed, which debug features do."""
+    """Return whether single products change, which needs debug features."""
     return bool(trial.products.changed) and not in_bf16(trial)
 
 
 def debug_config(trial: Trial, setting: Setting) -> str:
-    """Return the config of debug features that computes the products as an experiment says."""
+    """Return the config of debug features that computes the products of an experiment."""
     pattern = trial.layers or ".*"
     return (
         f"{trial.id.lower().replace('-', '_')}:\n"
@@ -92,7 +92,7 @@ def _format(operand: Operand, setting: Setting) -> str:
 
 
 def no_debug(trial: Trial, setting: Setting) -> str | None:
-    """Say why debug features cannot do it, where that is so."""
+    """Return why debug features do not support it, if so."""
     version = setting.engine_version
     if version is not None and version < _FIRST:
         return f"debug features need Transformer Engine 2.4, and this is {_shown(version)}"
@@ -100,7 +100,7 @@ def no_debug(trial: Trial, setting: Setting) -> str | None:
 
 
 def no_recipe(recipe: Recipe, version: Version | None) -> str | None:
-    """Say why a recipe cannot be had, where that is so."""
+    """Return why a recipe is not available, if so."""
     if recipe not in _CLASSES:
         return f"Transformer Engine has no recipe {recipe.value}"
     name, since, _ = _CLASSES[recipe]
@@ -110,7 +110,7 @@ def no_recipe(recipe: Recipe, version: Version | None) -> str | None:
 
 
 def for_devices(recipe: Recipe) -> tuple[str, ...]:
-    """Say on which devices alone a recipe runs."""
+    """Name the only devices on which a recipe runs."""
     devices = _CLASSES[recipe][2]
     return (f"{recipe.value} needs {devices}",) if devices else ()
 
@@ -120,7 +120,7 @@ def _shown(version: Version) -> str:
 
 
 class TransformerEngine(Framework):
-    """A script of one's own."""
+    """A custom script."""
 
     title = "Transformer Engine"
     recipes = tuple(_CLASSES)
@@ -128,7 +128,7 @@ class TransformerEngine(Framework):
     all_extras = EXTRAS
 
     def change(self, trial: Trial, setting: Setting) -> Change | str:
-        """Return what to change in the script, and the config of debug features."""
+        """Return the changes to the script, and the config of debug features."""
         notes = in_a_script(trial, setting)
         if in_bf16(trial):
             return Change(set=(("fp8_autocast.enabled", "False"),), notes=(*notes, KEEP_OPTIMIZER))

@@ -1,4 +1,4 @@
-"""What a rule about FP8 sees of a file, and of those beside it."""
+"""The view of a file, and of related files, for a rule about FP8."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _DEFAULTS: Mapping[str, Value] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherFacts:
-    """What else is known."""
+    """Further known facts."""
 
     engine: Version | None = None
     """Transformer Engine's version; None: not known."""
@@ -49,7 +49,7 @@ class OtherFacts:
     """Whether one of the other files is Megatron's own: its printed arguments, or arguments for it."""
 
     def engine_from(self, *version: int) -> bool | None:
-        """Return whether Transformer Engine is of this version or a later one; None: not known."""
+        """Return whether Transformer Engine is of this version or later; None if unknown."""
         return None if self.engine is None else self.engine >= version
 
 
@@ -65,11 +65,11 @@ class Scope:
 
     @property
     def is_dump(self) -> bool:
-        """Whether what is not there the trainer does not have."""
+        """Whether the trainer has no settings beyond these."""
         return self.kind is Fp8Input.DUMP
 
     def get(self, name: str) -> Value:
-        """Return a setting; None if it is not known, or is none."""
+        """Return a setting; None if it is unknown or not set."""
         setting = self.settings.get(name)
         if setting is None:
             return _DEFAULTS.get(name) if self.is_dump else None
@@ -77,11 +77,11 @@ class Scope:
         return None if value is Nested.MAPPING or (isinstance(value, str) and UNKNOWN in value) else value
 
     def key(self, *names: str) -> str:
-        """Return where the first of some settings stands that is there, else the section."""
+        """Return the place of the first existing one of some settings, else the section."""
         return next((dotted(self.settings[name].key) for name in names if name in self.settings), self.place)
 
     def spelt(self, name: str) -> str:
-        """Return what the file calls a setting, or would."""
+        """Return the file's name for a setting."""
         if name in self.settings:
             key = str(self.settings[name].key[-1])
         else:
@@ -90,20 +90,20 @@ class Scope:
         return f"--{key.replace('_', '-')}" if self.kind is Fp8Input.ARGUMENTS else key
 
     def number(self, name: str) -> int | float | None:
-        """Return a finite number; None if it is not known, or is none."""
+        """Return a finite number; None if it is unknown or not a number."""
         value = self.get(name)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return None
         return value if isinstance(value, int) or math.isfinite(value) else None
 
     def word(self, name: str) -> str | None:
-        """Return a word in small letters, without the class of an enumeration; None if it is not known."""
+        """Return a word in lower case, without the class of an enumeration; None if it is unknown."""
         value = self.get(name)
         return value.strip().rpartition(".")[2].lower() if isinstance(value, str) else None
 
     @property
     def history(self) -> str:
-        """How far a delayed scale looks back, and what it takes of that, as far as both are known."""
+        """The history length of a delayed scale and its algorithm, as far as known."""
         both = (self.number("history"), self.word("algorithm"))
         return ", ".join(str(setting) for setting in both if setting is not None)
 
@@ -114,7 +114,7 @@ class Scope:
 
     @property
     def is_off(self) -> bool:
-        """Whether it is said that there is no FP8."""
+        """Whether FP8 is explicitly off."""
         setting = self.settings.get("format")
         if setting is None:
             return self.is_dump
@@ -129,7 +129,7 @@ class Scope:
 
     @property
     def recipe(self) -> Recipe | None:
-        """The recipe; None if it is not known. What only one recipe's own class takes tells it, too."""
+        """The recipe; None if unknown. Arguments that only one recipe's class accepts also show it."""
         if (recipe := _RECIPES.get(self.word("recipe") or "")) is not None:
             return recipe
         if self.named_class in _CLASSES:
@@ -139,17 +139,17 @@ class Scope:
 
 
 class Fp8View(View):
-    """A file to look things up in."""
+    """A file with lookup of its settings."""
 
     def __init__(self, read: Fp8Settings, extras: OtherFacts) -> None:
-        """Index what was read."""
+        """Index the settings."""
         super().__init__(read.settings)
         self.kind = read.kind
         self.beside = extras
 
     @cached_property
     def scopes(self) -> tuple[Scope, ...]:
-        """Every section that sets something of FP8 and does not say that there is none."""
+        """Every section that sets something about FP8, without those that switch it off."""
         if self.kind is Fp8Input.DEBUG:
             return ()
         sections: dict[KeyPath, dict[str, Setting]] = {}
@@ -166,16 +166,16 @@ class Fp8View(View):
         return tuple(scope for scope in scopes if _is_fp8(scope) and not scope.is_off)
 
     def named(self, *names: str) -> Iterator[Setting]:
-        """Yield all settings of some names, wherever they stand."""
+        """Yield all settings with some names, anywhere in the file."""
         yield from (entry for entry in self.entries if entry.key[-1] in names)
 
     @property
     def is_dump(self) -> bool:
-        """Whether all that the trainer goes by is there."""
+        """Whether it contains all settings of the trainer."""
         return self.kind is Fp8Input.DUMP
 
 
 def _is_fp8(scope: Scope) -> bool:
-    """Return whether a section's words can be meant: some of them others have, too."""
+    """Return whether a section is about FP8: some of its keys are used elsewhere too."""
     names = {name for name, setting in scope.settings.items() if name != _TARGET and setting.key[-1] not in GENERAL}
     return bool(names) or scope.named_class in _CLASSES

@@ -1,4 +1,4 @@
-"""Two loss curves side by side: what they were, how far apart they are, and what that can mean."""
+"""Two loss curves in comparison: their values, their gap, and its possible meaning."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ WITHIN_CHANCE = Tolerance(value=0.0025, relative=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """How two runs are compared."""
+    """The settings of a comparison of two runs."""
 
     by: PairedBy = PairedBy.STEP
     metric: CurveMetric = CurveMetric.LOSS
@@ -186,7 +186,7 @@ class CurvesQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """The losses of one run, ascending by place; all sequences are of one length."""
+    """The losses of one run, ascending by place; all sequences have the same length."""
 
     places: tuple[int, ...]
     """By what values are paired: steps, or samples consumed."""
@@ -201,7 +201,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """What two runs show at the same places, ascending; all sequences are of one length, all losses finite."""
+    """The values of two runs at the same places, ascending; equally long sequences, all losses finite."""
 
     places: tuple[int, ...]
     """By what they were paired: steps, or samples consumed."""
@@ -229,7 +229,7 @@ class Spike:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Apart:
-    """How far a run is from its baseline, pair by pair and without the spikes of either; all of one length."""
+    """The gap between a run and its baseline, pair by pair and without the spikes of either; equally long."""
 
     steps: tuple[Step, ...]
     """Of the baseline; the first of those that one value stands for."""
@@ -327,18 +327,18 @@ class Comparison:
 
     @property
     def told(self) -> bool:
-        """Whether it can be told at all."""
+        """Whether it is known."""
         return self.kind is not CurveClass.INCONCLUSIVE
 
     @property
     def leaves(self) -> bool:
-        """Whether the candidate leaves its baseline."""
+        """Whether the candidate departs from its baseline."""
         return self.told and self.kind not in {CurveClass.MATCH, CurveClass.SPIKES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskScore:
-    """How well a model does a downstream task."""
+    """The score of a model on a downstream task."""
 
     task: str
     metric: str
@@ -366,7 +366,7 @@ class TaskChange:
 
     @property
     def z(self) -> float | None:
-        """The change in standard errors; None where these are not known."""
+        """The change in standard errors; None if these are unknown."""
         return self.change / self.error if self.error else None
 
 
@@ -409,7 +409,7 @@ class CurvesAnswer(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """10 where the candidate leaves its baseline, 14 where that cannot be told or a log was not read."""
+        """10 if the candidate departs from its baseline, 14 if that is unknown or a log was not read."""
         if self.leaves:
             return ExitCode.DAMAGE
         is_compared = self.comparison.told and not any(reading.unreadable for reading in self.readings)
@@ -417,11 +417,11 @@ class CurvesAnswer(Answered):
 
     @property
     def leaves(self) -> bool:
-        """Whether the candidate is another model than its baseline, by its loss or by what it can do."""
+        """Whether the candidate differs from its baseline, by its loss or by its scores."""
         tasks = Downstream.NONE if self.evals is None else self.evals.verdict
         return self.comparison.leaves or tasks in {Downstream.ALL, Downstream.SOME}
 
     @property
     def readings(self) -> tuple[LogReading, ...]:
-        """Of all logs."""
+        """The readings of all logs."""
         return (self.baseline, self.candidate, *self.repeats)

@@ -17,7 +17,7 @@ class Gemm(str, Enum):
 
 
 class Operand(str, Enum):
-    """What goes into a matrix product."""
+    """An input of a matrix product."""
 
     ACTIVATION = "activation"
     WEIGHT = "weight"

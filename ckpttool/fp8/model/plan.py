@@ -1,4 +1,4 @@
-"""Experiments that tell what of FP8 hurts a training, what they showed, and what follows."""
+"""Experiments that find the cause of a gap in FP8, their results, and the conclusions."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class Products:
 
     @classmethod
     def all(cls, arithmetic: Arithmetic) -> Products:
-        """Return one for all three."""
+        """Return the same arithmetic for all three."""
         return cls(fprop=arithmetic, dgrad=arithmetic, wgrad=arithmetic)
 
     @classmethod
     def fp8_but(cls, arithmetic: Arithmetic, gemms: frozenset[Gemm]) -> Products:
-        """Return FP8, and another one for some products."""
+        """Return FP8, except for some products."""
         fprop, dgrad, wgrad = (arithmetic if gemm in gemms else Arithmetic.FP8 for gemm in Gemm)
         return cls(fprop=fprop, dgrad=dgrad, wgrad=wgrad)
 
     @property
     def changed(self) -> frozenset[Gemm]:
-        """The products that are not computed as the candidate does."""
+        """The products with another arithmetic than the candidate's."""
         return frozenset(gemm for gemm in Gemm if self.of(gemm) is not Arithmetic.FP8)
 
     @property
@@ -136,12 +136,12 @@ class Experiment:
 
     @property
     def steps(self) -> int:
-        """How many it trains."""
+        """Number of steps to train."""
         return self.last_step - self.first_step
 
     @property
     def window(self) -> tuple[Step, Step]:
-        """The stretch by which it is judged: first and last step."""
+        """The steps by which it is judged: first and last step."""
         return window(self.first_step, self.steps)
 
 
@@ -230,7 +230,7 @@ class Fp8Plan(Answered):
 
     @property
     def steps_in_all(self) -> int:
-        """Of all that can be expressed and have no log yet."""
+        """Of all supported experiments without a log."""
         return sum(
             experiment.steps for experiment in self.experiments if experiment.change is not None and not experiment.logs
         )
@@ -272,7 +272,7 @@ class NoPlan(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """14: none can tell anything."""
+        """14: no experiment can help."""
         return ExitCode.INCOMPLETE
 
 
@@ -393,7 +393,7 @@ class Fp8Verdict(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """10 where something of FP8 is guilty and no cure that keeps FP8 was shown, 14 where it is not decided."""
+        """10 if part of FP8 causes the gap and no fix that keeps FP8 was found, 14 if it is undecided."""
         if self.kind is VerdictKind.INNOCENT:
             return ExitCode.OK
         if self.kind not in {VerdictKind.CULPRIT, VerdictKind.SOFTWARE, VerdictKind.STALE_SCALE, VerdictKind.FORMAT}:

@@ -1,4 +1,4 @@
-"""What FP8 would do to tensors that lie on a disk: the question, the numbers of each, and how much is lost."""
+"""Effect of FP8 on stored tensors: the question, the statistics of each, and the amount lost."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class ProbeQuestion:
     """Whether tensors of 32 bits are cast as they are; else rounded to BF16 first, as a trainer's copy of them is."""
 
     def assert_meant(self) -> None:
-        """Refuse an option without the one that it belongs to.
+        """Reject an option without the option that it needs.
 
         Raises:
             UsageError: There is one.
@@ -116,11 +116,11 @@ class ProbeQuestion:
 
     @property
     def judged(self) -> tuple[Recipe, ...]:
-        """The recipes by which the exit code goes."""
+        """The recipes that determine the exit code."""
         return self.recipes or USUAL_RECIPES[:1]
 
     def decides(self, cast: CastNumbers) -> bool:
-        """Return whether a tensor is judged by these numbers, and not only shown with them."""
+        """Return whether these statistics decide a tensor's verdict, instead of only being shown."""
         return cast.recipe in self.judged and cast.format is self.formats[0]
 
 
@@ -192,7 +192,7 @@ class TensorNumbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatedNumbers:
-    """What the hidden units of a gate and what it opens amplify at most: |g||u|(1 + cos(g, u))/2 of their rows."""
+    """Maximum amplification by the hidden units of a gate and its up weights: |g||u|(1 + cos(g, u))/2 of their rows."""
 
     name: str
     """Of the gate's weight, or of the one that holds both."""
@@ -260,6 +260,6 @@ class Fp8Probe(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """10 where a weight would be lost, else what the findings ask for."""
+        """10 if a weight would be lost, else that of the findings."""
         lost = any(tensor.risk is Risk.LOST and tensor.role is TensorRole.LINEAR for tensor in self.tensors)
         return safest([of_findings(self.findings), ExitCode.DAMAGE if lost else ExitCode.OK])

@@ -1,4 +1,4 @@
-"""What a training in FP8 was told, and what its own logs say that it did."""
+"""Settings of an FP8 training, and the arithmetic in its logs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ckpttool.fp8.model.fp8 import Gemm, Operand
 
 
 class Fp8Input(str, Enum):
-    """Where settings of FP8 were found."""
+    """Place of FP8 settings."""
 
     DUMP = "dump"
     """A trainer printed all that it goes by, defaults too: what is not there, it does not have."""
@@ -25,7 +25,7 @@ class Fp8Input(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fp8Settings:
-    """What a file sets of FP8, whatever its form."""
+    """The FP8 settings of a file of any form."""
 
     kind: Fp8Input
     settings: Settings
@@ -35,7 +35,7 @@ class Fp8Settings:
 
 
 class Computed(str, Enum):
-    """What became of an operand before it was multiplied."""
+    """The conversion of an operand before the multiplication."""
 
     HIGH = "high"
     """It was kept in high precision."""
@@ -51,7 +51,7 @@ class Computed(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperandSeen:
-    """What a log says of one operand of one matrix product in one layer."""
+    """A log's entry on one operand of one matrix product in one layer."""
 
     layer: str
     """As the framework calls it."""
@@ -63,7 +63,7 @@ class OperandSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunArithmetic:
-    """What the logs of a run say of the arithmetic that it really used."""
+    """The arithmetic that a run actually used, according to its logs."""
 
     sources: tuple[str, ...]
     """The logs that were read, as the user gave them."""
@@ -81,11 +81,11 @@ class RunArithmetic:
     """Logs that could not be read, or not to their end."""
 
     def argument(self, name: str) -> str | None:
-        """Return a setting as it was printed; None if it was not, or where no settings were printed."""
+        """Return a setting as printed; None if it was not printed."""
         return None if self.arguments is None else dict(self.arguments).get(name)
 
     def computed(self, gemm: Gemm, operand: Operand, layers: Iterable[str] | None = None) -> frozenset[Computed]:
-        """Return all that is told of an operand, in some layers or in all; empty where nothing is."""
+        """Return all logged conversions of an operand, in some layers or in all; empty without any."""
         selected = None if layers is None else frozenset(layers)
         return frozenset(
             computed

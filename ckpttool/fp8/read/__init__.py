@@ -1,1 +1,1 @@
-"""What is read of checkpoints, and computed of their tensors, for FP8."""
+"""Reading checkpoints and computing the statistics of their tensors for FP8."""

@@ -1,4 +1,4 @@
-"""Tensors that lie in FP8: whether their scales are there, fit, and are numbers; and whether the codes use their range.
+"""Tensors stored in FP8: the presence, shape and values of their scales; and how the codes use their range.
 
 Source:
     `X.weight_scale_inv` or `X.weight_scale` beside `X.weight`: F32, BF16 or E8M0; one, one a row, or one a block of
@@ -53,7 +53,7 @@ _MATRIX = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherFiles:
-    """What other files tell of a shard's tensors. A picklable value."""
+    """Facts from other files about a shard's tensors. Picklable."""
 
     earlier: Mapping[str, float]
     """The largest magnitude that a delayed scale goes by, by a tensor's name; of others it is their own."""
@@ -70,7 +70,7 @@ class ScalesAtRest:
     """Finds the scales of one shard's tensors: in it, or in another file of the save."""
 
     def __init__(self, task: CheckTask, source: ByteSource, entries: Sequence[TensorEntry], extras: OtherFiles) -> None:
-        """Take the open shard and its tensors, and what other files tell of them."""
+        """Take the open shard and its tensors, and the facts from other files."""
         self._task, self._source, self._elsewhere, self.block = task, source, extras.scales, extras.block
         self._entries = {entry.name: entry for entry in entries if entry.name.endswith(SCALE_WORDS)}
         self.any_there = bool(self._elsewhere or self._entries)
@@ -114,7 +114,7 @@ def at_rest(
     scales: ScalesAtRest,
     passed: Callable[[int], None] | None = None,
 ) -> tuple[TensorNumbers, TensorStat, tuple[Finding, ...]]:
-    """Look at one tensor that is in FP8.
+    """Check one tensor stored in FP8.
 
     Args:
         task: The shard.
@@ -165,7 +165,7 @@ def at_rest(
 
 
 def stat_of(numbers: TensorNumbers, nans: int) -> TensorStat:
-    """Return how many of a tensor's numbers are not finite, as findings about that are made of it."""
+    """Return how many of a tensor's elements are not finite, in the form that findings use."""
     return TensorStat(
         name=numbers.name,
         dtype=numbers.dtype,
@@ -179,7 +179,7 @@ def stat_of(numbers: TensorNumbers, nans: int) -> TensorStat:
 
 
 class _Codes(NamedTuple):
-    """What a pass over codes saw."""
+    """The results of a pass over codes."""
 
     largest: Array
     """Of each block, without its sign, by its row and column of blocks; NaN and infinity count as zero."""
@@ -195,7 +195,7 @@ def _largest_codes(
     buffer: memoryview,
     passed: Callable[[int], None] | None = None,
 ) -> _Codes:
-    """Read a tensor of eight bits once.
+    """Read an eight-bit tensor once.
 
     Args:
         source: The open file.
@@ -231,12 +231,12 @@ def _largest_codes(
 
 
 def _starts(begin: int, length: int, size: int) -> list[int]:
-    """Return where blocks begin in a stretch, counted from its own beginning."""
+    """Return the starts of blocks in a range, counted from its own beginning."""
     return [0, *range(size - begin % size, length, size)]
 
 
 def _shared_by(entry: TensorEntry, shape: tuple[int, ...], block: tuple[int, int]) -> tuple[int, int] | None:
-    """Return the rows and columns that share a scale; None where a scale of this shape does not fit.
+    """Return the rows and columns that share a scale; None if a scale of this shape does not fit.
 
     Of a stack of matrices each has its own, as a matrix has.
     """

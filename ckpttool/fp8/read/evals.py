@@ -1,4 +1,4 @@
-"""Downstream tasks of two models whose losses match: their scores, and whether export, recipe, or nothing moved them.
+"""Downstream tasks of two models with equal losses: their scores, and the cause of a change.
 
 Source:
     Scores are those of lm-evaluation-harness, as it writes them.
@@ -29,7 +29,7 @@ _DROP = 0.03
 
 
 def compare_tasks(baseline: Sequence[TaskScore], candidate: Sequence[TaskScore], kind: CurveClass) -> Evals:
-    """Hold the scores of two models against each other, task by task.
+    """Compare the scores of two models, task by task.
 
     Args:
         baseline: Of the model that is trusted.
@@ -59,7 +59,7 @@ def compare_tasks(baseline: Sequence[TaskScore], candidate: Sequence[TaskScore],
 
 
 def _error_of(score: TaskScore, counterpart: TaskScore) -> float | None:
-    """Return the standard error of the difference; None if either is not known."""
+    """Return the standard error of the difference; None if either is unknown."""
     if score.error is None or counterpart.error is None:
         return None
     return math.hypot(score.error, counterpart.error)
@@ -98,7 +98,7 @@ def _members(groups: Json) -> Iterator[str]:
 
 
 def _score(task: str, raw: Json) -> TaskScore | None:
-    """Return a task's score by the first metric that it has, of whatever filter."""
+    """Return a task's score by its first metric, with any filter."""
     if not isinstance(raw, dict):
         return None
     for metric in _METRICS:
@@ -112,7 +112,7 @@ def _score(task: str, raw: Json) -> TaskScore | None:
 
 
 def _number(value: Json) -> float | None:
-    """Return a finite number; None for `N/A` and whatever else stands there."""
+    """Return a finite number; None for `N/A` and other values."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
     return float(value)

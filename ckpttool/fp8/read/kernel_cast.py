@@ -1,4 +1,4 @@
-"""Numbers rounded to FP8 as the hardware does, and the scales that come before it: numpy alone, in F32.
+"""Numbers rounded to FP8 as in hardware, and the scales before it: in numpy, in F32.
 
 The trick needs no table and no branch. Add to a number a constant of so large an exponent that the sum's last bit is
 worth one step of the format, and take it away again: the processor's own rounding, to nearest and ties to even, does
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Limits(NamedTuple):
-    """What a format can hold."""
+    """The range of a format."""
 
     largest: float
     smallest_normal: float
@@ -30,7 +30,7 @@ class Limits(NamedTuple):
 
     @property
     def smallest(self) -> float:
-        """The smallest number above zero; what is at most half of it becomes zero."""
+        """The smallest number above zero; numbers up to half of it become zero."""
         return float(self.smallest_normal / (1 << self.mantissa_bits))
 
 
@@ -45,7 +45,7 @@ _HALF = 1 << (_F32_MANTISSA_BITS - 1)
 
 
 def round_in_place(values: Array, format_: Fp8Format, scratch: Array) -> None:
-    """Round F32 numbers that are within the format's range; NaN stays. The sign of what becomes zero is lost.
+    """Round F32 numbers within the format's range; NaN stays. The sign of numbers that become zero is lost.
 
     Args:
         values: They are overwritten.
@@ -62,7 +62,7 @@ def round_in_place(values: Array, format_: Fp8Format, scratch: Array) -> None:
 
 
 def cast(values: Array, format_: Fp8Format, *, scale: Array | float = 1.0) -> Array:
-    """Return what F32 numbers become in FP8, still scaled, bit by bit as the hardware's cast: saturated at the largest.
+    """Cast F32 numbers to FP8, still scaled, bit for bit as in hardware: saturated at the largest.
 
     Args:
         values: Of any shape.
@@ -80,7 +80,7 @@ def cast(values: Array, format_: Fp8Format, *, scale: Array | float = 1.0) -> Ar
 
 
 def scales(amax: Array, format_: Fp8Format, recipe: Recipe) -> Array:
-    """Return what the numbers are multiplied by that share these largest magnitudes.
+    """Return the scale factors for these largest magnitudes.
 
     Args:
         amax: F32; where it is zero or not finite the scale is 1.
@@ -112,7 +112,7 @@ def scales(amax: Array, format_: Fp8Format, recipe: Recipe) -> Array:
 
 
 def _power(exponent: Array) -> Array:
-    """Return powers of two, within what eight bits of exponent hold."""
+    """Return powers of two, within an eight-bit exponent."""
     np: Any = numpy()
     powers: Array = np.ldexp(np.float32(1), np.clip(exponent, -127, 127))
     return powers

@@ -1,4 +1,4 @@
-"""What recipes do to tiles of a tensor: each recipe's sums, tile by tile, in memory that is used again.
+"""Effect of recipes on tiles of a tensor: each recipe's sums, tile by tile, in reused memory.
 
 Magnitudes are cast, since no recipe looks at signs; and divided by a power of two first, so that the largest one is
 near to one and no square of F32 overflows or vanishes. Powers of two change no rounding.
@@ -44,7 +44,7 @@ class _Lowest:
     """The lowest of many numbers, as many as a percentile needs."""
 
     def __init__(self, most: int) -> None:
-        """Take how many numbers may come."""
+        """Take the maximum number of values."""
         self._keep = math.ceil(most * PERCENT) + 2
         self._held: list[Array] = []
         self._here = self._count = 0
@@ -60,7 +60,7 @@ class _Lowest:
             self._here = self._keep
 
     def percentile(self) -> float | None:
-        """Return the first percentile, interpolated; None if nothing came."""
+        """Return the first percentile, interpolated; None without values."""
         np: Any = numpy()
         if not self._count:
             return None
@@ -72,10 +72,10 @@ class _Lowest:
 
 
 class Tile:
-    """One tile, and what all recipes need of it."""
+    """One tile, with the values that all recipes need."""
 
     def __init__(self, values: Array, place: tuple[int, int], matrix: Matrix, *, wide: bool) -> None:
-        """Take its magnitudes, filled up with zeros to 128 x 128, and where it is.
+        """Take its magnitudes, padded with zeros to 128 x 128, and its place.
 
         Args:
             values: F32, the largest of the tensor near to one.
@@ -97,7 +97,7 @@ class Tile:
         self.column_runs = slice(0, self.width if matrix.is_matrix and (self.height == SIDE or down == 1) else 0)
 
     def squares(self, values: Array) -> tuple[Array, Array]:
-        """Return the sums of squares of rows, and of columns; what was F32 may be overwritten."""
+        """Return the sums of squares of rows and of columns; F32 input may be overwritten."""
         np: Any = numpy()
         squared = np.square(values, dtype=np.float64 if self.wide else np.float32)
         units = np.ones(SIDE, squared.dtype)
@@ -108,7 +108,7 @@ class Scales:
     """The scales of one recipe and format in one tensor."""
 
     def __init__(self, recipe: Recipe, format_: Fp8Format, amax: float, row_max: Array) -> None:
-        """Take the largest magnitudes, of the tensor and of its rows, as the tiles have them."""
+        """Take the largest magnitudes of the tensor and of its rows."""
         np: Any = numpy()
         self._recipe, self._format = recipe, format_
         if recipe in ONE_SCALE:
@@ -118,7 +118,7 @@ class Scales:
             self._of_rows[: len(row_max)] = scales(row_max, format_, recipe)
 
     def of(self, tile: Tile) -> Array:
-        """Return what a tile is multiplied by: one number, or what fits to it as 128 x 4 x 32."""
+        """Return the scale of a tile: one number, or a shape that broadcasts to 128 x 4 x 32."""
         if self._recipe in ONE_SCALE:
             return self._of_tensor
         if self._recipe is Recipe.ROWWISE:
@@ -172,7 +172,7 @@ class CastSums:
         self._compare(tile, scale, work)
 
     def _compare(self, tile: Tile, scale: Array, work: Sequence[Array]) -> None:
-        """Compare a tile with what became of it, both still scaled where that is one number."""
+        """Compare a tile with its cast, both still scaled if the scale is one number."""
         np: Any = numpy()
         scaled, rounded, spare, flags = work
         if scale.ndim:
@@ -196,7 +196,7 @@ class CastSums:
         self._cast += float(cast) * factor
 
     def numbers(self, *, amax: float, lines: tuple[Array, Array] | None, is_exact: bool) -> CastNumbers:
-        """Return what came together.
+        """Return the totals.
 
         Args:
             amax: The largest magnitude that one scale of the tensor goes by.
@@ -255,7 +255,7 @@ def _ratios(signal: Array, error: Array, factor: float, runs: slice) -> Array:
 
 
 def _below(row_max: Array, column_max: Array, scale: float, format_: Fp8Format) -> tuple[Lines, Lines]:
-    """Count the rows and columns that are gone, and those that are faint, under one scale.
+    """Count the rows and columns that become zero, and the faint ones, under one scale.
 
     Args:
         row_max: Largest magnitude of each row, F32.

@@ -1,4 +1,4 @@
-"""One pass over a tensor: the largest magnitude of each row and column exactly, and tiles of it to look at closely."""
+"""One pass over a tensor: the exact largest magnitude of each row and column, and sample tiles."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ class Matrix(NamedTuple):
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """How many tiles lie below each other, and side by side."""
+        """Number of tiles vertically and horizontally."""
         return -(-self.rows // SIDE), -(-self.columns // SIDE)
 
 
 class Sample(NamedTuple):
-    """What a pass kept. Magnitudes are patterns of the stored type without the sign; those of NaN and infinity zero."""
+    """The results of a pass. Magnitudes are patterns of the stored type without the sign; NaN and infinity are zero."""
 
     matrix: Matrix
     row_max: Array
@@ -77,7 +77,7 @@ class Sample(NamedTuple):
 
 
 def matrix_of(name: str, shape: tuple[int, ...]) -> Matrix:
-    """Look at a tensor as at a matrix: a kernel by its outputs, a stack of experts' matrices as all of their rows."""
+    """Return a tensor's shape as a matrix: a kernel by its outputs, a stack of experts as all of their rows."""
     elements = elements_in(shape)
     if len(shape) < 2 or elements == 0:  # noqa: PLR2004  a vector has one
         return Matrix(-(-elements // SIDE), SIDE, is_matrix=False)
@@ -89,7 +89,7 @@ def matrix_of(name: str, shape: tuple[int, ...]) -> Matrix:
 
 
 def chosen(matrix: Matrix) -> list[tuple[int, int]]:
-    """Return which tiles are checked: all of few, else some that are spread out, and the same each time.
+    """Return the tiles to check: all if they are few, else a fixed spread.
 
     Source:
         Multiples of the golden section, modulo one, never leave a gap much larger than another.
@@ -153,7 +153,7 @@ def take(
 
 
 def zero_nonfinite(magnitudes: Array, layout: FloatLayout) -> tuple[int, int]:
-    """Count NaN and infinities among patterns without a sign, and make them zero."""
+    """Count NaN and infinities in patterns without a sign, and set them to zero."""
     np: Any = numpy()
     bad = magnitudes > layout.largest_finite
     infinities = 0 if layout.infinity is None else int(np.count_nonzero(magnitudes == layout.infinity))
@@ -165,7 +165,7 @@ def zero_nonfinite(magnitudes: Array, layout: FloatLayout) -> tuple[int, int]:
 def every_tile(
     source: ByteSource, entry: TensorEntry, *, buffer: memoryview, passed: Callable[[int], None] | None = None
 ) -> Iterator[tuple[tuple[int, int], Array]]:
-    """Yield every tile of a tensor as (place, magnitudes as `Sample` has them), some MiB in memory at a time.
+    """Yield every tile of a tensor as (place, magnitudes as in `Sample`), some MiB in memory at a time.
 
     Raises:
         OSError: The disk did not answer, or the file was cut meanwhile.
@@ -183,7 +183,7 @@ def every_tile(
 
 
 def rows_of(entry: TensorEntry, first: int, last: int) -> TensorEntry:
-    """Return some rows of a tensor, as `matrix_of` has them, as one of its own."""
+    """Return some rows of a tensor, as in `matrix_of`, as a separate tensor."""
     matrix = matrix_of(entry.name, entry.shape)
     width, elements = entry.dtype.bits // 8, elements_in(entry.shape)
     begin, end = first * matrix.columns, min(last * matrix.columns, elements)
@@ -198,7 +198,7 @@ def rows_of(entry: TensorEntry, first: int, last: int) -> TensorEntry:
 
 
 def data_of(source: ByteSource, entry: TensorEntry, columns: int, buffer: memoryview) -> Iterator[memoryview]:
-    """Yield a tensor's bytes in pieces of whole rows, where such fit into the buffer and the tensor is in one piece."""
+    """Yield a tensor's bytes in pieces of complete rows, if they fit into the buffer and the tensor is contiguous."""
     row = columns * entry.dtype.bits // 8
     if len(entry.spans) == 1:
         size = max(BLOCK_BYTES // row, 1) * row if row <= BLOCK_BYTES else BLOCK_BYTES
@@ -209,7 +209,7 @@ def data_of(source: ByteSource, entry: TensorEntry, columns: int, buffer: memory
 
 
 def parts_of(patterns: Array, begin: int, columns: int) -> Iterator[tuple[int, int, Array]]:
-    """Yield a piece as (row, column, matrix): its end of a row, its whole rows, its beginning of a row."""
+    """Yield a piece as (row, column, matrix): its end of a row, its complete rows, its beginning of a row."""
     row, column = divmod(begin, columns)
     at = 0
     if column:
@@ -225,7 +225,7 @@ def parts_of(patterns: Array, begin: int, columns: int) -> Iterator[tuple[int, i
 
 
 def _keep(tiles: Array, spans_by_row: dict[int, list[tuple[int, int]]], part: Array, row: int, column: int) -> None:
-    """Copy what is in a tile of the sample."""
+    """Copy the overlap with a tile of the sample."""
     height, width = part.shape
     for down in range(row // SIDE, (row + height - 1) // SIDE + 1):
         first, last = max(row, down * SIDE), min(row + height, (down + 1) * SIDE)
@@ -238,7 +238,7 @@ def _keep(tiles: Array, spans_by_row: dict[int, list[tuple[int, int]]], part: Ar
 
 
 def magnitudes(patterns: Array, dtype: DType, *, as_stored: bool) -> Array:
-    """Return the F32 values of patterns without a sign; of those of 32 bits and more what BF16 makes of them."""
+    """Return the F32 values of patterns without a sign; those of 32 bits and more are rounded to BF16."""
     np: Any = numpy()
     if dtype is DType.BF16:
         values = np.left_shift(patterns, 16, dtype=np.uint32).view(np.float32)

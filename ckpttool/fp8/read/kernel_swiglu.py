@@ -1,4 +1,4 @@
-"""Gate and up weights of a SwiGLU: how much their worst hidden unit amplifies.
+"""Gate and up weights of a SwiGLU: the amplification of their worst hidden unit.
 
 Source:
     (x·g)(x·u) over all |x| = 1 is at most |g||u|(1 + cos(g, u))/2, the larger eigenvalue of (gu' + ug')/2. A Llama-2 7B
@@ -43,7 +43,7 @@ class _Half(NamedTuple):
 
 
 class Gated(NamedTuple):
-    """A gate and what it opens."""
+    """A gate and its up weights."""
 
     name: str
     """Of the gate's weight, or of the one that holds both."""
@@ -75,7 +75,7 @@ def _is_fused(entry: TensorEntry, by_name: Mapping[str, TensorEntry], parts: Seq
 def gains(
     task: CheckTask, source: ByteSource, gated: Gated, passed: Callable[[int], None] | None = None
 ) -> GatedNumbers | None:
-    """Return what the hidden units of a pair amplify; None if all are zero or not finite.
+    """Return the amplification of a pair's hidden units; None if all are zero or not finite.
 
     Raises:
         OSError: The disk did not answer, or the file was cut meanwhile.

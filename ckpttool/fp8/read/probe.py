@@ -1,4 +1,4 @@
-"""The tensors of a shard as FP8 would leave them."""
+"""The tensors of a shard after a cast to FP8."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _LARGEST = 0x7F7FFFFF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardNumbers:
-    """What FP8 would do to a shard's tensors."""
+    """The effect of FP8 on a shard's tensors."""
 
     tensors: tuple[TensorNumbers, ...]
     gated: tuple[GatedNumbers, ...]
@@ -71,7 +71,7 @@ def probe_shard(  # noqa: PLR0913  what may be asked, by keyword
     extras: OtherFiles = NOTHING_BESIDE,
     passed: Passed | None = None,
 ) -> Observation:
-    """Report a shard as a check of its structure does, and what FP8 would do to its tensors.
+    """Report a shard as a check of its structure does, with the effect of FP8 on its tensors.
 
     Args:
         task: The shard.
@@ -135,7 +135,7 @@ def largest_in_shard(
     as_stored: bool,
     passed: Passed | None = None,
 ) -> Observation:
-    """Report the largest magnitude of each tensor of a shard, and nothing else of its numbers.
+    """Report only the largest magnitude of each tensor of a shard.
 
     Raises:
         OSError: The disk did not answer, or the file was cut meanwhile.
@@ -164,7 +164,7 @@ _WHOLE_NUMBERS = frozenset(
 
 
 def _not_seen(path: str, remaining: int) -> Finding:
-    """Report that tensors were asked for and not checked."""
+    """Report that tensors were requested and not checked."""
     what_is_missing = counted(remaining, "tensor") if remaining else "the contents"
     return unknown(
         Code.UNSUPPORTED_FORMAT,
@@ -174,7 +174,7 @@ def _not_seen(path: str, remaining: int) -> Finding:
 
 
 class _Prober:
-    """Looks at tensors of one file with the same memory."""
+    """Measures tensors of one file with shared memory."""
 
     def __init__(
         self, source: ByteSource, question: ProbeQuestion, earlier: Mapping[str, float], passed: Passed | None
@@ -185,7 +185,7 @@ class _Prober:
         self._work = (*(np.empty((SIDE, SIDE), np.float32) for _ in range(3)), np.empty((SIDE, SIDE), np.bool_))
 
     def numbers(self, task: CheckTask, entry: TensorEntry) -> tuple[TensorNumbers, TensorStat]:
-        """Return the numbers of one tensor, and what is not finite in it.
+        """Return the statistics of one tensor, and its non-finite elements.
 
         Raises:
             OSError: The disk did not answer, or the file was cut meanwhile.
@@ -248,7 +248,7 @@ class _Prober:
 
 
 def _least(values: Array) -> float:
-    """Return the smallest of non-negative numbers that is not zero; infinity where all are."""
+    """Return the smallest positive number; infinity if all are zero."""
     np: Any = numpy()
     least = int((values.view(np.uint32) - np.uint32(1)).min()) + 1  # zero wraps, and is the largest
     return float(np.uint32(least).view(np.float32)) if least <= _LARGEST else math.inf

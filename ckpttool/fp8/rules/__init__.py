@@ -1,1 +1,1 @@
-"""Training in FP8: whether it hurts, where, and what to do."""
+"""FP8 training: whether it hurts, where, and what to do."""

@@ -1,4 +1,4 @@
-"""Which values of two runs belong together, and whether the runs can be compared at all."""
+"""Pairing of the values of two runs, and whether the runs are comparable at all."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OTHER_RATES = 0.01
 
 
 def curve_of(rows: Iterable[StepMetrics], *, metric: CurveMetric = CurveMetric.LOSS, by: PairedBy) -> Curve:
-    """Return the losses that a log shows, by step or by samples consumed, each place once and ascending.
+    """Return the losses in a log, by step or by samples consumed, each place once and ascending.
 
     A place that is shown twice counts as the log shows it last.
     """
@@ -51,7 +51,7 @@ def curve_of(rows: Iterable[StepMetrics], *, metric: CurveMetric = CurveMetric.L
 
 
 def batch_size(rows: Sequence[StepMetrics]) -> float | None:
-    """Return the samples a step that a log counts, by its first and last row that do; None if it does not."""
+    """Return the samples per step according to a log's first and last row with a count; None if it has none."""
     counted = ((row.step, row.consumed_samples) for row in rows if row.consumed_samples is not None)
     backwards = ((row.step, row.consumed_samples) for row in reversed(rows) if row.consumed_samples is not None)
     first = next(counted, None)
@@ -62,18 +62,18 @@ def batch_size(rows: Sequence[StepMetrics]) -> float | None:
 
 
 def common(baseline: Curve, candidate: Curve) -> list[tuple[int, int]]:
-    """Return the places in both curves of what belongs together, ascending."""
+    """Return the matching places in both curves, ascending."""
     where = {place: index for index, place in enumerate(candidate.places)}
     return [(index, where[place]) for index, place in enumerate(baseline.places) if place in where]
 
 
 def is_number(loss: float) -> bool:
-    """Return whether it can be reckoned with."""
+    """Return whether it is a usable number."""
     return abs(loss) < _MOST_LOSS
 
 
 def align(baseline: Curve, candidate: Curve) -> Pairs:
-    """Return what both runs show at the same places, where both losses are numbers."""
+    """Return the values of both runs at the same places, if both losses are numbers."""
     places = [
         (place, other_place)
         for place, other_place in common(baseline, candidate)
@@ -88,7 +88,7 @@ def align(baseline: Curve, candidate: Curve) -> Pairs:
 
 
 def other_rates(baseline: Curve, candidate: Curve) -> tuple[int, int] | None:
-    """Return at how many of how many pairs the learning rate is another; None if it is the same at nearly all."""
+    """Return the number of pairs with different learning rates, and of all; None if nearly all are equal."""
     rates = [
         (rate, two)
         for place, other_place in common(baseline, candidate)
@@ -99,13 +99,13 @@ def other_rates(baseline: Curve, candidate: Curve) -> tuple[int, int] | None:
 
 
 def interval(places: Sequence[int]) -> int | None:
-    """Return how far apart most logged values are; None with less than two."""
+    """Return the most common distance between logged values; None with less than two."""
     gaps = Counter(after - before for before, after in pairwise(places))
     return max(gaps, key=lambda gap: (gaps[gap], -gap), default=None)
 
 
 def pairing(baseline: Sequence[float], candidate: Sequence[float]) -> float | None:
-    """Return the correlation of what moves both curves from value to value; None if one does not move.
+    """Return the correlation of the changes from value to value in both curves; None if one does not change.
 
     Source:
         Same data in the same order: 0.92 to 1.00, even with a broken arithmetic; another order: 0.02 to 0.45.
@@ -116,14 +116,14 @@ def pairing(baseline: Sequence[float], candidate: Sequence[float]) -> float | No
 
 
 def _moves(run: Sequence[float]) -> list[float]:
-    """Return what is left of a curve without its course, around 0."""
+    """Return a curve without its trend, around 0."""
     moves = [value - trend for value, trend in zip(run, running_median(run), strict=True)]
     mean = math.fsum(moves) / len(moves)
     return [move - mean for move in moves]
 
 
 def running_median(values: Sequence[float], width: int = _TREND) -> Iterator[float]:
-    """Yield the median around each value; at the ends of what there is."""
+    """Yield the median around each value; at the ends of the available ones."""
     reach = width // 2
     ordered = sorted(values[:reach])
     for place in range(len(values)):
@@ -135,13 +135,13 @@ def running_median(values: Sequence[float], width: int = _TREND) -> Iterator[flo
 
 
 def middle(ordered: Sequence[float]) -> float:
-    """Return the median of values in order, at least one."""
+    """Return the median of sorted values, at least one."""
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def objections(baseline: Curve, candidate: Curve, terms: Terms) -> tuple[Finding, ...]:
-    """Return why two runs cannot be compared, however far apart they are."""
+    """Return why two runs cannot be compared, regardless of their gap."""
     problems = []
     rates = other_rates(baseline, candidate)
     if rates is not None:
@@ -165,7 +165,7 @@ def objections(baseline: Curve, candidate: Curve, terms: Terms) -> tuple[Finding
 
 
 def is_same(first: Curve, two: Curve) -> bool:
-    """Return whether two runs show the same losses to the last digit: chance moves no two runs alike."""
+    """Return whether two runs have the same losses to the last digit, which random variation excludes."""
     both = common(first, two)
     return len(both) >= _LEAST_SAME and all(
         first.losses[place] == two.losses[other_place] for place, other_place in both

@@ -1,4 +1,4 @@
-"""Two runs, and repeats of the first: does the candidate leave the baseline, since when, and does it matter."""
+"""Comparison of two runs, and repeats of the first: whether and when the candidate departs from the baseline."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _NOISE_OF_TWO = 4 / 3
 
 
 def compare(baseline: Curve, candidate: Curve, repeats: Sequence[Curve] = (), *, terms: Terms) -> Comparison:
-    """Say whether the candidate leaves the baseline, since when and in which way, and whether that is more than noise.
+    """Return whether, when and how the candidate departs from the baseline by more than noise.
 
     Args:
         baseline: The run that is trusted.
@@ -103,7 +103,7 @@ def compare(baseline: Curve, candidate: Curve, repeats: Sequence[Curve] = (), *,
 
 
 class _NoNumbers:
-    """Where the losses of two runs are no numbers."""
+    """The places at which the losses of two runs are not numbers."""
 
     def __init__(self, baseline: Curve, candidate: Curve) -> None:
         self.of_baseline = sum(not is_number(loss) for loss in baseline.losses)
@@ -127,7 +127,7 @@ def _ends_without(curve: Curve) -> bool:
 
 
 def _measured(comparison: Comparison, far: Apart, repeats: Sequence[Apart], terms: Terms) -> Comparison:
-    """Add what enough pairs say."""
+    """Add the results of enough pairs."""
     bounds = _groups(len(far.steps), max(_LEAST_WINDOW[terms.metric], len(far.steps) // _WINDOWS), is_even=True)
     gaps, baseline = _averaged(far.differences, bounds), _averaged(far.baseline, bounds)
     windows = tuple(
@@ -169,12 +169,12 @@ def _measured(comparison: Comparison, far: Apart, repeats: Sequence[Apart], term
 
 
 def _tail(windows: int) -> int:
-    """Return how many windows are the end."""
+    """Return how many windows form the end."""
     return max(_LEAST_TAIL, windows // _TAIL_SHARE)
 
 
 def _class_without_gap(gaps: Sequence[float], spikes: Sequence[Spike], *, limit: float, is_unknown: bool) -> CurveClass:
-    """Return the class of a candidate that is not apart at the end; unknown: one baseline alone cannot tell."""
+    """Return the class of a candidate without a gap at the end; unknown: one baseline alone cannot show it."""
     if not are_ordinary(spikes) or _was_apart(gaps, limit):
         return CurveClass.TRANSIENT
     if is_unknown:
@@ -196,25 +196,25 @@ def _rises(baseline: Sequence[float], candidate: Sequence[float], limit: float) 
 
 
 def _rise(means: Sequence[float]) -> tuple[float, float]:
-    """Return the mean of the best windows, and how far the last ones lie above it."""
+    """Return the mean of the best windows, and how far the last ones are above it."""
     best, last = (math.fsum(some) / len(some) for some in (sorted(means)[:_ENDS], means[-_ENDS:]))
     return best, last - best
 
 
 def _was_apart(gaps: Sequence[float], limit: float) -> bool:
-    """Return whether two neighbouring windows lie far off on the same side."""
+    """Return whether two neighbouring windows are far off on the same side."""
     far = _TRANSIENT * max(limit, _NOISE_OF_TWO * _scatter(gaps))
     return any(min(gap, two) > far or max(gap, two) < -far for gap, two in pairwise(gaps))
 
 
 def _scatter(means: Sequence[float]) -> float:
-    """Return the robust standard deviation of what a window's mean varies by, whatever its course."""
+    """Return the robust standard deviation of the window means, without their trend."""
     moves = sorted(abs(after - before) for before, after in pairwise(means))
     return MAD_TO_SIGMA * middle(moves) / math.sqrt(2)
 
 
 def _effect(gap: Gap, floor: Floor) -> Effect:
-    """Return whether there is a difference at all: only a repeat on the same data knows how small one may be."""
+    """Return whether there is a difference at all: only a repeat on the same data shows how small one may be."""
     if floor.paired is None:
         return Effect.UNKNOWN
     if abs(gap.mean) <= floor.paired:
@@ -228,7 +228,7 @@ def _is_paired(far: Apart) -> bool:
 
 
 def _norm_gap(baseline: Curve, candidate: Curve, since: Step, seed: int) -> Gap | None:
-    """Return how far the logarithms of the gradient norms are apart at the end."""
+    """Return the gap between the logarithms of the gradient norms at the end."""
     ratios = [
         math.log(two / norm)
         for place, other_place in common(baseline, candidate)
@@ -242,7 +242,7 @@ def _norm_gap(baseline: Curve, candidate: Curve, since: Step, seed: int) -> Gap 
 
 
 def _same(baseline: Curve, candidate: Curve, repeats: Sequence[Curve]) -> Iterator[str]:
-    """Name which logs are those of others: whoever gives one twice learns lost."""
+    """Name duplicate logs: a log that was given twice shows nothing new."""
     if is_same(baseline, candidate):
         yield "the candidate's losses equal the baseline's to the last digit: was the same log given twice?"
     for place, repeat in enumerate(repeats, 1):
@@ -282,7 +282,7 @@ def _notes(far: Apart, comparison: Comparison, lost: _NoNumbers, terms: Terms) -
 def apart(
     baseline: Curve, candidate: Curve, *, metric: CurveMetric = CurveMetric.LOSS, together: int | None = None
 ) -> Apart:
-    """Return how far a run is from its baseline, pair by pair, without the spikes of either.
+    """Return the gap between a run and its baseline, pair by pair, without the spikes of either.
 
     Args:
         baseline: The run that is trusted.
@@ -313,7 +313,7 @@ def apart(
 
 
 def _spikes(curve: Curve, pairs: Pairs, metric: CurveMetric) -> list[Span]:
-    """Return a run's spikes where it has pairs."""
+    """Return a run's spikes in its paired range."""
     if metric is CurveMetric.VALIDATION or not pairs.places:
         return []
     first, last = pairs.places[0], pairs.places[-1]
@@ -325,14 +325,14 @@ def _spikes(curve: Curve, pairs: Pairs, metric: CurveMetric) -> list[Span]:
 
 
 def _by_step(curve: Curve) -> float:
-    """Return by how much the places grow in a step."""
+    """Return the increase of the places per step."""
     if len(curve.steps) < 2 or curve.steps[-1] == curve.steps[0]:  # noqa: PLR2004
         return 1.0
     return (curve.places[-1] - curve.places[0]) / (curve.steps[-1] - curve.steps[0])
 
 
 def _groups(pairs: int, together: int, *, is_even: bool = False) -> list[tuple[int, int]]:
-    """Return where groups of so many neighbours begin and end; what is left over belongs to the last one, or to all."""
+    """Return the bounds of groups of this many neighbours; the rest joins the last group, or is spread over all."""
     count = pairs // together
     if is_even:
         return [(at * pairs // count, (at + 1) * pairs // count) for at in range(count)]

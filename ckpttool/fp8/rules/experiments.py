@@ -1,4 +1,4 @@
-"""Which experiments tell what of FP8 hurts, cheapest knowledge first: by round, and by what those before showed."""
+"""Experiments to find the cause in FP8, cheapest first: by round, and by earlier results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _CURES = (Recipe.TENSORWISE, Recipe.BLOCKWISE, Recipe.MXFP8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What decides which experiments there are."""
+    """The facts that decide which experiments exist."""
 
     kind: CurveClass
     recipe: Recipe | None
@@ -53,7 +53,7 @@ class Known:
 
     @classmethod
     def of(cls, plan: Fp8Plan, recipes: tuple[Recipe, ...] = _CURES) -> Known:
-        """Take it from a plan that was made."""
+        """Take the facts from an existing plan."""
         return cls(
             kind=plan.suspicion.kind,
             recipe=plan.recipe,
@@ -65,18 +65,18 @@ class Known:
 
     @property
     def may_be_delayed(self) -> bool:
-        """Whether scales may come from the steps before."""
+        """Whether scales may come from earlier steps."""
         return self.recipe in {None, Recipe.DELAYED}
 
 
 def name_of(gemms: Iterable[Gemm]) -> str:
-    """Return what the experiment is called that computes these products in BF16: `E4d`, `E4dw`."""
+    """Return the name of the experiment with these products in BF16: `E4d`, `E4dw`."""
     chosen = frozenset(gemms)
     return "E4" + "".join(gemm.value[0] for gemm in Gemm if gemm in chosen)
 
 
 def first_round(facts: Known) -> tuple[Trial, ...]:
-    """Return what needs to know nothing but the two curves."""
+    """Return the experiments that need only the two curves."""
     if facts.kind is CurveClass.INCONCLUSIVE:
         return (_REFERENCE, _REGROUPED, _UNCHANGED)
     is_early = facts.kind is CurveClass.EARLY
@@ -93,7 +93,7 @@ def first_round(facts: Known) -> tuple[Trial, ...]:
 
 
 def next_round(number: int, facts: Known, verdict: Fp8Verdict, planned: Sequence[Trial]) -> tuple[Trial, ...]:
-    """Return what tells more than is known by now, and was not planned before; none: there is nothing.
+    """Return new experiments that give more information; none if there are none.
 
     Args:
         number: Of this round.
@@ -111,7 +111,7 @@ def next_round(number: int, facts: Known, verdict: Fp8Verdict, planned: Sequence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Round:
-    """What a further round goes by."""
+    """The input of a further round."""
 
     number: int
     facts: Known
@@ -128,7 +128,7 @@ class _Round:
 
     @property
     def culprits(self) -> frozenset[Gemm]:
-        """The products that are guilty as far as is known."""
+        """The products known to cause the gap."""
         return frozenset(self.verdict.culprits)
 
     @property
@@ -251,7 +251,7 @@ def _again(last: _Round) -> Iterator[Trial]:
 
 
 def _halves(last: _Round) -> Iterator[Trial]:
-    """Halve the switches of the smallest set without which all is well."""
+    """Halve the smallest set of switches without which the gap is closed."""
     well = [trial for trial in last.restoring() if trial.without]
     least = min(well, key=lambda trial: len(trial.without), default=None)
     if least is not None and len(least.without) > 1:
@@ -261,7 +261,7 @@ def _halves(last: _Round) -> Iterator[Trial]:
 
 
 def _who(last: _Round) -> Iterator[Trial]:
-    """Yield what may name someone, while no one is named."""
+    """Yield the experiments that may find the product, while it is unknown."""
     if last.culprits:
         return
     if last.facts.kind is CurveClass.INCONCLUSIVE:  # its first round only asked whether there is anything at all
@@ -285,7 +285,7 @@ def _current(last: _Round) -> Iterator[Trial]:
 
 
 def _other_recipes(last: _Round) -> Iterator[Trial]:
-    """Yield the recipes that the candidate does not use; one scale per tensor is no cure for too coarse a format."""
+    """Yield the recipes that the candidate does not use; one scale per tensor does not fix too coarse a format."""
     useless = {last.facts.recipe}
     if last.verdict.kind is VerdictKind.FORMAT:
         useless.add(Recipe.TENSORWISE)
@@ -303,7 +303,7 @@ def _other_recipes(last: _Round) -> Iterator[Trial]:
 
 
 def _layers(last: _Round) -> Iterator[Trial]:
-    """Cut the layers into four, or the part of them that was found guilty last."""
+    """Divide the layers, or the part of them found last, into four."""
     name, layers = "E7", last.facts.layers
     guilty = [trial for trial in last.restoring() if trial.layers]
     if guilty:
@@ -326,7 +326,7 @@ def _layers(last: _Round) -> Iterator[Trial]:
 
 
 def pattern_of(layers: Iterable[int], inside: str) -> str:
-    """Return a regular expression for the names of layers: a dot on both sides, or 1 would be 10 to 19, too."""
+    """Return a regular expression for the names of layers: a dot on both sides, or 1 would match 10 to 19, too."""
     return rf".*{inside}\.({'|'.join(map(str, sorted(layers)))})\..*"
 
 
@@ -336,7 +336,7 @@ def numbers_in(pattern: str) -> frozenset[str]:
 
 
 def _operands(last: _Round) -> Iterator[Trial]:
-    """Ask which operand it is: one alone gets a current scale, or if that does not help, one alone is in FP8.
+    """Find the operand: a current scale for one alone, or if that does not help, FP8 for one alone.
 
     A culprit that has no such operand stays as it is in the first case, and is in BF16 in the second.
     """

@@ -1,4 +1,4 @@
-"""Whether a run of an experiment may count: it is intact, finite, as warm as its reference, and computed as planned."""
+"""Validity of an experiment's run: complete, finite, comparable with its reference, and computed as planned."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def gate(
     *,
     window: tuple[Step, Step],
 ) -> Gate:
-    """Return whether a run may count.
+    """Return whether a run is valid.
 
     Args:
         experiment: What it should be.
@@ -67,7 +67,7 @@ def gate(
 
 
 def _problems(experiment: Experiment, curve: Curve, window: tuple[Step, Step]) -> Iterator[str]:
-    """Yield what is wrong with a run on its own; after the first of it nothing else need be asked."""
+    """Yield the problems of a run alone; the first one is enough."""
     if not curve.steps:
         yield "its log has no loss"
         return
@@ -106,12 +106,12 @@ def _apart(curve: Curve, against: Curve | None, window: tuple[Step, Step]) -> st
 
 
 def inside(curve: Curve, window: tuple[Step, Step]) -> range:
-    """Return the places of a curve in a stretch of steps, its first and last one included."""
+    """Return the places of a curve within some steps, inclusive."""
     return range(bisect_left(curve.steps, window[0]), bisect_right(curve.steps, window[1]))
 
 
 def worst(*results: tuple[AsPlanned, str | None]) -> tuple[AsPlanned, str | None]:
-    """Put together what several things say: one no is enough, and one yes outweighs what does not tell."""
+    """Combine several results: one no is enough, and one yes outweighs an unknown."""
     for level in (AsPlanned.NO, AsPlanned.YES, AsPlanned.UNKNOWN):
         matching = [answer for answer in results if answer[0] is level]
         if matching:
@@ -120,7 +120,7 @@ def worst(*results: tuple[AsPlanned, str | None]) -> tuple[AsPlanned, str | None
 
 
 def operands_as_planned(trial: Trial, arithmetic: RunArithmetic, *, needs_config: bool) -> tuple[AsPlanned, str | None]:
-    """Return whether a run computed what its experiment says, judged by what a log says of each layer's operands.
+    """Return whether a run computed as its experiment planned, by the log of each layer's operands.
 
     Args:
         trial: What was planned.

@@ -1,4 +1,4 @@
-"""Whether there is anything to learn from a candidate, from where experiments must begin, and how long they must be."""
+"""Whether experiments on a candidate would help, where they must begin, and how long they must be."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TAIL = 5
 
 
 def suspicion_of(comparison: Comparison) -> Suspicion:
-    """Return what a verdict goes by later."""
+    """Return the facts that a later verdict uses."""
     return Suspicion(
         kind=comparison.kind,
         gap=None if comparison.gap is None else comparison.gap.mean,
@@ -45,7 +45,7 @@ _WELL = {
 
 
 def nothing_to_learn(comparison: Comparison) -> str | None:
-    """Say why nothing can be learned, where that is so."""
+    """Return why experiments would not help, if so."""
     if comparison.kind in _WELL:
         return _WELL[comparison.kind]
     if comparison.findings:
@@ -60,7 +60,7 @@ def nothing_to_learn(comparison: Comparison) -> str | None:
 
 
 def start_before(comparison: Comparison, switch: Step | None) -> Step:
-    """Return the step at or before which a checkpoint holds nothing of the gap.
+    """Return the latest step of a checkpoint without any of the gap.
 
     Args:
         comparison: Of the two runs.
@@ -76,12 +76,12 @@ def start_before(comparison: Comparison, switch: Step | None) -> Step:
 
 
 def latest_start(onset: Onset) -> Step:
-    """Return the step at or before which a checkpoint must lie so that nothing of the gap is in it."""
+    """Return the latest step of a checkpoint before the gap's beginning."""
     return Step(max(0, onset.not_before - MARGIN))
 
 
 def horizon(steps: Sequence[Step], gaps: Sequence[float], onset: Onset, *, start: Step, limit: float) -> int | None:
-    """Return how many steps an experiment needs until the gap is three times what can be seen.
+    """Return how many steps an experiment needs until the gap is three times the detectable size.
 
     Args:
         steps: Of the comparison, ascending.
@@ -106,13 +106,13 @@ def horizon(steps: Sequence[Step], gaps: Sequence[float], onset: Onset, *, start
 
 
 def without_onset(first: Step, last: Step) -> int:
-    """Return how many steps to train where there is no gap that began: a fifth of what was compared."""
+    """Return the number of steps without a known beginning of the gap: a fifth of the compared steps."""
     return min(MOST_STEPS, max(LEAST_STEPS, (last - first) // _TAIL))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastStart:
-    """The candidate's checkpoint from which BF16 is tried on the weights that FP8 made."""
+    """The candidate's checkpoint from which BF16 is tried on FP8-trained weights."""
 
     step: Step
     path: str
@@ -122,7 +122,7 @@ class LastStart:
 
 
 def last_judged(plan: Fp8Plan, ends: Step | None) -> Step | None:
-    """Return the last step from which a run can be held against the old baseline to its end; None: from nowhere.
+    """Return the last start whose run can be compared with the old baseline to its end; None if there is none.
 
     Args:
         plan: Says how long a run is.
@@ -132,7 +132,7 @@ def last_judged(plan: Fp8Plan, ends: Step | None) -> Step | None:
 
 
 def last_start(plan: Fp8Plan, ends: Step | None, good: Mapping[Step, str]) -> LastStart | str:
-    """Choose the newest checkpoint that holds the gap, if it can one that the baseline's log outlasts; or say why not.
+    """Choose the newest checkpoint with the gap, preferably within the baseline's log; or return why not.
 
     Args:
         plan: Says since when the gap is there, and how long a run is.

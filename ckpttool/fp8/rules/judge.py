@@ -1,4 +1,4 @@
-"""The verdict on a plan's experiments: which product causes the gap, what fixes it, or what to run next.
+"""The verdict on a plan's experiments: the cause of the gap, its fix, or the next experiments.
 
 `TABLE` is all of it: the first row that holds is the verdict. What the rows go by is below it.
 """
@@ -43,7 +43,7 @@ _ALL = frozenset(Gemm)
 
 
 def judge(plan: Fp8Plan, runs: Sequence[Run], baseline: Curve | None, *, recipes: tuple[Recipe, ...]) -> Fp8Verdict:
-    """Judge what was run.
+    """Judge the runs.
 
     Args:
         plan: As it was written.
@@ -83,7 +83,7 @@ def judge(plan: Fp8Plan, runs: Sequence[Run], baseline: Curve | None, *, recipes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One row: the condition, what it means, why, and what to do."""
+    """One row: the condition, the conclusion, the reason, and what to do."""
 
     when: Callable[[Facts], bool]
     kind: VerdictKind
@@ -216,10 +216,10 @@ TABLE = (
 
 
 class Facts:
-    """What the rows name: measured numbers, and what follows from them."""
+    """The facts that the rows use: measurements and conclusions."""
 
     def __init__(self, measured: Measured) -> None:
-        """Take the numbers that cost nothing."""
+        """Take the inexpensive measurements."""
         self.measured: Measured = measured
         self.plan: Fp8Plan = measured.plan
         self.floor: float = measured.floor
@@ -240,7 +240,7 @@ class Facts:
         self.culprit_names = " and ".join(gemm.value for gemm in Gemm if gemm in self.culprits)
 
     def _gap(self, name: str) -> float:
-        """Return how far a run is from B; infinite if it does not count."""
+        """Return the gap of a run to B; infinite for an invalid run."""
         part = self.measured.stretches.get(name)
         return math.inf if part is None else part.gap.mean
 
@@ -269,7 +269,7 @@ class Facts:
         return ", ".join(self.fewest_extras.trial.without if self.fewest_extras else ()) or "the extras"
 
     def _culprits(self) -> frozenset[Gemm]:
-        """Return the smallest set of products without which all is well; empty if none is known yet.
+        """Return the smallest set of products whose change closes the gap; empty if unknown.
 
         A set is blamed only if none that costs less is left that could be tried.
         """
@@ -281,13 +281,13 @@ class Facts:
         return _ALL if takes_all else frozenset()
 
     def _untried(self) -> list[frozenset[Gemm]]:
-        """Return the sets that were planned, can be expressed here and have not been seen yet."""
+        """Return the planned and supported sets without a result."""
         planned = [each.trial.cell for each in self.measured.experiments.values() if each.change is not None]
         return [cell for cell in planned if cell is not None and cell not in self.measured.cells]
 
     @property
     def untried(self) -> tuple[str, ...]:
-        """The cheapest experiments that may name a culprit and were not run."""
+        """The cheapest experiments without a run that may find the cause."""
         cells = sorted(self._untried(), key=_price)
         return tuple(name_of(cell) for cell in cells if len(cell) == len(cells[0]))
 
@@ -298,7 +298,7 @@ class Facts:
 
     @property
     def pairs(self) -> list[Shown]:
-        """What two products in BF16 did, the pair that closes most first."""
+        """The effects of two products in BF16, largest first."""
         pairs = [shown for cell, shown in self.measured.cells.items() if len(cell) == len(Gemm) - 1]
         return sorted(pairs, key=lambda shown: shown.recovered or 0.0, reverse=True)
 
@@ -309,7 +309,7 @@ class Facts:
 
     @property
     def pairs_open(self) -> str:
-        """Why all three products cannot be blamed though no pair brings the loss back; empty: they can.
+        """The reason why all three products cannot be named though no pair closes the gap; empty: they can.
 
         That B is well says nothing: it is the reference of all.
         """
@@ -324,12 +324,12 @@ class Facts:
 
     @property
     def explained(self) -> float | None:
-        """Share of the gap that is closed with the culprits in BF16; None if all three are: then that is no proof."""
+        """Share of the gap closed with the causing products in BF16; None if all three are: then that is no proof."""
         return None if self.culprits in {frozenset(), _ALL} else self.measured.cells[self.culprits].recovered
 
     @property
     def and_delayed(self) -> str:
-        """The end of a sentence if a current scale helps, too."""
+        """The end of a sentence if a current scale also helps."""
         if self.measured.outcome(FAKE) is not Outcome.RESTORES:
             return ""
         return (
@@ -338,13 +338,13 @@ class Facts:
 
     @property
     def not_separable(self) -> str:
-        """A note if some of the culprits could not be tried alone; empty if not."""
+        """A note if some of the causing products could not be tried alone; empty if not."""
         refused = [each.trial for each in self.measured.experiments.values() if each.change is None]
         names = ", ".join(trial.id for trial in refused if trial.cell and trial.cell < self.culprits)
         return f"which of them alone would be enough is unknown here: {names}" if names else ""
 
     def cure(self, name: str, *, keeps_fp8: bool = True) -> Cure:
-        """Return an experiment as the cure, whether or not it was shown to help."""
+        """Return an experiment as the fix, proven or not."""
         outcome, experiment = self.measured.outcome(name), self.measured.experiments.get(name)
         restores = None if outcome is None else outcome is Outcome.RESTORES
         change = None if experiment is None else experiment.change
@@ -352,7 +352,7 @@ class Facts:
 
     @property
     def best_cure(self) -> Cure | None:
-        """What was shown to help and keeps FP8, the least change first; else BF16 for the culprits."""
+        """The proven fix that keeps FP8, the smallest change first; else BF16 for the causing products."""
         for trial in sorted((each.trial for each in self.measured.restoring()), key=lambda trial: bool(trial.recipe)):
             is_of_all = trial.layers is None and trial.operand is None
             if is_of_all and (trial.recipe is not None or Arithmetic.CURRENT in trial.products.kinds):
@@ -373,7 +373,7 @@ def _layers(measured: Measured) -> str | None:
 
 
 def _operands(measured: Measured) -> Iterator[Operand]:
-    """Yield the guilty operands: with a current scale for one alone it is well, or with it alone in FP8 it is not."""
+    """Yield the causing operands: a current scale for one alone closes the gap, or FP8 for it alone does not."""
     for name, experiment in measured.experiments.items():
         trial, outcome = experiment.trial, measured.outcome(name)
         if trial.operand is not None and outcome is not None:
@@ -389,7 +389,7 @@ def _shares(measured: Measured) -> tuple[tuple[Gemm, float], ...] | None:
 
 
 def _unproven_runs(measured: Measured) -> Iterator[str]:
-    """Name which runs count though nothing proves that they ran as planned, or that they ran at all."""
+    """Name the valid runs without proof that they ran as planned, or at all."""
     counts = [shown for shown in measured.shown.values() if shown.gate.is_valid]
     names = [shown.id for shown in counts if shown.gate.as_planned is AsPlanned.UNKNOWN]
     if names:

@@ -1,4 +1,4 @@
-"""What the runs of a plan show: which of them count, how far each is from BF16, and what share of the gap it closes."""
+"""Results of a plan's runs: their validity, their gap to BF16, and the share of the gap that they close."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ckpttool.fp8.rules.shares import Stretch, floor_of, outcome, recovered, rec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """An experiment and what its logs show."""
+    """An experiment and the contents of its logs."""
 
     experiment: Experiment
     curve: Curve | None
@@ -40,7 +40,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """The statistics that a verdict goes by."""
+    """The measurements that a verdict uses."""
 
     plan: Fp8Plan
     experiments: Mapping[str, Experiment]
@@ -67,13 +67,13 @@ class Measured:
 
     @property
     def cells(self) -> Mapping[frozenset[Gemm], Shown]:
-        """Results by the products in BF16, of all that count and change nothing else."""
+        """Results by the products in BF16, of all valid runs without other changes."""
         cells = ((self.experiments[name].trial.cell, shown) for name, shown in self.shown.items())
         return {cell: shown for cell, shown in cells if cell is not None and shown.gate.is_valid}
 
 
 def measure(plan: Fp8Plan, runs: Sequence[Run], baseline: Curve | None) -> Measured:
-    """Compare every run that counts with BF16, and what it leaves of the gap with the candidate.
+    """Compare every valid run with BF16, and its remaining gap with the candidate's.
 
     Args:
         plan: As it was written.
@@ -138,12 +138,12 @@ def _twins(runs: Mapping[str, Run], gates: Mapping[str, Gate]) -> list[list[Tria
 
 
 def _keeps_arithmetic(trial: Trial) -> bool:
-    """Tell whether an experiment changes no arithmetic: if the trainer repeats itself exactly, such runs are alike."""
+    """Return whether an experiment keeps the arithmetic: with a deterministic trainer, such runs are equal."""
     return not trial.products.changed and trial.recipe is None
 
 
 def _shown(measured: Measured, trial: Trial, passed: Gate) -> Shown:
-    """Return what an experiment showed."""
+    """Return the result of an experiment."""
     part, unchanged = measured.stretches.get(trial.id), measured.stretches.get(UNCHANGED)
     result = Shown(id=trial.id, gate=passed, gap=None if part is None else part.gap)
     if not passed.is_valid:

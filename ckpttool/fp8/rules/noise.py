@@ -1,4 +1,4 @@
-"""How well the mean of a stretch is known, and how large a gap must be to count.
+"""Confidence of the mean of a range, and the smallest significant gap.
 
 Neighbouring values of a loss are no independent samples. So stretches are drawn in blocks, and all chance comes from a
 seed: same input, same bytes.
@@ -29,7 +29,7 @@ _WARM_UP = 5
 
 
 def draws(seed: int, limit: int) -> Iterator[int]:
-    """Yield whole numbers from 0, all equally likely, without an end.
+    """Yield random whole numbers from 0, uniformly and without end.
 
     Args:
         seed: Same seed, same numbers, on every machine.
@@ -47,7 +47,7 @@ def draws(seed: int, limit: int) -> Iterator[int]:
 
 
 def block_of(values: Sequence[float]) -> int:
-    """Return how many neighbours must be drawn together, for what is further apart hardly knows of each other.
+    """Return how many neighbours must be drawn together, because values further apart are nearly independent.
 
     Twice the first lag with hardly any correlation, at least the cube root of the length, at most a quarter of it.
     """
@@ -65,7 +65,7 @@ def block_of(values: Sequence[float]) -> int:
 def resampled_means(
     values: Sequence[float], *, block: int, seed: int = SEED, resamples: int = RESAMPLES
 ) -> list[float]:
-    """Return the means of stretches as long as this one, put together from blocks of it by chance.
+    """Return the means of random resamples of the same length, drawn in blocks.
 
     Which blocks depends on the length, the block and the seed alone: two stretches of one length get the same ones.
     """
@@ -92,14 +92,14 @@ def _drawn(seed: int, limit: int, count: int) -> array[int]:
 
 
 def percentiles(values: Sequence[float]) -> tuple[float, float]:
-    """Return the bounds between which 95 of 100 values lie."""
+    """Return the bounds that contain 95 of 100 values."""
     ordered = sorted(values)
     out = len(ordered) * 25 // 1000
     return ordered[max(0, out - 1)], ordered[min(len(ordered) - 1, len(ordered) - out)]
 
 
 def gap_of(values: Sequence[float], *, seed: int = SEED) -> Gap:
-    """Return the mean of a stretch of at least one difference, and how well it is known."""
+    """Return the mean of at least one difference, with its confidence."""
     count = len(values)
     low, high = percentiles(resampled_means(values, block=block_of(values), seed=seed))
     flat = _flattened(values)
@@ -108,7 +108,7 @@ def gap_of(values: Sequence[float], *, seed: int = SEED) -> Gap:
 
 
 def _flattened(values: Sequence[float]) -> list[float]:
-    """Take the straight line that fits best off the values, but not their mean: growth is no noise."""
+    """Remove the best linear trend from the values, but not their mean: growth is not noise."""
     middle = (len(values) - 1) / 2
     times = [place - middle for place in range(len(values))]
     slope = math.fsum(map(mul, times, values)) / (math.fsum(map(mul, times, times)) or 1)
@@ -116,7 +116,7 @@ def _flattened(values: Sequence[float]) -> list[float]:
 
 
 def floor_of(repeats: Sequence[tuple[Sequence[float], bool]], length: int) -> float | None:
-    """Return how far apart the ends of two runs of one kind are by chance; None without a repeat that tells.
+    """Return the random difference between the ends of two runs with equal settings; None without a usable repeat.
 
     Args:
         repeats: For each the differences to the baseline, and whether it saw the same data in the same order.
@@ -132,7 +132,7 @@ def floor_of(repeats: Sequence[tuple[Sequence[float], bool]], length: int) -> fl
 
 
 def _sliding(values: Sequence[float], length: int) -> Iterator[float]:
-    """Yield the means of all stretches of a length; of the whole where it is shorter, if it is at least half of it."""
+    """Yield the moving averages of a length; that of the whole if it is shorter, but at least half of it."""
     if 2 * len(values) < length or not values:
         return
     length = min(length, len(values))
@@ -145,7 +145,7 @@ def _sliding(values: Sequence[float], length: int) -> Iterator[float]:
 def floor_and_limit(
     gap: Gap, repeats: Sequence[tuple[Sequence[float], bool]], *, length: int, tolerance: float
 ) -> tuple[Floor, float]:
-    """Return how far apart two runs of one kind are, and how large a gap must be to count.
+    """Return the random difference between two runs with equal settings, and the smallest significant gap.
 
     Args:
         gap: What is judged.
@@ -163,5 +163,5 @@ def floor_and_limit(
 
 
 def limit_of(floor: float, tolerance: float, half: float) -> float:
-    """Return how large a gap must be to count, where something tells how far apart two runs of one kind are."""
+    """Return the smallest significant gap, if the random difference between runs is known."""
     return max(floor, tolerance, half)

@@ -1,4 +1,4 @@
-"""How much FP8 would take of a tensor, by numbers that someone else measured; and which tensors are asked about."""
+"""Loss of a tensor in FP8, by given measurements; and the selection of tensors."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _MATRIX = 2
 
 
 def is_probed(entry: TensorEntry, *, optimizer: bool) -> bool:
-    """Return whether a tensor is asked about: no scalar, and no state of an optimizer unless those are asked for.
+    """Return whether a tensor is probed: not scalars, and optimizer states only on request.
 
     A layer's extra state is the history of its scales, and none of its weights.
     """
@@ -71,7 +71,7 @@ def is_probed(entry: TensorEntry, *, optimizer: bool) -> bool:
 
 
 def role_of(name: str, shape: Sequence[int]) -> TensorRole:
-    """Tell by name and shape what a tensor is for; what is a matrix and nothing else is a linear layer's weight."""
+    """Determine a tensor's role from its name and shape; any other matrix is a linear layer's weight."""
     kind = kind_of(name)
     if kind != WEIGHTS:
         return _MOMENTS.get(kind, TensorRole.OTHER)
@@ -90,7 +90,7 @@ def role_of(name: str, shape: Sequence[int]) -> TensorRole:
 
 
 def layer_of(name: str) -> str | None:
-    """Return the beginning of a name that says which layer it belongs to; None: no numbered one."""
+    """Return the part of a name that identifies its layer; None without a numbered one."""
     match = _LAYER.match(name)
     return None if match is None else match[0]
 
@@ -114,7 +114,7 @@ def risk_of(cast: CastNumbers, tensor: TensorNumbers, role: TensorRole) -> Risk:
 
 
 def _shares(lines: Lines | None, tensor: TensorNumbers) -> float:
-    """Return the share of the rows, or of the columns, that are meant, whichever is larger; of those not all zero."""
+    """Return the larger share of the rows or columns concerned, among those that are not all zero."""
     if lines is None or tensor.live is None:
         return 0.0
     return max(lines.rows / max(tensor.live.rows, 1), lines.columns / max(tensor.live.columns, 1))
@@ -124,7 +124,7 @@ _GRAVITY = {risk: at for at, risk in enumerate(Risk)}
 
 
 def judged(tensor: TensorNumbers, question: ProbeQuestion) -> ProbedTensor:
-    """Say of a tensor what its numbers mean."""
+    """Judge a tensor by its statistics."""
     role = role_of(tensor.name, tensor.shape)
     risks = tuple(risk_of(cast, tensor, role) for cast in tensor.recipes)
     decides = (risk for cast, risk in zip(tensor.recipes, risks, strict=True) if question.decides(cast))
@@ -139,7 +139,7 @@ def judged(tensor: TensorNumbers, question: ProbeQuestion) -> ProbedTensor:
 
 
 def ranked(tensors: Iterable[TensorNumbers], question: ProbeQuestion) -> tuple[ProbedTensor, ...]:
-    """Judge tensors, and put the worst first: by risk, then by what their channels keep, then by name."""
+    """Judge tensors, and sort the worst first: by risk, then by the quality of their channels, then by name."""
 
     def order(tensor: ProbedTensor) -> tuple[object, ...]:
         numbers = tensor.numbers
@@ -168,7 +168,7 @@ _FLAT = frozenset({"flat_param", "_flat_param"})
 
 
 def scattered(tensors: Iterable[ProbedTensor]) -> tuple[Finding, ...]:
-    """Report that weights of linear layers are here in pieces that are no matrices, or by their names alone.
+    """Report that weights of linear layers are stored as parts that are not matrices, or by their names alone.
 
     Some trainers cut weights regardless of rows: of one that is elsewhere in the save they leave a name without
     elements, and several in one row have a name of their own. A rank whose part of a tensor is empty is none of these.
@@ -209,5 +209,5 @@ def aligned(gated: Iterable[GatedNumbers]) -> tuple[Finding, ...]:
 
 
 def most_amplifying(gated: Iterable[GatedNumbers]) -> tuple[GatedNumbers, ...]:
-    """Put the gates first whose worst unit stands out most."""
+    """Sort the gates by how far their worst unit stands out."""
     return tuple(sorted(gated, key=lambda pair: (-pair.gain_over_median, as_counted(pair.name), pair.path)))

@@ -1,4 +1,4 @@
-"""Since when there is a gap, and whether it grows: steps and ramps, fitted to the means of windows."""
+"""The start of a gap, and whether it grows: steps and ramps, fitted to the means of windows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SLACK = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What fits a row of windows best."""
+    """The best fit for a series of windows."""
 
     ramp_over_step: float
     """By how much the information criterion of a ramp is above that of a step: over 6 it is a step, under -6 none."""
@@ -38,7 +38,7 @@ class Shape:
 
 
 def fit(means: Sequence[float]) -> Shape:
-    """Fit a step (nothing, then the same) and a ramp (nothing, then a line that begins there) by least squares.
+    """Fit a step (zero, then constant) and a ramp (zero, then linear) by least squares.
 
     Where a ramp that ends on a level fits clearly better than both, it tells where the gap began: what grows and then
     stays would else seem to have begun long before.
@@ -70,14 +70,14 @@ def fit(means: Sequence[float]) -> Shape:
 
 
 def _error(means: Sequence[float], start: int, length: int) -> float:
-    """Return the squared error of nothing, a line over so many windows that begins in one, and a level, height free."""
+    """Return the squared error of zero, a line over some windows, and a level of free height."""
     heights = [min(1.0, (place + 0.5) / length) if length else 1.0 for place in range(len(means) - start)]
     explained = math.fsum(map(mul, heights, means[start:])) ** 2 / math.fsum(map(mul, heights, heights))
     return max(0.0, math.fsum(map(mul, means, means)) - explained)
 
 
 def _independent(means: Sequence[float], start: int) -> float:
-    """Return as how many independent windows these count: neighbours know of each other."""
+    """Return the number of independent windows among these: neighbours are correlated."""
     count = len(means)
     height = math.fsum(means[start:]) / (count - start)
     rest = [mean - (height if place >= start else 0.0) for place, mean in enumerate(means)]

@@ -1,4 +1,4 @@
-"""What is left of the gap in each experiment, how well that is known, and each product's share in the whole."""
+"""Remaining gap of each experiment, its confidence, and each product's share of the total."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Stretch:
 
 
 def stretch(reference: Curve, curve: Curve, window: tuple[Step, Step], *, seed: int = SEED) -> Stretch | None:
-    """Return how far a run is from its reference where both show a loss in the window; None where nowhere."""
+    """Return the distance of a run to its reference if both have a loss in the window; else None."""
     pairs = align(reference, curve)
     first, last = bisect_left(pairs.steps, window[0]), bisect_right(pairs.steps, window[1])
     values = tuple(
@@ -51,7 +51,7 @@ def stretch(reference: Curve, curve: Curve, window: tuple[Step, Step], *, seed: 
 
 
 def floor_of(regrouped: Gap) -> float:
-    """Return how far apart two paired runs of one kind are: three times what another order of sums does."""
+    """Return the random difference between two paired runs: three times the effect of another summation order."""
     return max(_TIMES_FLOOR * abs(regrouped.mean), (regrouped.high - regrouped.low) / 2)
 
 
@@ -60,7 +60,7 @@ Share = tuple[float, float, float]
 
 
 def recovered(unchanged: Stretch, part: Stretch, *, seed: int = SEED) -> Share | None:
-    """Return the share of the gap that an experiment closes; None where its log and C's show no step in common.
+    """Return the share of the gap that an experiment closes; None if its log and C's have no common step.
 
     The same blocks are drawn for both: what moves them alike is no uncertainty of their ratio.
     """
@@ -87,7 +87,7 @@ def _closed(remainder: float, total: float) -> float:
 
 
 def outcome(gap: float, share: Share, counts: float) -> Outcome:
-    """Tell what an experiment did to the gap.
+    """Return the effect of an experiment on the gap.
 
     Args:
         gap: What is left of it.
@@ -103,7 +103,7 @@ def outcome(gap: float, share: Share, counts: float) -> Outcome:
 
 
 def recovery(remainder: Stretch, counts: float) -> tuple[Outcome, float | None]:
-    """Return whether a run from bad weights finds back, and after how many further steps at this rate it would.
+    """Return whether a run from bad weights recovers, and after how many further steps at this rate.
 
     Args:
         remainder: Its distance to the baseline in the window.
@@ -122,7 +122,7 @@ def recovery(remainder: Stretch, counts: float) -> tuple[Outcome, float | None]:
 
 
 def is_settled(unchanged: Stretch, part: Stretch) -> bool:
-    """Return whether longer runs would show the same share: the gap is there whole, and what is closed of it stays.
+    """Return whether longer runs would give the same share: the gap is complete, and the closed part stable.
 
     Args:
         unchanged: The candidate's distance to BF16 in the window.
@@ -143,19 +143,19 @@ def is_settled(unchanged: Stretch, part: Stretch) -> bool:
 
 
 def _rises(places: Sequence[float], values: Sequence[float], *, by: float) -> bool:
-    """Return whether values rise by so much from the first place to the last, and not by chance."""
+    """Return whether values rise significantly by this amount from the first place to the last."""
     slope, error = _slope(places, values)
     return slope > _STUDENT * error and slope * (places[-1] - places[0]) >= by
 
 
 def _means(values: Sequence[float]) -> list[float]:
-    """Return the means of as many windows as a slope is told by."""
+    """Return the means of as many windows as a slope needs."""
     bounds = [place * len(values) // _PARTS for place in range(_PARTS + 1)]
     return [math.fsum(values[bound:two]) / (two - bound) for bound, two in pairwise(bounds)]
 
 
 def _slope(places: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
-    """Return the slope of the line that fits best, and its standard error."""
+    """Return the slope of the best-fitting line, and its standard error."""
     count = len(values)
     middle, mean = math.fsum(places) / count, math.fsum(values) / count
     away = [place - middle for place in places]
@@ -166,7 +166,7 @@ def _slope(places: Sequence[float], values: Sequence[float]) -> tuple[float, flo
 
 
 def shapley(gaps: Mapping[frozenset[Gemm], float]) -> tuple[tuple[Gemm, float], ...]:
-    """Return each product's share in the gap: what it adds, on average over all orders of going to FP8.
+    """Return each product's share of the gap: its average addition over all orders of switching to FP8.
 
     Args:
         gaps: By the set of products in FP8, all eight of them.

@@ -1,4 +1,4 @@
-"""Spikes of one loss curve: they come in any arithmetic, and would hide or fake what stays."""
+"""Spikes of one loss curve: they occur in any arithmetic, and would hide or imitate a lasting gap."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _BEFORE = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Where a spike is in a row of values."""
+    """Position of a spike in a series of values."""
 
     first: int
     last: int
@@ -43,7 +43,7 @@ class Span:
 
     @property
     def values(self) -> int:
-        """How many it has."""
+        """Number of values."""
         return self.last - self.first + 1
 
 
@@ -68,7 +68,7 @@ class _Normal:
             del self._ordered[bisect_left(self._ordered, self._recent.popleft())]
 
     def is_above(self, value: float, z: float) -> bool:
-        """Return whether a value is further above the median than so many robust standard deviations."""
+        """Return whether a value is above the median by more than this many robust standard deviations."""
         over = value - self.median
         if over <= z * _LEAST_SPREAD * abs(self.median):
             return False
@@ -81,7 +81,7 @@ class _Normal:
 
 
 def find_spikes(values: Sequence[float]) -> list[Span]:
-    """Return where values begin to lie far above those before and come back, and where they are no numbers.
+    """Return the ranges in which values rise far above earlier ones and return, or are not numbers.
 
     What has not come back at the end is a spike only while it is short: later it is where the loss now is.
     """
@@ -119,7 +119,7 @@ def _span(values: Sequence[float], first: int, last: int, normal: _Normal) -> Sp
 def common_spikes(
     baseline: tuple[Curve, Sequence[Span]], candidate: tuple[Curve, Sequence[Span]], *, by_step: float
 ) -> tuple[Spike, ...]:
-    """Return the spikes of both runs, ascending, each with whether the other run has one within ten steps.
+    """Return the spikes of both runs, ascending, and whether the other run has one within ten steps.
 
     Args:
         baseline: The run, and where its spikes lie among its values.
@@ -149,7 +149,7 @@ def common_spikes(
 
 
 def are_ordinary(spikes: Iterable[Spike]) -> bool:
-    """Return whether the candidate's pass as quickly as the baseline's, or quickly anyway."""
+    """Return whether the candidate's spikes end as quickly as the baseline's, or quickly anyway."""
     slowest = {False: 0, True: 0}
     for spike in spikes:
         slowest[spike.candidate] = max(slowest[spike.candidate], spike.values)
@@ -157,7 +157,7 @@ def are_ordinary(spikes: Iterable[Spike]) -> bool:
 
 
 def spiked(pairs: Pairs, runs: Iterable[tuple[Curve, Sequence[Span]]]) -> set[int]:
-    """Return which pairs, from 0, lie in a spike of a run; none where that were over half: nothing would be left."""
+    """Return the pairs, from 0, in a spike of a run; none if that were over half of them."""
     places: set[int] = set()
     for curve, spans in runs:
         for span in spans:
@@ -167,7 +167,7 @@ def spiked(pairs: Pairs, runs: Iterable[tuple[Curve, Sequence[Span]]]) -> set[in
 
 
 def calmed(values: Sequence[float], spiked: Collection[int]) -> list[float]:
-    """Return the values with those in a spike replaced by the median of the last ones before it."""
+    """Return the values with those in a spike replaced by the median of the last values before it."""
     calm: list[float] = []
     before: deque[float] = deque(maxlen=_BEFORE)
     for place, value in enumerate(values):

@@ -1,1 +1,1 @@
-"""What the library answers about FP8."""
+"""The library's functions for FP8."""

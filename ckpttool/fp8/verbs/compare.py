@@ -1,4 +1,4 @@
-"""Two trainings held against each other by their logs."""
+"""Comparison of two trainings by their logs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OTHER_BATCH = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsRead:
-    """What the logs of the runs in question show, the baseline first, the candidate next."""
+    """The logs of the compared runs, the baseline first, then the candidate."""
 
     logs: tuple[TrainingLog, ...]
     curves: tuple[Curve, ...]
@@ -33,7 +33,7 @@ class RunsRead:
 
 
 def read_runs(question: CurvesQuestion) -> RunsRead:
-    """Read the runs that are to be held against each other.
+    """Read the runs to compare.
 
     Raises:
         UsageError: A log is not there or of no known kind, or samples are not counted.
@@ -75,7 +75,7 @@ def fp8_compare(question: CurvesQuestion) -> CurvesAnswer:
 
 
 def _by(requested: PairedBy | None, logs: list[TrainingLog]) -> PairedBy:
-    """Return by what the values of two runs belong together: by samples where a step of each is another number."""
+    """Return how the values of two runs are paired: by samples if their batch sizes differ."""
     if requested is PairedBy.STEP:
         return requested
     sizes = [batch_size(log.metrics) for log in logs[:2]]

@@ -1,4 +1,4 @@
-"""Settings of FP8: read wherever they stand, and judged by every rule about them."""
+"""FP8 settings: read from any place, and checked by every rule about them."""
 
 from __future__ import annotations
 

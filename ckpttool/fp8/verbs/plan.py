@@ -1,4 +1,4 @@
-"""Plan the FP8 experiments that tell most, from a checkpoint that was found good, and write them down."""
+"""Plan the most informative FP8 experiments, from a checkpoint that was found good, and write them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _SECONDS_PER_HOUR = 3600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Candidate:
-    """What is known of the run in FP8 besides its loss, and of where the baseline's ends."""
+    """The facts about the FP8 run besides its loss, and the end of the baseline's log."""
 
     seen: RunArithmetic
     recipe: Recipe | None
@@ -153,7 +153,7 @@ def _first(question: PlanQuestion, framework: Framework) -> Fp8Plan | NoPlan:
 
 
 def _further(old: Fp8Plan, question: PlanQuestion, framework: Framework) -> Fp8Plan | NoPlan:
-    """Add what tells more than those that were run."""
+    """Add more informative experiments than those already run."""
     if question.framework != old.framework:
         raise UsageError(f"the plan is for {old.framework}, and so are all its rounds")
     verdict, plan = judged(old, {}, framework)
@@ -217,7 +217,7 @@ def _start(question: PlanQuestion, curves: CurvesQuestion, comparison: Compariso
 
 
 def _has_history(root: str, name: str) -> bool | None:
-    """Tell whether a checkpoint holds a scale history; what is no tensor may not be listed, so there is no "no"."""
+    """Return whether a checkpoint has a scale history; data other than tensors may be unlisted, so never "no"."""
     from ckpttool.inspect.verbs import inspect
 
     names = [row.name for row in inspect(tree=root, checkpoint=name).tensors]
@@ -225,7 +225,7 @@ def _has_history(root: str, name: str) -> bool | None:
 
 
 def _candidate(question: PlanQuestion, framework: Framework, log: TrainingLog, baseline: Sequence[Step]) -> _Candidate:
-    """Read what the candidate's own logs tell of its settings, its pace and its layers."""
+    """Read the candidate's settings, pace and layers from its own logs."""
     arithmetic = read_arithmetic((*log.sources, *question.stats))
     printed = arithmetic.argument("fp8_recipe") or arithmetic.recipe
     recipes = {recipe.value: recipe for recipe in Recipe}
@@ -266,7 +266,7 @@ def _notes(comparison: Comparison, candidate: _Candidate, start: StartPoint) -> 
 def _with(
     plan: Fp8Plan, trials: Sequence[Trial], question: PlanQuestion, framework: Framework, candidate: _Candidate
 ) -> Fp8Plan:
-    """Add trials, each as its framework expresses it."""
+    """Add trials in the settings of their framework."""
     last = _last_of(question, plan, candidate.baseline_ends) if any(trial.from_last for trial in trials) else ""
     note = last.note if isinstance(last, LastStart) else None
     seen, is_scratch = candidate.seen, plan.start.evidence is Evidence.SCRATCH
@@ -309,7 +309,7 @@ def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
 
 
 def _last_of(question: PlanQuestion, plan: Fp8Plan, ends: Step | None) -> LastStart | str:
-    """Find where BF16 is tried on the candidate's own weights, or say why not; the baseline's log ends at `ends`."""
+    """Find the start for BF16 on the candidate's own weights, or return why not; the baseline's log ends at `ends`."""
     tree = TreeQuestion(path=question.tree or plan.start.path)
     try:
         decisions = [resolve(tree, ResumeQuestion(before=step)).decision for step in (None, last_judged(plan, ends))]
@@ -325,7 +325,7 @@ def _last_of(question: PlanQuestion, plan: Fp8Plan, ends: Step | None) -> LastSt
 
 
 def _write(plan: Fp8Plan, old: Fp8Plan | None) -> None:
-    """Write a folder for each experiment that has no log there, and the plan last: it names what lies beside it."""
+    """Write a folder for each experiment without a log there, and then the plan, which names them."""
     before = {} if old is None else {experiment.trial.id: experiment for experiment in old.experiments}
     with filled(plan.output) as output:
         for experiment in plan.experiments:

@@ -1,4 +1,4 @@
-"""Look at what FP8 would do to a checkpoint's tensors, without the trainer and without a device that has it."""
+"""Compute the effect of FP8 on a checkpoint's tensors, without the trainer and its devices."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _run(tasks: list[CheckTask], view: CompareShard) -> Iterator[Observation]:
 
 
 def _history(side: Side, question: ProbeQuestion) -> list[Side]:
-    """Return the earlier checkpoints of the same training on which a delayed scale looks back."""
+    """Return the earlier checkpoints of the same training that a delayed scale uses."""
     newest, back = side.checkpoint, question.history
     if back is None or newest.step is None or side.file is not None:
         return []
@@ -119,7 +119,7 @@ def _is_between(checkpoint: Checkpoint, first: int, end: Step) -> bool:
 
 
 def _scales(side: Side) -> dict[str, str]:
-    """Return in which file of the save each scale of a weight in FP8 lies, where all ranks share several files."""
+    """Return the file of each FP8 weight's scale in the save, if all ranks share several files."""
     if len(side.checkpoint.shards) == 1 or any(shard.rank is not None for shard in side.checkpoint.shards):
         return {}
     contents_opened = (
@@ -134,7 +134,7 @@ def _scales(side: Side) -> dict[str, str]:
 
 
 def _block(side: Side) -> tuple[int, int]:
-    """Return what a model's own config says of the block that shares a scale; else what is usual."""
+    """Return the block size of a scale from a model's own config; else the usual one."""
     folder = posixpath.dirname(side.checkpoint.shards[0].path) if side.checkpoint.shards else ""
     path = posixpath.join(folder, _CONFIG)
     try:

@@ -46,7 +46,7 @@ def fp8_verdict(output: str, logs: Mapping[str, tuple[str, ...]] | None = None) 
 
 
 def read_plan(output: str) -> Fp8Plan | None:
-    """Read the plan of a folder; None where there is none.
+    """Read the plan of a folder; None if there is none.
 
     Raises:
         UnsafeError: There is something else of that name.
@@ -75,13 +75,13 @@ def judged(plan: Fp8Plan, logs: Mapping[str, tuple[str, ...]], framework: Framew
 
 
 def baseline_of(plan: Fp8Plan) -> Curve | None:
-    """Return the loss of the old BF16 run; None where its log is not there any more."""
+    """Return the loss of the old BF16 run; None if its log no longer exists."""
     paths = [path for path in plan.baseline if os.path.exists(path)]
     return _curve(log_reader(plan.columns, curves=True), paths) if paths else None
 
 
 def with_logs(plan: Fp8Plan, logs: Mapping[str, tuple[str, ...]]) -> Fp8Plan:
-    """Return a plan with the logs of its experiments: those that are named, else what lies in their folders."""
+    """Return a plan with the logs of its experiments: the given ones, else those in their folders."""
     experiments = (
         replace(
             experiment,

@@ -1,4 +1,4 @@
-"""The guard in trainers, each in a module that alone imports it."""
+"""The guard in trainers, with one module for each."""
 
 from __future__ import annotations
 

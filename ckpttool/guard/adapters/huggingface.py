@@ -22,7 +22,7 @@ class Attached:
     """A guard in a trainer while it trains."""
 
     def __init__(self, trainer: Trainer, settings: dict[str, Any]) -> None:
-        """Take the trainer, and what its guard is made with."""
+        """Take the trainer, and the arguments of its guard."""
         self.guard: Guard | None = None
         """None until it trains: before, there is no optimizer."""
         self.stopped: GuardStop | None = None
@@ -31,7 +31,7 @@ class Attached:
         self._settings = settings
 
     def begin(self, saved: Any) -> None:
-        """Put the guard between the optimizer and its gradients."""
+        """Insert the guard between the optimizer and its gradients."""
         trainer, step = self._trainer, self._trainer.state.global_step
         self.stopped = None
         if self.guard is None or self.guard.optimizer is not getattr(trainer.optimizer, "optimizer", None):
@@ -46,7 +46,7 @@ class Attached:
 
     @staticmethod
     def _loss_of(step: Callable[..., Tensor]) -> LossFunction:
-        """Return what computes a micro-batch once more, forward and backward, as the trainer does."""
+        """Return a function that computes a micro-batch again, forward and backward, as the trainer does."""
 
         def loss_of(model: nn.Module, batch: Any) -> Tensor:
             inputs = dict(batch)
@@ -73,13 +73,13 @@ class Attached:
         trainer.training_step, trainer.accelerator.clip_grad_norm_ = training_step, clip_grad_norm_
 
     def end(self) -> None:
-        """Leave the trainer as it was."""
+        """Restore the trainer."""
         for holder, name in ((self._trainer, "training_step"), (self._trainer.accelerator, "clip_grad_norm_")):
             vars(holder).pop(name, None)
 
 
 class _Callback(TrainerCallback, ExportableState):
-    """Tells the guard what happens, and carries what it remembers."""
+    """Passes events to the guard, and stores its state."""
 
     attached: Attached
 
@@ -106,7 +106,7 @@ class _Callback(TrainerCallback, ExportableState):
 
 
 def attach(trainer: Trainer, **settings: Any) -> Attached:
-    """Drop updates that would do harm in a trainer, before it trains.
+    """Drop harmful updates in a trainer; call it before training.
 
         trainer = Trainer(model=model, args=arguments, train_dataset=data)
         attach(trainer, output="output", policy=RobustZPolicy())

@@ -1,4 +1,4 @@
-"""The guard in Lightning: a callback that reports what happens; all decisions are made in the guard."""
+"""The guard in Lightning: a callback that passes events on; all decisions are made in the guard."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNHEARD = 3
 
 
 class LightningGuard(Callback):
-    """Drops updates that would do harm, in a `Trainer` that is otherwise left as it is.
+    """Drops harmful updates in a `Trainer` that is otherwise unchanged.
 
         Trainer(callbacks=[LightningGuard(output="output", policy=RobustZPolicy())], gradient_clip_val=1.0)
 
@@ -28,7 +28,7 @@ class LightningGuard(Callback):
     """
 
     def __init__(self, **settings: Any) -> None:
-        """Take what `Guard` takes beside model, optimizer, scaler and step: `output`, `policy`, `mode` and the like."""
+        """Take the arguments of `Guard` besides model, optimizer, scaler and step: `output`, `policy`, `mode` etc."""
         self.guards: tuple[Guard, ...] = ()
         """One of each optimizer, from the beginning of `fit` on."""
         self._settings = settings
@@ -37,7 +37,7 @@ class LightningGuard(Callback):
         self._unheard = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Put a guard between each optimizer and its gradients.
+        """Insert a guard between each optimizer and its gradients.
 
         Raises:
             UsageError: The training cannot be guarded, or a setting cannot be meant.
@@ -77,23 +77,23 @@ class LightningGuard(Callback):
             micro.loss(loss)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        """Decide on the update; if it is dropped, that happens when the optimizer begins its step."""
+        """Decide on the update; it is dropped, if so, when the optimizer begins its step."""
         for guard in self.guards:
             if guard.optimizer is getattr(optimizer, "optimizer", optimizer):
                 guard.clip_(math.inf)
                 self._unheard *= not guard.applied
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """End the micro-batch; a module that optimizes on its own may go backward more than once."""
+        """End the micro-batch; a module with manual optimization may run several backward passes."""
         if pl_module.automatic_optimization:
             self._end_micro_batch()
 
     def on_train_batch_end(self, *_: Any) -> None:
-        """End the micro-batch, if nothing went backward."""
+        """End the micro-batch, if there was no backward pass."""
         self._end_micro_batch()
 
     def on_exception(self, *_: Any) -> None:
-        """Leave nothing behind that is on during a micro-batch."""
+        """Clean up everything that is active during a micro-batch."""
         self._end_micro_batch()
 
     def _end_micro_batch(self) -> None:
@@ -102,11 +102,11 @@ class LightningGuard(Callback):
             micro.__exit__(None, None, None)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the guards remember, in plain types."""
+        """Return the state of the guards, in plain types."""
         return {"guards": [guard.saved() for guard in self.guards]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep what was remembered until there are optimizers."""
+        """Keep the state until there are optimizers."""
         self._saved = state_dict["guards"]
 
 

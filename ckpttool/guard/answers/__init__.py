@@ -1,1 +1,1 @@
-"""What `guard` and `nan` answer: JSON beside the table."""
+"""Answers of `guard` and `nan`: JSON and table."""

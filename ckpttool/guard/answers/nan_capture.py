@@ -97,7 +97,7 @@ def gradient_document(gradient: GradientFacts) -> Document:
 
 
 def table(answer: Capture) -> RenderableType:
-    """Show whose it was, what was not finite, and what to do."""
+    """Show the rank, the non-finite values, and what to do."""
     parts: list[RenderableType] = [line(headline(answer), style="bold red"), line(), Pairs(_facts(answer))]
     for rank in answer.ranks:
         if rank.bad_gradients:
@@ -125,7 +125,7 @@ def table(answer: Capture) -> RenderableType:
 
 
 def headline(answer: Capture) -> str:
-    """Say in a line what was captured."""
+    """Describe the capture in one line."""
     if not answer.culprits:
         return f"Step {answer.step} was not finite; the rank on which it began is unknown"
     if answer.world_size == 1:
@@ -160,7 +160,7 @@ def _facts(answer: Capture) -> list[tuple[str, str]]:
 
 
 def gradients_table(gradients: tuple[GradientFacts, ...]) -> RenderableType:
-    """Show the first of them."""
+    """Show the first gradients."""
     rows = [
         [
             shown(gradient.name),
@@ -180,7 +180,7 @@ def gradients_table(gradients: tuple[GradientFacts, ...]) -> RenderableType:
 
 
 def findings_parts(answer: Capture) -> list[RenderableType]:
-    """Show what is wrong with the capture, and what to do about it."""
+    """Show the problems of the capture, with remedies."""
     lines = []
     for finding in answer.findings:
         lines.append(line(f"{finding.severity.word} {finding.code.value} {shown(finding.message)}"))

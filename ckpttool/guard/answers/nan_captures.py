@@ -46,7 +46,7 @@ def row_document(row: CaptureRow) -> Document:
 
 
 def table(answer: Captures) -> RenderableType:
-    """Show one a line, by step."""
+    """Show one per line, by step."""
     rows = [
         [
             str(capture.step),

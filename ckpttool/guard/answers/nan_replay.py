@@ -84,7 +84,7 @@ def _origin(origin: Origin) -> Document:
 
 
 def table(answer: NanReplay) -> RenderableType:
-    """Show whether it was reproduced, where it began, and the verdict."""
+    """Show whether it was reproduced, its origin, and the verdict."""
     parts: list[RenderableType] = [_headline(answer), line()]
     if answer.environment and not answer.reproduced:
         parts += [line("Differs from the capture:"), _environment(answer.environment), line()]

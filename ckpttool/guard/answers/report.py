@@ -1,4 +1,4 @@
-"""What happened in a training that was guarded."""
+"""The report on a guarded training."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _COUNTERS = (
 
 
 def document(answer: GuardReport) -> Document:
-    """`ckpttool/guard-report/1`: what happened, by rank, and what to do next."""
+    """`ckpttool/guard-report/1`: the events by rank, and what to do next."""
     return {
         "schema": "ckpttool/guard-report/1",
         "events": reading_document(answer.reading),
@@ -120,7 +120,7 @@ def _command(command: Sequence[str]) -> str:
 
 
 def table(answer: GuardReport) -> RenderableType:
-    """Show what happened, by rank, and what to do next."""
+    """Show the events by rank, and what to do next."""
     parts: list[RenderableType] = [_headline(answer)]
     if answer.worst_saves is not None:
         parts.append(_failed_saves(answer.worst_saves))
@@ -178,7 +178,7 @@ def _failed_saves(rank: RankReport) -> Text:
 
 
 def _by_rank(answer: GuardReport) -> list[RenderableType]:
-    """Show the numbers, ranks with the same ones together."""
+    """Show the numbers, equal ranks grouped."""
     rows: dict[tuple[object, ...], list[Rank]] = {}
     for rank in answer.ranks:
         rows.setdefault((*(getattr(rank, field) for _, field in _COLUMNS), rank.last_step), []).append(rank.rank)
@@ -215,7 +215,7 @@ def _drop(update: DroppedUpdate) -> Text:
 
 
 def _captures(answer: GuardReport) -> Iterator[Text]:
-    """Yield a line for each capture, and one for all that are in a row."""
+    """Yield a line for each capture, and one for each row of them."""
     first = {row.first: row for row in answer.in_a_row}
     later = {step for row in answer.in_a_row for step in range(row.first + 1, row.last + 1)}
     for capture in answer.captures:

@@ -1,4 +1,4 @@
-"""What computing a step gave, to the last bit; and the step once more, in place and without the other ranks."""
+"""Results of computing a step, bit for bit; and the step again, in place and without the other ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LossFunction: TypeAlias = "Callable[[nn.Module, object], Tensor]"
 
 
 def loss_bits(loss: Tensor) -> LossBits:
-    """Return a loss to the last bit; one of several elements is summed, as a reader would take it."""
+    """Return the bits of a loss; one of several elements is summed."""
     value = loss.detach().reshape(-1)
     value = value if value.numel() == 1 else value.sum().reshape(-1)
     dtype = str(value.dtype).removeprefix("torch.")
@@ -56,12 +56,12 @@ def facts_of(gradients: Iterable[tuple[str, Tensor]]) -> Iterator[GradientFacts]
 
 
 def digests_of(model: nn.Module) -> tuple[tuple[str, str], ...]:
-    """Return name and xxh3-128 of each parameter's bytes; of sharded ones of this rank's part."""
+    """Return name and xxh3-128 of each parameter's bytes; of sharded ones for this rank's part."""
     return tuple((name, xxh3_128_hexdigest(block(own_part(value)))) for name, value in model.named_parameters())
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return what is in a compiled or data-parallel wrapper: it calls no other rank, and has the model's own names."""
+    """Return the model in a compiled or data-parallel wrapper: it calls no other rank, and has its original names."""
     while True:
         inner = getattr(model, "_orig_mod", None) if hasattr(model, "_orig_mod") else None
         if inner is None and isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
@@ -79,7 +79,7 @@ def compute_again(
     scale: float | None,
     restore_buffers: Callable[[], None],
 ) -> Rerun:
-    """Compute a step again and leave everything as it was: gradients, random-number state, buffers.
+    """Compute a step again and restore everything: gradients, random-number state, buffers.
 
     Args:
         model: Without a wrapper: one that waits for other ranks would wait for ever.
@@ -102,7 +102,7 @@ def compute_again(
 
 
 def unscale(model: nn.Module, scale: float | None) -> None:
-    """Take a loss scaler's factor out of all gradients, as it does itself: one product with the inverse."""
+    """Remove a loss scaler's factor from all gradients, as it does itself: one product with the inverse."""
     if scale is None:
         return
     inverse = 1.0 / scale

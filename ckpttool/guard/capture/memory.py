@@ -1,4 +1,4 @@
-"""What a step needs to be computed again: kept by reference while it lasts, so that it costs next to nothing."""
+"""Data to compute a step again: kept by reference during the step, so that it costs almost nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Remembered:
     """One micro-batch."""
 
     def __init__(self, batch: object, index: int | None, *, cloned: bool) -> None:
-        """Take it as the forward gets it."""
+        """Take the batch at the forward pass."""
         self.batch = batch
         if cloned:
             self.batch = map_tensors(
@@ -60,7 +60,7 @@ class Remembered:
         """Why there was no room for the batch, with its fingerprint; None: it is still there."""
 
     def nbytes(self, *, on_host: bool) -> int:
-        """Return the bytes of its tensors that are in the host's memory, or in that of an accelerator."""
+        """Return the bytes of its tensors in host memory, or in that of an accelerator."""
         tensors = tensors_in(self.batch)
         return sum(_nbytes(tensor) for tensor in tensors if (tensor.device.type == "cpu") is on_host)
 
@@ -70,7 +70,7 @@ class Remembered:
         self.batch = map_tensors(self.batch, lambda tensor: tensor.detach().cpu().requires_grad_(tensor.requires_grad))
 
     def drop(self, beyond: str) -> None:
-        """Keep of the batch nothing but its fingerprint."""
+        """Keep only the fingerprint of the batch."""
         prints = [f"{form(tensor)} {_first_bytes(tensor)}" for tensor in tensors_in(self.batch)][:_MOST_PRINTS]
         self._settle()
         self.batch, self.let_go = None, f"{beyond}; fingerprint: {', '.join(prints) or 'no tensors'}"
@@ -81,12 +81,12 @@ class Remembered:
 
     @property
     def was_moved(self) -> bool:
-        """Whether torch counted a change of one of its tensors. Asks no device."""
+        """Whether torch counted a change of one of its tensors, without device access."""
         return [_version(tensor) for tensor in self._tensors] != self._versions
 
     @property
     def was_changed(self) -> bool:
-        """Whether one of its tensors changed, also if torch does not count it: by numpy, by `.data`."""
+        """Whether one of its tensors changed, including uncounted changes by numpy or `.data`."""
         if self._was_changed or self.was_moved:
             return True
         return any(
@@ -101,7 +101,7 @@ class StepMemory:
     def __init__(
         self, model: nn.Module, *, host_batches: int = HOST_BATCHES, device_batches: int = DEVICE_BATCHES
     ) -> None:
-        """Take the model, to see with which autocast it is called, and the bytes that earlier batches may take."""
+        """Take the model, to detect its autocast, and the budget in bytes for earlier batches."""
         self._host, self._device = host_batches, device_batches
         self.micro_batches: list[Remembered] = []
         self._model = model
@@ -112,7 +112,7 @@ class StepMemory:
         """Whether the first loss came out of compiled code; None: there was none yet."""
 
     def micro(self, batch: object, *, index: int | None = None) -> None:
-        """Remember a micro-batch, and the random-number state, right before its forward.
+        """Store a micro-batch, and the random-number state, right before its forward pass.
 
         Args:
             batch: What the forward gets, after transfer and augmentation.
@@ -126,7 +126,7 @@ class StepMemory:
         self._hooks += [module.register_forward_pre_hook(self._called) for module in modules]
 
     def _make_room(self) -> None:
-        """Hold no more of earlier micro-batches than the budget: the training itself holds but one at a time."""
+        """Limit earlier micro-batches to the budget: the training itself keeps only one at a time."""
         host, device = self._host, self._device
         retained = [micro for micro in self.micro_batches if micro.let_go is None]
         on_device = [micro for micro in retained if micro.nbytes(on_host=False)]
@@ -137,33 +137,33 @@ class StepMemory:
 
     @property
     def holds_all(self) -> bool:
-        """Whether every batch of the step is still there."""
+        """Whether every batch of the step is still available."""
         return all(micro.let_go is None for micro in self.micro_batches)
 
     def leave(self) -> None:
-        """Leave nothing on the model: with a hook of ours it could be neither scripted nor copied."""
+        """Remove our hook from the model, which could be neither scripted nor copied with it."""
         while self._hooks:
             self._hooks.pop().remove()
 
     def loss(self, loss: Tensor) -> None:
-        """Remember the loss of the last micro-batch, as it is handed to `backward`."""
+        """Store the loss of the last micro-batch, as passed to `backward`."""
         if self.is_compiled is None:
             self.is_compiled = comes_from_compiled(loss)
         if self.micro_batches:
             self.micro_batches[-1].loss = torch.as_tensor(loss).detach()  # or the number that somebody read already
 
     def forget(self) -> None:
-        """Let go of a step. If a batch was changed in place meanwhile, keep copies from now on."""
+        """Discard a step. If a batch was changed in place meanwhile, keep copies from now on."""
         self._clones = self._clones or any(micro.was_moved for micro in self.micro_batches)
         self.micro_batches.clear()
 
     def keep_copies(self) -> None:
-        """Copy every batch from the next one on: one was changed in place, and torch did not count it."""
+        """Copy every batch from the next one on: one was changed in place, without torch counting it."""
         self._clones = True
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the batches that are kept now."""
+        """Bytes of the stored batches."""
         return sum(tensor.nbytes for micro in self.micro_batches for tensor in tensors_in(micro.batch))
 
     def _called(self, module: nn.Module, _inputs: object) -> None:
@@ -176,7 +176,7 @@ class StepMemory:
 
 
 def callable_parts(model: nn.Module) -> list[nn.Module]:
-    """Return the modules of which the first that is called tells with which autocast, the outermost ones first.
+    """Return the modules whose first call shows the autocast, the outermost ones first.
 
     A wrapper may call the model itself, or only parts of it, however deep. If a trainer put another `forward` into a
     module, as accelerate does, autocast is entered in that: only parts of it can tell. A hook inside of a compiled
@@ -195,7 +195,7 @@ def callable_parts(model: nn.Module) -> list[nn.Module]:
 
 
 def autocast_now() -> tuple[tuple[str, str], ...]:
-    """Return device and type of each autocast that is on."""
+    """Return device and type of each active autocast."""
     accelerator = torch.accelerator.current_accelerator()
     kinds = ("cpu",) if accelerator is None else ("cpu", accelerator.type)
     return tuple(
@@ -206,14 +206,14 @@ def autocast_now() -> tuple[tuple[str, str], ...]:
 
 
 def _nbytes(tensor: Tensor) -> int:
-    """Return what a tensor takes; of a sparse one its values with their places, about."""
+    """Return the size of a tensor; of a sparse one approximately, values and indices."""
     if tensor.layout is torch.strided:
         return tensor.nbytes
     return int(tensor._nnz()) * (tensor.dtype.itemsize + 8 * tensor.dim())  # noqa: SLF001  torch has no public name
 
 
 def _first_bytes(tensor: Tensor) -> str:
-    """Return the xxh3-64 of the first bytes, as far as they can be read without a copy of the whole."""
+    """Return the xxh3-64 of the first bytes, as far as they can be read without a complete copy."""
     if tensor.layout is not torch.strided or tensor.dtype not in TYPES or not tensor.is_contiguous():
         return "unread"
     first = tensor.detach().reshape(-1)[: _MOST_HASHED // max(1, tensor.dtype.itemsize)].cpu()
@@ -226,7 +226,7 @@ def _version(tensor: Tensor) -> int:
 
 
 def _fingerprint(tensor: Tensor) -> object:
-    """Return what changes with the content, without waiting for a device; None if that would take long."""
+    """Return a value that changes with the content, without waiting for a device; None if that takes too long."""
     if tensor.device.type != "cpu":
         return torch.hash_tensor(tensor) if hasattr(torch, "hash_tensor") and not tensor.is_complex() else None
     if tensor.layout is not torch.strided or tensor.nbytes > _MOST_HASHED or tensor.dtype not in TYPES:

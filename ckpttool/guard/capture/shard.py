@@ -1,4 +1,4 @@
-"""One rank's tensors of a capture: written whole or not at all, and read back.
+"""One rank's tensors of a capture: written atomically, and read back.
 
 The header is written by ourselves, not by the safetensors library: that takes all tensors at once, in memory, and here
 one at a time is copied from the device, hashed and written.
@@ -35,10 +35,10 @@ _IN_SAVES = "model."
 
 
 class ShardWriter:
-    """Writes one rank's part in a thread: a disk that hangs must not hang the training."""
+    """Writes one rank's part in a thread: a hung disk must not hang the training."""
 
     def __init__(self, path: str, capture: RankCapture, tensors: Mapping[str, Tensor], *, is_first: bool) -> None:
-        """Take the capture's folder, the record but for its shard, the tensors, and whether this rank heads it."""
+        """Take the capture's folder, the record without its shard, the tensors, and whether this rank heads it."""
         self._path = path
         self._capture = capture
         self._tensors = tensors
@@ -100,7 +100,7 @@ class ShardWriter:
             yield block(self._tensors[name])
 
     def _go_on(self) -> None:
-        """Note progress; end here if the caller gave up waiting."""
+        """Note progress; stop here if the caller has timed out."""
         self._progress += 1
         if self._given_up:
             raise WriteFailedError(f"{self._path}: given up")
@@ -119,10 +119,10 @@ class ShardWriter:
 
 
 class Content:
-    """What a rank's shard holds."""
+    """The contents of a rank's shard."""
 
     def __init__(self, captured: RankCapture, path: str) -> None:
-        """Read it.
+        """Read the shard.
 
         Raises:
             UnreadableState, OSError, ValueError: It is not what the record says.
@@ -177,7 +177,7 @@ class Content:
 
 
 def put_together(parts: Sequence[Sharded]) -> Tensor:
-    """Return the whole tensor.
+    """Return the complete tensor.
 
     Args:
         parts: Of all ranks of the mesh, in their order; the ranks fill the mesh row by row.
@@ -207,7 +207,7 @@ def put_together(parts: Sequence[Sharded]) -> Tensor:
 
 
 def _chunk(tensor: Tensor, dimension: int, count: int, place: int) -> Tensor:
-    """Return what falls to a place where a dimension is cut as `torch.chunk` does: the last may have less, or none."""
+    """Return the part of a dimension as `torch.chunk` divides it: the last may be smaller, or empty."""
     length = tensor.shape[dimension]
     length_per_part = -(-length // count)
     begin = min(place * length_per_part, length)

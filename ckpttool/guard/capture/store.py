@@ -1,4 +1,4 @@
-"""Captures on the disk: within a budget, tensor by tensor, and whole or not at all."""
+"""Captures on the disk: within a budget, tensor by tensor, and atomic."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CAPTURES = "captures"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureBudget:
-    """What captures may cost. Over it a capture is light: no weights."""
+    """The budget for captures. Beyond it a capture is light: without weights."""
 
     captures: int = 3
     """Whole ones in a run."""
@@ -68,7 +68,7 @@ class CaptureBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureSettings:
-    """What is kept of a step that is not finite."""
+    """The settings for capturing a step with non-finite values."""
 
     budget: CaptureBudget = CaptureBudget()
     loss_of: LossFunction | None = None
@@ -81,7 +81,7 @@ class CaptureSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFacts:
-    """What the guard knows of a step that its memory does not."""
+    """Facts about the step that the guard knows, beyond its memory."""
 
     step: Step
     optimizer_step: int | None = None
@@ -106,7 +106,7 @@ class CaptureStore:
         settings: CaptureSettings = CaptureSettings(),
         optimizer: Optimizer | None = None,
     ) -> None:
-        """Take where they go and what they are of.
+        """Take the output folder and the training's objects.
 
         Args:
             folder: The guard's own, below the output folder; captures get a folder in it.
@@ -127,17 +127,17 @@ class CaptureStore:
         self._last: int | None = None
 
     def saved(self) -> dict[str, int | None]:
-        """Return what was made: a restart does not get a new budget."""
+        """Return the number of captures: a restart does not get a new budget."""
         return {"whole": self._whole, "light": self._light, "reruns": self._reruns, "last": self._last}
 
     def restore(self, saved: Mapping[str, object]) -> None:
-        """Count on from there."""
+        """Continue the counts."""
         numbers = {key: value for key, value in saved.items() if type(value) is int}
         self._whole, self._light = numbers.get("whole", 0), numbers.get("light", 0)
         self._reruns, self._last = numbers.get("reruns", 0), numbers.get("last")
 
     def capture(self, memory: StepMemory, facts: StepFacts) -> str | None:
-        """Compute the step again if that can be done, and write down what is needed to do so elsewhere.
+        """Compute the step again if possible, and write the data needed to do so elsewhere.
 
         All ranks at once, and without a word between them. The weights must be those that the forward used, and the
         gradients not clipped yet; both are as before when it returns.
@@ -231,7 +231,7 @@ class CaptureStore:
         return path, capture
 
     def _batch(self, micro: Remembered) -> tuple[object, LeftOut | None]:
-        """Return the batch if it can be saved, and what is missing otherwise."""
+        """Return the batch if it can be saved, else the reason."""
         if micro.let_go is not None:
             return None, LeftOut(path="", reason=micro.let_go, is_over_budget=True)
         encode = self._settings.encode_batch
@@ -243,7 +243,7 @@ class CaptureStore:
         return batch, None
 
     def _fits(self, encoded: EncodedValue) -> bool:
-        """Return whether a whole capture is within the budget, and leaves room for two checkpoints of this rank."""
+        """Return whether a full capture is within the budget, and leaves room for two checkpoints of this rank."""
         size = sum(tensor.nbytes for tensor in encoded.tensors.values())
         if size > self._budget.nbytes:
             return False
@@ -310,14 +310,14 @@ class CaptureStore:
 
 
 def _free_bytes(folder: str) -> int | None:
-    """Return what may still be written; None if the file system knows of no blocks."""
+    """Return the free space; None if the file system does not show it."""
     disk = os.statvfs(folder)
     return disk.f_bavail * disk.f_frsize if disk.f_blocks else None
 
 
 @contextmanager
 def _put_back(model: nn.Module) -> Iterator[None]:
-    """Leave buffers as they are now: a guard that only watches keeps the changes of the step."""
+    """Restore the current buffers afterwards: a guard that only watches keeps the changes of the step."""
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     try:
         yield
@@ -328,7 +328,7 @@ def _put_back(model: nn.Module) -> Iterator[None]:
 
 
 def _plain(value: object) -> object:
-    """Return a batch with plain dicts for what a library's collator makes of one: a model takes either."""
+    """Return a batch with plain dicts in place of a library's collator types: a model accepts both."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if type(value) in {list, tuple}:
@@ -338,7 +338,7 @@ def _plain(value: object) -> object:
 
 
 def _model_config(model: nn.Module) -> EventValue:
-    """Return what a model of a library says it was built from, as far as that is plain."""
+    """Return the config of a library's model, as far as it is plain data."""
     config = getattr(model, "config", None)
     if config is None or not hasattr(config, "to_dict"):
         return None

@@ -1,4 +1,4 @@
-"""What is kept of a step that was not finite: each rank's `r00000.json` beside its shard, and rank 0's `capture.json`.
+"""Records of a step with non-finite values: each rank's `r00000.json`, and rank 0's `capture.json`.
 
 Both are read without torch, and neither is believed: a shard is opened by the name that its rank has, never by one that
 a file gives. `"resumable": false` stands in each, for whoever finds one alone.
@@ -65,7 +65,7 @@ _OVER_BUDGET_BEFORE = ("above the limit of ", "beyond ")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureHead:
-    """What rank 0 says of the whole."""
+    """Rank 0's record of the complete capture."""
 
     step: Step
     world_size: int
@@ -74,7 +74,7 @@ class CaptureHead:
 
 
 def folder_name(step: Step, attempt: int = 0) -> str:
-    """Return the name of a capture's folder; `attempt` tells captures of one step apart, from 1."""
+    """Return the name of a capture's folder; `attempt` distinguishes captures of one step, from 1."""
     return f"nan-at-{step:08d}" + (f"-{attempt}" if attempt else "")
 
 
@@ -89,7 +89,7 @@ def record_name(rank: int) -> str:
 
 
 def head_bytes(head: CaptureHead) -> bytes:
-    """Spell what rank 0 says; `read_head` reads the same value back."""
+    """Encode rank 0's record; `read_head` decodes it."""
     document = {
         "schema": _HEAD_SCHEMA,
         "resumable": False,
@@ -101,7 +101,7 @@ def head_bytes(head: CaptureHead) -> bytes:
 
 
 def read_head(data: bytes, *, where: str) -> CaptureHead:
-    """Read what `head_bytes` spelled.
+    """Decode the output of `head_bytes`.
 
     Raises:
         ParseError: It is torn, edited or another file.
@@ -115,7 +115,7 @@ def read_head(data: bytes, *, where: str) -> CaptureHead:
 
 
 def rank_bytes(capture: RankCapture) -> bytes:
-    """Encode the record of one rank; `read_rank` reads it back. The order of the content is the model's."""
+    """Encode the record of one rank; `read_rank` decodes it. The content has the model's order."""
     rerun: Json = None
     if capture.rerun is not None:
         rerun = {
@@ -184,7 +184,7 @@ def _gradient(gradient: GradientFacts) -> JsonObject:
 
 
 def read_rank(data: bytes, rank: int, *, where: str) -> RankCapture:
-    """Read what `rank_bytes` spelled.
+    """Decode the output of `rank_bytes`.
 
     Args:
         data: The whole file.
@@ -249,7 +249,7 @@ def _whole_record(data: bytes, schema: str, where: str) -> JsonObject:
 
 
 def _world_size(record: JsonObject, least: int, where: str) -> int:
-    """Return it, if it is plausible: a reader counts the ranks one by one."""
+    """Return the world size, if it is plausible: a reader counts the ranks one by one."""
     world_size = get_int(record, "world_size", minimum=least, where=where)
     if world_size > MAX_RANKS:
         raise ParseError(f"expected at most {MAX_RANKS}, found {world_size!a:.40}", where=where, key="world_size")
@@ -327,12 +327,12 @@ def _texts(values: Iterable[Json]) -> tuple[str, ...]:
 
 
 def head_step(name: str) -> Step | None:
-    """Return the step that a folder's name tells; None if it is no capture's."""
+    """Return the step in a folder's name; None if it is not a capture's."""
     match = _FOLDER.fullmatch(name)
     return None if match is None else Step(int(match[1]))
 
 
 def rank_of_record(name: str) -> Rank | None:
-    """Return whose record a file is by its name; None if it is none."""
+    """Return the rank in a record's file name; None if it is not a record."""
     match = _RECORD.fullmatch(name)
     return None if match is None else Rank(int(match[1]))

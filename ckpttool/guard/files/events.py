@@ -76,7 +76,7 @@ class EventFile:
         io_timeout: float = 60.0,
         rotate_at: int = _ROTATED_AT,
     ) -> None:
-        """Begin a file, or continue behind what an earlier process wrote.
+        """Begin a file, or append to that of an earlier process.
 
         Args:
             output: The training's output folder; the file is `guard/events-00000.jsonl` in it.
@@ -119,7 +119,7 @@ class EventFile:
         self._at_the_end = _at_the_end(self.close)
 
     def emit(self, kind: GuardEventKind, /, *, step: Step, **values: EventValue) -> None:
-        """Tell one event at a step. It is an `Emit`."""
+        """Write one event at a step. It is an `Emit`."""
         if os.getpid() != self._pid or self._is_closed:
             return
         with self._changed:
@@ -157,7 +157,7 @@ class EventFile:
             return self._wait(self._emitted)
 
     def close(self) -> None:
-        """Write what is left, and end. Later events are ignored."""
+        """Write the remaining events, and end. Later events are ignored."""
         if os.getpid() != self._pid:
             return
         self._at_the_end()
@@ -170,7 +170,7 @@ class EventFile:
 
     @property
     def lost(self) -> int:
-        """Lines that could not be written since the last one that could."""
+        """Number of lines that could not be written since the last one that could."""
         return self._dropped + self._file.lost
 
     def _now(self) -> str:
@@ -180,7 +180,7 @@ class EventFile:
         return self._time
 
     def _wait(self, line: int) -> bool:
-        """Wait for a line; of a disk that did not answer once, only until it does."""
+        """Wait for a line; after a timeout of the disk, only until it responds."""
         in_time = self._changed.wait_for(lambda: self._done >= line, 0 if self._is_hung else self._io_timeout)
         self._is_hung = not in_time
         return in_time
@@ -191,7 +191,7 @@ class EventFile:
             self._thread.start()
 
     def _write(self) -> None:
-        """Write what comes, until it is over."""
+        """Write lines until the end."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._is_urgent or self._is_closed)
@@ -216,7 +216,7 @@ class EventSinks:
     """All receivers of events: the file of this rank, and the sinks. Nothing here raises."""
 
     def __init__(self, sinks: Sequence[Emit], *, begin: Callable[[], EventFile | None]) -> None:
-        """Take the sinks, and what begins the file at the first event; it returns None for no file."""
+        """Take the sinks, and a function that opens the file at the first event; it returns None for no file."""
         self.sinks: list[Emit] = list(sinks)
         """One that raises three times is removed."""
         self._begin: Callable[[], EventFile | None] | None = begin
@@ -240,7 +240,7 @@ class EventSinks:
             self.tell(event.kind, step=event.step, **event.values)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining lines."""
         if self._file is not None:
             self._file.close()
 
@@ -264,7 +264,7 @@ class _File:
         self._is_torn = False
 
     def write(self, lines: bytes, about: Mapping[str, EventValue]) -> None:
-        """Write some lines, or count those that are not whole in the file."""
+        """Write some lines, or count those that are not completely written."""
         try:
             self._write(lines, about)
         except Exception:  # noqa: BLE001  whatever it is, the next line may be luckier, and somebody waits for this one
@@ -290,7 +290,7 @@ class _File:
             self.close()
 
     def _put(self, lines: bytes) -> int:
-        """Write as much as there is room for, and return how much of it that was."""
+        """Write as much as there is room for, and return the number of bytes."""
         # Whatever was torn, by a full disk or by a kill, ends here and does not take these lines with it.
         ending = b"\n" if self._is_torn else b""
         put = os.write(cast("int", self._handle), ending + lines)
@@ -320,7 +320,7 @@ class _File:
 
 
 def _batches(lines: Sequence[bytes], most: int) -> Iterator[bytes]:
-    """Join lines to what is written at once: at most so many bytes, or one line."""
+    """Join lines into batches: at most this many bytes, or one line."""
     batch: list[bytes] = []
     size = 0
     for line in lines:
@@ -333,7 +333,7 @@ def _batches(lines: Sequence[bytes], most: int) -> Iterator[bytes]:
 
 
 def _at_the_end(close: Callable[[], None]) -> Callable[[], object]:
-    """Have a file closed when this process ends, and return what takes that back."""
+    """Close a file when this process ends, and return a function that cancels that."""
     if "multiprocessing.util" in sys.modules:  # what it forks ends without what `atexit` knows
         from multiprocessing.util import Finalize
 
@@ -347,7 +347,7 @@ def _moment(seconds: float) -> str:
 
 
 def _line(record: dict[str, EventValue]) -> bytes:
-    """Spell a record on one line, cut until it fits; what is not finite is a word, for `jq` refuses the bare tokens."""
+    """Encode a record on one line, truncated to fit; non-finite values are words, because `jq` rejects them bare."""
     text = _encode(record)
     cut = dict(record)
     while len(text) >= LONGEST_LINE - _ROOM_FOR_LOST:

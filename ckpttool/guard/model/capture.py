@@ -23,7 +23,7 @@ _MOST_SQUARES = 3.4028234663852886e38
 
 
 class CaptureLevel(str, Enum):
-    """How much a capture holds."""
+    """The amount of data in a capture."""
 
     FULL = "full"
     LIGHT = "light"
@@ -32,7 +32,7 @@ class CaptureLevel(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossBits:
-    """A number to the last bit: two NaN are equal only if their bits are."""
+    """The bits of a number: two NaN are equal only if their bits are."""
 
     value: float
     dtype: str
@@ -42,7 +42,7 @@ class LossBits:
 
     @property
     def is_finite(self) -> bool:
-        """Whether it is a number like others."""
+        """Whether it is finite."""
         return math.isfinite(self.value)
 
 
@@ -69,13 +69,13 @@ class GradientFacts:
 
 
 def norm_overflows(gradients: Sequence[GradientFacts]) -> bool:
-    """Tell whether the norm of all gradients is infinite while each of their elements is finite."""
+    """Return whether the norm of all gradients is infinite while each of their elements is finite."""
     squares = sum(gradient.norm * gradient.norm for gradient in gradients)
     return squares > _MOST_SQUARES and all(gradient.is_finite for gradient in gradients)
 
 
 def is_finite(losses: Sequence[LossBits], gradients: Sequence[GradientFacts]) -> bool:
-    """Tell whether a rank's step is: every loss, every gradient, and the norm of all gradients."""
+    """Return whether a rank's step is finite: every loss, every gradient, and the norm of all gradients."""
     parts = all(loss.is_finite for loss in losses) and all(gradient.is_finite for gradient in gradients)
     return parts and not norm_overflows(gradients)
 
@@ -93,7 +93,7 @@ class LeftOut:
 
     @property
     def remedy(self) -> str:
-        """What to do, so that the next capture holds it."""
+        """How to have it in the next capture."""
         if self.is_over_budget:
             return "give the guard CaptureSettings(budget=CaptureBudget(host_batches=...)) with room for a whole step"
         return "give the guard CaptureSettings(encode_batch=...), for plain tensors"
@@ -119,7 +119,7 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rerun:
-    """The same micro-batches once more on the same device, right after the step, without the other ranks."""
+    """The same micro-batches again on the same device, right after the step, without the other ranks."""
 
     losses: tuple[LossBits, ...]
     gradients: tuple[GradientFacts, ...]
@@ -127,7 +127,7 @@ class Rerun:
 
     @property
     def is_finite(self) -> bool:
-        """Whether nothing was wrong this time."""
+        """Whether all values were finite this time."""
         return is_finite(self.losses, self.gradients)
 
 
@@ -181,7 +181,7 @@ class RankCapture:
 
     @property
     def bad_losses(self) -> int:
-        """Micro-batches whose loss was not finite."""
+        """Number of micro-batches whose loss was not finite."""
         return sum(1 for batch in self.micro_batches if batch.loss is not None and not batch.loss.is_finite)
 
     @property
@@ -192,7 +192,7 @@ class RankCapture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Culprit:
-    """The rank on which it began, and how that is known."""
+    """The rank on which it began, with the evidence."""
 
     rank: Rank
     why: str
@@ -221,13 +221,13 @@ class Capture(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """14 if a rank's part is not there, or is not what was written."""
+        """14 if a rank's part is missing or changed."""
         return of_findings(self.findings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureRow:
-    """Captures of neighbouring steps with no update applied in between: the same weights, so most likely one cause."""
+    """Captures of neighbouring steps without an applied update between them: the same weights, so one likely cause."""
 
     first: Step
     last: Step
@@ -236,7 +236,7 @@ class CaptureRow:
 
     @property
     def count(self) -> int:
-        """How many they are."""
+        """Number of captures."""
         return self.last - self.first + 1
 
 
@@ -255,7 +255,7 @@ class Captures(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """As of the worst of them."""
+        """The worst code among them."""
         return of_findings(finding for capture in self.captures for finding in capture.findings)
 
 
@@ -316,7 +316,7 @@ class NanVerdict(str, Enum):
 
 
 class OriginKind(str, Enum):
-    """What the first value that was not finite is."""
+    """The kind of the first non-finite value."""
 
     OP = "op"
     """The result of an operation whose inputs were finite, or held only what was put there on purpose."""
@@ -327,7 +327,7 @@ class OriginKind(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where the first value that was not finite came from."""
+    """The origin of the first non-finite value."""
 
     rank: Rank
     micro_batch: int
@@ -352,7 +352,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankReplay:
-    """How one rank's step came out when it was computed again."""
+    """The result of computing one rank's step again."""
 
     rank: Rank
     losses_equal: int
@@ -380,7 +380,7 @@ class RankReplay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One thing that is not here as it was there."""
+    """A condition that differs from the captured one."""
 
     what: str
     captured: Setting
@@ -413,6 +413,6 @@ class NanReplay(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 if the step came out as it was, 10 if it did not, 14 if it could not be computed."""
+        """0 if the step was reproduced, 10 if not, 14 if it could not be computed."""
         could_not = of_findings(self.findings)
         return could_not if could_not or self.reproduced else ExitCode.DAMAGE

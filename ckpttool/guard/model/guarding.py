@@ -1,4 +1,4 @@
-"""What is decided on one step inside a training process, and where its events go."""
+"""Decisions on one step in a training process, and the destination of its events."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class GuardMode(str, Enum):
 
 
 class Emit(Protocol):
-    """Where events go. It never raises: what cannot be written is counted, and told by the next line that can."""
+    """Destination of events. It never raises: lost lines are counted, and the next written line reports them."""
 
     def __call__(self, kind: GuardEventKind, /, *, step: Step, **values: EventValue) -> None:
-        """Tell one event at a step."""
+        """Send one event at a step."""
         ...
 
 
@@ -49,7 +49,7 @@ class Proposal:
 
     @property
     def is_overflow(self) -> bool:
-        """Whether a loss scaler tries too large a scale: no rank knows of anything else that is not finite."""
+        """Whether only a loss scaler's scale is too large: no rank has another non-finite value."""
         return self.is_finite and not math.isfinite(self.norm)
 
 

@@ -55,7 +55,7 @@ class FaultTold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankReport:
-    """The events of one rank. Steps that were repeated after a restart count again."""
+    """The events of one rank. Steps repeated after a restart count again."""
 
     rank: Rank
     host: str
@@ -91,7 +91,7 @@ class RankReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardReport(Answered):
-    """The events of a guarded training, and the next steps. Ranks decide alike: most numbers are those of any rank."""
+    """The events of a guarded training, and the next action. Ranks decide the same: most numbers hold for any rank."""
 
     NOUN = "guard-report"
 
@@ -123,7 +123,7 @@ class GuardReport(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """10 if a person has to look: a stop, a strike, a wrong product, a capture, a last save that failed."""
+        """10 if it needs attention: a stop, a strike, a wrong product, a capture, a failed last save."""
         if self.needs_somebody:
             return ExitCode.DAMAGE
         return self.reading.exit_code(judged_count=len(self.ranks))
@@ -135,22 +135,22 @@ class GuardReport(Answered):
 
     @property
     def applied(self) -> int:
-        """Of those, the ones that reached the weights."""
+        """Of those, the ones whose updates were applied."""
         return max((rank.applied for rank in self.ranks), default=0)
 
     @property
     def dropped(self) -> int:
-        """Of those, the ones that did not."""
+        """Of those, the ones whose updates were dropped."""
         return max((rank.dropped for rank in self.ranks), default=0)
 
     @property
     def overflows(self) -> int:
-        """Of those, the ones that a loss scaler is to blame for."""
+        """Of those, the ones caused by a loss scaler."""
         return max((rank.overflows for rank in self.ranks), default=0)
 
     @property
     def starts(self) -> int:
-        """How often the training was started."""
+        """Number of starts of the training."""
         return max((rank.starts for rank in self.ranks), default=0)
 
     @property
@@ -160,23 +160,23 @@ class GuardReport(Answered):
 
     @property
     def worst_saves(self) -> RankReport | None:
-        """The rank whose saves failed most often, one whose last failed first; None if none failed."""
+        """The rank with most failed saves, one whose last failed first; None if none failed."""
         failed = [rank for rank in self.ranks if rank.failed_saves]
         return max(failed, key=lambda rank: (rank.last_save_failed, rank.failed_saves), default=None)
 
     @property
     def failed_saves(self) -> int:
-        """Checkpoints of which a rank could not write its part, on the one with the most."""
+        """Checkpoints of which a rank could not write its part, on the rank with most."""
         return max((rank.failed_saves for rank in self.ranks), default=0)
 
     @property
     def last_save_failed(self) -> bool:
-        """Whether the last one is among them, on any rank."""
+        """Whether the last save failed, on any rank."""
         return any(rank.last_save_failed for rank in self.ranks)
 
     @property
     def guard_errors(self) -> int:
-        """How often a part of the guard failed, on all ranks together."""
+        """Number of failures of the guard's parts, on all ranks together."""
         return sum(rank.guard_errors for rank in self.ranks)
 
     @property
@@ -186,6 +186,6 @@ class GuardReport(Answered):
 
     @property
     def needs_somebody(self) -> bool:
-        """Whether something happened that a person has to look at."""
+        """Whether an event needs attention."""
         grave = (self.captures, self.strikes, self.abnormal_products, self.disagreements, self.last_save_failed)
         return self.stopped_at is not None or any(grave)

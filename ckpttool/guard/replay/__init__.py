@@ -1,1 +1,1 @@
-"""A captured step once more, in another process: is it the same, and where did it begin?"""
+"""A captured step again, in another process: whether it is reproduced, and where it began."""

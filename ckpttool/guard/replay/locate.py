@@ -1,4 +1,4 @@
-"""Where the first value that is not finite comes from: operation, module, line, or the weight or batch with it.
+"""Origin of the first non-finite value: operation, module, line, or the weight or batch with it.
 
 Every operation of forward and backward is checked. One whose result is not finite is an event, and its parents are
 the events of those of its inputs that are not finite, by storage: a view is found again under any name. Infinities that
@@ -93,7 +93,7 @@ _OURS = (str(Path(torch.__file__).parent), *(str(_HERE / part) for part in ("gua
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A tensor that is not finite, and how it came to be so; or that is, and has an element far too large."""
+    """A non-finite tensor, and its origin; or a finite one with an element that is far too large."""
 
     number: int = 0
     """In the order of time."""
@@ -115,10 +115,10 @@ class Event:
 
 
 class Locator(TorchDispatchMode):
-    """Looks at every operation while it is on."""
+    """Checks every operation while it is active."""
 
     def __init__(self, model: nn.Module) -> None:
-        """Take the model, whose parameters and buffers are known by name."""
+        """Take the model, whose parameters and buffers have names."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.events: list[Event] = []
         self._alive: list[Tensor] = []
@@ -154,7 +154,7 @@ class Locator(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401  as above
-        """Run one operation and see what it made."""
+        """Run one operation and check its result."""
         kwargs = kwargs or {}
         if len(self.events) >= MOST_EVENTS:
             return func(*args, **kwargs)
@@ -173,7 +173,7 @@ class Locator(TorchDispatchMode):
         return result
 
     def _event_of(self, tensor: Tensor) -> int:
-        """Return the event that made a tensor not finite; without one, the tensor was given so."""
+        """Return the event that made a tensor non-finite; without one, it was an input."""
         storage = _storage(tensor)
         if storage not in self._by_storage:
             kind, name = self._given.get(
@@ -222,7 +222,7 @@ class Locator(TorchDispatchMode):
         return event.number
 
     def origin(self, wrong: Iterable[Tensor]) -> Event | None:
-        """Walk back from tensors that are not finite to the earliest event that nothing before explains."""
+        """Walk back from non-finite tensors to the earliest event without an earlier cause."""
         ahead = [self._by_storage[_storage(tensor)] for tensor in wrong if _storage(tensor) in self._by_storage]
         visited: set[int] = set()
         events: list[Event] = []
@@ -239,7 +239,7 @@ class Locator(TorchDispatchMode):
 
 
 def far_off(kind: OriginKind, tensors: Iterable[tuple[str, Tensor]]) -> Event | None:
-    """Return the element that is farthest beyond a million times the root mean square of the others of its tensor.
+    """Return the element furthest beyond a million times the root mean square of the rest of its tensor.
 
     A trained weight has none: a flipped bit of its exponent makes 1e37 of 0.1. The largest hundredth of a tensor is not
     counted among the others, so that a second such element does not hide the first.
@@ -280,13 +280,13 @@ def _counts(tensor: Tensor) -> tuple[int, int]:
 
 
 def _plain_name(name: str) -> str:
-    """Return an operation as people call it: `nll_loss` of `nll_loss_forward`, `softmax` of `_softmax`."""
+    """Return an operation's usual name: `nll_loss` of `nll_loss_forward`, `softmax` of `_softmax`."""
     match = _INNER.fullmatch(name)
     return name if match is None else match["name"]
 
 
 def _node_name(node: str, operation: str) -> str:
-    """Return the operation whose backward this is: `sqrt` of `SqrtBackward0`; a user's own by its class."""
+    """Return the operation of a backward node: `sqrt` of `SqrtBackward0`; a user's own by its class."""
     match = _NODE.fullmatch(node)
     if match is None:
         return _plain_name(operation)
@@ -294,7 +294,7 @@ def _node_name(node: str, operation: str) -> str:
 
 
 def _line_of(node: Any) -> str | None:  # noqa: ANN401  torch has no type for a node
-    """Return file, line and source of what the user wrote, innermost; of a backward: of its forward."""
+    """Return file, line and source of the innermost user code; for a backward node: of its forward."""
     if node is None:
         frames = [(frame.filename, frame.lineno, frame.line) for frame in traceback.extract_stack()]
     else:

@@ -57,17 +57,17 @@ _SQUARE_OVERFLOWS = 1.8e19
 
 
 class EntryDoesNotFit(Exception):  # noqa: N818  it says what is so
-    """The entry does not return what was captured, or the capture lacks what a replay needs."""
+    """The entry's result does not fit the capture, or the capture lacks data for a replay."""
 
     def __init__(self, why: str, *, remedy: str = "let the entry build the model that was trained") -> None:
-        """Take what is so, and what to do."""
+        """Take the problem, and the remedy."""
         super().__init__(why)
         self.remedy = remedy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayTask:
-    """What an entry returns for a plain loop."""
+    """The result of an entry for a plain loop."""
 
     model: nn.Module
     loss: Callable[[Any], Tensor]
@@ -75,10 +75,10 @@ class ReplayTask:
 
 
 class RankRun:
-    """A rank's step, ready to be computed as often as one likes."""
+    """A rank's step, ready to be computed repeatedly."""
 
     def __init__(self, captured: RankCapture, content: Content, made: object, device: torch.device) -> None:
-        """Load what was captured into what the entry made.
+        """Load the captured data into the objects of the entry.
 
         Args:
             captured: The rank's record.
@@ -107,7 +107,7 @@ class RankRun:
         self._load()
 
     def compute(self) -> tuple[LossBits, ...]:
-        """Compute the step: forward and backward of each micro-batch, and nothing else."""
+        """Compute only the step: forward and backward of each micro-batch."""
         self._prepare()
         losses = []
         for number in range(len(self._captured.micro_batches)):
@@ -128,7 +128,7 @@ class RankRun:
         return tuple(facts_of(self.gradients))
 
     def locate(self) -> Origin | None:
-        """Compute it again and look at every operation; None if all stayed finite."""
+        """Compute it again and check every operation; None if all stayed finite."""
         self._prepare()
         for number in range(len(self._captured.micro_batches)):
             locator = Locator(self._model)
@@ -153,7 +153,7 @@ class RankRun:
         return None if far is None else self._origin(0, far)
 
     def _overflowing_weight(self, event: Event) -> Event | None:
-        """Return the weight that made an operation overflow: its own square is no float32 any more."""
+        """Return the weight that made an operation overflow: its square exceeds float32."""
         if event.kind is not OriginKind.OP:
             return None
         far = far_off(OriginKind.PARAMETER, self._model.named_parameters())
@@ -206,7 +206,7 @@ class RankRun:
             )
 
     def _prepare(self) -> None:
-        """Put weights, buffers and gradients where they were before the step: a forward may change any of them."""
+        """Restore weights, buffers and gradients to the state before the step: a forward may change any of them."""
         self._model.zero_grad(set_to_none=True)
         for name, parameter in self._model.named_parameters():
             parameter.data = self._weights[name].detach().clone().to(self._device)
@@ -214,7 +214,7 @@ class RankRun:
             buffer.data = self._content.buffers[name].detach().clone().to(self._device)
 
     def _batch(self, number: int) -> object:
-        """Return a batch in memory of its own: where a file's bytes lie, a kernel may sum in another order."""
+        """Return a batch in its own memory: a kernel may sum in another order at a file's alignment."""
 
         def moved(tensor: Tensor) -> Tensor:
             stored = tensor.detach()
@@ -233,7 +233,7 @@ class RankRun:
         return loss
 
     def _own_loss(self, micro: MicroBatch, batch: object) -> object:
-        """Return the loss as the training that this model is from hands it to `backward`."""
+        """Return the loss as this model's trainer passes it to `backward`."""
         if isinstance(self._made, ReplayTask):
             return self._made.loss(batch)
         divisor = len(self._captured.micro_batches)
@@ -253,7 +253,7 @@ class RankRun:
 
     @contextmanager
     def _autocast(self, micro: MicroBatch) -> Iterator[None]:
-        """Be in the autocast of then: of a plain loop in that which was on before its own code ran."""
+        """Enter the captured autocast: for a plain loop the one that was active before its own code ran."""
         inner = () if isinstance(self._made, ReplayTask) or micro.inner_autocast is None else micro.inner_autocast
         with ExitStack() as stack:
             for kind, dtype in inner or micro.outer_autocast:
@@ -271,7 +271,7 @@ class RankRun:
 
 
 def _assert_same(noun: str, captured: Mapping[str, Tensor], current: Mapping[str, Tensor]) -> None:
-    """Say by name what does not fit.
+    """Name the tensors that do not fit.
 
     Raises:
         EntryDoesNotFit: Something is missing, or there is more, or of another shape or type.
@@ -291,7 +291,7 @@ def _assert_same(noun: str, captured: Mapping[str, Tensor], current: Mapping[str
 
 
 def _take_config(model: nn.Module, captured: object) -> Iterator[Difference]:
-    """Set attributes of a library's config as they were, for a trainer sets some without a word, and yield them."""
+    """Restore attributes of a library's config, some of which a trainer sets silently, and yield the changes."""
     config = getattr(model, "config", None)
     if not isinstance(captured, Mapping) or config is None:
         return
@@ -326,7 +326,7 @@ def replay(capture: Capture, question: NanQuestion) -> NanReplay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Computed:
-    """What came of one rank."""
+    """The results of one rank."""
 
     captured: RankCapture
     losses: tuple[LossBits, ...]
@@ -353,7 +353,7 @@ class _Session:
         self._mean: dict[str, Tensor] = {}
 
     def answer(self, ranks: Sequence[RankCapture]) -> NanReplay:
-        """Compute these ranks, and say what came of it."""
+        """Compute these ranks, and return the answer."""
         computed = [result for rank in ranks if (result := self._computed(rank)) is not None]
         is_complete = len(computed) == self._capture.world_size > 1
         reduced = tuple(facts_of(self._mean.items())) if is_complete else None
@@ -404,7 +404,7 @@ class _Session:
         return note(GuardCode.ENVIRONMENT_DIFFERS, "; ".join(parts), remedy=remedy)
 
     def _computed(self, captured: RankCapture) -> _Computed | None:
-        """Compute one rank; None if that cannot be done, which is a finding."""
+        """Compute one rank; None if that is impossible, which is a finding."""
         try:
             content = self._content(captured)
             with torch.random.fork_rng(devices=[]):
@@ -470,7 +470,7 @@ class _Session:
         return content
 
     def _note_autocast(self, captured: RankCapture, made: object) -> None:
-        """Say of a model that is computed in the captured autocast if nobody saw which that was."""
+        """Report that a model is computed without a known captured autocast."""
         if isinstance(made, ReplayTask) or all(micro.inner_autocast is not None for micro in captured.micro_batches):
             return
         around = {dtype for micro in captured.micro_batches for _, dtype in micro.outer_autocast}
@@ -496,7 +496,7 @@ def _requested_ranks(capture: Capture, question: NanQuestion) -> tuple[RankCaptu
 
 
 def _device(name: str | None, ranks: Sequence[RankCapture]) -> torch.device:
-    """Return where to compute: where it was captured, if there is one, else on the CPU.
+    """Return the device to compute on: the captured one if it exists, else the CPU.
 
     Raises:
         UsageError: There is no such device here.
@@ -545,7 +545,7 @@ def _entry(text: str) -> Callable[[RankCapture], object]:
 
 @contextmanager
 def _within(timeout: float | None) -> Iterator[None]:
-    """Raise what ends the command if it takes longer."""
+    """Raise the exception that ends the command if it takes longer."""
 
     def late(_signal: int, _frame: FrameType | None) -> None:
         raise _Late
@@ -565,4 +565,4 @@ def _within(timeout: float | None) -> Iterator[None]:
 
 
 class _Late(BaseException):
-    """No `except Exception` of the user's own code may swallow it."""
+    """A timeout that no `except Exception` of the user's own code can catch."""

@@ -1,1 +1,1 @@
-"""What is made of a guarded training's records: pure rules."""
+"""Rules over a guarded training's records, as pure functions."""

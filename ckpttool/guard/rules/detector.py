@@ -1,4 +1,4 @@
-"""Feature-value detection inside a training: the rules of the replay, asked step by step."""
+"""Feature-value detection in a training: the rules of the replay, step by step."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FeatureValueDetector:
 
     @staticmethod
     def of(settings: str | None = None, dialect: AsdDialect = TORCH_NPU) -> FeatureValueDetector:
-        """Return one that has seen nothing.
+        """Return a detector without any history.
 
         Args:
             settings: What the environment variable of Ascend's detector would hold; None: its defaults, switched on.
@@ -66,12 +66,12 @@ class FeatureValueDetector:
 
     @property
     def is_on(self) -> bool:
-        """Whether the settings switch it on; else it notices nothing."""
+        """Whether the settings switch it on; else it detects nothing."""
         return self.watch.policy.config.enable
 
     @property
     def sample_interval(self) -> int:
-        """Every how many-th parameter is checked."""
+        """Interval of the checked parameters."""
         return self.watch.policy.config.grad_sample_interval
 
     @property
@@ -80,7 +80,7 @@ class FeatureValueDetector:
         return self.watch.book.checksum.running(self.last) and not self.checking
 
     def take(self, values: Iterable[FeatureValue], *, at: LocalTime, step: Step) -> tuple[GuardEvent, ...]:
-        """Judge one step's values; to be called in steps without any, too, for a checksum ends by the clock.
+        """Judge one step's values; to be called in steps without any, too, because a checksum ends by the clock.
 
         Args:
             values: Of this rank, or of none; their own times are not checked.
@@ -100,7 +100,7 @@ class FeatureValueDetector:
         return tuple(events)
 
     def agree(self, *, wanted: bool, step: Step) -> tuple[GuardEvent, ...]:
-        """Start the checksum if any rank wants it; return what follows from that here.
+        """Start the checksum if any rank wants it; return the resulting events here.
 
         Args:
             wanted: Whether it is `wants_checksum` on any rank. The same on all.
@@ -118,7 +118,7 @@ class FeatureValueDetector:
         return {"watch": self.watch.saved(), "last": self.last}
 
     def restore(self, saved: Json, *, rank: Rank | None) -> None:
-        """Remember what another one with the same settings did; a checksum that ran waits for the next agreement.
+        """Restore the state of an instance with the same settings; a running checksum waits for the next agreement.
 
         Trainers that save the memory of rank 0 alone give it to all. What is usual for a parameter is alike on every
         rank, so that is taken over; the strikes of another rank are not.

@@ -1,4 +1,4 @@
-"""What becomes of an update: every rank proposes from its own numbers, and all settle what they agreed on."""
+"""Decision on an update: every rank proposes from its own numbers, and all settle the common decision."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _PASSED_ON = {
 
 
 class SpikeGuard:
-    """Judges each update before it is applied; equal on all ranks, and over restarts.
+    """Judges each update before it is applied; the same on all ranks, and across restarts.
 
     Twice a step: `propose` from this rank's numbers, then `settle` with what all ranks want together. Counters move in
     `settle` alone, so they are the same everywhere, even where a policy looks at what differs by rank.
@@ -101,7 +101,7 @@ class SpikeGuard:
         self._alarmed: int | None = None
 
     def propose(self, row: StepMetrics, *, losses_finite: bool = True, scale: float | None = None) -> Proposal:
-        """Say what this rank would do with the update.
+        """Return what this rank would do with the update.
 
         Args:
             row: Its numbers; the norm of all gradients, unscaled and before clipping.
@@ -124,7 +124,7 @@ class SpikeGuard:
         return Proposal(action=action, norm=norm, is_finite=self._own_is_finite)
 
     def settle(self, agreed: Proposal) -> Decision:
-        """Do what all ranks want together, and count it.
+        """Carry out the common decision of all ranks, and count it.
 
         The events say why; the numbers of the step itself are reported by `Guard`.
 
@@ -187,7 +187,7 @@ class SpikeGuard:
         return Decision(action=Action.STOP if stops else Action.SKIP, events=tuple(events))
 
     def _dropped(self, agreed: Proposal) -> GuardEvent:
-        """Say why an update is dropped: for its numbers, by the policy, or for what another rank saw."""
+        """Return why an update is dropped: its numbers, the policy, or another rank."""
         kinds = [event.kind for event in self._noticed if event.kind in _DROPS]
         kind = GuardEventKind.SPIKE if EventKind.SPIKE in kinds else GuardEventKind.SKIP
         if not agreed.is_finite:
@@ -211,7 +211,7 @@ class SpikeGuard:
         )
 
     def _passed_on(self) -> Iterator[GuardEvent]:
-        """Tell what a policy notices that has no say in what becomes of the update."""
+        """Yield the events of a policy that does not decide about the update."""
         for event in self._noticed:
             if event.kind in _PASSED_ON:
                 values: dict[str, EventValue] = {"value": event.value, "message": event.message}
@@ -250,7 +250,7 @@ class SpikeGuard:
         }
 
     def restore(self, saved: Json, *, step: Step) -> tuple[GuardEvent, ...]:
-        """Remember what the guard did that wrote a checkpoint, and say what of it is lost.
+        """Restore the state of the guard that wrote a checkpoint, and report losses.
 
         If another policy was in force, or other settings, its memory is not used; how many were applied and dropped
         in all stays true.
@@ -298,7 +298,7 @@ class SpikeGuard:
         return self._event(kind, steps=steps, message=f"{why}: {follows}")
 
     def _warm_up(self) -> int:
-        """Return how many usual steps a fresh policy needs until it can notice anything."""
+        """Return how many usual steps a fresh policy needs until it can detect anything."""
         if self._policy is None:
             return 0
         watch = self._policy.begin()

@@ -1,4 +1,4 @@
-"""Whose NaN it was, whether it happened again, and what that says about data, model and device."""
+"""Diagnosis of a NaN: its rank, whether it was reproduced, and the cause: data, model or device."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ckpttool.guard.model.capture import (
 
 
 def culprits(ranks: Sequence[RankCapture]) -> tuple[Culprit, ...]:
-    """Name the ranks on which it began, of those whose files are here, ascending.
+    """Return the ranks on which it began, of those with files here, ascending.
 
     After a reduction every rank holds the same gradient. So a rank is named by its own loss, else by its own gradients,
     which only a run without the others shows; a world of one has no others. If all of these are finite, the norm was
@@ -40,7 +40,7 @@ def culprits(ranks: Sequence[RankCapture]) -> tuple[Culprit, ...]:
 
 
 def in_a_row(captures: Sequence[Capture]) -> tuple[CaptureRow, ...]:
-    """Return the rows of captures on the same weights: of neighbouring steps, on the same ranks, with as many updates.
+    """Return the rows of captures on the same weights: neighbouring steps, the same ranks, and as many updates.
 
     Args:
         captures: By step.
@@ -56,7 +56,7 @@ def in_a_row(captures: Sequence[Capture]) -> tuple[CaptureRow, ...]:
 
 
 def rows(captures: Iterable[tuple[Step, object, str]]) -> tuple[CaptureRow, ...]:
-    """Return where neighbouring steps share something that is not None.
+    """Return the rows of neighbouring steps with a common value that is not None.
 
     Args:
         captures: By step; each with what it shares with others of its row, and its path.
@@ -99,7 +99,7 @@ def compared(
     facts: Sequence[GradientFacts],
     reduced: Sequence[GradientFacts] | None,
 ) -> RankReplay:
-    """Hold a run against what was captured: losses and finite or not in every bit, gradients beside them.
+    """Compare a run with its capture: losses and finiteness bit for bit, and gradients.
 
     Args:
         captured: What the rank kept.
@@ -146,14 +146,14 @@ def compared(
 
 
 def _is_other(before: GradientFacts, after: GradientFacts | None) -> bool:
-    """Return whether a gradient is finite in one run alone; one that is not there is as good as zeros."""
+    """Return whether a gradient is finite in only one run; a missing one counts as zeros."""
     return before.norm != 0 if after is None else before.is_finite != after.is_finite
 
 
 def _to_compare(
     captured: RankCapture, facts: Sequence[GradientFacts], reduced: Sequence[GradientFacts] | None
 ) -> tuple[dict[str, GradientFacts], dict[str, GradientFacts]]:
-    """Return gradients of then and of now that are of the same ranks; none of then if there are no such."""
+    """Return the captured and current gradients that belong to the same ranks; none captured if there are none."""
     if captured.world_size > 1 and reduced is not None:
         before, after = captured.gradients, reduced
     elif captured.world_size == 1:
@@ -170,7 +170,7 @@ def _to_compare(
 
 
 def is_reproduced(ranks: Sequence[RankReplay], *, exact: bool) -> bool:
-    """Return whether every loss is equal in every bit and the same gradients are not finite; `exact`: all are equal."""
+    """Return whether every loss is equal bit for bit and the same gradients are non-finite; `exact`: all are equal."""
     return any(rank.losses + rank.gradients for rank in ranks) and all(
         not rank.losses_differ
         and not rank.pattern_differs
@@ -187,7 +187,7 @@ def verdict(
     same_device: bool,
     origin: Origin | None = None,
 ) -> tuple[NanVerdict, str]:
-    """Say where it came from, and on what that rests.
+    """Return the origin, with the evidence.
 
     Three runs tell: at once on the same device, again on such a device, and on another one. A CPU that trained has no
     other: if it happens again there, it is data or model.

@@ -1,4 +1,4 @@
-"""From events to what happened in a training, and what to do next."""
+"""Report from events: the course of a training, and what to do next."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class _OfRank:
 
 
 class GuardTally:
-    """Takes the events of all ranks, file by file; what it remembers does not grow with them."""
+    """Collects the events of all ranks, file by file, in constant memory."""
 
     def __init__(self) -> None:
         """Begin without an event."""
@@ -101,7 +101,7 @@ class GuardTally:
         return sum(rank.counts[GuardEventKind.STEP] for rank in self._ranks.values())
 
     def begin(self, captures: str | None = None) -> None:
-        """Report that what follows is from another file.
+        """Begin another file.
 
         Args:
             captures: The folder beside it in which captures lie; None: they are where the training saw them.
@@ -110,7 +110,7 @@ class GuardTally:
         self._captures_here = captures
 
     def add(self, event: GuardEvent) -> None:
-        """Take the next event of a file, of which the first is a `run` that says whose file it is."""
+        """Add the next event of a file, whose first one is a `run` that identifies it."""
         values = event.values
         if self._rank is None:
             self._rank = Rank(_integer(values, "rank") or 0)
@@ -205,7 +205,7 @@ class GuardTally:
             faults.setdefault(key, fault)
 
     def report(self, reading: LogReading) -> GuardReport:
-        """Return what happened, and what to do next.
+        """Return the events, and what to do next.
 
         Args:
             reading: Which files were read, and what in them could not be.
@@ -256,7 +256,7 @@ def _step(tally: _OfRank, event: GuardEvent) -> None:
 
 
 def _next(report: GuardReport) -> list[tuple[str, ...]]:
-    """Return the commands, in words, what is most urgent first."""
+    """Return the commands as words, the most urgent first."""
     source = report.reading.sources[0] if report.reading.sources else ""
     folder = source.rpartition("/")[0]
     output, _, last = folder.rpartition("/")
@@ -304,7 +304,7 @@ def _number(values: Mapping[str, EventValue], key: str) -> float | None:
 
 
 def _place(values: Mapping[str, EventValue]) -> str:
-    """Describe where a product was wrong, and what became of it, as far as the event says."""
+    """Describe the place of a wrong product, and the reaction, as far as the event has it."""
     facts = ((key, values.get(key)) for key in ("op", "module", "phase", "host", "device", "row", "column", "fault"))
     parts = [f"{key} {value}"[:_MOST_CHARACTERS] for key, value in facts if isinstance(value, (str, int))]
     return ", ".join([*parts, "healed"] if values.get("healed") is True else parts)

@@ -1,1 +1,1 @@
-"""What the library answers about guarded trainings."""
+"""The library's functions for guarded trainings."""

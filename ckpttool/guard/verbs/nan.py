@@ -70,7 +70,7 @@ def inspect_nan(path: str) -> Capture | Captures:
 
 
 def _has_stopped(path: str) -> bool | None:
-    """Return whether the training stopped, from the events beside the captures."""
+    """Return whether the training stopped, from the events next to the captures."""
     folder, _, captures = os.path.dirname(os.path.abspath(path)).rpartition("/")
     if captures != "captures" or not (files := GuardFiles().inside(folder)):
         return None

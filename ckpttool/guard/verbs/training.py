@@ -1,4 +1,4 @@
-"""Inside a training: save it so that every command reads it, and go on exactly where it was saved."""
+"""In a training: save in a form that every command reads, and resume exactly there."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def resume_training(  # noqa: PLR0913  as above
 
 
 def _chosen(path: str, layout: SaveLayout, prefix: str | None, world: int) -> Chosen | None:
-    """Choose as `resolve` does; None where there is no save at all."""
+    """Choose as `resolve` does; None if there is no save."""
     from ckpttool.guard.resume import Chosen
 
     tree = f"{path}/{layout.folder}"

@@ -40,7 +40,7 @@ class CharModel(nn.Module):
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(LENGTH), persistent=False)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Return the loss: the weighted mean over all targets that are no padding."""
+        """Return the loss: the weighted mean over all targets that are not padding."""
         hidden = self.letters(batch["letters"]) + self.places.weight
         scores = self.head(self.layers(hidden, mask=self.mask, is_causal=True))
         loss: Tensor = batch["weight"] * self.nll(scores.flatten(0, 1), batch["targets"].flatten())
@@ -48,7 +48,7 @@ class CharModel(nn.Module):
 
 
 class Batches:
-    """Batches without end; its state is how many were handed out, so that a resume continues behind them."""
+    """Endless batches; the state is the number of batches yielded, so that a resume continues after them."""
 
     def __init__(self) -> None:
         self.handed_out = 0
@@ -68,11 +68,11 @@ class Batches:
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where it stands."""
+        """Return the position."""
         return {"handed_out": self.handed_out}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from a position."""
         self.handed_out = state["handed_out"]
 
 
@@ -107,7 +107,7 @@ def train(output: str, steps: int, kill_at: int | None) -> None:
 
 
 def replay(_capture: object) -> ReplayTask:
-    """Return what a step was made with, for `ckpttool guard replay`."""
+    """Return the objects of a step, for `ckpttool guard replay`."""
     model = CharModel()
     return ReplayTask(model=model, loss=model)
 

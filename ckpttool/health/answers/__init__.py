@@ -1,1 +1,1 @@
-"""What is answered about training logs: JSON beside the table."""
+"""Answers about training logs: JSON and table."""

@@ -1,4 +1,4 @@
-"""How a detector's configuration string is parsed."""
+"""Parse result of a detector's configuration string."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def document(answer: AsdAnswer) -> Document:
-    """`ckpttool/asd/1`: how a configuration string is parsed."""
+    """`ckpttool/asd/1`: the parse result of a configuration string."""
     config = answer.check.config
     return {
         "schema": "ckpttool/asd/1",
@@ -33,7 +33,7 @@ def document(answer: AsdAnswer) -> Document:
 
 
 def table(answer: AsdAnswer) -> RenderableType:
-    """Show what is in force with this string, and every trap in it."""
+    """Show the effective settings of this string, and every trap in it."""
     names = [field.name for field in fields(answer.check.config)]
     rows = [(name, str(getattr(answer.check.config, name)).lower()) for name in names]
     parts: list[RenderableType] = [_headline(answer), line()]

@@ -51,7 +51,7 @@ def norm_chart(  # noqa: PLR0913 (what can be in a chart)
     unicode: bool = True,
     width: int = WIDTH,
 ) -> str:
-    """Return the value furthest from 0 of each column's steps, lines right across, and the checkpoints below.
+    """Return the value furthest from 0 of each column's steps, horizontal lines, and the checkpoints below.
 
     The scale is logarithmic where positive values spread over more than two decades. What is not finite is drawn at the
     upper edge: it must not vanish from the picture that is checked because of it.
@@ -91,7 +91,7 @@ def norm_chart(  # noqa: PLR0913 (what can be in a chart)
 
 
 def histogram(threshold: Threshold, *, unicode: bool = True, width: int = WIDTH) -> str:
-    """Return the distribution of a quantity, one bar a bin, with where the threshold is."""
+    """Return the distribution of a quantity, one bar per bin, with the threshold's position."""
     signs = _UNICODE if unicode else _ASCII
     room = max(1, width - 2 * _LABEL - 12)
     most = max(bar.count for bar in threshold.bins)
@@ -141,7 +141,7 @@ class _Scale:
 
 
 def _floor(marks: str, ends: str, columns: int, signs: _Signs) -> Iterator[str]:
-    """Yield what stands below the curve: checkpoints, first and last step, and what the signs mean."""
+    """Yield the lines below the curve: checkpoints, first and last step, and the legend."""
     yield f"{_label(None)} {signs.corner}{signs.floor * columns}"
     if marks:
         yield f"{_label(None)}  {marks}"

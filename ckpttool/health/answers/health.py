@@ -1,4 +1,4 @@
-"""The health of every checkpoint: the table, and the curve that says so."""
+"""The health of every checkpoint: the table, and the curve behind it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _judgement(judgement: HealthJudgement, weights: WeightNumbers | None) -> Doc
 
 
 def table(answer: HealthAnswer) -> RenderableType:
-    """Show which checkpoints are healthy, newest first, with the curve that says so."""
+    """Show which checkpoints are healthy, newest first, with the curve behind it."""
     parts: list[RenderableType] = [_headline(answer), line(_basis(answer), style="dim")]
     if answer.report.judgements:
         parts += [line(), _Judgements(answer)]
@@ -114,7 +114,7 @@ def _basis(answer: HealthAnswer) -> str:
 
 
 class _Judgements:
-    """One line a checkpoint, newest first; on a narrow terminal only what the answer needs."""
+    """One line per checkpoint, newest first; on a narrow terminal only the important columns."""
 
     def __init__(self, answer: HealthAnswer) -> None:
         self._newest_first = answer.report.judgements[::-1]
@@ -148,7 +148,7 @@ def _norm(value: float | None) -> str:
 
 
 def _notes(answer: HealthAnswer) -> list[RenderableType]:
-    """Say what hindered a judgement; once, where it is the same for many."""
+    """Report obstacles to a judgement; once, if many have the same."""
     names: dict[str, list[str]] = {}
     for judgement in reversed(answer.report.judgements):
         if judgement.note is not None:
@@ -179,7 +179,7 @@ def _weights(weights: tuple[WeightNumbers, ...]) -> list[RenderableType]:
 
 
 def _curve(answer: HealthAnswer) -> list[RenderableType]:
-    """Draw the norm where logs show it, else its stand-in where shards were looked into."""
+    """Draw the norm if logs show it, else its substitute from the shards."""
     title, points = "embedding local norm (sum of squares) over steps", list(answer.points)
     threshold = answer.report.threshold if points else None
     if not points:

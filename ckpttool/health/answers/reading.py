@@ -1,4 +1,4 @@
-"""Which logs an answer rests on, and what in them could not be read: the same for all answers about logs."""
+"""The logs of an answer, and their unreadable lines: common to all answers about logs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NOTES = {
 
 
 def reading_document(reading: LogReading) -> Document:
-    """Spell which logs were read, and what in them could not be."""
+    """Encode the logs that were read, and their unreadable lines."""
     return {
         "sources": list(reading.sources),
         "steps": reading.steps,
@@ -55,7 +55,7 @@ def reading_document(reading: LogReading) -> Document:
 
 
 def reading_parts(reading: LogReading) -> list[RenderableType]:
-    """Show where training was resumed or stopped on its own, and which lines could not be read."""
+    """Show where training was resumed or stopped on its own, and the unreadable lines."""
     texts = []
     for note in reading.notes:
         place = f"{shown(note.source)}:{note.line}" if note.line else shown(note.source)
@@ -73,7 +73,7 @@ def reading_parts(reading: LogReading) -> list[RenderableType]:
 
 
 def listed(title: str, lines: Sequence[Text]) -> list[RenderableType]:
-    """Show the first lines of a list, and how many more there are."""
+    """Show the first lines of a list, and the number of others."""
     if not lines:
         return []
     parts: list[RenderableType] = [line(), line(title, style="bold")]

@@ -1,4 +1,4 @@
-"""What a policy would have done over a log."""
+"""The answer of `log replay`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TOLD_AS_NOTES = frozenset({EventKind.UNDECIDED, EventKind.RESTART})
 
 
 def document(answer: ReplayAnswer) -> Document:
-    """`ckpttool/replay/1`. `resolve --spikes-from` reads it back."""
+    """`ckpttool/replay/1`, which `resolve --spikes-from` reads."""
     result = answer.result
     document: dict[str, Document] = {
         "schema": SCHEMA,
@@ -91,7 +91,7 @@ def _time(time: LocalTime | None) -> str | None:
 
 
 def table(answer: ReplayAnswer) -> RenderableType:
-    """Show what the policy would have done, what it costs, and what follows for the checkpoints."""
+    """Show the policy's decisions, their cost, and the consequences for the checkpoints."""
     result = answer.result
     parts: list[RenderableType] = [*_headlines(result), line(_settings(answer), style="dim")]
     if result.steps_seen:
@@ -109,7 +109,7 @@ def table(answer: ReplayAnswer) -> RenderableType:
 
 
 def _headlines(result: ReplayResult) -> list[Text]:
-    """Say beside what was noticed that no step was judged: this is why the exit code is 14."""
+    """Report besides the events that no step was judged: the reason for exit code 14."""
     summary = _result_text(result)
     headlines = [] if summary is None else [summary]
     if result.steps_seen and result.judged is not None and result.judged.first is None:

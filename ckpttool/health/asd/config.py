@@ -1,4 +1,4 @@
-"""The configuration string of feature-value detection: what the real parsers make of it, traps included."""
+"""The configuration string of feature-value detection, as the actual parsers read it, traps included."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _MOST_DIGITS = 4300
 
 
 def defaults(dialect: AsdDialect) -> AsdConfig:
-    """Return what is in force where nothing is set."""
+    """Return the settings that are effective by default."""
     return AsdConfig(grad_sample_interval=dialect.sample_interval)
 
 
 def dialect_of(dialect_name: str | None, dialects: Sequence[AsdDialect]) -> AsdDialect:
-    """Return the dialect of that name; the first one where none is given.
+    """Return the dialect with that name; the first one without a name.
 
     Raises:
         UsageError: There is none.
@@ -70,7 +70,7 @@ def config_in_force(text: str | None, dialect: AsdDialect) -> AsdConfig:
 
 
 def check_asd_config(text: str, dialect: AsdDialect) -> AsdCheck:
-    """Return what the real parser makes of the string, every trap that it falls into, and what does not fit together.
+    """Return the actual parser's result for the string, the traps in it, and contradictions.
 
     Source:
         torch_npu 7.1: items with a colon too many or too few are dropped and unknown keys ignored without a word,

@@ -1,4 +1,4 @@
-"""Ascend's on-line feature-value detection, replayed over values or over the events that it logged."""
+"""Ascend's online feature-value detection, replayed over values or over its logged events."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _LOGGED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeaturePolicy:
-    """Abnormal values, cooldown, strikes and checksum runs as one of three implementations has them.
+    """Abnormal values, cooldown, strikes and checksum runs, as in one of three implementations.
 
     Source:
         torch_npu 7.1 and later, MindSpore 2.7.1 and later: the value test is the same in both. A trainer's monitor only
@@ -64,12 +64,12 @@ class FeaturePolicy:
 
     @property
     def warm_up(self) -> int:
-        """Values that it needs before it judges one."""
+        """Number of values before the first judgement."""
         return _WARM_UP
 
     @classmethod
     def from_settings(cls, settings: PolicySettings) -> FeaturePolicy:
-        """Return it with what is asked for, and the dialect's defaults for the rest.
+        """Return it with the requested settings, and the dialect's defaults for the rest.
 
         Raises:
             UsageError: There is no such dialect, or its parser would stop the training over the string.
@@ -82,7 +82,7 @@ class FeaturePolicy:
         return FeatureWatch(policy=self)
 
     def judge_events(self, events: Iterable[AsdEvent]) -> Iterator[HealthEvent]:
-        """Count logged events again, and pass on what the detector itself concluded.
+        """Count logged events again, and pass on the detector's own conclusions.
 
         Single events are logged only where a log level shows them; so a strike that was logged stands, whether or not
         the events of its group are there.
@@ -112,7 +112,7 @@ class FeaturePolicy:
         yield from count.advance(None)
 
     def _group_since(self, strike: AsdEvent, events_left: tuple[AsdEvent, ...]) -> LocalTime | None:
-        """Return the first event of a logged strike's group: as it is listed, else the first one in its window."""
+        """Return the first event of a logged strike's group: as listed, else the first one in its window."""
         listed = strike.group_since is not None or strike.group_since_step is not None
         if strike.kind is not AsdKind.STRIKE or listed or strike.time is None:
             return strike.group_since
@@ -130,7 +130,7 @@ class FeaturePolicy:
 
 @dataclass(slots=True, kw_only=True)
 class ValueTest:
-    """What the detector remembers of one parameter.
+    """The detector's state for one parameter.
 
     Source:
         `upper_thresh1` multiplies the debiased mean, although it is documented as an absolute value. A level that
@@ -144,7 +144,7 @@ class ValueTest:
     previous: float = 0.0
 
     def abnormal(self, value: float) -> bool:
-        """Take one value in and tell whether it is abnormal."""
+        """Add one value and return whether it is abnormal."""
         alarm, accept = self._bounds(value)
         abnormal = self._is_abnormal(value, alarm)
         self.previous = value
@@ -154,7 +154,7 @@ class ValueTest:
         return abnormal
 
     def limit(self) -> float | None:
-        """Return the root of the value from which on one is abnormal; None if no single one is.
+        """Return the root of the smallest abnormal value; None if no single one is.
 
         In the warm-up only what is not finite is abnormal; and after a high value those about as high are not.
         """
@@ -164,7 +164,7 @@ class ValueTest:
         return least_noticed(lambda root: self._is_abnormal(root * root, alarm))
 
     def _bounds(self, value: float) -> tuple[float, float]:
-        """Return above what a value is an alarm, and up to what it enters the mean; in the warm-up both are itself."""
+        """Return the alarm bound of a value, and the bound for the mean; in the warm-up both are itself."""
         if self.accepted < _WARM_UP or self.mean == 0:
             return value, value
         debiased = self.mean / (1 - _KEEP**self.accepted)
@@ -180,7 +180,7 @@ class ValueTest:
         return {"mean": number(self.mean), "accepted": self.accepted, "previous": number(self.previous)}
 
     def restore(self, saved: JsonObject) -> None:
-        """Remember what `saved` told.
+        """Restore the output of `saved`.
 
         Raises:
             ParseError: It is something else.
@@ -191,7 +191,7 @@ class ValueTest:
 
 @dataclass(slots=True, kw_only=True)
 class FeatureWatch(Watch):
-    """The values of every parameter on every rank, the strikes of every rank, and the checksum that they share."""
+    """The values of every parameter on every rank, the strikes of every rank, and their common checksum."""
 
     policy: FeaturePolicy
     histories: dict[tuple[Rank | None, str], ValueTest] = field(default_factory=dict)
@@ -201,11 +201,11 @@ class FeatureWatch(Watch):
         self.book = StrikeBook(dialect=self.policy.dialect, config=self.policy.config)
 
     def judges(self, row: StepMetrics) -> bool:
-        """Return whether an unusual norm would be noticed."""
+        """Return whether an unusual norm would be detected."""
         return row.global_norm is not None and self._history(None, "").accepted >= _WARM_UP
 
     def observe(self, row: StepMetrics) -> tuple[HealthEvent, ...]:
-        """Judge the square of the global norm, a stand-in: the detector sees the largest gradient of a parameter.
+        """Judge the square of the global norm, a substitute: the detector sees a parameter's largest gradient.
 
         Without times in the log there are no cooldown and no strikes.
         """
@@ -232,11 +232,11 @@ class FeatureWatch(Watch):
         return self.histories[key]
 
     def end(self) -> tuple[HealthEvent, ...]:
-        """Return how a checksum that runs or waits continues on its own."""
+        """Return how a running or waiting checksum continues on its own."""
         return tuple(self.book.advance(None))
 
     def limit(self) -> float | None:
-        """Return the norm whose square is abnormal; one whose time makes it an echo may be kept quiet all the same."""
+        """Return the norm whose square is abnormal; in the cooldown it may still be suppressed."""
         return self._history(None, "").limit()
 
     def saved(self) -> Json:
@@ -249,7 +249,7 @@ class FeatureWatch(Watch):
         }
 
     def restore(self, saved: Json) -> None:
-        """Remember what another watch of the same policy did.
+        """Restore the state of another watch with the same policy.
 
         Raises:
             ParseError: It is not what `saved` returns.

@@ -1,4 +1,4 @@
-"""The strikes of every rank and the checksum runs that they share: what follows from an abnormal value."""
+"""The strikes of every rank and their common checksum runs: the events that follow an abnormal value."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StrikeBook:
         self.checksum = ChecksumClock(dialect=self.dialect, config=self.config)
 
     def count(self, abnormal: Abnormal) -> Iterator[HealthEvent]:
-        """Yield what follows from an abnormal value: an event, a strike, a checksum."""
+        """Yield the events that follow an abnormal value: an event, a strike, a checksum."""
         yield from self.advance(abnormal.time)
         blind = self.dialect.blind_in_checksum and self.checksum.running(abnormal.time)
         for event in self._rule(abnormal.rank).take(abnormal):
@@ -38,7 +38,7 @@ class StrikeBook:
                 yield from self.checksum.strike(abnormal.time)
 
     def advance(self, now: LocalTime | None) -> Iterator[HealthEvent]:
-        """Yield how a checksum that runs or waits continues on its own up to `now`, or to its end."""
+        """Yield how a running or waiting checksum continues on its own up to `now`, or to its end."""
         for event in self.checksum.advance(now):
             if event.kind is EventKind.CHECKSUM_OFF:
                 self.forget()
@@ -62,7 +62,7 @@ class StrikeBook:
         }
 
     def restore(self, saved: Json) -> None:
-        """Remember what `saved` told.
+        """Restore the output of `saved`.
 
         Raises:
             ParseError: It is something else.
@@ -75,6 +75,6 @@ class StrikeBook:
 
 
 def saved_rank(record: JsonObject) -> Rank | None:
-    """Return whose entry this is; None if it is unknown."""
+    """Return the rank of an entry; None if it is unknown."""
     rank = get_optional_int(record, "rank")
     return None if rank is None else Rank(rank)

@@ -1,4 +1,4 @@
-"""Cooldown, strikes and the checksum runs that they start: what implementations make of the same abnormal values."""
+"""Cooldown, strikes and their checksum runs: how implementations count the same abnormal values."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Abnormal:
 
     @staticmethod
     def restored(saved: Json) -> Abnormal:
-        """Read what `saved` spelled.
+        """Decode the output of `saved`.
 
         Raises:
             ParseError: It is something else.
@@ -67,10 +67,10 @@ class Abnormal:
 
 
 class StrikeRule(Protocol):
-    """How one implementation counts. One object for each rank: ranks do not share their history."""
+    """How one implementation counts. One object per rank: ranks do not share their history."""
 
     def take(self, abnormal: Abnormal) -> Iterator[HealthEvent]:
-        """Yield what it logs at one abnormal value, in order of time."""
+        """Yield the log entries for one abnormal value, in order of time."""
         ...
 
     def forget(self) -> None:
@@ -82,7 +82,7 @@ class StrikeRule(Protocol):
         ...
 
     def restore(self, saved: Json) -> None:
-        """Remember what `saved` told.
+        """Restore the output of `saved`.
 
         Raises:
             ParseError: It is something else.
@@ -140,7 +140,7 @@ class _ByHistory:
         self._expire(abnormal.time)
 
     def forget(self) -> None:
-        """Nothing: the history outlives a checksum."""
+        """Do nothing: the history outlives a checksum."""
 
     def saved(self) -> Json:
         return [
@@ -225,7 +225,7 @@ class _ByWindow:
 
 @dataclass(slots=True, kw_only=True)
 class _BySteps:
-    """A monitor that reads the device's log: no cooldown, but all values of one step are one; expiry is strict."""
+    """A monitor that reads the device's log: no cooldown; the values of one step count once; expiry is strict."""
 
     config: AsdConfig
     errors: deque[Abnormal] = field(default_factory=deque)
@@ -297,7 +297,7 @@ def _event(kind: EventKind, abnormal: Abnormal, message: str) -> HealthEvent:
 
 @dataclass(slots=True, kw_only=True)
 class ChecksumClock:
-    """The checksum runs of a whole training: a strike on any rank starts one on all.
+    """The checksum runs of a complete training: a strike on any rank starts one on all.
 
     Source:
         torch_npu drops a strike within the cooldown, counted from the last start. MindSpore keeps it waiting until the
@@ -317,7 +317,7 @@ class ChecksumClock:
         return {"started": self.started, "stops": self.stops, "waiting": self.waiting}
 
     def restore(self, saved: Json) -> None:
-        """Remember what `saved` told.
+        """Restore the output of `saved`.
 
         Raises:
             ParseError: It is something else.
@@ -331,7 +331,7 @@ class ChecksumClock:
         return self.stops is not None and now < self.stops
 
     def advance(self, now: LocalTime | None) -> Iterator[HealthEvent]:
-        """Yield what happens on its own up to `now`, or until nothing is left to happen."""
+        """Yield the events on its own up to `now`, or until none remain."""
         while True:
             due = self.stops if self.stops is not None else self.waiting
             if due is None or (now is not None and due > now):
@@ -343,7 +343,7 @@ class ChecksumClock:
                 yield from self.start(due)
 
     def strike(self, now: LocalTime) -> Iterator[HealthEvent]:
-        """Yield what a strike sets off."""
+        """Yield the events after a strike."""
         if not self.config.with_checksum:
             return
         if self.running(now):

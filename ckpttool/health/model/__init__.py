@@ -1,1 +1,1 @@
-"""The nouns of health: questions, answers, what logs say of a training, and what follows for its checkpoints."""
+"""The nouns of health: questions, answers, and the evidence of logs about checkpoints."""

@@ -1,4 +1,4 @@
-"""What ckpttool answers about training logs."""
+"""Answers about training logs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ckpttool.trainers.findings import TrainersCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightNumbers:
-    """What the shards of one checkpoint hold that tells of its health."""
+    """Statistics of one checkpoint's shards that show its health."""
 
     name: str
     step: Step | None
@@ -69,7 +69,7 @@ class HealthAnswer(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """10 where the newest checkpoint is unhealthy or the record is wrong, 14 where health cannot be told."""
+        """10 if the newest checkpoint is unhealthy or the record is wrong, 14 if health is unknown."""
         if self.newest is None:
             return ExitCode.NOTHING_TO_RESUME
         codes = {of_findings(self.report.findings), _BY_HEALTH[self.newest.health]}
@@ -96,7 +96,7 @@ class ReplayAnswer(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """14 if a log could not be read to its end, or shows nothing that could be judged."""
+        """14 if a log could not be read to its end, or has nothing to judge."""
         judged = self.result.judged
         if judged is not None and judged.first is None:
             return ExitCode.INCOMPLETE
@@ -116,7 +116,7 @@ class CalibrationAnswer(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """10 where the stretch is not normal, 14 where nothing can be recommended."""
+        """10 if the stretch is not normal, 14 if nothing can be recommended."""
         if any(threshold.alarms_too_often for threshold in self.thresholds):
             return ExitCode.DAMAGE
         return self.reading.exit_code(judged_count=len(self.thresholds))
@@ -141,12 +141,12 @@ class AsdAnswer(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """10 where something is not as its author meant it."""
+        """10 if a setting does not have its intended effect."""
         return of_findings(self.findings)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Return every trap, and that training does not start where it does not."""
+        """Return every trap, and whether training does not start."""
         error = self.check.error
         if error is None:
             return self.check.findings

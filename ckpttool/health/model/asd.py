@@ -1,4 +1,4 @@
-"""Feature-value detection on Ascend: its settings, its samples, the events it logs."""
+"""Feature-value detection on Ascend: its settings, its samples, and its logged events."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class AsdConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsdCheck:
-    """What a configuration string does when the real parser reads it."""
+    """The effect of a configuration string in the actual parser."""
 
     dialect: AsdDialect
     config: AsdConfig
@@ -58,7 +58,7 @@ class FeatureValue:
 
 
 class AsdKind(str, Enum):
-    """What a detector's log line says."""
+    """The kind of a detector's log line."""
 
     EVENT = "event"
     """One abnormal value."""

@@ -1,4 +1,4 @@
-"""What health policies see in a log, and what follows for the checkpoints saved meanwhile."""
+"""Events of health policies in a log, and their effect on checkpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ckpttool.core.domain.units import Rank, Step
 
 
 class EventKind(str, Enum):
-    """What happened, or would have happened."""
+    """The kind of an event, actual or simulated."""
 
     SKIP = "skip"
     """The update is dropped, and counts towards the stop."""
@@ -91,7 +91,7 @@ class SkippedSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedSteps:
-    """The steps at which a policy could have noticed an unusual norm: only there does its silence mean anything."""
+    """The steps at which a policy could have detected an unusual norm: only there does its silence count."""
 
     first: Step | None
     """None: the policy could judge no step."""
@@ -101,7 +101,7 @@ class JudgedSteps:
     """One clause: why no earlier step could be judged."""
 
     def objection(self, step: Step | None) -> str | None:
-        """Return in a clause why nothing can be said of a step; None if the policy judged it."""
+        """Return in a clause why a step is unknown; None if the policy judged it."""
         if self.first is None or self.last is None:
             return self.why
         if step is None:
@@ -115,7 +115,7 @@ class JudgedSteps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayResult:
-    """What a policy would have done over a log."""
+    """The effects of a policy over a log."""
 
     policy: str
     first_step: Step | None
@@ -137,7 +137,7 @@ class ReplayResult:
 
 
 class SuspectKind(str, Enum):
-    """Why checkpoints of a stretch are not to be trusted."""
+    """The reason why checkpoints of some steps are suspect."""
 
     SPIKE = "spike"
     SDC_STRIKE = "sdc-strike"
@@ -146,7 +146,7 @@ class SuspectKind(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuspectInterval:
-    """A stretch of training, by step or by time, whose checkpoints are suspect."""
+    """A part of a training, by step or by time, whose checkpoints are suspect."""
 
     kind: SuspectKind
     reason: str
@@ -181,7 +181,7 @@ class HealthTimeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCheckpoint:
-    """What the policies need to know of a checkpoint."""
+    """The facts about a checkpoint that policies need."""
 
     name: str
     step: Step | None
@@ -199,7 +199,7 @@ class SavedCheckpoint:
 
 
 class MarkState(str, Enum):
-    """Where a checkpoint stands on the timeline."""
+    """The position of a checkpoint on the timeline."""
 
     CLEAR = "clear"
     """Outside every suspect stretch."""

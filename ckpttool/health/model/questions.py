@@ -1,4 +1,4 @@
-"""What a user asks about the health that training logs show."""
+"""Questions about health according to training logs."""
 
 from __future__ import annotations
 

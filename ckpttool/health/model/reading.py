@@ -1,4 +1,4 @@
-"""Which logs were read, and what in them is no number."""
+"""The logs that were read, and their invalid numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ckpttool.core.errors import ExitCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogReading:
-    """Which logs were read, and what in them is no number."""
+    """The logs that were read, and their invalid numbers."""
 
     sources: tuple[str, ...]
     """As the user would write them."""
@@ -24,7 +24,7 @@ class LogReading:
 
     @staticmethod
     def of(log: TrainingLog) -> LogReading:
-        """Say what was read for a training's log."""
+        """Return the logs that were read for a training."""
         return LogReading(
             sources=log.sources,
             steps=len(log.metrics),
@@ -35,5 +35,5 @@ class LogReading:
         )
 
     def exit_code(self, *, judged_count: int) -> ExitCode:
-        """Return 14 if a log could not be read to its end, or shows nothing: `judged_count` is how much it does."""
+        """Return 14 if a log could not be read to its end, or has nothing to judge (`judged_count` is 0)."""
         return ExitCode.INCOMPLETE if self.unreadable or not judged_count else ExitCode.OK

@@ -1,4 +1,4 @@
-"""The seam for health policies: a step in, events out; and what a policy remembers of a training as JSON."""
+"""The interface of health policies: a step in, events out; and their state as JSON."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from ckpttool.health.model.events import EventKind, HealthEvent, JudgedSteps
 
 
 class Watch(Protocol):
-    """What a policy remembers of one training, step by step."""
+    """A policy's state for one training, step by step."""
 
     def observe(self, row: StepMetrics) -> tuple[HealthEvent, ...]:
-        """Return what the policy notices at the next step. Where the step goes back, training was resumed."""
+        """Return the events at the next step. If the step goes back, training was resumed."""
         ...
 
     def judges(self, row: StepMetrics) -> bool:
-        """Return whether an unusual finite norm would be noticed at the next step; asked before `observe` takes it."""
+        """Return whether an unusual finite norm would be detected at the next step; called before `observe`."""
         return row.global_norm is not None
 
     def end(self) -> tuple[HealthEvent, ...]:
-        """Return what still happens on its own after the last step: most rules know of nothing."""
+        """Return the events on its own after the last step: most rules have none."""
         return ()
 
     def limit(self) -> float | None:
-        """Return the norm from which on the next step would be noticed, to the last bit; None if none is known.
+        """Return the exact norm above which the next step would be detected; None if it is unknown.
 
         None is for a warm-up, and for a rule that is blind. What is not finite may be noticed all the same.
         """
         ...
 
     def saved(self) -> Json:
-        """Return everything that is remembered, as JSON that loses no bit: plain types, and no NaN but as text."""
+        """Return the complete state, as JSON without a lost bit: plain types, and NaN only as text."""
         ...
 
     def restore(self, saved: Json) -> None:
-        """Remember what another watch of the same policy did.
+        """Restore the state of another watch with the same policy.
 
         Raises:
             ParseError: It is not what `saved` returns.
@@ -52,7 +52,7 @@ class Watch(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySettings:
-    """What a user asks of a policy; None: its own default. Which of them a policy has, it says itself."""
+    """Requested settings of a policy; None: its own default. Each policy declares its settings."""
 
     threshold: float | None = None
     """`skip`: the norm. Others: standard deviations."""
@@ -69,7 +69,7 @@ class PolicySettings:
 
 
 class Policy(Protocol):
-    """One rule with its settings, a frozen value. What it remembers is the watch's, so it can judge many logs."""
+    """One rule with its settings, a frozen value. Its state is in the watch, so it can judge many logs."""
 
     name: ClassVar[str]
     """What users call it."""
@@ -78,12 +78,12 @@ class Policy(Protocol):
 
     @property
     def warm_up(self) -> int:
-        """Steps with a norm that it needs before it judges one."""
+        """Number of steps with a norm before the first judgement."""
         ...
 
     @classmethod
     def from_settings(cls, settings: PolicySettings) -> Policy:
-        """Return it with what is asked for, and its own defaults for the rest.
+        """Return it with the requested settings, and its own defaults for the rest.
 
         Raises:
             UsageError: A setting cannot be meant.
@@ -108,7 +108,7 @@ class Coverage:
         self._norms = 0
 
     def add(self, row: StepMetrics, *, judged: bool) -> None:
-        """Take in the next step of the log, and whether it was judged.
+        """Add the next step of the log, and whether it was judged.
 
         A step that the trainer skipped changed no weight, so it counts as judged as soon as any step was.
         """
@@ -139,7 +139,7 @@ class Coverage:
 
 
 def judge(policy: Policy, metrics: Iterable[StepMetrics], coverage: Coverage | None = None) -> Iterator[HealthEvent]:
-    """Yield what the rule notices, step by step, up to a stop; `metrics` is consumed no faster than events are.
+    """Yield the events step by step, up to a stop; `metrics` is consumed lazily.
 
     Args:
         policy: The rule.
@@ -159,7 +159,7 @@ def judge(policy: Policy, metrics: Iterable[StepMetrics], coverage: Coverage | N
 
 
 def least_noticed(noticed: Callable[[float], bool]) -> float | None:
-    """Return the smallest norm that is noticed; None where the largest is not.
+    """Return the smallest norm that is detected; None if the largest is not.
 
     Args:
         noticed: False up to some norm, and true from there on.

@@ -1,4 +1,4 @@
-"""OLMo's skip-step: drop an update whose loss or norm is far above the recent ones."""
+"""OLMo's skip-step: drop an update whose loss or norm is far above recent ones."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class OlmoPolicy:
 
     @classmethod
     def from_settings(cls, settings: PolicySettings) -> OlmoPolicy:
-        """Return it with what is asked for, and its own defaults for the rest."""
+        """Return it with the requested settings, and its own defaults for the rest."""
         return cls(sigmas=settings.threshold or cls().sigmas)
 
     @property
     def warm_up(self) -> int:
-        """Steps with a norm that it needs before it judges one."""
+        """Number of steps with a norm before the first judgement."""
         return max(2, self.window // 2) - 1
 
     def begin(self) -> Watch:

@@ -1,4 +1,4 @@
-"""Health policies by the names that users call them."""
+"""Health policies by their names for users."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def policy_type(name: str) -> type[Policy]:
 
 
 def policy_of(name: str, settings: PolicySettings) -> Policy:
-    """Return the policy that the user means.
+    """Return the policy with this name.
 
     Raises:
         UsageError: There is no such policy, or a setting is not one of it.

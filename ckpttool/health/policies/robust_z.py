@@ -45,7 +45,7 @@ class RobustZPolicy:
 
     @classmethod
     def from_settings(cls, settings: PolicySettings) -> RobustZPolicy:
-        """Return it with what is asked for, and its own defaults for the rest."""
+        """Return it with the requested settings, and its own defaults for the rest."""
         return cls(z_limit=settings.threshold or cls().z_limit)
 
     def begin(self) -> Watch:

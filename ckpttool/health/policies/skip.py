@@ -1,4 +1,4 @@
-"""Data skip by the global norm, exactly as a trainer has it, or with its NaN hole closed."""
+"""Data skip by the global norm, exactly as a trainer has it, or without its NaN gap."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class SkipPolicy:
 
     @property
     def warm_up(self) -> int:
-        """Steps with a norm that it needs before it judges one: a fixed threshold needs none."""
+        """Number of steps with a norm before the first judgement: a fixed threshold needs none."""
         return 0
 
     @classmethod
     def from_settings(cls, settings: PolicySettings) -> SkipPolicy:
-        """Return it with what is asked for, and its own defaults for the rest."""
+        """Return it with the requested settings, and its own defaults for the rest."""
         return cls(
             threshold=settings.threshold or cls().threshold,
             count_threshold=settings.count or cls().count_threshold,
@@ -54,7 +54,7 @@ class SkipPolicy:
 
 @dataclass(slots=True, kw_only=True)
 class _InARow(Watch):
-    """Steps in a row, between what is certain and what the steps not shown leave open."""
+    """Consecutive steps: the certain number, and the possible one with steps missing in the log."""
 
     policy: SkipPolicy
     low: int = 0
@@ -89,7 +89,7 @@ class _InARow(Watch):
         self.told = get_bool(record, "told")
 
     def _arrive(self, step: Step) -> Iterator[HealthEvent]:
-        """Account for the steps between the one before and this one."""
+        """Account for the steps between the previous one and this one."""
         if self.last is not None and step <= self.last:
             yield HealthEvent(
                 kind=EventKind.RESTART,
@@ -135,7 +135,7 @@ class _InARow(Watch):
             yield from self._perhaps_stop(step, step)
 
     def _unseen(self, first: int, last: int) -> Iterator[HealthEvent]:
-        """Take in steps that the log does not show: they end the certain row and may prolong the possible one."""
+        """Add steps missing in the log: they end the certain row and may prolong the possible one."""
         self.high += last - first + 1
         touches = self.low > 0
         self.low = 0

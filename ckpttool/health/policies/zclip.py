@@ -36,7 +36,7 @@ class ZClipPolicy:
 
     @classmethod
     def from_settings(cls, settings: PolicySettings) -> ZClipPolicy:
-        """Return it with what is asked for, and its own defaults for the rest."""
+        """Return it with the requested settings, and its own defaults for the rest."""
         return cls(z_limit=settings.threshold or cls().z_limit)
 
     def begin(self) -> Watch:
@@ -44,7 +44,7 @@ class ZClipPolicy:
         return _Averaging(self)
 
     def clipped(self, average: Average, z: float) -> float:
-        """Return what a norm with this z-score is scaled down to: the further off, the closer to the mean."""
+        """Return the scaled-down norm for this z-score: the further off, the closer to the mean."""
         return (average.mean + self.z_limit * math.sqrt(average.variance) / (z / self.z_limit)) * self.clip_factor
 
 
@@ -110,7 +110,7 @@ class Average:
 
     @staticmethod
     def of(values: Sequence[float]) -> Average:
-        """Return where the average begins: mean and population variance of the warm-up."""
+        """Return the initial average: mean and population variance of the warm-up."""
         mean = sum(values) / len(values)
         return Average(mean=mean, variance=sum((value - mean) * (value - mean) for value in values) / len(values))
 

@@ -1,1 +1,1 @@
-"""What is read of logs beyond their steps, and of replays that were saved."""
+"""Reading logs beyond their steps, and saved replays."""

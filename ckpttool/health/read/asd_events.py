@@ -1,4 +1,4 @@
-"""What Ascend's on-line feature-value detectors logged, in three dialects, and what a guarded training noticed."""
+"""Logged events of Ascend's online feature-value detectors, in three dialects, and of a guarded training."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ _DETECTED = MappingProxyType(
 
 
 def read_asd_events(source: LogSource) -> Iterator[AsdEvent | LogProblem]:
-    """Yield what the detectors logged, in the order of the log.
+    """Yield the detectors' events, in the order of the log.
 
     A strike's listed events follow it as part of it: `group_since` is the first of them. A line that looks like a
     detector's and cannot be read is a problem.
@@ -124,7 +124,7 @@ def read_asd_events(source: LogSource) -> Iterator[AsdEvent | LogProblem]:
 
 
 def detections(source: LogSource, items: Iterable[tuple[int, bytes] | LogProblem]) -> Iterator[AsdEvent | LogProblem]:
-    """Yield what the detector of a guard noticed: by steps, without times, so that all of it stands as it was told.
+    """Yield the events of a guard's detector: by steps, without times, each as it was recorded.
 
     Args:
         source: The file.
@@ -171,13 +171,13 @@ def _rank(values: JsonObject) -> Rank | None:
 
 
 def _text(values: JsonObject, key: str) -> str:
-    """Return a text that may be missing, as people may see it: whoever wrote the file, it goes to a terminal."""
+    """Return an optional text, escaped for a terminal because the file is untrusted."""
     value = values.get(key)
     return value if isinstance(value, str) and value.isprintable() else ""
 
 
 def detector_events(names: Sequence[str]) -> tuple[tuple[AsdEvent, ...], tuple[LogProblem, ...]]:
-    """Return what feature-value detectors logged, each event once, in the order of time; and what is not readable."""
+    """Return the events of feature-value detectors, each once, in order of time; and the unreadable lines."""
     events: list[AsdEvent] = []
     problems: list[LogProblem] = []
     for name in names:
@@ -194,7 +194,7 @@ def detector_events(names: Sequence[str]) -> tuple[tuple[AsdEvent, ...], tuple[L
 
 
 def without_relayed(events: Iterable[AsdEvent]) -> tuple[AsdEvent, ...]:
-    """Return each event once, in the order of time.
+    """Return each event once, in order of time.
 
     Rank 0 repeats the other ranks' lines in its own log, so the logs of all ranks hold many events twice. One
     without a time cannot be told from its repetition and is kept only where its line says something new.

@@ -16,7 +16,7 @@ from ckpttool.health.model.reading import LogReading
 
 
 def written(checkpoints: Iterable[Checkpoint]) -> dict[CheckpointKey, LocalTime]:
-    """Return when the last of each checkpoint's files was written, on the clock that this machine's logs show."""
+    """Return when the last of each checkpoint's files was written, in the local time of this machine's logs."""
     times: dict[CheckpointKey, LocalTime] = {}
     for checkpoint in checkpoints:
         if checkpoint.saved_ns is not None:
@@ -26,7 +26,7 @@ def written(checkpoints: Iterable[Checkpoint]) -> dict[CheckpointKey, LocalTime]
 
 
 class LogPass:
-    """One pass over logs in bounded memory: yields the steps, and keeps what else they tell."""
+    """One pass over logs in bounded memory: yields the steps, and keeps the other entries."""
 
     def __init__(self, reader: LogReader, patterns: Sequence[str], *, keep: bool = False) -> None:
         """Find the logs.
@@ -49,7 +49,7 @@ class LogPass:
         self._merging = Merging() if keep else None
 
     def steps(self) -> Iterator[StepMetrics]:
-        """Yield the steps as the logs have them, so that a policy sees each restart.
+        """Yield the steps in the order of the logs, so that a policy sees each restart.
 
         Logs that begin at the same step are those of several ranks; they are one training, and are merged first.
         """
@@ -73,11 +73,11 @@ class LogPass:
         return next((item.step for item in items if isinstance(item, StepMetrics)), None)
 
     def attempts(self) -> tuple[LogAttempt, ...] | None:
-        """Return each start of the training that was seen; none where nobody said that they would be asked for."""
+        """Return each start of the training; None if they were not requested."""
         return () if self._merging is None else self._merging.log().attempts
 
     def _steps_of(self, name: str) -> Iterator[LogItem]:
-        """Yield what a log shows; keep what is no step."""
+        """Yield the steps of a log; keep the other entries."""
         if self._merging is not None:
             self._merging.begin(name)
         for item in self._reader.read(name):
@@ -93,14 +93,14 @@ class LogPass:
             yield item
 
     def keep_problem(self, problem: LogProblem) -> None:
-        """Count what could not be read."""
+        """Count an unreadable line."""
         self._count += 1
         self._unreadable += problem.ends_the_log
         if len(self._problems) < KEPT_PROBLEMS:
             self._problems.append(problem)
 
     def reading(self) -> LogReading:
-        """Say what was read so far."""
+        """Return the reading so far."""
         return LogReading(
             sources=self.names,
             steps=self._steps,

@@ -1,4 +1,4 @@
-"""The timeline of a replay as `ckpttool log replay --format json` prints it, and as it is read back."""
+"""The timeline of a replay, as `ckpttool log replay --format json` prints it, and its parser."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REPLAY_HEAD = 64
 
 
 def timeline_document(timeline: HealthTimeline) -> list[Json]:
-    """Encode a timeline; `parse_timeline` reads what a choice needs of it."""
+    """Encode a timeline; `parse_timeline` decodes the part that a choice needs."""
     return [
         {
             "kind": interval.kind.value,
@@ -44,12 +44,12 @@ def timeline_document(timeline: HealthTimeline) -> list[Json]:
 
 
 def judged_document(judged: JudgedSteps | None) -> Json:
-    """Encode the steps that were judged; `parse_timeline` reads them back."""
+    """Encode the judged steps; `parse_timeline` decodes them."""
     return None if judged is None else {"first": judged.first, "last": judged.last, "why": judged.why}
 
 
 def is_replay(head: bytes) -> bool:
-    """Tell by the first `REPLAY_HEAD` bytes of a file whether it is a replay that was saved, or perhaps a log."""
+    """Return whether the first `REPLAY_HEAD` bytes of a file are those of a saved replay, not a log."""
     return f'"schema": "{SCHEMA}"'.encode() in head
 
 

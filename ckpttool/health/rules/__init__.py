@@ -1,1 +1,1 @@
-"""What training logs say of checkpoints, as pure rules."""
+"""Evidence of training logs about checkpoints, as pure rules."""

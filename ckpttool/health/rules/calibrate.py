@@ -29,7 +29,7 @@ _RULE_OF_THREE = 3.0  # no event in n trials: at most 3/n with 95 % confidence
 
 
 def calibrate(metrics: Sequence[StepMetrics], *, warm_up: int | None = None) -> Calibration:
-    """Recommend thresholds for the data skip and the health monitor, or say why there are none.
+    """Recommend thresholds for the data skip and the health monitor, or return why there are none.
 
     Norms are judged by their logarithm: they spread by factors, not by amounts.
 
@@ -106,7 +106,7 @@ def _rounded_up(value: float) -> float:
 
 
 def _upper_rate(events: int, trials: int) -> float:
-    """Return the rate that 95 % confidence allows: the rule of three, widened by what was seen."""
+    """Return the rate at 95 % confidence: the rule of three, widened by the observed events."""
     return min(1.0, (events + _RULE_OF_THREE + 2 * math.sqrt(events)) / trials)
 
 

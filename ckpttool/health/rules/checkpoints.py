@@ -1,4 +1,4 @@
-"""The health of a tree's checkpoints: what the shards themselves say, and which one is the newest."""
+"""The health of a tree's checkpoints: the evidence in the shards, and the newest checkpoint."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NO_WEIGHT = ("adam_", "accu_grads", "fi_parameter", "position")
 
 
 def weigh(verdict: Verdict) -> WeightNumbers:
-    """Return the numbers of one checkpoint, from a verdict at level NUMERICS.
+    """Return the statistics of one checkpoint, from a verdict at level NUMERICS.
 
     A checkpoint is flagged where the norm is too high on *any* rank of the first stage; so the rank where a number is
     largest speaks for all. Copies on data-parallel ranks are not added up by that.
@@ -60,14 +60,14 @@ def unread(verdict: Verdict) -> tuple[Finding, ...]:
 
 
 def _largest(ranks: Iterable[list[TensorStat]]) -> float | None:
-    """Return the sum of squares of the rank where it is largest."""
+    """Return the largest sum of squares of any rank."""
     return max((math.fsum(stat.norm * stat.norm for stat in stats) for stats in ranks), default=None)
 
 
 def with_weights(
     report: HealthReport, weights: Mapping[CheckpointKey, WeightNumbers], inventory: Inventory
 ) -> HealthReport:
-    """Call what holds NaN or infinity unhealthy, whatever was measured when it was saved."""
+    """Mark checkpoints with NaN or infinity as unhealthy, regardless of measurements at their save."""
     pairs = zip(report.judgements, inventory.checkpoints, strict=True)
     judgements = (_weighed(judgement, weights.get(checkpoint.key)) for judgement, checkpoint in pairs)
     return replace(report, judgements=tuple(judgements))
@@ -81,7 +81,7 @@ def _weighed(judgement: HealthJudgement, numbers: WeightNumbers | None) -> Healt
 
 
 def with_drift(report: HealthReport, inventory: Inventory) -> HealthReport:
-    """Call unhealthy what a rank saved whose copy of the weights had drifted from its replicas'."""
+    """Mark saves of a rank with drifted weights as unhealthy."""
     pairs = zip(report.judgements, inventory.checkpoints, strict=True)
     return replace(report, judgements=tuple(_drifted(*pair) for pair in pairs))
 
@@ -96,7 +96,7 @@ def _drifted(judgement: HealthJudgement, checkpoint: Checkpoint) -> HealthJudgem
 
 
 def _pairs(report: HealthReport, inventory: Inventory) -> list[tuple[Checkpoint, HealthJudgement]]:
-    """Return checkpoints of the training's last course with their judgements, newest first."""
+    """Return checkpoints on the training's current lineage with their judgements, newest first."""
     keys = (checkpoint.key for checkpoint in inventory.checkpoints)
     judgements = dict(zip(keys, report.judgements, strict=True))
     course = Lineage(inventory)
@@ -105,7 +105,7 @@ def _pairs(report: HealthReport, inventory: Inventory) -> list[tuple[Checkpoint,
 
 
 def with_newest(report: HealthReport, inventory: Inventory) -> HealthReport:
-    """Name the newest healthy one as `resolve` understands newest: a later run before a higher step."""
+    """Name the newest healthy checkpoint in the order of `resolve`: a later run before a higher step."""
     healthy = (
         checkpoint.name for checkpoint, judgement in _pairs(report, inventory) if judgement.health is Health.HEALTHY
     )
@@ -113,12 +113,12 @@ def with_newest(report: HealthReport, inventory: Inventory) -> HealthReport:
 
 
 def newest(report: HealthReport, inventory: Inventory) -> HealthJudgement | None:
-    """Return the judgement of the newest checkpoint on the training's last course."""
+    """Return the judgement of the newest checkpoint on the training's current lineage."""
     return next((judgement for _, judgement in _pairs(report, inventory)), None)
 
 
 def other_findings(inventory: Inventory, log: TrainingLog | None, verdicts: Sequence[Verdict]) -> tuple[Finding, ...]:
-    """Return what hinders the judgement: records, lines of logs and shards that could not be read."""
+    """Return the obstacles to the judgement: unreadable records, lines of logs and shards."""
     findings = [finding for finding in inventory.findings if finding.code.value.startswith("health-")]
     if log is not None:
         findings += log_findings(log.problems, log.problem_count)
@@ -128,12 +128,12 @@ def other_findings(inventory: Inventory, log: TrainingLog | None, verdicts: Sequ
 
 
 def embedding_norms(metrics: Iterable[StepMetrics]) -> tuple[tuple[Step, float], ...]:
-    """Return the embedding local norm at each step that shows one."""
+    """Return the embedding local norm of each step that has one."""
     return tuple((row.step, row.embedding_local_norm) for row in metrics if row.embedding_local_norm is not None)
 
 
 def assert_read_to_its_end(log: TrainingLog) -> None:
-    """Refuse to record anything from part of a log: a later attempt at a step, further on, may have been worse.
+    """Refuse to record anything from part of a log: a later attempt at a step, further on, may be worse.
 
     Raises:
         IncompleteError: It could not be read to its end.

@@ -1,4 +1,4 @@
-"""Ways around a spike, and on after a stop: which checkpoint, and where the data continue."""
+"""Ways to avoid a spike, and to continue after a stop: the checkpoint, and the position in the data."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LOSS_SIGMAS = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleClock:
-    """One point at which the samples consumed are known, and how fast they run from there."""
+    """A point at which the consumed samples are known, and their rate from there."""
 
     step: Step
     samples: int
@@ -66,7 +66,7 @@ class RewindRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Where too many skipped steps in a row ended a training."""
+    """The point at which too many consecutive skipped steps ended a training."""
 
     step: Step
     count: int
@@ -80,7 +80,7 @@ _FEWEST_AT_END = 2
 
 
 def ended_in_skips(notes: Sequence[LogNote], newest: Step | None, at_end: int = 0) -> Stop | None:
-    """Return where too many skipped steps in a row ended the training; None if it went on since, or never began.
+    """Return where too many consecutive skipped steps ended the training; None if it continued since, or never began.
 
     Args:
         notes: What the logs tell besides numbers, in their order.
@@ -108,7 +108,7 @@ def _skipped(stop: Stop) -> str:
 
 
 def skipped_at_end(rows: Sequence[StepMetrics]) -> int:
-    """Count the steps at the end of a log that the training skipped for their norm: not those of an overflow."""
+    """Count the steps at the end of a log that the training skipped because of their norm, not an overflow."""
     number = 0
     for row in reversed(rows):
         if not row.skipped or row.overflow:
@@ -158,7 +158,7 @@ def spike_to_pass(
 
 
 def find_spike(line: HealthTimeline, around: Step | None = None) -> Spike | None:
-    """Return the last spike of the timeline, or the one that is nearest to a step; None if there is none."""
+    """Return the last spike of the timeline, or the one nearest to a step; None if there is none."""
     spikes = [
         Spike(onset=interval.first_step, end=interval.recovered_step)
         for interval in line.intervals
@@ -184,7 +184,7 @@ def sample_clock(metrics: Iterable[StepMetrics]) -> SampleClock | None:
 
 
 def loss_after(spike: Spike, losses: Iterable[tuple[Step, float]]) -> LossAfter:
-    """Return whether the loss came back after a spike: its median since against the losses before the onset.
+    """Return whether the loss recovered after a spike: its median since, compared with that before the onset.
 
     Args:
         spike: The norm's spike.
@@ -225,7 +225,7 @@ def advise_spike(
     clock: SampleClock | None = None,
     recipe: RewindRecipe | None = None,
 ) -> SpikeAdvice:
-    """Return both ways around a spike, what each costs, and which to take.
+    """Return both ways to avoid a spike, their costs, and the recommended one.
 
     Going back loses every step since the checkpoint, so it pays only where the training does not find back on its own.
 
@@ -258,7 +258,7 @@ def advise_spike(
 def advise_after_stop(
     stop: Step, good: Sequence[Step], *, count: int, clock: SampleClock | None = None, skipped: str | None = None
 ) -> StopAdvice:
-    """Return how to go on after so many skipped steps in a row.
+    """Return how to continue after this many consecutive skipped steps.
 
     None of the skipped updates reached the weights, so a checkpoint of the stop itself is good. But the data must move
     on: the same batches give the same norms, and the training stops at once again.
@@ -328,7 +328,7 @@ def _notes(detour: DataDetour | None, recipe: RewindRecipe) -> Iterator[str]:
 
 
 def _distance(spike: Spike, step: Step) -> tuple[int, int]:
-    """Return how far a step is from a spike; of two at the same distance the earlier one is meant."""
+    """Return the distance of a step from a spike; of two at the same distance the earlier one comes first."""
     end = spike.onset if spike.end is None else spike.end
     return (max(spike.onset - step, step - end, 0), spike.onset)
 
@@ -341,7 +341,7 @@ def finite_losses(rows: Iterable[StepMetrics]) -> Iterator[tuple[Step, float]]:
 
 
 def only_up_to(inventory: Inventory, limit: Step, why: str) -> Inventory:
-    """Hold against each checkpoint beyond a step that the training goes back behind it.
+    """Reject each checkpoint beyond a step, because the training goes back before it.
 
     Args:
         inventory: The tree.

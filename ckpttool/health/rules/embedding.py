@@ -18,7 +18,7 @@ from ckpttool.trainers.findings import TrainersCode
 def judge_checkpoints(
     inventory: Inventory, log: TrainingLog | None, *, threshold: float | None, pipeline_stages: int | None
 ) -> HealthReport:
-    """Judge every checkpoint of a tree by the log and by what is recorded.
+    """Judge every checkpoint of a tree by the log and by the records.
 
     Where nobody tells the pipeline stages, there is one where there is but one rank; more the files do not tell.
     """
@@ -35,7 +35,7 @@ def judge_health(
     threshold: float | None,
     pipeline_stages: int | None = None,
 ) -> HealthReport:
-    """Judge every checkpoint, and tell where the log and the record disagree.
+    """Judge every checkpoint, and report where the log and the record disagree.
 
     Args:
         saves: The checkpoints, in the order in which they are to be shown.

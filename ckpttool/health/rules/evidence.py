@@ -1,4 +1,4 @@
-"""What logs have to say against checkpoints, as reasons that `choose` understands."""
+"""Evidence of logs against checkpoints, as reasons for `choose`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ weights by less than two usual steps; and a new batch size or learning rate may 
 
 
 def saved(checkpoint: Checkpoint) -> SavedCheckpoint:
-    """Return what policies need to know of a checkpoint; its recorded health is attached to it already."""
+    """Return the facts about a checkpoint for policies; its recorded health is already attached."""
     return SavedCheckpoint(
         name=checkpoint.name,
         step=checkpoint.step,
@@ -72,7 +72,7 @@ def saved(checkpoint: Checkpoint) -> SavedCheckpoint:
 def saves_of(
     inventory: Inventory, attempts: Sequence[LogAttempt] | None, written: Mapping[CheckpointKey, LocalTime]
 ) -> tuple[list[SavedCheckpoint], tuple[Home, ...]]:
-    """Return the checkpoints with the time of their save: the log's own at that step, else the files'; and their homes.
+    """Return the checkpoints with the times of their saves, from the log, else from the files; and their homes.
 
     A copy may have given the files a later time. That errs on the safe side: what was saved before a strike may then
     look as if it was saved after it, never the other way round.
@@ -93,7 +93,7 @@ def saves_of(
 
 
 def large_spikes(metrics: Iterable[StepMetrics], coverage: Coverage | None = None) -> Iterator[HealthEvent]:
-    """Yield the spikes that tell against a checkpoint, by the robust z-score, however long they last.
+    """Yield the spikes that count against a checkpoint, by the robust z-score, of any duration.
 
     A spike ends where the norm comes back. The policy itself takes a long one for a new level, so that it is not stuck;
     but a training that has diverged for fifty steps has not recovered.
@@ -111,7 +111,7 @@ def large_spikes(metrics: Iterable[StepMetrics], coverage: Coverage | None = Non
 def with_judgements(
     inventory: Inventory, judgements: Sequence[HealthJudgement], *, threshold: float | None, ignore: bool
 ) -> Inventory:
-    """Give each checkpoint the health that the log shows, where it shows one; what is too high is a reason against it.
+    """Set each checkpoint's health from the log, if it shows one; a norm above the threshold is a reason against it.
 
     Args:
         inventory: With recorded health.
@@ -142,7 +142,7 @@ def _judged(checkpoint: Checkpoint, judgement: HealthJudgement, *, threshold: fl
 
 
 def with_marks(inventory: Inventory, marks: Sequence[CheckpointMark], code: Row) -> Inventory:
-    """Hold against each checkpoint that it was saved in a suspect stretch.
+    """Reject each checkpoint saved during suspect steps.
 
     Args:
         inventory: The tree.
@@ -164,7 +164,7 @@ def _against(checkpoint: Checkpoint, reason: Finding) -> Checkpoint:
 
 
 def log_findings(problems: Iterable[LogProblem], count: int) -> tuple[Finding, ...]:
-    """Return what could not be read in the logs.
+    """Return the unreadable lines of the logs.
 
     Args:
         problems: Those to tell one by one.
@@ -186,7 +186,7 @@ def _unreadable(problem: LogProblem) -> Finding:
 
 
 def no_log() -> Finding:
-    """Report that there is no log to go by."""
+    """Report that there is no log."""
     return unknown(
         Code.LOG_UNREADABLE,
         "there is no training log beside the checkpoints: the threshold could not be applied",
@@ -195,7 +195,7 @@ def no_log() -> Finding:
 
 
 def trained_since(save: SavedCheckpoint, home: Home, attempts: Sequence[LogAttempt]) -> Finding | None:
-    """Say how far the training came after a save; None if it was not the last start that saved it, or no further."""
+    """Report the training's progress after a save; None if another start saved it, or there was none."""
     if save.step is None or home.known != len(attempts) - 1 or attempts[-1].last <= save.step:
         return None
     return note(
@@ -206,7 +206,7 @@ def trained_since(save: SavedCheckpoint, home: Home, attempts: Sequence[LogAttem
 
 
 def no_steps(sources: Sequence[str]) -> Finding:
-    """Report that the logs that were to have a say show no step."""
+    """Report that the requested logs show no step."""
     more = f" (nor do {len(sources) - 1} more)" if len(sources) > 1 else ""
     return unknown(
         Code.LOG_UNREADABLE,
@@ -218,7 +218,7 @@ def no_steps(sources: Sequence[str]) -> Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLogs:
-    """What was read of all that was given as a log or a timeline."""
+    """The contents of all given logs and timelines."""
 
     log: TrainingLog | None
     """All logs of the training; None if there is none."""
@@ -237,7 +237,7 @@ class ReadLogs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What the logs say, and the tree with what they hold against its checkpoints."""
+    """The evidence of the logs, and the tree with their findings against its checkpoints."""
 
     question: EvidenceQuestion
     inventory: Inventory
@@ -251,7 +251,7 @@ class Evidence:
     """What was asked of the logs and none of them tells."""
 
     def choose(self, pick: Pick) -> tuple[ResumePoint | NoResumePoint, SpikeAdvice | StopAdvice | None]:
-        """Choose a checkpoint; where that is asked for, one to get around a spike from, or on after a stop.
+        """Choose a checkpoint; on request, one to avoid a spike, or to continue after a stop.
 
         Args:
             pick: Chooses from a tree whose checkpoints carry the reasons against them.
@@ -287,7 +287,7 @@ class Evidence:
         return (point if way.choice is Choice.REWIND else pick(self.inventory)), way
 
     def timed(self, point: ResumePoint) -> ResumePoint:
-        """Say what the log shows of the steps that are to be done again, where it shows the chosen save."""
+        """Add the log's facts about the steps to redo, if it shows the chosen save."""
         attempts = None if self.log is None else self.log.attempts
         home = None if not attempts else self._home(point.checkpoint, attempts).known
         return point if not attempts or home is None else with_log(point, attempts, home)
@@ -297,7 +297,7 @@ class Evidence:
         return homes([saved(save) for save in self.inventory.checkpoints], attempts)[keys.index(checkpoint.key)]
 
     def findings(self, chosen: Checkpoint | None) -> tuple[Finding, ...]:
-        """Say what in the logs cannot be read, where they and the record disagree, and what could not be judged."""
+        """Report unreadable lines, contradictions with the record, and the steps that could not be judged."""
         findings: list[Finding] = []
         if self.log is not None:
             gravest_first = sorted(self.log.problems, key=lambda problem: not problem.ends_the_log)
@@ -309,7 +309,7 @@ class Evidence:
         return (*findings, *(() if chosen is None else self._of(chosen)))
 
     def _of(self, chosen: Checkpoint) -> Iterator[Finding]:
-        """Say what hindered the judgement of the chosen one, and how far the training came after it."""
+        """Report obstacles to judging the chosen checkpoint, and the progress of the training after it."""
         keys = [checkpoint.key for checkpoint in self.inventory.checkpoints]
         place = keys.index(chosen.key)
         hindered = None if self.report is None else self.report.judgements[place].note
@@ -346,7 +346,7 @@ def weigh(
     *,
     ignore: bool,
 ) -> Evidence:
-    """Hold what the logs say against the checkpoints.
+    """Apply the logs to the checkpoints.
 
     Args:
         inventory: With recorded health; with sizes and times where strikes are told by time.
@@ -378,7 +378,7 @@ def weigh(
 
 
 def _courses(logs: ReadLogs, question: EvidenceQuestion) -> LineageTimelines:
-    """Return what is suspect by all that was read."""
+    """Return the suspect steps according to all logs."""
     intervals = [interval for line in logs.timelines for interval in line.intervals]
     replayed = [line.judged for line in logs.timelines if line.judged is not None]
     strikes: tuple[SuspectInterval, ...] = ()
@@ -403,7 +403,7 @@ def _courses(logs: ReadLogs, question: EvidenceQuestion) -> LineageTimelines:
 
 
 def _applied(rows: Sequence[StepMetrics], coverage: Coverage) -> Iterator[StepMetrics]:
-    """Yield the steps whose update was applied: a step that the trainer skipped changed no weight."""
+    """Yield the steps with an applied update: a skipped step changed no weight."""
     for row in rows:
         if row.skipped:
             coverage.add(row, judged=False)
@@ -412,7 +412,7 @@ def _applied(rows: Sequence[StepMetrics], coverage: Coverage) -> Iterator[StepMe
 
 
 def _log_without_answer(question: EvidenceQuestion, logs: ReadLogs) -> tuple[Finding, ...]:
-    """Report that logs were to have a say, and show nothing that could be one.
+    """Report that the requested logs contain no evidence.
 
     Detectors and timelines tell of suspect stretches, or that there are none, without steps.
     """

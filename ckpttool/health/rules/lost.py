@@ -1,4 +1,4 @@
-"""What a choice loses by what a log shows: the steps after the chosen save, and how long they took."""
+"""Loss of a choice according to a log: the steps after the chosen save, and their duration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ckpttool.core.domain.plan import LostTime, LostTimeSource, ResumePoint
 
 
 def with_log(point: ResumePoint, attempts: Sequence[LogAttempt], home: int) -> ResumePoint:
-    """Count what a log shows after the chosen save, too, and say by its times how long it took.
+    """Add the steps in a log after the chosen save, and their duration by its times.
 
     Args:
         point: As the saves tell it.
@@ -30,7 +30,7 @@ def with_log(point: ResumePoint, attempts: Sequence[LogAttempt], home: int) -> R
 
 
 def pace_of(rows: Sequence[StepMetrics]) -> float | None:
-    """Return the seconds that a step took, from the first line that tells its time to the last; None: not told."""
+    """Return the seconds per step, from the first line with a time to the last; None if unknown."""
     timed = [(row.step, time) for row in rows if (time := local_time_of(row.time)) is not None]
     if len(timed) < 2 or timed[-1][1] <= timed[0][1]:  # noqa: PLR2004  a stretch has two ends
         return None

@@ -1,4 +1,4 @@
-"""What a policy would have done over a log."""
+"""Effects of a policy over a log."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ONLY_AN_OBSERVATION = (
 
 
 class Trace:
-    """What is kept of the steps that pass by: their numbers, and the samples that they count."""
+    """The facts kept about steps: their numbers, and their samples."""
 
     def __init__(self) -> None:
         """Begin before the first step."""
@@ -85,7 +85,7 @@ class Trace:
 
     @property
     def newest(self) -> Step:
-        """The last step of the training; 0 where none is shown."""
+        """The last step of the training; 0 if none is shown."""
         return Step(max(self.steps, default=0))
 
     def losses(self) -> Iterator[tuple[Step, float]]:
@@ -95,13 +95,13 @@ class Trace:
                 yield Step(step), loss
 
     def ascending(self) -> Sequence[Step]:
-        """Return the steps in order: a log goes back where training was resumed."""
+        """Return the steps in order: a log goes back if training was resumed."""
         ordered = all(self.steps[index] < self.steps[index + 1] for index in range(len(self.steps) - 1))
         return cast("Sequence[Step]", self.steps if ordered else sorted(self.steps))
 
 
 def replay(policy: Policy, metrics: Iterable[StepMetrics], trace: Trace | None = None) -> ReplayResult:
-    """Return what the policy notices, what it costs, and how far the log can tell.
+    """Return the policy's events, their cost, and the end of the log.
 
     Args:
         policy: The rule.
@@ -115,7 +115,7 @@ def replay(policy: Policy, metrics: Iterable[StepMetrics], trace: Trace | None =
 
 
 def logged(policy: str, events: Iterable[HealthEvent]) -> ReplayResult:
-    """Return what a policy notices in what was logged beside the steps, of which none is judged.
+    """Return a policy's events from log entries other than steps, none of which is judged.
 
     Args:
         policy: What users call it.
@@ -178,7 +178,7 @@ def _spans(lost: list[tuple[Step, float | None]]) -> tuple[SkippedSpan, ...]:
 def courses_of(
     policy: Policy | None, full_timeline: HealthTimeline, attempts: Sequence[LogAttempt] | None, margin_minutes: float
 ) -> LineageTimelines:
-    """Return what the policy makes suspect on the course of each start of the training.
+    """Return the suspect steps by the policy on the lineage of each start of the training.
 
     Args:
         policy: The rule; None where what is suspect is told by times, whichever start it was.

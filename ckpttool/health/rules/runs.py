@@ -1,4 +1,4 @@
-"""Which attempt in the logs saved which checkpoint: a step that was done twice has two norms, and two times."""
+"""Assignment of checkpoints to attempts in the logs: a repeated step has two norms, and two times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STRIDE_ROWS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
-    """Where in the logs a checkpoint was saved."""
+    """The attempt in the logs that saved a checkpoint."""
 
     attempts: tuple[int, ...]
     """The attempts that may have saved it, ascending."""
@@ -30,13 +30,13 @@ class Home:
 
     @property
     def known(self) -> int | None:
-        """The attempt that saved it; None if that cannot be told."""
+        """The attempt that saved it; None if that is unknown."""
         return self.attempts[0] if self.sure and len(self.attempts) == 1 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedStep:
-    """What the logs show of a checkpoint's step when it was saved."""
+    """The logs' entries for a checkpoint's step at its save."""
 
     row: StepMetrics | None
     """None if they show nothing, or no one can tell which of several starts saved it."""
@@ -88,7 +88,7 @@ def homes(saves: Sequence[SavedCheckpoint], attempts: Sequence[LogAttempt] | Non
 
 
 def logged_step(save: SavedCheckpoint, home: Home, attempts: Sequence[LogAttempt] | None) -> LoggedStep:
-    """Return the logs' line of a checkpoint's step: of the attempt that saved it, or where all that may have agree."""
+    """Return the logs' line of a checkpoint's step: of its attempt, or if all possible ones agree."""
     if save.step is None:
         return LoggedStep(row=None)
     showing = [attempts[place] for place in home.attempts] if attempts is not None else []
@@ -101,7 +101,7 @@ def logged_step(save: SavedCheckpoint, home: Home, attempts: Sequence[LogAttempt
 
 
 def course(attempts: Sequence[LogAttempt], place: int) -> list[StepMetrics]:
-    """Return the steps on which the weights of an attempt rest: its own, and those before it that it went on from."""
+    """Return the steps behind the weights of an attempt: its own, and those that it continued from."""
     parts: list[LogAttempt] = []
     for attempt in attempts[: place + 1]:
         while parts and parts[-1].first >= attempt.first:
@@ -123,7 +123,7 @@ def _home(save: SavedCheckpoint, spans: Sequence[_Span], by_save: dict[tuple[str
 
 
 def _stride(attempt: LogAttempt) -> int | None:
-    """Return every how many steps an attempt prints one; None if it shows but one."""
+    """Return the logging interval of an attempt in steps; None if it shows only one."""
     head = [row.step for row in attempt.rows[:_STRIDE_ROWS]]
     return min((later - step for step, later in pairwise(head)), default=None)
 
@@ -147,7 +147,7 @@ class _Span:
         return self.attempt.last
 
     def holds(self, steps: Sequence[Step]) -> int:
-        """Return how many saves of a run, ascending, find their step here; 0 where they cannot be this attempt's."""
+        """Return how many saves of a run, ascending, have their step here; 0 if it cannot be this attempt."""
         if self.attempt.begun and steps[0] <= self.first - self.stride:
             return 0  # saved before this start
         if self.attempt.ended and steps[-1] >= self.last + self.stride:
@@ -157,7 +157,7 @@ class _Span:
         return sum(self._shows(step) for step in steps)
 
     def _shows(self, step: Step) -> bool:
-        """Return whether the attempt did a step: it is printed, or is between two neighbouring ones that are."""
+        """Return whether the attempt did a step: it is printed, or between two neighbouring printed ones."""
         rows = self.attempt.rows
         if not self.first <= step <= self.last:
             return False
@@ -165,7 +165,7 @@ class _Span:
         return rows[place].step == step or rows[place].step - rows[place - 1].step <= self.finest
 
     def _goes_on_from(self, steps: Sequence[Step]) -> bool:
-        """Return whether the log begins right behind a save: that is where a resumed training begins its log.
+        """Return whether the log begins right after a save, where a resumed training begins its log.
 
         A log that lost its beginning does so by chance; but where every step that is printed is saved, always.
         """
@@ -178,7 +178,7 @@ _Option = tuple[int, int]
 
 
 def _laid(runs: Sequence[Sequence[Step]], spans: Sequence[_Span]) -> list[Home]:
-    """Lay runs, oldest first, over the attempts, and return for each where it may lie."""
+    """Assign runs, oldest first, to the attempts, and return the possible places of each."""
     if len(runs) * len(spans) > _MOST_OPTIONS:
         return [_ANYWHERE] * len(runs)
     fits_runs = [[span.holds(steps) for span in spans] for steps in runs]
@@ -211,7 +211,7 @@ def _home_of(run: int, runs: Sequence[Sequence[Step]], options: Sequence[_Option
 
 
 def _conflict(runs: Sequence[Sequence[Step]], first: _Option, second: _Option) -> bool:
-    """Return whether two runs cannot lie there both: a later run is of the same attempt or a later one.
+    """Return whether two runs cannot have these places together: a later run is never of an earlier attempt.
 
     Two runs share an attempt where the log does not show the start between them: then one's saves end before the
     other's begin.
@@ -221,7 +221,7 @@ def _conflict(runs: Sequence[Sequence[Step]], first: _Option, second: _Option) -
 
 
 def _best(runs: Sequence[Sequence[Step]], fits: Sequence[Sequence[bool]], *, shared: int) -> tuple[int, list[_Option]]:
-    """Return how many runs can be laid at once, and what is part of any way to do so; with `shared` 0, attempts."""
+    """Return the largest number of assigned runs, and all optimal options; with `shared` 0, attempts."""
     forward = _most(runs, fits, shared)
     # The same from behind: the order of all is turned round, that of steps by their sign.
     turned = [[Step(-step) for step in reversed(steps)] for steps in reversed(runs)]
@@ -237,7 +237,7 @@ def _best(runs: Sequence[Sequence[Step]], fits: Sequence[Sequence[bool]], *, sha
 
 
 def _most(runs: Sequence[Sequence[Step]], fits: Sequence[Sequence[bool]], shared: int) -> list[list[int]]:
-    """Return for each run and attempt how much the runs up to this one can count, where it is there.
+    """Return for each run and attempt the best count of the runs up to this one, if it is there.
 
     Args:
         runs: The steps of each, ascending.

@@ -1,4 +1,4 @@
-"""From events to stretches of training whose checkpoints are suspect, and to the checkpoints themselves."""
+"""From events to suspect parts of a training, and to their checkpoints."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def timeline(
     margin_minutes: float = 0,
     judged: JudgedSteps | None = None,
 ) -> HealthTimeline:
-    """Return the suspect stretches that the events make.
+    """Return the suspect parts according to the events.
 
     A spike lasts from its first event until the first step shown after its last one. A strike makes everything
     suspect from the *first* event of its group on, which by default may lie eight hours back: that a unit computes
@@ -56,12 +56,12 @@ def timeline(
 
 
 def mark_checkpoints(line: HealthTimeline, saves: Iterable[SavedCheckpoint]) -> tuple[CheckpointMark, ...]:
-    """Return each checkpoint with where it stands on the timeline."""
+    """Return each checkpoint with its position on the timeline."""
     return tuple(_mark(line, save) for save in saves)
 
 
 class LineageTimelines:
-    """What is suspect by the logs: in all, and on the course of each start of the training that they show."""
+    """The suspect parts according to the logs: in total, and on the lineage of each start of the training."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class LineageTimelines:
         *,
         on_any: HealthTimeline,
     ) -> None:
-        """Take what is suspect in all.
+        """Take the suspect parts in total.
 
         Args:
             full_timeline: By all logs, the last attempt at each step.
@@ -86,7 +86,7 @@ class LineageTimelines:
         self._known: dict[int, HealthTimeline] = {}
 
     def of(self, attempt: int | None) -> HealthTimeline:
-        """Return what is suspect on the course of an attempt; of None what is on any."""
+        """Return the suspect parts on the lineage of an attempt; for None those of any."""
         if attempt is None or self._attempts is None:
             return self._on_any
         if len(self._attempts) == 1:
@@ -101,7 +101,7 @@ class LineageTimelines:
         homes: Sequence[Home],
         kinds: Collection[SuspectKind] = frozenset(SuspectKind),
     ) -> tuple[CheckpointMark, ...]:
-        """Return each checkpoint with where it stands, by the course of the start of the training that saved it.
+        """Return each checkpoint with its position, on the lineage of the start that saved it.
 
         Args:
             saves: The checkpoints.
@@ -117,7 +117,7 @@ class LineageTimelines:
 
 
 def without_skipped(events: Iterable[HealthEvent], skipped: Collection[Step]) -> list[HealthEvent]:
-    """Return the events that may have harmed the weights: a step that the trainer itself skipped changed none."""
+    """Return the events that may have harmed the weights: a skipped step changed none."""
     return [event for event in events if event.step is None or event.step not in skipped]
 
 
@@ -127,7 +127,7 @@ def mark_by_start(
     homes: Sequence[Home],
     line_of: Callable[[int | None], HealthTimeline],
 ) -> tuple[CheckpointMark, ...]:
-    """Return each checkpoint with where it stands, by the course of the start of the training that saved it.
+    """Return each checkpoint with its position, on the lineage of the start that saved it.
 
     Args:
         line: By all logs, the last attempt at each step: for checkpoints that no start did again.
@@ -204,7 +204,7 @@ def _spikes(events: Sequence[HealthEvent], steps: Sequence[Step]) -> Iterator[Su
 def _spike(
     group: list[HealthEvent], last: Step, steps: Sequence[Step], shifts: frozenset[Step | None]
 ) -> SuspectInterval:
-    """Return the stretch of one spike. One that became the new usual has not recovered: it is only noticed no more."""
+    """Return the part of one spike. One that became the usual level has not recovered."""
     first = group[0].step
     after = bisect_right(steps, last)
     shifted = any(event.step in shifts for event in group)
@@ -237,7 +237,7 @@ def _mark(line: HealthTimeline, save: SavedCheckpoint) -> CheckpointMark:
 
 
 def _inside(interval: SuspectInterval, save: SavedCheckpoint) -> bool | None:
-    """Return whether the checkpoint was saved inside; None if that cannot be compared."""
+    """Return whether the checkpoint was saved inside; None if that is unknown."""
     if interval.first_time is not None:
         return None if save.time is None else save.time >= interval.first_time
     if save.step is None or interval.first_step is None:

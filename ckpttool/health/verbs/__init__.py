@@ -1,1 +1,1 @@
-"""What the library answers about training logs, and what `resolve` is told of them."""
+"""The library's functions for training logs, and their input to `resolve`."""

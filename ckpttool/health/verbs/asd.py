@@ -61,7 +61,7 @@ def _answer(text: str, check: AsdCheck) -> AsdAnswer:
 
 
 def asd_dialects() -> tuple[AsdDialect, ...]:
-    """Return all detectors of silent errors: those of the frameworks, and of trainers that count for themselves."""
+    """Return all detectors of silent errors: those of frameworks, and of trainers with their own count."""
     from ckpttool.core.domain.asd import DIALECTS
 
     return (*DIALECTS, *(dialect for trainer in trainers() for dialect in trainer.asd_dialects))

@@ -1,4 +1,4 @@
-"""What logs have to say about which checkpoint to resume from."""
+"""Evidence of logs for the choice of a checkpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def gather(
     inventory: Inventory, question: EvidenceQuestion, *, root: str, stages: int | None, ignore: bool
 ) -> Evidence:
-    """Read the logs and hold what they say against the checkpoints.
+    """Read the logs and apply them to the checkpoints.
 
     Args:
         inventory: With recorded health; with sizes and times where strikes are told by time.
@@ -58,14 +58,14 @@ def gather(
 
 
 def _without_detectors(log: TrainingLog, sources: Collection[str], no_format: str) -> TrainingLog:
-    """Return the log without the complaint that a detector's own log shows no steps: nobody meant it to."""
+    """Return the log without the report that a detector's own log has no steps, which is expected."""
     problems = log.problems
     kept = tuple(problem for problem in problems if problem.reason != no_format or problem.source not in sources)
     return replace(log, problems=kept, problem_count=log.problem_count - len(problems) + len(kept))
 
 
 def timeline_in(path: str) -> HealthTimeline | None:
-    """Read a replay that was saved; None where the file is none, but perhaps a log.
+    """Read a saved replay; None if the file is not one, but possibly a log.
 
     Raises:
         UsageError: It begins like one, and is not.

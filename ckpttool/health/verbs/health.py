@@ -1,4 +1,4 @@
-"""Judge the health of checkpoints, and bring the record of it up to date."""
+"""Judge the health of checkpoints, and update its record."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def health(
 def judged(
     tree: Tree, question: HealthQuestion, log: TrainingLog | None, verdicts: Sequence[Verdict] = ()
 ) -> HealthAnswer:
-    """Answer as `health` does, by a log that was read already; None where there is none."""
+    """Answer as `health` does, with a log that was already read; None if there is none."""
     inventory = tree.inventory
     report = judge_checkpoints(inventory, log, threshold=question.threshold, pipeline_stages=question.pipeline_stages)
     weights = {verdict.key: weigh(verdict) for verdict in verdicts}
@@ -111,13 +111,13 @@ def _assert_writable(tree: Tree, question: HealthQuestion) -> None:
 
 
 def _nameless(tree: Tree) -> dict[str, Refusal]:
-    """Return why the health file has no name for a checkpoint, by its name, for each of which that is so."""
+    """Return, for each checkpoint without a name in the health file, why it has none."""
     named = ((checkpoint, tree.layout.recorded_name(checkpoint)) for checkpoint in tree.inventory.checkpoints)
     return {checkpoint.name: name for checkpoint, name in named if isinstance(name, Refusal)}
 
 
 def _after_writing(report: HealthReport, tree: Tree) -> tuple[Finding, ...]:
-    """Return what is left to say: what the record got wrong is right now, and some of it cannot be in there."""
+    """Return the remaining findings after the record was corrected."""
     settled = (replace(finding, severity=Severity.NOTE) for finding in report.findings)
     left_out = (
         unknown(Code.CANNOT_ANSWER, f"{name} was not written to the record: --write {refusal.why}")
@@ -127,7 +127,7 @@ def _after_writing(report: HealthReport, tree: Tree) -> tuple[Finding, ...]:
 
 
 def _write(place: str, file: HealthFile, tree: Tree, report: HealthReport) -> bool:
-    """Bring the health file in line with what the log showed, and tell whether it was changed."""
+    """Update the health file from the log, and return whether it was changed."""
     assert_changeable(place)
     from ckpttool.core.write.files import locked
     from ckpttool.core.write.files import replace as write

@@ -106,7 +106,7 @@ def replay(question: ReplayQuestion | Logs, tree: Tree | None = None) -> ReplayA
 
 
 def _usual_policy(question: ReplayQuestion, formats: Collection[str]) -> str:
-    """Return the policy to replay if none is named: a bare threshold is a norm, as it always was."""
+    """Return the policy to replay if none is named: a bare threshold is a norm."""
     if question.threshold is not None or question.count is not None or question.nan_counts:
         return "skip"
     return _own_policy(formats) or "zscore"
@@ -124,7 +124,7 @@ def _settings(question: ReplayQuestion) -> PolicySettings:
 
 
 def _detected(policy: Policy, logs: LogPass) -> tuple[AsdEvent, ...]:
-    """Return what detectors logged, where that is what shall be judged."""
+    """Return the detectors' events, if the policy judges those."""
     if not isinstance(policy, FeaturePolicy):
         return ()
     events, problems = detector_events(logs.names)
@@ -158,17 +158,17 @@ def calibrate(question: LogQuestion | Logs, *, warm_up: int | None = None) -> Ca
 
 
 def threshold_settings(calibration: Calibration) -> ThresholdSettings:
-    """Return thresholds in the settings of the first trainer that takes such: logs alone do not tell whose they are."""
+    """Return thresholds in the settings of the first trainer with such settings: logs alone do not identify it."""
     return next(thresholds for words in phrasings() if (thresholds := words.thresholds(calibration)) is not None)
 
 
 def _policy_words(settings: PolicyWords) -> PolicyWords:
-    """Return a policy's settings in the words that users have for them: a policy may be a trainer's own rule."""
+    """Return a policy's settings in its users' terms: a policy may be a trainer's own rule."""
     return reduce(lambda spelled, words: words.policy_words(spelled), phrasings(), settings)
 
 
 def _own_policy(formats: Collection[str]) -> str | None:
-    """Return the policy that the trainer of some logs has itself; None if it has none.
+    """Return the policy of the trainer that wrote some logs; None if it has none.
 
     Args:
         formats: Names of the logs' formats.

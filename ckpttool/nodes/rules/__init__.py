@@ -1,1 +1,1 @@
-"""What it means that several machines looked: pure rules."""
+"""Consequences of a tree's view from several machines, as pure rules."""

@@ -1,4 +1,4 @@
-"""The disks of several machines: are the files of a start on each, and is there room for the next saves?"""
+"""The disks of several machines: the files for a start on each, and the space for the next saves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOST_COPIED = 8
 def with_placement(
     plan: ResumePlan, merge: Merge, read: ReadByAll, checkpoints: Sequence[Checkpoint] = ()
 ) -> ResumePlan:
-    """Add to a plan which ranks start where, as the machines claim, and the findings against it.
+    """Add to a plan the start machine of each rank, as the machines claim, and the findings against it.
 
     Args:
         plan: What is to be loaded.
@@ -43,7 +43,7 @@ def with_placement(
 
 
 def not_everywhere(read: ReadByAll, merge: Merge) -> tuple[Finding, ...]:
-    """Name which machines lack, on disks of their own, what each machine reads, with the command that brings it."""
+    """Report machines whose own disks lack files that every machine reads, with the command that copies them."""
     disks = _disks(merge)
     surely = [path for path in read.surely if path in merge.holders]
     if not surely:
@@ -91,7 +91,7 @@ def stale_copies(chosen: Checkpoint, checkpoints: Sequence[Checkpoint], merge: M
 
 
 def _homes(merge: Merge) -> list[Home]:
-    """Return what each machine has and which ranks it claims, in the order of the merge's seats."""
+    """Return each machine's files and claimed ranks, in the order of the merge's seats."""
     files: list[set[str]] = [set() for _ in merge.seats]
     for path, seats in merge.holders.items():
         for at in seats:
@@ -120,7 +120,7 @@ def _disks(merge: Merge) -> list[Home]:
 def _lacking(
     surely: Sequence[str], perhaps: Sequence[str], lacking_disks: Sequence[Home], disks: Sequence[Home]
 ) -> Finding:
-    """Say what some machines lack, and how the first of them gets it."""
+    """Report files missing on some machines, and how the first of them gets them."""
     lack, first = surely or perhaps, lacking_disks[0]
     files = ", ".join(lack[:_MOST_NAMED])
     if len(lack) > _MOST_NAMED:
@@ -144,7 +144,7 @@ def _named(disks: Sequence[Home]) -> str:
 
 
 def _copies(paths: Sequence[str], target: Home, disks: Sequence[Home]) -> str:
-    """Return the commands that bring files from the first disk that has each, whatever their names hold."""
+    """Return the commands that copy files from the first disk with each; any name is quoted."""
     sources: defaultdict[int, list[str]] = defaultdict(list)
     for path in paths:
         at = next((at for at, disk in enumerate(disks) if path in disk.files), None)
@@ -159,7 +159,7 @@ def _copies(paths: Sequence[str], target: Home, disks: Sequence[Home]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Which ranks start where, and what speaks against it."""
+    """The start machine of each rank, and the findings against it."""
 
     placed: tuple[Placed, ...]
     """By the first rank; empty if no machine claims ranks."""
@@ -167,7 +167,7 @@ class Placement:
 
 
 def placement_of(checkpoint: Checkpoint, homes: Sequence[Home]) -> Placement:
-    """Say for each rank of a save where it starts, and whether its files lie there.
+    """Return for each rank of a save its start machine, and whether its files are there.
 
     Args:
         checkpoint: What is to be loaded.
@@ -218,7 +218,7 @@ def _claimed_badly(starts: Mapping[Rank, Sequence[Home]]) -> list[Finding]:
 def _elsewhere(
     shards: Mapping[Rank, Sequence[Shard]], starts: Mapping[Rank, Sequence[Home]], homes: Sequence[Home]
 ) -> list[Finding]:
-    """Name each rank whose files lie on another machine alone, and the command that brings them."""
+    """Report each rank whose files are only on another machine, and the command that copies them."""
     moves = []
     for rank, claimers in starts.items():
         if len(_hosts(claimers)) != 1:
@@ -248,7 +248,7 @@ def _elsewhere(
 
 
 def _rsync(source: Home, target: Home, paths: Sequence[str]) -> str:
-    """Encode the command that brings files to the same places below another folder, whatever their names hold."""
+    """Return the command that copies files to the same places below another folder; any name is quoted."""
     hosts = [source.host, *[""] * (len(paths) - 1)]  # that of the first source is that of all
     arguments = [f"{host}:{source.root}/./{path}" for host, path in zip(hosts, paths, strict=True)]
     return f"rsync -asR -- {' '.join(map(quote, arguments))} {quote(target.root + '/')}"
@@ -259,7 +259,7 @@ def _hosts(homes: Sequence[Home]) -> tuple[str, ...]:
 
 
 def needs_of(coming: NextSaves, merge: Merge, sizes: Mapping[str, int]) -> tuple[DiskNeed, ...] | Finding:
-    """Compare for each disk what the next saves put there with what its machine found free.
+    """Compare for each disk the size of the next saves with the free space that its machine recorded.
 
     Args:
         coming: Where they go, and how many must fit.

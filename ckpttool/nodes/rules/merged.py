@@ -1,4 +1,4 @@
-"""What it means for each save that several machines looked: one may be missing, too early, or see another file."""
+"""Consequences for each save of a view from several machines: missing, early or contradicting parts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MOST_NAMED = 8
 
 
 def with_merge(inventory: Inventory, merge: Merge, *, declared: Collection[int | None], skew: float) -> Inventory:
-    """Say of a tree that several machines saw, and of each save, what is not known and where they disagree.
+    """Report for a tree of several machines, and for each save, unknown and contradicting files.
 
     Args:
         inventory: All that they saw, as if it lay on one disk.
@@ -57,7 +57,7 @@ def with_merge(inventory: Inventory, merge: Merge, *, declared: Collection[int |
 
 
 def with_warning(decision: NoResumePoint, merge: Merge) -> NoResumePoint:
-    """Add that the answer is unknown if the only reason against some save is that machines saw different things.
+    """Report that the answer is unknown if only contradicting parts rule out some save.
 
     Otherwise a script would conclude that there is nothing to resume from, and start afresh.
     """
@@ -75,7 +75,7 @@ def with_warning(decision: NoResumePoint, merge: Merge) -> NoResumePoint:
 
 
 def _is_doubtful(reasons: Sequence[Finding], merge: Merge) -> bool:
-    """Return whether a save was rejected for what looks disagree about, and for nothing that is known."""
+    """Return whether a save was rejected only because of contradicting parts."""
     is_differing = False
     for finding in blocking(reasons):
         if finding.code in _OF_LOOKS or finding.path in merge.different:
@@ -108,7 +108,7 @@ class _Judge:
         self._empty = tuple(_empty(merge.seats, holding))
 
     def judged(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Return a save with the findings about the looks at it."""
+        """Return a save with the findings about its parts."""
         copies = self._merge.copies
         added: list[Finding] = []
         for shard in checkpoint.shards:
@@ -121,7 +121,7 @@ class _Judge:
         return replace(checkpoint, findings=(*findings, *added, *gaps)) if added or gaps else checkpoint
 
     def _gaps(self, checkpoint: Checkpoint) -> list[Finding]:
-        """Return the reasons why a save may have more files than were seen."""
+        """Return the reasons why a save may have more files than were recorded."""
         gaps = []
         late = self._late(checkpoint)
         if late:
@@ -139,18 +139,18 @@ class _Judge:
         return gaps
 
     def _is_complete(self, checkpoint: Checkpoint) -> bool:
-        """Tell whether no other machine can have more of a save: all that must be there is there, by a word for it."""
+        """Return whether a save is complete according to a record, so that no other machine has more of it."""
         if any(is_of_absent(finding) for finding in checkpoint.findings):
             return False
         return checkpoint.expected is not None or len(checkpoint.ranks) in self._declared
 
     def _differing_seats(self, checkpoint: Checkpoint) -> tuple[Seat, ...]:
-        """Return who shared files out that may be of a save, and saw other ones."""
+        """Return parts of a shared folder, possibly with files of a save, that recorded different files."""
         folders = {"", *(shard.path.partition("/")[0] for shard in checkpoint.shards)}
         return next((seats for folder, seats in self._apart.items() if folder.partition("/")[0] in folders), ())
 
     def _late(self, checkpoint: Checkpoint) -> tuple[Seat, ...]:
-        """Return which machines may have got files of a save since they looked."""
+        """Return the machines that may have received files of a save after their part."""
         saved = checkpoint.saved_ns
         if saved is None:
             return ()
@@ -164,7 +164,7 @@ class _Judge:
         return tuple(seats[at] for at in sorted(may_lack) if saved > seats[at].began_ns - self._skew_ns)
 
     def _started_saving(self, checkpoint: Checkpoint) -> set[int]:
-        """Return who saw files of a save, and of no other save those of the same ranks: more of them may come."""
+        """Return the machines with files of a save and no other save of the same ranks: more files may follow."""
         return {at for at, ranks in self._ranks_of(checkpoint).items() if self._times[at, ranks] == 1}
 
     def _ranks_of(self, checkpoint: Checkpoint) -> dict[int, frozenset[int]]:
@@ -177,7 +177,7 @@ class _Judge:
         return {at: frozenset(ranks) for at, ranks in ranks_of_seat.items()}
 
     def of_tree(self, checkpoints: Sequence[Checkpoint]) -> list[Finding]:
-        """Return the findings about the whole tree."""
+        """Return the findings about the complete tree."""
         merge, findings = self._merge, []
         is_known = bool(checkpoints) and all(map(self._is_complete, checkpoints))
         severity = Severity.NOTE if is_known else Severity.UNKNOWN
@@ -202,12 +202,12 @@ class _Judge:
 
 
 def _holders(checkpoint: Checkpoint, merge: Merge) -> set[int]:
-    """Return who has files of a save, by their places in the merge's seats."""
+    """Return the machines with files of a save, by their places in the merge's seats."""
     return {at for shard in checkpoint.shards for at in merge.holders.get(shard.path, ())}
 
 
 def _long_before(seats: Sequence[Seat]) -> Iterator[Finding]:
-    """Note which parts of a look are older than the others: one that was not written again stays where it was."""
+    """Report parts that are older than the others: one that was not updated keeps its old content."""
     ordered = sorted(seats, key=lambda seat: seat.began_ns)
     before: list[Seat] = []
     ended = late = 0
@@ -228,7 +228,7 @@ def _long_before(seats: Sequence[Seat]) -> Iterator[Finding]:
 
 
 def _empty(seats: Sequence[Seat], seats_holding: AbstractSet[int]) -> Iterator[Seat]:
-    """Yield who saw no shard of any save on a disk of their own: lost, of another folder, or never any rank's.
+    """Yield the machines without any shard on their own disk: lost, another folder, or without a rank.
 
     Where the processes of a machine shared its files out, one of them may well have none. Those of two machines that
     call themselves and their disks alike, as containers may, tell which they are by their shares: each is there twice.
@@ -253,7 +253,7 @@ def _named(seats: Sequence[Seat]) -> str:
 
 
 def _open(finding: Finding) -> Finding:
-    """Say of what is missing that it may be there: then nothing is to be restored yet."""
+    """Report a missing file as possibly existing: then nothing should be restored yet."""
     return replace(
         finding, severity=Severity.UNKNOWN, remedy="it may be on a machine that was not checked: check there first"
     )
@@ -291,7 +291,7 @@ def _of_share(path: str | None, seats: Sequence[Seat]) -> Finding:
 
 
 def _differing_listings(merge: Merge) -> dict[str, tuple[Seat, ...]]:
-    """Return folders whose files were shared out among looks that saw other names there, and two such looks of each.
+    """Return folders divided among parts that recorded different names there, and two such parts of each.
 
     So it is with all of a tree whose folder is another one on another disk, whatever names it has.
     """
@@ -313,7 +313,7 @@ def _differing_listings(merge: Merge) -> dict[str, tuple[Seat, ...]]:
 
 
 def _is_another_folder(first: Seat, second: Seat) -> bool:
-    """Tell two exports from one that is mounted by two addresses; some mounts number a folder as they like."""
+    """Distinguish two exports from one mounted by two addresses; some mounts number folders arbitrarily."""
     return first.disk != second.disk and None not in {first.inode, second.inode} and first.inode != second.inode
 
 
@@ -346,7 +346,7 @@ def _part_stale(checkpoint: Checkpoint, late: Sequence[Seat]) -> Finding:
 
 
 def differing(path: str, copies: Iterable[Copy]) -> Iterator[Finding]:
-    """Say where looks at a path disagree, and where machines have copies of their own.
+    """Report contradicting parts about a path, and separate copies on machines.
 
     Args:
         path: Of the file.
@@ -363,7 +363,7 @@ def differing(path: str, copies: Iterable[Copy]) -> Iterator[Finding]:
 
 
 def _one_export(groups: Iterable[Sequence[Copy]]) -> list[list[Copy]]:
-    """Put together what two addresses show of one shared disk: files of the same size, time and inode."""
+    """Group records of one shared disk under two addresses: files of equal size, time and inode."""
     exports: dict[object, list[Copy]] = {}
     for group in groups:
         seat = group[0].seat
@@ -394,7 +394,7 @@ def _of_one_disk(path: str, copies: Sequence[Copy]) -> Iterator[Finding]:
 
 
 def _may_be_same(first: ShardReport | None, second: ShardReport | None) -> bool:
-    """Return whether two looks can be at the same bytes: as far as both went, they saw the same."""
+    """Return whether two records may be of the same bytes: they agree as far as both were checked."""
     if first is None or second is None:
         return first is second
     names = ["format", "scalars", "schema_hash", "tensors", "tail_hash", "metadata_hash"]
@@ -408,7 +408,7 @@ def _may_be_same(first: ShardReport | None, second: ShardReport | None) -> bool:
 
 
 def _on_several(path: str, copies: Sequence[Copy]) -> Finding:
-    """Report that machines have files of their own under one path; which one counts is unknown if they differ."""
+    """Report that machines have their own files under one path; if they differ, the right one is unknown."""
     hosts = _hosts(copies)
     named = hosts if len(hosts) <= _MOST_NAMED else [*hosts[:_MOST_NAMED], f"{len(hosts) - _MOST_NAMED} more"]
     where = f"{', '.join(named[:-1])} and {named[-1]}" if len(named) > 1 else f"two disks of {named[0]}"

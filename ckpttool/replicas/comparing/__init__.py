@@ -1,1 +1,1 @@
-"""What copies of the same tensors say of each other: who is a replica of whom, and whose file is odd."""
+"""Comparison of copies of the same tensors: replicas, and files that differ from theirs."""

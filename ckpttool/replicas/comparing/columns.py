@@ -1,4 +1,4 @@
-"""One tensor after the other, as all ranks that have it hold it now and held it at other checkpoints.
+"""One tensor after the other, with its values on all ranks, here and at other checkpoints.
 
 Thousands of ranks have millions of tensors. So ranks that held the same at every checkpoint are one, and of one tensor
 at a time all digests are checked.
@@ -24,7 +24,7 @@ def digest_at(digests: bytes, place: int) -> bytes:
 
 
 class IdenticalRanks:
-    """Ranks whose files held the same tensors at this checkpoint and at all others, so that nothing tells them apart.
+    """Ranks whose files had the same tensors at this checkpoint and at all others, so that they are equivalent.
 
     The counts grow as the columns are compared.
     """
@@ -42,7 +42,7 @@ class IdenticalRanks:
         """The fewest ranks that agree on one of its tensors."""
 
     def note_agreement(self, ranks: int) -> None:
-        """Note that so many ranks, its own counted, agree on one of its tensors."""
+        """Note the number of ranks that agree on one of its tensors, including its own."""
         self.agreed = ranks if self.agreed is None else min(self.agreed, ranks)
 
     @property
@@ -62,7 +62,7 @@ Column: TypeAlias = dict[DigestHistory, dict[bytes, list[IdenticalRanks]]]
 def identical_ranks(
     current: Mapping[Rank, TensorDigests], samples: Sequence[Sample], recorded: RecordedSlices | None
 ) -> list[IdenticalRanks]:
-    """Put ranks together that nothing tells apart."""
+    """Group equivalent ranks."""
     arrangements = {} if recorded is None else {id(ranks): ranks for ranks in recorded.slices.values()}
     alike: dict[tuple[bytes, DigestHistory, tuple[str, ...], tuple[int | None, ...]], list[Rank]] = defaultdict(list)
     for rank, tensors in sorted(current.items()):
@@ -81,7 +81,7 @@ def _digests_at(tensors: TensorDigests | None, names: tuple[str, ...]) -> bytes 
 def columns(
     groups: Sequence[IdenticalRanks], recorded: RecordedSlices | None
 ) -> Iterator[tuple[str, int | None, Column]]:
-    """Yield each tensor's column, by name: for each slice that is recorded one, with its number.
+    """Yield each tensor's column, by name: one per recorded slice, with its number.
 
     A tensor of which every rank has its own, now and always, is noted and left out: most are such where an optimizer's
     state is shared out over thousands of ranks.
@@ -110,7 +110,7 @@ def columns(
 
 
 def _all_differ(members: Sequence[tuple[IdenticalRanks, int]]) -> bool:
-    """Return whether several ranks have a tensor, and no two of them ever had the same."""
+    """Return whether several ranks have a tensor, and no two of them were ever equal."""
     if len(members) == 1 or any(len(group.ranks) > 1 for group, _ in members):
         return False
     for index in range(-1, len(members[0][0].other_digests)):
@@ -125,12 +125,12 @@ def _all_differ(members: Sequence[tuple[IdenticalRanks, int]]) -> bool:
 
 
 class ReplicaSet:
-    """Ranks that hold, or held, the same slice of a tensor."""
+    """Ranks that have, or had, the same slice of a tensor."""
 
     __slots__ = ("column", "is_recorded", "size", "values")
 
     def __init__(self, column: Column, *, is_recorded: bool) -> None:
-        """Take the part of a column that belongs together."""
+        """Take the related part of a column."""
         self.column = column
         self.is_recorded = is_recorded
         values: dict[bytes, int] = {}
@@ -142,13 +142,13 @@ class ReplicaSet:
         self.size = sum(values.values())
 
     def groups_with(self, value: bytes) -> Iterator[tuple[DigestHistory, IdenticalRanks]]:
-        """Yield the files that hold a value now, each after the tensor's digests at other checkpoints."""
+        """Yield the files with a current value, each after the tensor's digests at other checkpoints."""
         for history, by_value in self.column.items():
             for group in by_value.get(value, ()):
                 yield history, group
 
     def proof(self, history: DigestHistory, value: bytes) -> Proof | None:
-        """Return what proves that files with the same history and value are replicas; None if nothing does."""
+        """Return the proof that files with the same history and value are replicas; None if there is none."""
         if self.is_recorded:
             return Proof.RECORDED
         digests = {digest for digest in history if digest is not None}
@@ -157,7 +157,7 @@ class ReplicaSet:
         return Proof.ONCE if digests and value not in digests else None
 
     def proof_of_pair(self, history: DigestHistory, peer_history: DigestHistory) -> Proof | None:
-        """Return what proves that two files with different values are replicas; None if nothing does."""
+        """Return the proof that two files with different values are replicas; None if there is none."""
         if self.is_recorded:
             return Proof.RECORDED
         shared = _shared(history, peer_history)
@@ -166,7 +166,7 @@ class ReplicaSet:
         return Proof.LEARNED if len(shared) > 1 else Proof.ONCE
 
     def expected(self) -> DigestHistory:
-        """Return the digest that most of them had at each other checkpoint; None if none is known."""
+        """Return the most frequent digest at each other checkpoint; None if none is known."""
         times: list[Counter[bytes]] = [Counter() for _ in next(iter(self.column))]
         for history, by_value in self.column.items():
             size = _size(by_value)
@@ -177,7 +177,7 @@ class ReplicaSet:
 
 
 def replica_sets(column: Column, *, is_recorded: bool) -> Iterator[ReplicaSet]:
-    """Put together the files with the same slice: by the record, else by equality at other checkpoints.
+    """Group the files with the same slice: by the record, else by equality at other checkpoints.
 
     Files that were equal at some checkpoint and then no more belong together if they changed together between two
     checkpoints, or if one was equal to several that still agree.

@@ -1,4 +1,4 @@
-"""Which shards are not what their replicas hold, and where: by digests of every byte, of this checkpoint and others."""
+"""Find shards that differ from their replicas, and where: by digests of this checkpoint and others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CONVICTS = frozenset({SuspicionKind.DIFFERS, SuspicionKind.STALE})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedTensors:
-    """What is known of the tensors of another checkpoint: it was read, or a record has it."""
+    """The known tensors of another checkpoint, from reading it or from a record."""
 
     name: str
     step: Step | None
@@ -48,7 +48,7 @@ class SavedTensors:
 
 
 class Context(NamedTuple):
-    """What is known of the checkpoint that is judged, beside its shards."""
+    """The facts about the judged checkpoint, besides its shards."""
 
     recorded: RecordedSlices | None = None
     """What the trainer's own record says of its slices."""
@@ -71,7 +71,7 @@ _NOTHING = Context()
 def compare_replicas(
     reports: Sequence[ShardReport], saves: Sequence[SavedTensors], context: Context = _NOTHING
 ) -> CopyComparison:
-    """Find shards that differ from their replicas, and such as lie under another rank's name.
+    """Find shards that differ from their replicas, or are under another rank's name.
 
     Args:
         reports: Of the checkpoint; those without digests say nothing.
@@ -148,7 +148,7 @@ def _compare_role(
 
 
 class _Slices(NamedTuple):
-    """What tells which ranks hold the same slice of a tensor, even if their files are lost."""
+    """Slices by rank, even if the files are lost."""
 
     recorded: RecordedSlices | None
     saves: Sequence[Mapping[Rank | None, TensorDigests]]
@@ -157,7 +157,7 @@ class _Slices(NamedTuple):
     """Ranks with files that are not suspected: a tensor in which these differ is another slice."""
 
     def may_be_shared(self, name: str, rank: Rank, peer: Rank) -> bool:
-        """Return whether two ranks hold the same slice of a tensor; also if nothing tells what the first one holds."""
+        """Return whether two ranks have the same slice of a tensor; also if the first one's is unknown."""
         slices = None if self.recorded is None else self.recorded.slices.get(name)
         if slices is not None:
             return rank in slices and slices[rank] == slices.get(peer)
@@ -172,7 +172,7 @@ class _Slices(NamedTuple):
 def _unheard(
     suspicion: Suspicion, ranks: Collection[Rank], damaged: Collection[Rank], slices: _Slices
 ) -> tuple[Rank, ...]:
-    """Return the ranks that hold a copy, or may, and cannot be asked: the files are lost or damaged on their own."""
+    """Return the ranks with a certain or possible copy that is unavailable: lost or damaged files."""
     if suspicion.kind not in _CONVICTS or len(suspicion.replicas) == 1:
         return ()
     others = {*ranks} - {suspicion.rank, *suspicion.replicas}
@@ -191,7 +191,7 @@ def _digest(name: str, digests: TensorDigests) -> bytes | None:
 
 
 def _by_role(reports: Iterable[ShardReport]) -> dict[ShardRole, dict[Rank, ShardReport]]:
-    """Return the files that each rank has one of, and of which the digests are known."""
+    """Return by role the files of ranks with exactly one, and with known digests."""
     times = Counter((report.rank, report.role) for report in reports)
     by_role: dict[ShardRole, dict[Rank, ShardReport]] = defaultdict(dict)
     for report in reports:
@@ -201,7 +201,7 @@ def _by_role(reports: Iterable[ShardReport]) -> dict[ShardRole, dict[Rank, Shard
 
 
 def _same_files(by_rank: Mapping[Rank, ShardReport], rebuilt: Mapping[str, str | None]) -> dict[Rank, Rank]:
-    """Return the ranks whose file is linked to another rank's, or rebuilt from it: one file is no copy of itself."""
+    """Return the ranks whose file is linked to another rank's, or rebuilt from it: a file is not its own copy."""
     from ckpttool.core.records.hashed_json import is_on_disk
 
     first: dict[FileStamp, Rank] = {}
@@ -221,7 +221,7 @@ def _same_files(by_rank: Mapping[Rank, ShardReport], rebuilt: Mapping[str, str |
 
 
 def _of_every_rank(suspicions: Iterable[Suspicion], same_file: Mapping[Rank, Rank]) -> Iterator[Suspicion]:
-    """Yield a suspicion about a file once for each rank whose file it is."""
+    """Yield a suspicion about a file once for each of its ranks."""
     for suspicion in suspicions:
         yield suspicion
         for rank, first_rank in same_file.items():
@@ -230,7 +230,7 @@ def _of_every_rank(suspicions: Iterable[Suspicion], same_file: Mapping[Rank, Ran
 
 
 def _sample(save: SavedTensors, role: ShardRole, current: Mapping[Rank, ShardReport]) -> Sample:
-    """Return what it held where a rank's tensors had the same names, types and shapes."""
+    """Return a save's tensors on ranks whose tensors had the same names, types and shapes."""
     triples = ((rank, report, save.shards.get((rank, role))) for rank, report in current.items())
     return Sample(
         name=save.name,
@@ -247,7 +247,7 @@ def _located(
     compare_bytes: Look,
     places: dict[tuple[Rank, str], DifferingBytes],
 ) -> Iterator[Suspicion]:
-    """Note where the first tensor of each doubt differs; one that is equal has a wrong digest in some manifest."""
+    """Add the place of the first difference of each suspicion; without one, a manifest has a wrong digest."""
     for suspicion in doubts:
         tensors = suspicion.tensors
         while tensors and suspicion.kind is not SuspicionKind.COPIED:
@@ -266,7 +266,7 @@ MOST_COUNTED = 1 << 28
 
 
 def looking_in(storage: Storage) -> Look:
-    """Return what reads one tensor of two shards again, to find where they differ."""
+    """Return a function that reads one tensor of two shards again, to find where they differ."""
 
     def look(report: ShardReport, replica: ShardReport, name: str) -> DifferingBytes | None:
         try:
@@ -281,7 +281,7 @@ def looking_in(storage: Storage) -> Look:
 def differing_bytes(
     ours: ByteSource, theirs: ByteSource, reports: tuple[ShardReport, ShardReport], name: str
 ) -> DifferingBytes | None:
-    """Find where a tensor of a file differs from another file's; None where either has none such any more.
+    """Find where a tensor of a file differs from another file's; None if either no longer has it.
 
     Where all of it is equal, no bit differs.
 
@@ -317,7 +317,7 @@ def differing_bytes(
 def _blocks(
     ours: ByteSource, theirs: ByteSource, spans: Sequence[tuple[int, int]], peer_spans: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yield the bytes of a tensor of both files, and where they lie in the first; all of one size."""
+    """Yield the bytes of a tensor of both files, and their place in the first; all of one size."""
     for (begin, end), (start, stop) in zip(spans, peer_spans, strict=False):
         length = min(end - begin, stop - start)
         for at in range(0, length, BLOCK_BYTES):

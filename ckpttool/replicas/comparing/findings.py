@@ -1,4 +1,4 @@
-"""What is said of files that are not what their replicas hold."""
+"""Findings about files that differ from their replicas."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def replica_findings(
     places: Mapping[tuple[Rank, str], DifferingBytes] | None = None,
     name: str | None = None,
 ) -> tuple[Finding, ...]:
-    """Say what the replicas of a checkpoint show.
+    """Report the results of comparing a checkpoint's replicas.
 
     Args:
         doubts: Of the files of one role.

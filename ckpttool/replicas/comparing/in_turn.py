@@ -1,4 +1,4 @@
-"""Compare the replicas in checkpoints that are judged one after the other: each is read once, and remembered."""
+"""Compare the replicas in checkpoints judged one after the other: each is read only once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Replicas:
         *,
         followed_by: Checkpoint | None,
     ) -> Generator[ShardReport, None, CopyComparison]:
-        """Yield the reports of the other shards that had to be read, and return the result for the checkpoint.
+        """Yield the reports of the other shards that were read, and return the result for the checkpoint.
 
         One other checkpoint is read if none is known, a second if the first leaves something suspected, and more only
         if they are read in any case. None is read if checksums prove every file and nothing is suspected: a checksum
@@ -100,7 +100,7 @@ class Replicas:
     def _following(
         unread: Sequence[Checkpoint], compared: CopyComparison, known: int, requested: Collection[CheckpointKey]
     ) -> Checkpoint | None:
-        """Return which other checkpoint is to be read next; None if reading would cost more than it may show."""
+        """Return which other checkpoint to read next; None if reading is not worth its cost."""
         if known >= MOST_OTHERS or not unread:
             return None
         if known == 0 or (known == 1 and compared.findings):

@@ -1,4 +1,4 @@
-"""Which files differ from their replicas, and in what way: from digests of this checkpoint and of others.
+"""Find files that differ from their replicas, and how: from digests of this checkpoint and of others.
 
 One tensor after the other is compared within each set of replicas. What a file shows in all its tensors becomes one
 `Suspicion`. How heavily that weighs is decided in `weight`.
@@ -110,7 +110,7 @@ class _Comparison:
         self._near: dict[tuple[IdenticalRanks, IdenticalRanks, int], bool] = {}
 
     def add(self, name: str, replicas: ReplicaSet) -> None:
-        """Note how one tensor compares on the ranks that hold the same slice of it."""
+        """Add the comparison of one tensor on the ranks with the same slice of it."""
         self._holders[name] += replicas.size
         by_frequency = sorted(replicas.values.items(), key=lambda item: -item[1])
         value, times = by_frequency[0]
@@ -137,7 +137,7 @@ class _Comparison:
                 group.unproven += replicas.size > 1
 
     def _add_minority(self, name: str, replicas: ReplicaSet, value: bytes, *, is_majority: bool) -> None:
-        """Note the files that do not hold the most frequent value."""
+        """Add the files without the most frequent value."""
         agreeing = list(replicas.groups_with(value))
         history, peer = max(agreeing, key=_copies)
         ranks = _ranks_of(agreeing)
@@ -155,7 +155,7 @@ class _Comparison:
                     self._differences[group].append(_Difference(name, peer, ranks, Proof.MAJORITY))
 
     def _add_halves(self, name: str, replicas: ReplicaSet) -> None:
-        """Note two files that differ, or two halves of more, at each of them."""
+        """Add two files that differ, or two halves of more, at each of them."""
         is_pair = replicas.size == _PAIR
         halves = [(value, list(replicas.groups_with(value))) for value in sorted(replicas.values)]
         for (value, half), (_, peers) in (halves, halves[::-1]):
@@ -168,7 +168,7 @@ class _Comparison:
                 self._add(group, _Difference(name, peer, ranks, proof, is_tied=not is_pair), expected, history)
 
     def _add_parted(self, name: str, replicas: ReplicaSet) -> None:
-        """Note that no value is right: each of several ranks holds another."""
+        """Add a tensor without a right value: each of several ranks has another."""
         by_value = {value: list(replicas.groups_with(value)) for value in replicas.values}
         every_rank = _ranks_of([member for members in by_value.values() for member in members])
         for value, members in by_value.items():
@@ -197,7 +197,7 @@ class _Comparison:
     def _add(
         self, group: IdenticalRanks, difference: _Difference, expected: DigestHistory, history: DigestHistory
     ) -> None:
-        """Note that a file differs, unless it did so at all checkpoints: some tensors are each rank's own.
+        """Add a differing file, unless it differed at all checkpoints: some tensors are separate on each rank.
 
         Args:
             group: The file.
@@ -249,7 +249,7 @@ class _Comparison:
         return all(self._nearly_equal(group, peer, offset) for offset in difference.equal)
 
     def judgement(self) -> ReplicaJudgement:
-        """Return what all tensors show of each file."""
+        """Return the result for each file over all tensors."""
         ranks = sum(len(group.ranks) for group in self._groups)
         suspicions = self._with_misplaced(
             tuple(_without_layout_change(tuple(self._suspicions()), self._holders, ranks))
@@ -264,7 +264,7 @@ class _Comparison:
         )
 
     def _with_misplaced(self, suspicions: Sequence[Suspicion]) -> list[Suspicion]:
-        """Add the files that lie under another rank's name: then their only replicas are not to blame."""
+        """Add the files under another rank's name: then their only replicas are not suspect."""
         in_run = {index: offset for index, offset in enumerate(self._offsets) if offset in self._same_run}
         suspected = {suspicion.rank for suspicion in suspicions if suspicion.kind is not SuspicionKind.PARTED}
         misplaced = [
@@ -339,7 +339,7 @@ class _Comparison:
         *,
         is_older: bool,
     ) -> SuspicionKind:
-        """Decide in what way a file differs.
+        """Determine how a file differs.
 
         Args:
             group: The file.
@@ -370,7 +370,7 @@ class _Comparison:
         return kind if is_replica else SuspicionKind.PARTED
 
     def _share_a_slice(self, group: IdenticalRanks, peer: IdenticalRanks) -> bool:
-        """Return whether two files changed together in a tensor that not all ranks hold.
+        """Return whether two files changed together in a tensor that not all ranks have.
 
         If they did not, a copy under another rank's name at the one other checkpoint explains why they were equal.
         """
@@ -402,14 +402,14 @@ class _Comparison:
         return self._near[key]
 
     def _saved_at(self, offset: int) -> SavedAt | None:
-        """Return the checkpoint that is so far away; None for the one that is judged."""
+        """Return the checkpoint at this distance; None for the judged one."""
         if not offset:
             return None
         sample = self._samples[self._index[offset]]
         return SavedAt(sample.name, sample.step)
 
     def _older_checkpoint(self, group: IdenticalRanks, differences: Sequence[_Difference]) -> str | None:
-        """Return the other checkpoint of the run that has most of the differing tensors; None if there is none."""
+        """Return the other checkpoint of the run with most of the differing tensors; None if there is none."""
         places = [
             (_place(group, difference), difference.peer)
             for difference in differences
@@ -455,7 +455,7 @@ def _ranks_of(members: Sequence[tuple[DigestHistory, IdenticalRanks]]) -> tuple[
 
 
 def _place(group: IdenticalRanks, difference: _Difference) -> int:
-    """Return where in a group's digests that of a tensor begins."""
+    """Return the position of a tensor's digest in a group's digests."""
     return bisect_left(group.names, difference.name) * TENSOR_DIGEST_BYTES
 
 
@@ -466,7 +466,7 @@ def _are_most(differences: Sequence[_Difference], group: IdenticalRanks) -> bool
 def _without_layout_change(
     suspicions: Sequence[Suspicion], holders: Mapping[str, int], ranks: int
 ) -> Iterator[Suspicion]:
-    """Take many files that differ for a layout that changed, and leave out the intact one of a pair.
+    """Keep one suspicion for many files that differ after a change of layout, without the intact one of a pair.
 
     A file that is known to be another rank's, or of another step, is the damaged one of a pair. But if several ranks
     hold what others held, they changed places.

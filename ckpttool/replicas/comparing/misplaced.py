@@ -1,4 +1,4 @@
-"""Files that lie under another rank's name, though no replica of theirs would show it: slices never become equal."""
+"""Files under another rank's name without a replica that would show it: slices never become equal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NearlyEqual: TypeAlias = Callable[[IdenticalRanks, IdenticalRanks, int], bool]
 def misplaced_files(
     groups: Sequence[IdenticalRanks], offsets: Mapping[int, int], nearly_equal: NearlyEqual
 ) -> Iterator[Suspicion]:
-    """Find files that are equal in every tensor here, though at other checkpoints one of them equalled no other.
+    """Find files that are equal in every tensor here, though one of them had no equal at other checkpoints.
 
     Two such checkpoints prove it, or one at which nearly every rank had a slice of its own: else the other checkpoint
     may hold the wrong file. Files that differed in few tensors say nothing: counters of each rank are equal at times.
@@ -81,7 +81,7 @@ def _known_at(group: IdenticalRanks, offsets: Mapping[int, int]) -> list[int]:
 def _was_alone(
     group: IdenticalRanks, comparable: Sequence[IdenticalRanks], offsets: Mapping[int, int], nearly_equal: NearlyEqual
 ) -> bool:
-    """Return whether no other file was nearly equal at any other checkpoint: files with replicas are judged by them."""
+    """Return whether no other file was nearly equal at any checkpoint: files with replicas are judged by those."""
     known = _known_at(group, offsets)
     if not known or len(group.ranks) > 1:
         return False
@@ -99,7 +99,7 @@ def _has_left_its_replica(
     comparable: Sequence[IdenticalRanks],
     offsets: Mapping[int, int],
 ) -> bool:
-    """Return whether a file had one replica, and now equals others that stayed together.
+    """Return whether a file had one replica, and now equals others that remained together.
 
     Of two replicas that differ it is unknown which is damaged; these others show it.
     """
@@ -120,7 +120,7 @@ def _has_left_its_replica(
 
 
 def _is_only_pair(equal: Sequence[IdenticalRanks], comparable: Sequence[IdenticalRanks]) -> bool:
-    """Return whether in more than few tensors these two files hold one slice, and every other file its own."""
+    """Return whether only these two files have a common slice in more than few tensors."""
     if len(equal) != _PAIR or len(comparable) == _PAIR or any(len(group.ranks) > 1 for group in comparable):
         return False
     places = range(0, len(comparable[0].digests), TENSOR_DIGEST_BYTES)

@@ -1,4 +1,4 @@
-"""What is known of copies, and what is found of them where they are compared."""
+"""The facts about copies, and the results of comparing them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ckpttool.core.domain.units import Rank, Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What ranks held at another checkpoint, in the files of one role."""
+    """The tensors of ranks at another checkpoint, in the files of one role."""
 
     name: str
     """The checkpoint's."""
@@ -28,7 +28,7 @@ class Sample:
 
 
 def credible_record(recorded: RecordedSlices | None, current: Mapping[Rank, TensorDigests]) -> RecordedSlices | None:
-    """Return a record unless the tensors of the save contradict it: then it is of another parallel layout.
+    """Return a record unless the save's tensors contradict it: then it is of another parallel layout.
 
     Only a record that was not written with the save may be. Three things contradict it: several replicas of one slice
     differ in a tensor; single replicas differ in more than few tensors, and these are not all one file's; most tensors
@@ -77,12 +77,12 @@ _FEW_OF = 10
 
 
 def few(tensors: int) -> int:
-    """Return how many are few: of a file of six tensors, half of which count the steps and such, two are not."""
+    """Return the limit of "few": in a file of six tensors, half of which are counters, two are not few."""
     return min(max(FEW, tensors // _FEW_OF), (tensors - 1) // 3)
 
 
 class DifferingBytes(NamedTuple):
-    """Where two files differ in a tensor."""
+    """The place where two files differ in a tensor."""
 
     begin: int
     """The first such byte of the file."""
@@ -93,7 +93,7 @@ class DifferingBytes(NamedTuple):
 
 
 class SuspicionKind(str, Enum):
-    """What a comparison with replicas shows."""
+    """The result of a comparison with replicas."""
 
     DIFFERS = "differs"
     """In some tensors, and at no other checkpoint before or after."""
@@ -113,7 +113,7 @@ class SuspicionKind(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspicion:
-    """A rank whose file is not what its replicas hold."""
+    """A rank whose file differs from its replicas."""
 
     kind: SuspicionKind
     rank: Rank
@@ -149,7 +149,7 @@ class Suspicion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaJudgement:
-    """What the replicas of one checkpoint say of each other, in the files of one role."""
+    """The comparison of one checkpoint's replicas, in the files of one role."""
 
     suspicions: tuple[Suspicion, ...]
     """By rank."""

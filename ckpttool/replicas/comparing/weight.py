@@ -1,4 +1,4 @@
-"""How heavily a suspicion weighs, and which file it blames.
+"""Weight of a suspicion, and the file that it concerns.
 
 Every row below is a checkpoint, and a test builds each of them:
 
@@ -111,7 +111,7 @@ _ALWAYS = {
 
 
 class Evidence(NamedTuple):
-    """Whose files something else speaks for or against, beside the copies."""
+    """Evidence for or against files, besides the copies."""
 
     sound: AbstractSet[Rank] = frozenset()
     """A checksum or a manifest proves the bytes."""
@@ -122,7 +122,7 @@ class Evidence(NamedTuple):
 
 
 def without_cleared(suspicions: Iterable[Suspicion], evidence: Evidence) -> Iterator[Suspicion]:
-    """Leave out the files that the evidence clears, and mark those that it convicts."""
+    """Drop the files that the evidence clears, and mark those that it confirms."""
     suspicions = tuple(suspicions)
     sound_halves = {
         (suspicion.replicas, suspicion.tensors)
@@ -141,7 +141,7 @@ def without_cleared(suspicions: Iterable[Suspicion], evidence: Evidence) -> Iter
 def _is_to_blame(
     suspicion: Suspicion, evidence: Evidence, sound_halves: Collection[tuple[tuple[Rank, ...], tuple[str, ...]]]
 ) -> bool | None:
-    """Return whether the evidence convicts a file (True) or clears it (False); None if it decides nothing."""
+    """Return whether the evidence confirms (True) or clears (False) a suspicion; None if it is undecided."""
     rank, kind = suspicion.rank, suspicion.kind
     may_be_another_file = kind in _OF_ANOTHER_FILE or (kind is SuspicionKind.OUTLIER and len(suspicion.tensors) > FEW)
     proven = evidence.sealed if may_be_another_file else evidence.sound
@@ -160,7 +160,7 @@ def _is_to_blame(
 
 
 def severity(suspicion: Suspicion) -> Severity:
-    """Weigh a suspicion: damage if enough copies agree against the file, or if something else decides."""
+    """Weigh a suspicion: damage if enough copies agree against the file, or if other evidence decides."""
     kind = suspicion.kind
     if kind in _ALWAYS:
         return _ALWAYS[kind]
@@ -180,7 +180,7 @@ def severity(suspicion: Suspicion) -> Severity:
 
 
 def is_outvoted(suspicion: Suspicion) -> bool:
-    """Return whether three copies agree against a file, or two that are all the other copies there ever were.
+    """Return whether three copies agree against a file, or two that are all other copies.
 
     If more were saved, two may have been damaged alike, and the missing copy might have agreed with this file.
     """

@@ -1,1 +1,1 @@
-"""All that is known of a tree, as one page: HTML that asks for nothing, or Markdown for a comment."""
+"""Everything known about a tree, as one page: self-contained HTML, or Markdown for a comment."""

@@ -1,4 +1,4 @@
-"""What a page says, in the order in which it is read, before it is HTML or Markdown. All texts are bare."""
+"""The contents of a page, in reading order, before it is HTML or Markdown. All texts are unescaped."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ckpttool.report.model import TreeReport
 
 
 class Tone(str, Enum):
-    """How well something is."""
+    """The tone of a value: good or bad."""
 
     GOOD = "good"
     DOUBT = "doubt"
@@ -41,7 +41,7 @@ class Tone(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lead:
-    """The answer, for whoever reads no further."""
+    """The answer, at the top of the page."""
 
     tone: Tone
     word: str
@@ -63,7 +63,7 @@ class Lead:
 
 
 def lead(report: TreeReport) -> Lead:
-    """Say what `resolve` says."""
+    """Summarize the answer of `resolve`."""
     answer, code = report.resolution.decision, report.resolution.exit_code
     rejected = _rejected(report)
     passed = tuple((_named(rejection.checkpoint), _why(rejection)) for rejection in rejected[:_MOST_PASSED])
@@ -125,7 +125,7 @@ _MOST_PASSED = 4
 
 
 def _why(rejection: Rejection) -> str:
-    """Say in a line what speaks against a checkpoint, what is gravest first: `damaged on ranks 30-31 of 48`."""
+    """Summarize the reasons against a checkpoint, most severe first: `damaged on ranks 30-31 of 48`."""
     grave: dict[Row, list[Finding]] = {}
     for reason in sorted(rejection.reasons, key=lambda reason: -reason.severity):
         if reason.severity > Severity.NOTE:
@@ -134,7 +134,7 @@ def _why(rejection: Rejection) -> str:
 
 
 def _in_short(reasons: Sequence[Finding]) -> str:
-    """Say what several findings of one kind have in common."""
+    """Summarize several findings of one kind."""
     ranks = sorted({rank for reason in reasons for rank in reason.ranks})
     if not ranks:
         return summary_of(reasons)
@@ -240,7 +240,7 @@ def _fate(rejection: Rejection | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedFinding:
-    """One finding, and where it is."""
+    """One finding, with its place."""
 
     finding: Finding
     save: str
@@ -248,7 +248,7 @@ class PlacedFinding:
 
     @property
     def place(self) -> str:
-        """Say on which ranks, or in which file."""
+        """Return its ranks, or its file."""
         path = "" if self.finding.path is None else shown(self.finding.path)
         line = "" if self.finding.line is None else f":{self.finding.line}"
         return f"{path}{line}" or (on_ranks(self.finding.ranks) if self.finding.ranks else "")
@@ -256,7 +256,7 @@ class PlacedFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """All findings of one code and weight."""
+    """All findings of one code and severity."""
 
     code: Row
     severity: Severity
@@ -275,7 +275,7 @@ MOST_FIXES = 3
 
 
 def kinds(report: TreeReport, most: int) -> list[Kind]:
-    """Group all that was found by what it is, gravest first.
+    """Group all findings by kind, most severe first.
 
     Args:
         report: All that is known.
@@ -308,7 +308,7 @@ _MOST_PLACES = 6
 
 
 def _where(those: Sequence[PlacedFinding]) -> tuple[tuple[str, str], ...]:
-    """Say of each checkpoint on which ranks it is, newest first."""
+    """Return the ranks for each checkpoint, newest first."""
     ranks: dict[str, set[Rank]] = {}
     for item in those:
         if item.finding.ranks:
@@ -344,7 +344,7 @@ _LOOKED = {
 
 
 def disk_rows(report: TreeReport) -> list[tuple[str, str]]:
-    """Say what the saves take, and what is left."""
+    """Return the size of the saves, and the free space."""
     sizes = [checkpoint.nbytes for checkpoint in report.verification.inventory.checkpoints]
     taken: list[int] = [nbytes for nbytes in sizes if nbytes is not None]
     rows = [("saves", f"{counted(len(sizes), 'checkpoint')}, {size(sum(taken))}")] if taken else []
@@ -356,7 +356,7 @@ def disk_rows(report: TreeReport) -> list[tuple[str, str]]:
 
 
 def looked(report: TreeReport) -> list[tuple[str, str]]:
-    """Say what was checked, and how."""
+    """Return what was checked, and how."""
     verification = report.verification
     shards = sum(len(verdict.reports) for verdict in verification.verdicts)
     read = sum(verdict.bytes_read for verdict in verification.verdicts)
@@ -386,7 +386,7 @@ _STOPPED = {
 
 
 def log_notes(report: TreeReport) -> list[str]:
-    """Say where the log tells that training stopped or went back, a clause each."""
+    """Return where the log shows that training stopped or went back, one clause each."""
     told_ones = []
     for note in report.notes:
         if note.kind is NoteKind.REWIND and note.step is not None:

@@ -1,4 +1,4 @@
-"""The page for a browser: one file without a script, a font or a request, light or dark as its reader likes it."""
+"""The page for a browser: one file without a script, a font or a request, light or dark as the browser prefers."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _file(name: str) -> str:
 
 
 def _rank_ticks(width: int) -> Iterator[tuple[float, str]]:
-    """Yield where the axis of the map is labelled, in per cent, and with which rank; of one rank it is not."""
+    """Yield the labels on the axis of the map, in per cent, with their ranks; none for one rank."""
     if width < 2:  # noqa: PLR2004
         return
     parts = 4 if width > 8 else 1  # noqa: PLR2004  fewer ranks are counted at a look
@@ -88,7 +88,7 @@ def _rank_ticks(width: int) -> Iterator[tuple[float, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chart:
-    """One curve with all that stands around it."""
+    """One curve with its axes and labels."""
 
     title: str
     unit: str
@@ -140,7 +140,7 @@ _APART = 0.2
 
 
 def _step_ticks(scale: Scale) -> Iterator[tuple[float, str]]:
-    """Yield where steps are labelled, in per cent: the first one, round ones, and the last."""
+    """Yield the labels of steps, in per cent: the first one, round ones, and the last."""
     yield 0.0, f"{scale.first:,}"
     for step in round_values(scale.first, scale.last):
         at = (step - scale.first) / (scale.last - scale.first)

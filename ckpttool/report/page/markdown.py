@@ -1,4 +1,4 @@
-"""The page for a comment or a chat: the answer, the checkpoints, what was found; short enough for a pull request."""
+"""The page for a comment or a chat: the answer, the checkpoints, the findings; short enough for a pull request."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _lines(report: TreeReport) -> Iterator[str]:
 
 
 def _block(lines: Sequence[str]) -> Iterator[str]:
-    """Yield lines to be copied as they are, in a fence that none of them ends."""
+    """Yield lines to be copied literally, in a fence that none of them ends."""
     fence = "`" * (1 + max(2, *(len(run) for line in lines for run in re.findall("`+|$", line))))
     yield from (fence, *lines, fence)
 
@@ -106,5 +106,5 @@ def _findings(report: TreeReport) -> Iterator[str]:
 
 
 def _cell(text: str) -> str:
-    """Spell text so that it is shown as it is, inside a cell, and is no longer than people read."""
+    """Escape text so that it is shown literally, inside a cell, and truncated to a readable length."""
     return plain(text if len(text) <= _MOST_OF_A_CELL else f"{text[: _MOST_OF_A_CELL - 1]}…")

@@ -79,7 +79,7 @@ _DECADES = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Where steps and values lie."""
+    """The scale of steps and values."""
 
     first: Step
     last: Step
@@ -90,7 +90,7 @@ class Scale:
 
     @staticmethod
     def over(steps: Iterable[Step], values: Iterable[float]) -> Scale | None:
-        """Return the scale on which all of that can be drawn; None if nothing can."""
+        """Return the scale for drawing all of them; None if there are none."""
         steps_sorted, finite = sorted({*steps}), [value for value in values if math.isfinite(value)]
         if len(steps_sorted) < _LEAST_DRAWN or not finite:
             return None
@@ -104,11 +104,11 @@ class Scale:
         )
 
     def x(self, step: Step) -> float:
-        """Return how far right a step is, from 0 to 1."""
+        """Return the horizontal position of a step, from 0 to 1."""
         return (step - self.first) / (self.last - self.first)
 
     def y(self, value: float) -> float:
-        """Return how far down a value is, from 0 to 1; what is not finite is at the very top."""
+        """Return the vertical position of a value, from 0 to 1; a non-finite one is at the top."""
         if not math.isfinite(value):
             return 0.0
         if self.logarithmic:
@@ -116,7 +116,7 @@ class Scale:
         return min(max((self.high - value) / (self.high - self.low), 0.0), 1.0)
 
     def ticks(self) -> list[float]:
-        """Return round values for the axis, ascending, few of them."""
+        """Return some round values for the axis, ascending."""
         if self.logarithmic:
             lowest, highest = math.ceil(self.low), math.floor(self.high)
             every = max(1, (highest - lowest) // 3)
@@ -125,7 +125,7 @@ class Scale:
 
 
 def round_values(low: float, high: float) -> list[float]:
-    """Return two to six values between, such as people count in."""
+    """Return two to six round values in between."""
     rough = (high - low) / 4
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * 0.999)
@@ -140,7 +140,7 @@ def curve(
     spikes: Iterable[tuple[Step, float]],
     summary: str,
 ) -> str:
-    """Draw a value over the steps, the line from which on it is too high, and the spikes."""
+    """Draw a value over the steps, the threshold line, and the spikes."""
     parts = [f'<path class="grid" d="{_grid(scale)}"/>']
     if threshold is not None:
         at = _n(scale.y(threshold) * HIGH)
@@ -167,7 +167,7 @@ def _grid(scale: Scale) -> str:
 
 
 def _line(points: Sequence[tuple[Step, float]], scale: Scale) -> str:
-    """Join the lowest and the highest value of each column; where a value is not finite the line is broken."""
+    """Join the lowest and the highest value of each column; the line is interrupted at non-finite values."""
     commands: list[str] = []
     down = False
     for x, value in _thinned(points, scale):
