@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ckpttool.core.commands import progress, reports
+from ckpttool.core.commands import output, progress, reports
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.helped import Command, command_group
 from ckpttool.core.commands.options import OF_A_TREE, Format, FormatOpt, Quiet, Verbose, always_writes, exits, grouped
@@ -90,7 +90,7 @@ def probe(
         from ckpttool.fp8.verbs import probe
 
         answer = probe.fp8_probe(what, question, checkpoint=one_name(checkpoint), layout=layout)
-    if stats is not None:
+    if stats is not None and not output.is_dry_run():
         from ckpttool.core.write import files
         from ckpttool.fp8.answers.probe import stats_lines
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ckpttool.core.commands import progress
+from ckpttool.core.commands import output, progress
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.helped import Command, command_group
 from ckpttool.core.commands.options import OF_WRITING, Format, FormatOpt, Quiet, exits, grouped
@@ -67,7 +67,7 @@ def report(
         from ckpttool.guard.verbs import reports
 
         answer = reports.guard_report(events)
-    if prometheus is not None:
+    if prometheus is not None and not output.is_dry_run():
         from ckpttool.core.write.files import replace
         from ckpttool.guard.answers.report import prometheus as spelled
 

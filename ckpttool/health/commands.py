@@ -53,8 +53,6 @@ def health(
 
     Example: ckpttool health ./output --threshold 270
     """
-    if dry_run:
-        judge = replace(judge, write=False)
     if more and (judge.logs.patterns or tree.health_file is not None):
         raise UsageError("--log and --health-file apply to one training: give one DIR")
 
@@ -69,9 +67,11 @@ def health(
         with progress.busy("reading the logs", quiet=quiet):
             from ckpttool.health.verbs import health
 
-            return health.health(
-                scanned, replace(judge, health_file=tree.health_file, pipeline_stages=stages), verdicts
-            )
+            judgement = replace(judge, health_file=tree.health_file, pipeline_stages=stages)
+            if dry_run and judge.write:
+                health.assert_writable(scanned, judgement)
+                judgement = replace(judgement, write=False)
+            return health.health(scanned, judgement, verdicts)
 
     raise typer.Exit(show_each(ask, (tree.path, *(more or ())), fmt))
 

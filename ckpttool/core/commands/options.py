@@ -219,7 +219,8 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
             from ckpttool.core.storage import without_passwords
 
             output.note(f"settings: {without_passwords(text)}")
-        command(**_filled(asked, values))
+        with output.dry_run(requested=values["dry_run"]):
+            command(**_filled(asked, values))
 
     vars(call)["__signature__"] = inspect.Signature(parameters)
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

@@ -65,6 +65,24 @@ def take(answer: Answered) -> bool:
     return answers is not None
 
 
+_DRY_RUN: ContextVar[bool] = ContextVar("dry_run", default=False)
+
+
+@contextmanager
+def dry_run(*, requested: bool) -> Iterator[None]:
+    """Let a command inside write none of the files that its options name, if so requested."""
+    token = _DRY_RUN.set(requested)
+    try:
+        yield
+    finally:
+        _DRY_RUN.reset(token)
+
+
+def is_dry_run() -> bool:
+    """Return whether `--dry-run` was given."""
+    return _DRY_RUN.get()
+
+
 def result(*pieces: str) -> None:
     """Write the result, which is complete before its first byte is written.
 

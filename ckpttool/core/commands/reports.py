@@ -131,7 +131,7 @@ def show(answer: Preflight | Lint, options: ReportOptions) -> ExitCode:
         CkptToolError: A file could not be written. The result is no worse for it, and is shown before.
     """
     failed = None
-    for fmt, path in options.files():
+    for fmt, path in () if output.is_dry_run() else options.files():
         from ckpttool.core.write.files import append, replace
 
         content = (_text(answer, fmt) + "\n").encode("utf-8")

@@ -195,7 +195,7 @@ class Lint(Answered):
     """YAML files that were found in folders, or were to be skipped, and are no training configs."""
     view: View = USUAL
     """How it is to be told."""
-    command: str = "lint"
+    command: str = "lint-config"
     """By which reports are headed."""
 
     @property

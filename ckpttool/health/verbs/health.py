@@ -58,7 +58,7 @@ def health(
     """
     tree = tree_of(tree)
     if question.write:
-        _assert_writable(tree, question)
+        assert_writable(tree, question)
     log = log_reader(question.logs.columns).merged(question.logs.patterns, tree.storage.root)
     if question.write and log is not None:
         assert_read_to_its_end(log)
@@ -97,7 +97,13 @@ def _config_near(tree: Tree, name: str) -> str | None:
     return path_on_machines(health_file_beside(tree.storage.root, name), tree.storage.root, tree.inventory.root)
 
 
-def _assert_writable(tree: Tree, question: HealthQuestion) -> None:
+def assert_writable(tree: Tree, question: HealthQuestion) -> None:
+    """See that a record can be written for a tree, and a threshold is given for it.
+
+    Raises:
+        UsageError: No threshold is given, or the trainer has no health file.
+        UnsafeError: The tree is in no folder of this machine.
+    """
     if question.health_file is None:
         assert_changeable(tree.storage.root)
     if question.threshold is None:

@@ -275,3 +275,10 @@ def test_yaml_of_others_that_no_config_s_parser_reads_is_passed_over_too_where_n
     assert ask("lint-config", "--skip-foreign", "mine.yaml").code == ExitCode.USAGE
     (configs / "wide.yaml").write_bytes("save_strategy: steps\n".encode("utf-16"))
     assert ask("lint-config", "--skip-foreign", "wide.yaml").code == ExitCode.USAGE
+
+
+def test_a_report_has_the_name_of_the_command_that_made_it(configs: Path) -> None:
+    assert configs.exists()
+    for command in ("lint-config", "lint"):
+        assert f'<testsuite name="ckpttool {command}"' in ask(command, "bad.yaml", "--format", "junit").stdout
+        assert ask(command, "bad.yaml", "--format", "markdown").stdout.startswith(f"## ckpttool {command}: ")

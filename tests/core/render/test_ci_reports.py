@@ -208,7 +208,7 @@ class TestMarkdown:
     def test_the_verdict_the_checks_and_the_reasons_are_told(self) -> None:
         lint = Lint(checks=(check(reason(line=7, file="a.yaml"), name="a.yaml"), check(name="b.yaml")))
         text = summary(lint)
-        assert text.startswith("## ckpttool lint: NO-GO: 1 reason (exit 10)\n")
+        assert text.startswith("## ckpttool lint-config: NO-GO: 1 reason (exit 10)\n")
         assert cells(text) == [
             ["", "check", "what was seen"],
             ["NO", "a.yaml", "what was seen"],
