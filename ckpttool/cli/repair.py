@@ -17,6 +17,8 @@ from ckpttool.core.domain.finding import of_trees
 from ckpttool.core.domain.question import ResumeQuestion, TreeQuestion
 from ckpttool.core.errors import UsageError
 from ckpttool.core.render.answers import texts_of
+from ckpttool.core.render.escape import shown
+from ckpttool.core.render.shell import join
 from ckpttool.replicas import verbs
 from ckpttool.replicas.commands import heal
 from ckpttool.replicas.model import HealOrder
@@ -37,6 +39,10 @@ class _Repair(Group):
         elif not _HELP.isdisjoint(args):
             args = [arg for arg in args if arg in _HELP]
         elif at is not None or not ctx.resilient_parsing:
+            rest = [] if at is None else args[at + 1 :]
+            late = self._place_of_first_word(rest)
+            if late is not None and rest[late] in self.commands and not os.path.lexists(rest[late]):
+                raise UsageError(f"`{rest[late]}` comes first: {join(['ckpttool', 'repair', rest[late], first])}")
             args = ["plan", *args]
         return super().parse_args(ctx, args)
 
@@ -121,6 +127,6 @@ def plan(
         output.table(texts_of(healing).table(healing))
         output.result("\nRecords (ckpttool repair pointer):")
         output.table(texts_of(records).table(records))
-        if healing.healable:
-            output.result("\nRepair the shards first: then the records are to name another checkpoint.")
+        if healing.is_mended and records.fixes:
+            output.result(f"\nRepair the shards first: then the records should name {shown(healing.checkpoint.name)}.")
     raise typer.Exit(code)

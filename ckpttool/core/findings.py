@@ -174,7 +174,10 @@ class Rows(type):
             yield from (row for row in vars(part).values() if isinstance(row, Row))
 
 
-_COPY = "copy it again if it is a copy; data that a crash cut off while saving is lost, and the checkpoint with it"
+_COPY = (
+    "copy it again if it is a copy; ckpttool repair shards rebuilds it if another rank has a proven copy; without one "
+    "the checkpoint is lost"
+)
 
 
 class Code(metaclass=Rows):
@@ -755,7 +758,9 @@ class Code(metaclass=Rows):
             ),
         },
         to_do=(
-            "Resume from the newest intact checkpoint:",
+            "Look for a copy on another rank:",
+            "    ckpttool repair DIR",
+            "Or resume from the newest intact checkpoint:",
             "    ckpttool resolve DIR",
         ),
     )
@@ -775,7 +780,9 @@ class Code(metaclass=Rows):
         },
         to_do=(
             "Copy it again from its rank's disk if it is a copy.",
-            "Resume from the newest intact checkpoint:",
+            "Look for a copy on another rank:",
+            "    ckpttool repair DIR",
+            "Or resume from the newest intact checkpoint:",
             "    ckpttool resolve DIR",
         ),
     )
@@ -797,7 +804,9 @@ class Code(metaclass=Rows):
             ),
         },
         to_do=(
-            "Resume from the newest intact checkpoint:",
+            "Look for a copy on another rank:",
+            "    ckpttool repair DIR",
+            "Or resume from the newest intact checkpoint:",
             "    ckpttool resolve DIR",
         ),
     )
@@ -823,7 +832,9 @@ class Code(metaclass=Rows):
             ),
         },
         to_do=(
-            "Resume from the newest intact checkpoint:",
+            "Look for a copy on another rank:",
+            "    ckpttool repair DIR",
+            "Or resume from the newest intact checkpoint:",
             "    ckpttool resolve DIR",
         ),
     )
@@ -847,7 +858,9 @@ class Code(metaclass=Rows):
         },
         to_do=(
             "Do not load it to see what happens.",
-            "Resume from the newest intact checkpoint:",
+            "Look for a copy on another rank:",
+            "    ckpttool repair DIR",
+            "Or resume from the newest intact checkpoint:",
             "    ckpttool resolve DIR",
         ),
     )
@@ -886,7 +899,9 @@ class Code(metaclass=Rows):
             "MindFormers": "The load fails after the file was chosen.",
         },
         to_do=(
-            "Resume from the newest intact checkpoint:",
+            "Look for a copy on another rank:",
+            "    ckpttool repair DIR",
+            "Or resume from the newest intact checkpoint:",
             "    ckpttool resolve DIR",
         ),
     )
@@ -905,7 +920,9 @@ class Code(metaclass=Rows):
             "MindFormers": "The load fails after the file was chosen.",
         },
         to_do=(
-            "Resume from the newest intact checkpoint:",
+            "Look for a copy on another rank:",
+            "    ckpttool repair DIR",
+            "Or resume from the newest intact checkpoint:",
             "    ckpttool resolve DIR",
         ),
     )

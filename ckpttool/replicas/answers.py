@@ -12,7 +12,7 @@ from ckpttool.core.render.escape import shown
 from ckpttool.core.render.finding_lines import grouped_findings, pointer
 from ckpttool.core.render.json import Document, finding_document
 from ckpttool.core.render.pointer_records import record_lines, records_document
-from ckpttool.core.render.text import line, stack
+from ckpttool.core.render.text import Indented, line, stack
 from ckpttool.replicas.model import Donor, Healing, ShardHealing
 
 if TYPE_CHECKING:
@@ -92,34 +92,33 @@ def _headline(healing: Healing) -> Text:
     target = counted(len(healing.shards), "shard")
     if not able:
         return line(f"{name}: {target} missing or damaged, and no copy is proven", style="bold red")
+    of = target if able == len(healing.shards) else f"{able} of {target}"
     if healing.refusals:
-        return line(
-            f"Refused: {name} has a proven copy of {able} of {target}, and nothing was changed", style="bold red"
-        )
+        return line(f"Refused: {name}: {of} could be rebuilt, but nothing was changed", style="bold red")
     verb = "can be rebuilt"
     if healing.applied:
-        verb = "is rebuilt" if able == 1 else "are rebuilt"
-    of = target if able == len(healing.shards) else f"{able} of {target}"
+        verb = "was rebuilt" if able == 1 else "were rebuilt"
     style = "bold green" if able == len(healing.shards) else "bold yellow"
     return line(f"{name}: {of} {verb} from a copy", style=style)
 
 
 def _outcome(healing: Healing) -> Iterator[Text]:
     if not healing.apply:
-        yield line("Dry run: nothing was changed. Pass --apply to rebuild it.")
+        them = "it" if len(healing.healable) == 1 else "them"
+        yield line(f"Dry run: nothing was changed. `repair shards --apply` rebuilds {them}.")
     elif healing.trash is not None:
-        yield line(f"The damaged files are kept in {shown(healing.trash)}")
+        yield line(f"The damaged files are kept in {shown(healing.trash)} until the next `prune --apply`")
 
 
-def _shard_lines(shard: ShardHealing, *, done: bool) -> Iterator[Text]:
+def _shard_lines(shard: ShardHealing, *, done: bool) -> Iterator[RenderableType]:
     wrong = "missing" if shard.target.is_missing else "damaged"
     yield line(f"{shown(shard.target.path)}: {wrong}")
     if shard.donor is None:
         return
     verb = "rebuilt" if done else "can be rebuilt"
     predicate = verb if shard.tensor is None else f"{shown(shard.tensor)} {verb}"
-    yield line(f"  {predicate} from rank {shard.donor.rank}: {_same(shard.donor)};")
-    yield line(f"  {_trust(shard.donor)}")
+    yield Indented(line(f"{predicate} from rank {shard.donor.rank}: {_same(shard.donor)};"))
+    yield Indented(line(_trust(shard.donor)))
 
 
 def _same(donor: Donor) -> str:

@@ -88,10 +88,18 @@ def find_targets(
     return tuple(sorted(targets, key=lambda shard: (shard.rank, shard.path)))
 
 
-def stays_lost(verdict: Verdict, targets: Sequence[Target]) -> tuple[Finding, ...]:
-    """Return the problems of a checkpoint apart from the shards to rebuild."""
+def stays_lost(verdict: Verdict, targets: Sequence[Target], tensor: str | None = None) -> tuple[Finding, ...]:
+    """Return the problems of a checkpoint apart from the shards to rebuild.
+
+    A NaN in a damaged shard goes with it; if only one of its tensors is replaced, that of another tensor stays.
+    """
+    rebuilt = {shard.path for shard in targets}
     findings = {finding for shard in targets for finding in shard.findings}
-    return tuple(finding for finding in blocking(verdict.findings) if finding not in findings)
+    return tuple(
+        finding
+        for finding in blocking(verdict.findings)
+        if finding not in findings and not (finding.path in rebuilt and tensor in {None, finding.tensor})
+    )
 
 
 def find_donors(
@@ -133,7 +141,7 @@ def _healing(target: Target, evidence: Evidence, order: HealOrder) -> ShardHeali
         else:
             proofs[place] = proof
     if not proofs:
-        return _refused(target, _in_short([*reasons.values()]), _TO_PROVE)
+        return _refused(target, _in_short(reasons), _TO_PROVE)
     if order.donor in reasons:
         remedy = f"omit --from, or use a proven rank: {on_ranks([rank for rank, _ in proofs])}"
         return _refused(target, reasons[order.donor], remedy)
@@ -228,13 +236,20 @@ def _files(reports: Iterable[ShardReport]) -> int:
     return len({stamp for stamp in stamps if stamp is not None}) + stamps.count(None)
 
 
-def _in_short(reasons: Sequence[str]) -> str:
+def _in_short(reasons: Mapping[Rank, str]) -> str:
+    """Join the reasons; ranks with the same one share it."""
     if not reasons:
         return "no other rank has a shard of this kind"
-    text = "; ".join(reasons[:_MOST_REASONS])
-    if len(reasons) > _MOST_REASONS:
-        text += f"; and {counted(len(reasons) - _MOST_REASONS, 'other rank')}"
-    return text
+    ranks: dict[str, list[Rank]] = {}
+    for rank, reason in reasons.items():
+        ranks.setdefault(reason.removeprefix(f"rank {rank} was "), []).append(rank)
+    texts = [
+        reasons[sharing[0]] if len(sharing) == 1 else f"{on_ranks(sharing)} were {reason}"
+        for reason, sharing in ranks.items()
+    ]
+    text = "; ".join(texts[:_MOST_REASONS])
+    left = sum(map(len, [*ranks.values()][_MOST_REASONS:]))
+    return f"{text}; and {counted(left, 'other rank')}" if left else text
 
 
 def contradicted(shard: ShardHealing, tensor: str) -> ShardHealing:

@@ -133,7 +133,7 @@ def what_can_be_rebuilt(
         layout=tree.inventory.layout,
         checkpoint=checkpoint,
         shards=_donors(tree, checkpoint, verdict, target, order) if target else (),
-        lost=stays_lost(verdict, target),
+        lost=stays_lost(verdict, target, order.tensor),
         refusals=tuple(against),
         apply=order.apply,
         resolved_from=tree.resolved_from,

@@ -64,5 +64,5 @@ def table(repair: Repair) -> RenderableType:
     parts = [headline, line(shown(repair.root), style="dim"), line(), *record_lines(repair.fixes)]
     parts += [*grouped_findings(repair.refusals), *pointer(repair.refusals)]
     if not repair.apply and not repair.refusals:
-        parts += [line(), line("Dry run: nothing was changed. Pass --apply to write the records.")]
+        parts += [line(), line("Dry run: nothing was changed. `repair pointer --apply` writes the records.")]
     return stack(*parts)

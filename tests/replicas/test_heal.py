@@ -129,7 +129,7 @@ def test_after_a_lone_resume_one_other_step_is_too_few_but_an_earlier_start_s_is
         earlier.unlink()
     healing = asked(tree)
     assert healing.exit_code is ExitCode.NOTHING_TO_RESUME
-    assert "rank 0 was equal at 1 other checkpoint of the run" in refusal(healing)
+    assert "ranks 0-2 were equal at 1 other checkpoint of the run" in refusal(healing)
 
 
 def test_a_flipped_bit_after_a_lone_resume_is_put_right_by_what_is_whole_of_the_file(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_the_documentation_s_example_goes_on_where_it_was_after_healing(tmp_path
     ):
         (told,) = [finding for finding in found if finding.code is Code.HEALED]
         assert told.path == "rank_3/llama2_7b_rank_3-20_2.ckpt"
-        assert "from rank 0's copy, which is equal (they were equal at other checkpoints) and equaled" in told.message
+        assert "from rank 0: its shard is a copy (they were equal at other checkpoints) and equaled" in told.message
     assert {fix.text.name for fix in healing.fixes} == {f"llama2_7b_rank_{rank}-20_2.ckpt" for rank in range(4)}
     last = json.loads((tree / "rank_3/meta.json").read_text())
     assert (last["last_epoch"], last["last_ckpt_file"]) == (20, "llama2_7b_rank_3-20_2.ckpt")

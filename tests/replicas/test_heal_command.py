@@ -61,6 +61,8 @@ def test_healing_is_the_remedy_of_the_rejection_that_it_would_mend_and_no_note_b
     said = ask("resolve", str(tree))
     words = " ".join(said.stdout.split())
     assert words.count("would save 10 steps") == 1
+    launch = ask("launch", str(tree), "--config", str(FIXTURES / "configs/pretrain_sink2.yaml"), "--output", "new.yaml")
+    assert " ".join(launch.stdout.split()).count("would save 10 steps") == 1
     (rejection,) = (part for part in said.stdout.split("\n\n") if part.startswith("Not chosen:"))
     assert f"try: {command} would save 10 steps" in " ".join(rejection.split())
     (rejected,) = json.loads(ask("resolve", str(tree), "--json").stdout)["rejected"]
@@ -94,3 +96,34 @@ def test_a_dry_run_can_be_said_and_is_what_happens_without_apply(
         "ckpttool: error: --dry-run and --apply exclude each other\n",
     )
     assert sorted(path for path in tmp_path.rglob("*")) == before
+
+
+def test_a_nan_in_a_damaged_shard_is_rebuilt_with_it(tmp_path: Path) -> None:
+    tree = tmp_path / "output" / "checkpoint"
+    shutil.copytree(FIXTURES / "newfmt_4rank/output", tree.parent)
+    (shard,) = (tree / "iteration_00000030").glob("*-model-0000001-*")
+    content = bytearray(shard.read_bytes())
+    content[-4:] = b"\0\0\xc0\x7f"  # a NaN in float32
+    shard.write_bytes(content)
+    found = ask("verify", str(tree), "--level", "numerics").stdout
+    assert "1 NaN" in found
+    healing = ask("repair", "shards", str(tree), "--grace", "0", "--json")
+    assert (healing.code, healing.json["lost"]) == (0, [])
+    assert "would save 10 steps" in " ".join(ask("resolve", str(tree)).stdout.split())
+    assert ask("repair", "shards", str(tree), "--grace", "0", "--tensor", "dense.bias").code != 0
+
+
+def test_repair_without_a_word_names_the_commands_that_apply_it_and_the_checkpoint_after_them(here: Path) -> None:
+    lost(here, "proven")
+    said = ask("repair", "output", "-q")
+    assert said.code == 0
+    assert "`repair shards --apply` rebuilds it." in said.stdout
+    assert said.stdout.endswith("Repair the shards first: then the records should name 20_2.\n")
+
+
+@pytest.mark.parametrize("command", ["shards", "pointer"])
+def test_the_tree_before_the_word_is_a_wrong_order(command: str, here: Path) -> None:
+    lost(here, "proven")
+    said = ask("repair", "output", command)
+    assert (said.code, said.stdout) == (2, "")
+    assert said.stderr == f"ckpttool: error: `{command}` comes first: ckpttool repair {command} output\n"

@@ -192,7 +192,7 @@ def healed_notes(checkpoint: Checkpoint, seals: Iterable[ShardSeal]) -> Iterator
             subject = "" if healed.tensor is None else f"its tensor {healed.tensor} was "
             same = _PROVEN.get(healed.proof, "they were equal at other checkpoints")
             message = (
-                f"{subject}rebuilt on {healed.at} from rank {healed.rank}'s copy, which is equal ({same}) "
+                f"{subject}rebuilt on {healed.at} from rank {healed.rank}: its shard is a copy ({same}) "
                 f"{_TRUSTED[healed.trust]}"
             )
             yield note(Code.HEALED, message, path=seal.path, ranks=(rank,))

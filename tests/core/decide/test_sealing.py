@@ -204,4 +204,4 @@ def test_a_note_says_from_whom_a_shard_is(proof: Proof, trust: Trust, tensor: st
     (told,) = healed_notes(save, seals)
     what, same, speaks = words.split("|")
     assert (told.code, told.path, told.ranks) == (Code.HEALED, rebuilt.path, (2,))
-    assert told.message == f"{what} from rank 0's copy, which is equal ({same}) and {speaks}"
+    assert told.message == f"{what} from rank 0: its shard is a copy ({same}) and {speaks}"
