@@ -61,11 +61,22 @@ def unknown_word(
         where: What lists them.
         meant: What is meant for certain; none: what is spelled alike; None: nothing is.
     """
-    from difflib import get_close_matches
-
-    close = meant or ([] if meant is None else get_close_matches(word.lower(), known, cutoff=0.5))
+    close = meant or ([] if meant is None else nearest(word.lower(), known))
     advice = f"did you mean {' or '.join(close)}?" if close else where
     return UsageError(f"unknown {noun} {word!r}: {advice}")
+
+
+def nearest(word: str, known: Sequence[str]) -> list[str]:
+    """Return the names spelled most like a word, nearest first: none that is much less like it than the nearest."""
+    from difflib import SequenceMatcher, get_close_matches
+
+    close = get_close_matches(word, known, cutoff=_LIKE)
+    ratios = [SequenceMatcher(None, name, word).ratio() for name in close]
+    return [name for name, ratio in zip(close, ratios, strict=True) if ratio > ratios[0] - _MUCH_LESS]
+
+
+_LIKE, _MUCH_LESS = 0.6, 0.15
+"""Of 1 for an equal word: how much a name must be like it, and how much less than the nearest it may be."""
 
 
 class ConfigError(UsageError):

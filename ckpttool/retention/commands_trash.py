@@ -15,7 +15,8 @@ from ckpttool.core.commands.tree_options import Grace, from_here
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.question import TreeQuestion
 from ckpttool.core.domain.retention import Trash
-from ckpttool.core.errors import ExitCode
+from ckpttool.core.errors import ExitCode, UsageError
+from ckpttool.core.render.shell import join
 
 app = command_group("trash")
 
@@ -128,6 +129,8 @@ def restore(
     Example: ckpttool trash restore 20_2 ./output/checkpoint
     """
     path, names = _sorted_out([name, *(more or ())])
+    if path is None and os.path.isdir(name):
+        raise UsageError(f"{name} is a folder: also name the checkpoint; {join(['ckpttool', 'trash', 'list', name])}")
     from ckpttool.retention import verbs_trash
 
     raise typer.Exit(

@@ -29,7 +29,7 @@ TopicArgument = Annotated[
 Search = Annotated[
     str | None,
     typer.Option(
-        "--search", metavar="WORD", help="List the sections that mention a word.", rich_help_panel="Arguments"
+        "--search", metavar="WORDS", help="List the sections that mention these words.", rich_help_panel="Arguments"
     ),
 ]
 
@@ -50,12 +50,14 @@ def guide(topic: TopicArgument = None, *, search: Search = None, fmt: FormatOpt 
             raise UsageError("give TOPIC or --search, not both")
         matches = pages.search(search)
         if not matches:
-            raise UsageError(f"no page mentions {search!r}; `ckpttool guide` lists all pages")
-        is_json = fmt is Format.JSON
-        output.result(dumps(pages.document(matches=matches)) if is_json else pages.matches_text(matches, width=width))
+            raise UsageError(f"no section mentions {search!r}; `ckpttool guide` lists all pages")
+        if fmt is Format.JSON:
+            output.result(dumps(pages.document(matches=matches)))
+        else:
+            output.result(pages.matches_text(matches, search, width=width))
         return
     # As a link on a page spells it, too.
-    name = None if topic is None else topic.strip().lower().replace("_", "-").partition(".md")[0]
+    name = None if topic is None else topic.strip().lower().replace("_", "-").replace(" ", "-").partition(".md")[0]
     page_text = None if name is None else pages.page(name)
     if topic is not None and page_text is None:
         where = f"`ckpttool guide --search {shlex.quote(topic)}` searches the text, `ckpttool guide` lists all pages"

@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from ckpttool.core.commands import output
 from ckpttool.core.commands.settings import Settings
-from ckpttool.core.errors import UsageError, unknown_word
+from ckpttool.core.errors import UsageError, nearest, unknown_word
 
 _MAY_BE_EMPTY = frozenset({"prefix", "string", "asd_config"})
 """Values that mean something where they are empty. Whatever else is empty is a shell variable that was not set."""
@@ -240,15 +240,14 @@ def _too_many(fault: Any) -> str:  # noqa: ANN401  as above
 
 def _unknown_option(typed: str, ctx: Any) -> str:  # noqa: ANN401  as above
     """Report an unknown option, with the closest match."""
-    from difflib import get_close_matches
-
     options = [opt for param in ctx.command.get_params(ctx) for opt in (*param.opts, *param.secondary_opts)]
     otherwise = next((advice for options, advice in _OTHERWISE.items() if typed in options.split()), None)
     option = str(otherwise).partition(" ")[0]
     if otherwise is not None and (not option.startswith("--") or option in options):
         return f"unknown option {typed}: {otherwise}"
-    matches = get_close_matches(typed, [option for option in options if option.startswith("--")], n=2, cutoff=0.65)
-    return f"unknown option {typed}" + (f": did you mean {' or '.join(matches)}?" if matches else "")
+    # Without the dashes, which any two options have in common.
+    names = nearest(typed.lstrip("-"), [option[2:] for option in options if option.startswith("--")])
+    return f"unknown option {typed}" + (f": did you mean --{' or --'.join(names)}?" if names else "")
 
 
 def is_all_shown(ctx: Any) -> bool:  # noqa: ANN401  as above

@@ -82,7 +82,7 @@ def parse_document(content: bytes, *, where: str) -> Document:
             isinstance(error, yaml.MarkedYAMLError) and error.context == "expected a single document in the stream"
         )
         kind = ForeignConfigError if several else ConfigError  # no program reads such for one config
-        raise kind(f"{where!r} cannot be read: {why}", line=line) from error
+        raise kind(f"{where!r} is not valid YAML: {why}", line=line) from error
     except (ValueError, TypeError) as error:  # a date like 2024-13-45, a list as a key
         raise ConfigError(f"{where!r} cannot be read: {error}".replace("\n", " ")) from error
     return Document(text=text, data=data, lines=walk.lines, spelt=walk.spelt)

@@ -14,6 +14,7 @@ from ckpttool.core.render.json import Document
 
 _FOLDER = files("ckpttool") / "guide"
 _CONTENTS = "README"
+_CHINESE = "zh"
 _ENTRY = re.compile(r"^- \[(?P<name>[a-z0-9-]+)\]\((?P=name)\.md\): (?P<what>.*)$", re.MULTILINE)
 _VERDICTS = re.compile(r"^\| verdict \| meaning \| what to do \|\n.*\n(?P<rows>(?:\|.*\n)+)", re.MULTILINE)
 
@@ -74,19 +75,39 @@ def page(topic: str) -> str | None:
     return text if not place.heading else _section(text, place.heading)
 
 
-def search(word: str) -> tuple[Match, ...]:
-    """Return the sections that mention a word, ignoring case; one match per section, in the order of the pages."""
-    found: dict[tuple[str, str], Match] = {}
+def search(text: str) -> tuple[Match, ...]:
+    """Return the sections that mention the text, else those that mention all of its words, whatever their case.
+
+    One match per section, in the order of the pages; the page in Chinese, which repeats the others, comes last.
+    """
+    words = text.lower().split()
+    found = _sections_with([" ".join(words)]) or (_sections_with(words) if len(words) > 1 else [])
+    return tuple(sorted(found, key=lambda match: match.page == _CHINESE))
+
+
+def _sections_with(words: list[str]) -> list[Match]:
+    """Return the sections that mention each of the words, with the first line that has most of them."""
+    found = []
     for name in pages():
-        heading = ""
-        for line, level in _lines(_read(name)):
-            if level:
-                heading = line.strip("# ")
-            if word.lower() in line.lower():
-                text = "" if level else line.strip()
-                first = found.setdefault((name, heading), Match(name, heading, text))
-                found[name, heading] = first if first.line else first._replace(line=text)
-    return tuple(found.values())
+        for heading, lines in _sections(_read(name)):
+            text = " ".join((heading, *lines)).lower()
+            if all(word in text for word in words):
+                counts = [sum(word in line.lower() for word in words) for line in lines]
+                most = max(counts, default=0)
+                found.append(Match(name, heading, lines[counts.index(most)].strip() if most else ""))
+    return found
+
+
+def _sections(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield each heading of a page with the lines up to the next one."""
+    heading, below = "", list[str]()
+    for line, level in _lines(text):
+        if level:
+            yield heading, below
+            heading, below = line.strip("# "), []
+        else:
+            below.append(line)
+    yield heading, below
 
 
 @cache
@@ -130,14 +151,22 @@ def verdicts() -> tuple[Verdict, ...]:
     )
 
 
-def matches_text(matches: tuple[Match, ...], *, width: int) -> str:
-    """List the sections that mention a word, with their first matching line."""
+def matches_text(matches: tuple[Match, ...], text: str, *, width: int) -> str:
+    """List the sections that mention a text, with the line of each that does, cut to the place that does."""
     rows = []
     for match in matches:
         rows.append(f"{match.page}: {match.heading}")
         if match.line:
-            rows.append(f"    {textwrap.shorten(match.line, max(width - 4, 40), placeholder=' …')}")
-    return "\n".join(rows)
+            rows.append(f"    {_excerpt(match.line, text.lower().split(), max(width - 4, 40))}")
+    return "\n".join([*rows, "", "Show one: ckpttool guide PAGE"])
+
+
+def _excerpt(line: str, words: list[str], width: int) -> str:
+    """Cut a line to a width, so that the first of the words stays in it."""
+    at = min((place for word in words if (place := line.lower().find(word)) >= 0), default=0)
+    before = line.rfind(" ", 0, at - width // 2) + 1 if at > width * 2 // 3 else 0
+    dots = "… " if before else ""
+    return textwrap.shorten(dots + line[before:], width, placeholder=" …")
 
 
 def list_text(*, width: int) -> str:

@@ -143,5 +143,24 @@ def test_a_search_lists_the_sections_that_mention_a_word() -> None:
     assert {page["name"] for page in pages} < set(guide.pages())
     assert {page["markdown"] for page in pages} == {None}
     assert any(match["heading"] == "Slurm" for page in pages for match in page["matches"])
-    nothing = ask("guide", "--search", "no such word")
+    nothing = ask("guide", "--search", "xyzzy")
     assert (nothing.code, nothing.stdout) == (2, "")
+
+
+def test_a_search_for_several_words_finds_sections_with_all_of_them_and_shows_the_line() -> None:
+    said = ask("guide", "--search", "Disk full").stdout.splitlines()
+    symptoms = said.index("on-call: Symptoms")
+    assert "the disk is full" in said[symptoms + 1]
+    assert said[-1] == "Show one: ckpttool guide PAGE"
+    pages = [
+        line.partition(":")[0] for line in ask("guide", "--search", "slurm").stdout.splitlines() if line[0:1] > " "
+    ]
+    assert pages.index("ci") < pages.index("zh")
+
+
+def test_the_line_of_a_match_is_cut_so_that_the_word_stays_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for word in ("corruption", "ABSMAX", "exporter"):
+        lines = [line for line in ask("guide", "--search", word).stdout.splitlines() if line.startswith("    ")]
+        assert [line for line in lines if word.lower() not in line.lower() or len(line) > 80] == []
+        assert lines

@@ -131,7 +131,7 @@ class TestDidYouMean:
         assert_error(ask("scan", "runs"), ExitCode.UNKNOWN_LAYOUT, words)
         for name in ("c", "d"):
             shutil.copytree(three / "second", three / "runs" / name)
-        assert_error(ask("scan", "runs"), ExitCode.UNKNOWN_LAYOUT, "4 trees are below it: ckpttool scan --all runs")
+        assert_error(ask("scan", "runs"), ExitCode.UNKNOWN_LAYOUT, "4 trees are below runs: ckpttool scan --all runs")
 
     def test_the_only_one_is_taken_and_named(self, three: Path) -> None:
         (three / "runs").mkdir()
