@@ -79,8 +79,8 @@ TASKS = {"scan": "Check and resume", "seal": "Keep"}
 """What the main commands are for, from this one on."""
 
 _MORE = (
-    "Every command takes --help, --format (or --json), --quiet, --verbose and --debug, these also before it. "
-    "More: ckpttool help COMMAND, ckpttool help --all, ckpttool guide"
+    "Every command takes --help, --format (or --json), --quiet, --verbose and --debug, these also before it.",
+    "More: ckpttool help COMMAND, ckpttool guide, ckpttool help --all",
 )
 
 
@@ -162,7 +162,8 @@ class _Group(Group):
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002  as above
         """Show the hints that apply to all commands."""
         formatter.write_paragraph()
-        formatter.write_text(_MORE)
+        for text in _MORE:
+            formatter.write_text(text)
         # As gettext chooses a language: the first of these that is set.
         locale = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
         if locale.startswith("zh"):

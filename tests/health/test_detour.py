@@ -211,7 +211,7 @@ def test_a_training_that_went_on_since_or_ended_otherwise_did_not_end_in_skips()
 
 
 @pytest.mark.parametrize(
-    ("norms", "threshold", "words"), [(20, None, "and the log has 20; give a threshold"), (0, 3.0, "no step")]
+    ("norms", "threshold", "words"), [(20, None, "and the log has 20; --threshold X"), (0, 3.0, "no step")]
 )
 def test_whether_there_was_a_spike_is_unknown_if_no_step_could_be_judged(
     norms: int, threshold: float | None, words: str
@@ -234,7 +234,7 @@ def reading(steps: int, *problems: LogProblem) -> LogReading:
 @pytest.mark.parametrize(
     ("read", "threshold", "error", "words"),
     [
-        (reading(500), None, UsageError, "the log shows no spike; give a threshold"),
+        (reading(500), None, UsageError, "the log shows no spike; --threshold X"),
         (reading(500), 3.0, UsageError, "no step of the log has a global norm of 3 or more"),
         (reading(0), 3.0, IncompleteError, "a.log: no training step was found; whether there was"),
         (

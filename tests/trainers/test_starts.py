@@ -288,6 +288,7 @@ class TestAScriptOfItsOwn:
         answer = flown(root)
         (reason,) = start_check(answer).reasons
         assert (reason.finding.code, answer.go, start_check(answer).unsure) == (Code.START_UNKNOWN, True, True)
+        assert "--allow" not in str(reason.finding.remedy)
         said = ask("preflight", str(root))
         assert (said.code, said.stdout.splitlines()[0]) == (
             0,

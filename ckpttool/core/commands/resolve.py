@@ -117,8 +117,8 @@ def resolve(
     """Choose the newest checkpoint that is intact on every rank.
 
     Gives the reason against every newer one, and the number of data steps to skip. Reads headers, newest first, and
-    stops at the first good one. If a small newer one lacks shards, it reads every byte of it, to say whether heal can
-    rebuild it.
+    stops at the first good one. If a small newer one lacks shards, it reads every byte of it, to say whether `repair`
+    can rebuild them.
 
     Example: ckpttool resolve ./output/checkpoint --gbs 768
     """

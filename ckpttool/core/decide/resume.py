@@ -458,6 +458,8 @@ def ranks_to_restore(rejected: Sequence[Rejection], *, opened: bool) -> tuple[Fi
     caveat += "" if opened else "; the other ranks' shards were not opened"
     remedy = f"restore intact shards of {subject}, and {newest} is {'intact' if opened else 'complete'}{caveat}"
     moved = {rank for why in rejected[0].reasons if why.code is Code.SHARD_ELSEWHERE for rank in why.ranks}
+    if all(why.severity is Severity.UNKNOWN for why in blocking(rejected[0].reasons)):
+        remedy = f"make the files of {subject} readable, and ask again{caveat}"
     if moved:
         remedy = f"the files saved by {on_ranks(sorted(moved))} are in another rank's folder: move them back first"
     return (

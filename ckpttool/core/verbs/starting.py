@@ -100,9 +100,11 @@ def _remedies(start: JudgedStart, answer: Answer, plan: ResumePlan) -> list[str]
         settings = (setting for setting in plan.load.settings if not setting.is_alternative)
         command = "; ".join(f"{where}: {text}" for where, text in fragment(settings))
         advice = start.mend or f"name the checkpoint ({command})"
-        ways_on.append(
-            f"{advice}, and --allow {code}" if start.mend is None else f"{advice}, or --allow {code} if {_ELSEWHERE}"
-        )
+        if start.mend is not None:
+            advice += f", or --allow {code} if {_ELSEWHERE}"
+        elif start.is_known or not start.by_script:  # else it is a note, which prevents nothing
+            advice += f", and --allow {code}"
+        ways_on.append(advice)
     if start.by_records:
         name = plan.point.checkpoint.name
         ways_on.append(join(["ckpttool", "repair", "pointer", plan.root, "--checkpoint", name, "--apply"]))

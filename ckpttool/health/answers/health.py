@@ -83,7 +83,9 @@ def _headline(answer: HealthAnswer) -> Text:
     newest, healthy = answer.newest, answer.report.newest_healthy
     if newest is None:
         return line(f"No checkpoint in {shown(answer.root)}", style="bold red")
-    latest = "no checkpoint is healthy" if healthy is None else f"the newest healthy one is {shown(healthy)}"
+    latest = (
+        "no checkpoint is known to be healthy" if healthy is None else f"the newest healthy one is {shown(healthy)}"
+    )
     name = shown(newest.name)
     match newest.health:
         case Health.HEALTHY:
@@ -99,7 +101,7 @@ def _basis(answer: HealthAnswer) -> str:
     reading = answer.reading
     parts = []
     if threshold is None:
-        parts.append("no threshold given: only the record is used")
+        parts.append("no --threshold given: only the trainer's record is used")
     else:
         parts.append(f"threshold {threshold:g} (sum of squares; L2 norm {math.sqrt(threshold):.4g})")
     if reading is None:
@@ -107,7 +109,7 @@ def _basis(answer: HealthAnswer) -> str:
     else:
         names = [shown(name) for name in reading.sources[:_SHOWN_LOGS]]
         more = len(reading.sources) - len(names)
-        parts.append(", ".join(names) + (f" and {more} more logs" if more else ""))
+        parts.append("log: " + ", ".join(names) + (f" and {more} more logs" if more else ""))
     if answer.health_file is not None:
         parts.append(shown(answer.health_file))
     return "\n".join(parts)

@@ -144,7 +144,7 @@ def spike_to_pass(
         ends = [f"{problem.source}: {problem.reason}" for problem in reading.problems if problem.ends_the_log]
         why = ends[0] if ends else f"{', '.join(reading.sources)}: no training step was found"
         raise IncompleteError(f"{why}; whether there was a spike is unknown")
-    remedy = "" if threshold is not None else "; give a threshold of the global norm to define a spike"
+    remedy = "" if threshold is not None else "; --threshold X defines a spike by the global norm"
     if line.judged is not None and line.judged.first is None:
         raise IncompleteError(f"whether there was a spike is unknown: {line.judged.why}{remedy}")
     but = ""

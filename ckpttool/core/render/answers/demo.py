@@ -36,18 +36,18 @@ def table(answer: Demo) -> RenderableType:
             "truncated, as after a power failure; the file times are invented."
         ),
         line("\nTry:"),
-        Pairs([(line(command, style="bold"), about) for command, about in _commands(answer)]),
+        Pairs([(about, line(command, style="bold")) for command, about in _commands(answer)]),
     )
 
 
 def _commands(answer: Demo) -> tuple[tuple[str, str], ...]:
     """Return the commands to try, each with the question that it answers."""
     return (
-        (f"cd {quote(answer.folder)}", ""),
-        ("ckpttool scan", "Which checkpoints exist?"),
-        ("ckpttool resolve", "Where do we resume?"),
+        (f"cd {quote(answer.folder)}", "Go there:"),
+        ("ckpttool scan", "What is there?"),
+        ("ckpttool resolve", "Where to resume?"),
         ("ckpttool verify --checkpoint all", "What is intact?"),
         (f"ckpttool explain {Code.SHARD_TRUNCATED.value}", "What does it mean?"),
         (f"ckpttool preflight --config {answer.config}", "Can we launch?"),
-        (f"ckpttool launch --config {answer.config} --output resume.yaml", "How do we start it?"),
+        (f"ckpttool launch --config {answer.config} --output resume.yaml", "How to start it?"),
     )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ckpttool.core.domain.data_position import skip_of
+from ckpttool.core.domain.data_position import SkipBatches, skip_of
 from ckpttool.core.domain.launch import Fragment, Launch
 from ckpttool.core.domain.plan import NoResumePoint
 from ckpttool.core.domain.preflight import Preflight
+from ckpttool.core.domain.units import counted
 from ckpttool.core.render.answers.plan import (
+    besides,
     chosen_checkpoint,
     load_it_with,
     lost,
@@ -92,8 +95,22 @@ def _fragment_table(answer: Fragment) -> RenderableType:
         parts += [line(), *renames(checkpoint)]
     parts += [line(), *load_it_with(plan.load), line(), Pairs(data_rows(plan)), line(), line(lost(plan))]
     parts += rejections("Not chosen:", plan.point.rejected, answer.view)
-    findings = [*plan.point.findings, *plan.findings]
+    findings = besides([*plan.point.findings, *plan.findings])
     return stack(*parts, *grouped_findings(findings, checkpoint.topology.world_size, answer.view), *pointer(findings))
+
+
+def _new_batches(skip: SkipBatches, step: int | None) -> Iterator[str]:
+    """Say why another number of batches is skipped than were trained: the batch size changed."""
+    is_plain = not skip.begins_anew and skip.lost_samples == 0
+    if is_plain and skip.batches != step and skip.samples is not None and skip.global_batch_size is not None:
+        batches = f"{counted(skip.batches, 'batch', 'batches')} of {skip.global_batch_size} samples"
+        yield f"Skips {batches}: {counted(skip.samples, 'sample')} were consumed in {step} steps."
+
+
+def _repeats(skip: SkipBatches) -> Iterator[str]:
+    repeats = seen_twice(skip)
+    if repeats is not None:
+        yield f"{repeats[0].upper()}{repeats[1:]}: only whole batches and sinks can be skipped."
 
 
 def _refusal_document(answer: Preflight) -> Document:
@@ -124,15 +141,12 @@ def _launch_table(launch: Launch) -> RenderableType:
     parts: list[RenderableType] = [headline, line()]
     parts.append(Pairs(rows) if rows else Indented(line("(the base config already has all of these settings)")))
     skip = skip_of(launch.plan.data)
-    repeats = None if skip is None else seen_twice(skip)
-    if repeats is not None:
-        parts += [
-            line(),
-            line(f"{repeats[0].upper()}{repeats[1:]}: only whole batches and sinks can be skipped."),
-        ]
+    texts = [] if skip is None else [*_new_batches(skip, point.step), *_repeats(skip)]
+    if texts:
+        parts += [line(), line(" ".join(texts))]
     if launch.plan.point.rejected:
         parts += [line(), line(lost(launch.plan)), *rejections("Not chosen:", launch.plan.point.rejected, launch.view)]
-    parts += grouped_findings(launch.plan.findings, point.topology.world_size, launch.view)
+    parts += grouped_findings(besides(launch.plan.findings), point.topology.world_size, launch.view)
     if point.renames:
         parts += [line(), *renames(point)]
     per_node = ", one command per node" if len(commands) > 1 else ""

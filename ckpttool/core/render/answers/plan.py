@@ -186,9 +186,14 @@ def plan_table(
         parts += [line(), *_simulation(simulation, answer)]
         findings = [finding for finding in findings if not _repeats(finding, simulation)]
     rejected = answer.point.rejected if isinstance(answer, ResumePlan) else answer.rejected
-    findings = [finding for finding in findings if finding.code is not Code.CAN_BE_HEALED]  # the rejection says it
+    findings = besides(findings)
     reasons = [reason for rejection in rejected[:MOST_REJECTED] for reason in rejection.reasons]
     return stack(*parts, *grouped_findings(findings, _world(rejected), view), *pointer([*findings, *reasons]))
+
+
+def besides(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings that no rejection shows as its remedy."""
+    return [finding for finding in findings if finding.code is not Code.CAN_BE_HEALED]
 
 
 def refusal(answer: NoResumePoint, code: ExitCode) -> str:
