@@ -102,7 +102,7 @@ class _Group(Group):
             code = ExitCode.USAGE
         except (CkptToolError, OSError) as error:  # before a command was reached: the version cannot be written, say
             code = _report(error, debug=False)
-        if _is_json_asked(sys.argv[1:] if arguments is None else arguments):
+        if _is_json_requested(sys.argv[1:] if arguments is None else arguments):
             _print_error_document(int(code or ExitCode.OK))
         sys.exit(code or ExitCode.OK)
 
@@ -183,7 +183,7 @@ class _Group(Group):
         return super().parse_args(ctx, args)
 
 
-def _is_json_asked(arguments: Sequence[str]) -> bool:
+def _is_json_requested(arguments: Sequence[str]) -> bool:
     """Return whether a command line, even an invalid one, requests JSON."""
     before_dashes = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
     forms = [argument.removeprefix("--format=") for argument in before_dashes if argument.startswith("--format=")]

@@ -17,7 +17,7 @@ from ckpttool.core.formats.base import Checksum, schema_hash, schema_rows
 from ckpttool.core.formats.scalars import read_single
 from ckpttool.core.storage.base import ByteSource
 from ckpttool.core.verify.check import check
-from ckpttool.core.verify.checks.structure import held_in_torch, observe_header
+from ckpttool.core.verify.checks.structure import contents_of_torch, observe_header
 from ckpttool.core.verify.observation import Observation
 from ckpttool.inspect.model import Distance
 
@@ -214,7 +214,7 @@ def _shared(schema: str, entries: tuple[TensorEntry, ...]) -> tuple[TensorEntry,
 def _of_torch(observed: Observation, opened: Opened, source: ByteSource) -> Opened:
     from ckpttool.core.formats.torch.contents import TorchContents
 
-    directory, torch_content = held_in_torch(observed, source)
+    directory, torch_content = contents_of_torch(observed, source)
     records = directory.entries if directory is not None else ()
     checked = directory is not None and directory.verifiable
     version = "" if torch_content.version is None else f", archive version {torch_content.version}"

@@ -130,7 +130,7 @@ def compared(
     same_ranks = _ranks(a) == _ranks(b)
     before = {row.name: row for row in a.tensors}
     after = {row.name: row for row in b.tensors}
-    scalars = told_as_scalars(a, b)
+    scalars = reported_as_scalars(a, b)
     changes = []
     uncompared = 0
     for name in {**before, **after}:
@@ -169,7 +169,7 @@ def compared(
     )
 
 
-def told_as_scalars(a: Contents, b: Contents) -> frozenset[str]:
+def reported_as_scalars(a: Contents, b: Contents) -> frozenset[str]:
     """Return the one-element tensors that were read on both sides: they are reported by their values."""
     return frozenset(row.name for row in a.scalars) & frozenset(row.name for row in b.scalars)
 

@@ -20,7 +20,7 @@ from ckpttool.core.verify.observation import Observation
 from ckpttool.core.verify.plan import HEADER_COST
 from ckpttool.inspect.model import Difference
 from ckpttool.inspect.read_contents import Counterparts, ShardDistances, compare_shard
-from ckpttool.inspect.rules_difference import Distances, compared, told_as_scalars
+from ckpttool.inspect.rules_difference import Distances, compared, reported_as_scalars
 from ckpttool.inspect.verbs import TIMEOUT_SECONDS, Side, contents_of, none_called, opened, side_of, tasks_of
 
 _Held = tuple[Rank | None, ShardRole]
@@ -54,7 +54,7 @@ def diff(  # noqa: PLR0913  what may be asked, by keyword
         IncompleteError: A tree's folder cannot be read.
     """
     sides = [side_of(side, checkpoint=checkpoint, layout=layout, tree=tree, is_intact=True) for side in (a, b)]
-    ours, theirs = _alike(a, b, *sides)
+    ours, theirs = _comparable(a, b, *sides)
     lists: dict[_Held, dict[str, str]] = {}
     values = level is not Level.STRUCTURE
     if values:
@@ -67,7 +67,7 @@ def diff(  # noqa: PLR0913  what may be asked, by keyword
     findings = [*_placed(ours, theirs, first.findings), *_placed(theirs, ours, second.findings)]
     if tensors and not (first.tensors or second.tensors) and worst(findings) < Severity.DAMAGE:
         raise none_called(tensors, first.left_out)
-    distances = Distances(scalars=told_as_scalars(first, second))
+    distances = Distances(scalars=reported_as_scalars(first, second))
     if values:
         for observed in _compared(ours, theirs, lists, tensors=tensors, numerics=level is Level.NUMERICS):
             unknown = (finding for finding in observed.report.findings if finding.severity is Severity.UNKNOWN)
@@ -79,7 +79,7 @@ def diff(  # noqa: PLR0913  what may be asked, by keyword
     return compared(first, second, level=level, distances=distances, findings=findings)
 
 
-def _alike(a: str, b: str, ours: Side, theirs: Side) -> tuple[Side, Side]:
+def _comparable(a: str, b: str, ours: Side, theirs: Side) -> tuple[Side, Side]:
     """Return both in comparable form: the ranks of two single files do not matter.
 
     Raises:

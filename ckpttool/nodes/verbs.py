@@ -60,7 +60,7 @@ def part(question: PartQuestion, *, read: Mapping[str, ShardReport] | None = Non
     return _written(made, data, place)
 
 
-def told_before(question: PartQuestion) -> dict[str, ShardReport]:
+def earlier_reports(question: PartQuestion) -> dict[str, ShardReport]:
     """Return the reports in the existing part, by the shards' paths; none if it cannot be read.
 
     Raises:

@@ -13,7 +13,7 @@ from ckpttool.core.errors import CkptToolError, IncompleteError, NotDurableError
 from ckpttool.core.records import JOURNAL, OWN_FOLDER
 from ckpttool.core.records.birth import birth_paths
 from ckpttool.core.records.journal import TIME_FORMAT, TRASH, journal_bytes
-from ckpttool.core.records.manifest import manifests_beside
+from ckpttool.core.records.manifest import added_manifests
 from ckpttool.core.verbs.changes import in_trash, members_of, write_pointers
 from ckpttool.core.verbs.scanning import Tree
 from ckpttool.core.write.blockers import files_to_move
@@ -36,7 +36,7 @@ def paths_of(tree: Tree, checkpoint: Checkpoint) -> list[str]:
     place = tree.seal_place(checkpoint)
     if place is None:
         return paths
-    paths += manifests_beside(tree.storage, place)
+    paths += added_manifests(tree.storage, place)
     if not place.is_apart:
         return paths
     births: list[str] = []

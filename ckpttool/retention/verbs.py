@@ -34,6 +34,7 @@ from ckpttool.core.verbs.changes import (
     assert_unchanged,
     blockers,
     change_of,
+    complete_tree,
     in_trash,
     members_of,
     moving,
@@ -43,7 +44,6 @@ from ckpttool.core.verbs.changes import (
     signs_of_writing,
     unreadable,
     unwritable,
-    whole_tree,
 )
 from ckpttool.core.verbs.scanning import Tree, Where, looking_at, scans_without, tree_question
 from ckpttool.core.verbs.verifying import session_for
@@ -122,7 +122,7 @@ _MAKE_ROOM = (
 def _apply(root: str, question: TreeQuestion, policy: RetentionPolicy, order: PruneOrder, patience: float) -> Pruning:
     """Plan again under the lock, and execute it."""
     with change_of(root, timeout=patience):
-        tree = whole_tree(question)
+        tree = complete_tree(question)
         if signs_of_writing(tree, grace=order.grace):  # it will be refused: no content need be read for that
             order = replace(order, level=Level.STRUCTURE)
         pruning, batches = _proposal(tree, question, policy, order, [])
@@ -141,7 +141,7 @@ def _when_quiet(
     """Scan until no save is in progress, and return the tree and the remaining seconds, up to the requested time."""
     end, sign_path = time.monotonic() + order.wait, None
     while True:
-        tree = whole_tree(question, planned=True)
+        tree = complete_tree(question, planned=True)
         remaining = max(0.0, end - time.monotonic())
         sign = next(iter(signs_of_writing(tree, grace=order.grace)), None) if remaining else None
         if sign is None:

@@ -14,11 +14,11 @@ from ckpttool.core.domain.retention import Repair
 from ckpttool.core.verbs.changes import (
     assert_unchanged,
     change_of,
+    complete_tree,
     pending,
     seen_in_part,
     signs_of_writing,
     unwritable,
-    whole_tree,
     write_pointers,
 )
 from ckpttool.core.verbs.scanning import Tree, Where, looking_at, tree_question
@@ -47,12 +47,12 @@ def repair_meta(
         NotDurableError: A record is written, but the disk did not confirm it.
     """
     question = tree_question(question)
-    tree = whole_tree(question)
+    tree = complete_tree(question)
     if not apply:
         return _proposal(tree, question, choice, grace=grace, apply=False)
     root = tree.inventory.root
     with change_of(root):
-        tree = whole_tree(question)
+        tree = complete_tree(question)
         repair = _proposal(tree, question, choice, grace=grace, apply=True)
         if repair.applied and repair.fixes:
             assert_unchanged(tree, question, grace=grace)

@@ -34,10 +34,10 @@ from ckpttool.core.records.journal import (
     trash_folder,
     trashed_name,
 )
-from ckpttool.core.records.manifest import manifests_beside
+from ckpttool.core.records.manifest import added_manifests
 from ckpttool.core.storage import assert_changeable, open_storage
 from ckpttool.core.storage.base import Kind, Storage, is_there, unreadable
-from ckpttool.core.verbs.changes import assert_quiet, change_of, in_trash, members_of, moving, pending, whole_tree
+from ckpttool.core.verbs.changes import assert_quiet, change_of, complete_tree, in_trash, members_of, moving, pending
 from ckpttool.core.verbs.scanning import Tree, Where, scan_emptied, tree_question
 from ckpttool.core.verbs.verifying import session_for
 from ckpttool.core.write import moves
@@ -113,7 +113,7 @@ def restore(question: Where, name: str, *more: str, grace: float = 300.0) -> Tra
             assert_quiet(_tree_of(question), grace=grace)
             with moving(root):
                 _bring_back(root, batches)
-        after = whole_tree(question)
+        after = complete_tree(question)
     content = tuple(replace(requested.listed, taken=requested.listed.folder in chosen) for requested in before)
     return Trash(
         root=root,
@@ -173,7 +173,7 @@ def empty_trash(question: Where = None, *, older_than: float = 0.0, apply: bool 
 def _tree_of(question: TreeQuestion) -> Tree:
     """Scan a tree, or its remains if the trash has all its checkpoints: then it is needed most."""
     try:
-        return whole_tree(question)
+        return complete_tree(question)
     except UnknownLayoutError:
         tree = scan_emptied(replace(question, sizes=True))
         if tree is None:
@@ -313,7 +313,7 @@ def _batch(tree: Tree, item: _TrashFolder) -> Batch:
     seal = tree.seal_place(item.checkpoint)
     try:
         if seal is not None:
-            paths += manifests_beside(item.tree.storage, seal)
+            paths += added_manifests(item.tree.storage, seal)
         if seal is not None and seal.is_apart:
             paths += [seal.path] if is_there(item.tree.storage, seal.path) else []
             paths += birth_paths(item.tree.storage, seal)

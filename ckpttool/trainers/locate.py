@@ -465,14 +465,14 @@ def _below(path: str, wish: _Wish, *, is_named: bool = True) -> Located | None:
         for why in withheld.values():
             raise why
         return None
-    meant_tree = _meant_tree(trees, path, wish)
-    notes = [f"; {tree.storage.root} is another tree" for tree in trees if tree is not meant_tree]
+    selected_tree = _selected_tree(trees, path, wish)
+    notes = [f"; {tree.storage.root} is another tree" for tree in trees if tree is not selected_tree]
     unread = [f"; {why.filename or root} cannot be read" for root, why in withheld.items()]
-    took = "".join([meant_tree.storage.root, *notes, *dict.fromkeys(unread)])
-    return meant_tree if meant_tree.storage.root == path else replace(meant_tree, resolved_from=took)
+    took = "".join([selected_tree.storage.root, *notes, *dict.fromkeys(unread)])
+    return selected_tree if selected_tree.storage.root == path else replace(selected_tree, resolved_from=took)
 
 
-def _meant_tree(trees: list[Located], path: str, wish: _Wish) -> Located:
+def _selected_tree(trees: list[Located], path: str, wish: _Wish) -> Located:
     """Return the selected one of several trees below a folder: a training's own, before one derived from it."""
     own_trees = [
         tree for index, tree in enumerate(trees) if not any(_is_of_same(tree, earlier) for earlier in trees[:index])

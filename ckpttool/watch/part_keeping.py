@@ -8,7 +8,7 @@ from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.verdict import Level
 from ckpttool.core.errors import CkptToolError, UsageError
 from ckpttool.nodes.names import process_of_part
-from ckpttool.nodes.verbs import part, told_before
+from ckpttool.nodes.verbs import earlier_reports, part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +60,7 @@ class PartKeeping:
         self._question = replace(question, run=run, check=replace(question.check, level=Level.STRUCTURE))
         self._say = say
         self._read = {
-            path: report for path, report in told_before(self._question).items() if report.level.reads_content
+            path: report for path, report in earlier_reports(self._question).items() if report.level.reads_content
         }
         self._passed = ANEW_EVERY
         self._is_written = False

@@ -111,7 +111,7 @@ class InPlace:
         return False
 
 
-def assert_meant(question: WatchQuestion, tree: Tree) -> None:
+def assert_consistent(question: WatchQuestion, tree: Tree) -> None:
     """Reject options that need files and cannot be used with parts.
 
     Raises:

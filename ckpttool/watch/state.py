@@ -28,7 +28,7 @@ from ckpttool.core.formats.strict_json import (
     get_str,
     parse_object,
 )
-from ckpttool.core.records import encoded_name, own_state, unspelled
+from ckpttool.core.records import decoded_name, encoded_name, own_state
 from ckpttool.core.records.hashed_json import closed, is_intact
 from ckpttool.core.storage import is_local
 from ckpttool.core.storage.local import LocalStorage
@@ -132,7 +132,7 @@ def _state(data: bytes) -> WatchState:
         last_new=_optional_float(record, "last_new"),
         intervals=_floats(record, "intervals"),
         durations=_floats(record, "durations"),
-        newest=None if newest is None else unspelled(newest),
+        newest=None if newest is None else decoded_name(newest),
         overdue_told=get_bool(record, "overdue_told"),
         low_told=get_bool(record, "low_told"),
         unseen_since=_optional_float(record, "unseen_since"),
@@ -151,8 +151,8 @@ def _state(data: bytes) -> WatchState:
 def _save(line: JsonObject) -> KnownSave:
     step, verdict_word = get_optional_int(line, "step"), get_optional_str(line, "word")
     return KnownSave(
-        key=unspelled(get_str(line, "key")),
-        name=unspelled(get_str(line, "name")),
+        key=decoded_name(get_str(line, "key")),
+        name=decoded_name(get_str(line, "name")),
         step=None if step is None else Step(step),
         fingerprint=get_str(line, "fingerprint"),
         state=SaveState(get_str(line, "state")),
@@ -178,7 +178,7 @@ def _save(line: JsonObject) -> KnownSave:
 def _node(line: JsonObject) -> KnownNode:
     return KnownNode(
         number=get_int(line, "number"),
-        name=unspelled(get_str(line, "name")),
+        name=decoded_name(get_str(line, "name")),
         mark=get_str(line, "mark"),
         since=_float(line, "since"),
         told=get_bool(line, "told"),

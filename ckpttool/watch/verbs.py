@@ -39,7 +39,7 @@ from ckpttool.watch.part_keeping import PartKeeping, part_keeping
 from ckpttool.watch.reading import Read, Reading, is_cached
 from ckpttool.watch.rules import is_idle, judged, left_unread, observe, unseen
 from ckpttool.watch.rules_seen_saves import key_of
-from ckpttool.watch.seeing import InPlace, assert_meant, scans_often, sighting
+from ckpttool.watch.seeing import InPlace, assert_consistent, scans_often, sighting
 from ckpttool.watch.state import WatchState, read_state, state_bytes, state_place
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class Watch:
                 self._last = replace(self._last, free_bytes=self._free())
                 return self._last
             tree, self._listed = scans_often(replace(self.question.tree, sizes=True))
-            assert_meant(self.question, tree)
+            assert_consistent(self.question, tree)
             self._tree = tree
         except UnknownLayoutError as error:
             if self._is_only_look:

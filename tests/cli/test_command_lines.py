@@ -254,8 +254,8 @@ def test_a_share_is_another_part_every_day_until_all_was_read(
         shards = [shard["path"] for save in said.json["checkpoints"] for shard in save["shards"]]
         assert shards == [shard["path"] for save in plain.json["checkpoints"] for shard in save["shards"]]
         read += shards
-    whole_tree = ask("verify", "output", "--checkpoint", "all", "--json").json["checkpoints"]
-    assert sorted(read) == sorted(shard["path"] for save in whole_tree for shard in save["shards"])
+    complete_tree = ask("verify", "output", "--checkpoint", "all", "--json").json["checkpoints"]
+    assert sorted(read) == sorted(shard["path"] for save in complete_tree for shard in save["shards"])
 
 
 def test_every_part_has_its_turn_whatever_days_lie_between_two_runs() -> None:

@@ -17,7 +17,7 @@ from ckpttool.core.domain.checkpoint import Content
 from ckpttool.core.domain.finding import Code, Finding, blocking
 from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.core.domain.verdict import Level
-from ckpttool.core.verbs.changes import whole_tree
+from ckpttool.core.verbs.changes import complete_tree
 from ckpttool.trainers import registry
 from ckpttool.trainers.base import Members
 from ckpttool.types import ResumeQuestion, TreeQuestion
@@ -84,7 +84,7 @@ class TestWhole:
             assert isinstance(members, Members)
             for path in members.paths:
                 _remove(Path(ckpttool.scan(question).inventory.root, path))
-        (left,) = whole_tree(question).inventory.checkpoints
+        (left,) = complete_tree(question).inventory.checkpoints
         assert left.name == ckpttool.scan(question).inventory.checkpoints[-1].name
         assert ckpttool.library.trash(question).content == ()
 

@@ -279,8 +279,8 @@ def _filled(fields: Iterable[_Field | _Question], values: Mapping[str, Any]) -> 
     for field in fields:
         if isinstance(field, _Question):
             question = field.kind(**_filled(field.fields, values))
-            if hasattr(question, "assert_meant"):
-                question.assert_meant()
+            if hasattr(question, "assert_consistent"):
+                question.assert_consistent()
             made[field.name] = None if field.optional and question == field.kind() else question
             continue
         given = values[field.parameter.name]

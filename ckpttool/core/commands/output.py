@@ -92,7 +92,7 @@ def result(*pieces: str) -> None:
     if is_taken():
         return
     ending.result_begun = True
-    with _failure_told():
+    with _failure_text():
         _write(sys.stdout, *pieces, "\n")
 
 
@@ -113,7 +113,7 @@ def _drawn(renderable: RenderableType, width: int | None) -> str:
     from rich.console import Console
 
     console = Console(markup=False, highlight=False, emoji=False, width=width)
-    with _failure_told(), console.capture() as captured:
+    with _failure_text(), console.capture() as captured:
         console.print(renderable, crop=False)
     # rich pads every line of a table to its width; nobody who greps or pastes the result wants that.
     return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
@@ -181,7 +181,7 @@ def _is_coloured() -> bool:
 
 
 @contextmanager
-def _failure_told() -> Iterator[None]:
+def _failure_text() -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -252,7 +252,7 @@ def _write(stream: TextIO | None, *pieces: str) -> None:
         return
     try:
         if hasattr(stream, "buffer"):
-            _write_whole(stream, pieces)
+            _write_all(stream, pieces)
         else:  # a text in memory, whatever a program put in place of stdout
             stream.write("".join(pieces))
     except BrokenPipeError:
@@ -270,7 +270,7 @@ def _abandon(stream: TextIO) -> None:
         os.close(nowhere)
 
 
-def _write_whole(stream: TextIO, pieces: Iterable[str]) -> None:
+def _write_all(stream: TextIO, pieces: Iterable[str]) -> None:
     """Write a complete text, a megabyte at a time: without a buffer (`python -u`) a write(2) takes 2 GiB at most."""
     stream.flush()
     encode = getincrementalencoder(stream.encoding or "utf-8")(stream.errors or "strict").encode

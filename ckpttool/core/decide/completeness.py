@@ -184,7 +184,7 @@ def _names_any(files: ExpectedFiles | None) -> bool:
             return False
 
 
-def _doubted(_: Checkpoint, expectation: Expectation) -> Iterable[Finding]:
+def _uncertain(_: Checkpoint, expectation: Expectation) -> Iterable[Finding]:
     """Return the reasons for which the layout is uncertain about the required files."""
     return expectation.doubts
 
@@ -263,7 +263,7 @@ def _cut_short(checkpoint: Checkpoint, _: Expectation) -> Iterable[Finding]:
     )
 
 
-def _untold(checkpoint: Checkpoint, expectation: Expectation) -> list[Finding]:
+def _files_unknown(checkpoint: Checkpoint, expectation: Expectation) -> list[Finding]:
     """Report that the files of a save are unknown, unless it is known to be bad for another reason."""
     if _names_any(expectation.files):
         return []
@@ -276,6 +276,6 @@ def _untold(checkpoint: Checkpoint, expectation: Expectation) -> list[Finding]:
 
 Rule: TypeAlias = Callable[[Checkpoint, Expectation], Iterable[Finding]]
 
-OF_FILES: tuple[Rule, ...] = (_seen, _uncommitted, _doubted, _missing, _noted)
-OF_SAVE: tuple[Rule, ...] = (*OF_FILES, _untold, _empty, _cut_short)
+OF_FILES: tuple[Rule, ...] = (_seen, _uncommitted, _uncertain, _missing, _noted)
+OF_SAVE: tuple[Rule, ...] = (*OF_FILES, _files_unknown, _empty, _cut_short)
 """Each says its own, once; none takes back what another said."""

@@ -85,7 +85,7 @@ def plan_data(
     if new is None:
         return _without_batch_size(step, question)
     if recorded_global_batch is not None:
-        _assert_untold(step, recorded_global_batch, question, past)
+        _assert_not_recorded(step, recorded_global_batch, question, past)
     changed_at = _checked(step, _in_own_batches(old, question, past))
     stretches = _since(_past(step, old, new, question, past), changed_at)
     since = skip_seen_data(stretches, new_global_batch=new, sink_size=question.sink_size)
@@ -182,7 +182,7 @@ def _past(step: Step, old: int | None, new: int, question: DataQuestion, told_by
     return past
 
 
-def _assert_untold(step: Step, recorded: int, question: DataQuestion, past: PastSizes) -> None:
+def _assert_not_recorded(step: Step, recorded: int, question: DataQuestion, past: PastSizes) -> None:
     """Reject values that the shards already record, except one segment that covers everything."""
     steps_given = sum(segment.steps for segment in question.segments)
     overrules = len(question.segments) == 1 and steps_given == step

@@ -31,12 +31,12 @@ def with_drift(inventory: Inventory, drifts: Iterable[Drift]) -> Inventory:
         drifts: What was found.
     """
     for drift in drifts:
-        checkpoints = tuple(_held_against(save, drift, inventory) for save in inventory.checkpoints)
+        checkpoints = tuple(_with_objections(save, drift, inventory) for save in inventory.checkpoints)
         inventory = replace(inventory, checkpoints=checkpoints)
     return inventory
 
 
-def _held_against(save: Checkpoint, drift: Drift, inventory: Inventory) -> Checkpoint:
+def _with_objections(save: Checkpoint, drift: Drift, inventory: Inventory) -> Checkpoint:
     mine = (shard for shard in save.shards if (shard.rank, shard.role) == (drift.shard.rank, drift.shard.role))
     shard = next(mine, None)
     paths = {finding.path for finding in save.findings if finding.code is Code.REPLICA_DRIFTED}

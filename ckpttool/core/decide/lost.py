@@ -32,7 +32,7 @@ def lost_steps(checkpoint: Checkpoint, course: Lineage) -> tuple[int, int | None
         Steps of the checkpoint's own batch size, rounded up; and samples, None if no batch size is known.
     """
     progress = course.progress
-    on_lineage = _on_course(checkpoint, course)
+    on_lineage = _on_lineage(checkpoint, course)
     places = [place for save in on_lineage if (place := progress.of(save)) is not None]
     ahead = max(0, max(places, default=0) - (progress.of(checkpoint) or 0))
     size = progress.batch_size(checkpoint)
@@ -44,7 +44,7 @@ def lost_steps(checkpoint: Checkpoint, course: Lineage) -> tuple[int, int | None
     return -(-ahead // size), ahead
 
 
-def _on_course(checkpoint: Checkpoint, course: Lineage) -> list[Checkpoint]:
+def _on_lineage(checkpoint: Checkpoint, course: Lineage) -> list[Checkpoint]:
     """Return the saves of a checkpoint's training that were not abandoned, without copies under a higher number."""
     saves = (save for save in course.inventory.checkpoints if save is checkpoint or not is_out_of_place(save))
     return [save for save in saves if save.prefix == checkpoint.prefix and course.abandoned(save) is None]
@@ -93,7 +93,7 @@ def _paused(before: tuple[int, int], after: tuple[int, int]) -> bool:
 
 def _pairs(chosen: Checkpoint, course: Lineage) -> Iterator[tuple[Checkpoint, Checkpoint]]:
     """Yield pairs of saves of one run with only training between them; the most reliable pair first."""
-    ahead = [(place, save) for save in _on_course(chosen, course) if (place := course.progress.of(save)) is not None]
+    ahead = [(place, save) for save in _on_lineage(chosen, course) if (place := course.progress.of(save)) is not None]
     ordered = [save for _, save in sorted(ahead, key=lambda pair: pair[0])]
     furthest = ordered[-1]
     first_of_run = next(save for save in ordered if save.run == furthest.run)

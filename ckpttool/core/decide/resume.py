@@ -18,7 +18,7 @@ from ckpttool.core.decide.steps import (
     is_named_beyond,
     is_out_of_place,
     leaves_newest_open,
-    untold,
+    step_unknown,
 )
 from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Content, Inventory
 from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, note, seen_in_part, suspect, unknown
@@ -85,7 +85,7 @@ def choose(
     Raises:
         UsageError: A name or prefix was given that is not there.
     """
-    prefix, by_config = _prefix_meant(inventory, question)
+    prefix, by_config = _selected_prefix(inventory, question)
     course = Lineage(inventory)
     tree_findings = [*course.rewinds(), *by_config]
     is_named = question.name not in {None, LATEST}
@@ -226,9 +226,9 @@ def _reasons_by_name(checkpoint: Checkpoint, course: Lineage, question: ResumeQu
     """Collect the reasons against a checkpoint that need no shard. Suspicions do not apply to a named one."""
     reasons = against(checkpoint.findings, ignore=question.ignore_health)
     if question.name not in {None, LATEST}:
-        reasons = _without_doubts(reasons, checkpoint)
+        reasons = _without_suspicions(reasons, checkpoint)
     else:
-        reasons += _doubts(checkpoint, course, course.abandoned(checkpoint))
+        reasons += _suspicions(checkpoint, course, course.abandoned(checkpoint))
     if checkpoint.content is Content.WEIGHTS_ONLY and not question.allow_weights_only:
         reasons.append(_weights_only(checkpoint))
     health = health_reason(checkpoint, require=question.require_health, ignore=question.ignore_health)
@@ -237,14 +237,14 @@ def _reasons_by_name(checkpoint: Checkpoint, course: Lineage, question: ResumeQu
     return reasons
 
 
-def _doubts(checkpoint: Checkpoint, course: Lineage, branch: Finding | None) -> list[Finding]:
+def _suspicions(checkpoint: Checkpoint, course: Lineage, branch: Finding | None) -> list[Finding]:
     """Return the suspicions about a checkpoint. Naming it overrides a suspicion, but never damage."""
     doubts = [warning for warning in (branch, two_runs_in(checkpoint, course.inventory)) if warning is not None]
     is_damaged = bool(list(blocking(checkpoint.findings)))
     return [replace(warning, remedy=None) for warning in doubts] if is_damaged else doubts
 
 
-def _without_doubts(reasons: Iterable[Finding], checkpoint: Checkpoint) -> list[Finding]:
+def _without_suspicions(reasons: Iterable[Finding], checkpoint: Checkpoint) -> list[Finding]:
     """Remove the suspicions about which of several checkpoints is intended, because it was named."""
     doubts = {finding for finding in checkpoint.findings if is_left_to_the_user(finding)}
     return [reason for reason in reasons if reason not in doubts]
@@ -281,9 +281,9 @@ def _unreported(findings: Iterable[Finding], reported: Iterable[Finding]) -> lis
 def _reasons_by_content(checkpoint: Checkpoint, question: ResumeQuestion, verdict: Verdict) -> list[Finding]:
     reasons = against(verdict.findings, ignore=question.ignore_health)
     if question.name not in {None, LATEST}:
-        reasons = [reason for reason in _without_doubts(reasons, checkpoint) if not reason.is_tie]
+        reasons = [reason for reason in _without_suspicions(reasons, checkpoint) if not reason.is_tie]
     if not reasons and checkpoint.step is None:  # where shards are damaged, that is why none tells
-        reasons.append(untold(checkpoint))
+        reasons.append(step_unknown(checkpoint))
     if not reasons and checkpoint.renames and not question.allow_renames:
         reasons.append(_needs_renames(checkpoint))
     return reasons
@@ -300,7 +300,7 @@ def _branches(
     for candidate in candidates:
         branch = course.abandoned(candidate) or (course.done_again(candidate) if candidate.key in newer else None)
         if candidate.key not in passed and branch is not None:
-            reasons = tuple(_doubts(candidate, course, branch))
+            reasons = tuple(_suspicions(candidate, course, branch))
             branches.append(Rejection(checkpoint=candidate, reasons=reasons))
         elif candidate.key not in passed and is_named_beyond(candidate, checkpoint):
             branches.append(Rejection(checkpoint=candidate, reasons=blocking(candidate.findings)))
@@ -347,7 +347,7 @@ def _named(inventory: Inventory, name: str, prefix: str | None, before: Step | N
     return newest_first(matches)
 
 
-def _prefix_meant(inventory: Inventory, question: ResumeQuestion) -> tuple[str | None, tuple[Finding, ...]]:
+def _selected_prefix(inventory: Inventory, question: ResumeQuestion) -> tuple[str | None, tuple[Finding, ...]]:
     """Return the requested prefix, or the config's if there are several trainings, with a note."""
     prefixes = _trainings(inventory.checkpoints)
     named = question.saves_as

@@ -107,14 +107,14 @@ def not_acted_on(checkpoint: Checkpoint) -> tuple[Finding, ...]:
     """
     findings = [finding for finding in checkpoint.findings if finding.code in _LAW]
     if checkpoint.step is None and checkpoint.content is Content.FULL:  # weights, or a file of anybody's, may have none
-        findings.append(untold(checkpoint))
+        findings.append(step_unknown(checkpoint))
     return blocking(
         replace(finding, severity=Severity.UNKNOWN) if finding.code is Code.STEP_UNKNOWN else finding
         for finding in findings
     )
 
 
-def untold(checkpoint: Checkpoint) -> Finding:
+def step_unknown(checkpoint: Checkpoint) -> Finding:
     """Report that the step of a checkpoint is unknown."""
     return unknown(
         Code.STEP_UNKNOWN,

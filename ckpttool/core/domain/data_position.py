@@ -224,7 +224,7 @@ class DataQuestion:
     dataset_changed_batch: int | None = None
     """Samples in each of the batches that this step counts; None: as the checkpoint's own step counts them."""
 
-    def assert_meant(self) -> None:
+    def assert_consistent(self) -> None:
         """Reject options that contradict each other.
 
         Raises:

@@ -253,7 +253,7 @@ class EvidenceQuestion:
     margin_minutes: Annotated[float, MARGIN] = 0.0
     """How much earlier than its first event a strike's damage may have begun."""
 
-    def assert_meant(self) -> None:
+    def assert_consistent(self) -> None:
         """Reject an option without the option that it needs.
 
         Raises:
@@ -349,7 +349,7 @@ class ResumeQuestion:
     logs: Annotated[EvidenceQuestion | None, QUESTION] = None
     """What training logs shall have to say about it."""
 
-    def assert_meant(self) -> None:
+    def assert_consistent(self) -> None:
         """Reject options that contradict each other.
 
         Raises:

@@ -112,11 +112,11 @@ def leads_out(path: str) -> bool:
 
 
 def encoded_name(name: str) -> str:
-    """Return a file name, with arbitrary bytes, as text that JSON can represent; `unspelled` decodes it."""
+    """Return a file name, with arbitrary bytes, as text that JSON can represent; `decoded_name` decodes it."""
     return name.encode("utf-8", "surrogateescape").decode("latin-1")
 
 
-def unspelled(text: str) -> str:
+def decoded_name(text: str) -> str:
     """Decode a name that `encoded_name` encoded.
 
     Raises:

@@ -174,11 +174,11 @@ def _encode(files: Mapping[str, FoundDamaged]) -> bytes:
 
 def encode_damaged(damaged: FoundDamaged) -> dict[str, object]:
     """Encode the findings about a file; `decode_damaged` decodes them."""
-    from ckpttool.core.records.hashed_json import spelled_stamp
+    from ckpttool.core.records.hashed_json import encoded_stamp
 
     return {
         "path": damaged.path,
-        "stamp": spelled_stamp(damaged.stamp),
+        "stamp": encoded_stamp(damaged.stamp),
         "found_at": damaged.found_at,
         "seal": damaged.seal,
         "message": damaged.message,

@@ -42,7 +42,7 @@ def is_on_disk(stamp: FileStamp) -> bool:
     return len(stamp.token) == len(_ON_DISK)
 
 
-def spelled_stamp(stamp: FileStamp) -> dict[str, object]:
+def encoded_stamp(stamp: FileStamp) -> dict[str, object]:
     """Encode the stamp of a file of a local file system; `stamp_of` decodes it."""
     return {"size": stamp.size, **dict(zip(_ON_DISK, stamp.token, strict=True)), "ctime_ns": stamp.changed_ns}
 

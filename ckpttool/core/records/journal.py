@@ -24,7 +24,7 @@ from ckpttool.core.formats.strict_json import (
     get_str,
     parse_object,
 )
-from ckpttool.core.records import HEAL_JOURNAL, JOURNAL, OWN_FOLDER, encoded_name, leads_out, unspelled
+from ckpttool.core.records import HEAL_JOURNAL, JOURNAL, OWN_FOLDER, decoded_name, encoded_name, leads_out
 from ckpttool.core.records.hashed_json import closed, is_intact
 from ckpttool.core.storage.base import Kind, Storage
 
@@ -73,8 +73,8 @@ def heal_journal_bytes(puts: Iterable[Put]) -> bytes:
         {
             "path": encoded_name(put.path),
             "temporary": encoded_name(put.temporary),
-            "file": _stamp_spelled(put.stamp),
-            "replaces": None if put.replaces is None else _stamp_spelled(put.replaces),
+            "file": _stamp_encoded(put.stamp),
+            "replaces": None if put.replaces is None else _stamp_encoded(put.replaces),
             "kept": None if put.retained is None else encoded_name(put.retained),
         }
         for put in puts
@@ -149,7 +149,7 @@ def _put(record: JsonObject) -> Put:
     )
 
 
-def _stamp_spelled(stamp: FileStamp) -> list[int | str]:
+def _stamp_encoded(stamp: FileStamp) -> list[int | str]:
     return [stamp.size, *stamp.token]
 
 
@@ -180,7 +180,7 @@ def _move(value: Json) -> Move:
 def _path(text: str) -> str:
     """Return a path that stays inside the tree; the journal must not be able to move files outside it."""
     try:
-        path = unspelled(text)
+        path = decoded_name(text)
     except UnicodeEncodeError:
         raise ParseError("a path is not encoded as ckpttool encodes it") from None
     if leads_out(path):

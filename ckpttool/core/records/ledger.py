@@ -39,8 +39,8 @@ from ckpttool.core.formats.strict_json import (
     parse_object,
 )
 from ckpttool.core.records import own_cache
-from ckpttool.core.records.hashed_json import closed, is_intact, is_on_disk, scalars_of, spelled_stamp, stamp_of
-from ckpttool.core.records.tensor_table import KnownTensors, read_tensors, spelled_tensors
+from ckpttool.core.records.hashed_json import closed, encoded_stamp, is_intact, is_on_disk, scalars_of, stamp_of
+from ckpttool.core.records.tensor_table import KnownTensors, encoded_tensors, read_tensors
 from ckpttool.core.storage.base import Storage
 from ckpttool.core.storage.local import LocalStorage
 from ckpttool.core.write.files import ensure_folder, locked
@@ -239,14 +239,14 @@ def _is_utf8(path: str) -> bool:
 def _encode(ledger: Ledger) -> bytes:
     newest = sorted(ledger.shards.items(), key=lambda item: (-item[1].verified_at, item[0]))[:MOST_SHARDS]
     lines = ",\n".join(f"    {json.dumps(_line(path, remembered))}" for path, remembered in sorted(newest))
-    return closed(f'{{\n  "schema": "{SCHEMA}",\n  "shards": [\n{lines}\n  ]{spelled_tensors(ledger.tensors)}')
+    return closed(f'{{\n  "schema": "{SCHEMA}",\n  "shards": [\n{lines}\n  ]{encoded_tensors(ledger.tensors)}')
 
 
 def _line(path: str, remembered: Remembered) -> dict[str, object]:
     report = remembered.report
     return {
         "path": path,
-        "stamp": spelled_stamp(remembered.stamp),
+        "stamp": encoded_stamp(remembered.stamp),
         "verified_at": remembered.verified_at,
         "seal": remembered.seal,
         "format": report.format,

@@ -96,13 +96,13 @@ def _shard_line(seal: ShardSeal, tensors: int | None) -> str:
         "schema_hash": seal.schema_hash,
         "scalars": encode_scalars(seal.scalars),
         "first_seen": seal.first_seen,
-        **({} if seal.healed is None else {"healed": _healed_spelled(seal.healed)}),
+        **({} if seal.healed is None else {"healed": _healed_encoded(seal.healed)}),
         **({} if tensors is None else {"tensors": tensors}),
     }
     return json.dumps(line, ensure_ascii=True, allow_nan=False)
 
 
-def _healed_spelled(healed: Healed) -> dict[str, int | str | None]:
+def _healed_encoded(healed: Healed) -> dict[str, int | str | None]:
     return {
         "from_rank": healed.rank,
         "proof": healed.proof.value,
@@ -133,7 +133,7 @@ def read_manifest(storage: Storage, place: SealPlace) -> Manifest | ManifestProb
     """
     found = [
         (owner, path, manifest)
-        for path in [place.path, *manifests_beside(storage, place)]
+        for path in [place.path, *added_manifests(storage, place)]
         for owner, manifest in _read_each(storage, place, path)
     ]
     problem = next((manifest for _, _, manifest in found if isinstance(manifest, ManifestProblem)), None)
@@ -153,7 +153,7 @@ def read_alone(storage: Storage, place: SealPlace, path: str | None = None) -> M
     return _read_one(storage, place, path or place.path)
 
 
-def manifests_beside(storage: Storage, place: SealPlace) -> list[str]:
+def added_manifests(storage: Storage, place: SealPlace) -> list[str]:
     """Return the paths of the additions to a save's own manifest, whether that exists or not."""
     name_of = _BESIDE if is_object_store(storage.root) else _SHARE
     try:

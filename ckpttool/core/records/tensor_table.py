@@ -25,7 +25,7 @@ from ckpttool.core.formats.strict_json import (
     get_optional_str,
     get_str,
 )
-from ckpttool.core.records.hashed_json import spelled_stamp, stamp_of
+from ckpttool.core.records.hashed_json import encoded_stamp, stamp_of
 
 _HEX = re.compile("(?:[0-9a-f]{2})+")
 
@@ -133,7 +133,7 @@ class KnownTensors:
     digests: TensorDigests
 
 
-def spelled_tensors(tensors: Mapping[str, KnownTensors]) -> str:
+def encoded_tensors(tensors: Mapping[str, KnownTensors]) -> str:
     """Encode known tensors, latest read first, up to the size limit."""
     if not tensors:
         return ""
@@ -145,7 +145,7 @@ def spelled_tensors(tensors: Mapping[str, KnownTensors]) -> str:
         retained.append(
             {
                 "path": path,
-                "stamp": spelled_stamp(known_tensors.stamp),
+                "stamp": encoded_stamp(known_tensors.stamp),
                 "read_at": known_tensors.read_at,
                 "schema_hash": known_tensors.schema_hash,
                 "tensors": place,
@@ -156,7 +156,7 @@ def spelled_tensors(tensors: Mapping[str, KnownTensors]) -> str:
 
 
 def read_tensors(record: JsonObject) -> dict[str, KnownTensors]:
-    """Decode the output of `spelled_tensors`, by path; empty if the record has none.
+    """Decode the output of `encoded_tensors`, by path; empty if the record has none.
 
     Raises:
         ParseError: It is spelled otherwise.

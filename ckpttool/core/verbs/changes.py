@@ -52,7 +52,7 @@ def changeable_tree(question: TreeQuestion, *, planned: bool = False) -> Tree:
     return tree
 
 
-def whole_tree(question: TreeQuestion, *, planned: bool = False) -> Tree:
+def complete_tree(question: TreeQuestion, *, planned: bool = False) -> Tree:
     """Scan a complete tree that may be changed, with sizes; arguments as of `changeable_tree`.
 
     Raises:

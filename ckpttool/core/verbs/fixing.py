@@ -52,12 +52,12 @@ def _fixed(path: str, accepted: Collection[Row]) -> FixedConfig:
     }
     text = base.run.text
     after, done = with_values(text, {key: fix.value for key, fix in wanted_fixes.items()})
-    _assert_meant(text, after, {key: wanted_fixes[key].value for key in done}, path)
+    _assert_only_these_values(text, after, {key: wanted_fixes[key].value for key in done}, path)
     fixes = sorted((wanted_fixes[key] for key in done), key=lambda fix: fix.line)
     return FixedConfig(path=path, before=text, after=after, fixes=tuple(fixes))
 
 
-def _assert_meant(before: str, after: str, values: dict[KeyPath, str], path: str) -> None:
+def _assert_only_these_values(before: str, after: str, values: dict[KeyPath, str], path: str) -> None:
     """Check that the new text parses as the old one with these values, and nothing else."""
     old, new = _values(before, path), _values(after, path)
     old |= {key: _values(f"a: {value}", path)["a",] for key, value in values.items()}

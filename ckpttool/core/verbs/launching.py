@@ -18,7 +18,7 @@ from ckpttool.core.storage.disk import Disk, LocalDisk
 from ckpttool.core.verbs.configs import read_base
 from ckpttool.core.verbs.preflighting import (
     assert_startable,
-    assert_told_by_its_user,
+    assert_started_by_user,
     judged,
 )
 from ckpttool.core.verbs.resolving import resolve
@@ -107,7 +107,7 @@ def fragment(
         CkptToolError: The question cannot be answered, or this trainer is started with a config that `launch` writes.
     """
     answer = resolve(question, choice, data, node=node)
-    assert_told_by_its_user(answer.tree)
+    assert_started_by_user(answer.tree)
     decision = answer.decision
     if isinstance(decision, ResumePlan) and answer.tree.is_in_folder:
         decision = replace(decision, load=decision.load.at(answer.tree.from_the_top(decision.load.path)))

@@ -57,7 +57,7 @@ def preflight(question: PreflightQuestion, *, disk: Disk | None = None, node: No
     asked = question.tree if config is None else replace(question.tree, config=config.run)
     try:
         answer = resolve(asked, question.choice, question.data, node=node)
-        if config is None or _is_told_by_its_user(answer.tree):
+        if config is None or _is_started_by_user(answer.tree):
             context = _by_hand(question, config, answer, disk or LocalDisk())
         else:
             context = _by_config(question, config, answer, disk or LocalDisk())
@@ -66,12 +66,12 @@ def preflight(question: PreflightQuestion, *, disk: Disk | None = None, node: No
         return _cut_short(question, (*before, _stopped("checkpoint", error)), _AFTER_CONFIG[1:])
 
 
-def _is_told_by_its_user(tree: Tree) -> bool:
+def _is_started_by_user(tree: Tree) -> bool:
     """Return whether `launch` writes no config for a tree, because the user passes the checkpoint to the trainer."""
     return tree.trainer is not None and (tree.trainer.launch is None or not is_local(tree.inventory.root))
 
 
-def assert_told_by_its_user(tree: Tree) -> None:
+def assert_started_by_user(tree: Tree) -> None:
     """Refuse a trainer that is started with a config.
 
     Raises:
@@ -178,7 +178,7 @@ def _launch(context: Context) -> Iterator[Check]:
         yield replace(context.check("launch", f"unknown: {why}", findings), unsure=True)
     elif context.edited is None or context.config is None:
         title = "nobody" if trainer is None else trainer.title
-        yield context.check("launch", summaries.told_summary(plan, trainer=title), findings)
+        yield context.check("launch", summaries.user_settings_summary(plan, trainer=title), findings)
     elif isinstance(context.edited, CkptToolError):
         problem = judge.not_editable(str(context.edited), context.question.config or "")
         yield context.check("launch", "the base config cannot be edited", (*findings, problem))

@@ -480,7 +480,7 @@ def _health_folders(root: str) -> tuple[str, str]:
     return root, above(root)
 
 
-def health_file_beside(root: str, name: str) -> str | None:
+def health_file_near(root: str, name: str) -> str | None:
     """Return the health file that `scan` reads for the checkpoints in a folder; None if there is none.
 
     Raises:

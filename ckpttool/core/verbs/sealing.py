@@ -21,7 +21,7 @@ from ckpttool.core.domain.verdict import Level, ShardReport, Verdict
 from ckpttool.core.errors import UnknownLayoutError, UnsafeError
 from ckpttool.core.records import OWN_FOLDER, SealPlace
 from ckpttool.core.records.birth import with_births
-from ckpttool.core.records.manifest import ManifestProblem, manifest_bytes, manifests_beside, read_manifest
+from ckpttool.core.records.manifest import ManifestProblem, added_manifests, manifest_bytes, read_manifest
 from ckpttool.core.storage import assert_changeable, is_object_store
 from ckpttool.core.storage.base import Storage
 from ckpttool.core.verbs.scanning import Tree, Where, tree_of
@@ -162,7 +162,7 @@ def seal_checkpoint(
         return not_sealed(checkpoint, place, against)
     new = manifest_of(place.layout, checkpoint, verdict, at=moment(now), by=__version__)
     if is_object_store(tree.storage.root):
-        return _sealed_beside(tree, checkpoint, place, new)
+        return _sealed_as_addition(tree, checkpoint, place, new)
     target = writable_target(tree.storage.root, place.path)
     with no_other_sealer(tree.storage.root):
         old = read_manifest(tree.storage, place)
@@ -179,12 +179,12 @@ def seal_checkpoint(
         written = merged != old
         if written:
             replace(target, manifest_bytes(merged), overwrite=True, backup=False)
-        for path in manifests_beside(tree.storage, place) if reseal else ():  # all that counts is in it
+        for path in added_manifests(tree.storage, place) if reseal else ():  # all that counts is in it
             remove(f"{tree.storage.root}/{path}")
     return Sealing(checkpoint=checkpoint.name, path=place.path, manifest=merged, written=written, findings=findings)
 
 
-def _sealed_beside(tree: Tree, checkpoint: Checkpoint, place: SealPlace, new: Manifest) -> Sealing:
+def _sealed_as_addition(tree: Tree, checkpoint: Checkpoint, place: SealPlace, new: Manifest) -> Sealing:
     """Add a manifest under a unique name: not every store can refuse to overwrite an object.
 
     That no file changed since it was read need not be asked: every read was bound to the listing.

@@ -120,9 +120,9 @@ def _observed(task: CheckTask, source: ByteSource, *, passed: Callable[[int], No
 
 def _with_tensors(observed: Observation, source: ByteSource) -> tuple[Observation, tuple[Finding, ...]]:
     """Add which records of a torch file are tensors, and report those whose elements cannot be checked."""
-    from ckpttool.core.verify.checks.structure import held_in_torch
+    from ckpttool.core.verify.checks.structure import contents_of_torch
 
-    records, contents = held_in_torch(observed, source)
+    records, contents = contents_of_torch(observed, source)
     if observed.header is None or records is None:  # a file without a record has nothing to look at
         return observed, ()
     spans = {record.as_entry().spans for record in records.entries}

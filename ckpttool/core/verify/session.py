@@ -193,7 +193,7 @@ class Session:
         findings += (*said.findings, *missing_files(checkpoint, seals, self._inventory.unlisted))
         findings += tuple(under_another_name(reports, seals))
         findings += tuple(self._records_differ(checkpoint))
-        companions = self._beside_part(checkpoint)
+        companions = self._outside_subset(checkpoint)
         all_reports = (*reports, *companions)
         findings += (*cut_short_files(checkpoint, all_reports), *changed_headers(all_reports, seals))
         compared = self._compared(checkpoint, all_reports, seals, reported=said.compared_paths)
@@ -251,7 +251,7 @@ class Session:
     def _in_scope(self, checkpoint: Checkpoint) -> tuple[Shard, ...]:
         return tuple(shard for shard in checkpoint.shards if self._in_part(shard.path))
 
-    def _beside_part(self, checkpoint: Checkpoint) -> tuple[ShardReport, ...]:
+    def _outside_subset(self, checkpoint: Checkpoint) -> tuple[ShardReport, ...]:
         """Check headers and sizes of the shards outside the subset: the newest may wait a week for its turn."""
         if self._scope.bucket is None:
             return ()

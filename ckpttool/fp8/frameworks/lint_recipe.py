@@ -87,7 +87,7 @@ def _is_per_rank(scope: Scope) -> bool:
     return scope.get("reduce_amax") is False and not _is_per_group(scope)
 
 
-def _is_not_asked_for(scope: Scope, name: str, default: Value) -> bool:
+def _is_without_effect(scope: Scope, name: str, default: Value) -> bool:
     """Return whether a setting of delayed scales is set to a non-default value, and the recipe has no such scale."""
     is_set = name in scope.settings and scope.get(name) not in (None, default)
     return is_set and scope.recipe not in {None, Recipe.DELAYED}
@@ -219,7 +219,7 @@ RECIPE: tuple[Rule[Fp8View], ...] = (
         _rule(
             Fp8Code.FP8_SETTING_IGNORED,
             at=name,
-            when=partial(_is_not_asked_for, name=name, default=default),
+            when=partial(_is_without_effect, name=name, default=default),
             says=f"`{{name[{name}]}}: {{value[{name}]}}` is ignored: the recipe {{scope.recipe.value}} has no delayed "
             "scale",
             fix="remove it, or set the recipe to delayed",

@@ -100,7 +100,7 @@ class ProbeQuestion:
     as_stored: Annotated[bool, Option("--as-stored", "Do not round 32-bit numbers to BF16 first.", "FP8")] = False
     """Whether tensors of 32 bits are cast as they are; else rounded to BF16 first, as a trainer's copy of them is."""
 
-    def assert_meant(self) -> None:
+    def assert_consistent(self) -> None:
         """Reject an option without the option that it needs.
 
         Raises:

@@ -106,7 +106,7 @@ def read_head(data: bytes, *, where: str) -> CaptureHead:
     Raises:
         ParseError: It is torn, edited or another file.
     """
-    record = _whole_record(data, _HEAD_SCHEMA, where)
+    record = _complete_record(data, _HEAD_SCHEMA, where)
     return CaptureHead(
         step=Step(get_int(record, "step", where=where)),
         world_size=_world_size(record, 1, where),
@@ -194,7 +194,7 @@ def read_rank(data: bytes, rank: int, *, where: str) -> RankCapture:
     Raises:
         ParseError: It is torn, edited, another rank's or another file.
     """
-    record = _whole_record(data, _RANK_SCHEMA, where)
+    record = _complete_record(data, _RANK_SCHEMA, where)
     if get_int(record, "rank", where=where) != rank:
         raise ParseError(f"is from rank {record['rank']}, and was copied or renamed to here", where=where)
     shard = get_object(record, "shard", where=where)
@@ -237,7 +237,7 @@ def read_rank(data: bytes, rank: int, *, where: str) -> RankCapture:
     )
 
 
-def _whole_record(data: bytes, schema: str, where: str) -> JsonObject:
+def _complete_record(data: bytes, schema: str, where: str) -> JsonObject:
     # The hash first: what an accident made of the file need not be parsed.
     if not is_intact(data):
         raise ParseError("truncated or edited: it does not match its own hash", where=where)

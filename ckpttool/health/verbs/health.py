@@ -11,7 +11,7 @@ from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.verdict import Verdict
 from ckpttool.core.errors import UsageError, WriteFailedError
 from ckpttool.core.storage import above, assert_changeable, path_on_machines
-from ckpttool.core.verbs.scanning import Tree, Where, health_file_beside, health_file_of, recorded_names, tree_of
+from ckpttool.core.verbs.scanning import Tree, Where, health_file_near, health_file_of, recorded_names, tree_of
 from ckpttool.health.model.answers import HealthAnswer
 from ckpttool.health.model.events import HealthReport
 from ckpttool.health.model.questions import HealthQuestion
@@ -94,7 +94,7 @@ def judged(
 
 
 def _config_near(tree: Tree, name: str) -> str | None:
-    return path_on_machines(health_file_beside(tree.storage.root, name), tree.storage.root, tree.inventory.root)
+    return path_on_machines(health_file_near(tree.storage.root, name), tree.storage.root, tree.inventory.root)
 
 
 def assert_writable(tree: Tree, question: HealthQuestion) -> None:

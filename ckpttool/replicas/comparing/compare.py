@@ -265,7 +265,7 @@ MOST_COUNTED = 1 << 28
 """Bytes of a tensor up to which its differing bits are counted: more would be a second read of a whole shard."""
 
 
-def looking_in(storage: Storage) -> Look:
+def reader_of_tensors(storage: Storage) -> Look:
     """Return a function that reads one tensor of two shards again, to find where they differ."""
 
     def look(report: ShardReport, replica: ShardReport, name: str) -> DifferingBytes | None:

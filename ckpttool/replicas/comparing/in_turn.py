@@ -13,7 +13,7 @@ from ckpttool.core.domain.units import Rank
 from ckpttool.core.domain.verdict import ShardReport
 from ckpttool.core.verify.copies import CopyComparison, Place, Reading, SeenShards, ShardTensors, Tensors, tensors_of
 from ckpttool.core.verify.siblings.neighbours import Neighbours
-from ckpttool.replicas.comparing.compare import Context, SavedTensors, compare_replicas, looking_in
+from ckpttool.replicas.comparing.compare import Context, SavedTensors, compare_replicas, reader_of_tensors
 from ckpttool.replicas.rebuilt import rebuilt_from
 
 MOST_LOOKED_UP = 2
@@ -64,7 +64,7 @@ class Replicas:
         self._look_up((*older[:MOST_LOOKED_UP], *later[:MOST_LOOKED_UP]))
         context = Context(
             recorded=self._reading.slices(checkpoint),
-            compare_bytes=looking_in(self._reading.storage),
+            compare_bytes=reader_of_tensors(self._reading.storage),
             name=checkpoint.name,
             sealed=sealed,
             rebuilt={**dict.fromkeys(healed), **rebuilt_from(reports, seals)},

@@ -17,8 +17,8 @@ from ckpttool.core.domain.verdict import Level, VerdictWord
 from ckpttool.core.errors import ExitCode
 from ckpttool.core.render.answers.inventory import age, minute, to_the_minute, unconfirmed
 from ckpttool.core.render.answers.plan import (
-    beside_settings,
     chosen_checkpoint,
+    facts_besides_settings,
     intact_on,
     lost,
     refusal,
@@ -154,7 +154,7 @@ def _facts(plan: ResumePlan, report: TreeReport) -> Iterator[tuple[str, str]]:
             yield name, value
         elif note:
             yield "data", note.removesuffix(")")
-    yield from beside_settings(plan)
+    yield from facts_besides_settings(plan)
     simulation = report.resolution.simulation
     if simulation is not None:
         pick = "no single checkpoint" if simulation.would_resume is None else shown(simulation.would_resume)
@@ -387,16 +387,16 @@ _STOPPED = {
 
 def log_notes(report: TreeReport) -> list[str]:
     """Return where the log shows that training stopped or went back, one clause each."""
-    told_ones = []
+    reported_lines = []
     for note in report.notes:
         if note.kind is NoteKind.REWIND and note.step is not None:
             after = "" if note.previous_step is None else f" after step {note.previous_step:,}"
-            told_ones.append(f"went back to step {note.step:,}{after}")
+            reported_lines.append(f"went back to step {note.step:,}{after}")
         elif note.kind in _STOPPED:
             at = "" if note.step is None else f" at step {note.step:,}"
-            told_ones.append(f"stopped{at}: {_STOPPED[note.kind]}")
-    more = [f"and {len(told_ones) - _MOST_NOTES} more"] if len(told_ones) > _MOST_NOTES else []
-    return [*told_ones[:_MOST_NOTES], *more]
+            reported_lines.append(f"stopped{at}: {_STOPPED[note.kind]}")
+    more = [f"and {len(reported_lines) - _MOST_NOTES} more"] if len(reported_lines) > _MOST_NOTES else []
+    return [*reported_lines[:_MOST_NOTES], *more]
 
 
 _SHOWN_LOGS = 4

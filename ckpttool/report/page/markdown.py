@@ -92,15 +92,15 @@ def _findings(report: TreeReport) -> Iterator[str]:
         yield from ("", text if not isinstance(report.resolution.decision, NoResumePoint) else "")
         return
     yield from ("", "| severity | finding | where | message | fix |", "|---|---|---|---|---|")
-    told_ones = 0
+    reported_lines = 0
     for kind in grave:
-        for item in kind.findings[: max(MOST_FINDINGS - told_ones, 0)]:
-            told_ones += 1
+        for item in kind.findings[: max(MOST_FINDINGS - reported_lines, 0)]:
+            reported_lines += 1
             where = " ".join(filter(None, (item.save, item.place)))
             remedy = item.finding.remedy or ""
             cells = (kind.severity.word, kind.code.value, where, item.finding.message, remedy)
             yield f"| {' | '.join(map(_cell, cells))} |"
-    remaining = sum(kind.total for kind in grave) - told_ones
+    remaining = sum(kind.total for kind in grave) - reported_lines
     if remaining:
         yield from ("", f"and {counted(remaining, 'other finding')}")
 

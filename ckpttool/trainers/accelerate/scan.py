@@ -21,7 +21,7 @@ from ckpttool.trainers.accelerate import FOLDER, LOADER, NUMBERED, RANK_STATE, T
 from ckpttool.trainers.accelerate.own_choice import traps
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import listed_damage, one_run, stray
-from ckpttool.trainers.common.saved_values import first_told
+from ckpttool.trainers.common.saved_values import first_value
 from ckpttool.trainers.hf_saves.save_folder import NamePattern, SaveFolder, absent_parts, file_names, list_save
 from ckpttool.trainers.listing import Listing
 
@@ -145,10 +145,10 @@ def _absent_ranks(save: SaveFolder, ranks: frozenset[Rank], world: int) -> Itera
 def _progress(storage: Storage, save: SaveFolder, world: int | None) -> tuple[int | None, int | None]:
     """Return the step, and the schedule's count: by default Accelerate counts each rank's batch."""
     registered = sorted(name for name in save.names if re.fullmatch(_REGISTERED, name))
-    counts = [first_told(storage, (save.path(name),)) for name in registered[:4]]
+    counts = [first_value(storage, (save.path(name),)) for name in registered[:4]]
     steps = [step for count in counts for key in _STEPS if (step := integer_at(count, key)) is not None and step >= 0]
     has_schedule = "scheduler.bin" in save.names
-    updates = integer_at(first_told(storage, (save.path("scheduler.bin"),)), "last_epoch") if has_schedule else None
+    updates = integer_at(first_value(storage, (save.path("scheduler.bin"),)), "last_epoch") if has_schedule else None
     if steps:
         return steps[0], updates
     if updates is None or not world or updates % world:

@@ -42,6 +42,6 @@ def jobs_of(environment: Mapping[str, str]) -> tuple[Job, ...]:
         name in environment for name in LAUNCHERS_VARIABLES
     ):  # so it is on most machines, and that needs no import
         return ()
-    from ckpttool.trainers.common.launchers import told_jobs
+    from ckpttool.trainers.common.launchers import jobs_in
 
-    return tuple(told_jobs(environment))
+    return tuple(jobs_in(environment))

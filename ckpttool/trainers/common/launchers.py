@@ -12,7 +12,7 @@ _MOST_DIGITS = 9
 _THIS_MACHINE = ("127.", "localhost", "::1")
 
 
-def told_jobs(environment: Mapping[str, str]) -> Iterator[Job]:
+def jobs_in(environment: Mapping[str, str]) -> Iterator[Job]:
     """Yield each launcher's job on more than one machine, as `jobs_of` returns it."""
     from ckpttool.core.domain.node import Job
 

@@ -14,7 +14,7 @@ _TRIED = 4
 """Files that are asked, where the first one is torn: what is wrong with them is for `verify`."""
 
 
-def first_told(storage: Storage, paths: Iterable[str]) -> object:
+def first_value(storage: Storage, paths: Iterable[str]) -> object:
     """Return the value in the first readable file, if all agree; None if no file has it."""
     for path, _ in zip(paths, range(_TRIED), strict=False):
         try:

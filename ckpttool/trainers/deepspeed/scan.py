@@ -34,7 +34,7 @@ from ckpttool.trainers.common.listed import (
     tracked_by,
     tracked_in,
 )
-from ckpttool.trainers.common.saved_values import first_told, other_step
+from ckpttool.trainers.common.saved_values import first_value, other_step
 from ckpttool.trainers.deepspeed import (
     DEFAULT_TAG,
     LATEST,
@@ -115,7 +115,7 @@ def _scan_tag(storage: Storage, name: str, options: ScanOptions, *, is_latest: b
     if is_universal or not (files or match or is_latest):
         return None
     models = [file.path for file in files if file.parsed.role is ShardRole.MODEL and file.parsed.slice is not None]
-    values = first_told(storage, models)
+    values = first_value(storage, models)
     record = None if values is None else tag_record(values)
     step = None if record is None else record.step
     if match is not None and step is not None and step != int(match[1]):

@@ -41,13 +41,13 @@ def saves_called_otherwise(listing: Listing, *, every: bool = False) -> list[str
     save_names: list[str] = []
     with suppress(OSError):  # one that cannot be listed is told by nothing
         looked_into = listing.inside(most=None) if every else listing.inside()
-        save_names += [name for name, names in looked_into if _is_whole_save(names)]
+        save_names += [name for name, names in looked_into if _is_complete_save(names)]
         if save_names and any(re.fullmatch(SAVE, name) for name in listing.names_in("")):
             return []
     return save_names
 
 
-def _is_whole_save(names: frozenset[str]) -> bool:
+def _is_complete_save(names: frozenset[str]) -> bool:
     return STATE in names and any(re.fullmatch(_GOES_ON, name) for name in names)
 
 

@@ -24,7 +24,7 @@ from ckpttool.core.formats.strict_json import ParseError, parse_object
 from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common.complete import complete
-from ckpttool.trainers.common.saved_values import first_told
+from ckpttool.trainers.common.saved_values import first_value
 from ckpttool.trainers.huggingface import ARGUMENTS, MODEL_CONFIG, STATE, TRAINER
 from ckpttool.trainers.huggingface.config import BEGINS_ANEW, KEEP_TWO, KEEPS_ONE, REMOVE_IT
 from ckpttool.trainers.huggingface.findings import HuggingFaceCode
@@ -166,7 +166,7 @@ def _run(resume: Resume, state: State | None, arguments: Arguments) -> _Run:
         now=split,
         read=read,
         epochs=epochs,
-        is_told=resume.config is not None and _micro_told(View(resume.config.settings)) > 0,
+        is_told=resume.config is not None and _micro_known(View(resume.config.settings)) > 0,
         last_is_short=_may_be_short(state, was, arguments),
         version=_version(resume.storage, f"{checkpoint.name}/{MODEL_CONFIG}"),
     )
@@ -181,7 +181,7 @@ def _split_now(resume: Resume, was: _Split, arguments: Arguments, *, old_batch: 
     ranks, batch = resume.sizes.world or was.ranks, resume.data.new_global_batch
     if resume.config is not None:
         view = View(resume.config.settings)
-        micro = _micro_told(view)
+        micro = _micro_known(view)
         if micro > 0:
             return _Split(_micro_now(view, micro, was, arguments), view.count("gradient_accumulation_steps"), ranks)
     if batch is not None and (batch, ranks) != (old_batch, was.ranks):
@@ -189,7 +189,7 @@ def _split_now(resume: Resume, was: _Split, arguments: Arguments, *, old_batch: 
     return was._replace(ranks=ranks)
 
 
-def _micro_told(view: View) -> int:
+def _micro_known(view: View) -> int:
     return view.count("per_device_train_batch_size", 0)
 
 
@@ -311,7 +311,7 @@ def _notes(resume: Resume, arguments: Arguments) -> Iterator[Finding]:
     """Report the other notable facts in its records."""
     checkpoint = resume.plan.point.checkpoint
     path = f"{checkpoint.name}/scheduler.pt"
-    updates = _updates(first_told(resume.storage, (path,)))
+    updates = _updates(first_value(resume.storage, (path,)))
     if updates not in {None, checkpoint.step}:
         message = (
             f"the schedule counts {updates} steps, {STATE} {checkpoint.step}: it counts differently, or is from "

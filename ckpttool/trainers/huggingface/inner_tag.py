@@ -14,7 +14,7 @@ from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.core.formats.torch.plain import integer_at
 from ckpttool.core.storage.base import Storage, unreadable
 from ckpttool.trainers.common.listed import listed_damage, listed_shard
-from ckpttool.trainers.common.saved_values import first_told
+from ckpttool.trainers.common.saved_values import first_value
 from ckpttool.trainers.hf_saves.save_folder import SaveFolder, absent
 
 LATEST = "latest"
@@ -74,7 +74,7 @@ def _absent(storage: Storage, folder: str, shards: list[Shard]) -> list[Finding]
     models = [shard.path for shard in shards if shard.role is ShardRole.MODEL]
     if not models:
         return [absent(folder, "DeepSpeed's model file")]
-    content = first_told(storage, models)
+    content = first_value(storage, models)
     data, tensor = (min(integer_at(content, f"{which}_world_size") or 1, _MOST) for which in ("dp", "mp"))
     stage = integer_at(content, "ds_config", "zero_optimization", "stage") or 0
     if stage and all("_optim_states" not in name for name in file_names):

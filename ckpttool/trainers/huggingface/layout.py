@@ -36,9 +36,9 @@ class HfTrainerLayout(Untracked):
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         """Compare the index of weights in parts with the parts, and read records that are large."""
-        from ckpttool.trainers.huggingface.scan import with_model_config, with_whole_state
+        from ckpttool.trainers.huggingface.scan import with_complete_state, with_model_config
 
-        checkpoint = with_model_config(storage, with_whole_state(storage, checkpoint))
+        checkpoint = with_model_config(storage, with_complete_state(storage, checkpoint))
         return with_own_records(storage, checkpoint, checkpoint.name)
 
     def is_unfinished(self, name: str) -> bool:

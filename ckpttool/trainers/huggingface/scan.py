@@ -258,7 +258,7 @@ def _state(storage: Storage, save: SaveFolder, findings: list[Finding]) -> tuple
         return None, CommitState.UNCOMMITTED
 
 
-def with_whole_state(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
+def with_complete_state(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
     """Return a save with the problems in the middle of its record, of which a scan reads only both ends.
 
     Raises:

@@ -23,7 +23,7 @@ from ckpttool.core.storage.base import is_there
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common import TRACKER
 from ckpttool.trainers.common.own_choice import Choice, OwnChoice, save_finding_text
-from ckpttool.trainers.common.saved_values import first_told
+from ckpttool.trainers.common.saved_values import first_value
 from ckpttool.trainers.common.tracker_file import tracker_pointer
 from ckpttool.trainers.megatron import (
     BRIDGE_TRACKER,
@@ -133,7 +133,7 @@ def _position(resume: Resume) -> GoesOn:
 def _args(storage: Storage, checkpoint: Checkpoint) -> object:
     """Return the arguments of the run that wrote a save."""
     records = (shard.path for shard in checkpoint.shards if shard.path.endswith((f"/{COMMON}", f"/{MODEL}")))
-    return value_at(first_told(storage, records), "args")
+    return value_at(first_value(storage, records), "args")
 
 
 def _tracked(resume: Resume) -> Iterator[Finding]:

@@ -38,7 +38,7 @@ from ckpttool.trainers.common.listed import (
     tracked_by,
     tracked_in,
 )
-from ckpttool.trainers.common.saved_values import first_told, other_step
+from ckpttool.trainers.common.saved_values import first_value, other_step
 from ckpttool.trainers.common.tracker_file import tracker_pointer
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.megatron import (
@@ -205,7 +205,7 @@ def _distributed(storage: Storage, name: str, entries: Sequence[Entry], to_read:
     own_names = {METADATA_JSON, DCP_METADATA, COMMON, INTEGRITY, MANIFEST_NAME, *WRITTEN_INSIDE}
     findings += [stray(f"{name}/{kind}") for kind in kinds if kind not in own_names and not kind.endswith(".distcp")]
     return _Files(
-        record=save_record(first_told(storage, [f"{name}/{COMMON}"] if COMMON in kinds else [])),
+        record=save_record(first_value(storage, [f"{name}/{COMMON}"] if COMMON in kinds else [])),
         shards=by_rank(shards),
         expected=expected,
         commit=commit,
@@ -229,7 +229,7 @@ def _legacy(storage: Storage, name: str, entries: Sequence[Entry], to_read: _ToR
             findings.append(unreadable(f"{name}/{entry.name}", error))
             continue
         files |= {f"{entry.name}/{file.name}": file.kind for file in inside}
-    record = save_record(first_told(storage, [f"{name}/{path}" for path in sorted(files) if path.endswith(MODEL)]))
+    record = save_record(first_value(storage, [f"{name}/{path}" for path in sorted(files) if path.endswith(MODEL)]))
     ranks: dict[str, Rank] = {} if record is None else {part.folder: rank for part, rank in record.parts().items()}
     shards: list[Shard] = []
     for path, kind in sorted(files.items()):

@@ -119,7 +119,7 @@ def train_config_of(document: Document, *, path: str, devices: int | None = None
         world_size=None,
         global_batch_size=None,
         sink_mode=sink_mode,
-        sink_size=_count(runner, "sink_size") if sink_mode and _is_said(data, runner, "sink_size") else None,
+        sink_size=_count(runner, "sink_size") if sink_mode and _is_known(data, runner, "sink_size") else None,
         epochs=_count(runner, "epochs"),
         load_ckpt_format=_text(data.get("load_ckpt_format")) or "ckpt",
         auto_trans_ckpt=data.get("auto_trans_ckpt", False) is True,
@@ -208,7 +208,7 @@ def _slices(data: Section, loader: Section) -> int | None:
 
 def _switch(data: Section, key: str) -> bool | None:
     """Return a top-level switch that is off by default; None if another file may set it."""
-    return bool(data.get(key, False)) if _is_said(data, data, key) else None
+    return bool(data.get(key, False)) if _is_known(data, data, key) else None
 
 
 def _dataset_samples(data: Section) -> int | None:
@@ -224,7 +224,7 @@ def _dataset_samples(data: Section) -> int | None:
     return sizes[0] if isinstance(sizes[0], int) and not isinstance(sizes[0], bool) and sizes[0] > 0 else None
 
 
-def _is_said(data: Section, section: Section, key: str) -> bool:
+def _is_known(data: Section, section: Section, key: str) -> bool:
     """Return whether a setting is known: if it is not here, another file may have it."""
     return key in section or _BASE not in data
 

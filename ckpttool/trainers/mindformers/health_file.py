@@ -104,12 +104,12 @@ def _salvaged(path: str, data: bytes, why: Finding) -> HealthBook:
     """
     over_limit = memory_of(data) > MOST_MEMORY
     readable = data[:_SALVAGED_BYTES] if over_limit else data
-    book = _book(path, _whole_entries(readable.decode("utf-8", "replace")))
+    book = _book(path, _complete_entries(readable.decode("utf-8", "replace")))
     records = tuple(replace(record, health=worst_health((record.health, Health.UNKNOWN))) for record in book.records)
     return replace(book, records=records, findings=(why, *book.findings), over_limit=over_limit)
 
 
-def _whole_entries(text: str) -> Iterator[Json]:
+def _complete_entries(text: str) -> Iterator[Json]:
     """Yield the objects of a list up to the first invalid one."""
     decoder = json.JSONDecoder()
     next_object = re.compile(r"[\s,]*\{")

@@ -115,7 +115,7 @@ def _one_device(start: Start) -> Iterator[Finding]:
         )
 
 
-def _beside_the_ranks(start: Start) -> Iterator[Finding]:
+def _next_to_the_ranks(start: Start) -> Iterator[Finding]:
     """Report names that end in `.ckpt` next to the ranks' folders.
 
     Source:
@@ -323,7 +323,7 @@ def _length(start: Start) -> Iterator[Finding]:
 
 RULES: tuple[Rule, ...] = (
     _fault_tolerance,
-    _beside_the_ranks,
+    _next_to_the_ranks,
     _resliced,
     _uncountable,
     _rank_in_prefix,

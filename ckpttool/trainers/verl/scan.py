@@ -40,7 +40,7 @@ from ckpttool.trainers.common.listed import (
     stray,
     tracked_in,
 )
-from ckpttool.trainers.common.saved_values import count_at, first_told
+from ckpttool.trainers.common.saved_values import count_at, first_value
 from ckpttool.trainers.common.tracker_file import tracked_step
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.verl import (
@@ -283,7 +283,7 @@ def _rename(save: Checkpoint) -> str:
 
 def _batches(storage: Storage, saves: Sequence[Checkpoint]) -> dict[str, int]:
     """Read how many batches of its epoch the data loader of each save counts, by the save's name."""
-    read = map_waiting(lambda save: batches_in(first_told(storage, [_loader_path(save)])), saves)
+    read = map_waiting(lambda save: batches_in(first_value(storage, [_loader_path(save)])), saves)
     return {save.name: count for save, count in zip(saves, read, strict=True) if count is not None}
 
 
@@ -301,7 +301,7 @@ def _updates_of_roles(storage: Storage, save: Checkpoint) -> Iterator[int]:
             paths.setdefault((posixpath.dirname(shard.path), shard.role), shard.path)
     for folder in sorted({folder for folder, _ in paths}):
         state, optimizer = (paths.get((folder, role)) for role in (ShardRole.STATE, ShardRole.OPTIMIZER))
-        scheduled = None if state is None else count_at(first_told(storage, [state]), "lr_scheduler", "last_epoch")
+        scheduled = None if state is None else count_at(first_value(storage, [state]), "lr_scheduler", "last_epoch")
         if scheduled is not None:
             yield scheduled
         elif optimizer is not None:

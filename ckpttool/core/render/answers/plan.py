@@ -54,7 +54,7 @@ def yaml(answer: Resolution) -> str:
         return f"# {reason} to resume from in {shown(plan.root)}: ckpttool resolve shows why"
     checkpoint = plan.point.checkpoint
     remarks = [f"ckpttool: resume from {step_and_name(checkpoint.step, checkpoint.name)}", lost(plan)]
-    remarks += [f"{name}: {value}" for name, value in beside_settings(plan)]
+    remarks += [f"{name}: {value}" for name, value in facts_besides_settings(plan)]
     if not plan.load.data:  # else it stands among the settings
         remarks += [f"{name}: {value}" for name, value in data_rows(plan)]
     grave = blocking((*plan.point.findings, *plan.findings))
@@ -327,10 +327,10 @@ def _settings(plan: ResumePlan) -> list[tuple[str, str]]:
     changed = [setting for setting in plan.load.settings if not setting.is_default]
     settings = [(setting.place.name, shown(str(setting.value))) for setting in changed if _stands_in_config(plan.load)]
     settings += data_rows(plan)
-    return [*settings, *beside_settings(plan)]
+    return [*settings, *facts_besides_settings(plan)]
 
 
-def beside_settings(plan: ResumePlan) -> list[tuple[str, str]]:
+def facts_besides_settings(plan: ResumePlan) -> list[tuple[str, str]]:
     """Return the facts about the checkpoint that are not settings of the trainer."""
     evidence = f"{plan.point.evidence.word}: {plan.point.verdict.value}  ({_evidence(plan)})"
     return [("health", plan.point.checkpoint.health.value), ("evidence", evidence)]

@@ -90,11 +90,11 @@ def launch_summary(
     if skip is not None and skip.global_batch_size is not None:
         facts.append(f"batches of {counted(skip.global_batch_size, 'sample')}")
     repeats = None if skip is None else seen_twice(skip)
-    facts.append(_data_told(plan.data, trainer, trainers_skip))
+    facts.append(_data_summary(plan.data, trainer, trainers_skip))
     return ", ".join([*facts, *([] if repeats is None else [repeats])])
 
 
-def told_summary(plan: ResumePlan, *, trainer: str) -> str:
+def user_settings_summary(plan: ResumePlan, *, trainer: str) -> str:
     """Describe how the user sets a trainer to load it, if ckpttool edits no config, and the effect on the data.
 
     Args:
@@ -103,10 +103,10 @@ def told_summary(plan: ResumePlan, *, trainer: str) -> str:
     """
     settings = (setting for setting in (*plan.load.settings, *plan.load.data) if not setting.is_alternative)
     kinds = dict.fromkeys(where for where, _ in fragment(settings))
-    return f"{trainer} loads it through {', '.join(kinds)}; {_data_told(plan.data, trainer, None)}"
+    return f"{trainer} loads it through {', '.join(kinds)}; {_data_summary(plan.data, trainer, None)}"
 
 
-def _data_told(position: DataPosition, trainer: str, trainers_skip: TrainersSkip | None) -> str:
+def _data_summary(position: DataPosition, trainer: str, trainers_skip: TrainersSkip | None) -> str:
     match position:
         case GoesOn(unchanged=None):
             return f"data: {_with_conditions(position)}"

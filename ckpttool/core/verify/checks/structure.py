@@ -122,7 +122,7 @@ def _findings(task: CheckTask, header: Header, records: ZipDirectory | None) -> 
     return (*header.findings, *records.findings)
 
 
-def held_in_torch(observed: Observation, source: ByteSource) -> tuple[ZipDirectory | None, TorchContents]:
+def contents_of_torch(observed: Observation, source: ByteSource) -> tuple[ZipDirectory | None, TorchContents]:
     """Return all records of a torch file, with its tensors and values.
 
     Raises:

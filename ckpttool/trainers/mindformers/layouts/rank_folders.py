@@ -86,7 +86,7 @@ def _list_one(storage: Storage, by_shape: dict[str, tuple[str, ...]], rank: int,
     if shapes is None:
         shapes, findings = _shapes_of(storage, folder, token, entries)
         shapes = by_shape.setdefault("/".join(shapes), shapes)
-        if len(files) == len(entries) and _is_cut_alike(shape):
+        if len(files) == len(entries) and _is_cut_the_same(shape):
             by_shape[shape] = shapes
     meta = None
     if "meta.json" in files or any(name == "meta.json" and kind is _LOST for name, kind in entries):
@@ -127,7 +127,7 @@ def _shapes_of(
     return tuple(sorted(shapes)), findings
 
 
-def _is_cut_alike(shape: str) -> bool:
+def _is_cut_the_same(shape: str) -> bool:
     """Return whether `shape_of` and `replace` give the same result for any rank: one mark, before `_` or `-`."""
     for name in shape.split("/"):
         _, token, tail = name.partition(_RANK_TOKEN)

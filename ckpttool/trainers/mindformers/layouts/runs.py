@@ -178,7 +178,7 @@ def sample_cohort(storage: Storage, cohort: Cohort, options: ScanOptions) -> dic
     Returns:
         By shape. The step is None if no shard tells it, and where shards contradict each other without a majority.
     """
-    states = {shape: _first_told(storage, cohort, shape, name) for _, shape, name in cohort.checkpoints}
+    states = {shape: _first_state(storage, cohort, shape, name) for _, shape, name in cohort.checkpoints}
     names = {shape: name for _, shape, name in cohort.checkpoints}
     out_of_order = _out_of_order(names, states)
     samples = {}
@@ -196,7 +196,7 @@ def sample_cohort(storage: Storage, cohort: Cohort, options: ScanOptions) -> dic
     return samples
 
 
-def _first_told(storage: Storage, cohort: Cohort, shape: str, name: FileName) -> TrainState:
+def _first_state(storage: Storage, cohort: Cohort, shape: str, name: FileName) -> TrainState:
     """Read the cohort's shards, lowest rank first, until one shows the step."""
     best = TrainState()
     for folder in cohort.folders[:SAMPLE_TRIES]:
