@@ -128,6 +128,10 @@ def _by_question(verb: str, subject: str, given: Mapping[str, Any], questions: s
     if options:
         both = f"{', '.join(options)} beside {' and '.join(sorted(questions))}"
         raise UsageError(f"{verb} takes options or a question, not both: {both}")
+    for name in renamed.keys() - {first}:
+        is_plain = isinstance(renamed[name], (str, bytes, int, float))
+        if is_plain and "str" not in str(parameters[name].annotation) and name not in options_of(verb):
+            raise UsageError(f"{verb}: {name} takes an object of ckpttool.types, not {renamed[name]!r}")
     return function(**renamed)
 
 
@@ -237,7 +241,8 @@ def _flag(verb: str, name: str, value: object, option: str, param: Any) -> list[
 
 def takes_number(param: Any) -> bool:  # noqa: ANN401  as above
     """Return whether a number is a value of an option."""
-    return param.type.name.startswith(("int", "float")) or str(param.metavar).startswith(("TIME", "STEP|", "STEP["))
+    has_unit = getattr(getattr(param.type, "func", None), "takes_number", False)  # as `duration` says
+    return has_unit or param.type.name.startswith(("int", "float")) or str(param.metavar).startswith(("STEP|", "STEP["))
 
 
 def _values(verb: str, name: str, value: object, param: Any, *, several: bool) -> list[str]:  # noqa: ANN401
@@ -260,4 +265,7 @@ def _text(verb: str, name: str, value: object, param: Any) -> str:  # noqa: ANN4
     is_number = not isinstance(value, bool) and (hasattr(value, "__index__") or hasattr(value, "__float__"))
     if not isinstance(value, str) and not (is_number and takes_number(param)):
         raise UsageError(f"{verb}: {name} takes {'a number' if takes_number(param) else 'text'}, not {value!r}")
-    return str(value)
+    text = str(value)
+    if "\0" in text:  # no command line can have one
+        raise UsageError(f"{verb}: {name} has a zero byte: {text!r}")
+    return text

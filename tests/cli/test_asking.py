@@ -180,6 +180,15 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "resolve: --gbs takes a whole number from 1, not 0",
     ),
     "a truth for a number": (lambda: ckpttool.resolve("output", gbs=True), "resolve: gbs takes a number, not True"),
+    "a number for a time that needs a unit": (
+        lambda: ckpttool.resolve("output", max_lost_time=30),  # type: ignore[arg-type]
+        "resolve: max_lost_time takes text, not 30",
+    ),
+    "an option by position": (
+        lambda: ckpttool.resolve("output", "checksum"),  # type: ignore[arg-type]
+        "resolve: choice takes an object of ckpttool.types, not 'checksum'",
+    ),
+    "a zero byte": (lambda: ckpttool.scan("out\0put"), "scan: path has a zero byte: 'out\\x00put'"),
     "a number for a path": (lambda: ckpttool.scan(3), "scan: path takes text, not 3"),  # type: ignore[arg-type]
     "a text for a truth": (
         lambda: ckpttool.resolve("output", strict="yes"),  # type: ignore[arg-type]

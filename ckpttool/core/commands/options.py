@@ -78,6 +78,7 @@ def duration(bare: str | None, *, to: str | None = None, least: float = 0) -> Ca
         time.typed = text
         return time
 
+    vars(parse)["takes_number"] = bare is not None
     return parse
 
 
