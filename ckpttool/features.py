@@ -13,4 +13,4 @@ FEATURES = (
     "report",
     "watch",
 )
-"""Each has a value `FEATURE` in its `__init__.py`, which is what it adds to the main job."""
+"""Each has a value `FEATURE` in its `__init__.py`: its extensions of the main job."""

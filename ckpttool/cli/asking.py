@@ -23,15 +23,15 @@ class Verb(NamedTuple):
     """A function of the library."""
 
     place: str
-    """`"module:name"` in the package of what takes its questions, whose text it has, too."""
+    """`"module:name"` in the package of the function for its questions, with its text."""
     answers: str = ""
-    """`"module:name"` of what its command answers, if that is not the same; several with `|` between them."""
+    """`"module:name"` of its command's answer, if that is not the same; several with `|` between them."""
     alone: bool = False
     """Whether a path without options is a question, too."""
     positional: tuple[str, ...] = ()
     """Options that may be given without their names, after the arguments."""
     without: frozenset[str] = frozenset()
-    """Parameters of the command that are for people, beside those of every command."""
+    """Parameters of the command that are for people, besides those of every command."""
 
 
 VERBS: Mapping[str, Verb] = {

@@ -22,7 +22,7 @@ class Place(NamedTuple):
     """The module of a command, and its summary."""
 
     module: str
-    """In the package; there it is a function of its name, or an `app` of several."""
+    """In the package; it has a function of this name, or an `app` of several."""
     summary: str
 
 
@@ -76,7 +76,7 @@ COMMANDS = MAIN | MORE | PLUMBING | OLD_NAMES
 """Every command. Its module is imported when it is called, not before."""
 
 TASKS = {"scan": "Check and resume", "seal": "Keep"}
-"""What the main commands are for, from this one on."""
+"""Headings of the main commands, by the first command of each."""
 
 _MORE = (
     "Every command takes --help, --format (or --json), --quiet, --verbose and --debug, these also before it.",
@@ -85,7 +85,7 @@ _MORE = (
 
 
 _AS_JSON = ({"--json"}, {"--format=json"}, {"--format", "json"})
-"""What may stand beside `--version`."""
+"""Options allowed with `--version`."""
 
 
 class _Group(Group):

@@ -21,15 +21,15 @@ class Feature:
     answers: Mapping[str, str] | None = None
     """By an answer's noun, the module of its document and its table."""
     findings: str | None = None
-    """`"module:name"` of the class of its rows: what only it can find, as `core.findings` has what the core finds."""
+    """`"module:name"` of the class of its rows: its own kinds of findings, as `core.findings` has the core's."""
     parts_reader: str | None = None
     """`"module:name"` of a `trainers.located.PartsReader`."""
     storages: Mapping[str, str] | None = None
-    """By the scheme of a root, `"module:name"` of what takes such a root and returns a `core.storage.base.Storage`."""
+    """By the scheme of a root, `"module:name"` of a function from the root to a `core.storage.base.Storage`."""
     log_evidence: str | None = None
-    """`"module:name"` of a `core.verbs.resolving.ReadsLogs`: the first feature that has one is asked."""
+    """`"module:name"` of a `core.verbs.resolving.ReadsLogs`: that of the first feature with one is used."""
     copies: str | None = None
-    """`"module:name"` of a `core.verify.copies.CopiesBegun`: the first feature that has one is asked."""
+    """`"module:name"` of a `core.verify.copies.CopiesBegun`: that of the first feature with one is used."""
     on_passed_over: str | None = None
     """`"module:name"` of a `core.verbs.resolving.PassedOverRule`."""
 

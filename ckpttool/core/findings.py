@@ -54,7 +54,7 @@ Group = Literal[
 
 
 COMMAND = " " * 4
-"""What a step begins with that is a command, as in Markdown."""
+"""The prefix of a step that is a command, as in Markdown."""
 
 
 class Row(str):
@@ -101,19 +101,19 @@ class Row(str):
     is_elsewhere: bool
     """Whether it says that other machines may have more."""
     remedy: str | None
-    """What to do if the finding does not say it."""
+    """The remedy, if the finding has none of its own."""
     group: Group
     """Under which heading of the manual it is."""
     headline: str
     """One line, no full stop."""
     meaning: str
-    """What it is."""
+    """Its description."""
     evidence: str
     """How ckpttool knows."""
     trainers: Mapping[str, str]
-    """What a trainer does with it, by the trainer's title; empty if that is not known or not its business."""
+    """The reaction of trainers, by title; empty if it is unknown or not applicable."""
     to_do: tuple[str, ...]
-    """What to do, a step each; one that is a command begins with `COMMAND`."""
+    """The remedy, one step each; a command begins with `COMMAND`."""
 
     def __new__(  # noqa: PLR0913  a column each
         cls,

@@ -15,11 +15,11 @@ import xxhash
 from torch import Tensor, nn
 
 MOST_BYTES = 64 * 1024 * 1024
-"""That a snapshot may take: of larger models, what changes comes first, and then the smallest."""
+"""Of a snapshot: for larger models, changing buffers come first, and then the smallest."""
 
 _FIRST_LOOKS = 3
 _LOOK_EVERY = 100
-"""Steps in which it is looked what changes: the first ones, and every hundredth."""
+"""Steps in which changes are checked: the first ones, and every hundredth."""
 
 
 class Buffers:
@@ -38,7 +38,7 @@ class Buffers:
         self._steps = 0
         self._is_taken = False
         self.left_out: tuple[str, ...] = ()
-        """Names of those that are not put back, because all together are too large."""
+        """Names of those that are not restored, because all together are too large."""
 
     def take(self) -> None:
         """Copy them, including new ones. If not all fit, check from time to time which of them changed."""

@@ -35,7 +35,7 @@ _ON_CPU: Mapping[object, object] = MappingProxyType(
         _aten._scaled_dot_product_flash_attention_for_cpu_backward: _aten._scaled_dot_product_flash_attention_backward,  # noqa: SLF001  as above
     }
 )
-"""What torch counts no operations of -> what takes the same arguments."""
+"""Operations that torch does not count -> one with the same arguments."""
 
 
 def _run(call: Callable[[], Any]) -> Any:  # noqa: ANN401  whatever is called returns

@@ -29,7 +29,7 @@ SLOW_STEPS = 100
 """In a row, in which that was too much."""
 
 _TRACEBACK_CHARACTERS = 2000
-"""Of the first error of a part; a line of an event file holds little more."""
+"""Of the first error of a part; a line of an event file has little more space."""
 
 
 class Part(IntEnum):
@@ -64,7 +64,7 @@ class Containment:
         self._reported: set[Part] = set()
         self._pending: set[Part] = set()
         self.is_off = False
-        """Whether the whole guard is switched off."""
+        """Whether the complete guard is switched off."""
         self.step = Step(0)
         """The step that events name."""
         self.seconds = 0.0

@@ -52,7 +52,7 @@ _SETTERS: dict[str, Callable[[Setting], object]] = {
     "sdp_math": lambda value: torch.backends.cuda.enable_math_sdp(bool(value)),
     "sdp_cudnn": lambda value: torch.backends.cuda.enable_cudnn_sdp(bool(value)),
 }
-"""What can be set as it was, in another process, too."""
+"""Settings that can be restored, in another process, too."""
 
 
 def environment(device: torch.device) -> dict[str, Setting]:

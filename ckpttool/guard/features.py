@@ -34,7 +34,7 @@ _SELDOM = 10
 """Steps between two looks, if looking at each costs too much."""
 
 _LOOKED_AT = (torch.float32, torch.bfloat16)
-"""As Ascend's detector has it: float16 is scaled, and what overflows there is the scaler's business."""
+"""As in Ascend's detector: float16 is scaled, and its overflows are handled by the scaler."""
 
 
 class SilentErrors:

@@ -22,7 +22,7 @@ from ckpttool.core.errors import UsageError
 from ckpttool.guard.nested import is_sharded, own_part
 
 _CLIPS_ITSELF = "FullyShardedDataParallel"
-"""Torch's first; it is not imported for the question. The gradients of its second tell on their own what they are."""
+"""Torch's first; it is not imported for the check. The gradients of its second identify themselves."""
 
 _NEAR = 16
 """Calls between a scaler and a hook of the optimizer that it steps, at most: they are seven."""
@@ -174,7 +174,7 @@ class Updated:
         self.are_sharded = any(is_sharded(parameter) for parameter in ordered)
         """Whether to reduce their gradients takes all ranks."""
         self.only_model_clips = any(kind.__name__ == _CLIPS_ITSELF for kind in type(model).__mro__)
-        """Whether nobody but the model's wrapper can take the norm over all ranks, and only while it clips."""
+        """Whether only the model's wrapper can compute the norm over all ranks, and only while it clips."""
 
     def current(self) -> list[Tensor]:
         """Return them in the model's order, in which a sum of squares equals the training's own."""

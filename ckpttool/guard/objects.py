@@ -48,7 +48,7 @@ class Objects:
     """With `state_dict` and `load_state_dict`, as torchdata's `StatefulDataLoader`; None: the data are not in it."""
     guard: Guard | None
     extra: MutableMapping[str, Any]
-    """Values of one's own: one with a `state_dict` is asked for it, any other is saved as it is."""
+    """The user's values: one with a `state_dict` is saved by it, any other unchanged."""
 
     @property
     def device(self) -> torch.device:

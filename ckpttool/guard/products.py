@@ -18,7 +18,7 @@ from torch import Tensor
 from ckpttool.core.domain.frozen import dataclass
 
 ALARM = 6.0
-"""A row is suspicious if its sum is off by more than this many times what rounding is expected to do."""
+"""A row is suspicious if its sum is off by more than this multiple of the expected rounding error."""
 
 _ROUNDOFF = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24}
 _HALF_SUBNORMAL = {torch.bfloat16: 2.0**-134, torch.float16: 2.0**-25, torch.float32: 2.0**-150}
@@ -28,7 +28,7 @@ _MOST_IN_A_SUM = torch.finfo(torch.float32).max
 _OPERAND_ROUNDOFF = {"highest": 0.0, "high": 2.0**-11, "medium": 2.0**-8}
 """Of float32 products, by `torch.set_float32_matmul_precision`: TF32 and bfloat16 keep fewer bits of the operands."""
 _FLUSHED = 2.0**-126
-"""What matrix units take for zero, of operands and of each product: Intel's AMX does."""
+"""Numbers that matrix units flush to zero, in operands and products: Intel's AMX does."""
 _BLOCK = 1 << 18
 """Elements that are summed up at once: a megabyte in float32."""
 _ROWS_AT_ONCE = 256
@@ -67,7 +67,7 @@ class WrongElement:
     row: int
     column: int
     ratio: float
-    """Its error, in multiples of what rounding can do; infinite if it is not finite and should be."""
+    """Its error, in multiples of the rounding bound; infinite if it is not finite and should be."""
 
 
 def _batched(matrix: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ class _Norms:
 
     a: Tensor
     b: Tensor
-    """Of the whole matrix."""
+    """Of the complete matrix."""
     c: Tensor
     s: Tensor
     """Of the sums of the rows of b."""

@@ -13,7 +13,7 @@ States: TypeAlias = "dict[str, object]"
 """By generator: `torch`, `cuda`, `npu` or `xpu` (one for each device), `numpy` if it is imported, `python`."""
 
 _DEVICES = ("cuda", "npu", "xpu")
-"""What has a generator on each device, if its module of torch is there; that of Ascend comes with torch_npu."""
+"""Modules with a generator on each device, if torch has them; that of Ascend comes with torch_npu."""
 
 
 def states(*, devices: bool = True) -> States:

@@ -46,7 +46,7 @@ MAX_DEPTH = 24
 """Containers in containers. `parse_json` reads 64 brackets: each of these takes two, and a record has its own."""
 
 _ARRAY_TYPE = re.compile(r"[<>|][biufc][0-9]{1,2}")
-"""The types of numpy arrays that can be spelled; never `O`: objects are pickles."""
+"""The types of numpy arrays that can be encoded; never `O`: objects are pickles."""
 
 _LONGEST_INTEGER = 10_000  # bits: Python itself reads no more than 4,300 digits
 _MOST_EMPTY = 4  # times its elements may the memory be that one takes; else its bytes are kept in order
@@ -81,9 +81,9 @@ class EncodedValue:
     """A value in two parts that belong together."""
 
     tensors: dict[str, torch.Tensor]
-    """By name: detached, on the device where they are, sharing memory with the value. The same tensor is in it once."""
+    """By name: detached, on their device, sharing memory with the value. The same tensor is in it once."""
     tree: Json
-    """All else, with the tensors' names where they belong."""
+    """The rest, with the tensors' names in their places."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +92,9 @@ class Sharded:
 
     local: torch.Tensor
     shape: tuple[int, ...]
-    """Of the whole tensor."""
+    """Of the complete tensor."""
     stride: tuple[int, ...]
-    """Of the whole tensor, in elements."""
+    """Of the complete tensor, in elements."""
     mesh_shape: tuple[int, ...]
     mesh_names: tuple[str, ...]
     """Of the mesh's dimensions; empty if they have none."""

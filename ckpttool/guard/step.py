@@ -64,7 +64,7 @@ _ALARMS = {
         "running means changed, a loss that is not finite is not detected, and nothing is saved for a replay"
     ),
 }
-"""What a training should do otherwise, by the alarm's name."""
+"""Advice for the training, by the alarm's name."""
 
 
 class GuardStop(CkptToolError):  # noqa: N818  it is what a training ends by, not an error of it

@@ -36,7 +36,7 @@ _NAMES = {
 TYPES: dict[torch.dtype, DType] = {
     dtype: stored for name, stored in _NAMES.items() if isinstance(dtype := getattr(torch, name, None), torch.dtype)
 }
-"""What this torch has of the types of the format."""
+"""The format's types that this torch has."""
 
 _DTYPES = {stored: dtype for dtype, stored in TYPES.items()}
 

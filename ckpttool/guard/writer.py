@@ -296,7 +296,7 @@ class _Save:
     scalars: tuple[SavedScalar, ...]
     tensors: dict[str, Tensor]
     state: bytes
-    """What is no tensor."""
+    """The state other than tensors."""
     health: Health
 
 

@@ -22,7 +22,7 @@ _MOST_SCALARS = 16
 _ODD = 10.0
 """As many times the median as a change is shown in yellow from."""
 _DIGITS = 6
-"""That are told of a distance: a sum of F64 has no more that mean anything between two machines."""
+"""Of a displayed distance: further digits of a sum in F64 differ between machines."""
 
 _Held = Sequence[tuple[str, Shape, tuple[Rank, ...]]]
 

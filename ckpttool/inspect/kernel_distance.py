@@ -14,7 +14,7 @@ from ckpttool.core.verify.kernels.fold import numpy
 from ckpttool.inspect.model import Distance
 
 _BYTES_APART = 1 << 16
-"""Elements in a piece where only bits are compared."""
+"""Elements per piece if only bits are compared."""
 
 
 class Comparison:

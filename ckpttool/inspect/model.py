@@ -40,13 +40,13 @@ class Movement:
     """The distance that a tensor moved, over all files that contain a part of it."""
 
     relative: float | None
-    """L2 norm of the change by that of A; None where A is all zero, or no number."""
+    """L2 norm of the change divided by that of A; None if A is all zero, or not numeric."""
     cosine: float | None
     """Of the angle between both; None if one is all zero."""
     largest: float
     """Largest change of one element."""
     largest_rank: Rank | None
-    """Where that is; None if all ranks share the file."""
+    """Its rank; None if all ranks share the file."""
     nonfinite: tuple[int, int]
     """NaN and infinities in A and in B."""
     times_median: float | None
@@ -66,7 +66,7 @@ class TensorChange:
     """Types and shapes in A, and the ranks that hold them."""
     after: tuple[tuple[str, Shape, tuple[Rank, ...]], ...]
     movement: Movement | None = None
-    """None where values were not compared, or are no numbers."""
+    """None if values were not compared, or are not numeric."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class ScalarChange:
 
     name: str
     before: Value | None
-    """None where A has none."""
+    """None if A has none."""
     after: Value | None
 
 
@@ -103,15 +103,15 @@ class Difference(Answered):
     tensors: tuple[TensorChange, ...]
     """The oddest first."""
     same: int
-    """Tensors of which nothing that was checked differs, on any rank that has them."""
+    """Tensors without any difference, on all ranks that have them."""
     uncompared: int
     """Tensors whose values were to be compared and could not be, on one rank at least."""
     groups: tuple[Group, ...]
     scalars: tuple[ScalarChange, ...]
     findings: tuple[Finding, ...]
-    """What is wrong with either."""
+    """Problems of either side."""
     differing_is_damage: bool = False
-    """Whether a difference shall be an exit code of its own, and what could not be compared another."""
+    """Whether a difference has its own exit code, and an impossible comparison another."""
     most_rows: int | None = None
     """Rows of a table that people are shown at most; None: all."""
 

@@ -96,9 +96,9 @@ class Counterparts(NamedTuple):
     tasks: Mapping[str, CheckTask]
     """The other side's files, by path."""
     by_file: Mapping[str, str]
-    """The file that a file is compared with, where that is one file; by path."""
+    """The counterpart of a file, if that is one file; by path."""
     by_tensor: Mapping[tuple[Rank | None, str], str]
-    """Where it is not: the file that holds a tensor of a rank."""
+    """Otherwise: the file with a tensor of a rank."""
 
 
 def compare_shard(  # noqa: PLR0913  what may be asked, by keyword

@@ -45,7 +45,7 @@ class Side(NamedTuple):
 
     tree: Tree
     checkpoint: Checkpoint
-    """With the one shard alone, where a file was meant."""
+    """With only the one shard, if a file was selected."""
     file: str | None
     """That shard's path."""
 

@@ -48,7 +48,7 @@ DEEPEST = 6
 """Folders below a tree in which any trainer has files of its saves."""
 
 MOST_OF_A_RECORD = 1 << 20
-"""Bytes of a record beside the shards that a part may hold although no layout reads it here."""
+"""Maximum bytes of a record next to the shards in a part, if no layout reads it here."""
 
 MOST_OF_ALL = 32 << 20
 """Bytes of all these together."""
@@ -60,7 +60,7 @@ MOST_VALUES = 64
 """Archives of one file that are read as such."""
 
 MOST_PIECES = 128 << 10
-"""Bytes that a part holds of one file that was read in pieces; if more was read, it holds none."""
+"""Bytes that a part stores of one file read in pieces; if more was read, none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -253,10 +253,10 @@ def _named(hosts: set[str]) -> str:
 
 
 OF_THE_SAVE_BEFORE = frozenset({Code.NORM_JUMP, Code.ALL_ZERO_TENSOR})
-"""What is found by the numbers of the save before alone."""
+"""Codes that depend only on the statistics of the previous save."""
 
 OF_CONTENT = OF_THE_SAVE_BEFORE | {Code.CHECKSUM_MISMATCH, Code.CHECKSUM_MISSING, Code.NONFINITE_VALUES}
-"""What no header shows: whoever compares a save with the headers of others does not hear it of these."""
+"""Codes that no header shows: comparisons of headers ignore them."""
 
 
 class RecordedEngine:

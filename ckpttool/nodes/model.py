@@ -26,13 +26,13 @@ MOST_PARTS_BYTES = ByteCount(2 << 30)
 """Of all parts of a tree together."""
 
 BREAK_NS = 3600 * 10**9
-"""Nobody looks from one machine, and from the next one of the same look so much later, without saying its name."""
+"""Maximum delay between two machines of one unnamed run."""
 
 _MOST_NAMED = 8
-"""Numbers of parts that one line holds."""
+"""Part numbers in one line."""
 
 _MOST_TORN = 2
-"""Files that cannot be read, with why, that one line holds."""
+"""Unreadable files, with reasons, in one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,24 +43,24 @@ class Seat:
     """From 1."""
     of: int
     run: str
-    """What is the same for all parts of one look; empty where nothing tells."""
+    """The same for all parts of one run; empty if unknown."""
     host: str
     disk: str
-    """The same for two looks at one disk, and another for two disks."""
+    """Equal for two parts on one disk, and different for two disks."""
     shared: bool
     """Whether other machines see that disk."""
     root: str
-    """The tree, as it is spelled there."""
+    """The tree's path on that machine."""
     began_ns: int
     """When it began to look, in nanoseconds since 1970."""
     ended_ns: int
     level: Level
     share: str | None = None
-    """Which files of a disk it was to look at, where several divide one: `2/8`; None: all that it sees."""
+    """Its share of the files of a common disk: `2/8`; None: all visible files."""
     claims: tuple[Rank, ...] | None = None
-    """Ranks that will start on this machine, ascending; None: nobody says."""
+    """Ranks that will start on this machine, ascending; None: unknown."""
     room: Room | None = None
-    """What was left on that disk; None if it did not say."""
+    """Free space on that disk; None if unknown."""
     absolute: str | None = None
     """The same as `root`, from `/` on; None where the part is of a version that did not say."""
     unwritable: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ class Merge:
     source: str
     """How the parts were given."""
     root: str
-    """The tree, as its machines spell it."""
+    """The tree's path on its machines."""
     of: int
     """Parts that there are."""
     seats: tuple[Seat, ...]
@@ -111,19 +111,19 @@ class Merge:
     blind: Mapping[int, str]
     """Numbers of parts that could not list the tree's folder, each with why."""
     unread: tuple[tuple[str, str], ...]
-    """What was given and is no part that can be read: its name, and why."""
+    """Given inputs that are not readable parts: name and reason."""
     left_out: tuple[Seat, ...]
     """Parts of another run, and older ones of the same number."""
     holders: Mapping[str, tuple[int, ...]]
     """Which of the seats, by their place in `seats`, have a file, by its path."""
     copies: Mapping[str, tuple[Copy, ...]]
-    """Looks at the files of which there are several, by path; of those that saw the same on one disk but one."""
+    """Records of files that several parts have, by path; of equal ones on one disk only one."""
     seats_read: tuple[Seat, ...] = ()
     """As `seats`, and those that could not list the tree's folder."""
     divided: tuple[Mapping[str, str], ...] = ()
     """Of each of the seats, for folders whose files were shared out: a hash of all names in it, by its path."""
     different: frozenset[str] = frozenset()
-    """Records of which the seats have different ones, by their paths."""
+    """Records that differ between the seats, by their paths."""
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -158,26 +158,26 @@ class Home:
 
     host: str
     root: str
-    """The tree's folder, as it is spelled there."""
+    """The tree's folder, by its path there."""
     shared: bool
     """Whether other machines see its disk."""
     claims: Collection[Rank] | None
-    """Ranks that will start there; None where nobody said so."""
+    """Ranks that will start there; None if unknown."""
     files: AbstractSet[str]
-    """What it has, by paths relative to the tree's folder."""
+    """Its files, by paths relative to the tree's folder."""
 
 
 class Split(str, Enum):
     """The processes among which the visible files are divided."""
 
     AUTO = "auto"
-    """All parts where other machines see the disk, else those of this machine."""
+    """All parts if other machines see the disk, else those of this machine."""
     NODE = "node"
     """The processes that the launcher started on this machine."""
     ALL = "all"
     """All parts."""
     NONE = "none"
-    """Nobody: each looks at all that it sees."""
+    """Not divided: each process records all visible files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,16 +190,16 @@ class PartQuestion:
     out: str
     """A file, or a folder."""
     part: str = "auto"
-    """`I/N`; `auto`, or `auto/N` where a launcher does not tell of how many."""
+    """`I/N`; `auto`, or `auto/N` if a launcher does not give the number."""
     split: Split = Split.AUTO
     ranks: tuple[Rank, ...] | None = None
-    """Those that will start on this machine; None: not said."""
+    """Ranks that will start on this machine; None: not given."""
     devices_per_node: int | None = None
-    """From which they follow, with the machine's number; None: not said."""
+    """Determines the ranks, with the machine's number; None: not given."""
     run: str | None = None
-    """What is the same in all parts of this look; None: what the launcher says."""
+    """The same in all parts of this run; None: from the launcher."""
     seal: bool = False
-    """Also record checksums of the shards that are seen from here, and read for that what `check` names."""
+    """Also record checksums of the visible shards, reading the checkpoints in `check` for that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,18 +213,18 @@ class PartWritten(Answered):
     version: str
     """Of the ckpttool that looked."""
     path: str
-    """Where it is."""
+    """Its path."""
     nbytes: ByteCount
     """Its length."""
     resolved_from: str | None
-    """What was checked instead of the path that was given, for people."""
+    """The path used instead of the given one, for people."""
     found: bool
     """Whether there is a tree."""
     words: tuple[tuple[VerdictWord, int], ...]
-    """How many shards are what on their own, the best word first: others may know more of them."""
+    """Number of shards per verdict on their own, the best first: other machines may know more."""
 
     sealings: tuple[Sealing, ...] | None = None
-    """What was sealed, newest save first; None if that was not asked for."""
+    """The sealed saves, newest first; None if not requested."""
 
     @property
     def exit_code(self) -> ExitCode:

@@ -71,7 +71,7 @@ _PLAIN_BYTES = 64
 """Records up to this size are not compressed: it would save nothing."""
 
 _WRONG = (ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionError)
-"""What decoding foreign text may raise; a `ParseError` is a ValueError."""
+"""Exceptions from decoding untrusted text; a `ParseError` is a ValueError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,7 @@ class Answers:
     """Folders that were listed, sorted by name."""
     stamps: dict[str, FileStamp] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)
-    """Small files that were read as a whole."""
+    """Small files that were read completely."""
     pieces: dict[str, dict[int, bytes]] = field(default_factory=dict)
     """The ranges that were read of other files, by offset; shorter than requested where the file ended."""
     failures: dict[tuple[str, str], Failure] = field(default_factory=dict)

@@ -27,17 +27,17 @@ from ckpttool.replicas.verbs import MOST_WITNESSES, what_can_be_rebuilt
 from ckpttool.trainers.base import Refusal
 
 CHEAP_BYTES = 16 << 20
-"""What is read without being asked for: it takes no longer than a look at headers."""
+"""Bytes read without a request: as fast as a check of headers."""
 
 _MOST_LOOKED_AT = 2
-"""Newest ones of those that were passed over; what is older saves less."""
+"""The newest rejected ones; older ones save less."""
 
 
 _MOST_ASKED = 8
-"""Shards of which it is asked whether they may have a copy: a node's."""
+"""Shards that are checked for possible copies: one node's."""
 
 _ALL_ASKED = 32
-"""Ranks up to which all are asked for copies."""
+"""Up to this number, all ranks are checked for copies."""
 
 
 class HealAdvice(NamedTuple):
@@ -46,7 +46,7 @@ class HealAdvice(NamedTuple):
     finding: Finding
     """A note that says so; its path is the checkpoint's name."""
     remedy: str
-    """The same as the remedy of what keeps the checkpoint from being chosen."""
+    """The same as the remedy of the rejected checkpoint."""
 
 
 def advice_on(seen: PassedOver) -> tuple[tuple[Rejection, ...], tuple[Finding, ...]]:

@@ -21,7 +21,7 @@ from ckpttool.core.errors import ExitCode
 from ckpttool.replicas.findings import ReplicasCode
 
 Place: TypeAlias = "tuple[Rank, ShardRole]"
-"""Whose file of a save, and what it is for."""
+"""The rank of a save's file, and its role."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +52,12 @@ class Target:
     rank: Rank
     role: ShardRole
     path: str
-    """Where it is, or would."""
+    """Its path, existing or not."""
     is_missing: bool
     findings: tuple[Finding, ...]
-    """What is wrong with it."""
+    """Its problems."""
     sealed: Sealed | None = None
-    """What it held; None if no manifest tells."""
+    """Its sealed contents; None without a manifest."""
 
     @property
     def place(self) -> Place:
@@ -73,14 +73,14 @@ class Donor:
     path: str
     proof: Proof
     record: str | None = None
-    """Path of the record that says so, where it is recorded."""
+    """Path of the record, if it is recorded."""
     witnesses: tuple[str, ...] = ()
-    """The checkpoints that prove it, where it was learned."""
+    """The checkpoints that prove it, if it was learned."""
     rest_agrees: bool = False
-    """Whether what is intact of the damaged file proves it, too: it changed as the donor's did."""
+    """Whether the intact part of the damaged file also proves it: it changed as the donor's did."""
     trust: Trust
     agrees: Rank | None = None
-    """The rank that holds the same, where that is what speaks for it."""
+    """The rank with equal contents, if that is the evidence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +92,9 @@ class ShardHealing:
     """The one tensor that is replaced; None: all of the file."""
     donor: Donor | None
     metadata: tuple[tuple[str, str], ...] | None = None
-    """What the rebuilt header says beside the tensors, in its order; None where the format has no such text."""
+    """The rebuilt header's text, in order; None if the format has none."""
     refusal: Finding | None = None
-    """Why there is no donor, and what would prove one."""
+    """Why there is no donor, and the missing proof."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ class HealOrder:
         str | None,
         Option("--tensor", "Replace only this tensor, if the rest is intact.", "Which checkpoint", metavar="NAME"),
     ] = None
-    """Replace this tensor alone; None: whole files."""
+    """Replace only this tensor; None: complete files."""
     apply: Annotated[bool, Option("--apply", "Carry it out; without it nothing is changed.", "What stays")] = False
     grace: Annotated[float, GRACE] = 300.0
     """Seconds: while a shard is younger, someone is saving here."""
@@ -136,15 +136,15 @@ class Healing(Answered):
     shards: tuple[ShardHealing, ...]
     """Those that are missing or damaged, by rank and path."""
     lost: tuple[Finding, ...]
-    """What else is wrong with the checkpoint, which no donor can mend."""
+    """The checkpoint's other problems, which no donor can fix."""
     refusals: tuple[Finding, ...]
     """Why nothing is changed, whatever could be."""
     apply: bool
     resolved_from: str | None
     fixes: tuple[PointerFix, ...] = ()
-    """The trainer's records that shall name the checkpoint, for it will be the newest whole one."""
+    """The trainer's records that shall name the checkpoint, because it will be the newest intact one."""
     trash: str | None = None
-    """Where what was damaged is now, relative to the root; None if nothing was replaced."""
+    """The place of the damaged files now, relative to the root; None if nothing was replaced."""
 
     @property
     def exit_code(self) -> ExitCode:

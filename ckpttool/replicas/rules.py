@@ -50,7 +50,7 @@ _OF_NUMBERS = frozenset({Code.NONFINITE_VALUES, Code.NORM_JUMP, Code.ALL_ZERO_TE
 """Findings that speak against one of two differing copies, however light they are on their own."""
 
 _MOST_REASONS = 3
-"""Reasons that a refusal spells out."""
+"""Reasons listed in a refusal."""
 
 
 def find_targets(

@@ -54,7 +54,7 @@ from ckpttool.replicas.write import Rebuilding, differing_tensor, own_metadata
 from ckpttool.trainers.base import Refusal
 
 MOST_WITNESSES = 4
-"""Other checkpoints that are read until enough of them tell: what is not proven by then is no copy."""
+"""Other checkpoints to read until enough of them agree: without proof by then it is not a copy."""
 
 
 def heal(question: Where = None, order: HealOrder = HealOrder()) -> Healing:

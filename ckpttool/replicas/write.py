@@ -280,7 +280,7 @@ def _blocks(storage: Storage, pieces: Iterable[Piece]) -> Iterator[bytes | memor
 
 
 PAGE_BYTES = 4096
-"""What a disk loses at once: a page of zeros in a damaged file is lost, and contradicts nobody."""
+"""Unit of loss on a disk: a page of zeros in a damaged file is lost, and contradicts nothing."""
 
 
 def differing_tensor(storage: Storage, path: str, donor: str) -> str | None:

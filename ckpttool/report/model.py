@@ -31,13 +31,13 @@ class ReportQuestion:
 
     tree: Annotated[TreeQuestion, QUESTION] = TreeQuestion()
     choice: Annotated[ResumeQuestion, QUESTION] = ResumeQuestion()
-    """Which checkpoints may be chosen, and how hard all of them are checked. What it asks of logs is drawn, too."""
+    """The allowed checkpoints, and the level of checking all of them. Requested logs are also drawn."""
     data: Annotated[DataQuestion, QUESTION] = DataQuestion()
     keep_last: Annotated[
         int | None,
         Option("--keep-last", "Also show what `prune --keep-last N` would do.", "What stays", metavar="N", least=1),
     ] = None
-    """Newest good checkpoints that a prune would keep; None: nobody asks what it would do."""
+    """Newest good checkpoints that a prune would keep; None: no prune is planned."""
     strict: Annotated[
         bool, Option("--strict", "Exit with 10 if a newer checkpoint was skipped.", "Which checkpoint")
     ] = False
@@ -50,11 +50,11 @@ class Curve:
 
     title: str
     unit: str
-    """What it is measured in, for people."""
+    """Its unit, for people."""
     points: tuple[tuple[Step, float], ...]
     """Ascending by step; a value may be NaN or infinite."""
     threshold: float | None = None
-    """From which on a value is too high; None: nobody said."""
+    """Values from here on are too high; None: unknown."""
     shows_spikes: bool = False
     """Whether the spikes of the report are of this quantity."""
 
@@ -65,30 +65,30 @@ class TreeReport:
 
     resolution: Resolution
     loaded_from: str | None
-    """The path of what is loaded, from `/` on; None: nothing is, or its spelling in the answer is all there is."""
+    """The absolute path of the loaded checkpoint; None: there is none, or only the form in the answer."""
     layout: str
     """The word by which `--layout` knows it."""
     trainer: str | None
-    """What people call whose tree it is; None for a lone file."""
+    """Display name of the tree's trainer; None for a single file."""
     verification: Verification
     """Of every checkpoint."""
     health: HealthAnswer
     curves: tuple[Curve, ...]
-    """What the logs show; none if there is no log."""
+    """The curves in the logs; none if there is no log."""
     spikes: tuple[HealthEvent, ...]
     """Steps whose global norm was a spike, ascending."""
     notes: tuple[LogNote, ...]
-    """Where training stopped, and where it was resumed."""
+    """Points at which training stopped or resumed."""
     pruning: Pruning | None
-    """What a prune would do; None where nobody asked, or there is no answer."""
+    """The plan of a prune; None if not requested, or there is no answer."""
     why_not_pruned: str | None
-    """Why there is none, where someone asked."""
+    """Why there is none, if requested."""
     free_bytes: ByteCount | None
-    """What is left on the disk; None where the disk does not tell."""
+    """Free space on the disk; None if unknown."""
     settings: tuple[tuple[str, str], ...]
-    """What was asked for, by name."""
+    """The requested settings, by name."""
     resolved_from: str | None
-    """What was taken instead of the path that was given, for people."""
+    """The path used instead of the given one, for people."""
     made: float
     """Seconds since 1970."""
     seconds: float

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.plan import Simulation
 
 _DRAWN = ("embedding_local_norm", "global_norm", "loss", "skipped", "time")
-"""What is asked of a log."""
+"""The fields read from a log."""
 
 
 def report(question: ReportQuestion | Where = None, *, form: PageForm | str = PageForm.HTML) -> str:

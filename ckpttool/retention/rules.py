@@ -67,7 +67,7 @@ class _Candidate:
     """Why no count may let it go."""
     because: str = ""
     good: bool = False
-    """Whether a training could be resumed from it, as far as it was looked at."""
+    """Whether a training could be resumed from it, as far as it was checked."""
     strong: bool = False
     """Whether a checksum proves it, or could."""
     proven: bool = False

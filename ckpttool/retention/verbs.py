@@ -54,7 +54,7 @@ from ckpttool.retention.rules import retain
 from ckpttool.trainers.located import DiskKey
 
 POLL_SECONDS = 10.0
-"""Between two looks at a tree in which a save is under way: a save takes minutes, a look at a large tree a second."""
+"""Between two scans during a save: a save takes minutes, a scan of a large tree a second."""
 
 
 def prune(

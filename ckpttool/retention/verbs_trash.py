@@ -188,9 +188,9 @@ class _TrashFolder(NamedTuple):
     listed: InTrash
     tree: Tree
     checkpoint: Checkpoint | None
-    """None where it does not hold just one, or not all of it can be read."""
+    """None if it does not have exactly one, or not all of it can be read."""
     unread: Finding | None = None
-    """Which folder in it cannot be listed: what that holds is not known."""
+    """A subfolder that cannot be listed: its contents are unknown."""
 
 
 def _content(tree: Tree, begun_folders: Sequence[str], asked_for: Collection[str] = ()) -> list[_TrashFolder]:

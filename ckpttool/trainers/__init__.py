@@ -7,4 +7,4 @@ FINDINGS = (
     "ckpttool.trainers.deepspeed.findings:DeepSpeedCode",
     "ckpttool.trainers.huggingface.findings:HuggingFaceCode",
 )
-"""`"module:name"` of each class of rows of what only trainers find, as `Feature.findings` is one of a feature's."""
+"""`"module:name"` of each class of trainers' own findings, like `Feature.findings` of a feature."""

@@ -48,7 +48,7 @@ class ScanOptions:
     sizes: bool = False
     """Also take every shard's stamp: one more call a file."""
     steps_per_epoch: int | None = None
-    """Sink size, or batches in the data set: turns names into steps where no shard tells."""
+    """Sink size, or batches in the data set: converts names to steps if no shard shows them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Refusal:
     """A valid answer, too: this layout does not support the request."""
 
     why: str
-    """In words that follow the path, or what was asked for, in a sentence: "is one checkpoint, not a tree of …"."""
+    """In words that follow the path, or the request, in a sentence: "is one checkpoint, not a tree of …"."""
     is_of_tree: bool = False
     """Whether nothing in the tree may ever be moved, not only this one as things stand."""
 
@@ -66,9 +66,9 @@ class Part:
     """The meaning of a path inside a tree."""
 
     focus: str | None
-    """The save's name, or the name of the one file that was meant; None if it is all of them."""
+    """The save's name, or the name of the selected file; None if it is all of them."""
     resolved_from: str | None
-    """What is taken instead of the path itself: "checkpoint 20_2 on all ranks"; None if it stands for the tree."""
+    """The selected object: "checkpoint 20_2 on all ranks"; None if it is the tree."""
 
     @classmethod
     def of_save(cls, name: str) -> Part:
@@ -77,7 +77,7 @@ class Part:
 
 
 WHOLE_TREE = Part(focus=None, resolved_from=None)
-"""What a file in the root of a tree means that is no single save's: a tracker, a part of its only save."""
+"""The meaning of a file in the root of a tree that belongs to no single save: a tracker, a part of its only save."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class Members:
     """Files, or the one folder that holds them, relative to the root. The first goes first: once it is gone, the save
     looks whole to nobody."""
     records: tuple[str, ...] = ()
-    """What the trainer writes with a save besides its shards: their times, too, tell that one is under way."""
+    """The trainer's records of a save besides its shards: their times, too, show that one is in progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +96,11 @@ class LayoutSigns:
     """The names by which a layout is recognized, without importing the layout."""
 
     name: str
-    """What `--layout` and JSON call it."""
+    """Name for `--layout` and JSON."""
     sign: str
-    """What a folder of it is told by, for people: `rank_N/`, with the slash where that is a folder."""
+    """The sign of its folder, for people: `rank_N/`, with a slash for a folder."""
     gives_way: bool = False
-    """Whether what it is told by is in the saves of other layouts, too: then a folder that one claims is none."""
+    """Whether saves of other layouts have the same signs: then a folder claimed by another is not of this layout."""
     recognise: Callable[[Listing], bool]
     """Tells by names whether a folder is arranged so; where others name folders alike, by the names in those.
 
@@ -238,12 +238,12 @@ class Resume:
     plan: ResumePlan
     """Its data position is not known yet, and its next step is the one after the checkpoint's."""
     inventory: Inventory
-    """The whole tree: what is beside the chosen checkpoint may be loaded for it."""
+    """The complete tree: files next to the chosen checkpoint may be loaded instead."""
     storage: Storage
     data: DataQuestion
-    """What the user says of the data; what the config says of them is not in it."""
+    """The user's settings for the data, without those of the config."""
     sizes: AskedSizes
-    """What the user or the config says of the resumed run's sizes."""
+    """The sizes of the resumed run from the user or the config."""
     config: RunConfig | None
     environment: Mapping[str, str] | None
     """As the start will see it; None: not known."""
@@ -254,13 +254,13 @@ class Effects:
     """The effects of a trainer on a resume."""
 
     position: DataPosition
-    """Where its data continue."""
+    """Position at which its data continues."""
     settings: tuple[TrainerSetting, ...]
-    """What tells it so."""
+    """The settings for that."""
     next_step: Step | None = None
     """Global step that it does first; None: the one after the checkpoint's, as its counter continues."""
     findings: tuple[Finding, ...]
-    """What it gets wrong, or loads instead, and where the config disagrees; with what was found when that was read."""
+    """Its mistakes, the save that it loads instead, and contradictions of the config; with the reader's findings."""
 
 
 def no_effects(title: str) -> Effects:
@@ -278,9 +278,9 @@ class Trainer:
     """
 
     name: str
-    """What JSON, a config and a plan call it."""
+    """Name in JSON, a config and a plan."""
     title: str
-    """What its people call it: for sentences."""
+    """Its display name, for sentences."""
     records: str = ""
     """What the small files are called that it reads in saves and beside them, as a pattern; empty: none.
 
@@ -296,29 +296,29 @@ class Trainer:
     layouts_at: tuple[str, ...] = ()
     """The `LayoutSigns` of these, in the same order."""
     log_formats_at: tuple[str, ...] = ()
-    """What its training logs look like, each a `LogFormat`, most specific first."""
+    """Formats of its training logs, each a `LogFormat`, most specific first."""
     log_places_at: str | None = None
-    """Where its training logs lie: `LogPlaces`."""
+    """Places of its training logs: `LogPlaces`."""
     health_file_at: str | None = None
-    """Where it records the health of saves: a `HealthFile`."""
+    """Its record of health: a `HealthFile`."""
     configs_at: str | None = None
     """How its configs are read: a `ConfigReader`."""
     launch_at: str | None = None
     """How it is started: a `LaunchTarget`."""
     words_at: str | None = None
-    """How it is told what ckpttool advises: `Phrasing`."""
+    """Its settings for ckpttool's advice: `Phrasing`."""
     asd_dialects_at: tuple[str, ...] = ()
     """Its own detectors of silent errors, each an `AsdDialect`; those of the frameworks are known without it."""
     scalars_at: str | None = None
-    """What it saves of its progress among the tensors of a file, wherever that is: `OwnScalars`."""
+    """The scalars of its progress in a file: `OwnScalars`."""
     simulator_at: str | None = None
-    """What tells which save it would take on its own: a `Simulator`."""
+    """The simulation of its own choice: a `Simulator`."""
     evidence_at: str | None = None
-    """A function that says what a config and what is beside a tree tell of it, as `evidence` does."""
+    """A function that returns the evidence of a config and the files next to a tree, as `evidence` does."""
     objections_at: str | None = None
-    """A function that says what speaks against a save at other sizes of the run, as `objections` does."""
+    """A function that returns the objections to a save at other sizes of the run, as `objections` does."""
     effects_at: str | None = None
-    """A function that says what it makes of a resume, as `effects` does."""
+    """A function that returns its effects on a resume, as `effects` does."""
 
     @property
     def layouts(self) -> tuple[LayoutSigns, ...]:

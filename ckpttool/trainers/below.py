@@ -18,7 +18,7 @@ from ckpttool.trainers.parts import recognised, trees_around
 LEVELS = 8
 """How far below a folder a tree is looked for."""
 MOST_FOLDERS = 20_000
-"""That are listed: what has more of them is asked about in parts."""
+"""Limit of listed folders: larger trees are requested in parts."""
 
 
 class TreeFolder(NamedTuple):

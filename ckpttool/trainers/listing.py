@@ -27,7 +27,7 @@ RECORD_BYTES = 4 << 20
 """Of a record that tells whose a tree is; that of some thousand slices has 1 MB."""
 
 _MOST_SORTED = 1000
-"""Names of which those with the highest numbers are sought; of more, as many of them, from all of the alphabet."""
+"""Names among which those with the highest numbers are searched; of more, a sample over the alphabet."""
 
 _ANY = "(?s:.*)"
 
@@ -62,7 +62,7 @@ class Listing:
     head: Callable[[str], bytes] = _unread
     """Reads the first `HEAD_BYTES` bytes of a file in it, which may raise an OSError."""
     record: Callable[[str], bytes | None] = _without_record
-    """Reads a whole record in one of its folders; None if it is large, or cannot be read."""
+    """Reads a complete record in one of its folders; None if it is large, or cannot be read."""
 
     def beginning(self, start: str) -> tuple[Entry, ...]:
         """Return the entries with this prefix: found without scanning thousands of others."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ckpttool.trainers.located import PartsReader
 
 MOST_NAMED = 5
-"""Trees that one line holds, where several may be meant."""
+"""Trees in one line, if several match."""
 MOST_LEVELS_UP = 3
 """How far above the current folder a tree is looked for."""
 
@@ -45,7 +45,7 @@ class _Wish:
     config: RunConfig | None
     """Of the run that is to resume."""
     root: str | None = None
-    """What the tree is called whose parts are given."""
+    """The path of the tree whose parts are given."""
 
 
 def locate(

@@ -41,9 +41,9 @@ class Located:
     focus: str | None
     """The shard's or the save's own name, where the path was one."""
     resolved_from: str | None
-    """What was taken instead of the path itself, for people; None if it is the path."""
+    """The path used instead of the given one, for people; None if it is the path."""
     machines: Machines | None = None
-    """The other machines that have the tree and recorded what they saw; None if it is read from here."""
+    """The other machines with records of the tree; None if it is read from here."""
 
 
 class Machines(Protocol):

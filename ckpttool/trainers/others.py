@@ -61,7 +61,7 @@ _BESIDE = (
     ("MMEngine or Detectron2", "last_checkpoint"),
     ("Flax", "checkpoint_[0-9]+"),
 )
-"""Files in the root: a save that is one, or what names the last."""
+"""Files in the root: a save that is one file, or a record that names the last."""
 
 
 def others_saves(listing: Listing, *, by_name: bool = False) -> str | None:

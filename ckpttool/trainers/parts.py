@@ -78,7 +78,7 @@ class Around(NamedTuple):
     layouts: list[Layout]
     """Empty where the names fit, but nothing that is there."""
     parts: Mapping[str, Part | Refusal]
-    """What the path is a part of, by the layout's name."""
+    """The part that the path is, by the layout's name."""
     is_inside: bool
     """False: it is a file in the root."""
 

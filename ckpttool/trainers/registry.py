@@ -26,7 +26,7 @@ TRAINERS: tuple[str | Trainer, ...] = (
     "ckpttool.trainers.lightning:TRAINER",
     "ckpttool.trainers.torch_dcp:TRAINER",
 )
-"""Most specific first; each by where it is, so that a start imports those that it asks."""
+"""Most specific first; each by its reference, so that a start imports only those it needs."""
 
 LAYOUT_NAMES = (
     "mindformers-rank",
@@ -43,7 +43,7 @@ LAYOUT_NAMES = (
     "torch-dcp",
     LOOSE_FILE_LAYOUT,
 )
-"""What `--layout` takes, the most usual first; a table, so that help imports no trainer."""
+"""Values of `--layout`, the most usual first; a table, so that help imports no trainer."""
 
 FIRST = "mindformers"
 """Whose words documents had before they had every trainer's."""

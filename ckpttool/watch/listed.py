@@ -14,7 +14,7 @@ Moved = tuple[int, int, int]
 
 SECOND = 10**9
 TICK = SECOND // 50
-"""Nanoseconds: kernels take a file's times from a clock that goes on a hundred times a second."""
+"""Nanoseconds: kernels take a file's times from a clock that ticks a hundred times a second."""
 
 
 class ListedStorage(PassedOn):
@@ -24,7 +24,7 @@ class ListedStorage(PassedOn):
         """Take the tree; nothing has been listed yet."""
         super().__init__(storage)
         self.unfinished: set[str] = set()
-        """Paths of what may be written under another name first, as far as names tell."""
+        """Paths of files that may be written under a temporary name first, judged by their names."""
         self._times: dict[str, Moved | None] = {}
         self._records: dict[str, Moved | None] = {}
 
@@ -84,7 +84,7 @@ class ListedFiles:
     """The files of a folder with a suffix: whether one was added, removed, or rewritten since."""
 
     unfinished: Collection[str] = ()
-    """None: they are replaced whole."""
+    """None: they are replaced atomically."""
 
     def __init__(self, storage: Storage, suffix: str) -> None:
         """Record the current files."""

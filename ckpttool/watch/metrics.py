@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 _NOT_JUDGED = ("saving", "incomplete", "unread")
-"""What stands for the verdict of a save that has none."""
+"""The label for a save without a verdict."""
 
 
 class Measured(Protocol):
@@ -34,7 +34,7 @@ class Measured(Protocol):
     """Seconds since 1970; None: not yet."""
     free_bytes: ByteCount | None
     norm: float | None
-    """Embedding local norm (sum of squares) at the save that was judged last; None: no log told."""
+    """Embedding local norm (sum of squares) at the last judged save; None: not in a log."""
 
 
 @contextmanager

@@ -38,13 +38,13 @@ class EventKind(str, Enum):
     UNREADABLE = "unreadable"
     """It could not be read to its end for longer than patience lasts: unknown, not damaged."""
     HEALTH_UNKNOWN = "health-unknown"
-    """Whole, but for longer than patience lasts no log says what is to be held against the threshold."""
+    """Intact, but for longer than patience no log has a value to compare with the threshold."""
     READ_AGAIN = "read-again"
     """Good once more, some time after it was written."""
     SAVE_INCOMPLETE = "save-incomplete"
     SAVE_OVERDUE = "save-overdue"
     CHECKSUM_MISMATCH = "checksum-mismatch"
-    """One that was good is no longer what it was."""
+    """One that was good has changed."""
     DISK_SPACE_LOW = "disk-space-low"
     PART_STALE = "part-stale"
     """Of a folder of parts: a machine writes its part no longer."""
@@ -61,9 +61,9 @@ class SeenSave:
     name: str
     step: Step | None
     fingerprint: str
-    """Differs where a file of it came, went or changed."""
+    """Changes if a file is added, removed or changed."""
     incomplete: tuple[Finding, ...] = ()
-    """What the listing shows to be missing yet."""
+    """Files that the listing shows as missing so far."""
     nbytes: ByteCount | None = None
     age: float | None = None
     """Seconds since a file of it was written, by the disk's clock and ours; None: not known."""
@@ -72,7 +72,7 @@ class SeenSave:
     files: int = 0
     """How many of its files hold tensors or state."""
     beside: str = ""
-    """Differs where anything else in its own folder moved: records, what is written under another name first."""
+    """Changes with any other file in its own folder: records, temporary files."""
     is_committed: bool = False
     """Whether the trainer itself says that it is finished."""
 
@@ -91,7 +91,7 @@ class SeenNode:
     name: str
     """For people."""
     mark: str
-    """Differs where it was written again; empty where it is not there."""
+    """Changes when it is rewritten; empty if it does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,13 +101,13 @@ class Sighting:
     saves: tuple[SeenSave, ...]
     """Newest first."""
     is_complete: bool = True
-    """False where a folder could not be listed: what is not there may be in it."""
+    """False if a folder could not be listed: missing files may be in it."""
     free_bytes: ByteCount | None = None
     """On the tree's disk; None if it does not say."""
     nodes: tuple[SeenNode, ...] = ()
-    """By number, where machines write parts of it; none where this machine sees the tree itself."""
+    """By number, if machines write parts of it; none if this machine sees the tree itself."""
     under_way: str = ""
-    """Differs where a file moved that is written under another name first: some rank is still at it."""
+    """Changes with temporary files: some rank is still writing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ class KnownNode:
     since: float
     """When it was written last, as far as was seen, by the watch's own clock."""
     told: bool = False
-    """Whether it was told that it is written no longer, or not there."""
+    """Whether it was reported as no longer written, or missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class KnownSave:
     fingerprint: str
     state: SaveState
     first_seen: float
-    """When it came, or when what was told of it was true no longer."""
+    """When it arrived, or when its reported state was no longer true."""
     changed_at: float
     """When a file of it came, went or changed last."""
     still: int = 0
@@ -183,9 +183,9 @@ class Watched:
     durations: tuple[float, ...] = ()
     """Seconds from the first file of a save to the last, the last few."""
     overdue_told: bool = False
-    """Whether it was told that the next save is overdue."""
+    """Whether the next save was reported as overdue."""
     low_told: bool = False
-    """Whether it was told that there is no room for the next save."""
+    """Whether lack of space for the next save was reported."""
     unseen_since: float | None = None
     """When the tree could not be seen any more, or had nothing in it; None: it is seen."""
     unseen_told: bool = False
@@ -222,7 +222,7 @@ class WatchRule:
     settle: int = 2
     """Polls without a change after which a save has come to rest."""
     patience: float | None = None
-    """Seconds without a change after which what is not whole is told; None: three times what a save takes."""
+    """Seconds without a change after which an incomplete save is reported; None: three times the duration of a save."""
     again: float = 3600.0
     """Seconds after which a good save is read once more, or as soon as a newer one is good; 0: never."""
     seal: bool = False
@@ -238,21 +238,21 @@ class Judge:
     key: str
     fingerprint: str
     final: bool
-    """Whether patience is at its end: what is found is told, also where a save under way would look so."""
+    """Whether patience has ended: findings are reported even if a save in progress would have them."""
     cold: bool
     """Whether it was good before, and is read once more."""
     seal: bool = False
     """Whether it is to be sealed if it is good."""
     fresh: bool = False
-    """Whether it was not good yet: what it is now is what the trainer meant."""
+    """Whether it was not good yet: its current state is what the trainer intended."""
     rewritten: bool = False
-    """As in `KnownSave`: what was recorded of it was recorded of another save of its name."""
+    """As in `KnownSave`: its records belong to another save of its name."""
     grown: bool = False
-    """Whether files came to those that were found good: what was recorded of it was recorded too early."""
+    """Whether files were added to those found good: its records were made too early."""
     beside: str = ""
     """As in `SeenSave`."""
     early: bool = False
-    """Whether it need be read only where it has left the memory: its time has not come yet."""
+    """Whether to read it only if it has left the memory: its time has not come yet."""
     good_ns: int | None = None
     """As in `KnownSave`."""
 
@@ -269,7 +269,7 @@ class Judgement:
     sealed: bool = False
     """Whether it is sealed now."""
     norm: float | None = None
-    """Embedding local norm (sum of squares) at the save, where a threshold was given and the log shows one."""
+    """Embedding local norm (sum of squares) at the save, if a threshold was given and the log shows one."""
     written_since: frozenset[str] = frozenset()
     """Paths of the files that were written since the save was good."""
 
@@ -282,7 +282,7 @@ class WatchEvent(Answered):
 
     kind: EventKind
     subject: str
-    """What it is about, so that the same thing told twice is known as one: its key and how its files were."""
+    """Its subject, to recognize duplicates: its key and the state of its files."""
     name: str | None
     """The save's; None if it is about none."""
     step: Step | None
@@ -294,9 +294,9 @@ class WatchEvent(Answered):
     root: str = ""
     """The tree, as the user would write it."""
     id: str = ""
-    """32 hexadecimal digits, the same where the same is told twice."""
+    """32 hexadecimal digits, equal for duplicates."""
     at: float = 0.0
-    """Seconds since 1970 when it was told."""
+    """Seconds since 1970 of the report."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -316,13 +316,13 @@ class WatchQuestion:
     every: float = 30.0
     """Seconds between two polls."""
     once: bool = False
-    """Poll once and read what there is to read."""
+    """Poll once and read everything available."""
     level: Level = Level.CHECKSUM
     seal: bool = False
     threshold: float | None = None
     """Embedding local norm (sum of squares) from which a save is unhealthy; None: go by the trainer's record alone."""
     logs: LogQuestion = LogQuestion()
-    """That show it. Without patterns: what is in the output folder."""
+    """Logs that show it. Without patterns: those in the output folder."""
     hook: tuple[str, ...] = ()
     """The command to run for each event, by its words; none: nothing is run."""
     max_rate: int | None = None
@@ -330,8 +330,8 @@ class WatchQuestion:
     metrics: str | None = None
     """The file in which Prometheus' node exporter looks for metrics; None: none is written."""
     listen: tuple[str, int] | None = None
-    """The host and the port at which metrics are asked for; None: nobody listens."""
+    """Host and port of the metrics server; None: none."""
     environment: Mapping[str, str] | None = None
-    """Of the process: where the state is, and what a hook inherits."""
+    """Of the process: for the state's place, and for hooks."""
     part: PartQuestion | None = None
     """Which part this machine keeps, and where, for a watch elsewhere that judges all of them; None: it judges here."""

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from ckpttool.watch.reading import Reading
 
 RUN = "watch"
-"""The look's name where nobody gives it one: parts without a name count as older looks after an hour."""
+"""The run's name if none is given: unnamed parts count as older ones after an hour."""
 
 ANEW_EVERY = 4
-"""Polls after which a part is written again though nothing moved: so long nobody takes this machine for dead."""
+"""Polls after which an unchanged part is rewritten, so that this machine is not considered dead."""
 
 
 def part_keeping(question: WatchQuestion, say: Callable[[str, str], None]) -> PartKeeping | None:

@@ -35,7 +35,7 @@ PROBED = 64
 """Shards that tell whether a save is still in memory."""
 
 LEAVE_SECONDS = 2.0
-"""To wait for the thread at the end: long enough to finish a manifest. What it reads it is left with."""
+"""To wait for the thread at the end: long enough to finish a manifest. A read is abandoned."""
 
 GIB = 1 << 30
 
@@ -45,7 +45,7 @@ _WORDS = {
     Severity.DAMAGE: VerdictWord.DAMAGED,
     Severity.UNSAFE: VerdictWord.UNSAFE,
 }
-"""What a save is for what is known beside its verdict: of its health, or by its seal."""
+"""The state of a save by facts besides its verdict: its health, or its seal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Read:
     notes: tuple[str, ...] = ()
     """For people."""
     error: BaseException | None = None
-    """What stopped it."""
+    """The exception that stopped it."""
 
 
 class Reading:
@@ -85,7 +85,7 @@ class Reading:
         self._left = False
         self._notes: list[str] = []
         self.reports: dict[str, ShardReport] = {}
-        """What was read so far of the shards, each on its own, by their paths."""
+        """The reports on the shards so far, each on its own, by their paths."""
         # A daemon: a disk that never answers must not keep the process alive.
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

@@ -34,13 +34,13 @@ from ckpttool.watch.model import (
 )
 
 LEAST_PATIENCE = 600.0
-"""Seconds, where nobody says otherwise: a save of a large training takes minutes."""
+"""Seconds, by default: a save of a large training takes minutes."""
 
 USUAL = 8
-"""Saves by which it is known what is usual: enough that one odd one has no say, few enough to follow a change."""
+"""Saves that determine the usual pace: enough to ignore one outlier, few enough to follow a change."""
 
 LEAST_INTERVALS = 2
-"""Below this it is unknown what is usual."""
+"""Below this the usual pace is unknown."""
 
 TIMES_USUAL = 3
 """How much longer than usual is too long."""
@@ -49,12 +49,12 @@ _OF_CONTENT = frozenset({
     Code.NONFINITE_VALUES, Code.ALL_ZERO_TENSOR, Code.NORM_JUMP, Code.REPLICA_DIFFERS, Code.REPLICA_STALE,
     Code.REPLICA_DRIFTED, Code.MARKED_UNHEALTHY, HealthCode.NORM_ABOVE_THRESHOLD,
 })  # fmt: skip
-"""What no save under way shows: it is told at once."""
+"""Codes that no save in progress has: they are reported at once."""
 
 _WHILE_REWRITTEN = frozenset(
     {Code.CHECKSUM_MISMATCH, Code.REPLICA_DIFFERS, Code.REPLICA_STALE, Code.REPLICA_DRIFTED, Code.SCHEMA_DIFFERS}
 )
-"""What a good save may show while it is written once more, rank after rank."""
+"""Codes that a good save may have while it is rewritten, rank after rank."""
 
 _NOT_KNOWN = frozenset({EventKind.UNREADABLE, EventKind.HEALTH_UNKNOWN})
 

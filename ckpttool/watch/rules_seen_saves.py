@@ -11,12 +11,12 @@ from ckpttool.nodes.findings import NodesCode
 from ckpttool.watch.model import SeenSave
 
 OF_FILES = frozenset({Code.SHARD_EMPTY, Code.SHARD_TRUNCATED, Code.UNREADABLE})
-"""What a listing shows of a save under way where only a part of it is."""
+"""Codes of a save in progress that is only partly listed."""
 
 OF_A_TREE = OF_FILES | {
     Code.RANK_MISSING, Code.SHARD_MISSING, Code.SHARD_ELSEWHERE, Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE,
 }  # fmt: skip
-"""What a listing shows of a save that is under way."""
+"""Codes of a save in progress in a listing."""
 
 OF_PARTS = OF_A_TREE | {
     NodesCode.PART_MISSING,
@@ -24,10 +24,10 @@ OF_PARTS = OF_A_TREE | {
     NodesCode.NOT_LOOKED_AT,
     Code.CHANGED_WHILE_READING,
 }
-"""What parts show of it that come at different times."""
+"""Codes that parts of different times may cause."""
 
 _OF_RECORDS = frozenset({Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE, Code.META_UNREADABLE, Code.HEADER_INVALID})
-"""What a listing shows of the records of a save: they are no shards, and without them these are worth nothing."""
+"""Codes about the records of a save: they are not shards, but these are worthless without them."""
 
 
 def key_of(checkpoint: Checkpoint) -> str:

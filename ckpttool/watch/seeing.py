@@ -69,11 +69,11 @@ def scans_often(question: TreeQuestion) -> tuple[Tree, Moves]:
 
 
 STAMPS_A_POLL = 2048
-"""Files of known saves that an idle poll looks at, all of them in turn."""
+"""Files of known saves that an idle poll checks, all of them in turn."""
 
 
 MOST_BESIDE = 20_000
-"""Names in the folder of a save that is not known to be good that a poll looks at."""
+"""Names that a poll checks in the folder of a save not known to be good."""
 
 
 class InPlace:

@@ -47,7 +47,7 @@ class WatchState:
 
     watched: Watched
     boot: str
-    """Which start of which machine the next time is counted from; empty where it is not known."""
+    """Boot ID of the machine whose clock the times use; empty if unknown."""
     seconds: float
     """Since that start."""
     wall: float

@@ -116,7 +116,7 @@ class Watch:
         self._offset = 0.0
         self._kept: tuple[Watched, float] | None = None
         self._said: dict[str, str] = {}
-        """What is wrong at present and was said, by what it is about."""
+        """Current problems that were reported, by subject."""
         self._part: PartKeeping | None = None
 
     @contextmanager

@@ -14,7 +14,7 @@ HEADINGS = ("Arguments", "Which tree", "Which checkpoint", "Evidence")
 """Those that many commands have, in the order in which help shows them. A command's own come next, `OUTPUT` last."""
 
 _LAST = ("--verbose", "--quiet", "--no-config", "--debug", "--help-all", "--help")
-"""What every command has comes behind its own."""
+"""Options of every command come after its own."""
 
 _FIRST = (
     "DIR", "--config", "--world-size", "--checkpoint", "--max-lost-steps", "--level", "--log", "--health-threshold",
@@ -26,7 +26,7 @@ FIRST_SCREEN = {
     "preflight": {*_FIRST, "--devices", "--allow", "--report"},
     "report": {*_FIRST, "--output", "--keep-last", "--simulate"},
 }
-"""What `--help` shows of the commands that have the most options; `--help-all` shows all of them."""
+"""Options in the short `--help` of the commands with the most options; `--help-all` shows all of them."""
 
 MEANS_NOTHING = {command: {"--health-file"} for command in ("seal", "trash")}
 """Accepted as ever, and shown no more: there they change no answer."""

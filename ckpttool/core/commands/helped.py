@@ -14,17 +14,17 @@ from ckpttool.core.commands.settings import Settings
 from ckpttool.core.errors import UsageError, nearest, unknown_word
 
 _MAY_BE_EMPTY = frozenset({"prefix", "string", "asd_config"})
-"""Values that mean something where they are empty. Whatever else is empty is a shell variable that was not set."""
+"""Options whose empty value has a meaning. Any other empty value is a shell variable that was not set."""
 
 _NO_NUMBER = r"(?s:(?P<value>.+) is not (?:a valid (?:int|integer|float)(?: range)?|in the range .+)\.?)"
 
 _OF_EVERY_COMMAND = r"-[qv]+|--quiet|--verbose|--json|--no-config|--format(?:=.*)?"
-"""What may stand before a command as well as after it."""
+"""Options that may come before a command as well as after it."""
 
 _ALL = "ckpttool.help_all"
 
 _COLUMN = 28
-"""Where what an option does begins, at most; a longer option has a line of its own."""
+"""Rightmost start of the descriptions; a longer option has its own line."""
 
 _OTHERWISE = {
     "--full --deep": "--level checksum reads every byte",
@@ -33,7 +33,7 @@ _OTHERWISE = {
     "--color --no-color --colour --no-colour": "NO_COLOR=1 in the environment turns colors off",
     "--output": "ckpttool launch --output writes a config",
 }
-"""What people type for what is no option of that name, and how it is done."""
+"""Common guesses for options that do not exist, with the right way."""
 
 
 class _Helped:

@@ -168,7 +168,7 @@ OF_A_TREE = {
     14: "Something could not be read, or changed meanwhile.",
     15: "Refused for safety: a link, a pipe, a pickle that would run code.",
 }
-"""How every command can end that looks at a tree."""
+"""Exit codes of every command that reads a tree."""
 
 OF_WRITING = {13: "Another ckpttool is writing here.", 16: "Written, but the disk did not confirm it."}
 """How every command can end that changes something on the disk of a tree."""

@@ -24,7 +24,7 @@ _CHUNK = 1 << 20
 
 
 _COLOUR_ANYWHERE = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
-"""Variables by which rich colours what is no terminal's."""
+"""Variables by which rich colours output that is not a terminal."""
 
 
 class Ending:

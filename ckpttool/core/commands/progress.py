@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from ckpttool.core.verify.meter import Meter
 
 PATIENCE_SECONDS = 1.0
-"""Nobody needs a bar for less."""
+"""Shorter work needs no bar."""
 REFRESH_SECONDS = 0.2
 """Of the bar."""
 HEARTBEAT_SECONDS = 30.0
-"""Between two lines where no terminal shows a bar: so that nobody takes a job that works for one that hangs."""
+"""Between two lines without a terminal for a bar, so that working jobs are not mistaken for hung ones."""
 
 
 @contextmanager

@@ -20,7 +20,7 @@ KEYS: dict[str, tuple[tuple[type, ...], str]] = {
     "grace": ((str, int, float), 'a time such as "5m", or seconds'),
     "world-size": ((int,), "a whole number"),
 }
-"""By the file's key: of which types it is, and that in words. A variable is called after its key: CKPTTOOL_DIR."""
+"""By the file's key: its types, and their description. A variable has the name of its key: CKPTTOOL_DIR."""
 
 _KEY_OF = {
     "path": "dir",
@@ -53,7 +53,7 @@ class Settings(dict[str, Any]):
         """Take the command being parsed, whose DIR determines where the file is searched."""
         super().__init__()
         self.places: dict[str, str] = {}
-        """By the parameter's name: the variable, or the file, that said it."""
+        """By the parameter's name: its source, a variable or the file."""
         self.passed_over: list[str] = []
         """Why files that lie nearer are not obeyed."""
         self._ctx = ctx

@@ -139,7 +139,7 @@ class CheckOptions:
 
 
 _DEAR_BYTES = 1 << 40
-"""What leaves a region is paid for: 92 $ for so much, at 0.09 $ a GB."""
+"""Transfer out of a region costs money: $92 for this amount, at $0.09 per GB."""
 
 
 def part_of(day: int, parts: int) -> int:

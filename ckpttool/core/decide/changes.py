@@ -14,7 +14,7 @@ from ckpttool.core.domain.pointer import Pointer, PointerFix, PointerText
 from ckpttool.core.domain.units import moment_if_any
 
 NamingIt = Callable[[Checkpoint], Mapping[str, PointerText]]
-"""Says by path what each record holds when a checkpoint was saved last; a record that cannot name it is not there."""
+"""Contents of each record, by path, after a save of the checkpoint; records that cannot name it are absent."""
 
 
 def signs_of_writing(

@@ -102,7 +102,7 @@ class Context(NamedTuple):
     """A listed tree, for rules about it."""
 
     inventory: Inventory
-    """With what each save lacks, and its recorded health."""
+    """With the missing files and the recorded health of each save."""
     expected: Expected
     world_size: int | None
     objections: Callable[[Checkpoint], Sequence[Finding]]
@@ -128,7 +128,7 @@ def _under_way(context: Context) -> Iterable[Finding]:
 
 
 OF_TREE: tuple[Callable[[Context], Iterable[Finding]], ...] = (_listed, _no_effect, _under_way)
-"""Each says its own, once; none takes back what another said."""
+"""Each rule adds its own findings, once; none removes those of another."""
 
 
 def compare(inventory: Inventory, expected: Expected) -> Inventory:
@@ -278,4 +278,4 @@ Rule: TypeAlias = Callable[[Checkpoint, Expectation], Iterable[Finding]]
 
 OF_FILES: tuple[Rule, ...] = (_seen, _uncommitted, _uncertain, _missing, _noted)
 OF_SAVE: tuple[Rule, ...] = (*OF_FILES, _files_unknown, _empty, _cut_short)
-"""Each says its own, once; none takes back what another said."""
+"""Each rule adds its own findings, once; none removes those of another."""

@@ -12,10 +12,10 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.extensions import rows
 
 _COMMENT = re.compile(r"(?:^|(?<=\s))#\s*ckpttool:\s*allow\b(?:\s+(?P<codes>[^\s,#]+(?:\s*,\s*[^\s,#]+)*))?")
-"""What stands behind the codes, with a space before it, may say why."""
+"""Text after the codes, separated by a space, may give the reason."""
 
 _OF_A_START = (Code.START_DIFFERS.value, Code.START_UNKNOWN.value)
-"""What is found only where a start is judged, so that a comment about it is in place without it."""
+"""Codes that only the check of a start finds, so that a comment about them is valid without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Allowed:
     """Findings about a config, divided by its comments."""
 
     findings: tuple[Finding, ...]
-    """What nobody accepted, and a note for every word of a comment that silences nothing."""
+    """The remaining findings, and a note for every word of a comment that silences nothing."""
     silenced: tuple[Finding, ...]
 
 

@@ -78,16 +78,16 @@ class Problem:
 
     severity: Severity
     key: str
-    """Where to look: dotted, and there or in a section that is there."""
+    """Where to look: dotted, an existing key or in an existing section."""
     message: str
     remedy: str
     """The change that mends it."""
     expected: str | None = None
-    """What belongs there, where one thing does."""
+    """The right value, if there is exactly one."""
     actual: str | None = None
-    """What is there instead."""
+    """The current value."""
     fix: str | None = None
-    """What to write as the value of `key`, as YAML, where that is all there is to do and can mean nothing else."""
+    """The value for `key`, as YAML, if that is a complete and unambiguous fix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

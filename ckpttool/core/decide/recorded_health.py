@@ -10,7 +10,7 @@ from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.health import Health, HealthBook, worst_health
 
 IGNORE_HEALTH = "--ignore-health chooses it anyway"
-"""What to do about a checkpoint that nothing but its health speaks against; whoever says it looks at the rest."""
+"""Remedy for a checkpoint that only its health speaks against; the option overrides only health."""
 
 
 def attach_health(inventory: Inventory, book: HealthBook, names: Sequence[str | None]) -> Inventory:

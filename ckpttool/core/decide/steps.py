@@ -26,7 +26,7 @@ from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.units import STEP_DIGITS, Step
 
 _COUNTS_STEPS = frozenset({"step", "steps", "globalstep", "iter", "iters", "iteration", "iterations", "ba"})
-"""What a number behind it counts, whoever named the folder."""
+"""Words before a number that counts steps, in any folder name."""
 _MAY_COUNT_STEPS = frozenset({"ckpt", "chkpt", "checkpoint"})
 """A number behind it is a step, or counts the checkpoints."""
 # As text: most trees need none of these patterns, and five of them take a millisecond to compile.
@@ -41,7 +41,7 @@ _SEVERAL = 3
 """Checkpoints that all say one step, whatever they are called."""
 
 _OUT_OF_PLACE = frozenset({Code.DUPLICATE_CHECKPOINT, Code.TIMES_DISAGREE, Code.RUN_MIXED})
-"""What says that a number tells nothing of how far the training came."""
+"""Findings that show that a number is unrelated to the training's progress."""
 
 _LAW = _OUT_OF_PLACE | {Code.STEP_UNKNOWN, Code.STEP_DISAGREES}
 

@@ -17,7 +17,7 @@ class Bin:
 
     low: float
     high: float
-    """Exclusive, but for the last bar."""
+    """Exclusive, except for the last bar."""
     count: int
 
 
@@ -83,7 +83,7 @@ class ThresholdSettings:
     """Thresholds in the settings of one trainer."""
 
     text: str
-    """To merge into its config; empty where no threshold is recommended."""
+    """To merge into its config; empty if no threshold is recommended."""
     notes: tuple[str, ...]
     """Sentences that must be read with it."""
 
@@ -105,7 +105,7 @@ class Spike:
     end: Step | None
     """First step that is well again; None where the log ends before."""
     loss: LossAfter | None = None
-    """None if the log was not asked."""
+    """None if the log was not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ class DataDetour:
     samples_after: int | None
     """Samples consumed where the data continue."""
     detours: tuple[TrainersDetour, ...] = ()
-    """How each trainer that can do it is told."""
+    """The settings of each trainer that supports it."""
 
 
 class Choice(str, Enum):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ckpttool.core.errors import ExitCode
 
 _IN_ONE_LINE = ("name", "step", "data_skip_steps")
-"""What a short answer is in most cases, if an answer has it."""
+"""The usual fields of a one-line summary, if an answer has them."""
 
 
 class Answered(ABC):
@@ -23,7 +23,7 @@ class Answered(ABC):
     __slots__ = ()
 
     NOUN: ClassVar[str]
-    """What its document and its schema are called."""
+    """Name of its document and its schema."""
 
     @property
     @abstractmethod

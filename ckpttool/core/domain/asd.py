@@ -23,7 +23,7 @@ class AsdDialect:
     """One implementation: several share a name and differ in behaviour."""
 
     name: str
-    """What users call it."""
+    """Name for users."""
     counts: StrikeCount
     variable: str | None = None
     """The environment variable that its parser reads; None: it has none."""

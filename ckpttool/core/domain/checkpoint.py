@@ -35,7 +35,7 @@ class CommitState(str, Enum):
     UNRECORDED = "unrecorded"
     """The layout keeps no such record for each checkpoint."""
     UNKNOWN = "unknown"
-    """It keeps one, but no one can tell what it says."""
+    """It has a mark with an unknown meaning."""
 
 
 class Content(str, Enum):
@@ -46,11 +46,11 @@ class Content(str, Enum):
     WEIGHTS_ONLY = "weights-only"
     """By design: nothing is damaged, but the optimizer would begin again."""
     UNKNOWN = "unknown"
-    """Nothing tells whether there is more than weights: the user chose what is in it."""
+    """It is unknown whether there is more than weights: the user chose the contents."""
 
 
 CheckpointKey: TypeAlias = tuple[str, str, FormatName]
-"""Prefix, name and format: what names a checkpoint in its tree."""
+"""Prefix, name and format: the identity of a checkpoint in its tree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +70,9 @@ class NamedStep:
     """The step in a checkpoint's name."""
 
     stem: str
-    """The text before the number: what checkpoints of one training share."""
+    """The text before the number, which checkpoints of one training share."""
     number: Step | None
-    """None if the name holds no number that can be a step."""
+    """None if the name has no number that can be a step."""
     is_free: bool = False
     """Whether a person or a script chose the name; False: the trainer itself did."""
     is_sure: bool = True
@@ -88,7 +88,7 @@ class Rename:
     source: str
     target: str
     why: str
-    """What is wrong with the names as they are, in words that follow "whole on every rank, but"."""
+    """The problem with the current names, in words that follow "intact on every rank, but"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,38 +96,38 @@ class Checkpoint:
     """All files of one save, over all ranks, whether or not it is intact."""
 
     name: str
-    """What `--checkpoint` takes."""
+    """Name for `--checkpoint`."""
     aliases: tuple[str, ...] = ()
     """Under which other names the same save is there: a link to it, a copy of it."""
     prefix: str = ""
-    """What its file names begin with, where several trainings may share the folder: each has its own."""
+    """The start of its file names, if several trainings may share the folder: each has its own."""
     run: int = 0
     """0 for the first run of the tree; a higher one was started later."""
     label: str | None = None
-    """What its name says beside the run, so that saves of several runs may share it; None: names mark no runs."""
+    """The part of its name besides the run, which saves of several runs may share; None: names mark no runs."""
     sort_key: tuple[int, ...] = ()
     """Orders the saves of one run as their names do. To be compared: only the layout that made it may read it."""
     facts: Facts = ()
-    """What else is shown of it, by name: `epoch`, `step_in_epoch`, `optimizer_step`; None if nothing tells."""
+    """Further facts for display, by name: `epoch`, `step_in_epoch`, `optimizer_step`; None if unknown."""
     claims: tuple[NameClaim, ...] = ()
-    """What its name says of the scalars inside."""
+    """The values of inner scalars according to its name."""
     rules: ScalarRules = NO_RULES
-    """Which scalars its shards hold, and what must hold of them."""
+    """The scalars in its shards, and the rules about them."""
     scalars: Scalars
     """As one rank's shard has them; `verify` tells whether the others agree."""
     step: Step | None
     """True global step; None if nothing tells it."""
     step_source: StepSource
     named: NamedStep | None = None
-    """What its name says of the step; None in a layout whose names are compared with the content elsewhere."""
+    """The step in its name; None in a layout whose names are compared with the content elsewhere."""
     identity: str | None = None
-    """What no two saves share: two checkpoints that do are one and its copy. None if nothing tells."""
+    """A value unique to each save: two checkpoints with the same one are copies. None if unknown."""
     order: int | None = None
-    """What grows from save to save, as the checkpoint itself says: a time, batches read."""
+    """A value inside the checkpoint that grows from save to save: a time, batches read."""
     committed_ns: int | None = None
     """When it was committed by its own record, in nanoseconds since 1970."""
     step_remedy: str | None = None
-    """Where the step is unknown, what the user may give so that it is told; None if nothing would help."""
+    """If the step is unknown: the option that would make it known; None if there is none."""
     shards: tuple[Shard, ...]
     """By (rank, path)."""
     topology: Topology
@@ -140,17 +140,17 @@ class Checkpoint:
     commit: CommitState
     """Every layout must say it: a save that was not finished is never chosen, whatever its files look like."""
     content: Content
-    """Every layout must say it: weights alone are never resumed from unless they are asked for."""
+    """Required of every layout: weights alone are never resumed from unless requested."""
     is_tracked: bool = False
-    """Whether a record of its trainer names it: as the last, where a start that names none goes on, or as the best."""
+    """Whether a trainer's record names it: as the last, where a start without a named save continues, or as best."""
     health: Health = Health.UNKNOWN
     """As the trainer recorded it inside the checkpoint."""
     records_measured_health: bool = False
     """Whether its writer records a health only if it was measured, whatever the number of pipeline stages."""
     renames: tuple[Rename, ...] = ()
-    """What must be renamed before the trainer can load it by one name."""
+    """The renames needed before the trainer can load it by one name."""
     findings: tuple[Finding, ...] = ()
-    """What the listing alone shows about this checkpoint: missing ranks, files that are no files."""
+    """Findings of the listing alone: missing ranks, shards that are not files."""
 
     @property
     def key(self) -> CheckpointKey:
@@ -200,7 +200,7 @@ class RunSummary:
     run: int
     first_step: Step | None
     last_step: Step | None
-    """Highest true step of which anything is on disk, whole or not."""
+    """Highest true step with any file on disk, intact or not."""
     world_size: int
 
 
@@ -227,7 +227,7 @@ class PartsGiven:
     missing: tuple[int, ...]
     """Numbers of those that were not given, from 1, or could not be read."""
     stale: tuple[int, ...]
-    """Numbers of those that looked before the last of the files was written."""
+    """Numbers of those taken before the last of the files was written."""
     nodes: tuple[str, ...]
     """Hosts that looked, sorted."""
 
@@ -237,7 +237,7 @@ class Inventory:
     """The contents of a folder: checkpoints in the order (prefix, run, step, name), and everything else."""
 
     root: str
-    """The folder that holds the checkpoints, as the user would write it."""
+    """The folder with the checkpoints, as the user would write it."""
     layout: str
     """The word by which `--layout` knows it."""
     checkpoints: tuple[Checkpoint, ...]
@@ -247,7 +247,7 @@ class Inventory:
     folder_ranks: tuple[Rank, ...] = ()
     """Ranks that have a folder, ascending, with or without files."""
     unlisted: tuple[str, ...] = ()
-    """Folders that could not be listed, by path: what is in them is unknown, not missing."""
+    """Folders that could not be listed, by path: their contents are unknown, not missing."""
     strays: tuple[str, ...] = ()
     """Paths that are no checkpoint and no known record, sorted."""
     mere_names: tuple[str, ...] = ()
@@ -255,7 +255,7 @@ class Inventory:
     tracked: Tracked | None = None
     """None if there is no tracker, or it names nothing."""
     parts: PartsGiven | None = None
-    """Of a tree that several machines checked: which of them; None where this one did."""
+    """The parts, if several machines recorded the tree; None if this one read it."""
 
     def path_of(self, inner: str) -> str:
         """Return the path of a file or folder in it, as the user would write it.
@@ -278,7 +278,7 @@ class Listing(Answered):
 
     inventory: Inventory
     now: float
-    """Seconds since 1970: what an age is counted to."""
+    """Seconds since 1970, the reference of ages."""
     limit: int | None = None
     """Checkpoints that a table shows, newest first; None: all."""
     view: View = USUAL

@@ -69,13 +69,13 @@ class Opened:
     schema: str
     """Equal for two shards with the same tensors."""
     entries: tuple[TensorEntry, ...] = ()
-    """Where the numbers lie is told for this file or for another with the same tensors."""
+    """The place of the elements may be that of another file with the same tensors."""
     stats: tuple[ElementStats | None, ...] = ()
-    """One for each entry where numbers were asked for; None for those that are none, or were not asked for."""
+    """One for each entry, if statistics were requested; None for non-numeric or unselected entries."""
     values: tuple[tuple[str, Value], ...] = ()
-    """Of tensors of one element, and of what a torch file holds beside tensors; by name."""
+    """Values of one-element tensors, and of other data in a torch file; by name."""
     producer: str | None = None
-    """What wrote it, and in which version of the format, where the bytes tell."""
+    """The writer, and the version of the format, if the bytes show them."""
     metadata: tuple[tuple[str, str], ...] = ()
     checksum: tuple[str, str] | None = None
     """Which one the file carries, and its value; not compared with anything."""
@@ -89,17 +89,17 @@ class TensorRow:
 
     name: str
     dtype: str
-    """As safetensors spells it; the one that most ranks hold."""
+    """With the name that safetensors uses; that of most ranks."""
     shape: Shape
     """The same."""
     nbytes: ByteCount
     """In one file."""
     ranks: tuple[Rank, ...]
-    """That hold it, ascending; none where all ranks share the file."""
+    """The ranks that have it, ascending; none if all ranks share the file."""
     files: int
     """That hold it."""
     others: tuple[tuple[str, Shape, tuple[Rank, ...]], ...] = ()
-    """What other ranks hold under this name: types and shapes that do not agree with most."""
+    """Types and shapes under this name on ranks that differ from most."""
     stats: ElementStats | None = None
 
     @property
@@ -116,7 +116,7 @@ class ScalarRow:
     value: Value
     """That most files say."""
     others: tuple[tuple[Value, tuple[Rank, ...]], ...] = ()
-    """What other ranks say."""
+    """The values on other ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ class FileRow:
     nbytes: ByteCount | None
     tensors: int
     unread: int
-    """Tensors beside these, of kinds that ckpttool does not follow."""
+    """Further tensors, of kinds that ckpttool does not read."""
     checksum: tuple[str, str] | None
     seal: SealedDigest | None
 
@@ -152,17 +152,17 @@ class Contents(Answered):
     NOUN = "contents"
 
     inventory: Inventory
-    """The tree, or what stands for it around a lone file."""
+    """The tree, or a substitute around a single file."""
     checkpoint: str
     step: Step | None
     file: str | None
-    """Where one file was asked for, its path; None: the whole checkpoint."""
+    """The requested file; None: the complete checkpoint."""
     files: tuple[FileRow, ...]
     """By (rank, path)."""
     tensors: tuple[TensorRow, ...]
-    """Those that were asked for, by name as people count."""
+    """The requested tensors, by name in natural order."""
     left_out: int
-    """Tensors that no pattern asked for."""
+    """Number of tensors that no pattern selected."""
     parameters: int
     """Elements of these that are neither optimizer state nor scalars, each tensor once."""
     scalars: tuple[ScalarRow, ...]

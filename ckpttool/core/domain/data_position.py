@@ -43,13 +43,13 @@ class SkipBatches:
     """Samples consumed before the place where the data go on; None where the batch size is not known (and not needed).
     """
     global_batch_size: int | None
-    """New global batch size in samples; None if neither a shard nor the user told it."""
+    """New global batch size in samples; None if neither a shard nor the user gave it."""
     sink_size: int | None = None
     """Batches a data sink, where the skip was rounded down to a multiple of it."""
     lost_samples: int | None = 0
     """Samples that are left out on purpose, to get around them; None: some, but no batch size tells how many."""
     begins_anew: bool = False
-    """Whether the data are new, so that what was consumed of the old ones does not count."""
+    """Whether the data are new, so that earlier consumption does not count."""
 
     @property
     def effect(self) -> DataEffect:
@@ -78,9 +78,9 @@ class GoesOn:
     why: str | None = None
     """How it comes to that, in one sentence; None where the numbers say all."""
     samples: int | None = None
-    """Samples consumed when the checkpoint was saved; None: not known, or not what it goes by."""
+    """Samples consumed at the save; None: unknown, or not used."""
     source: SampleSource | None = None
-    """What tells `samples`; None if nothing does, or the trainer goes by them alone."""
+    """The source of `samples`; None if there is none, or the trainer uses only them."""
     tokens: int | None = None
     """Tokens consumed, where the trainer counts those."""
     batches: int | None = None
@@ -92,13 +92,13 @@ class GoesOn:
     where: str | None = None
     """Folder or file of the data loader's states, as the trainer will look for it; None: it goes by none."""
     exact_with: tuple[TrainerSetting, ...] = ()
-    """What to set so that no sample is repeated or lost; empty where nothing does, or none need be set."""
+    """Settings with which no sample is repeated or lost; empty if there are none, or none are needed."""
     exact_if: tuple[str, ...] = ()
     """What must hold for no sample to be repeated, lost or moved, with the versions that matter: sentences without
     "if" before and a full stop behind. Of an exact position it is taken for granted; of any other it does not hold, or
     nothing that was checked tells. Empty: nothing to say."""
     unchanged: SkipBatches | None = None
-    """What it comes to in skipped batches if nothing changes; None: its trainer skips none."""
+    """The equivalent in skipped batches without a change; None: its trainer skips none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +241,7 @@ class PastSizes:
     batch_sizes: tuple[int, ...] = ()
     """Samples a batch that any of them records, ascending: at each change the step was counted again."""
     unrecorded_steps: int = 0
-    """How far they came of which none is recorded: the trainer counted on from there as it was."""
+    """Steps of their progress without a record: the trainer continued counting from there."""
     why_unrecorded: str | None = None
     """Which saves of this trainer record none; None if that is not known."""
 
@@ -256,9 +256,9 @@ class SkipAnswer(Answered):
     steps: Step
     """Batches consumed."""
     old_global_batch: int | None
-    """Samples a batch before; None where segments tell it all."""
+    """Samples per batch before; None if segments give it."""
     exact_sizes: tuple[int, ...]
-    """Global batch sizes near the wished-for one at which no sample is seen twice; empty where it is exact."""
+    """Global batch sizes near the requested one at which no sample is repeated; empty if it is exact."""
     told: TrainersSkip | None
     """None where the trainer has no setting for it."""
 
@@ -280,6 +280,6 @@ class TrainersSkip:
     setting: str
     value: int | bool
     remark: str | None = None
-    """Why it is this setting, where one would expect another."""
+    """Why this setting and not the expected one."""
     whole_sinks: str = ""
     """Whose way it is to count whole sinks."""

@@ -44,13 +44,13 @@ class RankFiles(str, Enum):
     """The places of the ranks' files of one save in its layout."""
 
     TOGETHER = "together"
-    """In folders that all ranks write to: what is not there is missing."""
+    """In folders that all ranks write to: an absent file is missing."""
     UNCOUNTED = "uncounted"
     """In such folders, too, and no record says how many ranks there were: more may have written on other machines."""
     APART = "apart"
-    """In a folder of each rank: where machines save to disks of their own, each has those of its own ranks alone."""
+    """In a folder per rank: if machines save to their own disks, each has only those of its own ranks."""
     UNKNOWN = "unknown"
-    """Nobody said: what is not there may lie on another machine, as where they are apart."""
+    """Unknown: an absent file may be on another machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class WorldSize:
     why: str
     """In words that finish the sentence 'expected N ranks because …'."""
     remedy: str
-    """What to do about one that is missing."""
+    """The remedy for a missing one."""
     confirmed: bool = True
     """False where the ranks' own files alone tell it."""
 
@@ -109,9 +109,9 @@ class Expectation:
     topology: Topology
     """How many ranks it must have, or that all of them share its files."""
     doubts: tuple[Finding, ...] = ()
-    """What speaks against this expectation itself; told before what is missing."""
+    """Findings against this expectation itself; reported before missing files."""
     notes: tuple[Finding, ...] = ()
-    """What else the comparison shows; told after it."""
+    """Other findings of the comparison; reported after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ class Expected:
     runs: tuple[RunSummary, ...]
     """The inventory's, with the sizes that were settled on."""
     findings: tuple[Finding, ...] = ()
-    """About the tree: where a size was taken for meant."""
+    """About the tree: a size accepted as intended."""
 
 
 def cut_short(shards: Iterable[Shard], stamps: Mapping[str, FileStamp]) -> tuple[Finding, ...]:

@@ -36,7 +36,7 @@ class Finding:
     code: Row
     severity: Severity
     message: str
-    """One sentence with what was expected and what is there."""
+    """One sentence with the expected and the actual value."""
     path: str | None = None
     """POSIX, relative to the inventory's root (a config's findings: as the user gave it)."""
     tensor: str | None = None
@@ -47,9 +47,9 @@ class Finding:
     line: int | None = None
     """Line in a text file, from 1."""
     ranks: tuple[Rank, ...] = ()
-    """Whose files it is about, ascending: `path` is the first one's. Empty where no rank's, or it is unknown whose."""
+    """The ranks of its files, ascending: `path` is the first one's. Empty without a rank, or if unknown."""
     fact: str | None = None
-    """How `message` begins, if the rest says what follows from it; None: it says no more. Not in JSON."""
+    """The beginning of `message`, if the rest is a consequence; None: there is no more. Not in JSON."""
 
     @property
     def is_tie(self) -> bool:
@@ -165,7 +165,7 @@ def withheld(findings: Iterable[Finding]) -> bool:
 
 
 NOT_SEEN = frozenset({Code.UNREADABLE, Code.CHANGED_WHILE_READING})
-"""What says that no one could look."""
+"""Codes for an incomplete view."""
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -185,7 +185,7 @@ def helped(finding: Finding) -> Finding:
 
 
 FOUND_EARLIER = frozenset({Code.FOUND_DAMAGED, Code.REPLICA_DRIFTED})
-"""What an earlier look at content left against a save, while its files are the same."""
+"""Findings of an earlier read of the content, while the files are unchanged."""
 
 
 _BY_SEVERITY = {
@@ -208,7 +208,7 @@ _WORST_FIRST = (
     ExitCode.INCOMPLETE,
     ExitCode.NOT_DURABLE,
 )
-"""Of several trees."""
+"""Order for several trees."""
 
 
 def safest(codes: Iterable[ExitCode]) -> ExitCode:

@@ -19,7 +19,7 @@ class CheckpointForecast:
     """False: it would only be read to compare with another one."""
     shards: int
     tasks: int
-    """Pieces of work that can be done beside each other: a big shard is several."""
+    """Units of work that can run in parallel: a big shard has several."""
     nbytes: ByteCount
     """About so many; of headers alone a guess."""
     requests: int | None

@@ -9,7 +9,7 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.units import Step
 
 EventValue: TypeAlias = "str | int | float | bool | list[EventValue] | dict[str, EventValue] | None"
-"""What a line of an event file can hold; NaN and infinities are allowed, and are spelled as words."""
+"""Values of an event line; NaN and infinities are allowed, and encoded as words."""
 
 
 EVENTS_SCHEMA = "ckpttool/events/1"
@@ -24,12 +24,12 @@ class GuardEventKind(str, Enum):
     """The kind of an event in an event file."""
 
     RUN = "run"
-    """The first line of a process: who writes, of which run."""
+    """The first line of a process: its rank, and the run."""
     RESUMED = "resumed"
     BLIND = "blind"
     """Steps in which the policy cannot notice anything: nothing was remembered, and it warms up."""
     GUARD_RESET = "guard-reset"
-    """What was remembered belongs to another policy or other settings, and is not used."""
+    """The saved state belongs to another policy or other settings, and is not used."""
     STEP = "step"
     """The numbers of one optimizer step."""
     SKIP = "skip"
@@ -42,7 +42,7 @@ class GuardEventKind(str, Enum):
     ALARM = "alarm"
     """More than one in a hundred of the last thousand updates were dropped."""
     TRANSIENT = "transient"
-    """What was not finite is finite when it is computed once more."""
+    """A non-finite value is finite when it is computed again."""
     CAPTURE = "capture"
     CAPTURE_FAILED = "capture-failed"
     REPLICAS_DISAGREE = "replicas-disagree"
@@ -57,7 +57,7 @@ class GuardEventKind(str, Enum):
     SAVED = "saved"
     SAVE_FAILED = "save-failed"
     GUARD_ERROR = "guard-error"
-    """A part of the guard itself failed; the training went on."""
+    """A part of the guard itself failed; the training continued."""
     GUARD_OFF = "guard-off"
     """A part of the guard failed too often, or cost too much, and is switched off."""
 

@@ -16,9 +16,9 @@ class ConfigChange:
     key: str
     """Dotted, as `section.key`."""
     before: str | None
-    """As the config spells it; None where the key was not there."""
+    """As written in the config; None if the key was absent."""
     after: str | None
-    """As the config spells it; None where the key is removed."""
+    """As written in the config; None if the key is removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +26,9 @@ class LaunchConfig:
     """A config that makes the trainer do what a plan says."""
 
     text: str
-    """The whole file; write it as UTF-8 without changing line ends."""
+    """The complete file; write it as UTF-8 without changing line ends."""
     changes: tuple[ConfigChange, ...]
-    """What differs from the base config, in the order of a reader's interest; empty where it obeyed already."""
+    """Differences from the base config, most important first; empty if it was already right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class LaunchJob:
     master_addr: str | None = None
     """Host name or address of node 0; needed with several nodes."""
     script: str | None = None
-    """What the trainer is started by; None: its own entry script."""
+    """The start script; None: the trainer's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Fragment(OfChoice, Answered):
     strict: bool = False
     """Whether a newer checkpoint that was rejected is an exit of its own."""
     view: View = USUAL
-    """What a table is to show of the plan."""
+    """The table's view of the plan."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -87,7 +87,7 @@ class Launch(OfChoice, Answered):
     """False if the file already had this content, or in a dry run."""
     dry_run: bool = False
     view: View = USUAL
-    """What a table is to show of the plan."""
+    """The table's view of the plan."""
 
     @property
     def exit_code(self) -> ExitCode:

@@ -23,7 +23,7 @@ class PlaceKind(str, Enum):
     CODE = "code"
     """An argument of a call in the training's own script."""
     FILE = "file"
-    """A small file beside the saves that must name one before the start: a tracker, `latest`."""
+    """A small file next to the saves that must name one before the start: a tracker, `latest`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +61,11 @@ class TrainerSetting:
     place: Place
     value: SettingValue
     is_path: bool = False
-    """Whether the value is the path of what is loaded, which a launch spells in full."""
+    """Whether the value is the path to load, which a launch makes absolute."""
     is_default: bool = False
-    """Whether to say nothing means the same to the trainer: then it is said only where something else stands."""
+    """Whether it is the trainer's default: then it is set only if the config has another value."""
     is_alternative: bool = False
-    """Whether it says what the setting before it says, at another place: one of both is enough."""
+    """Whether it is equivalent to the previous setting at another place: one of them is enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,15 +74,15 @@ class LoadSettings:
 
     trainer: str
     path: str
-    """What is loaded; relative to where we were started, unless the user gave it in full."""
+    """The path to load; relative to the working directory, unless the user gave an absolute one."""
     settings: tuple[TrainerSetting, ...]
-    """What to load; the most important first."""
+    """The settings, most important first."""
     data: tuple[TrainerSetting, ...] = ()
     """Where the data continue."""
     first: tuple[Rename, ...] = ()
-    """What must be done before, in this order; paths are relative to the checkpoint folder."""
+    """Renames to do first, in this order; paths are relative to the checkpoint folder."""
     remarks: tuple[str, ...] = ()
-    """What else whoever starts it must know, a sentence each: what never to say, what to look at after the start."""
+    """Further notes for the start, one sentence each: options to avoid, checks after the start."""
     older: tuple[tuple[str, str], ...] = ()
     """Fields under `resume` in `ckpttool/plan/1`, each with the place of the setting that it repeats."""
 

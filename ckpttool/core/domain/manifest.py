@@ -24,7 +24,7 @@ Part of the form: hashes over other chunks cannot be compared."""
 
 
 MOST_TENSORS_BYTES = 40 << 20
-"""Of the digests of tensors in one record: what 8,192 ranks need of which each holds 300 tensors of its own."""
+"""For the digests of tensors in one record: enough for 8,192 ranks with 300 separate tensors each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class ShardSeal:
     """POSIX, relative to the inventory's root."""
     size: ByteCount
     xxh3_128: str
-    """Of the whole file, 32 hexadecimal digits."""
+    """Of the complete file, 32 hexadecimal digits."""
     chunks: tuple[str, ...]
     """The same of each `CHUNK_BYTES`, in file order; the last one may be shorter. None for an empty file."""
     format: FormatName
@@ -68,7 +68,7 @@ class Manifest:
     """The checkpoint's name."""
     prefix: str
     world_size: int | None
-    """Ranks of the training; None if nothing told it."""
+    """Ranks of the training; None if unknown."""
     sealed_at: str
     """UTC, as `first_seen`: when the manifest last changed."""
     sealed_by: str
@@ -76,7 +76,7 @@ class Manifest:
     shards: tuple[ShardSeal, ...]
     """By path, each path once."""
     disputed: tuple[Finding, ...] = ()
-    """Not in the file: shards of which several manifests of one save say different things."""
+    """Not in the file: shards for which several manifests of one save differ."""
     version: int = VERSION
     chunk_bytes: ByteCount = CHUNK_BYTES
 
@@ -92,13 +92,13 @@ class Sealing:
 
     checkpoint: str
     path: str
-    """Of the manifest, relative to the inventory's root; empty where its layout has no place for one."""
+    """Of the manifest, relative to the inventory's root; empty if its layout has no place for one."""
     manifest: Manifest | None
-    """What is recorded now; None where sealing was refused, and whatever was there stays as it was."""
+    """The current record; None if sealing was refused, and any earlier one is unchanged."""
     written: bool
     """Whether the file changed; an unchanged checkpoint, sealed again, changes nothing."""
     findings: tuple[Finding, ...]
-    """Why it was refused; else what differs from the values that were recorded before."""
+    """The reasons of a refusal; else the differences from earlier records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class Sealed(Answered):
 
     inventory: Inventory
     sealings: tuple[Sealing, ...]
-    """One for each checkpoint that was asked for, newest first."""
+    """One for each requested checkpoint, newest first."""
 
     @property
     def exit_code(self) -> ExitCode:

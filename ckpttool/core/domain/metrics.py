@@ -45,11 +45,11 @@ class StepMetrics:
 
     step: Step
     loss: float | None = None
-    """None too where a pipeline stage that has no loss prints 0."""
+    """None too if a pipeline stage without a loss prints 0."""
     global_norm: float | None = None
     """L2 norm of all gradients, before clipping."""
     embedding_local_norm: float | None = None
-    """Sum of squares of the embedding's gradient on one rank (its root is the L2 norm); 0 where none was found."""
+    """Sum of squares of the embedding's gradient on one rank (its root is the L2 norm); 0 if none was found."""
     overflow: bool | None = None
     skipped: bool | None = None
     """Whether the trainer says that it dropped this step's update."""
@@ -70,7 +70,7 @@ class LogProblem:
     source: str
     """The log, as it is shown to people."""
     line: int
-    """From 1; 0 where the problem is the whole file."""
+    """From 1; 0 if the problem is the complete file."""
     reason: str
     text: str
     """The start of the line, control characters escaped."""
@@ -93,7 +93,7 @@ class NoteKind(str, Enum):
     NAN_STOP = "nan-stop"
     """Training stopped at a NaN."""
     CUT = "cut"
-    """The last record is not whole: the log is still being written, or its writer was stopped while it wrote."""
+    """The last record is incomplete: the log is still being written, or its writer was stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,13 +109,13 @@ class LogNote:
     previous_step: Step | None = None
     """For a rewind, the step before it in the log."""
     value: float | None = None
-    """The norm, where it is told."""
+    """The norm, if given."""
     count: int | None = None
-    """Steps in a row, where it is told."""
+    """Consecutive steps, if given."""
 
 
 LogItem = StepMetrics | LogProblem | LogNote
-"""What a reader yields, in the order of the log."""
+"""Items of a reader, in the order of the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ class LogAttempt:
     rows: Sequence[StepMetrics]
     """Ascending, at least one."""
     begun: bool
-    """Whether the log shows that a start begins here. Else the log may be missing what came before."""
+    """Whether the log shows that a start begins here. Otherwise earlier steps may be missing."""
     ended: bool
     """Whether the log shows that the training stopped here. Else it may have gone on."""
 
@@ -146,9 +146,9 @@ class TrainingLog:
 
     sources: tuple[str, ...]
     metrics: Sequence[StepMetrics]
-    """One for each step, ascending: the last attempt where a step was done again."""
+    """One for each step, ascending: the last attempt at a repeated step."""
     attempts: tuple[LogAttempt, ...] | None
-    """In the order of time; None where a log goes back more often than any training."""
+    """In order of time; None if a log goes back implausibly often."""
     notes: tuple[LogNote, ...]
     problems: tuple[LogProblem, ...]
     """The first ones; `problem_count` says how many there were."""

@@ -13,7 +13,7 @@ class Reach(str, Enum):
     """Which machines see a file system."""
 
     SHARED = "shared"
-    """Every machine that mounts it: what is not there is nowhere."""
+    """Every machine that mounts it: an absent file does not exist."""
     LOCAL = "local"
     """This machine alone: other machines have one of their own under the same path."""
     UNKNOWN = "unknown"
@@ -45,7 +45,7 @@ class Node:
 
     environment: Mapping[str, str]
     mounts: str
-    """In the form of `/proc/self/mountinfo`; empty where there is none."""
+    """In the form of `/proc/self/mountinfo`; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +55,9 @@ class Job:
     said_by: str
     """The variables with their values, as a person would type them."""
     several: bool
-    """Whether the job runs on more than one machine. False where that follows from the number of ranks alone."""
+    """Whether the job runs on more than one machine. False if that follows only from the number of ranks."""
     ranks: int | None = None
-    """Processes of the job on all machines; None where their number says nothing about the training's ranks."""
+    """Processes of the job on all machines; None if their number is unrelated to the training's ranks."""
     counts_ranks: bool = False
     """Whether a process is a rank for certain, so that a tree with as many ranks lacks none."""
 
@@ -68,11 +68,11 @@ class Surroundings:
 
     files: RankFiles
     sign: str
-    """What a rank's folder is called, where each has one."""
+    """The name pattern of a rank's folder, if each rank has one."""
     declared: tuple[int, ...]
-    """World sizes that the user or the config states: what is intact on as many ranks lacks none."""
+    """World sizes from the user or the config: a checkpoint intact on as many ranks is complete."""
     jobs: tuple[Job, ...]
-    """What launchers say."""
+    """The jobs according to launchers."""
     mount: Mount
     """Of the tree's files."""
 

@@ -32,24 +32,24 @@ class Option(NamedTuple):
     heading: str | None = None
     """Under which help shows it; None: Output."""
     metavar: str | None = None
-    """What stands for its value in help; None: N, X, or its choices."""
+    """The placeholder for its value in help; None: N, X, or its choices."""
     least: float | None = None
     most: float | None = None
     unit: str | None = None
     """Of a time: the unit of a number without one (s, m, h, d); `-`: there must be one."""
     into: str | None = None
-    """The unit of the field, where it is another one; None: that of a number without one."""
+    """The unit of the field, if it differs; None: that of a bare number."""
     default: object = UNSET
-    """Where a command line has another default than the library."""
+    """The command line's default, if it differs from the library's."""
     shown: str | None = None
     """The default as help shows it; empty: help shows none. None: as it is."""
     completes: Literal["checkpoints", "codes", "layouts"] | None = None
-    """What a shell offers; a name of a layout must be one of them."""
+    """The shell completion; for layouts, the value must be one of them."""
     once: bool = False
     """Given twice it is an error: the last one must not win in silence."""
     parse: Callable[[Any], Any] | None = None
-    """Makes the field of what was typed, where it was typed. It raises `UsageError`."""
+    """Converts a typed value to the field. It raises `UsageError`."""
     typed: object = str | None
-    """What is handed to `parse`."""
+    """The argument of `parse`."""
     also: str | None = None
     """A second field: then `parse` returns two values."""

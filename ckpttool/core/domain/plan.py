@@ -43,14 +43,14 @@ class Rejection:
 
 
 MOST_REJECTED = 8
-"""Rejected checkpoints that people are told one by one, newest first; the JSON of `resolve` tells them all."""
+"""Rejected checkpoints that are shown individually, newest first; the JSON of `resolve` has all of them."""
 
 
 class LostTimeSource(str, Enum):
     """The source of the duration of lost steps."""
 
     LOG = "log"
-    """The training log, by the times beside its steps."""
+    """The training log, by the times of its steps."""
     SAVES = "saves"
     """The files of two saves, by when they were written."""
 
@@ -62,7 +62,7 @@ class LostTime:
     seconds: float
     source: LostTimeSource
     pace: tuple[Step, Step] | None = None
-    """The steps of the two saves at whose pace it is reckoned; None where what was lost is between two times."""
+    """The steps of the two saves that give the pace; None if the lost work is between two times."""
 
     @property
     def words(self) -> str:
@@ -79,13 +79,13 @@ class ResumePoint:
 
     checkpoint: Checkpoint
     step: Step
-    """Its true global step: what does not tell one is never chosen."""
+    """Its true global step: a checkpoint of unknown step is never chosen."""
     evidence: Level
     """How hard all of its shards were checked."""
     verdict: VerdictWord
-    """What that showed: `verified` where checksums agreed, `struct-ok` where there was none to compare with."""
+    """The result: `verified` if checksums matched, `struct-ok` if there were none."""
     lost_steps: int
-    """Batches between this checkpoint and the furthest one on its course, whole or not: work to be done again.
+    """Batches between this checkpoint and the furthest one on its lineage, intact or not: work to be redone.
 
     Batches of this checkpoint's size; where the other one's differed, rounded up. Where a log was read that continues
     further, up to its last step.
@@ -97,7 +97,7 @@ class ResumePoint:
     saved_ns: int | None = None
     """When the last of its shards was written, by the files' times, in nanoseconds since 1970; None: not known."""
     rejected: tuple[Rejection, ...]
-    """Newest first: what a reader might have expected instead."""
+    """Newest first: the checkpoints that a reader might have expected."""
     findings: tuple[Finding, ...]
 
     @property
@@ -112,17 +112,17 @@ class NoResumePoint:
 
     root: str
     evidence: Level
-    """How hard to look was asked for."""
+    """The requested level."""
     rejected: tuple[Rejection, ...]
     findings: tuple[Finding, ...]
     advice: SpikeAdvice | StopAdvice | None = None
-    """The way around a spike or on after a stop, where that was asked for."""
+    """The way to avoid a spike or to continue after a stop, if requested."""
     is_named: bool = False
-    """One checkpoint was asked about, and no other was checked."""
+    """Only one named checkpoint was checked."""
     in_trash: int = 0
     """Checkpoints that prunes moved away and that can be brought back."""
     parts: PartsGiven | None = None
-    """Which looks it rests on, where several machines looked instead of this one."""
+    """The parts of its evidence, if other machines recorded them."""
 
     @property
     def is_sure(self) -> bool:
@@ -212,17 +212,17 @@ class JudgedStart:
     """Which start it is, for the beginning of a sentence."""
     why: str = ""
     by_script: bool = False
-    """Where it is not known: whether the training's own script decides, which no one can look at before."""
+    """If it is unknown: whether the training's own script decides, which cannot be read."""
     by_records: bool = False
-    """Whether it goes by small records beside the saves, which `repair pointer` writes."""
+    """Whether it uses small records next to the saves, which `repair pointer` writes."""
     data: str | None = None
     """How its data would continue elsewhere than the plan says, in words; None: they do not, or that is not known."""
     lacks: str | None = None
-    """What of the save it leaves out, and what comes of that, in words; None: nothing."""
+    """The parts of the save that it leaves out, and the consequence, in words; None: none."""
     line: int | None = None
     """Of the config's setting that decides."""
     mend: str | None = None
-    """What in the config makes it load what was chosen, if naming that does not, for the end of a sentence."""
+    """The change to the config that makes it load the chosen save, for the end of a sentence."""
     in_the_way: str | None = None
     """A path in the tree that must be moved out of its folder first: it stops this start, and a launched one alike."""
     only_in: str | None = None
@@ -288,15 +288,15 @@ class ResumePlan:
     next_step: Step
     """Global step that the resumed run does first, counted in batches of the new size."""
     findings: tuple[Finding, ...] = ()
-    """About the resume as a whole: counters that the trainer will get wrong, settings that disagree."""
+    """About the complete resume: counters that the trainer will get wrong, contradicting settings."""
     advice: SpikeAdvice | StopAdvice | None = None
-    """The way around a spike or on after a stop, where that was asked for; `data` follows it."""
+    """The way to avoid a spike or to continue after a stop, if requested; `data` follows it."""
     placement: tuple[Placed, ...] = ()
-    """Which ranks start where, as the machines said that looked; empty where none did."""
+    """The start machine of each rank, according to the machines; empty if unknown."""
     copies: tuple[str, ...] = ()
     """Files that have to be copied to a disk before a trainer can load them, relative to `root`; empty on a disk."""
     parts: PartsGiven | None = None
-    """Which looks it rests on, where several machines looked instead of this one."""
+    """The parts of its evidence, if other machines recorded them."""
 
 
 def exit_of(decision: ResumePlan | NoResumePoint, *, strict: bool) -> ExitCode:
@@ -362,11 +362,11 @@ class Resolution(OfChoice, Answered):
 
     decision: ResumePlan | NoResumePoint
     simulation: Simulation | None = None
-    """What the trainer on its own would have done, where that was asked."""
+    """The trainer's own choice, if requested."""
     strict: bool = False
     """Whether a newer checkpoint that was rejected is an exit of its own."""
     now: float | None = None
-    """Seconds since 1970, to which the age of the chosen one is counted; None: its age is not told."""
+    """Seconds since 1970, the reference for the age of the chosen one; None: the age is not shown."""
     view: View = USUAL
 
     @property

@@ -15,11 +15,11 @@ class Pointer:
     rank: Rank | None = None
     """Whose record it is; None if all ranks share it."""
     name: str | None = None
-    """File or folder that it names, as it spells it; None if it names nothing."""
+    """The file or folder in it, as written; None if it names none."""
     target: str | None = None
     """The path of that, relative to the root. It comes from a file: it is compared with paths, never followed."""
     content: bytes | None = None
-    """What the trainer would write to say the same."""
+    """The trainer's own form of the same record."""
     trouble: str | None = None
     """Why it names nothing."""
     unknown: bool = False
@@ -33,7 +33,7 @@ class PointerText:
     name: str
     """File or folder that it names."""
     content: bytes
-    """The whole file."""
+    """The complete file."""
     like: str | None = None
     """A record whose mode one that is missing gets, relative to the root: it is to be readable by the same."""
 
@@ -45,6 +45,6 @@ class PointerFix:
     path: str
     """Relative to the root."""
     trouble: str
-    """What is wrong with it now, for people."""
+    """The current problem, for people."""
     text: PointerText
-    """What it shall hold."""
+    """The right contents."""

@@ -52,16 +52,16 @@ class Check:
     name: str
     """`config`, `checkpoint`, `health`, `launch`, `start`, `disk`; or the config file, if only configs were checked."""
     summary: str
-    """One line: what was seen."""
+    """One line: the observation."""
     reasons: tuple[Reason, ...] = ()
-    """Everything found, notes too, in the order of what was checked."""
+    """All findings, including notes, in the order of the checks."""
     allowed: tuple[Reason, ...] = ()
-    """What would be a reason, and is none: the config itself allows it."""
+    """Findings that the config itself allows, which are not reasons."""
     stopped: ExitCode | None = None
-    """Where the check could not be made: the exit code of what stopped it, which is a reason too."""
+    """If the check was impossible: the exit code of its error, which is also a reason."""
     skipped: bool = False
     unsure: bool = False
-    """Whether it is unknown, although nothing stands against a launch: health that nobody recorded."""
+    """Whether it is unknown, without a finding against a launch: unrecorded health."""
 
     @property
     def outcome(self) -> Outcome:
@@ -99,13 +99,13 @@ class NextSaves:
     """The disk space that a training will need, according to its config."""
 
     folder: str
-    """Where it saves; it need not exist yet."""
+    """The save folder, existing or not."""
     inside: tuple[str, ...]
     """Folders in that of the checkpoints that its files go to, if it saves there."""
     count: int
-    """How many more saves must fit beside what is there."""
+    """Number of further saves that must fit."""
     stays: str | None
-    """What makes no room on its own, in words that a remedy can quote; None if nothing is to be said."""
+    """Why no space will be freed automatically, in words for a remedy; None if that is not relevant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,9 +113,9 @@ class DiskNeed:
     """The size of the next saves, and the free space."""
 
     folder: str
-    """Where they will be written, or the part of that path that exists."""
+    """The folder of the next saves, or its nearest existing parent."""
     saves: int
-    """How many saves must fit beside what is there."""
+    """Number of saves that must fit in addition."""
     save_bytes: int
     save_files: int
     free_bytes: int
@@ -126,7 +126,7 @@ class DiskNeed:
     stays: str | None = None
     """As in `NextSaves`."""
     host: str | None = None
-    """Whose own disk it is, of several machines; None if it is this machine's, or all see it."""
+    """The machine with this disk, of several; None if it is this machine's, or all see it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ class Preflight(OfChoice, Answered):
     decision: ResumePlan | NoResumePoint | None = None
     disk: DiskNeed | None = None
     resolved_from: str | None = None
-    """What was taken instead of the path that was given, for people."""
+    """The path used instead of the given one, for people."""
     view: View = USUAL
 
     @property
@@ -175,7 +175,7 @@ class FixedConfig:
 
     path: str
     before: str
-    """The whole text, as is the next."""
+    """The complete text, as is the next."""
     after: str
     fixes: tuple[SafeFix, ...]
     """In the order of the file."""
@@ -190,11 +190,11 @@ class Lint(Answered):
     checks: tuple[Check, ...]
     """One a file, in the order in which they were given."""
     fixed: tuple[FixedConfig, ...] = ()
-    """What was mended and written before the rules were asked."""
+    """The files fixed and written before the rules were applied."""
     foreign: tuple[str, ...] = ()
     """YAML files that were found in folders, or were to be skipped, and are no training configs."""
     view: View = USUAL
-    """How it is to be told."""
+    """The view for display."""
     command: str = "lint-config"
     """By which reports are headed."""
 
@@ -226,6 +226,6 @@ class PreflightQuestion:
     allowed: tuple[Row, ...] = ()
     """Findings that the user has seen and accepts: they become notes."""
     view: View = USUAL
-    """How the report is to be told."""
+    """The view for displaying the report."""
     load_checkpoint: str | None = None
     """The folder to which a tree of an object store was copied."""

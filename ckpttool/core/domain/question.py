@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 DEFAULT_DIR = "./output/checkpoint"
-"""Where to look if nobody says otherwise."""
+"""The default tree."""
 
 STDIN = "-"
 """As a log: this process's own input."""
@@ -120,7 +120,7 @@ class TreeQuestion:
     """Output folder, checkpoint folder, a rank's folder, or one shard; None: `DEFAULT_DIR`, else the tree in or around
     the current folder."""
     layout: Annotated[str | None, LAYOUT] = None
-    """Look for this layout alone, where a folder holds several."""
+    """Only this layout, if a folder has several."""
     world_size: Annotated[
         int | None,
         Option(
@@ -177,7 +177,7 @@ class LogQuestion:
     patterns: Annotated[tuple[str, ...], LOG] = ()
     """Files, folders of logs, globs, or `-`."""
     columns: Annotated[str | None, COLUMNS] = None
-    """`step=iter,global_norm=gnorm`: what the fields are called in logs with named columns."""
+    """`step=iter,global_norm=gnorm`: names of fields in logs with named columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +185,7 @@ class SpikeQuestion:
     """The spike to go around, and the checkpoints to choose from."""
 
     around: Step | None = None
-    """The spike nearest to this step; None: the last one, or the stop where training ended in one."""
+    """The spike nearest to this step; None: the last one, or the stop if training ended in one."""
     every: int | None = None
     """Checkpoints were saved every so many steps and all are good; None: the tree tells."""
 
@@ -299,7 +299,7 @@ class ResumeQuestion:
         ),
     ] = False
     allow_unknown_health: bool = False
-    """Unknown health will do even where a record of it is there and cannot be read."""
+    """Accept unknown health even if its record exists but cannot be read."""
     ignore_health: Annotated[bool, Option("--ignore-health", "Also accept unhealthy checkpoints.", "Evidence")] = False
     before: Annotated[
         Step | None,
@@ -307,7 +307,7 @@ class ResumeQuestion:
     ] = None
     """Only what is at this step or before it, and what does not tell its step; None: any."""
     saves_as: str | None = None
-    """The prefix under which the config saves: it says which is meant where several trainings share the folder."""
+    """The prefix of the config's saves: it selects one of several trainings in the folder."""
     allow_renames: Annotated[
         bool,
         Option(
@@ -323,7 +323,7 @@ class ResumeQuestion:
         ),
     ] = False
     sizes: Annotated[AskedSizes, QUESTION] = AskedSizes()
-    """Of the run that resumes; its world size where it is not the tree's question."""
+    """Of the resumed run; its world size if that differs from the tree's question."""
     max_lost_steps: Annotated[
         int | None,
         Option(
@@ -347,7 +347,7 @@ class ResumeQuestion:
     ] = None
     """How much training may be done again, in seconds; None: any."""
     logs: Annotated[EvidenceQuestion | None, QUESTION] = None
-    """What training logs shall have to say about it."""
+    """The evidence to take from training logs."""
 
     def assert_consistent(self) -> None:
         """Reject options that contradict each other.
@@ -370,17 +370,17 @@ class LaunchOrder:
     force: bool = False
     """Replace an output that exists; its old content stays as `.bak`."""
     strict: bool = False
-    """Write nothing where a newer checkpoint was rejected."""
+    """Write nothing if a newer checkpoint was rejected."""
     nodes: int = 1
     devices_per_node: int | None = None
     """None: the ranks of the config (else of the checkpoint), spread evenly."""
     master_addr: str | None = None
     script: str | None = None
-    """What the trainer is started by; None: its own entry script."""
+    """The start script; None: the trainer's own."""
     allowed: tuple[Row, ...] = ()
     """Findings that the user has seen and accepts; any other that weighs more than a note stops the launch."""
     view: View = USUAL
-    """How what stops the launch is to be told."""
+    """The view for displaying the reasons against the launch."""
     load_checkpoint: str | None = None
     """The folder to which a tree of an object store was copied."""
     dry_run: bool = False
@@ -403,10 +403,10 @@ class CheckQuestion:
     jump: float | None = None
     """Factor between two checkpoints' norms that is suspect; None: the default; 0: do not compare."""
     hashes: bool = False
-    """Also hash every file as a whole, for sealing, and compare nothing with what is recorded."""
+    """Also hash every complete file, for sealing, without comparison with records."""
     digests: bool = False
-    """Also hash every file as a whole, beside all that is compared."""
+    """Also hash every complete file, in addition to all comparisons."""
     max_age: float | None = None
     """Seconds for which an earlier check of an unchanged file is trusted; None: read everything."""
     replicas: bool = True
-    """Compare ranks that hold the same, and where no record tells which do, read one other checkpoint, too."""
+    """Compare ranks with equal tensors, and if no record shows these, read one other checkpoint, too."""

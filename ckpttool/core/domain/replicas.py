@@ -63,7 +63,7 @@ class Proof(str, Enum):
     """The proof that ranks have the same slice of a tensor, best first."""
 
     SEALED = "sealed"
-    """One file matches in every tensor what the manifest records of the other."""
+    """One file matches the manifest's record of the other in every tensor."""
     RECORDED = "recorded"
     """The trainer's own record of the save says so."""
     LEARNED = "learned"
@@ -91,11 +91,11 @@ class Healed:
     rank: Rank
     """The rank of the donor."""
     proof: Proof
-    """What proved that the donor was a copy."""
+    """The proof that the donor was a copy."""
     trust: Trust
     """Why the donor was trusted."""
     tensor: str | None = None
-    """The one tensor that was replaced; None: the whole file."""
+    """The only replaced tensor; None: the complete file."""
     at: str
     """UTC, `2025-01-31T23:59:59Z`."""
 

@@ -104,7 +104,7 @@ class Why(str, Enum):
 
     LAST = "last"
     VERIFIED = "verified"
-    """One of the newest that a checksum proves, where newer ones have none."""
+    """One of the newest proven by a checksum, if newer ones have none."""
     UNPROVEN = "unproven"
     """A checksum can prove it and was not compared with its bytes, nor were those of enough newer ones."""
     HEALTHY = "healthy"
@@ -135,7 +135,7 @@ class Fate:
 
     checkpoint: Checkpoint
     why: tuple[Why, ...]
-    """Every rule that keeps it; `REPLACED` alone where it goes."""
+    """Every rule that keeps it; only `REPLACED` if it is deleted."""
     because: str
     """One sentence."""
     word: VerdictWord | None
@@ -202,9 +202,9 @@ class Move:
     """One rename, of a file or of the complete folder of a save."""
 
     path: str
-    """Where it is, relative to the root; in the trash it keeps this path."""
+    """Its current path, relative to the root; in the trash it keeps this path."""
     stamp: FileStamp
-    """What must still be there."""
+    """The expected identity of the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +214,7 @@ class Batch:
     trash: str
     """The folder that it goes to, relative to the root."""
     moves: tuple[Move, ...]
-    """In order. While the first is away and any other is not, the checkpoint looks whole to nobody."""
+    """In order. While the first is away and any other is not, the checkpoint looks incomplete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,15 +222,15 @@ class Put:
     """A file prepared next to its destination, and the action on the existing one."""
 
     path: str
-    """Where it goes, relative to the tree's root."""
+    """Its destination, relative to the tree's root."""
     temporary: str
-    """Where it is, in the same folder."""
+    """Its temporary path, in the same folder."""
     stamp: FileStamp
     """Of the file that is ready."""
     replaces: FileStamp | None = None
     """The file that is in its place now; None: none, or it may go as it is."""
     retained: str | None = None
-    """Where that one goes."""
+    """The backup path of the replaced file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +250,7 @@ class Elsewhere:
     checkpoint: str
     """Its name."""
     host: str | None
-    """The machine, where several looked; None in an object store."""
+    """The machine, of several; None in an object store."""
     paths: tuple[str, ...]
     """Files, relative to the root, in the order in which they are to go."""
     nbytes: ByteCount
@@ -265,12 +265,12 @@ class Pruning(Answered):
     plan: RetentionPlan
     order: PruneOrder
     fixes: tuple[PointerFix, ...]
-    """Records that name what goes."""
+    """Records that name a checkpoint to delete."""
     trash: tuple[Trashed, ...]
     refusals: tuple[Finding, ...]
-    """Why nothing is changed, whatever was asked for."""
+    """The reasons for changing nothing."""
     resolved_from: str | None
-    """What was taken instead of the path that was given, for people."""
+    """The path used instead of the given one, for people."""
     elsewhere: tuple[Elsewhere, ...] | None = None
     """Where the tree is not a folder of this machine: what would go where, by host, oldest checkpoint first; nothing
     where something refuses it. Nothing of it is ever done from here."""
@@ -312,15 +312,15 @@ class InTrash:
     name: str
     """The checkpoint's."""
     prefix: str | None
-    """What its file names begin with, where several trainings may share the tree; None if it is not known."""
+    """The start of its file names, if several trainings may share the tree; None if unknown."""
     step: Step | None
-    """None if it is not known: what is there is no checkpoint, or nobody asked for it."""
+    """None if unknown: it is not a checkpoint, or the step was not requested."""
     nbytes: ByteCount | None
     """Bytes of its shards; None if it is not known."""
     since: float
     """Unix seconds: when it was moved there."""
     taken: bool
-    """Whether it is restored or deleted; of a list: whether it has been there for the time that was asked about."""
+    """Whether it is restored or deleted; in a list: whether it has reached the requested age."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,16 +333,16 @@ class Trash(Answered):
     layout: str
     action: TrashAction
     apply: bool
-    """Do it; otherwise only say what would be done."""
+    """Execute it; otherwise only show the plan."""
     older_than: float | None
-    """Seconds that something must have been there; None: not asked."""
+    """Minimum age of an entry in seconds; None: not requested."""
     content: tuple[InTrash, ...]
     """Oldest first, as it was before."""
     findings: tuple[Finding, ...]
     """Of a list, and of what is to be deleted: what is not known, or is in the way. Of what was restored: what its
     headers show."""
     resolved_from: str | None
-    """What was taken instead of the path that was given, for people."""
+    """The path used instead of the given one, for people."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -374,7 +374,7 @@ class Repair(Answered):
     root: str
     layout: str
     checkpoint: Checkpoint | None
-    """The newest whole one, or the one that was asked for, which they shall name; None if there is none."""
+    """The newest intact one, or the requested one, which they shall name; None if there is none."""
     fixes: tuple[PointerFix, ...]
     refusals: tuple[Finding, ...]
     apply: bool
@@ -385,9 +385,9 @@ class Repair(Answered):
     able: int = 0
     """Those of them that can name the checkpoint."""
     named: bool = False
-    """Whether the checkpoint was asked for by its name."""
+    """Whether the checkpoint was named explicitly."""
     is_sure: bool = True
-    """Where there is no checkpoint: whether it is known that none is intact."""
+    """Without a checkpoint: whether it is known that none is intact."""
 
     @property
     def exit_code(self) -> ExitCode:

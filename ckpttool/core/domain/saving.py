@@ -22,9 +22,9 @@ class SaveProgress:
     epoch: int
     """Epochs begun, from 1."""
     step_in_epoch: int
-    """Batches of this epoch, from 1; 0 where none was consumed yet."""
+    """Batches of this epoch, from 1; 0 if none was consumed yet."""
     loss_scale: float
-    """1 where there is no loss scaler."""
+    """1 without a loss scaler."""
     global_batch_size: int | None
     """Samples a batch over all ranks; None: not known."""
 

@@ -10,10 +10,10 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.shard import ShardRole
 
 ScalarValues: TypeAlias = "tuple[tuple[str, int | float], ...]"
-"""What one file says, by the trainer's own names, sorted; what it does not say is not there."""
+"""The scalars of one file, by the trainer's own names, sorted; absent ones are left out."""
 
 _ALWAYS_SPELLED = ("epoch_num", "step_num", "global_step", "loss_scale", "global_batch_size", "consumed_samples")
-"""What manifests and ledgers have had from the first on, null where a file has no such scalar."""
+"""Keys that manifests and ledgers have had from the first on, null if a file has no such scalar."""
 
 
 def encode_scalars(values: ScalarValues) -> dict[str, int | float | None]:
@@ -32,7 +32,7 @@ class Scalars:
     global_batch_size: int | None = None
     """Samples a batch over all ranks."""
     rest: ScalarValues = ()
-    """What else its trainer saves, by the trainer's own names."""
+    """The trainer's other scalars, by its own names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class RequestedScalar:
 
     name: str
     is_integer: bool = True
-    """Whether it must be a whole number."""
+    """Whether it must be an integer."""
     least: int = 0
     """Smallest legal value."""
 
@@ -52,7 +52,7 @@ class AgreedScalar:
 
     name: str
     code: Row
-    """What it is called where one does not."""
+    """Code of the finding if it does not."""
     severity: Severity
 
 
@@ -65,7 +65,7 @@ class NameClaim:
     at_least: bool = False
     """Whether a larger one agrees, too."""
     message: str
-    """What to say where it does not, with `%d` for what is inside."""
+    """Message if it does not, with `%d` for the inner value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class ScalarRules:
     """Roles whose files must hold scalars, and which whatever their siblings hold."""
     agreed: tuple[AgreedScalar, ...] = ()
     without: str | None = None
-    """What the trainer does with a file that lacks one."""
+    """The trainer's reaction to a file without one."""
     without_batch_size: str | None = None
     """Which of the trainer's files hold no batch size by right."""
 
@@ -96,7 +96,7 @@ NO_RULES = ScalarRules()
 
 
 Facts: TypeAlias = "tuple[tuple[str, int | None], ...]"
-"""What is shown of a save, by name."""
+"""The facts for display of a save, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,4 +105,4 @@ class OwnScalars:
 
     rules: ScalarRules
     meaning: Callable[[ScalarValues], tuple[Scalars, Facts]]
-    """Says what those of one file mean."""
+    """Returns the meaning of one file's scalars."""

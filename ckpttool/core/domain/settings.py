@@ -20,7 +20,7 @@ class Nested(Enum):
 
 
 Value: TypeAlias = "str | int | float | bool | Nested | None"
-"""What YAML makes of a setting; None if nothing stands after the colon. A date comes as text."""
+"""The value of a setting in YAML; None if it is empty. A date is text."""
 
 
 def dotted(key: KeyPath) -> str:
@@ -35,7 +35,7 @@ class Setting:
     key: KeyPath
     value: Value
     line: int | None
-    """From 1; None where an alias brings it in, for then it stands elsewhere."""
+    """From 1; None if an alias provides it, because it is written elsewhere."""
     spelt: str | None = None
     """Texts and numbers without quotes, as the file has them; None for every other value."""
 
@@ -47,7 +47,7 @@ class Settings:
     path: str
     """As the user gave it."""
     entries: tuple[Setting, ...]
-    """A section before what stands in it."""
+    """A section before its contents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +57,9 @@ class SafeFix:
     code: Row
     key: KeyPath
     line: int
-    """On which the key stands, from 1."""
+    """Line of the key, from 1."""
     value: str
-    """What to write there, as YAML."""
+    """The new value, as YAML."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,21 +74,21 @@ class RunConfig:
     path: str
     """As the user gave it."""
     text: str
-    """The whole file: a launch config is made of it, and the file may change meanwhile."""
+    """The complete file: a launch config is made from it, and the file may change meanwhile."""
     settings: Settings
     world_size: int | None
     """Ranks that it starts."""
     global_batch_size: int | None
     """Samples a batch over all ranks."""
     sink_size: int | None
-    """Batches a data sink; None without data sinking, and where another file, which was not read, may say it."""
+    """Batches per data sink; None without data sinking, and if another file, which was not read, may set it."""
     prefix: str | None
     """How the file names of the next saves begin."""
     findings: tuple[Finding, ...]
     """Wrong types and unknown places that change a resume, with lines."""
     pipeline_stages: int | None = None
     replicas: int | None = None
-    """Data-parallel ranks, where it tells these alone: parts of the model may make more ranks of them."""
+    """Data-parallel ranks, if only these are known: parts of the model may multiply the ranks."""
 
     def started_on(self, devices: int | None) -> RunConfig:
         """Return the meaning of the config on this number of devices; None if that is unknown.

@@ -16,17 +16,17 @@ class FormatName(str, Enum):
     MINDSPORE_CKPT = "mindspore-ckpt"
     TORCH_ZIP = "torch-zip"
     TORCH_ZIPS = "torch-zips"
-    """Several of these, one behind another: `.distcp`. A chain of one is both, and its name says which was meant."""
+    """Several of these, one after another: `.distcp`. A chain of one is both, and its name decides."""
     TORCH_PICKLE = "torch-pickle"
     OCDBT = "ocdbt"
-    """A file of a key-value store in which arrays lie: what its values begin with tells nothing, its place does."""
+    """A file of a key-value store with arrays: its first bytes identify nothing, but its place does."""
 
 
 TORCH_FORMATS = frozenset({FormatName.TORCH_ZIP, FormatName.TORCH_ZIPS, FormatName.TORCH_PICKLE})
-"""What torch writes."""
+"""The formats of torch."""
 
 FORMAT_OF_SUFFIX = {"ckpt": FormatName.MINDSPORE_CKPT, "safetensors": FormatName.SAFETENSORS}
-"""By what a shard's name claims; what the file is, its content tells."""
+"""By the suffix of a shard's name; the actual format is that of its content."""
 
 
 class ShardRole(str, Enum):
@@ -41,11 +41,11 @@ class ShardRole(str, Enum):
     SCALARS = "scalars"
     """Only the training scalars."""
     INDEX = "index"
-    """A record that names what belongs to the save."""
+    """A record that names the files of the save."""
     DATA = "data"
-    """A writer's slices of whatever the save holds, weights and optimizer state alike."""
+    """A writer's slices of any data of the save, weights and optimizer state alike."""
     STATE = "state"
-    """What else a training continues with: scheduler, random numbers, data loader."""
+    """The rest of the training state: scheduler, random numbers, data loader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +54,9 @@ class FileStamp:
 
     size: ByteCount
     token: tuple[int | str, ...]
-    """What its storage calls this state of the file: compared for equality, and read by nobody else."""
+    """The storage's identity of this version of the file: only compared for equality."""
     modified_ns: int | None = None
-    """When its content changed last, in nanoseconds since 1970; None where a storage keeps no such time."""
+    """Time of the last change of its content, in nanoseconds since 1970; None if a storage has none."""
     changed_ns: int | None = None
     """When content, name or rights changed last, which no one can set back as he can the other; None: not known."""
 
@@ -86,7 +86,7 @@ class Shard:
     """None if all ranks share the file."""
     role: ShardRole
     format: FormatName
-    """The format its *name* claims; what it really is stands in its `ShardReport`."""
+    """The format according to its *name*; the actual one is in its `ShardReport`."""
     run: int = 0
     """The `_k` in this file's own name, 0 for none. Counted per rank folder, so ranks may disagree."""
     stamp: FileStamp | None = None
@@ -108,7 +108,7 @@ class TensorEntry:
     dtype: DType
     shape: tuple[int, ...]
     spans: tuple[tuple[int, int], ...]
-    """Byte ranges in the file, end exclusive, in order; more than one where a `.ckpt` splits a big tensor."""
+    """Byte ranges in the file, end exclusive, in order; more than one if a `.ckpt` splits a big tensor."""
 
     @property
     def nbytes(self) -> ByteCount:

@@ -111,7 +111,7 @@ def lasting(seconds: float) -> str:
 
 
 _TENTHS_FROM = 3600
-"""Seconds in a unit of which tenths are said, up to ten of them: of hours and days."""
+"""Seconds in a unit shown with tenths, up to ten of them: of hours and days."""
 
 
 def on_all(ranks: int) -> str:

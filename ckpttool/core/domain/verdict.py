@@ -72,17 +72,17 @@ class CheckTask:
     cost: ByteCount
     """Bytes that the check will read, as far as the listing knows."""
     facts: ShardFacts = NO_FACTS
-    """What the layout knows of the file."""
+    """The layout's facts about the file."""
     part: tuple[int, int] | None = None
-    """First byte and first byte after, where several tasks share a big file; None: all of it."""
+    """First byte and first byte after, if several tasks share a big file; None: all of it."""
     seal: ShardSeal | None = None
-    """What a manifest recorded of this file."""
+    """A manifest's record of this file."""
     sha256: str | None = None
-    """What the save's own record says that it is, 64 hexadecimal digits."""
+    """The digest in the save's own record, 64 hexadecimal digits."""
     hashes: bool = False
     """Also take xxh3-128 of the file and of each chunk: for sealing."""
     digests: bool = True
-    """Also take the digest of each tensor, where every byte is read."""
+    """Also compute the digest of each tensor, if every byte is read."""
     listed: FileStamp | None = None
     """The file as the listing saw it: damage in one that has changed since proves nothing."""
 
@@ -103,16 +103,16 @@ class TensorStat:
 
     name: str
     dtype: str
-    """As safetensors spells it."""
+    """With the name that safetensors uses."""
     elements: int
     nans: int
     infinities: int
     absmax: float
-    """Largest magnitude of the finite elements, exact; 0.0 where there are none."""
+    """Largest magnitude of the finite elements, exact; 0.0 if there are none."""
     norm: float
-    """L2 norm of the finite elements, within 1e-5 of the true value (F64: 1e-12); infinite where F64 has no room."""
+    """L2 norm of the finite elements, within 1e-5 of the true value (F64: 1e-12); infinite if F64 overflows."""
     denormal_only: bool
-    """Whether all are finite, and every one that is not zero is subnormal, of which there is one."""
+    """Whether all are finite, and all nonzero ones are subnormal, of which there is at least one."""
 
     @property
     def finite(self) -> bool:
@@ -138,7 +138,7 @@ class ShardReport:
     tensors: int | None
     """How many tensors the header declares; None if it could not be parsed."""
     checksum_matched: bool
-    """True where a checksum was there and agreed: only this earns `verified`."""
+    """True if a checksum exists and matched: only then the verdict is `verified`."""
     bytes_read: ByteCount
     findings: tuple[Finding, ...]
     embedded_checksum: bool = False
@@ -146,21 +146,21 @@ class ShardReport:
     zero_tail: bool = False
     """Whether its last 4 KiB (all of a smaller file's tensor data) are zero."""
     tail_hash: str | None = None
-    """xxh3-64 of those bytes: replicas have the same, other slices of a model do not. None if that is not known."""
+    """xxh3-64 of those bytes: equal on replicas, different for other slices of a model. None if unknown."""
     metadata_hash: str | None = None
     """xxh3-128 over the header's free text but its checksum, if it has any; None if that is not known."""
     digest: ShardDigest | None = None
-    """Where hashes were asked for."""
+    """If hashes were requested."""
     stats: Sequence[TensorStat] = ()
     """At level NUMERICS: every floating-point tensor, in file order."""
     tensor_digests: TensorDigests | None = None
-    """Where every byte was read and it is known which are whose; None if it is not."""
+    """If every byte was read and its tensors are known; else None."""
     copies: int = 1
     """How many ranks hold every tensor of it as it does, its own counted, and are known to be replicas of it."""
     copy_matched: bool = False
     """Whether a checksum of one of these copies was there and agreed."""
     remembered: bool = False
-    """True where a ledger says that this very file was checked before, so it was not read again."""
+    """True if a ledger has an earlier check of this very file, so that it was not read again."""
 
     @property
     def word(self) -> VerdictWord:
@@ -190,15 +190,15 @@ class Verdict:
     step: Step | None
     level: Level
     reports: tuple[ShardReport, ...]
-    """By (rank, path); where only a part was asked for, of its shards."""
+    """By (rank, path); for a subset, of its shards only."""
     findings: tuple[Finding, ...]
-    """Of the shards and of the checkpoint as a whole."""
+    """Of the shards and of the complete checkpoint."""
     unseen: int = 0
-    """Shards that are not in the part that was asked for."""
+    """Shards outside the requested subset."""
     beside: tuple[ShardReport, ...] = ()
     """Of these, by (rank, path): headers and sizes alone."""
     compared_with: tuple[str, ...] = ()
-    """Other checkpoints, by name, that told which ranks hold copies of the same tensors; nearest first."""
+    """Other checkpoints, by name, that showed which ranks have copies of the same tensors; nearest first."""
     also_read: tuple[str, ...] = ()
     """Those of these that were read for no other reason."""
 
@@ -263,7 +263,7 @@ class Verification(Answered):
 
     inventory: Inventory
     verdicts: tuple[Verdict, ...]
-    """One for each checkpoint that was asked for, newest first."""
+    """One for each requested checkpoint, newest first."""
     level: Level
     seconds: float
     """How long it took."""

@@ -28,16 +28,16 @@ RECORD = 0x0A
 """First byte of every record of MindSpore: field 1, length-delimited."""
 
 LENGTH_BYTES = 8
-"""What the length of a safetensors header takes, in front of it."""
+"""Size of a safetensors header's length field, in front of it."""
 
 CHECKSUM_KEY = "crc_num"
-"""Where MindSpore puts a checksum into a safetensors header."""
+"""Key of MindSpore's checksum in a safetensors header."""
 
 LAST_PAGE_BYTES = 4096
 """A lost page at the end of a file is the commonest trace of a power failure: the size is there, the data is not."""
 
 MAX_DIMS = 64
-"""Dimensions of a tensor; numpy holds no more, MindSpore fewer."""
+"""Dimensions of a tensor; numpy supports no more, MindSpore fewer."""
 
 MAX_NAME_CHARS = 65_536
 """Length of a tensor's name; the longest that trainers write have some 200."""
@@ -51,11 +51,11 @@ class Header:
     """The declarations of a shard's header, and every inconsistency in it."""
 
     format: FormatName
-    """What the file is by its content; what its name says where the content is nothing that we know."""
+    """The file's format by its content; by its name if the content is unknown."""
     entries: tuple[TensorEntry, ...]
     """In file order. Those read before the damage, if there is damage."""
     scalars: ScalarValues
-    """Those that were asked for and are there."""
+    """The requested scalars that exist."""
     metadata: tuple[tuple[str, str], ...]
     """Free text pairs of the format (`__metadata__` of safetensors), sorted."""
     checksum: Checksum | None
@@ -70,7 +70,7 @@ class Header:
 
 
 CRC_LIMIT = 2**32
-"""What no CRC-32 reaches."""
+"""Exclusive upper limit of a CRC-32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ HEAD_BYTES = 4096
 """Bytes that are read first: enough for every magic number, and for all of a small header in one call."""
 
 _BEHIND_BYTES = 4096
-"""What is read behind a header with it: training scalars are the first tensors of many files."""
+"""Bytes read after a header together with it: training scalars are the first tensors of many files."""
 
 _KEPT_BYTES = 2 << 20
 """The longest beginning whose memory a thread keeps for the next file: a header of 10,000 tensors."""
@@ -28,7 +28,7 @@ class _Cache(local):
         self.expected = HEAD_BYTES
         """Bytes to read of the next file: shards of one training have headers of one length."""
         self.files = 0
-        """How many were opened; the block holds bytes of the last of them."""
+        """Number of opened files; the block has bytes of the last of them."""
 
 
 _KEPT = _Cache()
@@ -53,9 +53,9 @@ class Front:
         self._kept = front = _KEPT
         front.files = self._file = front.files + 1
         self.block: bytearray = front.block
-        """What was read, and behind that whatever other files left there."""
+        """The bytes read, followed by leftovers of other files."""
         self.length = 0
-        """How many bytes of the file the block holds."""
+        """Number of the file's bytes in the block."""
         self._page = b""
         self._page_begin = 0
         expected, front.expected = front.expected, HEAD_BYTES

@@ -21,7 +21,7 @@ MANIFEST = "manifest.ocdbt"
 MOST_NODE_BYTES = 64 << 20
 """Of a node or a manifest, packed or unpacked; TensorStore writes none of more than 8 MiB."""
 _MOST_WINDOW = 64 << 20
-"""Bytes of memory that unpacking may take beside that."""
+"""Additional memory in bytes for decompression."""
 MOST_NODES = 100_000
 MOST_VALUES = 4_000_000
 """In a tree; each chunk of an array is one."""
@@ -73,9 +73,9 @@ class Store:
     least: dict[str, int]
     """Bytes that each data file must have at least, by path; untrusted paths, relative to the store."""
     arrays: frozenset[str]
-    """Names of the arrays that it holds."""
+    """Names of its arrays."""
     broken: tuple[BrokenStoreError, ...]
-    """Nodes that do not hold together: what they lead to is not known."""
+    """Inconsistent nodes: their descendants are unknown."""
 
 
 class _Child(NamedTuple):
@@ -84,7 +84,7 @@ class _Child(NamedTuple):
     extent: Extent
     prefix: bytes
     base: str
-    """What the paths begin with that it names."""
+    """The common prefix of its paths."""
     height: int
 
 

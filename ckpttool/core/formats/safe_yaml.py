@@ -33,11 +33,11 @@ class Document:
     """A YAML mapping with the lines of its keys."""
 
     text: str
-    """The whole file."""
+    """The complete file."""
     data: dict[str, object]
-    """Exactly what `yaml.safe_load` gives."""
+    """Exactly the result of `yaml.safe_load`."""
     lines: dict[KeyPath, int]
-    """Line from 1 of each key and list item, in the order of the file; aliased parts only where they are written."""
+    """Line from 1 of each key and list item, in the order of the file; aliased parts only at their definition."""
     spelt: dict[KeyPath, str]
     """Text and numbers without quotes as they are in the file: `010` is eight."""
 

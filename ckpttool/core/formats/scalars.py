@@ -29,7 +29,7 @@ _ANY_NUMBER = frozenset(_PACKING)
 _ONE_ELEMENT = frozenset({(), (1,)})
 
 _Field = tuple[RequestedScalar, int, Struct]
-"""What is asked for, its place in what is read, and how it is packed."""
+"""A request, its place in the read range, and its packing."""
 
 _NEIGHBOURS = 4096
 """Scalars closer than this are read in one call: a call costs more than the bytes between."""
@@ -40,7 +40,7 @@ class ScalarPlan:
     """The place of the scalars in a shard: the same in every file with the same header."""
 
     reads: tuple[tuple[int, int, tuple[_Field, ...]], ...] = ()
-    """First byte of each read, its length, and what stands there."""
+    """First byte of each read, its length, and its fields."""
     findings: tuple[Finding, ...] = ()
     """Scalars of a wrong type."""
 

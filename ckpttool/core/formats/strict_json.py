@@ -16,10 +16,10 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 JsonObject: TypeAlias = "dict[str, Json]"
 
 DEFAULT_LIMIT = ByteCount(1 << 30)
-"""No record beside a checkpoint is that large: the metadata of 8,192 ranks has some hundred megabytes."""
+"""No record next to a checkpoint is that large: the metadata of 8,192 ranks has some hundred megabytes."""
 
 MOST_MEMORY = ByteCount(160 << 20)
-"""What a record may take as values, estimated generously: three bytes of `{},` become seventy. Some 150,000 entries."""
+"""Memory of a record's values, estimated generously: three bytes of `{},` become seventy. Some 150,000 entries."""
 
 OWN_MEMORY = ByteCount(512 << 20)
 """As much for documents that ckpttool closed with a hash: those of 10,000 ranks are that large, and have to be read."""

@@ -15,7 +15,7 @@ BLOCK_BYTES = 1 << 18
 """A block at a time: large enough that Python's share a byte is small, small enough to stay in the cache."""
 
 LONGEST_LINE = 1 << 20
-"""A longer line is no log line. Without a limit, a file without line ends would be read into memory whole."""
+"""A longer line is not a log line. Without a limit, a file without line ends would be read into memory."""
 
 EXCERPT_CHARS = 200
 
@@ -46,7 +46,7 @@ class LogSource:
     columns: Mapping[str, str] | None = None
     """Field of StepMetrics -> name in the log, where the user gave it."""
     curves: bool = False
-    """Whether learning rates and validation losses are asked for, even of steps that show nothing else."""
+    """Whether learning rates and validation losses are requested, even of steps without other values."""
 
 
 class LogFormat(Protocol):

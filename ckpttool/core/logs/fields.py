@@ -36,7 +36,7 @@ Row = tuple[int, Mapping[str, str]]
 """Line, and field of StepMetrics -> text; an empty text is no value."""
 
 CURVES = frozenset({"learning_rate", "validation_loss"})
-"""What only those read who compare whole runs: for others no number of these is amiss."""
+"""Fields for comparisons of complete runs only: elsewhere errors in these do not matter."""
 _NUMBERS = ("consumed_samples", "loss", "global_norm", "embedding_local_norm", *sorted(CURVES))
 _OF_NO_USE = frozenset({"epoch", "optimizer_step"})
 """Columns that may be named, for logs have them; no answer rests on one."""

@@ -27,7 +27,7 @@ MOST_RECORD_BYTES = 16 << 20
 """An event of a step has some dozens; pictures and graphs may be larger than anybody wants to hear of here."""
 
 _SURE_BYTES = 1 << 16
-"""A larger record is a picture's or a graph's: it is held against its checksum only where a value is taken from it."""
+"""A larger record is a picture's or a graph's: its checksum is compared only if a value is read from it."""
 
 MOST_STEPS = 200_000
 """Steps that wait for values of further tags; some 100 MB. Behind so many, a tag that begins again is a resume."""
@@ -46,13 +46,13 @@ _DTYPE, _SHAPE, _CONTENT = 0x08, 0x12, 0x22
 
 class _DType(NamedTuple):
     content: str
-    """How `struct` spells one number."""
+    """Format character of `struct` for one number."""
     key: int
-    """Of the field that holds numbers of this type one by one."""
+    """Of the field with single numbers of this type."""
     packed: int
-    """Of the same where they stand in one field together."""
+    """Of the field with packed numbers of this type."""
     below: bytes = b""
-    """What of a number is not kept: a bfloat16 is the upper half of a float."""
+    """The omitted part of a number: a bfloat16 is the upper half of a float."""
 
 
 _DTYPES = {
@@ -70,10 +70,10 @@ _DTYPES = {
     22: _DType("<I", 0x80, 0x82),
     23: _DType("<Q", 0x88, 0x8A),
 }
-"""What can be a number, by `types.proto`; text, complex and quantised numbers are none."""
+"""Numeric types of `types.proto`; not text, complex and quantised numbers."""
 
 _NOT_VARINTS = frozenset({1, 2})
-"""Those that stand as they are; of all others the bits are told as a varint."""
+"""Those with fixed-size encoding; the bits of all others are varints."""
 
 
 class _Event(NamedTuple):
@@ -125,9 +125,9 @@ class _Waiting:
         self.steps: dict[int, tuple[int, float, dict[str, float]]] = {}
         """Step -> record, time, tag -> value."""
         self.seen: set[str] = set()
-        """Tags that were asked for."""
+        """The requested tags."""
         self.others: set[str] = set()
-        """Some of those that were not."""
+        """Some of the other tags."""
         self._source = source
         passed_over = _OWN if source.curves else _OWN | CURVES
         self._asked = {tag for field, tags in ALIASES.items() if field not in passed_over for tag in tags}

@@ -7,23 +7,23 @@ from collections.abc import Mapping
 from ckpttool.core.domain.frozen import dataclass
 
 OWN_FOLDER = ".ckpttool"
-"""In the tree's root, for what ckpttool keeps there."""
+"""In the tree's root, for ckpttool's own files."""
 
 JOURNAL = f"{OWN_FOLDER}/prune.json"
-"""What a prune, or a restore from its trash, is moving; gone when it is done."""
+"""The moves of a running prune, or restore from its trash; deleted when it is done."""
 
 HEAL_JOURNAL = f"{OWN_FOLDER}/heal.json"
-"""What a heal has laid ready and is putting in its place; gone when it is done."""
+"""The files that a heal has prepared and is putting in place; deleted when it is done."""
 
 BIRTH_FOLDER = f"{OWN_FOLDER}/birth"
-"""What shards were when they were handed to the disk; one file a shard."""
+"""Digests of shards taken before they were written; one file per shard."""
 
 SEALS_BESIDE = f"{OWN_FOLDER}/seals"
 """Where the seals lie that were added to a manifest: in an object store each a file that no one writes twice,
 `NAME.manifest/TIME-RANDOM.json`; on disks one of each of several machines, `NAME.manifest/I-of-N.json`."""
 
 PART_SUFFIX = ".ckptpart"
-"""Of a file in which one of several machines wrote what it sees of a tree."""
+"""Of a file with one machine's part of a tree."""
 
 OWN_STATE = "ckpttool.state"
 """The tensor in which our own writer holds as JSON what is no tensor: no other writer's file has one.
@@ -35,10 +35,10 @@ STREAM = "-"
 """In the place of such a file: standard input."""
 
 MANIFEST_NAME = "ckpttool.manifest.json"
-"""Where a checkpoint has a folder of its own."""
+"""If a checkpoint has its own folder."""
 
 _LONGEST_NAME = 200
-"""Bytes. A file name may have 255, and what follows must fit as well."""
+"""Bytes. A file name may have 255, including the part that follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class SealPlace:
     prefix: str | None
     """The checkpoint's; None where the manifest is in the checkpoint's own folder, whatever its files are called."""
     births: str | None = None
-    """What the paths of its shards' birth certificates begin with, before the rank; None if there are none."""
+    """The prefix of its shards' birth certificates, before the rank; None if there are none."""
 
     @classmethod
     def inside(cls, folder: str, *, layout: str, checkpoint: str) -> SealPlace:

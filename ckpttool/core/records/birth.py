@@ -21,7 +21,7 @@ from ckpttool.core.storage.base import Storage, is_there
 from ckpttool.core.storage.fan_out import map_waiting
 
 _ASKED = 4
-"""Shards whose certificates are asked for what all of them tell alike."""
+"""Shards whose certificates are read for the values common to all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +29,9 @@ class Recorded:
     """All that is recorded of the shards of a save."""
 
     manifest: Manifest | None
-    """With what certificates tell of shards that it does not; None if nothing is recorded."""
+    """Completed with certificates; None if there is no record."""
     problems: tuple[ManifestProblem, ...] = ()
-    """What is there and cannot be believed: it counts as none."""
+    """Invalid records, which are ignored."""
 
     @property
     def findings(self) -> tuple[Finding, ...]:

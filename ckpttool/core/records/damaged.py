@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SCHEMA = "ckpttool/damaged/1"
 
 _WRONG = frozenset({Code.CHECKSUM_MISMATCH, Code.REPLICA_DIFFERS, Code.REPLICA_STALE})
-"""What says that a file's content is damaged, which no header shows."""
+"""Codes for damaged content, which no header shows."""
 
 _LIMIT = ByteCount(16 << 20)
 _MOST_FILES = 1 << 12
@@ -44,13 +44,13 @@ class FoundDamaged:
     found_at: int
     """Unix seconds."""
     seal: str | None
-    """xxh3-128 that a manifest recorded and it was compared with; None where only its own checksum was."""
+    """xxh3-128 of a manifest used in the comparison; None if only its own checksum was compared."""
     message: str
-    """What was found."""
+    """The finding."""
     drifted: bool = False
     """Whether the training itself saved it so: it differs from its replicas since an earlier save."""
     since: Step | None = None
-    """Of what drifted: the step of the first save that is known to differ; None if no step is known."""
+    """Of a drift: the step of the first save known to differ; None if no step is known."""
 
 
 def read_damaged(place: str | None) -> Mapping[str, FoundDamaged]:

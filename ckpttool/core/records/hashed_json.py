@@ -34,7 +34,7 @@ def is_intact(document: bytes) -> bool:
 
 
 _ON_DISK = ("mtime_ns", "inode")
-"""How the token of a file's stamp on a disk is spelled; what another storage holds is not remembered."""
+"""Encoding of a file stamp's token on a disk; those of other storages are not saved."""
 
 
 def is_on_disk(stamp: FileStamp) -> bool:

@@ -103,9 +103,9 @@ class _Kind(NamedTuple):
     key: str
     """Of the list in it."""
     change: str
-    """What was interrupted."""
+    """The interrupted change."""
     by_hand: str
-    """What a person does where it cannot be believed."""
+    """Manual steps if it is invalid."""
 
 
 _PRUNE = _Kind(

@@ -49,10 +49,10 @@ from ckpttool.core.write.files import replace as write
 SCHEMA = "ckpttool/ledger/1"
 
 LEDGER_LIMIT = ByteCount(128 << 20)
-"""Bytes. A shard takes some 500, and what is noted of it at most `_MOST_NOTED` more."""
+"""Bytes. A shard takes some 500, and its notes at most `_MOST_NOTED` more."""
 
 _MOST_NOTED = 1000
-"""Bytes of the notes of one shard; a shard of which more is to be said is read each time."""
+"""Bytes of the notes of one shard; a shard with longer notes is read each time."""
 
 MOST_SHARDS = 1 << 16
 """Eight checkpoints of 8,192 ranks; those that were verified last stay."""
@@ -61,13 +61,13 @@ RACY_SECONDS = 2
 """As git has it: FAT counts mtimes in steps of 2 s, so a file may change again without another mtime."""
 
 _BESIDE = ("path", "tensor", "expected", "actual", "remedy")
-"""What a note of a shard may say beside its sentence."""
+"""Optional fields of a shard's note."""
 
 PATIENCE_SECONDS = 5.0
 """To wait for another writer. To go without costs another read next time, no more."""
 
 SAVE_SECONDS = 30.0
-"""The whole ledger is written each time: for each checkpoint of hundreds it would cost more than the reading."""
+"""The complete ledger is written each time: after each of hundreds of checkpoints it would cost too much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +79,9 @@ class Remembered:
     verified_at: int
     """Unix seconds."""
     seal: str | None
-    """xxh3-128 that a manifest recorded and it was compared with; None where only its own checksum was."""
+    """xxh3-128 of a manifest used in the comparison; None if only its own checksum was compared."""
     report: ShardReport
-    """What was found; its rank, role and level are those of whoever asks."""
+    """The result; rank, role and level come from the reader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

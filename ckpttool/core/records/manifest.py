@@ -175,7 +175,7 @@ def _read_each(storage: Storage, place: SealPlace, path: str) -> list[tuple[str,
 
 
 _Owned: TypeAlias = tuple[str, str, Manifest]
-"""Whose manifest it is, if there are several machines; its path, and what it says."""
+"""The machine of a manifest, if there are several; its path, and its contents."""
 
 
 def _agreed(manifests: list[_Owned], place: SealPlace) -> Manifest:

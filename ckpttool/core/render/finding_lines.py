@@ -85,7 +85,7 @@ def _finding(kind: Sequence[Finding], world: int | None, view: View) -> Text:
 
 
 _SUMS_UP = frozenset({Code.NOTHING_TO_RESUME})
-"""What says no more than the headline."""
+"""Codes that only repeat the headline."""
 
 
 def pointer(findings: Iterable[Finding]) -> list[RenderableType]:

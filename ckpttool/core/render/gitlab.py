@@ -13,7 +13,7 @@ from ckpttool.core.render.json import Document
 from ckpttool.core.render.sarif import fingerprint, message_of
 
 CHECK = "ckpttool/"
-"""What the name of every check begins with."""
+"""The prefix of every check's name."""
 
 _SEVERITY = {
     Severity.NOTE: "info",

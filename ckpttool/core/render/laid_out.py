@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from rich.markdown import MarkdownElement
 
 _HERE = re.compile(r"\[([^\[\]]*)\]\(#[^)\s]*\)")
-"""A link to a heading of the same page, of which a terminal shows nothing but noise."""
+"""A link to a heading of the same page, which is only noise on a terminal."""
 _HEADING = re.compile(r"(\]\([a-z0-9-]+\.md)#[^)\s]*\)")
-"""A link to a heading of another page: which page is enough, and can be asked for."""
+"""A link to a heading of another page: the page is enough, and can be requested."""
 
 
 _PICTURE = re.compile(r"!\[([^\[\]]*)\]\(([^)\s]*)\)")

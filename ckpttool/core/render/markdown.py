@@ -15,14 +15,14 @@ MOST_ROWS = 500
 """Kinds of reasons; GitHub takes a megabyte of summaries a step. Every other format has all."""
 
 _MARKS = re.compile(r"[\\`*_{}\[\]#~$!@]|:(?=\S)|(?<=\bwww)\.", re.IGNORECASE)
-"""What Markdown, or a service that shows it, could take for more than itself; a backslash before it says it is not."""
+"""Characters that Markdown, or a service that shows it, may interpret; a backslash escapes them."""
 
 _CALLS = re.compile(r"@(?=\w)|(?<!&)#(?=\d)")
 """What calls a person or links an issue even behind a backslash: services look for it in what Markdown has become.
 A blank without a width behind it says it is not; other tools that write comments do the same."""
 
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"}
-"""What would end a cell or begin a tag, and is safest where it does not stand at all."""
+"""Characters that would end a cell or begin a tag, and are safest if replaced."""
 
 
 def summary(answer: Preflight | Lint) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 MOST_RECORDS = 4
-"""Records shown of those that are written; thousands of ranks have the same trouble."""
+"""Displayed records among those written; thousands of ranks have the same problem."""
 
 
 def records_document(fixes: Iterable[PointerFix]) -> list[Document]:

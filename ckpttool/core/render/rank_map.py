@@ -56,7 +56,7 @@ class Span:
     last: int
     mark: Mark
     title: str
-    """What it covers, and how that is: `ranks 512 to 527: damaged (1)`."""
+    """Its range and state: `ranks 512 to 527: damaged (1)`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Row:
     """One save, over all columns."""
 
     spans: tuple[Span, ...]
-    """Ascending; if nothing is expected there is none."""
+    """Ascending; empty if nothing is expected."""
     summary: str
     """All of it in words: `ranks 0 to 8191: 8189 intact, 1 missing, 1 damaged`."""
 
@@ -74,11 +74,11 @@ class RankMap:
     """Ranks, or files if saves are not arranged by ranks, by saves."""
 
     noun: str
-    """What a column is about: `rank` or `file`."""
+    """The unit of a column: `rank` or `file`."""
     width: int
     """Ranks or files."""
     columns: int
-    """As many or fewer; each then stands for several."""
+    """As many or fewer; each then represents several."""
     rows: tuple[Row, ...]
 
 
@@ -116,11 +116,11 @@ class _Parts:
     places: Sequence[int]
     """Places, ascending."""
     bad: Mapping[int, VerdictWord]
-    """What is not well, by place."""
+    """Bad states, by place."""
     expected: int
     """As many places, from 0, must be there."""
     worst: VerdictWord | None
-    """What is wrong with the save as a whole; None: nothing."""
+    """The problem of the complete save; None: none."""
     extra_names: Mapping[int, str]
     """Names of files that no other save has, by place."""
 
@@ -136,9 +136,9 @@ class _Axis:
     noun: str
     width: int
     places: Mapping[str, int]
-    """Of files, by what they are called in every save."""
+    """Of files, by their common name in every save."""
     names: Sequence[str] = ()
-    """Of files that several saves have, by place; none where a place is a rank."""
+    """Of files that several saves have, by place; empty if a place is a rank."""
     by_rank: bool = True
 
     def parts(self, checkpoint: Checkpoint, findings: Iterable[Finding]) -> _Parts:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable
 
 _ONE_LINE = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]*")
-"""What can be printed and copied as it is."""
+"""Text that can be printed and copied unchanged."""
 _SPLIT_PROOF = re.compile(r"(?!.*  )[^\\*?\[\]]*", re.DOTALL)
 """What bash does not change when it splits text at white space and expands wildcards: inside of quotes that no one has
 parsed yet, a single space comes back as one, two spaces do not."""

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 NARROW = 60
-"""Columns below which a table shows less: the name of a checkpoint must never be what is cut."""
+"""Columns below which a table shows less: the name of a checkpoint must never be truncated."""
 
 UNLIMITED = 1 << 20
-"""Columns of a line that nobody breaks: where the result is no terminal's."""
+"""Width of an unbroken line: if the result is not a terminal."""
 
 WIDTH = 80
 """Columns that every terminal and every mail has."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Scalar: TypeAlias = "str | int | bool | None"
 
 _BREAKS = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
-"""What PyYAML takes for the end of a line."""
+"""PyYAML's line breaks."""
 _ANCHOR = re.compile(r"&[^\s,\[\]{}]+[ \t]*")
 _NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 

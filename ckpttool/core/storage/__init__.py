@@ -30,17 +30,17 @@ _SAME_STORES = {
     "gcs": "gs",
     **dict.fromkeys(("abfs", "abfss", "adl", "azure", "wasb", "wasbs"), "az"),
 }
-"""What other programs call the object stores that are read here."""
+"""Aliases of the supported object stores in other programs."""
 _SPEAK_S3 = frozenset(
     {"bos", "ceph", "cos", "cosn", "ks3", "minio", "obs", "oci", "oss", "r2", "swift", "tos", "tosfs"}
 )
 """Schemes of stores that answer as S3 does, at an address of their own."""
 
 _TELLS_TOO_MUCH = r"[^/@:]*:(?![0-9]+(?:/|\Z))[^@]*@(?s:.*)"
-"""What stands behind `://`, where a password is a part of it."""
+"""Text after `://` that includes a password."""
 _TO_HIDE = r"(://[^/@:\s]*:)(?![0-9]+(?:[/\s]|\Z))[^@\s]*@"
 _SIGNED = r"(?i)([?&](?:x-amz-|x-goog-)?(?:signature|security-token|credential|sig|token)=)[^&\s]+"
-"""What stands behind the name of an object in an address that lets whoever has it read."""
+"""The signature part of a URL that gives access to an object."""
 _SCHEME = r"([a-z][a-z0-9+.-]*)://(?s:(.*))"
 
 

@@ -20,14 +20,14 @@ class Kind(Enum):
     OTHER = "other"
     """A FIFO, device or socket."""
     LOST = "lost"
-    """A link that leads nowhere, round in a loop, or where nobody may look: a disk is not mounted, say."""
+    """A dangling link, a loop, or an unreadable target: for example, a disk is not mounted."""
 
 
 class NotRegularError(OSError):
     """The path is not a regular file: a FIFO or a device could block or never end."""
 
     modified_ns: int | None = None
-    """When it changed last, where that was asked for with the rest of its stamp."""
+    """Time of the last change, if the complete stamp was requested."""
 
 
 class LostLinkError(OSError):

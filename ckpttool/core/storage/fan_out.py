@@ -22,7 +22,7 @@ WORKERS = 32
 
 
 STORE_WORKERS = 64
-"""An object store takes 20 ms for what a disk does at once; more than these bring no more of it."""
+"""An object store takes 20 ms for a request that a disk answers at once; more workers do not help."""
 
 
 def map_waiting(work: Callable[[T], R], items: Sequence[T]) -> Iterable[R]:

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 MOST_AT_ONCE = 200_000
-"""Objects that are listed below a folder before anybody asked what is deeper in it: 200 requests."""
+"""Objects listed below a folder before anyone opens a deeper one: 200 requests."""
 LISTING_SECONDS = 120.0
 """For a folder's names, or for a page of all that is below it: a store that says for ever that more comes is left."""
 _WHAT = "end of a listing"
 _NOWHERE = ".ckpttool-asks-whether-this-is-a-store"
 """A key that no bucket has."""
 _STROLL = 8
-"""After so many folders that were listed one by one, all beside them are listed at once."""
+"""After this many folders listed one by one, all of their siblings are listed together."""
 _Folder = dict[str, "FileStamp | None"]
-"""What is in a folder, by name; None: a folder."""
+"""The contents of a folder, by name; None: a subfolder."""
 
 
 class ObjectListing:
@@ -45,7 +45,7 @@ class ObjectListing:
         """Folders below which everything is known."""
         self._strolls: Counter[str] = Counter()
         self._broken: str | None = None
-        """Which rule the store broke: then no range is asked for any more."""
+        """The violated rule of the store: then no more ranges are requested."""
 
     @contextmanager
     def _minding_rules(self, key: str) -> Iterator[None]:

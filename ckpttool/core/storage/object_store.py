@@ -100,7 +100,7 @@ def reason_of(error: Exception) -> str:
 
 
 MOST_BYTES = 1 << 53
-"""Of an object: no store holds a hundredth of it in one, and what is reckoned with a larger number does not end."""
+"""Of an object: no store allows a hundredth of it, and computations with larger numbers do not end."""
 
 
 def stamp_of(meta: ObjectMeta) -> FileStamp:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FIRST_READ = 64 << 10
 """Bytes of the first read: nearly all headers lie in them, and less would not come any sooner."""
 _LATER_READS = 16 << 10
-"""At least so much is asked for when a walk leads elsewhere."""
+"""Minimum request size when a walk leaves the expected path."""
 _LONG_WALK = 4
 """Reads one after another from which on it pays to ask for all of them at once in the next object."""
 _MOST_WALKS = 64
@@ -130,9 +130,9 @@ class ObjectSource:
         self._bucket, self._key, self.stamp = bucket, key, stamp
         self._head = b""
         self._pages: dict[int, bytes] = {}
-        """What was read elsewhere, by its first byte."""
+        """Other pages that were read, by their first byte."""
         self._asked: list[tuple[int, int]] = []
-        """Ranges that were asked for behind the first read."""
+        """Ranges requested after the first read."""
         self._end = 0
         self._stream: _Stream | None = None
 
@@ -201,7 +201,7 @@ class _Stream:
         self._bucket, self._key, self._stamp = bucket, key, stamp
         self.offset, self._end = begin, end
         self._asked = begin
-        """How far what came leads."""
+        """End of the received data."""
         self._pieces: Iterator[memoryview] = iter(())
         self._piece = memoryview(b"")
 
@@ -248,9 +248,9 @@ class _Bucket(ObjectListing):
     def __init__(self, url: str, store: ObjectStore) -> None:
         super().__init__(url, store)
         self._walking = 0
-        """Objects of which many ranges are being asked for."""
+        """Objects with many ranges being requested."""
         self._walks: dict[int, tuple[tuple[int, int], ...]] = {}
-        """Where walks led, by the size of the object."""
+        """Ranges of walks, by the size of the object."""
 
     def small_object(self, key: str, limit: int) -> bytes:
         """Return an object of at most `limit` bytes; its folder is not listed for it."""

@@ -29,7 +29,7 @@ from ckpttool.trainers.base import Members, Refusal
 from ckpttool.trainers.common import jobs_of
 
 NEW_RECORD_MODE = 0o640
-"""Where there is none yet whose mode it could have."""
+"""If there is no existing record to copy the mode from."""
 
 
 def changeable_tree(question: TreeQuestion, *, planned: bool = False) -> Tree:

@@ -62,13 +62,13 @@ class BaseConfig:
 
     run: RunConfig
     findings: tuple[Finding, ...]
-    """What is wrong with it, by rules and by what was read; what the user accepts is a note."""
+    """Its problems, by rules and by the reader; those that the user accepted are notes."""
     silenced: tuple[Finding, ...]
-    """What a comment in it allows."""
+    """Findings that a comment in it allows."""
 
 
 _OF_LATER_SAVES = frozenset({Code.KEEPS_ONE_CHECKPOINT})
-"""What costs a later save, and nothing of a start that resumes."""
+"""Codes that affect a later save, and not a start that resumes."""
 
 
 def read_base(path: str, allowed: tuple[Row, ...], *, devices: int | None = None, starts: bool = True) -> BaseConfig:

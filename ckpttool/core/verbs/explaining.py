@@ -21,7 +21,7 @@ class Explained(Answered):
     NOUN = "explanation"
 
     code: Row | None
-    """The one that was asked for; None: all."""
+    """The requested one; None: all."""
     explanations: tuple[Row, ...]
 
     @property

@@ -93,7 +93,7 @@ def _stopped(name: str, error: CkptToolError) -> Check:
 
 
 _Needs: TypeAlias = "tuple[DiskNeed, ...] | Finding | None"
-"""Of each disk, that with the least room first; or why it is not known; None where there is no save to go by."""
+"""For each disk, that with the least space first; or why it is unknown; None without a save as a reference."""
 
 
 class Context(NamedTuple):
@@ -106,12 +106,12 @@ class Context(NamedTuple):
     plan: ResumePlan | None
     """With the path that the trainer loads; None: nothing was chosen."""
     edited: LaunchConfig | CkptToolError | None
-    """The launch config, or why there is none; None where nothing was chosen, or its user tells the trainer."""
+    """The launch config, or why there is none; None if no checkpoint was chosen, or the user starts the trainer."""
     findings: Mapping[str, tuple[Finding, ...]]
-    """What is known of the decision, by the name of the check that says it."""
+    """The findings of the decision, by the name of their check."""
     needs: _Needs
     start: JudgedStart | None = None
-    """What the start would load; None: nothing was chosen."""
+    """The save that a start would load; None: no checkpoint was chosen."""
 
     def check(self, name: str, summary: str, findings: Iterable[Finding], stopped: ExitCode | None = None) -> Check:
         """Make a check of findings: accepted ones become notes, and paths are converted so that they can be opened."""
@@ -220,7 +220,7 @@ Rule: TypeAlias = Callable[[Context], Iterator[Check]]
 
 CHECKS: tuple[Rule, ...] = (_config, _checkpoint, _health, _launch, _start, _disk)
 WITHOUT_START: tuple[Rule, ...] = (_config, _checkpoint, _health, _launch, _disk)
-"""Each makes its own check, once; none takes back what another said."""
+"""Each rule makes its own check, once; none removes those of another."""
 
 
 def _answered(context: Context, rules: tuple[Rule, ...]) -> Preflight:
@@ -281,9 +281,9 @@ class Judged:
 
     answer: Preflight
     plan: ResumePlan | None
-    """With the whole path of the tree: the trainer need not start in the folder that we were started in."""
+    """With the absolute path of the tree: the trainer may start in another folder."""
     edited: LaunchConfig | CkptToolError | None
-    """The launch config, or why there is none; None where nothing was chosen."""
+    """The launch config, or why there is none; None if no checkpoint was chosen."""
 
     def launch_config(self) -> LaunchConfig | None:
         """Return the launch config; None if a finding prevents the launch.

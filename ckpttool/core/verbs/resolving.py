@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from ckpttool.trainers.base import Trainer
 
 TRUSTED_SECONDS = 3600.0
-"""For so long a file that did not change since it was verified is not read again: who was interrupted goes on."""
+"""For this time an unchanged file that was verified is not read again: an interrupted run continues."""
 
 
 _WITNESSES = 16
-"""Shards of a save whose times are asked for, evenly over its ranks: thousands know no better."""
+"""Shards of a save whose times are read, evenly over its ranks: thousands give no better answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +65,13 @@ class PassedOver(NamedTuple):
 
     tree: Tree
     question: TreeQuestion
-    """How the tree was asked for."""
+    """The tree's question."""
     point: ResumePoint | NoResumePoint
     """With all that was passed over."""
 
 
 PassedOverRule: TypeAlias = "Callable[[PassedOver], tuple[tuple[Rejection, ...], tuple[Finding, ...]]]"
-"""Returns all that was passed over, with what a feature knows to do about it, and what it says beside."""
+"""Returns all rejections, with a feature's remedies, and its further findings."""
 
 
 class LogEvidence(Protocol):
@@ -194,11 +194,11 @@ class Context(NamedTuple):
     question: TreeQuestion
     choice: ResumeQuestion
     decision: ResumePlan | NoResumePoint
-    """Its findings are what the trainer says of the start, or why nothing was chosen."""
+    """Its findings are the trainer's effects on the start, or why no checkpoint was chosen."""
     point: ResumePoint | NoResumePoint
     evidence: LogEvidence | None
     of_features: tuple[Finding, ...]
-    """What features say of what was passed over."""
+    """Features' findings about the rejected checkpoints."""
 
     @property
     def takes_any_health(self) -> bool:
@@ -260,7 +260,7 @@ Rule: TypeAlias = Callable[[Context], tuple[Finding, ...]]
 
 CHOSEN: tuple[Rule, ...] = (_logs, _recorded_health, _lost_work, _of_decision, _of_tree, _rebuilt, _of_features)
 NOTHING_CHOSEN: tuple[Rule, ...] = (_logs, _of_decision, _of_features, _of_tree)
-"""Each says its own, once; none takes back what another said."""
+"""Each rule adds its own findings, once; none removes those of another."""
 
 
 def _on_passed_over(seen: PassedOver) -> tuple[tuple[Rejection, ...], tuple[Finding, ...]]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ckpttool.core.records.damaged import FoundDamaged
 
 DAMAGED = "damaged"
-"""The folder of what was found damaged; most users have none."""
+"""The folder of results about damage; most users have none."""
 
 
 def memory_place(root: str, kind: str = "ledger") -> str | None:

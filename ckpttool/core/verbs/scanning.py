@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 Where: TypeAlias = "TreeQuestion | str | os.PathLike[str] | None"
-"""Which tree: what is known of it beforehand, or its path alone; None: the one in or around the current folder."""
+"""The tree: known facts about it, or only its path; None: the one in or around the current folder."""
 
 
 def tree_question(where: Where, *, sizes: bool = False) -> TreeQuestion:
@@ -152,16 +152,16 @@ class Tree(Listing):
 
     now: float = 0.0
     layout: Layout
-    """What knows how this tree is arranged."""
+    """The layout of this tree."""
     storage: Storage
     focus: str | None
     """Checkpoint name, where the path was one shard or one save's own folder."""
     resolved_from: str | None
-    """What was taken instead of the path that was given, for people."""
+    """The path used instead of the given one, for people."""
     book: HealthBook
-    """The health file, as it was read; what it says is attached to the checkpoints."""
+    """The health file as read; its records are attached to the checkpoints."""
     machines: Machines = HERE
-    """Those that have it: others, if it is only known from what they recorded."""
+    """Its machines: others, if only their records are known."""
 
     @property
     def trainer(self) -> Trainer | None:

@@ -27,7 +27,7 @@ class Meter:
         self.bytes_done = 0
         """Bytes that need not be read any more; of a shard's header a fixed cost."""
         self.shards_done = 0
-        """Shards of which there is a report."""
+        """Shards with a report."""
         self.shards_kept = 0
         """Of these, those that the ledger keeps, so that the next run continues from there."""
         self._planned_bytes = 0

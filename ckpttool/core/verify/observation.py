@@ -29,15 +29,15 @@ class Observation:
 
     task: CheckTask
     report: ShardReport
-    """What the header shows; where the file could not be read, only why."""
+    """The contents of the header; if the file could not be read, only the reason."""
     header: Header | None = None
-    """None if no content was read: then nobody asks for the entries any more."""
+    """None if no content was read: then the entries are not needed."""
     records: ZipDirectory | None = None
     """As `header`, of a file that torch wrote."""
     content: PassResult | None = None
-    """What reading the task's bytes told; None where only the header was to be read, or the header is damaged."""
+    """The results over the task's bytes; None if only the header was to be read, or the header is damaged."""
     added: Added | None = None
-    """What another look than a check's saw beside it; None if there was none. `result` gives it back by its type."""
+    """The result of a feature's own check; None if there was none. `result` returns it by its type."""
 
     def result(self, kind: type[A]) -> A | None:
         """Return the added result of this kind, if there is one."""
@@ -57,6 +57,6 @@ class Engines:
     """The engines for headers and contents of a tree; one engine may do both."""
 
     tasks: Engine
-    """The shards that were asked for, as hard as was asked for."""
+    """The engine for the requested shards, at the requested level."""
     headers: Engine
     """The headers of their siblings."""

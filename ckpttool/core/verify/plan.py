@@ -18,7 +18,7 @@ HEADER_COST = ByteCount(64 << 10)
 """Bytes that a structure check reads of a typical shard: headers of some hundred tensors."""
 
 PART_BYTES = 1 << 30
-"""A part of a big file: whole chunks of 64 MiB, and seconds of work, so that workers can share the file's end."""
+"""A part of a big file: complete chunks of 64 MiB, and seconds of work, so that workers can share the file's end."""
 
 
 def in_bucket(path: str, bucket: tuple[int, int] | None) -> bool:

@@ -67,17 +67,17 @@ class Scope:
     jump: float | None = None
     """Factor between two checkpoints' norms that is suspect; None: the default; 0: do not compare."""
     hashes: bool = False
-    """Also hash every file as a whole, for sealing, and compare it with copies but with nothing that is recorded."""
+    """Also hash every complete file, for sealing, and compare it with copies but not with records."""
     digests: bool = False
-    """Also hash every file as a whole, beside all that is compared."""
+    """Also hash every complete file, in addition to all comparisons."""
     memory: Memory | None = None
     """Answers for files that were verified before and have not changed since."""
     proofs: Proofs | None = None
-    """Who keeps what is found damaged, so that a look at the headers does not call it good later."""
+    """Stores damage found, so that a later check of headers does not call it good."""
     meter: Meter | None = None
     """Who counts how far it has come."""
     requested: Collection[CheckpointKey] = ()
-    """Checkpoints that will all be judged, where that is known: to read one of them earlier costs nothing."""
+    """Checkpoints that will all be judged, if known: to read one of them earlier costs nothing."""
     reads_other: bool = True
     """Read others than these, too, if nothing else tells which ranks hold copies of the same tensors."""
 
@@ -87,11 +87,11 @@ class SaveRecords:
     """The companion files of a save's shards, according to its layout."""
 
     seal_place: Callable[[Checkpoint], SealPlace | None]
-    """Where its manifest is; None: nowhere."""
+    """The place of its manifest; None: none."""
     with_own_records: Callable[[Checkpoint], Checkpoint]
-    """Adds what its own records tell beyond the scan."""
+    """Adds its own records beyond the scan."""
     slices: Callable[[Checkpoint], RecordedSlices | None]
-    """What its own records tell of who holds which slice of a tensor."""
+    """The slices of each rank, according to its own records."""
 
 
 RECORD_LIMIT = 1 << 30

@@ -14,13 +14,13 @@ from typing import Any
 from ckpttool.core.errors import LockedError, NotDurableError, UnsafeError, UsageError, WriteFailedError
 
 _COPY_CHUNK = 1 << 20
-"""Bytes: what one read of a backup's copy takes."""
+"""Bytes per read in a backup's copy."""
 _TEMPORARY_TRIES = 16
 """64 random bits never meet twice by chance; more than a few meetings mean that the folder is."""
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL})
-"""What file systems without hard links (FAT, many FUSE mounts) and kernels that forbid one answer."""
+"""Errors of file systems without hard links (FAT, many FUSE mounts) and of kernels that forbid one."""
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP})
-"""What Lustre without `-o flock` and NFS without a lock daemon answer."""
+"""Errors of Lustre without `-o flock` and of NFS without a lock daemon."""
 _OWN_TEMPORARY = re.compile(r"\.ckpttool-[0-9a-f]{16}\.tmp")
 
 

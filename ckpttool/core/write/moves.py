@@ -200,7 +200,7 @@ def _restore_one(root_fd: int, trash_fd: int, move: Move) -> bool:
 
 NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _IN_THE_WAY = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})
-"""What a rename of a folder says where a folder with something in it, or no folder, has the name."""
+"""Errors of renaming a folder if the name is taken by a non-empty folder or a file."""
 
 
 def _put_back(source: int, target: int, name: str) -> bool:

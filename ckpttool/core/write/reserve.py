@@ -20,7 +20,7 @@ _BYTES_A_FILE = 8 << 10
 """For each file of a checkpoint that moves: a folder of the trash is a block of 4 KiB, its line in the journal less."""
 _MOST_BYTES = 64 << 20
 _SHARE = 16
-"""It is left only where so many of it would fit: nobody's training shall stop for it."""
+"""It is created only if this many would fit, so that no training stops because of it."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 

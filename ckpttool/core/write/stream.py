@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Block: TypeAlias = "bytes | bytearray | memoryview"
 
 _WRITE_BYTES = 8 << 20
-"""What one write takes: enough to keep a disk busy, and still in the processor's cache when it is hashed."""
+"""Bytes per write: enough to keep a disk busy, and still in the CPU cache for hashing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Streamed:
 
     size: ByteCount
     xxh3_128: str
-    """Of the whole file, 32 hexadecimal digits."""
+    """Of the complete file, 32 hexadecimal digits."""
     chunks: tuple[str, ...]
     """The same of each `CHUNK_BYTES`, in file order; the last one may be shorter. None for an empty file."""
 

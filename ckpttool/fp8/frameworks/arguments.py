@@ -23,7 +23,7 @@ NAMES = frozenset({
 """Those that say something of FP8."""
 
 UNKNOWN = "$"
-"""In a value: what a variable holds it is unknown who does not run the script."""
+"""In a value: a variable, whose content is unknown without running the script."""
 
 _SWITCHES = frozenset({
     "fp8_wgrad", "fp8_output_proj", "fp8_dot_product_attention", "fp8_multi_head_attention", "fp8_param_gather",

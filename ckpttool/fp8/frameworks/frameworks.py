@@ -28,7 +28,7 @@ NOT_IN_FP8 = {
         "its logs and fp8 probe its shards)"
     ),
 }
-"""Why some can be asked for no experiment."""
+"""Reasons why some frameworks or options support no experiment."""
 
 SAME_BATCH = "the global batch size stays the same: the same samples per step, summed in another order"
 KEEP_OPTIMIZER = "if parameters are stored in FP8, BF16 needs the master weights: load the optimizer as well"
@@ -39,7 +39,7 @@ class Setting:
     """The place and settings of an experiment."""
 
     folder: str
-    """The experiment's own, absolute: what it writes goes there."""
+    """The experiment's own, absolute: for its output."""
     first_step: Step
     last_step: Step
     load: str | None
@@ -48,7 +48,7 @@ class Setting:
     """The candidate's."""
     framework_version: Version | None
     engine_version: Version | None
-    """Of Transformer Engine, where that computes."""
+    """Of Transformer Engine, if it is used."""
     arguments: Mapping[str, str] | None
     """As the candidate's log printed them."""
     in_e5m2: bool
@@ -64,11 +64,11 @@ class Framework(ABC):
 
     title: str
     recipes: tuple[Recipe, ...]
-    """Those that a whole run can be switched to."""
+    """Recipes that a complete run can be switched to."""
     first_layer: int
     """The number of the first layer in the names that its configs are matched with."""
     all_extras: tuple[str, ...]
-    """What may be switched on beside plain FP8, in its own words."""
+    """Possible features besides plain FP8, by its own names."""
 
     def extras(self, arguments: Mapping[str, str] | None) -> tuple[str, ...]:
         """Return the active features besides plain FP8; if its log does not print them, all possible ones."""

@@ -82,9 +82,9 @@ class Section:
     enabled: object
     """None if that is missing."""
     layers: Mapping[str, object] | None
-    """What picks the layers; None if it is missing, or no mapping."""
+    """The layer selection; None if it is missing, or not a mapping."""
     features: Mapping[str, object]
-    """By namespace, or by name where they stand outside of any."""
+    """By namespace, or by name outside of any."""
 
     @property
     def is_on(self) -> bool:

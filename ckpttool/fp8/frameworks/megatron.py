@@ -47,7 +47,7 @@ _EXTRAS = {
     "--cuda-graph-impl": "cuda_graph_impl",
     "--recompute-granularity": "recompute_granularity",
 }
-"""Flag -> what it is called where arguments are printed."""
+"""Flag -> its printed name."""
 
 _GO_WITH = {
     "--sequence-parallel": ("--tp-comm-overlap",),
@@ -72,7 +72,7 @@ _NO_FLAG = (
     "entries that it has): use a copy of the checkpoint without `_extra_state`"
 )
 _CHECKED = frozenset({"--fp8-recipe", "--micro-batch-size", "--te-precision-config-file"})
-"""Flags by whose printed value is told whether a run is the experiment."""
+"""Flags whose printed values show whether a run is the experiment."""
 _BACKWARD = frozenset({Gemm.DGRAD, Gemm.WGRAD})
 
 

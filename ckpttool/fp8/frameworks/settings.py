@@ -53,13 +53,13 @@ KEYS: Mapping[str, str] = {
     "num_layers_at_start_in_bf16": "bf16_at_start",
     "num_layers_at_end_in_bf16": "bf16_at_end",
 }
-"""What the frameworks' keys mean, in one word each."""
+"""The meanings of the frameworks' keys, in one word each."""
 
 FORMAT_SWITCHES = {"fp8_e4m3": "e4m3", "fp8_hybrid": "hybrid"}
 """As older versions of Megatron and its forks have the format."""
 
 GENERAL = frozenset({"margin", "interval", "reduce_amax"})
-"""Keys that mean this only beside others of FP8."""
+"""Keys with this meaning only together with other FP8 keys."""
 
 ELSEWHERE = frozenset({
     "exp_avg_dtype", "exp_avg_sq_dtype", "use_fast_accum", "scale_calculation_mode", "float8", "mx",
@@ -71,7 +71,7 @@ SELECTORS = ("exact_layer_names", "layer_name_regex_pattern", "layer_numbers", "
 NAMESPACE = "transformer_engine"
 
 MENTIONED = re.compile(r"fp8|float8|transformer[_-]?engine|\bmx\b", re.IGNORECASE)
-"""A file that has such a word may switch FP8 on in a way that nobody here knows."""
+"""Words of files that may switch FP8 on in an unknown way."""
 
 _PRINTED = re.compile(b"|".join([re.escape(BEGINS), re.escape(ENDS), DOTS]))
 _SPELT = re.compile(rf"\b(?:{'|'.join(sorted(KEYS.keys() - GENERAL | ELSEWHERE))})\b[\"']?\s*[:=]")

@@ -17,7 +17,7 @@ _CASTS = {
     Gemm.DGRAD: ("cast_config_grad_output", "cast_config_weight_for_grad_input"),
     Gemm.WGRAD: ("cast_config_input_for_grad_weight", "cast_config_grad_output_for_grad_weight"),
 }
-"""What casts the operands of each product."""
+"""The casts of each product's operands."""
 
 EXTRAS = ("FP8 all-gather (enable_fsdp_float8_all_gather)", "compile", "recompute")
 

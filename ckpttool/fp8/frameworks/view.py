@@ -32,7 +32,7 @@ _DEFAULTS: Mapping[str, Value] = {
     "format": None, "recipe": "delayed", "history": 1, "algorithm": "most_recent", "margin": 0, "interval": 1,
     "wgrad": True, "bf16_layers": False, "bf16_at_start": 1, "bf16_at_end": 1,
 }  # fmt: skip
-"""Megatron's, for what a version does not print: it goes by them all the same."""
+"""Megatron's, for settings that a version does not print: they are effective anyway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,13 +31,13 @@ class CurveClass(str, Enum):
     DRIFT = "drift"
     """Worse since a step, and more so with each further one."""
     LATE = "late"
-    """Worse since a step; whether it grows cannot be told."""
+    """Worse since a step; it is unknown whether it grows."""
     TRANSIENT = "transient"
     """Worse for a while, longer than the baseline ever was, and back again."""
     INCONCLUSIVE = "inconclusive"
-    """It cannot be told."""
+    """Unknown."""
     SPIKES = "spikes"
-    """The same but for spikes that pass as quickly as the baseline's."""
+    """The same except for spikes that end as quickly as the baseline's."""
     MATCH = "match"
     """The same."""
 
@@ -172,7 +172,7 @@ class CurvesQuestion:
         PairedBy | None,
         Option("--by", "How values are paired.  [default: step; samples where batches differ in size]", "FP8"),
     ] = None
-    """None: by step, or by samples where both logs count them and the batches are of different sizes."""
+    """None: by step, or by samples if both logs count them and the batch sizes differ."""
     tolerance: Annotated[Tolerance, TOLERANCE] = WITHIN_CHANCE
     switch_step: Annotated[Step | None, SWITCH_STEP] = None
     evals: Annotated[
@@ -181,7 +181,7 @@ class CurvesQuestion:
     ] = None
     """Results of downstream tasks, of the baseline and of the candidate: JSON files."""
     columns: Annotated[str | None, COLUMNS] = None
-    """`step=iter,loss=train/loss`: what the fields are called in logs with named columns."""
+    """`step=iter,loss=train/loss`: names of fields in logs with named columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,14 +189,14 @@ class Curve:
     """The losses of one run, ascending by place; all sequences have the same length."""
 
     places: tuple[int, ...]
-    """By what values are paired: steps, or samples consumed."""
+    """The pairing of values: steps, or samples consumed."""
     steps: tuple[Step, ...]
     losses: tuple[float, ...]
     """May be NaN or infinite."""
     norms: tuple[float | None, ...]
-    """L2 norm of the gradients, where it was logged."""
+    """L2 norm of the gradients, if logged."""
     rates: tuple[float | None, ...]
-    """Learning rate, where it was logged."""
+    """Learning rate, if logged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +204,7 @@ class Pairs:
     """The values of two runs at the same places, ascending; equally long sequences, all losses finite."""
 
     places: tuple[int, ...]
-    """By what they were paired: steps, or samples consumed."""
+    """Their pairing: steps, or samples consumed."""
     steps: tuple[Step, ...]
     """Of the baseline."""
     baseline: tuple[float, ...]
@@ -232,7 +232,7 @@ class Apart:
     """The gap between a run and its baseline, pair by pair and without the spikes of either; equally long."""
 
     steps: tuple[Step, ...]
-    """Of the baseline; the first of those that one value stands for."""
+    """Of the baseline; the first of those that one value represents."""
     ends: tuple[Step, ...]
     """Of the baseline; the last of these."""
     baseline: tuple[float, ...]
@@ -241,9 +241,9 @@ class Apart:
     spikes: tuple[Spike, ...]
     """Of both, ascending: this run's are the candidate's."""
     pairing: float | None
-    """Correlation of what moves both curves from step to step; None if it cannot be told."""
+    """Correlation of the changes of both curves from step to step; None if unknown."""
     together: int
-    """Neighbouring pairs for which one value stands; 1 but for very long logs."""
+    """Neighbouring pairs per value; 1 except for very long logs."""
     pairs: int
     """All that values stand for."""
 
@@ -268,7 +268,7 @@ class Floor:
     """In units of the loss."""
     source: FloorFrom
     paired: float | None
-    """Of those repeats alone that saw the same data in the same order; None without one."""
+    """Only of repeats with the same data in the same order; None without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,7 +301,7 @@ class Comparison:
     """Of the pairs; None without one."""
     last: Step | None
     pairing: float | None
-    """Correlation of what moves both curves from step to step; None if it cannot be told."""
+    """Correlation of the changes of both curves from step to step; None if unknown."""
     spikes: tuple[Spike, ...]
     notes: tuple[str, ...]
     findings: tuple[Finding, ...]
@@ -309,20 +309,20 @@ class Comparison:
     """None if there is no gap that counts."""
     effect: Effect = Effect.UNKNOWN
     matters: bool | None = None
-    """Whether the gap is over the limit; None if it cannot be told."""
+    """Whether the gap exceeds the limit; None if unknown."""
     gap: Gap | None = None
     """At the end of the curves; None with too few pairs."""
     relative_gap: float | None = None
     """To the baseline's loss there."""
     floor: Floor | None = None
     tolerance: float | None = None
-    """What counts as the same, in units of the loss."""
+    """The tolerance, in units of the loss."""
     limit: float | None = None
     """The least gap that counts, and the smallest that is seen: floor, tolerance and noise in one."""
     onset: Onset | None = None
     """None if there is no gap that counts."""
     norm_gap: Gap | None = None
-    """Of the logarithm of the gradient norm at the end; None where norms are not logged."""
+    """Of the logarithm of the gradient norm at the end; None if norms are not logged."""
     windows: tuple[GapWindow, ...] = ()
 
     @property
@@ -345,7 +345,7 @@ class TaskScore:
     value: float
     """From 0 to 1; more is better."""
     error: float | None
-    """Standard error; None if it is not told."""
+    """Standard error; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,7 +357,7 @@ class TaskChange:
     baseline: float
     candidate: float
     error: float | None
-    """Standard error of the difference; None if it is not told."""
+    """Standard error of the difference; None if unknown."""
 
     @property
     def change(self) -> float:
@@ -387,7 +387,7 @@ class Evals:
     tasks: tuple[TaskChange, ...]
     """Those that both were given, by name."""
     changed: tuple[str, ...]
-    """Names of those that changed by more than a point and more than chance."""
+    """Names of those that changed by more than a point and more than random variation."""
     dropped: tuple[str, ...]
     """Names of those that are clearly worse."""
     verdict: Downstream | None
@@ -405,7 +405,7 @@ class CurvesAnswer(Answered):
     candidate: LogReading
     repeats: tuple[LogReading, ...]
     evals: Evals | None
-    """None where nobody asked."""
+    """None if not requested."""
 
     @property
     def exit_code(self) -> ExitCode:

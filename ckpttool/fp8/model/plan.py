@@ -19,7 +19,7 @@ FAKE = "E3"
 LAST = "E2"
 EXTRAS = "E1"
 REPEATED = "C2"
-"""What experiments are called; those of single products and below are put together."""
+"""Names of experiments; those of single products and below are composed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,17 +63,17 @@ class Trial:
     id: str
     """Also the name of its folder."""
     round: int
-    """From 1: what it needs to know is told by those before."""
+    """From 1: it needs the results of earlier rounds."""
     title: str
     products: Products
     if_guilty: str
-    """What it means if the loss comes back to that of BF16, or does what the title asks."""
+    """The conclusion if the loss returns to that of BF16, or the title's question is answered with yes."""
     if_innocent: str
-    """What it means if not."""
+    """The conclusion if not."""
     layers: str | None = None
     """A regular expression that is searched for in layers' names: elsewhere all is the candidate's; None: in all."""
     operand: Operand | None = None
-    """The only operand of the changed products that is meant; None: both."""
+    """The only changed operand of the products; None: both."""
     recipe: Recipe | None = None
     """Another recipe for all of FP8; None: the candidate's."""
     is_regrouped: bool = False
@@ -100,16 +100,16 @@ class Change:
 
     remove: tuple[str, ...] = ()
     set: tuple[tuple[str, str], ...] = ()
-    """Name -> value, in the order to write; an empty value where a switch takes none."""
+    """Name -> value, in the order to write; an empty value for a switch without one."""
     env: tuple[tuple[str, str], ...] = ()
     files: tuple[tuple[str, str], ...] = ()
     """Name in the experiment's folder -> content."""
     notes: tuple[str, ...] = ()
-    """What is to be done by hand, or known."""
+    """Manual steps and notes."""
 
 
 _WINDOW = 3
-"""The last of so many parts of an experiment is what it is judged by."""
+"""An experiment is judged by the last of this many parts."""
 
 
 def window(start: Step, steps: int) -> tuple[Step, Step]:
@@ -161,13 +161,13 @@ class StartPoint:
     """The checkpoint from which the experiments start."""
 
     name: str | None
-    """Of the checkpoint; None from scratch, or where only its step is known."""
+    """Of the checkpoint; None from scratch, or if only its step is known."""
     step: Step
     path: str | None
     """The folder that it is in."""
     evidence: Evidence
     has_history: bool | None
-    """Whether it holds the scale history of a delayed recipe; None: not known."""
+    """Whether it has the scale history of a delayed recipe; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,17 +210,17 @@ class Fp8Plan(Answered):
     """Paths of its logs."""
     candidate: tuple[str, ...]
     columns: str | None
-    """What the fields are called in logs with named columns."""
+    """Names of fields in logs with named columns."""
     experiments: tuple[Experiment, ...]
     """By round, then by cost of knowing."""
     extras: tuple[str, ...]
-    """What is switched on beside plain FP8, in the framework's words."""
+    """Active features besides plain FP8, by the framework's names."""
     layers: tuple[int, ...]
     """Numbers of the layers in their names, the most suspicious first; none: not known."""
     layers_in: str = "layers"
-    """What stands before a layer's number in its name."""
+    """The text before a layer's number in its name."""
     output: str
-    """The folder that holds a folder for each."""
+    """The folder with a subfolder for each."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -254,7 +254,7 @@ class PlanQuestion:
     framework_version: str | None = None
     engine_version: str | None = None
     recipe: Recipe | None = None
-    """The candidate's; None: what its log prints."""
+    """The candidate's; None: as printed in its log."""
     round: int = 1
     stats: tuple[str, ...] = ()
     """Logs of statistics by debug features: they say which layers are the most suspicious."""
@@ -298,7 +298,7 @@ class Outcome(str, Enum):
     STUCK = "stuck"
     """The last three are of a start from the candidate's last checkpoint."""
     REFERENCE = "reference"
-    """It is what others are held against."""
+    """The reference for others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,9 +376,9 @@ class Fp8Verdict(Answered):
     """One sentence."""
     culprits: tuple[Gemm, ...]
     operands: tuple[Operand, ...]
-    """Of the culprits, where experiments told them apart."""
+    """The causing operands, if experiments distinguished them."""
     layers: str | None
-    """A regular expression for their names, where experiments told them apart."""
+    """A regular expression for their names, if experiments distinguished them."""
     explains: float | None
     """Share of the gap that is closed with the culprits in BF16; None if all three are: then that is no proof."""
     cure: Cure | None

@@ -15,7 +15,7 @@ from ckpttool.core.errors import ExitCode, UsageError
 from ckpttool.fp8.model.fp8 import Fp8Format, Recipe
 
 USUAL_RECIPES = (Recipe.TENSORWISE, Recipe.ROWWISE, Recipe.BLOCKWISE, Recipe.MXFP8)
-"""Shown where none is named; the first one decides."""
+"""Shown if none is named; the first one decides."""
 
 
 class Risk(str, Enum):
@@ -91,7 +91,7 @@ class ProbeQuestion:
     swiglu: Annotated[
         bool, Option("--swiglu/--no-swiglu", "Compare gate and up weights of SwiGLU.", "FP8", shown="yes")
     ] = True
-    """Whether gate and up weights are compared where they are found."""
+    """Whether gate and up weights are compared if they are found."""
     history: Annotated[
         int | None,
         Option("--history", "Steps back over which a delayed scale uses checkpoints.", "FP8", metavar="STEPS", least=1),
@@ -139,15 +139,15 @@ class CastNumbers:
     recipe: Recipe
     format: Fp8Format
     scale: float | None
-    """What elements are multiplied by before the cast; None where parts of the tensor have scales of their own."""
+    """The factor before the cast; None if parts of the tensor have their own scales."""
     channel_snr_db: float | None
     """Signal over error of runs of 128 along rows and along columns in dB: the first percentile, of either the lower.
     None if all is zero.
     """
     gone: Lines | None
-    """Of which every element becomes zero, and some are none in the file; None where parts have their own scales."""
+    """Lines whose elements all become zero, though some are nonzero in the file; None if parts have own scales."""
     faint: Lines | None
-    """Of which every element is below the smallest normal number, those that are gone included."""
+    """Lines whose elements are all below the smallest normal number, including zeros; None as above."""
     underflow: float | None
     """Become zero."""
     subnormal: float | None
@@ -157,9 +157,9 @@ class CastNumbers:
     lost: float | None
     """Change by more than half a step of a normal number."""
     lost_error: float | None
-    """Standard error of that share, from tile to tile; None where every element was cast."""
+    """Standard error of that share, from tile to tile; None if every element was cast."""
     snr_db: float | None
-    """Of the whole sample. Where all small elements are lost it looks best: shown, never judged."""
+    """Of the complete sample. If all small elements are lost it looks best: shown, never judged."""
     cosine: float | None
     """Between the sample before and after: as little to be judged by."""
 
@@ -182,11 +182,11 @@ class TensorNumbers:
     nonfinite: int
     """NaN and infinities among all elements."""
     amax_over_rms: float | None
-    """How far the largest one stands out; None if all is zero."""
+    """How far the largest one stands out; None if all are zero."""
     bits: float | None
     """Binades between the largest magnitude and the smallest one of the sample that is not zero."""
     live: Lines | None
-    """Rows and columns that are not all zero in the file; None of what is no matrix."""
+    """Rows and columns that are not all zero in the file; None if it is not a matrix."""
     recipes: tuple[CastNumbers, ...]
 
 
@@ -195,7 +195,7 @@ class GatedNumbers:
     """Maximum amplification by the hidden units of a gate and its up weights: |g||u|(1 + cos(g, u))/2 of their rows."""
 
     name: str
-    """Of the gate's weight, or of the one that holds both."""
+    """Of the gate's weight, or of the combined one."""
     path: str
     """Of the file; POSIX, relative to the root."""
     rank: Rank | None
@@ -214,14 +214,14 @@ class ProbedTensor:
 
     numbers: TensorNumbers
     whole_name: str
-    """Of the tensor, where this is a slice of it."""
+    """Of the tensor, if this is a slice of it."""
     role: TensorRole
     layer: str | None
     """Which layer it belongs to, as its name says it; None: none."""
     risks: tuple[Risk, ...]
     """One for each of the recipes' numbers."""
     risk: Risk
-    """Under the recipe that decides; of several the worst."""
+    """Under the deciding recipe; of several the worst."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,7 +245,7 @@ class Fp8Probe(Answered):
     step: Step | None
     question: ProbeQuestion
     read_all: bool
-    """Whether every tensor that was asked for could be read."""
+    """Whether every requested tensor could be read."""
     tensors: tuple[ProbedTensor, ...]
     """Worst first."""
     layers: tuple[LayerRisk, ...]

@@ -15,7 +15,7 @@ class Fp8Input(str, Enum):
     """Place of FP8 settings."""
 
     DUMP = "dump"
-    """A trainer printed all that it goes by, defaults too: what is not there, it does not have."""
+    """A trainer printed all settings, including defaults: others do not exist."""
     ARGUMENTS = "arguments"
     """Of a trainer, in a script or a file of their own."""
     CONFIG = "config"
@@ -31,7 +31,7 @@ class Fp8Settings:
     settings: Settings
     """Of arguments by their names, with underscores; a variable that it is unknown is text with a dollar in it."""
     text: str
-    """The whole file, for what its comments allow; empty where it is a log."""
+    """The complete file, for the comments in it; empty for a log."""
 
 
 class Computed(str, Enum):
@@ -58,7 +58,7 @@ class OperandSeen:
     gemm: Gemm
     operand: Operand
     computed: tuple[Computed, ...]
-    """In the order in which they were first told; more than one where it changed during the run, or between ranks."""
+    """In the order of their first appearance; more than one if it changed during the run, or between ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class RunArithmetic:
     operands: tuple[OperandSeen, ...]
     """By layer, product and operand; none: the logs do not tell."""
     config_missing: str | None
-    """A config of debug features that was not found: the run went on without, and so without what it was to change."""
+    """A config of debug features that was not found: the run continued without it and its changes."""
     recipe: str | None
     """In a framework that says which recipe is active, in its own word."""
     converted: bool
@@ -105,7 +105,7 @@ class TensorStatistic:
     tensor: str
     """`activation`, `weight`, `gradient`, or a product's own result: `output`, `dgrad`, `wgrad`."""
     name: str
-    """What was measured, without the recipe: `underflows%`, `mse`, `scale_inv_max`, `dynamic_range`."""
+    """The measurement, without the recipe: `underflows%`, `mse`, `scale_inv_max`, `dynamic_range`."""
     recipe: str | None
     """The recipe that it was measured for, as the log names it; None: the one of the run, or none at all."""
     columnwise: bool
@@ -113,7 +113,7 @@ class TensorStatistic:
     count: int
     """Values that are numbers."""
     mean: float
-    """Of these; NaN where there is none."""
+    """Of these; NaN if there is none."""
     largest: float
     nonfinite: int
     """Values that are NaN or infinite."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 AT_REST = frozenset({DType.F8_E4M3, DType.F8_E5M2})
 
 SCALE_WORDS = ("_scale_inv", "_scale")
-"""What the name of a weight's scale ends with, behind the weight's own."""
+"""Suffixes of the name of a weight's scale, after the weight's own name."""
 
 USUAL_BLOCK = (128, 128)
 
@@ -60,7 +60,7 @@ class OtherFiles:
     scales: Mapping[str, str]
     """Scales of tensors in FP8 that lie in other files of the save: the file's path, by the scale's name."""
     block: tuple[int, int] = USUAL_BLOCK
-    """Rows and columns that share a scale where there is a grid of them."""
+    """Rows and columns that share a scale, if there is a grid of scales."""
 
 
 NOTHING_BESIDE = OtherFiles(earlier={}, scales={})

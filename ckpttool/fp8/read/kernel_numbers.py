@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 NO_ERROR_DB = 99.0
-"""What a run counts as in which nothing changes."""
+"""Value of a run in which nothing changes."""
 
 PERCENT = 0.01
 """The share of the worst runs by which a tensor goes."""
@@ -32,10 +32,10 @@ _GROUP = 32
 """Elements that share a scale in the recipes that end in the hardware's own blocks."""
 
 WIDE_BITS = 50
-"""Binades from which squares of F32 would vanish beside each other."""
+"""Binades beyond which small squares in F32 vanish next to large ones."""
 
 ONE_SCALE = frozenset({Recipe.TENSORWISE, Recipe.DELAYED})
-"""Recipes of which a tensor has one scale."""
+"""Recipes with one scale per tensor."""
 
 _GROUPED = frozenset({Recipe.MXFP8, Recipe.MXFP8_FLOOR})
 

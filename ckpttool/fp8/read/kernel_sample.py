@@ -30,7 +30,7 @@ _ELEMENTS_A_TILE = 1 << 22
 """So many elements add one tile to the sample."""
 
 _TILES_TOGETHER = 256
-"""Kept at a time where all are checked: 16 MiB of F32."""
+"""Tiles in memory at a time if all are checked: 16 MiB of F32."""
 
 _WHOLE = 1 << 20
 """Elements of a vector up to which all of it is checked."""
@@ -46,7 +46,7 @@ _LONGEST = 1 << 23
 _GOLDEN = 0.6180339887498949
 
 FLOATING = frozenset({DType.F64, DType.F32, DType.F16, DType.BF16})
-"""What can be checked."""
+"""Supported types."""
 
 
 class Matrix(NamedTuple):

@@ -46,7 +46,7 @@ class Gated(NamedTuple):
     """A gate and its up weights."""
 
     name: str
-    """Of the gate's weight, or of the one that holds both."""
+    """Of the gate's weight, or of the combined one."""
     gate: _Half
     up: _Half
 

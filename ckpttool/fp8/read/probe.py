@@ -52,7 +52,7 @@ class ShardNumbers:
 
     tensors: tuple[TensorNumbers, ...]
     gated: tuple[GatedNumbers, ...]
-    """What its gates amplify."""
+    """The amplification of its gates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +160,7 @@ _WHOLE_NUMBERS = frozenset(
     {DType.BOOL, DType.U8, DType.I8, DType.U16, DType.I16, DType.U32, DType.I32, DType.U64, DType.I64}
     | {DType.STRING, DType.OPAQUE}
 )
-"""What is put into FP8 by nobody."""
+"""Types that are never cast to FP8."""
 
 
 def _not_seen(path: str, remaining: int) -> Finding:

@@ -18,7 +18,7 @@ from ckpttool.fp8.model.curves import Curve, CurveMetric, PairedBy, Pairs, Terms
 SAME_DATA = 0.8
 """Correlation from which two runs saw the same data in the same order: such runs show 0.92 and more, others 0.45."""
 _TREND = 51
-"""Values of a running median: what is slower is the course of the training, not the batch."""
+"""Values of a running median: slower changes are the trend of the training, not the batch."""
 _MOST_LOSS = 1e100
 """A larger one is no loss, and its square is no number."""
 _LEAST_SAME = 12

@@ -108,7 +108,7 @@ class _NoNumbers:
     def __init__(self, baseline: Curve, candidate: Curve) -> None:
         self.of_baseline = sum(not is_number(loss) for loss in baseline.losses)
         self.of_candidate = 0
-        """Places at which the candidate's is none and the baseline's is one."""
+        """Places at which only the candidate's loss is not a number."""
         for place, other_place in common(baseline, candidate):
             if is_number(baseline.losses[place]) and not is_number(candidate.losses[other_place]):
                 self.of_candidate += 1

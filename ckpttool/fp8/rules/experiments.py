@@ -26,7 +26,7 @@ from ckpttool.fp8.model.plan import (
 )
 
 CHEAPEST_FIRST = (Gemm.WGRAD, Gemm.DGRAD, Gemm.FPROP)
-"""In this order products are given up to BF16 where several sets are as good: fprop, which serving uses, last."""
+"""Order in which products change to BF16 if several sets are equally good: fprop, used in serving, last."""
 
 _PARTS = 4
 """Into so many parts layers are cut in one round."""
@@ -43,7 +43,7 @@ class Known:
 
     kind: CurveClass
     recipe: Recipe | None
-    """The candidate's; None: not known, so that what only a delayed one needs is planned, too."""
+    """The candidate's; None: unknown, so that experiments for a delayed one are planned, too."""
     extras: tuple[str, ...] = ()
     layers: tuple[int, ...] = ()
     """Their numbers, the most suspicious first."""
@@ -376,4 +376,4 @@ _FOLLOW = {
     VerdictKind.FORMAT: (_who, _other_recipes, _layers, _operands),
     VerdictKind.CULPRIT: (_current, _other_recipes, _layers, _operands),
 }
-"""What a verdict asks for next; after any other nothing tells more."""
+"""The experiments that a verdict asks for next; other verdicts need none."""

@@ -21,7 +21,7 @@ SHORTEST, LONGEST = 50, 1_000_000
 _TIMES_LIMIT = 3
 _RESERVE = 1.2
 _TAIL = 5
-"""The last of so many parts of what an experiment shows must be that far apart."""
+"""The last of this many parts of an experiment must differ by that much."""
 
 
 def suspicion_of(comparison: Comparison) -> Suspicion:
@@ -118,7 +118,7 @@ class LastStart:
     path: str
     """The folder that it is in."""
     note: str | None
-    """What must be done so that it can be judged; None: nothing."""
+    """The condition for judging it; None: none."""
 
 
 def last_judged(plan: Fp8Plan, ends: Step | None) -> Step | None:

@@ -37,7 +37,7 @@ from ckpttool.fp8.rules.measure import Measured, Run, measure
 from ckpttool.fp8.rules.shares import RESTORED, is_settled, shapley
 
 _LIMITS = 3
-"""So many floors must lie in the candidate's gap before parts of it can be told."""
+"""The candidate's gap must be this many floors before its parts can be distinguished."""
 
 _ALL = frozenset(Gemm)
 

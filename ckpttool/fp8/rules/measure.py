@@ -35,7 +35,7 @@ class Run:
     curve: Curve | None
     """Its loss by step; None without a log."""
     as_planned: tuple[AsPlanned, str | None]
-    """What the logs say of its arithmetic, and what is wrong or not known."""
+    """The arithmetic according to the logs, and what is wrong or unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Measured:
     baseline: Stretch | None
     """From the old baseline to B, in the window."""
     stretches: Mapping[str, Stretch]
-    """By experiment, of those that count: from BF16 to it."""
+    """By experiment, of the valid ones: the distance from BF16."""
     floor: float
     """How far apart two paired runs of one kind are, in units of the loss; infinite if nothing tells."""
     limit: float

@@ -25,7 +25,7 @@ from ckpttool.fp8.model.probe import (
 from ckpttool.inspect.rules_contents import WEIGHTS, as_counted, kind_of, whole_name
 
 GAUSSIAN_DB = {Fp8Format.E4M3: 30.1, Fp8Format.E5M2: 24.2}
-"""What the worst channels of normally distributed numbers keep: as good as it gets."""
+"""Quality of the worst channels of normally distributed numbers: the best possible."""
 
 LOST_DB = 10.0
 """So far below nearly two bits of the mantissa are gone, too: worse than the format with one bit less."""
@@ -186,7 +186,7 @@ def scattered(tensors: Iterable[ProbedTensor]) -> tuple[Finding, ...]:
 
 
 ALIGNED = 4.0
-"""As many times the median as the worst hidden unit amplifies from where it is told; fresh weights have 1.1."""
+"""Ratio of the worst hidden unit's amplification to the median from which it is reported; fresh weights have 1.1."""
 
 
 def aligned(gated: Iterable[GatedNumbers]) -> tuple[Finding, ...]:

@@ -14,7 +14,7 @@ STRONG = 6.0
 _LEAST_INDEPENDENT = 8
 _MOST_CORRELATION = 0.9
 _SLACK = 4.0
-"""By so many independent windows' share may a fit be worse and still tell where it began."""
+"""Tolerated excess error of a fit, as a share in independent windows, for the beginning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,11 +22,11 @@ RESTORED = 0.9
 _PART = 0.25
 _TIMES_FLOOR = 3
 _GROWING = 0.5
-"""By so much of its mean a gap grows within the window that is not there whole yet: a drift since the start by 0.4."""
+"""A gap that grows by this share of its mean within the window is incomplete: a drift since the start by 0.4."""
 _RISING = 0.05
-"""By so much a share rises within the window that is not what longer runs would show."""
+"""A share that rises by this much within the window differs from that of longer runs."""
 _PARTS = 10
-"""Windows by whose means a slope is told."""
+"""Windows whose means determine a slope."""
 _STUDENT = 2.306
 """Student's t: 95 of 100 lie within, with eight degrees of freedom."""
 

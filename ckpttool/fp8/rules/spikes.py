@@ -29,7 +29,7 @@ _SHARED_WITHIN = 10
 _LEAST_SPREAD = 1e-4
 """Of the median: a curve that hardly moves has no spike at each of its last digits."""
 _BEFORE = 9
-"""Differences whose median stands for those in a spike."""
+"""Differences whose median replaces those in a spike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

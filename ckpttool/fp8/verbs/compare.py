@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.metrics import TrainingLog
 
 FIELDS = ("loss", "global_norm", "time", "consumed_samples", "learning_rate", "validation_loss")
-"""What is compared; of several logs the norm and the time also tell which one is the later."""
+"""The compared fields; of several logs the norm and the time also show which one is later."""
 
 _OTHER_BATCH = 0.01
 """Share by which two batch sizes differ when it is not for a batch that was cut short."""

@@ -70,7 +70,7 @@ class _Candidate:
     layers: tuple[int, ...]
     layers_in: str
     baseline_ends: Step | None
-    """The last step that its log shows; None where it shows none."""
+    """The last step in its log; None if there is none."""
 
 
 def fp8_plan(question: PlanQuestion) -> Fp8Plan | NoPlan:

@@ -22,7 +22,7 @@ from ckpttool.fp8.verbs.compare import FIELDS
 from ckpttool.trainers.registry import log_reader
 
 _LOGS = (".log", ".txt", ".out", ".csv", ".jsonl", ".gz")
-"""What a log's name ends with, where nobody names it."""
+"""Suffixes of logs' names, if none is given."""
 
 _DEBUG = "inspect"
 """The folder of an experiment in which debug features write their own logs."""

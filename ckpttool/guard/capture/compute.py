@@ -17,7 +17,7 @@ from ckpttool.guard.nested import own_part
 from ckpttool.guard.tensor_file import block
 
 LossFunction: TypeAlias = "Callable[[nn.Module, object], Tensor]"
-"""Takes the model and a batch, and returns what the training hands to `backward`."""
+"""Takes the model and a batch, and returns the argument of the training's `backward`."""
 
 
 def loss_bits(loss: Tensor) -> LossBits:

@@ -28,7 +28,7 @@ _MOST_PRINTS = 8
 """Fingerprints that are kept of a dropped batch, at most."""
 
 _MOST_HOOKED = 512
-"""Modules of a model that are asked for their autocast, until it is known which one is called first."""
+"""Modules of a model with a hook for their autocast, until the first called one is known."""
 
 _MOST_HASHED = 16 << 20
 """Bytes of one tensor: two milliseconds."""

@@ -51,7 +51,7 @@ class CaptureBudget:
     light_captures: int = 20
     """Light ones in a run; after that none is made."""
     every_steps: int = 100
-    """Steps between two whole captures, at least."""
+    """Minimum number of steps between two full captures."""
     nbytes: ByteCount = ByteCount(20 << 30)
     """Of one rank's shard."""
     device_batches: ByteCount = DEVICE_BATCHES
@@ -61,7 +61,7 @@ class CaptureBudget:
     reruns: int = 3
     """How often in a run a step is computed again in place."""
     full_gradients: bool = False
-    """Whether every gradient is kept whole, not only its digest."""
+    """Whether every complete gradient is stored, not only its digest."""
     io_timeout: float = 60.0
     """Seconds after which a disk that takes nothing is given up."""
 
@@ -76,7 +76,7 @@ class CaptureSettings:
     encode_batch: Callable[[object], object] | None = None
     """Makes plain values of a batch whose classes cannot be saved."""
     run_config: EventValue = None
-    """What the user wants to find in a capture, plain JSON."""
+    """Any plain JSON that the user wants in a capture."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,7 @@ HEAD = "capture.json"
 """Of rank 0, which does not wait for others."""
 
 _FOLDER = re.compile(r"nan-at-([0-9]{8,18})(?:-[0-9]{1,3})?")
-"""Fits no trainer's pattern for what is resumed from: a layout finds nothing in a capture."""
+"""Matches no trainer's pattern for a checkpoint: no layout recognizes a capture."""
 
 _RECORD = re.compile(r"r([0-9]{5,7})\.json")
 

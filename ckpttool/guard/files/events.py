@@ -26,7 +26,7 @@ from ckpttool.guard.contain import MOST_FAILURES, one_line
 from ckpttool.guard.model.guarding import Emit
 
 LONGEST_LINE = 4096
-"""Bytes: what one `write` brings to a file whole, beside others that write to it, too."""
+"""Bytes: the size that one `write` appends atomically, with other writers of the file."""
 _ROOM_FOR_LOST = 32
 """Of those, for the count of lines that could not be written."""
 
@@ -36,14 +36,14 @@ _ROTATED_AT = 256 << 20
 """Bytes of a file, until it is put aside as `.1`: some million steps."""
 
 _MOST_WAITING = 4 << 20
-"""Bytes that wait for a disk that does not answer; what comes after them is counted, and dropped."""
+"""Bytes that wait for an unresponsive disk; later lines are counted, and dropped."""
 
 _ONE_WRITE = 1 << 16
 """Bytes that are written at once: each call lets the training go first, which costs milliseconds on a busy machine."""
 
 _BUFFERED_SECONDS = 1.0
 _BUFFERED_BYTES = 1 << 16
-"""As above, of which one comes first: a loop of ten thousand steps a second must not lose any."""
+"""As above, whichever comes first: a loop of ten thousand steps a second must not lose any."""
 
 _DURABLE = frozenset(
     {
@@ -54,7 +54,7 @@ _DURABLE = frozenset(
         GuardEventKind.SAVED,
     }
 )
-"""What must be on the disk before the training continues, or ends."""
+"""Events that must be on the disk before the training continues, or ends."""
 
 
 class EventFile:
@@ -103,7 +103,7 @@ class EventFile:
             "versions": dict(versions or {}),
             "policy": policy,
         }
-        """The first line of a process: who writes, and what runs there."""
+        """The first line of a process: its rank, and its versions."""
         self._pid = os.getpid()
         self._io_timeout = io_timeout
         self._file = _File(self.path, rotate_at)

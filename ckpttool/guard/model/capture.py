@@ -85,9 +85,9 @@ class LeftOut:
     """A part of a batch that is not in the capture."""
 
     path: str
-    """Where in the batch it is."""
+    """Its place in the batch."""
     reason: str
-    """Its type, or what about it has no spelling; or that there was no room for it, with its fingerprint."""
+    """Its type, or why it cannot be encoded; or that there was no space for it, with its fingerprint."""
     is_over_budget: bool = False
     """Whether there was no room for it."""
 
@@ -106,9 +106,9 @@ class MicroBatch:
     loss: LossBits | None
     """As it was handed to `backward`; None if the training gave none."""
     changed: bool
-    """Whether a tensor of the batch changed between its forward and the end of the step: then that is what is kept."""
+    """Whether a tensor of the batch changed between its forward and the end of the step: the changed one is stored."""
     left_out: LeftOut | None
-    """What of the batch could not be kept; None if it is whole."""
+    """The missing part of the batch; None if it is complete."""
     index: int | None
     """Number of the batch in its epoch, if the training gives it."""
     outer_autocast: tuple[tuple[str, str], ...]
@@ -139,7 +139,7 @@ class ShardFile:
     """In the capture's folder."""
     size: ByteCount
     xxh3_128: str
-    """Of the whole file, 32 hexadecimal digits."""
+    """Of the complete file, 32 hexadecimal digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +154,7 @@ class RankCapture:
     level: CaptureLevel
     host: str
     device: str
-    """Where its parameters were: `cpu`, `cuda:0`."""
+    """Device of its parameters: `cpu`, `cuda:0`."""
     micro_batches: tuple[MicroBatch, ...]
     gradients: tuple[GradientFacts, ...]
     """As the step ended, so after a reduction if there is one; in the model's order."""
@@ -171,7 +171,7 @@ class RankCapture:
     environment: tuple[tuple[str, Setting], ...]
     """By name."""
     model_config: EventValue
-    """What a model of a library was built from; None if there is none."""
+    """The config of a library's model; None if there is none."""
     run_config: EventValue
     """The user's own record of the run."""
     data_position: EventValue
@@ -294,7 +294,7 @@ class NanQuestion:
         str | None,
         Option("--weights", "Weights for a capture without weights (safetensors).", "Replay", metavar="FILE"),
     ] = None
-    """A file of weights, for a capture that holds none."""
+    """A file of weights, for a capture without weights."""
     timeout: Annotated[
         float | None,
         Option("--timeout", "Give up after this time in seconds (exit 14).", "Replay", metavar="S", least=0.001),
@@ -319,7 +319,7 @@ class OriginKind(str, Enum):
     """The kind of the first non-finite value."""
 
     OP = "op"
-    """The result of an operation whose inputs were finite, or held only what was put there on purpose."""
+    """The result of an operation whose inputs were finite, or only intentionally infinite."""
     PARAMETER = "parameter"
     BUFFER = "buffer"
     INPUT = "input"
@@ -402,11 +402,11 @@ class NanReplay(Answered):
     """Whether every gradient has to be equal in every bit."""
     verdict: NanVerdict
     why: str
-    """One sentence: on what the verdict rests, or what would decide."""
+    """One sentence: the evidence of the verdict, or what would decide."""
     ranks: tuple[RankReplay, ...]
     culprits: tuple[Culprit, ...]
     origin: Origin | None
-    """None if it was not asked for, or nothing was found."""
+    """None if it was not requested, or nothing was found."""
     environment: tuple[Difference, ...]
     findings: tuple[Finding, ...]
     reproduced: bool

@@ -26,7 +26,7 @@ class GuardMode(str, Enum):
 
     ACT = "act"
     WATCH = "watch"
-    """Nothing is dropped; the events say what would have been."""
+    """Nothing is dropped; the events show what would have been."""
 
 
 class Emit(Protocol):

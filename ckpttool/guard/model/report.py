@@ -50,7 +50,7 @@ class FaultTold:
     since_step: Step | None
     """Of a strike, the step of its first abnormal value."""
     message: str
-    """One sentence, or what is known of the place."""
+    """One sentence, or the known facts about the place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class RankReport:
 
     rank: Rank
     host: str
-    """Where its last process ran."""
+    """Host of its last process."""
     starts: int
     """Processes that wrote."""
     first_step: Step | None
@@ -102,7 +102,7 @@ class GuardReport(Answered):
     is_watching: bool
     """Whether something would have been dropped, and was not."""
     stopped_at: Step | None
-    """Where too many in a row were dropped, if the training did not continue since."""
+    """Step at which too many consecutive updates were dropped, if the training did not continue since."""
     drops: tuple[DroppedUpdate, ...]
     """The first ones, by step."""
     captures: tuple[CaptureTold, ...]
@@ -114,11 +114,11 @@ class GuardReport(Answered):
     alarms: tuple[str, ...]
     """Sentences."""
     forgotten: tuple[str, ...]
-    """What was not remembered where the training was resumed; sentences."""
+    """State that was lost at a resume; sentences."""
     errors: tuple[str, ...]
-    """What failed in the guard itself; the first of each part."""
+    """Errors in the guard itself; the first of each part."""
     next: tuple[tuple[str, ...], ...]
-    """Commands, in words, what is most urgent first."""
+    """Commands as words, the most urgent first."""
     reading: LogReading
 
     @property

@@ -73,13 +73,13 @@ _MOVED = frozenset(
     }
     | {"masked_fill_", "sub", "maximum", "minimum", "roll", "flip", "lift_fresh", "lift_fresh_copy", "detach", "alias"}
 )
-"""What leaves an infinity what it is. The results of views share the storage, and are no news."""
+"""Operations that leave an infinity unchanged. The results of views share the storage, and are not new."""
 
 _BEYOND = 1e6
 """Times the root mean square of a tensor's other elements: no training makes a weight so large."""
 
 _LEAST_RMS = 1e-6
-"""Of elements that are all zero, or nearly: beside them a weight of 1 is nothing odd."""
+"""Of elements that are nearly all zero: next to them a weight of 1 is normal."""
 
 _FEW = 2
 """Elements: a lone one has no others to be compared with."""
@@ -99,7 +99,7 @@ class Event:
     """In the order of time."""
     kind: OriginKind
     name: str
-    """The operation, or the name of what was given."""
+    """The operation, or the name of the input."""
     phase: str = "forward"
     module: str = ""
     line: str | None = None

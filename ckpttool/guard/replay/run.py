@@ -71,7 +71,7 @@ class ReplayTask:
 
     model: nn.Module
     loss: Callable[[Any], Tensor]
-    """Makes of one micro-batch what the training hands to `backward`, divided by the accumulation if it does so."""
+    """Returns for one micro-batch the argument of `backward`, divided by the accumulation if the training does so."""
 
 
 class RankRun:

@@ -52,7 +52,7 @@ _PASSED_ON = {
     for kind in EventKind
     if kind.value in _OWN_WORDS and kind not in {*_DROPS, EventKind.CLIP, EventKind.STOP, EventKind.OVERFLOW}
 }
-"""What a policy may notice that is an event of its own, and has no say in what becomes of the update."""
+"""A policy's events that are separate, and do not decide about the update."""
 
 
 class SpikeGuard:

@@ -30,7 +30,7 @@ class WeightNumbers:
     nonfinite: int
     """NaN and infinite values, over all shards that were read."""
     embedding_l2: float | None
-    """L2 norm of the embedding's weights on the rank where it is largest; None if no tensor is called so."""
+    """L2 norm of the embedding's weights on the rank with the largest; None without such a tensor."""
     embedding_moment: float | None
     """Sum of squares of their first Adam moment on the rank where it is largest. A stand-in for the embedding local
     norm: the moment is a smoothed gradient, so it is smaller and later."""
@@ -92,7 +92,7 @@ class ReplayAnswer(Answered):
     marks: tuple[CheckpointMark, ...] | None
     """None if no tree was given."""
     advice: SpikeAdvice | StopAdvice | None
-    """None where nobody asked."""
+    """None if not requested."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -111,7 +111,7 @@ class CalibrationAnswer(Answered):
 
     calibration: Calibration
     settings: ThresholdSettings
-    """What to merge into the config of the trainer that takes such thresholds."""
+    """Settings for the config of the trainer with such thresholds."""
     reading: LogReading
 
     @property

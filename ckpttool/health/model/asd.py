@@ -39,7 +39,7 @@ class AsdCheck:
 
     dialect: AsdDialect
     config: AsdConfig
-    """What is in force afterwards; the defaults where the parser raises."""
+    """The effective settings; the defaults if the parser raises."""
     error: str | None
     """Why the real parser raises and training does not start; None if it does not."""
     findings: tuple[Finding, ...]
@@ -92,9 +92,9 @@ class AsdEvent:
     group_since: LocalTime | None = None
     """For a strike, its first event, where the log lists them."""
     group_since_step: Step | None = None
-    """The same where it lists steps."""
+    """The same if it lists steps."""
     message: str = ""
-    """What it says itself, where it is a sentence; else empty."""
+    """Its own message, if that is a sentence; else empty."""
     source: str = ""
     line: int = 0
     """From 1."""

@@ -18,7 +18,7 @@ class EventKind(str, Enum):
     SKIP = "skip"
     """The update is dropped, and counts towards the stop."""
     SKIP_UNCOUNTED = "skip-uncounted"
-    """The update is dropped, nothing is logged and the count starts again: a NaN, where none counts."""
+    """The update is dropped, nothing is logged and the count restarts: a NaN, if that does not count."""
     OVERFLOW = "overflow"
     """The loss scaler drops the update; the norm is below the threshold."""
     STOP = "stop"
@@ -26,7 +26,7 @@ class EventKind(str, Enum):
     UNDECIDED = "undecided"
     """Steps that the log does not show decide whether it was a stop."""
     RESTART = "restart"
-    """The log goes back: what a policy keeps in memory starts again."""
+    """The log goes back: a policy's memory restarts."""
     SPIKE = "spike"
     CLIP = "clip"
     """The gradient is scaled down; the update is applied."""
@@ -48,7 +48,7 @@ class EventKind(str, Enum):
 
 
 LOSES_UPDATE = frozenset({EventKind.SKIP, EventKind.SKIP_UNCOUNTED, EventKind.OVERFLOW})
-"""Events after which the optimizer step, and with it the learning rate, stays where it was."""
+"""Events after which the optimizer step, and the learning rate, do not advance."""
 
 MARKS_SPIKE = frozenset(
     {EventKind.SKIP, EventKind.SKIP_UNCOUNTED, EventKind.SPIKE, EventKind.CLIP, EventKind.NONFINITE, EventKind.STOP}
@@ -68,11 +68,11 @@ class HealthEvent:
     rank: Rank | None = None
     value: float | None = None
     limit: float | None = None
-    """What the value was compared with."""
+    """The bound of the comparison."""
     count: int | None = None
     """How many in a row or in the window."""
     since_step: Step | None = None
-    """First step that it is about, where that is not `step`."""
+    """Its first step, if it differs from `step`."""
     since_time: LocalTime | None = None
     """First event of a strike's group."""
 
@@ -153,9 +153,9 @@ class SuspectInterval:
     """One sentence."""
     first_step: Step | None = None
     recovered_step: Step | None = None
-    """First step that is well again; None if none is, or where the stretch is told by time."""
+    """First healthy step after it; None if there is none, or if the part is given by time."""
     first_time: LocalTime | None = None
-    """Open-ended: what a broken unit wrote into the weights stays there."""
+    """Open-ended: the effect of a faulty unit stays in the weights."""
     rank: Rank | None = None
     peak: float | None = None
     """Largest finite norm."""
@@ -189,11 +189,11 @@ class SavedCheckpoint:
     time: LocalTime | None = None
     """When it was saved."""
     recorded: Health = Health.UNKNOWN
-    """What any record says of it: the mark inside it, or the health file."""
+    """The health in any record: the mark inside it, or the health file."""
     prefix: str = ""
-    """Of its file names: trainings that share a folder are told apart by it."""
+    """Of its file names: it distinguishes trainings that share a folder."""
     run: int | None = None
-    """Which start of the training saved it, counted by those that saved; None where its layout does not tell."""
+    """Number of the start that saved it, counting those that saved; None if its layout does not show it."""
     records_measured_health: bool = False
     """Whether its writer records a health only if it was measured, whatever the number of pipeline stages."""
 
@@ -232,9 +232,9 @@ class HealthJudgement:
     """Its root."""
     health: Health
     source: str
-    """`log`, `record`, `weights`, `replicas` or `none`: what `health` rests on."""
+    """`log`, `record`, `weights`, `replicas` or `none`: the evidence for `health`."""
     note: str | None = None
-    """One sentence, where something hinders the judgement."""
+    """One sentence, if there is an obstacle to the judgement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,4 +247,4 @@ class HealthReport:
     """As the checkpoints came."""
     findings: tuple[Finding, ...]
     newest_healthy: str | None = None
-    """Of the training's last course; None if there is none, or nobody asked for it."""
+    """On the training's current lineage; None if there is none, or not requested."""

@@ -24,7 +24,7 @@ class HealthQuestion:
     ] = None
     """Embedding local norm (sum of squares) from which a checkpoint is unhealthy; None: go by the record."""
     logs: Annotated[LogQuestion, QUESTION] = LogQuestion()
-    """Without patterns: what is in the output folder."""
+    """Without patterns: those in the output folder."""
     health_file: str | None = None
     pipeline_stages: int | None = None
     """Of the run. With one stage nothing is measured."""
@@ -50,6 +50,6 @@ class ReplayQuestion:
     dialect: str | None = None
     """`features`: whose detector; None: torch_npu's."""
     asd_config: str | None = None
-    """`features`: what its environment variable holds."""
+    """`features`: the value of its environment variable."""
     margin_minutes: float = 0.0
     spike: SpikeQuestion | None = None

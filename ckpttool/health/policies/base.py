@@ -63,16 +63,16 @@ class PolicySettings:
     dialect: str | None = None
     """Whose detector."""
     asd_config: str | None = None
-    """What its environment variable holds."""
+    """The value of its environment variable."""
     dialects: tuple[AsdDialect, ...] = DIALECTS
-    """All detectors there are; the first one where none is named."""
+    """All detectors; the first one if none is named."""
 
 
 class Policy(Protocol):
     """One rule with its settings, a frozen value. Its state is in the watch, so it can judge many logs."""
 
     name: ClassVar[str]
-    """What users call it."""
+    """Its name for users."""
     options: ClassVar[tuple[str, ...]]
     """Those of `ckpttool log replay` that are settings of it, in order."""
 

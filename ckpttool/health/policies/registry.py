@@ -25,7 +25,7 @@ POLICIES: Mapping[str, str] = MappingProxyType(
         "zscore": "ckpttool.health.policies.robust_z:RobustZPolicy",
     }
 )
-"""What users call a policy -> its class, in the order in which they are offered; imported when one is meant."""
+"""Policy names for users -> their classes, in display order; imported on use."""
 
 
 def policy_type(name: str) -> type[Policy]:

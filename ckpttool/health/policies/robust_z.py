@@ -20,7 +20,7 @@ LEAST_SPREAD = 0.01
 """Of the logarithm: a norm that wanders by less than 1 % is constant, and 1 % more is no news."""
 
 _REFRESH = 8
-"""New values after which median and spread are taken again: they hardly move, and sorting is what costs."""
+"""New values after which median and spread are recomputed: they hardly change, and sorting is expensive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,7 +63,7 @@ class _InARow(Watch):
     """At most in a row, if every step not shown was one of them."""
     last: Step | None = None
     told: bool = False
-    """That this row may have been a stop has been said."""
+    """Whether a possible stop in this row was reported."""
 
     def observe(self, row: StepMetrics) -> tuple[HealthEvent, ...]:
         """Return each lost update, and the stop."""

@@ -64,7 +64,7 @@ _PATTERNS: tuple[tuple[bytes, AsdKind, re.Pattern[str]], ...] = tuple(
     )
 )
 _LONGEST_LINE = 16 * 1024
-"""Bytes of a line that are searched: the patterns take the square of it where a hostile line repeats their words."""
+"""Bytes of a line that are searched: on a hostile line the patterns take quadratic time."""
 
 _MEMBER = re.compile(rf"Grad-norm spike: index (?P<index>\d+), time {_STAMP}, {_SPIKE}")
 

@@ -24,7 +24,7 @@ REPLAY_LIMIT = 64 << 20
 """Bytes. A replay of a year's training with a spike a minute fits."""
 
 REPLAY_HEAD = 64
-"""Bytes that hold the schema, which stands first."""
+"""Bytes that include the schema, which is first."""
 
 
 def timeline_document(timeline: HealthTimeline) -> list[Json]:

@@ -13,7 +13,7 @@ from ckpttool.health.policies.robust_z import robust
 from ckpttool.health.policies.skip import SkipPolicy
 
 NEEDED_POINTS = 200
-"""Below that, a rate of one false skip in a thousand steps cannot be told from none."""
+"""Below that, a rate of one false skip in a thousand steps cannot be distinguished from none."""
 
 _OUTLIER_Z = 6.0
 """Robust standard deviations above which a value is no part of the normal stretch."""

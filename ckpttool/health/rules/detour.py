@@ -72,11 +72,11 @@ class Stop:
     count: int
     """Steps in a row, `step` included."""
     skipped: str | None = None
-    """What the log tells of them, as a sentence; None where only a policy would have skipped them."""
+    """The log's record of them, as a sentence; None if only a policy would have skipped them."""
 
 
 _FEWEST_AT_END = 2
-"""Skipped steps at the end of a log that are taken for a stop of which no line tells."""
+"""Minimum of skipped steps at the end of a log that count as a stop without a line about it."""
 
 
 def ended_in_skips(notes: Sequence[LogNote], newest: Step | None, at_end: int = 0) -> Stop | None:

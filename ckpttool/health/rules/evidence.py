@@ -223,9 +223,9 @@ class ReadLogs:
     log: TrainingLog | None
     """All logs of the training; None if there is none."""
     detected: tuple[AsdEvent, ...]
-    """What detectors of silent errors logged."""
+    """Logged events of detectors of silent errors."""
     timelines: tuple[HealthTimeline, ...]
-    """What replays that were saved told."""
+    """The timelines in saved replays."""
     written: Mapping[CheckpointKey, LocalTime]
     """When each checkpoint's files were written, on the clock of the logs."""
 
@@ -244,11 +244,11 @@ class Evidence:
     log: TrainingLog | None
     line: HealthTimeline
     marks: tuple[CheckpointMark, ...]
-    """Where each checkpoint stands between the spikes, in the tree's order; empty if health is no reason."""
+    """The position of each checkpoint between the spikes, in the tree's order; empty if health is not a reason."""
     report: HealthReport | None
-    """Where a threshold was given."""
+    """If a threshold was given."""
     without_answer: tuple[Finding, ...]
-    """What was asked of the logs and none of them tells."""
+    """Requested evidence that no log contains."""
 
     def choose(self, pick: Pick) -> tuple[ResumePoint | NoResumePoint, SpikeAdvice | StopAdvice | None]:
         """Choose a checkpoint; on request, one to avoid a spike, or to continue after a stop.

@@ -39,11 +39,11 @@ class LoggedStep:
     """The logs' entries for a checkpoint's step at its save."""
 
     row: StepMetrics | None
-    """None if they show nothing, or no one can tell which of several starts saved it."""
+    """None if they have no entry, or it is unknown which of several starts saved it."""
     embedding_local_norm: float | None = None
     """Of the last update that was applied: a dropped one at that step left the weights as they were."""
     is_doubtful: bool = False
-    """Whether they show its step, but it cannot be told whether that is when it was saved."""
+    """Whether they show its step, but possibly not at its save."""
 
 
 _NOWHERE = Home(attempts=(), sure=True)

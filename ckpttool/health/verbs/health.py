@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.metrics import TrainingLog
 
 LOCK_SECONDS = 60.0
-"""How long to wait for another ckpttool that writes the health file: each holds it for milliseconds."""
+"""Time to wait for another ckpttool that writes the health file: each holds the lock for milliseconds."""
 
 
 def health(

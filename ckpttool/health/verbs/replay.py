@@ -42,7 +42,7 @@ _STAND_IN = (
 Logs: TypeAlias = "str | os.PathLike[str] | Sequence[str]"
 
 _CALIBRATES = ("global_norm", "embedding_local_norm")
-"""What thresholds are taken from; of several logs the time also tells which one is the later."""
+"""The fields for thresholds; of several logs the time also shows which one is later."""
 
 
 def _patterns(logs: Logs) -> tuple[str, ...]:

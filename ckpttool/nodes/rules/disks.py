@@ -20,7 +20,7 @@ from ckpttool.nodes.findings import NodesCode
 from ckpttool.nodes.model import Home, Merge, Seat
 
 _MOST_NAMED = 3
-"""Machines that lack the same, and files, that one line holds."""
+"""Machines with the same missing files, and files, in one line."""
 
 _MOST_COPIED = 8
 """Files that a command names one by one; of more it takes their folders."""

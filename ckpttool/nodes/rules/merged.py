@@ -30,7 +30,7 @@ SKEW_SECONDS = 60.0
 """By how much the clocks of machines may differ."""
 
 _MOST_NAMED = 8
-"""Numbers of parts that one line holds."""
+"""Part numbers in one line."""
 
 
 def with_merge(inventory: Inventory, merge: Merge, *, declared: Collection[int | None], skew: float) -> Inventory:

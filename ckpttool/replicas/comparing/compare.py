@@ -28,10 +28,10 @@ Look = Callable[[ShardReport, ShardReport, str], DifferingBytes | None]
 cannot be said."""
 
 _UNSOUND = frozenset({Code.NONFINITE_VALUES, Code.NORM_JUMP, Code.ALL_ZERO_TENSOR, Code.CHECKSUM_MISMATCH})
-"""What speaks for the other of two that differ."""
+"""Evidence for the other of two that differ."""
 
 _CONVICTS = frozenset({SuspicionKind.DIFFERS, SuspicionKind.STALE})
-"""What is damage if enough others agree."""
+"""Damage if enough others agree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Context(NamedTuple):
     """The facts about the judged checkpoint, besides its shards."""
 
     recorded: RecordedSlices | None = None
-    """What the trainer's own record says of its slices."""
+    """The slices in the trainer's own record."""
     compare_bytes: Look | None = None
     """Finds the differing bytes of two shards; None: they are not looked for."""
     name: str | None = None
@@ -262,7 +262,7 @@ def _located(
 
 
 MOST_COUNTED = 1 << 28
-"""Bytes of a tensor up to which its differing bits are counted: more would be a second read of a whole shard."""
+"""Bytes of a tensor up to which its differing bits are counted: more would be a second read of a complete shard."""
 
 
 def reader_of_tensors(storage: Storage) -> Look:

@@ -102,7 +102,7 @@ class SuspicionKind(str, Enum):
     DRIFTED = "drifted"
     """From some checkpoint on, here and at every later one that is known."""
     TIED = "tied"
-    """In some tensors from as many as hold what it holds."""
+    """In some tensors, as many copies support it as contradict it."""
     PARTED = "parted"
     """So do all: they are replicas no more."""
     COPIED = "copied"
@@ -129,11 +129,11 @@ class Suspicion:
     is_twin: bool
     """Whether the two files were equal in every tensor at every other checkpoint that is known."""
     as_of: str | None
-    """The other checkpoint from which most of what differs comes, where it comes from this rank's own."""
+    """The other checkpoint from which most of the differences come, if they are this rank's own."""
     copy_of: Rank | None
-    """A rank that has all that differs as this one does, though it is none of its replicas."""
+    """A rank with the same differing tensors, though it is not a replica."""
     since: SavedAt | None
-    """Of one that drifted: the first checkpoint at which it differs, of those that are known; None: this one."""
+    """Of a drift: the first known checkpoint at which it differs; None: this one."""
     agreed_at: SavedAt | None
     """The last one before at which it was equal; None of one that did not drift."""
     is_decided: bool = False

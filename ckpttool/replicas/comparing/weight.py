@@ -107,7 +107,7 @@ _ALWAYS = {
     SuspicionKind.PARTED: Severity.NOTE,
     SuspicionKind.DRIFTED: Severity.SUSPECT,
 }
-"""What some kinds weigh, whatever the evidence is."""
+"""Severity of some kinds, regardless of evidence."""
 
 
 class Evidence(NamedTuple):

@@ -51,14 +51,14 @@ class Lead:
     passed: tuple[tuple[str, str], ...]
     """Newer checkpoints that were not chosen, by step and name, each with the reason; newest first."""
     more_passed: int
-    """How many there are beside them."""
+    """Number of further ones."""
     facts: tuple[tuple[str, str], ...] = ()
     load: tuple[tuple[str, str], ...] = ()
     """Settings for the trainer: the place, in words, and a text to copy."""
     first: tuple[tuple[str, str], ...] = ()
     """Files to rename before: from, to."""
     more_first: int = 0
-    """How many there are beside these."""
+    """Number of further ones."""
     remarks: tuple[str, ...] = ()
 
 
@@ -118,7 +118,7 @@ def _unknown_at(kind: str) -> str:
 
 
 _MOST_RENAMES = 20
-"""Renames that are told one by one: thousands of ranks may need one each."""
+"""Renames listed one by one: thousands of ranks may need one each."""
 
 _MOST_PASSED = 4
 """Rejected checkpoints that the answer itself names; the table has all."""
@@ -244,7 +244,7 @@ class PlacedFinding:
 
     finding: Finding
     save: str
-    """The checkpoint's name; or what else it is about."""
+    """The checkpoint's name; or another subject."""
 
     @property
     def place(self) -> str:
@@ -261,14 +261,14 @@ class Kind:
     code: Row
     severity: Severity
     title: str
-    """What the manual calls it."""
+    """Its title in the manual."""
     fixes: tuple[str, ...]
-    """What to do, each way once, the most frequent first."""
+    """The remedies, each once, the most frequent first."""
     findings: tuple[PlacedFinding, ...]
-    """Those that are told one by one."""
+    """The findings listed one by one."""
     total: int
     where: tuple[tuple[str, str], ...]
-    """Checkpoints and their ranks, where that is shorter than the list."""
+    """Checkpoints and their ranks, if that is shorter than the list."""
 
 
 MOST_FIXES = 3

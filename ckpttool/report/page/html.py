@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 MOST_FINDINGS = 200
-"""Findings that are told one by one; the rest is counted."""
+"""Findings listed one by one; others are counted."""
 
 MOST_SAVES = 200
 """Checkpoints that are drawn, newest first; the rest is counted."""
 
 COLUMNS, COARSE = 512, 128
-"""Of the map; and where a save has so many faults that single ones say nothing."""
+"""Of the map; and for a save with so many faults that single ones do not matter."""
 
 
 def html(report: TreeReport) -> str:

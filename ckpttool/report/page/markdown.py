@@ -13,7 +13,7 @@ from ckpttool.report.model import TreeReport
 from ckpttool.report.page import content
 
 MOST_FINDINGS = 20
-"""Findings that are told one by one; the rest is counted."""
+"""Findings listed one by one; others are counted."""
 
 MOST_SAVES = 50
 """Checkpoints that the table names, newest first."""

@@ -84,7 +84,7 @@ class Scale:
     first: Step
     last: Step
     low: float
-    """As it is drawn: the logarithm where that is."""
+    """On the drawn scale: the logarithm if it is logarithmic."""
     high: float
     logarithmic: bool
 

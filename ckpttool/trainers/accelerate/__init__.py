@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ckpttool.trainers.listing import Listing
 
 FOLDER = "checkpoints"
-"""In the project's folder, where saves are numbered on their own."""
+"""In the project's folder, for automatically numbered saves."""
 NUMBERED = r"checkpoint_[0-9]{1,18}"
 RANK_STATE = r"random_states_(?P<rank>[0-9]{1,9})\.pkl"
 """One a rank; these and registered objects are written last."""

@@ -47,7 +47,7 @@ class _Scanned(NamedTuple):
     kinds: frozenset[str]
     """Names of its files and folders of slices that are no rank's."""
     updates: int | None
-    """What its schedule counts; None if it has none."""
+    """The count of its schedule; None if it has none."""
 
 
 def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:

@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.node import Job
 
 LOOSE_FILE_LAYOUT = "loose-file"
-"""What JSON and `--layout` call a file that stands in no tree."""
+"""Name in JSON and for `--layout` of a file without a tree."""
 
 TRACKER = "latest_checkpointed_iteration.txt"
 
 TRACKERS = {TRACKER: "Megatron-LM, verl or MindFormers", "latest": "DeepSpeed"}
-"""Files that name the last save, by whoever writes one."""
+"""Files that name the last save, by their trainers."""
 
 LAUNCHERS_VARIABLES = (
     "LOCAL_WORLD_SIZE",
@@ -27,7 +27,7 @@ LAUNCHERS_VARIABLES = (
     "SLURM_NNODES",
     "WORLD_SIZE",
 )
-"""What launchers leave in the environment: all that is checked."""
+"""The launchers' environment variables that are read."""
 
 
 def jobs_of(environment: Mapping[str, str]) -> tuple[Job, ...]:

@@ -27,7 +27,7 @@ class LintedConfigs:
     trainer: str
     """By its name."""
     words: tuple[str, ...]
-    """Of which each of its configs holds one: a file without them is not even parsed."""
+    """Every config has one of them: a file without them is not parsed."""
     is_own: Callable[[View], bool]
     """Tells by keys that no other trainer has."""
     rules: tuple[Rule[View], ...]

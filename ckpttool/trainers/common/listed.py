@@ -17,7 +17,7 @@ from ckpttool.trainers.base import Members, Refusal
 from ckpttool.trainers.listing import Listing
 
 UNFINISHED_MARK = "-unfinished"
-"""What NeMo writes beside a save when it begins, and removes when it is done, is called so at its end."""
+"""Suffix of the mark that NeMo writes next to a save at its start, and removes at its end."""
 _FROM_A_COPY = "restore it from a copy, or resume from another checkpoint"
 
 

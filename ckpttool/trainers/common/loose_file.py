@@ -43,13 +43,13 @@ SHARD_SUFFIXES = {
     "distcp": FormatName.TORCH_ZIPS,
     "metadata": FormatName.TORCH_PICKLE,  # of torch.distributed.checkpoint
 }
-"""What a file's name says of its format, by its suffix."""
+"""The format according to a file's suffix."""
 
 _SUFFIXES = {(".", suffix) for suffix in SHARD_SUFFIXES}
-"""With the dot before them: a file that is called `ckpt` is none."""
+"""With the dot: a file named `ckpt` has none."""
 
 _CONFIGS = {"config.json", "adapter_config.json"}
-"""What `save_pretrained` writes beside the weights."""
+"""Files that `save_pretrained` writes with the weights."""
 
 _WEIGHTS = (
     r"(?P<name>model|pytorch_model|adapter_model)(?:-(?P<part>[0-9]{5})-of-(?P<parts>[0-9]{5}))?\.(?P<suffix>[a-z]+)"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ckpttool.trainers.base import Trainer
 
 Choice: TypeAlias = tuple[str | None, Outcome, str]
-"""What it takes, None if that is nothing; what comes of it; one sentence why."""
+"""Its choice, None if there is none; the outcome; one sentence with the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +39,9 @@ class ConfigChoice:
     key: str = ""
     """Which of its settings decides."""
     mend: str | None = None
-    """What makes it load what was chosen, if naming that does not."""
+    """The change that makes it load the chosen save."""
     lacks: str | None = None
-    """What of the save it leaves out, and what comes of that."""
+    """The parts of the save that it leaves out, and the consequence."""
     path: str | None = None
     """By which it goes, as it is opened."""
 
@@ -58,9 +58,9 @@ class OwnChoice:
     trainer: Trainer
     choose: Callable[[OwnStart], Choice | ChoiceUnknown]
     choice_of: Callable[[OwnStart, View], ConfigChoice] = _by_itself
-    """Says what the config of a start makes of it."""
+    """Returns the effect of a start's config."""
     by_records: bool = False
-    """Whether it chooses by small records beside the saves, which `repair pointer` writes."""
+    """Whether it uses small records next to the saves, which `repair pointer` writes."""
 
     def pick(self, start: OwnStart, version: str | None) -> Simulation:
         """Apply the rule, for any version."""

@@ -21,12 +21,12 @@ class _Row:
 
     launcher: str
     needs: tuple[str, ...]
-    """Variables that must be there, each with its value after a `=` where that tells."""
+    """Required variables, each with its value after a `=` if that matters."""
     lacks: tuple[str, ...] = ()
     """Variables that must not be there."""
     index: str = ""
     count: tuple[str, ...] = ()
-    """The first that is there tells. Where none is, the user has to."""
+    """The first existing one decides. If there is none, the user must give it."""
     local_index: str = ""
     local_count: str | Callable[[_Environment, int | None], int | None] = ""
     node: str = ""
@@ -36,7 +36,7 @@ class _Row:
     """Joined by dots."""
     attempt: str = ""
     looks: bool = True
-    """False where it only keeps others together, and has nothing to look at."""
+    """False if it only supervises others, without files of its own to record."""
     refusal: str = ""
     """Why a process started so cannot know which one it is."""
 
@@ -148,12 +148,15 @@ _TABLE = (
     ),
     _Row(launcher="Kubernetes", needs=("JOB_COMPLETION_INDEX",), index="JOB_COMPLETION_INDEX", alone=True),
 )
-"""The innermost launcher speaks: the first row that fits. Recorded from real starts, but for the last four rows."""
+"""The innermost launcher decides: the first row that fits.
+
+Recorded from actual starts, except for the last four rows.
+"""
 
 _MOST_DIGITS = 10
 
 _LARGEST_STEP = 0xFFFFFFF0
-"""Slurm's own steps, such as the shell of an allocation, have the numbers above: before these nobody put srun."""
+"""Slurm's own steps, such as the shell of an allocation, have higher numbers, without srun."""
 
 
 def _variables() -> Iterator[str]:
@@ -166,7 +169,7 @@ def _variables() -> Iterator[str]:
 
 
 VARIABLES = tuple(sorted({*_variables()}))
-"""All that is checked, but for `VC_…_NUM`."""
+"""All variables that are read, except `VC_…_NUM`."""
 
 
 def process_of(environment: Mapping[str, str], *, count: int | None = None) -> Process | None:

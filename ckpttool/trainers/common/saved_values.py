@@ -11,7 +11,7 @@ from ckpttool.core.formats.torch.plain import integer_at, plain_values
 from ckpttool.core.storage.base import Storage
 
 _TRIED = 4
-"""Files that are asked, where the first one is torn: what is wrong with them is for `verify`."""
+"""Files to try, if the first one is torn: `verify` reports their problems."""
 
 
 def first_value(storage: Storage, paths: Iterable[str]) -> object:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _LIMIT = 64
 
 _OTHERS = {"Megatron-LM": r"iter_[0-9]{7,18}", "verl": r"global_step_[0-9]{1,18}"}
-"""Folders of one save, by whoever else writes a tracker of this name beside them."""
+"""Folders of one save, by other trainers with a tracker of this name."""
 
 
 def whose_tracker(names: Collection[str]) -> str:

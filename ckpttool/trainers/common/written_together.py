@@ -24,7 +24,7 @@ class WrittenTogether:
 
     name: str
     title: str
-    """What people call its trainer: for sentences."""
+    """Display name of its trainer: for sentences."""
     is_tree: Final = True
     rank_files = RankFiles.TOGETHER
 

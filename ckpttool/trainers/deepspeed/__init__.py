@@ -23,10 +23,10 @@ UNIVERSAL_PART = "zero"
 """The folder that makes a tag a universal checkpoint: `ds_to_universal.py` writes a folder for each parameter there."""
 
 DEFAULT_TAG = r"global_step([0-9]{1,18})"
-"""What a save is called where the training gives it no tag of its own."""
+"""Name of a save if the training gives no tag."""
 
 WRITTEN_BESIDE = ("zero_to_fp32.py", "zero_to_torch.py")
-"""Scripts that DeepSpeed puts beside its tags."""
+"""Scripts that DeepSpeed writes next to its tags."""
 
 _RANK = r"0|[1-9][0-9]{0,6}"
 _SLICE = r"[0-9]{2}|[1-9][0-9]{2,6}"
@@ -46,7 +46,7 @@ class StatesFile(NamedTuple):
 
     role: ShardRole
     slice: int | None = None
-    """Of the model: `mp_rank`; None where its name does not tell one."""
+    """Of the model: `mp_rank`; None if its name does not show one."""
     replica: int | None = None
     """The data-parallel rank; None for a file that all of them share."""
     is_bf16: bool = False

@@ -42,7 +42,7 @@ class TagRecord:
     updates: int | None
     """Of the optimizer: without those that were skipped."""
     samples: int | None
-    """`global_samples`: what the training had seen, whatever the batches' sizes were on its way."""
+    """`global_samples`: the samples consumed by the training, at any batch sizes."""
     replicas: int | None
     """`dp_world_size`: data-parallel ranks."""
     slices: int | None

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.question import AskedSizes
 
 WEIGHTS = r"(?:adapter_|pytorch_)?model(?:-(?P<part>[0-9]{5})-of-(?P<parts>[0-9]{5}))?\.(?:safetensors|bin)"
-"""What the files of a model's weights are called."""
+"""Names of the files of a model's weights."""
 
 
 def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:

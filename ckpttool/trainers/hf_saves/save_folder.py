@@ -33,7 +33,7 @@ _SUFFIXES = {"safetensors": FormatName.SAFETENSORS}
 """Of all others torch is the writer."""
 
 _SLICES = r"(?:pytorch_model_fsdp|optimizer)_[0-9]{1,9}"
-"""Folders of torch.distributed.checkpoint, where weights or optimizer lie in pieces."""
+"""Folders of torch.distributed.checkpoint with weights or optimizer in slices."""
 _SLICES_OF = {ShardRole.MODEL: "pytorch_model_fsdp_", ShardRole.OPTIMIZER: "optimizer_"}
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _MOST_PARTS = 4096
@@ -55,7 +55,7 @@ class NamePattern(NamedTuple):
     """Files that a trainer writes with matching names."""
 
     pattern: str
-    """Matched whole; a group `rank` says whose file it is, an empty one that it is the only rank's."""
+    """For the complete name; a group `rank` is the file's rank, an empty one the only rank."""
     role: ShardRole
 
 
@@ -69,7 +69,7 @@ class SaveFolder(NamedTuple):
     """By (rank, path)."""
     findings: tuple[Finding, ...]
     expected: tuple[str, ...] | None
-    """Paths of all files that are there, and of those that records in folders of it name; None if one tells none."""
+    """Paths of all existing files, and of those in the records of its folders; None if a record is unreadable."""
     is_listed: bool = True
     """False where the folder cannot be listed."""
 

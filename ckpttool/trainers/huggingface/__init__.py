@@ -22,13 +22,13 @@ MODEL_CONFIG = "config.json"
 ARGUMENTS = "training_args.bin"
 
 RESUME = "resume_from_checkpoint"
-"""What names the save to resume from, in its arguments."""
+"""Key of the save to resume from, in its arguments."""
 OUTPUT = "output_dir"
-"""Where its saves go."""
+"""Key of the output folder."""
 AUTOMATIC = "auto_resume_from_checkpoints"
 """axolotl's setting that takes the highest number."""
 _GOES_ON = r"optimizer\.(?:pt|bin)|scheduler\.pt|rng_state(?:_[0-9]{1,9})?\.pth|global_step[0-9]+|optimizer_0"
-"""What a save has, and what is exported when a training ends has not."""
+"""Files of a save that a final export lacks."""
 
 
 def saves_called_otherwise(listing: Listing, *, every: bool = False) -> list[str]:
@@ -57,13 +57,13 @@ def number_in(name: str) -> int | None:
 
 
 _OWN = rf"{re.escape(STATE)}|{re.escape(ARGUMENTS)}|rng_state(?:_[0-9]{{1,9}})?\.pth|global_step[0-9]+"
-"""What is in a save and in no other trainer's folder of such a name."""
+"""Files of a save that no other trainer's folder of such a name has."""
 
 _SHARED = rf"{WEIGHTS}|(?s:pytorch_model.*)"
-"""What is in a save of scripts that save by Accelerate, too: one that was cut off may hold no more."""
+"""Files also in saves of scripts that use Accelerate; a truncated save may have no more."""
 
 _ALIEN = r"random_states_[0-9]+\.pkl"
-"""What scripts that save by Accelerate alone have there: their folders often have such names."""
+"""Files of scripts that only use Accelerate: their folders often have such names."""
 
 
 def recognise(listing: Listing) -> bool:

@@ -80,9 +80,9 @@ class _Run(NamedTuple):
     is_told: bool
     """Whether a config says how the new run cuts a step, so that only its ranks are taken for granted."""
     last_is_short: bool
-    """Whether an epoch ended before, of which the last batch may have had fewer samples: only there nothing counts."""
+    """Whether an epoch ended before, whose last batch may have had fewer samples: these are not counted."""
     version: str | None
-    """Of transformers, as the model's config beside the weights has it."""
+    """Of transformers, from the model's config next to the weights."""
 
     def at(self, new_batch: int | None) -> GoesOn:
         """Return the position for steps of this many samples."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.placement import ReadByAll
 
 _SHARED_IN_TAG = r"(?s:.+)/global_step[0-9]+/mp_rank_[0-9]+_model_states\.pt"
-"""What DeepSpeed's replicas share in a tag of a save."""
+"""Files that DeepSpeed's replicas share in a tag of a save."""
 
 
 class HfTrainerLayout(Untracked):

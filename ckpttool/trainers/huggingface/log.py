@@ -12,11 +12,11 @@ from ckpttool.core.logs.base import LogSource, problem
 from ckpttool.core.logs.fields import json_row, steps_of
 
 STATE_LIMIT = ByteCount(64 << 20)
-"""Over a hundred thousand log entries; the file is one JSON document, so it has to be in memory whole."""
+"""Over a hundred thousand log entries; the file is one JSON document, so all of it is in memory."""
 
 _NO_STEPS = "the Trainer prints no steps: give the trainer_state.json of its newest checkpoint, which has them"
 _PRINTED = re.compile(rb"\{'(?:eval_)?loss': [^{}\n]*'epoch': ")
-"""What the Trainer prints while it trains; of the step it says nothing."""
+"""The Trainer's output during training, without the step."""
 
 
 class HfTrainer:

@@ -28,7 +28,7 @@ from ckpttool.trainers.huggingface.log import STATE_LIMIT
 
 _SMALL, _END = 64 << 10, 16 << 10
 _LOG_BEGINS, _LOG_ENDS = b'\n  "log_history": [', b"\n  ],\n"
-"""As `TrainerState.save_to_json` spells it: keys in order, two spaces a level."""
+"""In the form of `TrainerState.save_to_json`: keys in order, two spaces per level."""
 _ENTRY = re.compile(rb"\{[^{}]*\}")
 _PIECE = 256 << 10
 _MOST_LOSSES = 1024
@@ -70,7 +70,7 @@ class State(NamedTuple):
     is_whole_log: bool = False
     """Whether these are all that it logged."""
     log: tuple[int, int] | None = None
-    """Where its entries begin and end in the file; None: it is not spelled as Trainer does."""
+    """The range of its entries in the file; None: it does not have Trainer's form."""
 
     @property
     def is_in_later_epoch(self) -> bool | None:
@@ -124,9 +124,9 @@ class Arguments(NamedTuple):
     finds_batch: bool = False
     """Whether it halved the micro batch until it fitted: `auto_find_batch_size`."""
     drops_last: bool = False
-    """Whether an epoch's last batch is left out where it is no full one: `dataloader_drop_last`."""
+    """Whether an incomplete last batch of an epoch is dropped: `dataloader_drop_last`."""
     skips_data: bool = True
-    """Whether a resume skips what was read: not with `ignore_data_skip`."""
+    """Whether a resume skips the data already read: not with `ignore_data_skip`."""
 
 
 def read_state(storage: Storage, path: str) -> State:

@@ -79,7 +79,7 @@ class _Scanned(NamedTuple):
     best: str | None
     """The save with the best metric so far, as the state has it."""
     log: Log | None
-    """Where all is that it logged; None if nothing tells."""
+    """Place of its complete log; None if unknown."""
     is_read: bool
     """Whether all of that was read."""
 

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 SUFFIX = ".ckpt"
 LAST = "last"
-"""What the name of a save begins with that `ckpt_path="last"` may take."""
+"""Prefix of the saves that `ckpt_path="last"` may choose."""
 META = "meta.pt"
-"""Written last where a save is a folder."""
+"""Written last if a save is a folder."""
 
 VERSION = b"pytorch-lightning_version"
 """The third key of every save of its Trainer: in the first bytes of the file."""

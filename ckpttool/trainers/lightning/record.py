@@ -38,7 +38,7 @@ class Record:
     optimizers: int | None = None
     """How many count in `step`."""
     has_loader_state: bool = False
-    """Whether the data loader told where it stood."""
+    """Whether the data loader saved its position."""
     content: Content = Content.UNKNOWN
 
     @property

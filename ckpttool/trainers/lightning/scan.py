@@ -34,10 +34,10 @@ class SaveEntry:
     stamp: FileStamp | None
     """Of the file, or of a folder's record; None if there is none, or it cannot be read."""
     store: DcpStore | None = None
-    """What a folder holds beside its record; None of a file."""
+    """The contents of a folder besides its record; None for a file."""
     is_folder: bool = False
     is_cut_off: bool = False
-    """Whether a mark beside it says so."""
+    """Whether a mark next to it shows that."""
     findings: tuple[Finding, ...] = ()
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ITERATION = r"iter_([0-9]{7,18})"
 RELEASE = "release"
-"""The folder of weights that a converter wrote, and what the tracker says of it."""
+"""The folder of weights that a converter wrote, and its name in the tracker."""
 
 METADATA_JSON, DCP_METADATA, COMMON, INTEGRITY = "metadata.json", ".metadata", "common.pt", "integrity.json"
 MODEL, OPTIMIZER = "model_optim_rng.pt", "distrib_optim.pt"
@@ -30,10 +30,10 @@ NON_PERSISTENT = "non_persistent"
 
 RANK_FOLDER = r"mp_rank_[0-9]{2,6}(?:_[0-9]{3,6}){0,2}"
 BRIDGE_TRACKER, TRAIN_STATE = "latest_train_state.pt", "train_state.pt"
-"""What Megatron-Bridge, and NeMo on it, read: one beside the saves, before any other tracker, and one inside each."""
+"""Records of Megatron-Bridge and NeMo: one next to the saves, with priority over any tracker, and one in each."""
 WRITTEN_INSIDE = ("run_config.yaml", TRAIN_STATE, "modelopt_run_config.yaml", "modelopt_state")
 WRITTEN_BESIDE = (BRIDGE_TRACKER, "progress.txt")
-"""What trainers that are made of it put into a save, and beside the saves."""
+"""Files that derived trainers write into a save, and next to the saves."""
 
 
 class SaveKind(str, Enum):
@@ -82,7 +82,7 @@ class ModelPart(NamedTuple):
     pipeline: int | None
     """None where the pipeline has one stage."""
     expert: int | None
-    """None where experts are not spread."""
+    """None if experts are not distributed."""
 
     @property
     def folder(self) -> str:

@@ -66,7 +66,7 @@ from ckpttool.trainers.torch_dcp import store
 
 _RECORD_LIMIT = 64 << 10
 _NEWEST = 8
-"""Saves whose records of slices are read at a scan: a record names hundreds, and nothing else is told by it."""
+"""Saves whose records of slices are read in a scan: a record has hundreds of names, and no other use."""
 
 
 class _ToRead(NamedTuple):

@@ -33,10 +33,10 @@ Section = dict[str, object]
 _STREAMING = ("HFDataLoader", "CommonDataLoader")  # no set: a config may hold a list in its place
 _PACKS = "PackingHandler"
 _BOTH = 3
-"""`dataset_broadcast_opt_level` where none is set and data are broadcast."""
+"""`dataset_broadcast_opt_level` if none is set and data are broadcast."""
 
 _BASE = "base_config"
-"""Names a file whose settings hold where this one has none."""
+"""Names a file whose settings apply if this one has none."""
 
 _COMMON = frozenset({"load_checkpoint", "run_mode"})
 """Others have one of these, too."""
@@ -46,7 +46,7 @@ _OWN_WORDS = frozenset(TOP_ONLY) - _NOT_ALONE | {
     "train_dataset_task",
 }  # fmt: skip
 _OWN_SECTIONS = {**KNOWN_KEYS, "context": "device_target max_device_memory", "parallel": "full_batch parallel_mode"}
-"""What their names alone do not tell: a section with one of these settings in it is MindFormers' own."""
+"""Ambiguous sections: a section with one of these settings in it is MindFormers' own."""
 
 
 class TrainConfigs:

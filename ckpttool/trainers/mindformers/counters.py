@@ -20,7 +20,7 @@ class MindFormersCounters:
     """The position at which MindFormers 2.1.0 begins, by its own arithmetic."""
 
     initial_step: int
-    """Batches it believes to be done, at the new global batch size; what it prints and saves continues from here."""
+    """Batches that it considers done, at the new global batch size; its output and saves continue from here."""
     initial_epoch: int | None
     """Epochs (data-sink mode: sinks) it believes to be done; None if that takes the size of the data set."""
     findings: tuple[Finding, ...]
@@ -33,7 +33,7 @@ class SavedSinks:
     size: int | None
     """Batches a sink; None: its epochs are no sinks of one size."""
     is_sure: bool
-    """False where a single number of epochs tells: one sink of 30 batches, or 30 steps of the first epoch."""
+    """False if it rests on a single number of epochs: one sink of 30 batches, or 30 steps of the first epoch."""
 
 
 def saved_sinks(scalars: Scalars, run: Sequence[Checkpoint] = ()) -> SavedSinks | None:

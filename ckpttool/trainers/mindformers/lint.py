@@ -715,7 +715,7 @@ WHEN_READ: tuple[Rule[ConfigView], ...] = (
     Rule(code=Code.CONFIG_DISAGREES, check=_two_layouts, needs_all=False),
     Rule(code=Code.CONFIG_DISAGREES, check=_prefix, needs_all=False),
 )
-"""Every command that takes a config asks these: they change what a resume makes of it."""
+"""Rules that every command with a config applies: they change its effect on a resume."""
 
 BEFORE_A_START: tuple[Rule[ConfigView], ...] = (
     Rule(code=MindFormersCode.ONLY_SAVES_STRATEGY, check=_only_strategy, needs_all=False),
@@ -744,7 +744,7 @@ BEFORE_A_START: tuple[Rule[ConfigView], ...] = (
     Rule(code=MindFormersCode.YAML_NONE_IS_TEXT, check=_none_as_text, needs_all=False),
     Rule(code=MindFormersCode.UNKNOWN_KEY, check=_unknown_keys, needs_all=False),
 )
-"""All others, in the order in which a start would meet what they are about."""
+"""All others, in the order in which a start meets their subjects."""
 
 
 def lint(settings: Settings, rules: Iterable[Rule[ConfigView]]) -> tuple[Finding, ...]:

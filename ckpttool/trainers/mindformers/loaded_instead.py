@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from ckpttool.trainers.mindformers.train_config import TrainConfig
 
 _PATTERN = frozenset("*?[")
-"""What `glob` does not take for itself."""
+"""Characters that `glob` does not take literally."""
 
 _FAULT_TOLERANCE = ("TTP:1", "UCE:1", "ARF:1", "HCCE:1")
-"""What makes `MS_ENABLE_TFT` count, anywhere in it; TRE and TSP do not."""
+"""Words that make `MS_ENABLE_TFT` effective, anywhere in it; TRE and TSP do not."""
 
 
 _OWN_FOLDER = "copy this checkpoint's files, each into its rank_N/, to a separate folder, and give that as DIR"
@@ -39,7 +39,7 @@ class Start:
 
     plan: ResumePlan
     inventory: Inventory
-    """The whole tree: what is beside the chosen checkpoint may be loaded for it."""
+    """The complete tree: files next to the chosen checkpoint may be loaded instead."""
     load_path: str
     """`load_checkpoint`, absolute, as a launch config has it."""
     config: TrainConfig | None = None
@@ -333,4 +333,4 @@ RULES: tuple[Rule, ...] = (
     _no_optimizer,
     _length,
 )
-"""All of them, in the order in which a start would meet what they are about."""
+"""All of them, in the order in which a start meets their subjects."""

@@ -27,7 +27,7 @@ class Pick:
     """Checkpoint name, or None if it picks nothing that has one name."""
     because: str
     outcome: Outcome = Outcome.UNKNOWN
-    """Whether what is picked then loads, its own selection does not look at."""
+    """Whether the choice then loads, which its own selection does not check."""
 
 
 def label_of(file: str, fmt: str) -> tuple[int, int]:

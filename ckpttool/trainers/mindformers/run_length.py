@@ -35,7 +35,7 @@ class RunLength:
     per_epoch: int
     """Batches an epoch."""
     source: str
-    """What tells them, for people."""
+    """Its source, for people."""
     total: int
     """Batches of all epochs."""
     start: int
@@ -45,7 +45,7 @@ class RunLength:
     planned: int
     """Steps that it will train, if it is not over."""
     left: int
-    """Batches that the data give behind what is skipped; 0 or less: more is skipped than there is."""
+    """Batches of the data after the skipped ones; 0 or less: more is skipped than there is."""
 
     @property
     def due(self) -> int:

@@ -32,7 +32,7 @@ _SPELLED = {
     "loss_scale": (DType.F32, ()),
     "global_batch_size": (DType.I64, ()),
 }
-"""How MindSpore spells each scalar in a safetensors file."""
+"""MindSpore's encoding of each scalar in a safetensors file."""
 
 
 class RankSaves:

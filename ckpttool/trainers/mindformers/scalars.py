@@ -44,7 +44,7 @@ RULES = ScalarRules(
     without="MindFormers would load this one and start at step 0",
     without_batch_size="MindFormers 1.2 wrote none",
 )
-"""What MindFormers appends. It writes Int64 [] and, for the optimizer's own counter, Int32 [1]."""
+"""The scalars that MindFormers appends: Int64 [] and, for the optimizer's own counter, Int32 [1]."""
 
 PLANNED_STEPS = "planned_steps"
 """How many steps the run was to make, which the PyNative trainer writes as `step_num`."""

@@ -17,7 +17,7 @@ _STRATEGY = r"ckpt_strategy_rank_(?P<rank>[0-9]{1,9})\.(?:ckpt|json)"
 """One for each rank, so their number tells the world size."""
 
 STRATEGY_FOLDER = "strategy"
-"""Beside the checkpoints."""
+"""Next to the checkpoints."""
 
 
 def world_evidence(output: Storage, config: RunConfig | None) -> Evidence:

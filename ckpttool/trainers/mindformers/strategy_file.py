@@ -40,7 +40,7 @@ MOST_ARRANGEMENTS = 64
 """Ways in which the tensors of a stage lie; a model has some ten."""
 
 MOST_LOST = 4
-"""Ranks of a stage for each that has a shard, so that a number in a file makes nobody count for long."""
+"""Ranks of a stage per existing shard, so that a number in a file cannot cause a long count."""
 
 _MOST_RANKS, _MOST_SIDES = 1 << 20, 32
 """Of a grid, far beyond any."""
@@ -56,7 +56,7 @@ class SavedLayout(NamedTuple):
     step: int
     """Between ranks that share out one slice, where the optimizer's states are sharded."""
     sharers: int
-    """Ranks that share out one slice; 0: every one holds it whole, -1: all that would hold the same."""
+    """Ranks that divide one slice; 0: every one has all of it, -1: all that would have the same."""
 
     @property
     def slice_of(self) -> Callable[[int], tuple[int, ...]] | None:
@@ -99,7 +99,7 @@ class StageStrategy(NamedTuple):
     ranks: int
     """Of the stage."""
     layouts: Mapping[str, SavedLayout]
-    """By parameter; what is in a way that nothing here knows of is left out."""
+    """By parameter; unknown layouts are left out."""
 
     @property
     def own_ranks(self) -> range:

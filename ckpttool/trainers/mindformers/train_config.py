@@ -8,14 +8,14 @@ from ckpttool.core.domain.settings import RunConfig, dotted
 from ckpttool.core.errors import UsageError
 
 TRAINER = "mindformers"
-"""Its name: in JSON, and where a config or a plan says whose it is."""
+"""Its name: in JSON, and in a config or a plan."""
 
 AUTO_PARALLEL = (1, 2, "SEMI_AUTO_PARALLEL", "AUTO_PARALLEL")  # no set: a config may hold a list in its place
 """The modes in which the sizes of `parallel_config` count; in every other one MindFormers resets them to 1."""
 
 
 LEGACY_SWITCHES = ("use_legacy_format", "ckpt_use_legacy_format")
-"""The one switch between the layouts, as all versions but one spell it, and as MindFormers 1.7 does."""
+"""The switch between the layouts, in the form of all versions but one, and of MindFormers 1.7."""
 
 TOP_ONLY = (
     "load_checkpoint", "resume_training", "load_ckpt_format", "auto_trans_ckpt", "data_skip_steps", "ignore_data_skip",
@@ -108,15 +108,15 @@ class TrainConfig(RunConfig):
     reslices_by_time: bool = False
     """Whether re-slicing takes the newest `.ckpt` of a rank's folder, and not the last by name."""
     sinks_all: bool = False
-    """Whether a data sink is the whole data set (`sink_size: -1`)."""
+    """Whether a data sink is the complete data set (`sink_size: -1`)."""
     dataset_samples: int | None = None
     """Samples of the training's data set, where the config tells them (Megatron's `sizes`)."""
     legacy_switch: str = LEGACY_SWITCHES[0]
-    """The spelling of that switch in this config; the usual one where it has neither."""
+    """The form of that switch in this config; the usual one if it has neither."""
     remove_redundancy: bool | None = None
-    """Whether shards are loaded as if each tensor lay in one of them; None where another file may say it."""
+    """Whether shards are loaded as if each tensor were in only one of them; None if another file may set it."""
     use_parallel: bool | None = None
-    """None where another file, which was not read, may say it."""
+    """None if another file, which was not read, may set it."""
     data_parallel: bool = False
     """Outside of (semi-)automatic parallelism: each device reads data of its own, and loads the file of its own rank.
     World size and batch size then follow from the devices that are started, and stand in no config."""

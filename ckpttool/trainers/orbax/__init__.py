@@ -27,7 +27,7 @@ ARRAYS = "array_metadatas"
 FIRST_API = ".experimental.v1."
 """In the names of the handlers of `orbax.checkpoint.v1`, which loads no arrays of JAX without `_sharding`."""
 MARK = "commit_success.txt"
-"""Asked for on object stores alone, where a folder cannot be renamed."""
+"""Used only on object stores, where a folder cannot be renamed."""
 
 SAVE = rf"(?s:(?P<prefix>.+)_)?(?P<step>[0-9]{{1,{STEP_DIGITS}}})"
 _UNFINISHED = ".orbax-checkpoint-tmp"

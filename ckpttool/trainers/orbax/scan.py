@@ -34,7 +34,7 @@ _NO_SHARDING = "orbax.checkpoint.v1 does not load an item with arrays of JAX wit
 _DATA = "d"
 """The folder of a store's data files."""
 _OF_PROCESS = "ocdbt.process_"
-"""What the folder of a process's own store begins with, whose data files the item's store refers to."""
+"""Prefix of a process's own store, whose data files the item's store refers to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class _Record:
     """The record of a save."""
 
     items: dict[str, str]
-    """Names of handlers by item; the empty name stands for the save's own folder."""
+    """Names of handlers by item; the empty name is the save's own folder."""
     metrics: int
     """How many the training rated it by."""
     began_ns: int | None
@@ -182,7 +182,7 @@ class _Item:
     shards: tuple[Shard, ...]
     expected: tuple[str, ...]
     lacks_sharding: bool = False
-    """Whether it holds arrays of JAX without what says how they were spread."""
+    """Whether it has arrays of JAX without their sharding."""
 
 
 def _of_item(storage: Storage, folder: str, options: ScanOptions) -> _Item:

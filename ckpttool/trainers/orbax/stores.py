@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _TREE_LIMIT = 64 << 20
 _MOST_READ = 64 << 20
 _IN_STORE = {"jax.Array", "np.ndarray", "scalar"}
-"""Kinds of values that lie in the store; others, as texts, lie in files beside it, or nowhere."""
+"""Kinds of values in the store; others, such as texts, are in separate files, or not saved."""
 
 
 def followed(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ckpttool.trainers.listing import Listing
 
 _NEWEST = 4
-"""Saves whose records are read at a scan even where they are large: a choice rarely goes further back."""
+"""Saves whose records are read in a scan even if they are large: a choice rarely goes further back."""
 
 STEPS = frozenset({"step", "global_step", "iteration", "iter", "num_steps"})
 SAMPLES = frozenset({"consumed_samples", "samples_seen", "consumed_train_samples"})
@@ -40,12 +40,12 @@ class SaveRecord:
     scalars: Scalars = Scalars()
     content: Content = Content.UNKNOWN
     named: NamedStep | None = None
-    """What its name says of the step."""
+    """The step in its name."""
     facts: Facts = ()
 
 
 Reading = Callable[[Storage, str, DcpStore], SaveRecord]
-"""Says what a save tells: the tree, the save's folder, and its record."""
+"""Returns the facts in a save: takes the tree, the save's folder, and its record."""
 
 
 class ReadFolder(Protocol):

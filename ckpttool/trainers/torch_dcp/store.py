@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 AT_A_SCAN = 64 << 10
 """Bytes of a record that is read of every save of a tree: some 300 slices, and tens of milliseconds."""
 OF_THE_NEWEST = 4 << 20
-"""The same of the few saves that are likely to be chosen, and of those whose names tell no step: some 20,000 slices."""
+"""The same for the few saves likely to be chosen, and for those without a step in their names: some 20,000 slices."""
 
 _MOST_MISSING = 4096
 
@@ -47,15 +47,15 @@ class DcpStore:
     """The contents of such a folder. Paths are relative to the tree's root."""
 
     shards: tuple[Shard, ...]
-    """The `.distcp` files that are there and belong to it, by path; all that are there where no record was read."""
+    """The existing `.distcp` files that belong to it, by path; all of them if no record was read."""
     expected: tuple[str, ...] | None
     """The files that its record names, sorted; those that are there where it is too large to be read at a scan. None
     where there is no record, or a broken one."""
     commit: CommitState
     findings: tuple[Finding, ...]
-    """What is wrong with its record, and what of it no record names."""
+    """Problems of its record, and files that no record names."""
     metadata: DcpMetadata | None
-    """What its record says; None if none was read, or it is broken."""
+    """The contents of its record; None if none was read, or it is broken."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -299,7 +299,7 @@ class _Files:
         ends: dict[str, int] = {}
         counts: dict[str, int] = {}
         self.odd: set[str] = set()
-        """Files of which the slices do not follow one another as they are told."""
+        """Files whose slices do not follow one another as recorded."""
         self.changed = {path for _, path, _, _, is_changed in slices if is_changed}
         for name, path, offset, length, _ in slices:
             end = ends.get(path, 0)

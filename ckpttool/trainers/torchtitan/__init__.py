@@ -12,23 +12,23 @@ if TYPE_CHECKING:
     from ckpttool.trainers.listing import Listing
 
 DP = "dp"
-"""What a save's number of data-parallel ranks is shown as."""
+"""Display name of a save's number of data-parallel ranks."""
 SAVE = "step-([0-9]{1,18})"
 INDEX = "model.safetensors.index.json"
-"""What a save in Hugging Face's form is told by."""
+"""The sign of a save in Hugging Face's form."""
 SECTION = "checkpoint"
-"""Of its config: what it says of saves."""
+"""Of its config: the settings of saves."""
 ON = (f"{SECTION}.enable", f"{SECTION}.enable_checkpoint")
-"""What switches saves on: in 0.2 and later, and in 0.1."""
+"""The switch for saves: in 0.2 and later, and in 0.1."""
 LEFT_OUT = f"{SECTION}.exclude_from_loading"
 STATE = ("optimizer.", "lr_scheduler", "dataloader.", "train_state")
-"""What the names of all that is no weight begin with."""
+"""Prefixes of the names of everything except weights."""
 
 _OWN = b"train_state"
-"""In the record of every save that torchtitan makes, but for weights alone."""
+"""In the record of every save of torchtitan, except for weights alone."""
 
 _OF_A_LOOP = (_OWN, b"optim", b"BytesStorageMetadata")
-"""In the record of any save that holds more than weights: optimizer state, or values that are no tensors."""
+"""In the record of any save with more than weights: optimizer state, or values that are not tensors."""
 
 
 def recognise(listing: Listing) -> bool:

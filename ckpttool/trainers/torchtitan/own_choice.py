@@ -38,7 +38,7 @@ _ANEW = {
     "lr_scheduler": "the schedule is re-initialized",
     "train_state": "the steps are counted from 0",
 }
-"""What of a save it can leave out, and what comes of that."""
+"""The optional parts of a save, and the consequences of leaving them out."""
 _MARKS = frozenset({METADATA, INDEX})
 
 

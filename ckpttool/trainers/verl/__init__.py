@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from ckpttool.trainers.listing import Listing
 
 ROLES = ("actor", "critic")
-"""Folders of a save, one for each model that is trained; any other that holds a rank's file is one, too."""
+"""Folders of a save, one for each trained model; any other with a rank's file also counts."""
 OWN_ROLE = ""
-"""Of what the SFT trainer saves: it trains one model, whose files lie in the save's folder itself."""
+"""Of the SFT trainer's saves: it trains one model, whose files are in the save's folder itself."""
 DATA = "data.pt"
 """Where the data loader stood; the driver has one for all ranks."""
 DATA_OF_RANK = r"data_[0-9]{1,7}\.pt"
@@ -30,7 +30,7 @@ DATA_OF_RANK = r"data_[0-9]{1,7}\.pt"
 SAVE = rf"global_step_([0-9]{{1,{STEP_DIGITS}}})"
 STATES = r"(?P<kind>model|optim|extra_state)_world_size_(?P<world>[0-9]{1,7})_rank_(?P<rank>[0-9]{1,7})\.pt"
 KINDS = {"model": ShardRole.MODEL, "optim": ShardRole.OPTIMIZER, "extra_state": ShardRole.STATE}
-"""By what the name of a rank's file begins with."""
+"""By the prefix of a rank's file name."""
 
 
 def holds_a_model(names: Iterable[str]) -> bool:

@@ -35,7 +35,7 @@ _STATE = "the driver's single loader continues from its own state"
 _MAY_BE_LAST = "it may have been saved at the last batch of an epoch, after which torchdata 0.11 yields no batches"
 _AS_THEY_WERE = "the data set and data.train_batch_size are unchanged"
 _MOST_SAVES = 16
-"""Whose loaders are asked how long an epoch is at least."""
+"""Number of saves whose loaders are read for the minimum length of an epoch."""
 
 
 def effects(resume: Resume) -> Effects:

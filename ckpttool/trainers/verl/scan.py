@@ -60,7 +60,7 @@ from ckpttool.trainers.verl.loader import batches_in
 _LOADER_LIMIT = 1 << 20
 """Bytes of a loader's state that are compared; a real one has about 2,000."""
 _MOST_PARAMETERS = 4
-"""Of which the optimizer's steps are read: all that are trained have the same, or nearly."""
+"""Parameters whose optimizer steps are read: all trained ones have the same number, or nearly."""
 _OTHER_WORLD = "move away the files of another number of ranks, or resume from another checkpoint"
 
 
@@ -69,7 +69,7 @@ class _RoleFolder:
     """The folder of one model in a save."""
 
     path: str
-    """`global_step_3/actor`; that of the save where its files lie in it."""
+    """`global_step_3/actor`; the save's own folder if its files are in it."""
     name: str
     """`actor`; empty for the save's folder."""
     shards: tuple[Shard, ...]

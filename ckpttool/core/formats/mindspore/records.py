@@ -94,7 +94,7 @@ class RecordReader:
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[bytes, bytes, tuple[int, ...]]] = {}
-        """By the length of a tensor: what precedes its content, and the type and dims that it says."""
+        """By the length of a tensor: the bytes before its content, with the type and dims in them."""
 
     def read(self, buffer: bytes, at: int) -> Record:
         """Read the head of the record that begins at `at`.
@@ -199,7 +199,7 @@ class Tensors:
         self.findings: list[Finding] = []
         self._names: set[bytes] = set()
         self._open: Record | None = None
-        """First record of a tensor of which bytes are still missing."""
+        """First record of a tensor that is incomplete so far."""
         self._spans: list[tuple[int, int]] = []
         self._missing = 0
         """Bytes that the open tensor still lacks."""

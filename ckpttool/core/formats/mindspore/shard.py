@@ -34,13 +34,13 @@ _MARK = b"crc_num"
 _TRAILER_BYTES = len(_MARK) + 10
 
 _MAX_RECORDS = 300_000
-"""Fifty times the largest models; what is kept of so many stays below 256 MB."""
+"""Fifty times the largest models; the data kept for so many stay below 256 MB."""
 
 _LOOK_AHEAD = 512
-"""Bytes read at once where tensors are big: nearly always the whole head of a record."""
+"""Bytes per read if tensors are big: nearly always the complete head of a record."""
 
 _FAR_AHEAD = 64 * 1024
-"""Bytes read at once where tensors are small: many records in one call."""
+"""Bytes per read if tensors are small: many records in one call."""
 
 _BIG = 8 * 1024
 """From this size on, copying a tensor costs more than another call does."""

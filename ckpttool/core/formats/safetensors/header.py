@@ -31,7 +31,7 @@ MAX_SIZE = 2**64 - 1
 """Largest number that safetensors can hold; it refuses a larger one, and so do we."""
 
 MAX_KEYS = 400_000
-"""Keys of one object, tensors or metadata; what is kept of so many stays below 512 MB."""
+"""Keys of one object, tensors or metadata; the data kept for so many stay below 512 MB."""
 
 # Source: the order of `Dtype` in safetensors' tensor.rs. The widest come first in a file, for alignment.
 DTYPES = {
@@ -326,7 +326,7 @@ def _scan(text: str, rows: list[_Row]) -> list[tuple[str, str]] | None:
 
 
 _NUMBER = "(?:0|[1-9][0-9]{0,18})"
-"""As JSON spells it, and below 2^64 whatever its digits."""
+"""A number in JSON's form, below 2^64 with any digits."""
 _USUAL_ENTRY = re.compile(
     rf'"(?!{METADATA_KEY}")([^"\\\x00-\x1f]*)":\{{"dtype":"([A-Z0-9_]{{1,16}})",'
     rf'"shape":\[((?:{_NUMBER}(?:,{_NUMBER}){{0,{MAX_DIMS - 1}}})?)\],'

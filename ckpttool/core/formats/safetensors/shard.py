@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _FORMAT_LIMIT = 100_000_000
 """The format itself allows no longer header: 200,000 tensors take some 19 MB of it."""
 _WIDE_LIMIT = _FORMAT_LIMIT // 4
-"""The same where it is not ASCII: one character that needs four bytes makes all of them need four."""
+"""The same for non-ASCII: one character that needs four bytes makes all of them need four."""
 
 
 class Safetensors:
@@ -182,7 +182,7 @@ class ParsedHeader:
     """Whether safetensors itself would have written the same bytes, padding included."""
     requested: tuple[RequestedScalar, ...]
     scalars: ScalarPlan
-    """Where those lie."""
+    """The place of those."""
     last_page: tuple[int, int] | None
 
 
@@ -253,7 +253,7 @@ class HeaderMemory:
         self.limit = limit
         self._held: dict[int, tuple[_Bytes, ParsedHeader]] = {}
         self._last: tuple[_Bytes, ParsedHeader] | None = None
-        """What was asked for last: the next rank's is nearly always the same."""
+        """The last request: the next rank's is nearly always the same."""
         self._bytes = 0
         self._lock = Lock()
 

@@ -30,11 +30,11 @@ _MOST_NODES = 1_000_000
 _MOST_DEPTH = 32
 _MOST_KEY_CHARS = 512
 _MOST_TEXT_CHARS = 10_000
-"""Of a text: a command line or a config fits. Of a longer one it is said how much was left out."""
+"""Of a text: enough for a command line or a config. A longer one is truncated with its length."""
 _MOST_NAME_CHARS = 32 << 20
 """Of all names and texts together: a few bytes of a pickle can say a long one a thousand times."""
 _MOST_PLAIN = 8
-"""Plain values of a list that are shown; a longer one lists what belongs to a group, and is no scalar."""
+"""Maximum number of plain values in a displayed list; a longer one lists the contents of a group."""
 
 _BY_STORAGE = {
     "DoubleStorage": DType.F64, "FloatStorage": DType.F32, "HalfStorage": DType.F16, "BFloat16Storage": DType.BF16,
@@ -50,7 +50,7 @@ _BY_NAME = {
     "float8_e4m3fnuz": DType.F8_E4M3FNUZ, "float8_e5m2fnuz": DType.F8_E5M2FNUZ,
 }  # fmt: skip
 _PART = "_local_tensor"
-"""Under which a tensor that is spread over ranks (DTensor) holds this rank's part."""
+"""The key of this rank's part in a tensor spread over ranks (DTensor)."""
 _LOCAL_HEAD = 30
 """Bytes of a zip's local header before the record's name."""
 

@@ -50,7 +50,7 @@ class DcpMetadata:
     tensors: Mapping[str, SplitTensor]
     """By name, in the order of the file."""
     values: tuple[str, ...]
-    """Names of what is no tensor, in the order of the file."""
+    """Names of values that are not tensors, in the order of the file."""
     slices: tuple[Slice, ...]
     """In the order of the file."""
     calls: tuple[Global, ...]

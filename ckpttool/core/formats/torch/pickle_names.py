@@ -26,9 +26,9 @@ class Trust(Enum):
     KNOWN = "known"
     """It makes a tensor or a plain value."""
     UNKNOWN = "unknown"
-    """Someone's own class, most likely: what it does is not known."""
+    """A custom class, most likely: its effect is unknown."""
     RUNS = "runs"
-    """It runs code, or reaches what does."""
+    """It runs code, or gives access to code that does."""
 
 
 def _names(text: str) -> frozenset[str]:
@@ -112,7 +112,7 @@ _KNOWN["builtins"] |= {
 _UNJUDGED = frozenset(
     f"builtins.{name}" for name in ("callable", "iter", "next", "pow", "print", "repr", "sorted", "type", "zip")
 )
-"""Of Python's own library, yet what they do depends on what they are given, and that is named too."""
+"""In Python's own library, but with an effect that depends on their arguments, which are named too."""
 _VALUES = _names("builtins collections datetime decimal fractions uuid")
 """Modules of plain values, whose methods touch nothing else."""
 _FAMILIES = re.compile(
@@ -122,7 +122,7 @@ _FAMILIES = re.compile(
     r"|numpy\.dtypes\.[A-Z][A-Za-z0-9]*DType"
     r"|numpy\._?core\.(multiarray\.(_reconstruct|scalar)|numeric\._frombuffer)"
 )
-"""Names of which there is one for each kind of number."""
+"""Names that exist for each kind of number."""
 
 _RUNS = _names(
     """
@@ -141,7 +141,7 @@ _RUNS = _names(
     urllib3
     """
 ) | frozenset(sys.stdlib_module_names)
-"""Modules and functions, whatever follows them, where it is not known to be harmless."""
+"""Modules and functions, with any attribute, unless known to be harmless."""
 
 _LIBRARIES = _names(
     "accelerate datasets deepspeed diffusers fsspec keras lightning mindspore numpy pandas peft psutil "
@@ -185,7 +185,7 @@ _HARMLESS = re.compile(
     r"|scipy\.sparse(\.[a-z_]+)*\.(csr|csc|coo|bsr|dia|dok|lil)_(matrix|array)"
     r"|pandas\.core\.indexes\.base\._new_Index"
 )
-"""Those that compute, or make a value of numbers; what is in a module that is refused is refused all the same."""
+"""Those that compute, or make a value of numbers; the contents of a refused module stay refused."""
 _RUNNING = re.compile(
     r"([a-z0-9_]*_)?(loads?|run|runs|runstring|main|exec|execute|eval|system|popen|spawn|unpickle|deserialize|savez?"
     r"|savetxt|loadtxt|genfromtxt|fromfile|from_file|tofile|fromregex|memmap|import|open|compile|dumps?|to_object"

@@ -35,9 +35,9 @@ class Made:
         self.by = by
         self.args = args
         self.state: object = None
-        """What it would be told to restore."""
+        """The state that it would restore."""
         self.items: dict[object, object] = {}
-        """What would be put into it by key."""
+        """The items that would be set by key."""
 
     @property
     def members(self) -> dict[object, object]:
@@ -80,7 +80,7 @@ _PLAIN: dict[str, Callable[[Any], object]] = {
 }  # fmt: skip
 _KEYS = (str, int, float, bytes, type(None), Global, Made)
 _MOST_KEY_BITS = 64
-"""Of a whole number that is a key: of larger ones thousands can have one hash, and a dictionary would take hours."""
+"""Of an integer key: thousands of larger ones can share a hash, and a dictionary would take hours."""
 _MOST_KEY_PARTS = 16
 _NUMPY = {"f8": "<d", "f4": "<f", "f2": "<e", "i8": "<q", "i4": "<i", "i2": "<h", "u8": "<Q", "u4": "<I", "b1": "<?"}
 

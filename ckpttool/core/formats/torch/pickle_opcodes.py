@@ -40,7 +40,7 @@ STOP, STACK_GLOBAL, MEMOIZE, FRAME, MARK, INST = b".\x93\x94\x95(i"
 FIXED = {**dict.fromkeys(b"Khq\x80\x82", 1), **dict.fromkeys(b"M\x83", 2), **dict.fromkeys(b"Jjr\x84", 4)}
 FIXED |= dict.fromkeys(b"G\x95", 8)
 COUNTED = {**dict.fromkeys(b"UC\x8c\x8a", 1), **dict.fromkeys(b"TBX\x8b", 4), **dict.fromkeys(b"\x8d\x8e\x96", 8)}
-"""Bytes of the length that stands before the data."""
+"""Bytes of the length before the data."""
 SIGNED = frozenset(b"T\x8b")
 
 _GETS, _PUTS, _NUMBERS, _TEXTS = b"hj", b"qr", b"KMJ", b"X\x8c"
@@ -63,7 +63,7 @@ class StorageId:
     key: str
     """Name of the record in the folder `data`."""
     kind: str
-    """Last part of the storage's type; empty where it was not followed."""
+    """Last part of the storage's type; empty if it was not followed."""
     numel: int
 
 
@@ -233,14 +233,14 @@ class PickleNames:
     """The globals that a pickle uses. Names have their Python 3 form: show them escaped."""
 
     runs: list[str] = field(default_factory=list)
-    """Known to run code, or to reach what does."""
+    """Known to run code, or to give access to code that does."""
     hidden: bool = False
     """Also some that are put together while it is loaded."""
     unknown: list[str] = field(default_factory=list)
     broken: str | None = None
     """Why the first pickle cannot be read to its end; names before that are known."""
     over_limit: bool = False
-    """There is more than anybody looks at; names in what was seen are known."""
+    """The limit was exceeded; the names so far are known."""
     storages: dict[str, StorageId] = field(default_factory=dict, compare=False)
     """Those of tensors by their keys, as far as they are written plainly."""
 

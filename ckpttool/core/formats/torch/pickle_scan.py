@@ -47,7 +47,7 @@ from ckpttool.core.storage.base import ByteSource
 MOST_BYTES = 64 << 20
 """Read at most. The pickle of 100,000 tensors has 15 MB; long strings and arrays are passed over, and not counted."""
 MOST_STEPS = 2_000_000
-"""Opcodes that are checked one by one; of most a whole run is passed over at once."""
+"""Opcodes checked one by one; most are skipped in runs."""
 _STEPS_A_NAME = 10  # to judge one takes so much longer; picklers write each once
 MOST_NAME_BYTES = 512
 """Of a module or of a name in it; no real one comes near."""
@@ -58,7 +58,7 @@ MOST_PICKLES = 5
 
 _WINDOW = 256 << 10
 _MARGIN = 64 << 10
-"""Where fewer bytes are left in memory the next are read, so an opcode that ends beyond is odd."""
+"""If fewer bytes remain in memory the next are read, so an opcode that ends beyond is odd."""
 
 _NO_TEXT = -1
 _MOST_BORN = 64

@@ -20,13 +20,13 @@ MOST_OPCODES = 2_000_000
 """A tensor takes some thirty; each can cost a hundred bytes of memory."""
 
 _MOST_INT_BYTES = 64
-"""Of a whole number; a counter needs eight."""
+"""Of an integer; a counter needs eight."""
 _MOST_LINE = 4096
 """Characters of an argument that ends with its line; only protocol 0 has such."""
 MOST_COPIED = 64 << 20
 """Characters and elements that calls copy: a few bytes can ask for the same long list a thousand times."""
 _MOST_TUPLE_KEYS = 10_000
-"""Of all dictionaries: whoever wants can make up any number of tuples with one hash."""
+"""Of all dictionaries: any number of tuples can be made up with one hash."""
 
 
 def read_values(data: bytes, *, trailing: int = 0) -> object:
@@ -51,7 +51,7 @@ class Machine:
     __slots__ = ("_copied", "_left", "_marks", "_memo", "_most", "_stack", "_tuple_keys", "at", "data")
 
     opcodes: ClassVar[Mapping[int, Callable[[Any], object]]]
-    """What each does."""
+    """The method of each."""
 
     def __init__(self, data: bytes, *, most: int | None = None) -> None:
         """Take the bytes, which begin with a pickle, and the maximum number of opcodes."""

@@ -23,11 +23,11 @@ from ckpttool.core.storage.base import ByteSource
 MOST_PLAIN_BYTES = 32 << 20
 """Of a pickle; that of 100,000 tensors has 15 MB."""
 _FIRST_BYTES = 64 << 10
-"""Read first: most pickles are smaller, and what is behind one is gigabytes of numbers."""
+"""Read first: most pickles are smaller, and gigabytes of numbers follow them."""
 _GROWTH = 16
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _BEFORE_LEGACY = 3
-"""Pickles in a legacy file before the one that holds what was saved."""
+"""Pickles in a legacy file before the one with the saved object."""
 _LOCAL_HEAD = 30
 """Bytes of a zip's local header before the record's name."""
 

@@ -42,13 +42,13 @@ class Slice(NamedTuple):
     """A unit written by one writer: a tensor, a part of one, or another value."""
 
     name: str
-    """Of the tensor or the value, whole: `model.layers.0.weight`."""
+    """Of the complete tensor or value: `model.layers.0.weight`."""
     path: str
     """The file, as the record says it: untrusted, relative to the record's folder."""
     offset: int
     """First byte in the file."""
     length: int
-    """In bytes, with all that stands around the numbers."""
+    """In bytes, including everything around the numbers."""
     is_changed: bool
     """Whether it went through another's hands (compression, encryption), so that it is not as torch writes it."""
 
@@ -113,12 +113,12 @@ class SliceMachine(Machine):
         """Take the complete file."""
         super().__init__(data, most=_MOST_OPCODES)
         self._numbered: list[Any] = []
-        """What is remembered: picklers number it without a gap."""
+        """The memo: picklers number it without a gap."""
         self._passing: dict[int, tuple[Global, Callable[[int], bool]]] = {}
-        """How to continue where a class is recalled, by the `id` of what stands for it."""
+        """How to continue at a memoized class, by the `id` of its object."""
         self._sizes: dict[bytes, Numbers] = {}
         self._known: list[tuple[bytes, ...]] = [()] * len(_MEANT)
-        """How the names of attributes were recalled when it was last checked whether they are meant."""
+        """The memo entries of attribute names at the last successful check."""
         self.slices: list[Slice] = []
         self.calls: set[Global] = set()
 
@@ -296,7 +296,7 @@ _MEANT = (
     _PLACE,
     (*_PLACE, "offset"),
 )
-"""What is recalled for a part, a tensor, and a slice without and with its part's place in the tensor."""
+"""The expected memo entries for a part, a tensor, and a slice without and with its part's place in the tensor."""
 _OF_CHUNK, _OF_TENSOR, _OF_SLICE, _OF_PLACED_SLICE = range(4)
 
 

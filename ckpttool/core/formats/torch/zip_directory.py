@@ -28,7 +28,7 @@ from ckpttool.core.formats.torch.zip_end import DirectoryPlace, find_directory
 from ckpttool.core.storage.base import ByteSource
 
 MAX_DIRECTORY_BYTES = 16 << 20
-"""Refused above: some 200,000 records, a hundred times what large models have, and it is held in memory."""
+"""Refused above: some 200,000 records, a hundred times as many as large models have; it is in memory."""
 
 # Versions, time and date are skipped: they are compared as bytes.
 _unpack_central = Struct("<L4x2H4x3L4H2xLL").unpack_from
@@ -71,9 +71,9 @@ class Deflated:
     """A compressed record of TorchScript's source."""
 
     record: ZipEntry
-    """Its CRC32 is that of what it inflates to."""
+    """Its CRC32 is that of the decompressed data."""
     size: int
-    """Of what it inflates to, as recorded."""
+    """Of the decompressed data, as recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class ZipDirectory:
     """All records of an archive, and every inconsistency of its headers."""
 
     entries: tuple[ZipEntry, ...]
-    """In file order, with disjoint data; empty where a finding is graver than suspect."""
+    """In file order, with disjoint data; empty if a finding is worse than suspect."""
     findings: tuple[Finding, ...]
     """Without a path: the caller knows it."""
     bytes_read: int
@@ -102,10 +102,10 @@ class _Record(NamedTuple):
     name: bytes
     crc32: int
     packed: int
-    """Its bytes in the file; fewer than `size` where it is deflated."""
+    """Its bytes in the file; fewer than `size` if it is compressed."""
     size: int
     least_end: int
-    """Where its data ends at the earliest: if the local header has no extra field."""
+    """The earliest end of its data: if the local header has no extra field."""
     flags: int
     is_deflated: bool
     head: bytes

@@ -26,7 +26,7 @@ _CONSEQUENCE = {
     Severity.DAMAGE: "does not count as good, exit 10",
     Severity.UNSAFE: "refused, exit 15",
 }
-"""What each severity does to `scan` and `verify`; `resolve` skips such a checkpoint and still exits 0."""
+"""The effect of each severity on `scan` and `verify`; `resolve` skips such a checkpoint and still exits 0."""
 
 
 def in_groups() -> tuple[Row, ...]:

@@ -200,7 +200,7 @@ class _Column(NamedTuple):
 _NOT_TOLD = "?"
 
 _NOT_EVERY_TRAINERS = ("OPT STEP", "GBS")
-"""What some trainers save and others do not: not shown where no save tells it."""
+"""Facts that only some trainers save: not shown if no save has them."""
 
 
 def _tells(column: _Column) -> bool:
@@ -208,7 +208,7 @@ def _tells(column: _Column) -> bool:
 
 
 _FIRST_TO_GO = ("OPT STEP", "GBS", SAVED, "SIZE", "AGE")
-"""What a table leaves out where a terminal is too narrow for it, in this order: JSON has it."""
+"""Columns dropped on a narrow terminal, in this order: JSON has them."""
 
 
 def _named(checkpoint: Checkpoint) -> str:

@@ -24,7 +24,7 @@ MOST_REASONS = 6
 """Kinds of reasons that one screen shows; every other format has all."""
 
 MOST_NOTES = 4
-"""Kinds of notes that one screen shows, and only where nothing weighs more."""
+"""Kinds of notes on one screen, and only without more severe findings."""
 
 _WORDS = {
     Outcome.PASSED: ("ok", "green"),

@@ -56,7 +56,7 @@ _AT = {
     PlaceKind.CONFIG: "config",
     PlaceKind.CODE: "code",
 }
-"""In the order in which they are told."""
+"""In the order of display."""
 
 _CALL = re.compile(r"(?P<callee>[^(]*)\((?P<others>\.\.\., )?(?P<keyword>[^)]*)\)")
 

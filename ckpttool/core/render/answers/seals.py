@@ -70,7 +70,7 @@ _WHY_NOT = (
     ({Code.FOUND_DAMAGED}, "it was found damaged before"),
     ({*NOT_SEEN, Code.UNSUPPORTED_FORMAT}, "it could not be read completely"),
 )
-"""Codes and what they say, most severe first."""
+"""Codes with their messages, most severe first."""
 
 
 def _why_not(sealing: Sealing) -> str:

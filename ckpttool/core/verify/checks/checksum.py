@@ -21,10 +21,10 @@ from ckpttool.core.verify.kernels.passes import PassResult, Wants
 from ckpttool.core.verify.observation import Observation
 
 MOST_ENTRIES = 100_000
-"""Tensors or zip records that are checked one by one: ten times what large shards have, and 100 MB of memory."""
+"""Tensors or zip records checked one by one: ten times as many as large shards have, and 100 MB of memory."""
 
 MOST_TENSORS = 4
-"""Tensors that a message names; a 64 MiB chunk of small ones holds thousands."""
+"""Tensors named in a message; a 64 MiB chunk of small ones has thousands."""
 
 
 def too_many(observed: Observation) -> Finding | None:

@@ -18,13 +18,13 @@ from ckpttool.core.verify.checks.structure import capped
 from ckpttool.core.verify.kernels.passes import PassResult
 
 Kind = tuple[str, str, int]
-"""Name, type and elements of a tensor: the same on every rank that holds the same slice."""
+"""Name, type and elements of a tensor: equal on every rank with the same slice."""
 
 Oddity = tuple[int, int, bool]
 """NaNs, infinities, and whether there are denormals only; of most tensors all three say no."""
 
 _MOST_SHARED = 10_000
-"""Tensors of a shard up to which what it has in common with others is kept for them: it comes from files."""
+"""Maximum number of tensors of a shard that share memory with others: they come from files."""
 
 JUMP = 1000.0
 """Factor between the norms of one tensor in two checkpoints from which it is suspect.
@@ -36,10 +36,10 @@ training any more. Flipped bits are seen as well: the highest one of an exponent
 
 
 _BEST_SCORE = re.compile(r"callbacks\..*\.(?:best_k_models\..*|best_model_score|best_score|current_score|kth_value)")
-"""Scores that begin at infinity and stay there where nothing is monitored: part of no model."""
+"""Scores that begin at infinity and stay there without monitoring: not part of the model."""
 
 _PADDED = re.compile(r".*\.gbuf_idx_[0-9]+\..*\.bucket_idx_[0-9]+\.[a-z_]+(?: \(part [0-9]+ of [0-9]+\))?")
-"""Flat buckets of a distributed optimizer: the padding between parameters is memory that nobody wrote."""
+"""Flat buckets of a distributed optimizer: the padding between parameters is uninitialised memory."""
 
 
 class StatColumns(Sequence[TensorStat]):

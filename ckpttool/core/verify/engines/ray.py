@@ -31,10 +31,10 @@ T = TypeVar("T")
 
 BATCH_BYTES = 1 << 30
 BATCH_HEADERS = 256
-"""What one batch reads at most: seconds of work, so that what a node's death costs is soon done again."""
+"""Maximum bytes per batch: seconds of work, so that a node's death costs little."""
 
 _MEMORY = 64 << 20
-"""Bytes that a batch needs on its node: what is read goes through a buffer."""
+"""Memory per batch on its node in bytes: data are read through a buffer."""
 
 _RETRIES = 2
 _FLYING = 2

@@ -61,7 +61,7 @@ class EntryBytes:
     """Of its data in the file."""
     nbytes: int
     integer: int | None = None
-    """Its value, where it is an integer without dimensions (shape `[]`)."""
+    """Its value, if it is an integer without dimensions (shape `[]`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class EntriesCrc:
     as_written: int
     """As MindSpore up to 2.10 computes it, oddity included."""
     as_stored: int
-    """Over the bytes as they lie in the file: what it would be without the oddity."""
+    """Over the bytes as stored in the file: the value without the oddity."""
 
     def matches(self, recorded: int) -> bool:
         """Return whether a recorded `crc_num` is one of the two; a fixed MindSpore must not cause an alarm."""

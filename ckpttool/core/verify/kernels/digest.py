@@ -181,7 +181,7 @@ class _Span:
     begin: int
     end: int
     logical: int
-    """Where its first byte belongs in the entry's data."""
+    """Position of its first byte in the entry's data."""
     tally: _Tally
 
 

@@ -28,7 +28,7 @@ _NATIVE = {
 }  # fmt: skip
 _EIGHT_BITS = frozenset({DType.F8_E4M3, DType.F8_E5M2})
 NUMBERS = frozenset({*_NATIVE, *_EIGHT_BITS, DType.BF16})
-"""The types of which elements can be compared as numbers. I64 and U64 are rounded to 53 bits."""
+"""Types with elements that can be compared as numbers. I64 and U64 are rounded to 53 bits."""
 
 PIECE_ELEMENTS = 1 << 16
 """Turned into F64 at a time: half a MiB."""

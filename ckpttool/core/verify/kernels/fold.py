@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 WORDS = 1 << 16
 """32-bit words in one dot product: 256 KiB stay in a core's cache, and F32 sums of so many are good to 1e-5."""
 EXACT_ELEMENTS = 1 << 14
-"""Elements that are checked in F64 at a time, where F32 will not do; bounds the memory that this takes."""
+"""Elements computed in F64 at a time, if F32 is not enough; limits the memory."""
 
 # With at most WORDS squares in one F32 sum: above, it could overflow; below, what is lost because single
 # squares are subnormal could be more than 1e-7 of the sum.

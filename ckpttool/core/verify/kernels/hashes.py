@@ -22,9 +22,9 @@ class ChunkDigest:
     end: int
     """First byte after it."""
     xxh128: str | None
-    """xxh3-128, 32 hexadecimal digits; None if it was not asked for."""
+    """xxh3-128, 32 hexadecimal digits; None if it was not requested."""
     crc32: int | None
-    """Of those bytes of the chunk that lie before `crc_end`; None if it was not asked for."""
+    """Of the bytes of the chunk before `crc_end`; None if it was not requested."""
     crc_bytes: int = 0
     """How many bytes `crc32` covers."""
 

@@ -31,7 +31,7 @@ class Wants:
     numerics: bool = False
     """The numbers of every floating-point tensor."""
     tensors: Sequence[TensorEntry] = ()
-    """Those of which the digest is to be taken; their spans are disjoint and inside the file."""
+    """The tensors to digest; their spans are disjoint and inside the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +44,11 @@ class EntryDigest:
     end: int
     """First byte after."""
     crc32: int | None
-    """Of the bytes seen; None if it was not asked for."""
+    """Of the bytes read; None if it was not requested."""
     scalar: bytes
     """The bytes seen, of an integer without dimensions; empty for all others."""
     numeric: NumericPartial | None
-    """None if it was not asked for, or the elements are no floating-point numbers."""
+    """None if it was not requested, or the elements are not floating-point numbers."""
 
     @property
     def is_complete(self) -> bool:
@@ -88,11 +88,11 @@ class PassResult:
     end: int
     """First byte after."""
     chunks: tuple[ChunkDigest, ...]
-    """In file order; empty where neither CRC32 nor hash was asked for."""
+    """In file order; empty if neither CRC32 nor hash was requested."""
     xxh128: str | None
-    """Of the whole range; None if it was not asked for, and after joining: this hash cannot be joined."""
+    """Of the complete range; None if it was not requested, and after joining: this hash cannot be joined."""
     sha256: str | None = None
-    """Of the whole range; None as above."""
+    """Of the complete range; None as above."""
     entries: tuple[EntryDigest, ...]
     """In file order; those that have a byte in the range, and those that have none at all."""
     tensors: TensorsSeen | None = None

@@ -25,7 +25,7 @@ class TensorPart:
 
     name: str
     nbytes: int
-    """Of the whole tensor."""
+    """Of the complete tensor."""
     begin: int
     """First byte seen, counted in the tensor's own data."""
     end: int
@@ -33,7 +33,7 @@ class TensorPart:
     head: bytes
     """The bytes up to the first border of pieces; all, where the part reaches none."""
     pieces: bytes
-    """Digests of the pieces that were seen whole, one after another."""
+    """Digests of the completely read pieces, one after another."""
     tail: bytes
     """The bytes after the last border."""
 
@@ -43,7 +43,7 @@ class TensorsSeen:
     """The tensor digests of a pass, or of several joined ones. Picklable."""
 
     complete: tuple[tuple[str, bytes], ...] = ()
-    """Name and digest of each that was seen whole, in file order."""
+    """Name and digest of each completely read tensor, in file order."""
     parts: tuple[TensorPart, ...] = ()
     """Of the others."""
 

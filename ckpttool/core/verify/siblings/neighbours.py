@@ -24,13 +24,13 @@ MOST_WITNESSES = 6
 _Place = tuple[int | None, ShardRole, str]
 
 COMPARED = tuple(role for role in ShardRole if role not in {ShardRole.INDEX, ShardRole.DATA, ShardRole.STATE})
-"""Roles whose files hold alike at every step. Records do not, nor what a writer was given to write."""
+"""Roles whose files have equal structure at every step. Records do not, nor optional data of the user."""
 
 MIN_PEERS = 3
 """Shards of one role from which on a single odd one is outvoted."""
 
 _SLICES_AMONG = 10
-"""Ranks of which at most one may hold what another does where they hold slices."""
+"""Among this many ranks with slices, at most one has the same content as another."""
 
 
 def are_slices(ranks: int, contents: int) -> bool:
@@ -48,7 +48,7 @@ class Sibling:
     same_run: bool
     """Whether the same start of the training wrote it: between two starts the configuration may change."""
     sealed: frozenset[str] = frozenset()
-    """Paths of those whose header is the one that a manifest recorded."""
+    """Paths of those whose header matches a manifest."""
 
 
 class Neighbours:
@@ -134,7 +134,7 @@ class _Run:
     def __init__(self) -> None:
         self.saved: list[Checkpoint] = []
         self.places: dict[str, int] = {}
-        """Where in `saved` a name stands, the first time."""
+        """First position of a name in `saved`."""
         self.by_place: dict[int, Checkpoint] = {}
         """By how far the training was."""
         self._ascending: list[int] | None = None

@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.pointer import Pointer, PointerText
 
 _SLICE = r"""(?s:\('(?P<name>.+)', \((?P<slice>[0-9]{1,9},(?: [0-9]{1,9}(?:, [0-9]{1,9})*)?)\)\))"""
-"""A key of `storage_data`, as Python spells a pair of a name and the numbers of a slice."""
+"""A key of `storage_data`, in Python's form of a pair of a name and the numbers of a slice."""
 
 _MEMORY_A_FILE = 512 << 10
 """With 8,192 ranks the file has some hundred megabytes, most of it numbers: 20 kB for each shard."""

@@ -30,13 +30,13 @@ class Misplaced:
     """A file that would be a rank's shard elsewhere, or under another name."""
 
     path: str
-    """Where it is."""
+    """Its path."""
     target: str
-    """Where MindFormers looks for such a shard."""
+    """The path that MindFormers searches for such a shard."""
     rank: int
     """Whose it is, by its name."""
     neighbour: str
-    """What the shard of the same save is called that belongs into the folder where this one is."""
+    """Name of the same save's shard that belongs in the folder of this one."""
 
     @property
     def is_elsewhere(self) -> bool:

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 RANK_LAYOUT, ITERATION_LAYOUT, UNIFIED_LAYOUT = "mindformers-rank", "mindformers-iteration", "mindformers-unified"
-"""What `--layout` and JSON call them. Of one name with their folders: whatever compares layouts is in this room."""
+"""Names for `--layout` and JSON. Equal to their folders' names: comparisons of layouts are in this package."""
 
 SCALARS_FILE = "hyper_param.safetensors"
 """Of unified weights: the training scalars."""
 
 BESIDE_THE_SAVES = "the rank_N layout"
-"""The one in which a file beside the saves tells of their health."""
+"""The layout with a file next to the saves that records their health."""
 
 RANK_MARK = "\0"
 """Stands for the rank in a shape. No file name can hold it."""
@@ -47,7 +47,7 @@ SUFFIX_OF_FORMAT = {name: suffix for suffix, name in FORMAT_OF_SUFFIX.items()}
 
 
 WRITTEN = ("common.json", "metadata.json")
-"""Beside the shards, with every save of the newer layout. Not the tracker: we write that ourselves."""
+"""Next to the shards, with every save of the newer layout. Not the tracker: we write that ourselves."""
 
 
 class FileKind(Enum):
@@ -65,7 +65,7 @@ class FileKind(Enum):
     OTHER_RANK = "other-rank"
     """A checkpoint's name, but of another rank than the folder."""
     RESPELLED = "respelled"
-    """A checkpoint's name, but for numbers that MindFormers spells otherwise: it looks for no such file."""
+    """A checkpoint's name, except for numbers in another form: MindFormers searches for no such file."""
     STRAY = "stray"
 
 

@@ -174,7 +174,7 @@ class _Waiting:
     """Ranks with a folder that contains no checkpoint of any run."""
 
     size: WorldSize
-    """What they speak for."""
+    """The world size that they suggest."""
     empty: frozenset[int]
     """Those whose folder can be listed."""
 

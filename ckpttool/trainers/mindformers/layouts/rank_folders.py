@@ -19,7 +19,7 @@ from ckpttool.trainers.mindformers.layouts.pointers import META_LIMIT
 _RANK_TOKEN = f"_rank_{RANK_MARK}"
 
 _META_MARK = b"_rank_\\u0000"
-"""RANK_MARK as JSON text spells it, so that ranks with equal records have equal bytes."""
+"""RANK_MARK in JSON text's form, so that ranks with equal records have equal bytes."""
 
 _FILE, _LOST = Kind.FILE, Kind.LOST
 
@@ -33,7 +33,7 @@ class RankFolder(NamedTuple):
     meta: bytes | None
     """meta.json with this rank's number replaced by an escaped RANK_MARK; None if there is none."""
     stamps: tuple[FileStamp | None, ...]
-    """Of the checkpoint shapes, in the order of `shapes`; empty where sizes were not asked for."""
+    """Of the checkpoint shapes, in the order of `shapes`; empty if sizes were not requested."""
     findings: tuple[Finding, ...] = ()
     readable: bool = True
 

@@ -27,10 +27,10 @@ from ckpttool.trainers.mindformers.layouts.rank_folders import RankFolder
 from ckpttool.trainers.mindformers.scalars import FACTS, EpochStep, TrainState, state_in
 
 SAMPLE_TRIES = 3
-"""Shards of a cohort that are opened until one tells the step; `verify` looks at all of them."""
+"""Shards of a cohort to open until one shows the step; `verify` checks all of them."""
 
 MOST_ASKED = 5
-"""Shards of a cohort that are asked at most where the first one says what cannot be."""
+"""Maximum number of shards of a cohort to open if the first one is implausible."""
 
 LEAP = 8
 """Times as many steps an epoch as at the save before: the second save of a first epoch may have that by right."""
@@ -72,7 +72,7 @@ class Place:
 
 
 Positions = Mapping[EpochStep, Place]
-"""What one run saved, by label."""
+"""The saves of one run, by label."""
 
 RunsOf = Mapping[int, Positions]
 """By run number, as one cohort counts."""

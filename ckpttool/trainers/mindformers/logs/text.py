@@ -28,7 +28,7 @@ _LOSS = re.compile(rb"(?<!_)loss:\s*(?:\[\s*)?([^,\]/\s]+)")
 _NORM = re.compile(rb"global_norm:?\s*(\[[^\]\n]*\]|[^,\s]+)")
 _OVERFLOW = re.compile(rb"overflow cond:\s*(?:\[\s*)?(True|False)")
 _LM_LOSS = re.compile(rb"\blm_loss: (\d+\.\d+)")
-"""Without what a mixture of experts adds for its balance: two runs are held against each other by this one."""
+"""Without the balance term of a mixture of experts: comparisons of runs use this one."""
 _RATE = re.compile(rb"\blr: *(\d+\.?\d*(?:e[+-]\d+)?)")
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 _TIME_CHARS = len("2024-05-01 12:30:00")
@@ -53,7 +53,7 @@ _NAN = re.compile(rb"There is nan in \w+ with value [^\n]*, terminate training")
 
 
 _SETTERS = {field: getattr(StepMetrics, field).__set__ for field in StepMetrics.__annotations__}
-"""What fills in a field of StepMetrics that their reader has not handed out yet."""
+"""Lines that add a field to the pending StepMetrics."""
 
 
 def _step_rows(count: int, columns: Mapping[str, Iterable[object]]) -> list[StepMetrics]:

@@ -70,7 +70,7 @@ class _LoadSettings:
     resumes: Value
     """True, or a file's name in the rank_N layout."""
     why_not: str
-    """What says that it does not resume, where it does not."""
+    """The reason for not resuming, if so."""
     switch: str = _RESUME
     """Which key says so."""
 

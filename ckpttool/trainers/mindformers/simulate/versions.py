@@ -13,7 +13,7 @@ from ckpttool.core.errors import UsageError
 _SERIES = ("1.3", "1.6", "1.7", "1.8", "1.9", "2.0", "2.1")
 
 KNOWN_VERSIONS = ("1.3.2", *_SERIES[1:])
-"""What `--simulate-mindformers` takes, oldest first."""
+"""Values of `--simulate-mindformers`, oldest first."""
 
 _VERSION = re.compile(r"([0-9]+\.[0-9]+)(?:\.[0-9]+)?")
 

@@ -56,7 +56,7 @@ class SeenEntry:
     name: str
     is_folder: bool
     mtime_ns: int | None
-    """None if it was not asked for or cannot be told: a broken link."""
+    """None if it was not requested or is unknown: a broken link."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ class CommonView:
     reading: Reading
     fields: tuple[str, ...] = ()
     ckpt_status: int | None = None
-    """0 is healthy; None if it is null, absent, or no whole number."""
+    """0 is healthy; None if it is null, absent, or not an integer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +116,9 @@ class IterationView:
 
     name: str
     names: tuple[str, ...] | None
-    """What it holds, in any order; None if it is no folder or cannot be listed."""
+    """Its contents, in any order; None if it is not a folder or cannot be listed."""
     metadata: MetadataView
-    """Read only where MindFormers would: MISSING in folders that neither are the root nor stand in the tracker."""
+    """Read only if MindFormers would: MISSING in folders that are neither the root nor in the tracker."""
     common: CommonView
 
 
@@ -129,7 +129,7 @@ class TrackerView:
     reading: Reading
     text: str = ""
     folder: str | None = None
-    """The folder that it names; None where its text is no whole number."""
+    """The folder that it names; None if its text is not an integer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
