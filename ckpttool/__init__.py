@@ -88,7 +88,13 @@ if not TYPE_CHECKING:
             for more in ("ckpttool.types", "ckpttool.library"):
                 if not name.startswith("_") and name in _module(more).__all__:
                     raise AttributeError(f"{error}: it is {more}.{name}") from None
+            if name in _BY_COMMAND:
+                raise AttributeError(f"{error}: it is {_BY_COMMAND[name]}") from None
             raise
+
+
+_BY_COMMAND = {"lint": "lint_config", "repair": "heal and repair_meta", "log": "replay and calibrate"}
+"""Commands whose functions have other names."""
 
 
 def _module(name: str) -> ModuleType:

@@ -7,6 +7,7 @@ Whoever asks with a question object asks what the command itself asks.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from enum import Enum, IntEnum
 from functools import cache
@@ -151,7 +152,8 @@ def by_command(verb: str, given: Mapping[str, Any]) -> Any:  # noqa: ANN401  as 
         except typer.Exit:
             pass
         except typer.TyperException as error:
-            raise UsageError(f"{verb}: {in_plain_words(error).rstrip('.')}") from None
+            text = re.sub(r"--[a-z][a-z-]*", lambda option: keyword(option[0]), in_plain_words(error))
+            raise UsageError(f"{verb}: {text.rstrip('.')}") from None
     return answers[-1]
 
 

@@ -136,6 +136,9 @@ def _headline(answer: Contents) -> Text:
     return line(f"{shown(name)}: {of}", style="bold")
 
 
+_SUMS = {"crc32-records": "a CRC32 of each record"}
+
+
 def _about(answer: Contents) -> tuple[str, str]:
     """Describe its path, its writer, and its checksums."""
     where = answer.inventory.root if answer.file is None else answer.inventory.path_of(answer.file)
@@ -144,7 +147,10 @@ def _about(answer: Contents) -> tuple[str, str]:
     written = f", written by {' and '.join(sorted(producers))}" if producers else ""
     checked = Counter(row.checksum[0] for row in answer.files if row.checksum is not None)
     of = len(answer.files)
-    sums = [f"{name} inside" if of == 1 else f"{name} in {count} of {of}" for name, count in sorted(checked.items())]
+    sums = [
+        f"{_SUMS.get(name, name)} inside" if of == 1 else f"{_SUMS.get(name, name)} in {count} of {of} files"
+        for name, count in sorted(checked.items())
+    ]
     seals = sorted(row.seal.first_seen for row in answer.files if row.seal is not None)
     if seals:
         sums.append(f"sealed {seals[0]}" if len(seals) == of else f"sealed {seals[0]} ({len(seals)} of {of} files)")

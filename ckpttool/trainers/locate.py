@@ -321,6 +321,7 @@ def _loose(folder: str, name: str) -> Located:
     if not loose_file().signs.recognise(listing):
         raise UnknownLayoutError(
             f"{folder}/{name} is not a shard: expected .ckpt, .safetensors, .pt, .pth, .bin, .distcp or .metadata"
+            + ("; to give a config, --config" if name.endswith((".yaml", ".yml", ".toml")) else "")
         )
     return Located(storage=open_storage(folder), listing=listing, layout=loose_file(), focus=name, resolved_from=None)
 

@@ -132,7 +132,10 @@ class Watch:
         place = state_place(root, self.question.environment or os.environ, table=mount_table())
         if place is None:
             raise UsageError("there is no folder for the state of the watch: set XDG_STATE_HOME to a folder")
-        ensure_folder(os.path.dirname(place))
+        try:
+            ensure_folder(os.path.dirname(place))
+        except WriteFailedError as error:
+            raise WriteFailedError(f"{error}; set XDG_STATE_HOME to a folder for the state of the watch") from None
         with _alone(place, root), self._held, measured(self) as self._write_metrics:
             self._recall(place)
             self._keep()

@@ -169,15 +169,15 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a word that is no choice": (
         lambda: ckpttool.verify("output", level="deep"),  # type: ignore[call-overload]
-        "verify: --level: 'deep' is not one of 'structure', 'checksum', 'numerics'",
+        "verify: level: 'deep' is not one of 'structure', 'checksum', 'numerics'",
     ),
     "no number": (
         lambda: ckpttool.resolve("output", gbs="x"),  # type: ignore[arg-type]
-        "resolve: --gbs takes a whole number from 1, not 'x'",
+        "resolve: gbs takes a whole number from 1, not 'x'",
     ),
     "a number out of range": (
         lambda: ckpttool.resolve("output", gbs=0),
-        "resolve: --gbs takes a whole number from 1, not 0",
+        "resolve: gbs takes a whole number from 1, not 0",
     ),
     "a truth for a number": (lambda: ckpttool.resolve("output", gbs=True), "resolve: gbs takes a number, not True"),
     "a number for a time that needs a unit": (
@@ -200,9 +200,9 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "no time": (
         lambda: ckpttool.resolve("output", max_lost_time="soon"),
-        "resolve: --max-lost-time: 'soon' is not a time such as 90s, 5m, 12h or 7d",
+        "resolve: max_lost_time: 'soon' is not a time such as 90s, 5m, 12h or 7d",
     ),
-    "an option that is missing": (lambda: ckpttool.prune("output"), "prune: --keep-last N is missing"),
+    "an option that is missing": (lambda: ckpttool.prune("output"), "prune: keep_last N is missing"),
     "one option by both names": (
         lambda: ckpttool.scale_skip(new_gbs=1, gbs=1),
         "--new-gbs and --gbs are the same option: give one of them",
@@ -263,3 +263,12 @@ def test_a_question_is_answered_without_the_command_line(run_folder: Path) -> No
         "assert ckpttool.resolve(TreeQuestion(path='output')).step == 60; assert 'typer' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=run_folder, check=True, env=environment())
+
+
+def test_a_wrong_value_is_reported_by_its_keyword_and_a_command_by_its_function() -> None:
+    with pytest.raises(ckpttool.UsageError, match=r"^resolve: level: 'full' is not one of"):
+        ckpttool.resolve("output", level="full")
+    with pytest.raises(ckpttool.UsageError, match=r"^prune: keep_last N is missing"):
+        ckpttool.prune("output")
+    with pytest.raises(AttributeError, match=r"no attribute 'lint': it is lint_config"):
+        ckpttool.lint  # noqa: B018

@@ -140,5 +140,4 @@ def launch(
 def _assert_neither(config: str | None, output: str | None) -> None:
     if config is not None or output is not None:
         missing = "--config BASE.yaml" if config is None else "--output NEW.yaml"
-        why = "it reads one config and writes another"
-        raise UsageError(f"also give {missing}: {why}; or give neither, for a trainer whose config is not edited")
+        raise UsageError(f"also give {missing}; or neither --config nor --output, if no config is to be edited")

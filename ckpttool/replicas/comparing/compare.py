@@ -54,8 +54,9 @@ class Context(NamedTuple):
     """The slices in the trainer's own record."""
     compare_bytes: Look | None = None
     """Finds the differing bytes of two shards; None: they are not looked for."""
+    root: str = "DIR"
     name: str | None = None
-    """For advice."""
+    """Of the tree and the checkpoint, for advice; no name: none is advised to repair it."""
     sealed: Collection[str] = ()
     """Paths of files that are as a manifest has them."""
     rebuilt: Mapping[str, str | None] = {}
@@ -135,7 +136,7 @@ def _compare_role(
     trained = [sample.tensors for sample in samples if sample.same_run and sample.step != 0]
     paths = {rank: report.path for rank, report in by_rank.items()}
     return CopyComparison(
-        findings=replica_findings(suspicions, paths, places, context.name),
+        findings=replica_findings(suspicions, paths, places, context.name, context.root),
         agreed={path: judged.agreed[same_file.get(rank, rank)] for rank, path in paths.items()},
         is_open=judged.is_open or any(suspicion.kind is SuspicionKind.COPIED for suspicion in judged.suspicions),
         drifted={

@@ -28,6 +28,7 @@ def replica_findings(
     paths: Mapping[Rank, str],
     places: Mapping[tuple[Rank, str], DifferingBytes] | None = None,
     name: str | None = None,
+    root: str = "DIR",
 ) -> tuple[Finding, ...]:
     """Report the results of comparing a checkpoint's replicas.
 
@@ -36,10 +37,11 @@ def replica_findings(
         paths: Of these files.
         places: Where a rank's file differs in a tensor, as far as someone looked.
         name: The checkpoint's; None: no one is advised to heal it.
+        root: The tree's, for that advice.
     """
     parted = [suspicion for suspicion in doubts if suspicion.kind is SuspicionKind.PARTED]
     findings = [
-        _finding(suspicion, paths[suspicion.rank], places or {}, name)
+        _finding(suspicion, paths[suspicion.rank], places or {}, (root, name))
         for suspicion in doubts
         if suspicion not in parted
     ]
@@ -57,7 +59,7 @@ def replica_findings(
 
 
 def _finding(
-    suspicion: Suspicion, path: str, places: Mapping[tuple[Rank, str], DifferingBytes], name: str | None
+    suspicion: Suspicion, path: str, places: Mapping[tuple[Rank, str], DifferingBytes], whose: tuple[str, str | None]
 ) -> Finding:
     tensor = next((name for name in suspicion.tensors if (suspicion.rank, name) in places), suspicion.tensors[0])
     place = places.get((suspicion.rank, tensor))
@@ -82,18 +84,19 @@ def _finding(
         f"differs from {replicas} in {share}, first in {tensor}{_place_text(place)}{_why(suspicion)}",
         path=path,
         tensor=tensor,
-        remedy=_remedy(suspicion, name),
+        remedy=_remedy(suspicion, *whose),
     )
 
 
-def _remedy(suspicion: Suspicion, name: str | None) -> str:
+def _remedy(suspicion: Suspicion, root: str, name: str | None) -> str:
     if suspicion.kind is SuspicionKind.DRIFTED:
         return _LOOK_AT_DEVICE
     if name is None or severity(suspicion) is not Severity.DAMAGE:
         return _ANOTHER
     from shlex import quote  # most trees need none
 
-    return f"ckpttool repair shards DIR --checkpoint {quote(name)} rebuilds it from a proven copy; or {_ANOTHER}"
+    command = f"ckpttool repair shards {quote(root)} --checkpoint {quote(name)}"
+    return f"{command} rebuilds it from a proven copy; or {_ANOTHER}"
 
 
 def _place_text(place: DifferingBytes | None) -> str:

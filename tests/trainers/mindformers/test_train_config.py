@@ -350,7 +350,7 @@ class TestHostileYaml:
             (f"a: {'1' * 2000}\n", "line 1: a number of 2000 characters is not allowed in a config"),
             ("a: &x [*x]\n", "contains itself"),
             ("a: [1\n", "line 2"),
-            ("a: \x07\n", "cannot be read"),
+            ("a: \x07\n", "is not valid YAML"),
             ("a: 2024-13-45\n", "cannot be read"),
             ("a: *nowhere\n", "line 1"),
             ("", "has no settings"),

@@ -192,7 +192,8 @@ def _changes(path: str, stats: Sequence[TensorStat], before: Sequence[TensorStat
             yield _suspect(Code.ALL_ZERO_TENSOR, path, current.name, message)
         elif current.norm and not current.norm / jump <= old.norm <= current.norm * jump:
             message = (
-                f"the norm of {name} went from {old.norm:.4g} to {current.norm:.4g}, by more than a factor of {jump:g}"
+                f"the norm of {name} went from {old.norm:.4g} in the previous checkpoint to "
+                f"{current.norm:.4g}, by more than a factor of {jump:g}"
             )
             yield _suspect(Code.NORM_JUMP, path, current.name, message)
 
