@@ -399,7 +399,7 @@ def resolve(
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
         choice: Which checkpoints may be chosen.
-        data: What changes about the data.
+        data: The changes to the data.
         node: Tells the disk and the launchers; None: those of this machine.
         layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
             megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
@@ -448,7 +448,7 @@ def resolve(
 
     Raises:
         UnknownLayoutError: There is no tree at the path, or nothing in it can be loaded by its trainer.
-        UsageError: An option cannot be meant, or the config is another trainer's.
+        UsageError: An option is invalid, or the config is another trainer's.
         IncompleteError: The tree cannot be read, or changed meanwhile.
     """
     return _answer("resolve", locals())
@@ -677,8 +677,8 @@ def launch(
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
         choice: Which checkpoints may be chosen.
-        data: What changes about the data.
-        order: What to write, for which machines, and what is accepted.
+        data: The changes to the data.
+        order: The config to write, the machines, and the accepted findings.
         disk: As in `preflight`.
         node: As in `preflight`.
         layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
@@ -1115,7 +1115,7 @@ def seal(
 
     Raises:
         UsageError: The checkpoint that was named is not there.
-        UnknownLayoutError: Its layout says of none of them where a seal is kept.
+        UnknownLayoutError: Its layout has no place for a seal of any of them.
         UnsafeError: The tree is neither a folder of this machine nor in an object store, a link would lead out of it,
             or what a store keeps would have to be replaced.
         LockedError: Another process is sealing in this tree.

@@ -93,10 +93,10 @@ def answer(verb: str, given: dict[str, Any]) -> Any:  # noqa: ANN401  each funct
 
     Args:
         verb: Its name.
-        given: What it was given, by its parameters' names; `unknown` has all that are none.
+        given: The arguments, by the parameters' names; `unknown` has all others.
 
     Raises:
-        CkptToolError: What is asked cannot be meant, or cannot be answered.
+        CkptToolError: The question is invalid, or cannot be answered.
     """
     function = getattr(import_module("ckpttool.library"), verb)
     subject, default = next(iter(signature(function).parameters)), function.__kwdefaults__ or {}

@@ -55,11 +55,11 @@ def unknown_word(
     """Report an unknown name, with the closest match, or the place that lists all names.
 
     Args:
-        noun: What it is no name of.
+        noun: The kind of name.
         word: As it was written.
         known: All names.
-        where: What lists them.
-        meant: What is meant for certain; none: what is spelled alike; None: nothing is.
+        where: The place that lists them.
+        meant: The certain match; none: similar names; None: no suggestion.
     """
     close = meant or ([] if meant is None else nearest(word.lower(), known))
     advice = f"did you mean {' or '.join(close)}?" if close else where
@@ -80,7 +80,7 @@ _LIKE, _MUCH_LESS = 0.6, 0.15
 
 
 class ConfigError(UsageError):
-    """A config file cannot be used: not YAML, or YAML that no config can be."""
+    """A config file cannot be used: not YAML, or not YAML of a config."""
 
     def __init__(self, message: str, *, line: int | None = None) -> None:
         """Take the complete message, and the line of the file with the error, from 1, if known."""

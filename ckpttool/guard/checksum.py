@@ -57,7 +57,7 @@ class MatmulChecksum(TorchDispatchMode):
 
         Args:
             model: Its names are those of modules in events.
-            emit: Where events go.
+            emit: Receiver of events.
             rank: Of this process.
             contained: Runs a check, and returns None if that fails: the product is handed on as it is.
         """

@@ -74,10 +74,10 @@ class Containment:
         """Return the result of a part; None if it fails, or is switched off.
 
         Args:
-            part: That fails or is switched off as a whole.
-            call: What to do.
+            part: Fails or is switched off completely.
+            call: The function to run.
             waits: For the device, whose time is the training's own.
-            always: Also if it is switched off: what is seldom asked for may work the next time.
+            always: Also if it is switched off: a rare call may work the next time.
         """
         if not always and not self.is_on(part):
             return None

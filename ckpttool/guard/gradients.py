@@ -56,7 +56,7 @@ def _by_mesh(tensors: Sequence[Tensor]) -> Iterable[Sequence[Tensor]]:
 
 
 def _norm(gradients: Sequence[Tensor]) -> Tensor:
-    """Return the norm as torch's clipping computes it, in versions without that function too.
+    """Return the norm as torch's clipping computes it, also of gradients for which that has none.
 
     Of float16 in float32, for no float16 is larger than 65504; of sparse ones that of the elements that they hold.
     """

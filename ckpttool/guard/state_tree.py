@@ -65,8 +65,8 @@ class Unsaveable(TypeError):  # noqa: N818  it names what cannot be saved
     """A value that cannot be spelled without a pickle.
 
     Attributes:
-        path: Where it is, as `model.layers[3]`; '' if it is the whole value.
-        reason: Its type, or what about it cannot be spelled.
+        path: Its place, such as `model.layers[3]`; '' for the complete value.
+        reason: Its type, or why it cannot be encoded.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -328,7 +328,7 @@ def read(tree: Json, tensors: Mapping[str, torch.Tensor]) -> object:
         The value; a `Sharded` where a `DTensor` was.
 
     Raises:
-        UnreadableState: The tree is none that `spell` writes, or a tensor is missing or of another type.
+        UnreadableState: The tree is not an output of `spell`, or a tensor is missing or of another type.
     """
     return _Reader(tensors).value(tree)
 

@@ -139,15 +139,15 @@ class Guard:
             optimizer: One guard each; several may share a model.
             output: The training's output folder: events go into `guard` in it; None: only to `sinks`.
             policy: Which updates to drop or to clip; None: only those that are not finite.
-            mode: `act`, or `watch`: nothing is dropped, and events say what would have been.
+            mode: `act`, or `watch`: nothing is dropped, and events show what would have been.
             count_threshold: How many dropped in a row end the training.
             scaler: Of the loss: its overflows are its own business. One not handed over is found at its first update.
             features: What judges feature values of gradients, or its settings as `NPU_ASD_CONFIG` has them; None:
                 they are not checked.
             patrol: Matrix products are checked in one step of so many; 0: only after a strike of `features`.
-            on_abnormal: What follows from a wrong product: `warn`, an event, or `stop`, the end of the training.
+            on_abnormal: The reaction to a wrong product: `warn`, an event, or `stop`, the end of the training.
             replica_every: Steps between two comparisons of the weights that DDP keeps alike on all ranks; 0: never.
-            capture: What is kept of a step that is not finite, in `guard/captures` of the output folder; None: nothing.
+            capture: The data to capture of a non-finite step, in `guard/captures` of the output folder; None: nothing.
             group: The ranks that train this model together; None: all.
             sinks: Further receivers of events.
             step: Steps that the training did before.

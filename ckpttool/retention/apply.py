@@ -142,7 +142,7 @@ def _move(root: str, batches: Sequence[Batch], fixes: Sequence[PointerFix]) -> N
 
 
 def _made_room(tree: Tree, days: float) -> bool:
-    """Delete expired entries early, and the reserve; return whether there were any."""
+    """Delete expired entries of the trash, and the reserve; return whether there were any."""
     root = tree.inventory.root
     names = expired(tree, days)
     for name in names:

@@ -77,7 +77,7 @@ class Command(_Helped, TyperCommand):
 
         Raises:
             BadParameter: A value is empty.
-            UsageError: What the environment or a file says is wrong.
+            UsageError: The environment or a file has an invalid value.
         """
         if ctx.resilient_parsing:  # a shell asks what can follow: an option without its value would hide DIR
             return super().parse_args(ctx, args[:-1] if args and args[-1].startswith("-") else args)
@@ -143,7 +143,7 @@ class Group(_Helped, TyperGroup):
         """Find the command.
 
         Raises:
-            UsageError: There is none of that name; what was meant is said.
+            UsageError: There is no command of that name; the message has the closest match.
         """
         names = self.list_commands(ctx)
         if args[0] not in names and not ctx.resilient_parsing:

@@ -50,7 +50,7 @@ def duration(bare: str | None, *, to: str | None = None, least: float = 0) -> Ca
 
     Args:
         bare: The unit of a number without one: s, m, h or d; None: there must be one.
-        to: The unit of what is returned; that of a bare number, else seconds, where it is left out.
+        to: The unit of the result; that of a bare number, else seconds, by default.
         least: The shortest time, in the same unit.
     """
     into = to or bare or "s"
@@ -274,7 +274,7 @@ def _filled(fields: Iterable[_Field | _Question], values: Mapping[str, Any]) -> 
     """Return fields by their names, made from typer's values.
 
     Raises:
-        UsageError: An option cannot be meant, or contradicts another.
+        UsageError: An option is invalid, or contradicts another.
     """
     made: dict[str, Any] = {}
     for field in fields:

@@ -44,11 +44,11 @@ def assert_replaceable(path: str, *, option: str, is_ours: Callable[[ByteSource]
     Args:
         path: The target.
         option: Whose it is.
-        is_ours: Tells from the content of a file that holds some.
+        is_ours: Returns whether the content of an existing file is ours.
         purpose: We write there, in the plural.
 
     Raises:
-        UsageError: Its folder is not there, or something else stands in its place.
+        UsageError: Its folder does not exist, or something else has its name.
     """
     target = Path(path)
     assert_folder(path, option=option)
@@ -60,7 +60,7 @@ def assert_outside(path: str, root: str | None, *, option: str) -> None:
     """Reject a target in the tree that is read; None: there is none.
 
     Raises:
-        UsageError: It lies there.
+        UsageError: It is in the tree.
     """
     if root is not None and lies_under(path, root):
         raise UsageError(f"{option} {path!r} is in the checkpoint tree, which is never changed")

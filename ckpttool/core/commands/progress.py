@@ -34,10 +34,10 @@ def watched(*, quiet: bool) -> Iterator[None]:
     """Show the progress of reading, and report it on an interrupt.
 
     Args:
-        quiet: Show nothing; what an interrupt is told stays.
+        quiet: Show nothing; the message on an interrupt stays.
 
     Raises:
-        KeyboardInterrupt: As it came, with what was done until then.
+        KeyboardInterrupt: As raised, with the work done so far.
     """
     from ckpttool.core.verbs import verifying  # a scan verifies nothing
     from ckpttool.core.verify.meter import Meter

@@ -73,7 +73,7 @@ class ReportOptions:
         """Return the named files if all exist; only consumers of reports need one about a missing file.
 
         Raises:
-            UsageError: One is not there, and nobody asked for anything but a table.
+            UsageError: One does not exist, and only a table was requested.
         """
         named = [path for path in configs if path]
         missing = [path for path in named if not os.path.lexists(path)]
@@ -207,7 +207,7 @@ def assert_reports_replaceable(
     Args:
         files: Format and path of each.
         inputs: Files that the question is about.
-        tree: Which tree is looked at, if any.
+        tree: The tree that is read, if any.
 
     Raises:
         UsageError: One lies in the tree or is a file that was asked about, its folder is not there, something else

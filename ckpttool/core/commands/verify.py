@@ -160,7 +160,7 @@ def bucket(text: str) -> tuple[int, int] | Fraction | int:
     """Parse `--subset`: N/T, a fraction of all bytes, or a number of them.
 
     Raises:
-        UsageError: It is none of these, or no two whole numbers with 1 <= N <= T.
+        UsageError: It is none of these, or not two whole numbers with 1 <= N <= T.
     """
     if (part := share(text)) is not None:
         return part
@@ -235,7 +235,7 @@ def _assert_watched(scanned: Tree, question: CheckQuestion, *, yes: bool) -> Non
     """Require a confirmation if the amount read from a store is large enough to cost money.
 
     Raises:
-        UsageError: Nobody does.
+        UsageError: There was no confirmation.
     """
     if yes or is_local(scanned.inventory.root) or (sys.stderr is not None and sys.stderr.isatty()):
         return
@@ -279,7 +279,7 @@ def _assert_stats_replaceable(path: str, tree: Tree) -> None:
     """Reject a target that is not ours, before hours of reading.
 
     Raises:
-        UsageError: It lies in the tree, its folder is not there, or something else stands in its place.
+        UsageError: It is in the tree, its folder does not exist, or something else has its name.
     """
     assert_outside(path, tree.inventory.root if tree.layout.is_tree else None, option="--stats")
     assert_replaceable(path, option="--stats", is_ours=_holds_numbers, purpose="numbers")

@@ -24,7 +24,7 @@ def signs_of_writing(
 
     Args:
         unfinished: Paths of files under a temporary name.
-        written: Paths of what saves write, with their mtimes in Unix seconds.
+        written: Paths of files that saves write, with their mtimes in Unix seconds.
         now: Unix seconds.
         grace: Seconds. A time so far in the future says nothing but that a clock was wrong.
     """

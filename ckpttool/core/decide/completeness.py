@@ -44,7 +44,7 @@ def without_effect(world_size: int | None, expected: Expected) -> list[Finding]:
 
     Args:
         world_size: As the user gave it.
-        expected: What the layout made of all evidence, that number included.
+        expected: The layout's result from all evidence, including that number.
     """
     answers = [
         checkpoint
@@ -84,11 +84,11 @@ def assess(  # noqa: PLR0913  what is known of a tree beside its listing, by key
 
     Args:
         inventory: As scanned.
-        expected: What must be there of each save.
-        book: What the trainer's health file says.
+        expected: The expected files of each save.
+        book: The trainer's health file.
         names: Under which it has each save; None where the record is inside the save.
         world_size: Ranks, if the user says how many.
-        objections: What the trainer says of a save at the sizes of the next run.
+        objections: The trainer's objections to a save at the sizes of the next run.
         under_way: That a change of the tree is under way, or was interrupted.
     """
     inventory = attach_health(compare(inventory, expected), book, names)

@@ -40,9 +40,9 @@ def consumed(plan: ResumePlan, inventory: Inventory, question: DataQuestion) -> 
     """Count the samples read before a save: from its own record, else from its step and batch size.
 
     Args:
-        plan: What is resumed.
-        inventory: The whole tree: the saves before it tell of batch sizes.
-        question: What the user changes, with what the config says.
+        plan: The plan to resume.
+        inventory: The complete tree: earlier saves show batch sizes.
+        question: The user's settings, completed with the config's.
 
     Raises:
         UsageError: The question contradicts the checkpoint.
@@ -63,7 +63,7 @@ def by_samples(step: int, read: Consumed, *, why: str) -> GoesOn:
 
     Args:
         step: Steps done when it was saved.
-        read: What the save tells.
+        read: The samples read, according to the save.
         why: How the trainer does it, in one sentence.
     """
     if read.samples is None:
@@ -86,7 +86,7 @@ def batches_read(step: int, read: Consumed) -> int | None:
 
     Args:
         step: Steps done when it was saved.
-        read: What the save tells.
+        read: The samples read, according to the save.
     """
     if read.samples is None or read.new_batch is None:
         return None
@@ -124,7 +124,7 @@ def by_step(
 
     Args:
         step: Steps done when it was saved; the new run passes over as many of its own.
-        read: What the save tells.
+        read: The samples read, according to the save.
         epoch_steps: Steps an epoch at the old size; None: the data have no end, or nothing tells.
         epoch_samples: Samples an epoch; None: as many as its steps would have if the last one was a full one.
         why: How the trainer does it, in one sentence.
@@ -157,7 +157,7 @@ def restarting(read: Consumed, *, epoch_samples: int | None, why: str) -> GoesOn
     """Read the epoch from its beginning while the counters continue: it never reaches as many samples as it repeats.
 
     Args:
-        read: What the save tells.
+        read: The samples read, according to the save.
         epoch_samples: Samples an epoch; None: nothing tells.
         why: How it comes, in one sentence.
     """
@@ -179,7 +179,7 @@ def effect_findings(position: GoesOn, *, title: str, remedy: str | None = None) 
     Args:
         position: Where the data continue.
         title: Of the trainer, for sentences.
-        remedy: What to do about it.
+        remedy: The remedy.
     """
     why = "" if position.why is None else f": {position.why}"
     match position.effect:
@@ -211,8 +211,8 @@ def against_size(
 
     Args:
         checkpoint: The save.
-        requested: What the user, or the config, says of the resumed run.
-        saved: What the save tells of its own.
+        requested: The sizes of the resumed run, from the user or the config.
+        saved: The sizes of the save.
         refuses: Why it cannot be loaded on others, in words that finish "…, and "; None if it can.
     """
     differing = requested.differing(saved)
@@ -237,9 +237,9 @@ def stray_taken(path: str, *, title: str, instead: str, remedy: str, stops: bool
     Args:
         path: Relative to the root.
         title: Of the trainer, for sentences.
-        instead: What comes of it: "and load a copy of step 300".
-        remedy: What to do about it.
-        stops: Whether it does harm even where a checkpoint is named.
+        instead: The consequence: "and load a copy of step 300".
+        remedy: The remedy.
+        stops: Whether it does harm even if a checkpoint is named.
     """
     make = suspect if stops else note
     message = f"{title} on its own would choose it as the newest save, {instead}"

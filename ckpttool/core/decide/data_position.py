@@ -69,11 +69,11 @@ def plan_data(
     Args:
         step: True global step of the checkpoint.
         recorded_global_batch: Samples a batch as the checkpoint's shards have it; None if they have none.
-        question: What the user changes.
-        past: What the saves before it tell of batch sizes.
+        question: The user's settings.
+        past: Batch sizes in earlier saves.
 
     Raises:
-        UsageError: The batch size of the past is needed and nobody told it, or the question contradicts the checkpoint.
+        UsageError: The past batch size is needed and unknown, or the question contradicts the checkpoint.
     """
     old = recorded_global_batch if recorded_global_batch is not None else question.old_global_batch
     if question.old_global_batch not in {None, old}:
@@ -98,9 +98,9 @@ def batches_seen(plan: ResumePlan, inventory: Inventory, question: DataQuestion)
     """Count the batches to skip for a trainer that skips: those consumed, and those that the advice avoids.
 
     Args:
-        plan: What is resumed, and the advice that it follows, if any.
-        inventory: The whole tree: the saves before it tell of batch sizes.
-        question: What the user changes, with what the config says.
+        plan: The plan to resume, and its advice, if any.
+        inventory: The complete tree: earlier saves show batch sizes.
+        question: The user's settings, completed with the config's.
 
     Raises:
         UsageError: As `plan_data`.
@@ -141,7 +141,7 @@ def next_step(step: Step, recorded_global_batch: int | None, question: DataQuest
     Args:
         step: True global step of the checkpoint.
         recorded_global_batch: Samples a batch as the checkpoint's shards have it.
-        question: What the user changes.
+        question: The user's settings.
     """
     old = recorded_global_batch if recorded_global_batch is not None else question.old_global_batch
     new = question.new_global_batch

@@ -27,8 +27,8 @@ def with_drift(inventory: Inventory, drifts: Iterable[Drift]) -> Inventory:
     Not against one that was saved after the training went back behind the one in which the drift was found.
 
     Args:
-        inventory: With what was found in each save itself.
-        drifts: What was found.
+        inventory: With the findings of each save.
+        drifts: The drifts.
     """
     for drift in drifts:
         checkpoints = tuple(_with_objections(save, drift, inventory) for save in inventory.checkpoints)

@@ -42,7 +42,7 @@ def part(findings: Sequence[Finding], text: str, *, path: str) -> Allowed:
 
     Args:
         findings: About this config, in any order.
-        text: The whole file.
+        text: The complete file.
         path: As the user gave it.
     """
     comments = tuple(_words(text))

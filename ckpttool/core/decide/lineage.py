@@ -186,7 +186,7 @@ class TrackedLineage:
         """Classify the checkpoints beyond the tracker.
 
         Args:
-            inventory: With the times of the tracker and of what is numbered otherwise, where the disk tells them.
+            inventory: With the times of the tracker and of saves with other numbers, if the disk shows them.
             progress: Of the same tree.
         """
         tracked = inventory.tracked

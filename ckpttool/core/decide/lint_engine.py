@@ -116,7 +116,7 @@ def problems(view: _V, rules: Iterable[Rule[_V]], *, is_part: bool = False) -> I
     Args:
         view: The config.
         rules: Those to ask.
-        is_part: Whether the rest stands in another file, which no one has read.
+        is_part: Whether the rest is in another file, which was not read.
     """
     for rule in rules:
         if not (is_part and rule.needs_all):

@@ -60,10 +60,10 @@ def focused(checkpoints: Sequence[Checkpoint], focus: str, name: str | None) -> 
     Args:
         checkpoints: Of the tree.
         focus: Name of the checkpoint that the path is a part of, or of its file.
-        name: What `--checkpoint` says.
+        name: The value of `--checkpoint`.
 
     Raises:
-        UsageError: They mean different ones. A trainer may ignore a name beside a file, we do not.
+        UsageError: They select different ones. A trainer may ignore a name next to a file, we do not.
     """
     matches = named(checkpoints, focus)
     if name in {None, LATEST}:

@@ -19,9 +19,9 @@ def judge_one_node(
     """Add to a decision that it rests on one of several machines, if that is possible.
 
     Args:
-        decision: What was chosen from the files that are seen here.
+        decision: The choice from the files visible here.
         inventory: These files.
-        around: What tells of others.
+        around: The evidence for others.
     """
     if isinstance(decision, NoResumePoint):
         # Where all ranks write to one folder, a launcher's word alone tells that a disk is one of several.

@@ -45,10 +45,10 @@ def by_check(
 
     Args:
         decision: As `resolve` gave it, with this config.
-        config: The base config, whose own check tells its findings; None if there is none.
-        strict: Whether a newer checkpoint that was not chosen stands against a launch.
-        of_devices: What the trainer says of the devices that will be started.
-        view: Whether ranks are told by machines, too.
+        config: The base config, whose own check has its findings; None if there is none.
+        strict: Whether a rejected newer checkpoint prevents a launch.
+        of_devices: The trainer's findings about the devices that will be started.
+        view: Whether ranks are also grouped by machine.
     """
     by_name: dict[str, list[Finding]] = {"checkpoint": [*_chosen_or_not(decision, view, strict=strict)]}
     by_name |= {"health": [], "launch": []}

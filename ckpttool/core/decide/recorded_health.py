@@ -94,9 +94,9 @@ def record_without_answer(book: HealthBook, *, named: bool, health: Health) -> t
     file means all of it.
 
     Args:
-        book: What could be read of the file.
+        book: The readable contents of the file.
         named: Whether the user named it.
-        health: Of what was chosen: what a log or the save itself tells need not be told by the file.
+        health: Of the chosen checkpoint: facts from a log or the save itself replace the file.
     """
     unread = any(finding.severity is Severity.UNKNOWN for finding in book.findings)
     if not book.over_limit and not (unread and (named or health is Health.UNKNOWN)):

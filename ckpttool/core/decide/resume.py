@@ -79,8 +79,8 @@ def choose(
 
     Args:
         inventory: With expected ranks and recorded health.
-        question: What is asked for.
-        verdict_of: Checks one checkpoint's shards; called only where names alone do not rule it out.
+        question: The question.
+        verdict_of: Checks one checkpoint's shards; called only if names alone do not rule it out.
 
     Raises:
         UsageError: A name or prefix was given that is not there.
@@ -492,7 +492,7 @@ def two_runs_in(checkpoint: Checkpoint, inventory: Inventory) -> Finding | None:
 
     Args:
         checkpoint: The one in doubt.
-        inventory: Its tree, with times where names leave a doubt.
+        inventory: Its tree, with times if names are ambiguous.
     """
     if checkpoint.renames and (shards := _distant_shards(checkpoint)) is not None:
         return _hours_apart(checkpoint, *shards)

@@ -83,7 +83,7 @@ def merge(old: Manifest | None, new: Manifest, *, reseal: bool) -> tuple[Manifes
     Args:
         old: As read from the disk; None if there was none.
         new: Of the files as they are now.
-        reseal: Take what is there now, for all of it; unchanged files keep their `first_seen`.
+        reseal: Replace all records with the current ones; unchanged files keep their `first_seen`.
 
     Returns:
         The manifest to keep (`old` itself where nothing is new), and what differs from it; with `reseal` notes on what

@@ -12,11 +12,11 @@ def start_findings(
     """Report problems of the current start: it loads another save, stops, begins at step 0, or is unknown.
 
     Args:
-        start: What it would do.
-        plan: What it should do.
+        start: The simulated start.
+        plan: The intended start.
         trainer: Who is started, as people call it.
         config: The path of its config; None if there is none.
-        remedy: What makes it load what was chosen.
+        remedy: The remedy that makes it load the chosen save.
     """
     chosen, simulation = plan.point.checkpoint, start.simulation
     if start.takes(chosen.name):

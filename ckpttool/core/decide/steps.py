@@ -166,7 +166,7 @@ def leaves_newest_open(checkpoint: Checkpoint, findings: Iterable[Finding], *, i
 
     Args:
         checkpoint: Of a tree that was settled.
-        findings: What speaks against it.
+        findings: The findings against it.
         is_tracked: Whether a record of the trainer names the last one.
     """
     against = {(finding.code, finding.severity) for finding in findings}

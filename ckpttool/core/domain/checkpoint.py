@@ -303,7 +303,7 @@ def shorter_shards(
     tensors may be shorter.
 
     Args:
-        checkpoints: In the order in which they are to be told.
+        checkpoints: In the order of the report.
 
     Yields:
         The save, the one it is compared with, the shard, its size, and the other's.

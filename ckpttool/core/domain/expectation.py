@@ -70,8 +70,8 @@ class WorldSize:
 
         Args:
             subject: In a few words.
-            code: A rank's whole folder, or its file.
-            path: Of the file or the folder; of several, the save's name, so that it is known where to look.
+            code: A rank's complete folder, or its file.
+            path: Of the file or the folder; of several, the save's name.
             ranks: Whose they are.
         """
         message = f"{subject} (expected {self.world} ranks because {self.why})"

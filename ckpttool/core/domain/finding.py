@@ -111,7 +111,7 @@ def summary_of(findings: Sequence[Finding], world: int | None = None, view: View
 
     Args:
         findings: Of one kind; at least one.
-        world: Ranks that there are, where that is known.
+        world: Number of ranks, if known.
         view: Whether to speak of machines, too, and to name every single rank.
     """
     message = findings[0].message

@@ -123,7 +123,7 @@ def differing_chunks(seal: ShardSeal, size: int, chunks: Sequence[str]) -> tuple
     """Return the chunks of a file that differ from the seal, from 0; none if the file is the same.
 
     Args:
-        seal: What was recorded.
+        seal: The sealed record.
         size: Bytes that the file has now.
         chunks: xxh3-128 of each `CHUNK_BYTES` of it, in file order.
     """

@@ -255,7 +255,7 @@ class JudgedStart:
         """Describe the result, in words that follow its name.
 
         Args:
-            chosen: What it should load.
+            chosen: The checkpoint that it should load.
         """
         simulation, instead = self.simulation, f"{at_step(chosen.step)} ({chosen.name})"
         if simulation is None or not self.is_known:

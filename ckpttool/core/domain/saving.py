@@ -126,6 +126,6 @@ class SaveLayout(Protocol):
         """Return the health file with the health of a save added.
 
         Raises:
-            ValueError: The old one is not what the trainer writes.
+            ValueError: The old one does not have the trainer's form.
         """
         ...

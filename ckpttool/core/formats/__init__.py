@@ -102,7 +102,7 @@ def read_header(source: ByteSource, *, named: FormatName, facts: ShardFacts = NO
     Args:
         source: The open shard.
         named: The format that its name claims. It decides nothing but the words where the content says otherwise.
-        facts: What the layout knows of it, and wants to know.
+        facts: The layout's facts about it, and its questions.
 
     Returns:
         The header, with findings where the file is damaged, refused or unknown. Content never raises.
@@ -137,7 +137,7 @@ def shown_header(report: ShardReport, named: FormatName, facts: ShardFacts) -> H
     """Return the header of a file read elsewhere: its scalars, without tensors.
 
     Raises:
-        OSError: More was asked for than such a look tells.
+        OSError: More was requested than the earlier read has.
     """
     if not facts.scalars:
         raise OSError(errno.ENODATA, "only its scalars were checked on its machine")

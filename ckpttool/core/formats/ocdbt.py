@@ -247,7 +247,7 @@ def _framed(body: _Body, magic: bytes, length: int) -> _Body:
     """Return the body of a frame.
 
     Raises:
-        ValueError: It is none of this kind.
+        ValueError: It is not of this kind.
     """
     if body.take(len(magic)) != magic or int.from_bytes(body.take(_LENGTH_BYTES), "little") != length:
         raise ValueError("it begins differently")

@@ -49,7 +49,7 @@ def parse_document(content: bytes, *, where: str) -> Document:
     seconds for deep nesting; a config that relies on one of these is refused rather than guessed.
 
     Args:
-        content: The whole file.
+        content: The complete file.
         where: Names the file in the error.
 
     Raises:

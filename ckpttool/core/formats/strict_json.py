@@ -44,9 +44,9 @@ class ParseError(ValueError):
         """Take the problem and its place.
 
         Args:
-            problem: What was expected and what is there.
-            where: The file, and the way down to the object that was asked.
-            key: Key path from there; '' for the whole document.
+            problem: The expected and the actual value.
+            where: The file, and the path to the object.
+            key: Key path from there; '' for the complete document.
             line: Line in the file, from 1.
         """
         super().__init__(": ".join(part for part in (where, key, problem) if part))
@@ -65,7 +65,7 @@ def parse_json(
     infinity, text that cannot be written back as UTF-8, and nesting deep enough to exhaust the stack.
 
     Args:
-        data: The whole file.
+        data: The complete file.
         where: Names the file in the error.
         limit: Most bytes that are checked.
         most_memory: Most bytes that the values may take, by `memory_of`.

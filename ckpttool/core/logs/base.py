@@ -65,7 +65,7 @@ class LogFormat(Protocol):
         """Yield the entries of the log, in order and in bounded memory.
 
         Raises:
-            OSError: The disk did not answer, or what is compressed is damaged.
+            OSError: The disk did not respond, or the compressed data is damaged.
         """
         ...
 
@@ -86,7 +86,7 @@ class LogPlaces(Protocol):
         """Return the logs of each rank, lowest rank first, of the training that saved into a folder; none: no logs.
 
         Args:
-            root: The folder that holds the checkpoints.
+            root: The folder with the checkpoints.
         """
         ...
 

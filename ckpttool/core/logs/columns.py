@@ -77,7 +77,7 @@ class Csv:
         """Yield a step for each row.
 
         Raises:
-            UsageError: No column holds the step under any name that is known or was given.
+            UsageError: No column has the step under a known or given name.
         """
         return steps_of(source, self._rows(source))
 

@@ -88,7 +88,7 @@ def steps_of(source: LogSource, rows: Iterable[Row | LogProblem | LogNote | None
 
     Args:
         source: The log.
-        rows: What it shows; None where another process began: what it does once more is another step.
+        rows: Its rows; None if another process began: a repeated step is a separate step.
     """
     pending: StepMetrics | None = None
     is_new = False

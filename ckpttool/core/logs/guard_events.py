@@ -67,7 +67,7 @@ def event_lines(
 
     Args:
         source: The file.
-        items: Its lines, where someone has begun to read them.
+        items: Its lines, if they have been partly read.
     """
     torn: LogProblem | None = None
     for item in lines(source) if items is None else items:

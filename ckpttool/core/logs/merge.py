@@ -30,8 +30,8 @@ def merge(logs: Iterable[tuple[str, Iterable[LogItem]]], *, keep: Collection[str
     Memory grows with the number of steps, not with the size of the logs: for one log by some bytes a step.
 
     Args:
-        logs: Names, and what a reader yields for them.
-        keep: Fields of `StepMetrics` that will be asked for.
+        logs: Names, and the items of a reader for them.
+        keep: Fields of `StepMetrics` that will be used.
     """
     merging = Merging(keep)
     for name, items in logs:

@@ -66,12 +66,12 @@ class LogReader:
 
         Args:
             of_trainers: Their formats, most specific first.
-            places: Where they write their logs.
-            columns: `step=iter,global_norm=gnorm`: what the fields are called in logs with named columns.
-            curves: Whether learning rates and validation losses are asked for.
+            places: The places of their logs.
+            columns: `step=iter,global_norm=gnorm`: names of fields in logs with named columns.
+            curves: Whether learning rates and validation losses are requested.
 
         Raises:
-            UsageError: The columns cannot be meant.
+            UsageError: The columns are invalid.
         """
         self._curves = curves
         self.recognised: set[str] = set()
@@ -108,7 +108,7 @@ class LogReader:
 
         Args:
             path: The file, or `-`.
-            stdin: What `-` means; this process's own where it is not given.
+            stdin: The stream for `-`; this process's own by default.
 
         Raises:
             UsageError: The log cannot be read without a further option.
@@ -143,8 +143,8 @@ class LogReader:
 
         Args:
             patterns: Files, globs, folders of logs, or `-`.
-            root: The folder of the checkpoints, in whose neighbourhood to look where no log is given.
-            keep: Fields of `StepMetrics` that will be asked for.
+            root: The folder of the checkpoints, near which logs are searched if none is given.
+            keep: Fields of `StepMetrics` that will be used.
 
         Raises:
             UsageError: There is no such log, or it needs an option.

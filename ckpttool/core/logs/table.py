@@ -24,7 +24,7 @@ class StepTable(Sequence[StepMetrics]):
         """Begin empty.
 
         Args:
-            keep: Fields that will be asked for, besides the step; the others are forgotten.
+            keep: Fields that will be used, besides the step; the others are dropped.
         """
         self._steps: array[int] | list[int] = array("q")
         self._columns = [(name, _column(_KINDS.get(name, "d"))) for name in FIELDS if name in keep]
@@ -64,7 +64,7 @@ class StepTable(Sequence[StepMetrics]):
 
 
 class Rows(Sequence[StepMetrics]):
-    """Some steps of a table, in an order of their own."""
+    """Some steps of a table, in their own order."""
 
     __slots__ = ("_places", "_table")
 

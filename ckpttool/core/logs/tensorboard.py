@@ -290,7 +290,7 @@ def _only_element(message: bytes) -> float | None:
     """Return the value of a tensor without dimensions; None for any other tensor, or a value that is not a number.
 
     Raises:
-        WireError: It holds something else than one number of its type.
+        WireError: It has something other than one number of its type.
     """
     members = dict(fields(message))
     kind = cast("int", members.get(_DTYPE, 0))

@@ -120,7 +120,7 @@ def decoded_name(text: str) -> str:
     """Decode a name that `encoded_name` encoded.
 
     Raises:
-        UnicodeEncodeError: It was not spelled so.
+        UnicodeEncodeError: It was not encoded like that.
     """
     return text.encode("latin-1").decode("utf-8", "surrogateescape")
 

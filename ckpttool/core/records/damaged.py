@@ -93,7 +93,7 @@ class Proofs:
 
         Args:
             report: Of the shard.
-            finding: What was found of it.
+            finding: The finding about it.
             since: The step of the first save that is known to differ.
         """
         from ckpttool.core.records.hashed_json import is_on_disk

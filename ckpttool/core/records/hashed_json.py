@@ -51,7 +51,7 @@ def stamp_of(line: JsonObject) -> FileStamp:
     """Return the stamp in the member `stamp` of an object.
 
     Raises:
-        ParseError: There is none, or it is spelled otherwise.
+        ParseError: There is none, or it has another form.
     """
     stamp = get_object(line, "stamp")
     return FileStamp.on_disk(

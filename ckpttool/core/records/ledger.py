@@ -102,7 +102,7 @@ def ledger_place(root: str, environment: Mapping[str, str], *, disk: str, kind: 
         environment: Of the process.
         disk: As `disk_identity` gives it. Machines that share a home have trees of their own under one path, and what
             one of them verified says nothing of the others'.
-        kind: The folder of it: of the ledgers, or of what is kept beside them.
+        kind: The folder: of the ledgers, or of related results.
     """
     from xxhash import xxh3_128_hexdigest  # costs a start half a millisecond
 
@@ -141,7 +141,7 @@ def lookup(ledger: Ledger, task: CheckTask, stamp: FileStamp, *, now: float, max
 
     Args:
         ledger: Of the task's tree.
-        task: What is to be checked.
+        task: The task to check.
         stamp: The file as it is now.
         now: Unix seconds.
         max_age: Seconds that an earlier verification counts.
@@ -167,7 +167,7 @@ def save(place: str | None, reports: Collection[ShardReport], *, seals: Mapping[
     Args:
         place: As `ledger_place` gives it.
         reports: In any order. Those that came from the ledger stay as old as they are.
-        seals: What the reports were compared with, by path.
+        seals: The records that the reports were compared with, by path.
         began: Unix seconds when the first of these reads began. A file that was written less than `RACY_SECONDS`
             before may have changed once more while it was read, without another mtime: it is not remembered.
     """

@@ -256,7 +256,7 @@ def _believed(data: bytes, place: SealPlace, path: str) -> Manifest:
     """Return the manifest if it is valid.
 
     Raises:
-        ParseError: With all that is to be said, or with the key that is wrong.
+        ParseError: With the complete message, or with the invalid key.
     """
     # The hash first: what an accident made of the file need not be parsed.
     if not is_intact(data):

@@ -74,7 +74,7 @@ def tensor_rows(record: JsonObject, *, where: str) -> tuple[TensorDigests, ...]:
     """Return the rows of the table in a record; none if it has none.
 
     Raises:
-        ParseError: It is not spelled as we spell it.
+        ParseError: It does not have our form.
     """
     if "tensors" not in record:
         return ()
@@ -159,7 +159,7 @@ def read_tensors(record: JsonObject) -> dict[str, KnownTensors]:
     """Decode the output of `encoded_tensors`, by path; empty if the record has none.
 
     Raises:
-        ParseError: It is spelled otherwise.
+        ParseError: It has another form.
     """
     rows = tensor_rows(record, where="the ledger")
     lines = [as_object(value) for value in as_list(record.get("read", []))]

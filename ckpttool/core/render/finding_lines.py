@@ -37,8 +37,8 @@ def grouped_findings(
 
     Args:
         findings: In any order.
-        world: Ranks that there are, where that is known.
-        view: How much to show of them; None where a command has no option for it.
+        world: Number of ranks, if known.
+        view: The amount to show; None if a command has no option for it.
     """
     if not findings:
         return []

@@ -21,12 +21,12 @@ def annotate(
     """Return an annotation for each reason, gravest first, for GitHub shows ten of a kind a step; the verdict last.
 
     Args:
-        checks: What was checked.
+        checks: The checks.
         verdict: In one line.
         is_file: Tells whether a path is that of a file: an annotation at anything else has no line to stand at, and
             names the path in its message instead.
-        world: Ranks that there are, where that is known.
-        view: Whether ranks are told by machines, too.
+        world: Number of ranks, if known.
+        view: Whether ranks are also grouped by machine.
 
     Source:
         The escapes are those of `issueCommand` in actions/toolkit: in a message `%`, CR and LF, in a property `:` and

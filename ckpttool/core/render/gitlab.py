@@ -28,8 +28,8 @@ def code_quality(checks: Sequence[Check], *, place: str) -> list[Document]:
     """Return every reason.
 
     Args:
-        checks: What was checked.
-        place: A file or folder for what is about no file, as GitLab drops what has none.
+        checks: The checks.
+        place: A file or folder for findings that have none, because GitLab drops those.
 
     Source:
         The fields are those that GitLab documents for a custom tool. A path is relative to the repository and begins

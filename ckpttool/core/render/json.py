@@ -45,7 +45,7 @@ def _encode(value: Document, line: str) -> Iterator[str]:
     """Encode a value as `json.dumps(indent=2)`, which does not use the fast encoder: in a third of its time.
 
     Args:
-        value: What to spell.
+        value: The value to encode.
         line: The end of a line, and how far the value is moved in on the next one.
     """
     inner = f"{line}  "

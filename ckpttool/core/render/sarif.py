@@ -18,7 +18,7 @@ def sarif(checks: Sequence[Check], *, place: str, version: str) -> Document:
     """Return one run with every reason as a result.
 
     Args:
-        checks: What was checked.
+        checks: The checks.
         place: A file or folder to show results at that are about no file: code scanning drops those without a place.
         version: ckpttool's own.
     """

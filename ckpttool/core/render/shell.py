@@ -20,7 +20,7 @@ def quote(argument: str) -> str:
     """Return `argument` as one word of a bash command, on one line.
 
     Raises:
-        ValueError: It holds a NUL, which no argument of a program can.
+        ValueError: It has a NUL, which no argument of a program can contain.
     """
     if "\0" in argument:
         raise ValueError("an argument cannot contain a NUL")
@@ -34,7 +34,7 @@ def quote_for_eval(argument: str) -> str:
     ordinary quotes do not survive that, the word is spelled in `$'…'`, with no such character left.
 
     Raises:
-        ValueError: It holds a NUL, which no argument of a program can.
+        ValueError: It has a NUL, which no argument of a program can contain.
     """
     return quote(argument) if _SPLIT_PROOF.fullmatch(argument) else _ansi_c(argument)
 

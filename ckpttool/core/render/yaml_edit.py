@@ -78,7 +78,7 @@ class Editor:
         """Set `key` to this value: in place if the mapping has it, else after the first existing key of `after`.
 
         Raises:
-            UsageError: What stands there is no single value, or other keys take it over by an alias.
+            UsageError: The existing value is not single, or other keys refer to it by an alias.
         """
         if key in mapping.entries:
             self._replace(key, mapping.entries[key][1], value)
@@ -157,7 +157,7 @@ def with_values(text: str, values: Dict[KeyPath, str]) -> tuple[str, frozenset[K
     """Replace single values, at any depth, and no other byte.
 
     Args:
-        text: What `yaml.safe_load` reads as a mapping, within limits that someone has checked.
+        text: A text that `yaml.safe_load` parses as a mapping, with limits already checked.
         values: By key path, the new value as YAML, on one line.
 
     Returns:
@@ -258,11 +258,11 @@ def spell(value: Scalar, *, quotes: str = "") -> str:
     """Return a value as YAML, valid both in a block and in braces.
 
     Args:
-        value: What it must be read as.
-        quotes: The quotation mark to keep where that is possible; '' or any other character for none.
+        value: The value to encode.
+        quotes: The quotation mark to keep if possible; '' or any other character for none.
 
     Raises:
-        UsageError: It holds bytes that are no text, which a YAML file cannot say.
+        UsageError: It has bytes that are not text, which YAML cannot represent.
     """
     if value is None:
         return "null"

@@ -48,7 +48,7 @@ def open_storage(root: str) -> Storage:
     """Return the storage below a root; nothing has been read yet.
 
     Raises:
-        UsageError: It is spelled as a place of which nothing is known here.
+        UsageError: The form of the root is unknown.
     """
     return _opener(root)(root)
 
@@ -57,7 +57,7 @@ def _opener(root: str) -> Callable[[str], Storage]:
     """Return the opener of a root.
 
     Raises:
-        UsageError: Nobody does, or a password or signature is in it.
+        UsageError: There is none, or it includes a password or signature.
     """
     scheme, path = _split(root)
     if scheme and re.fullmatch(_TELLS_TOO_MUCH, path):
@@ -113,7 +113,7 @@ def path_text(path: object, label: str) -> str:
     """Return a path as text.
 
     Raises:
-        UsageError: It is none, or of bytes.
+        UsageError: It is not text, or bytes.
     """
     text = path.__fspath__() if isinstance(path, os.PathLike) else path
     if not isinstance(text, str):

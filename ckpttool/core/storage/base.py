@@ -86,7 +86,7 @@ class Storage(Protocol):
         """List a folder, in no particular order.
 
         Raises:
-            LostLinkError: It is a link, and what it should lead to is not there.
+            LostLinkError: It is a link, and its target does not exist.
             OSError: It cannot be listed.
         """
         ...
@@ -95,7 +95,7 @@ class Storage(Protocol):
         """Return the kind of a path, links followed.
 
         Raises:
-            LostLinkError: It is a link, and what it should lead to is not there.
+            LostLinkError: It is a link, and its target does not exist.
             OSError: Nothing is there, or it cannot be checked.
         """
         ...
@@ -114,7 +114,7 @@ class Storage(Protocol):
 
         Raises:
             OverLimitError: It has more than `limit` bytes.
-            LostLinkError: It is a link, and what it should lead to is not there.
+            LostLinkError: It is a link, and its target does not exist.
             NotRegularError: It is no regular file.
             OSError: It cannot be read.
         """
@@ -124,7 +124,7 @@ class Storage(Protocol):
         """Open a file for reading ranges; use it in a `with` statement.
 
         Raises:
-            LostLinkError: It is a link, and what it should lead to is not there.
+            LostLinkError: It is a link, and its target does not exist.
             NotRegularError: It is no regular file.
             OSError: It cannot be read.
         """

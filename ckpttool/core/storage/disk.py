@@ -42,7 +42,7 @@ class LocalDisk:
         return folder or "."
 
     def room(self, folder: str) -> Room:
-        """Call `statvfs`; it ignores quotas and the reserve of root, and concurrent writers."""
+        """Call `statvfs`: without root's reserve; quotas and concurrent writers are not considered."""
         status = os.statvfs(folder)
         return Room(
             free_bytes=status.f_bavail * status.f_frsize,

@@ -47,7 +47,7 @@ def mount_of(path: str, table: str) -> Mount:
     """Return the file system that contains a path, links followed.
 
     Args:
-        path: A file or folder; what an object store holds, every machine sees.
+        path: A file or folder; every machine sees the contents of an object store.
         table: In the form of `/proc/self/mountinfo`. Of several mounts at one place the last covers the others.
     """
     if not is_local(path):

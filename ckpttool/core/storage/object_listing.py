@@ -62,7 +62,7 @@ class ObjectListing:
         """Return the contents of a folder.
 
         Raises:
-            OSError: There is none, or the store does not say.
+            OSError: There is none, or the store does not show it.
         """
         with self._lock:
             parent, _, name = path.rpartition("/")
@@ -84,7 +84,7 @@ class ObjectListing:
 
         Args:
             path: In the bucket.
-            lies_in_a_tree: Whether what is beside it will be asked for, too; else only what is below it.
+            lies_in_a_tree: Whether its siblings will be requested, too; else only its descendants.
 
         Raises:
             OSError: Neither is there, or the store does not say.

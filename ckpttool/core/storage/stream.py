@@ -54,7 +54,7 @@ def read_blocks(
         source: An open file.
         begin: First byte.
         end: First byte that is not read.
-        buffer: Memory to reuse, of at least `BLOCK_BYTES`; a new one where it is None.
+        buffer: Memory to reuse, of at least `BLOCK_BYTES`; None: allocate it.
         size: Bytes of a block, counted from `begin`, at most `BLOCK_BYTES`; None: blocks end as said above.
 
     Raises:

@@ -37,7 +37,7 @@ def changeable_tree(question: TreeQuestion, *, planned: bool = False) -> Tree:
 
     Args:
         question: Which.
-        planned: It is only planned what would change, wherever the tree is.
+        planned: The change is only planned, in a tree of any kind.
 
     Raises:
         UnknownLayoutError: It is of a layout whose saves are never moved.
@@ -97,7 +97,7 @@ def change_of(root: str, *, timeout: float = 0.0) -> Iterator[None]:
 
     Raises:
         LockedError: Another ckpttool changes this tree.
-        IncompleteError: What was interrupted cannot be undone without a person.
+        IncompleteError: The interrupted change cannot be undone automatically.
     """
     own_folder = f"{root}/{OWN_FOLDER}"
     ensure_folder(own_folder)
@@ -279,7 +279,7 @@ def assert_unchanged(tree: Tree, question: TreeQuestion, *, grace: float) -> Non
     """Scan again, and compare every name, size, time and inode with those of the plan.
 
     Raises:
-        IncompleteError: Something differs, or somebody began to write.
+        IncompleteError: Something differs, or a save began.
     """
     current = changeable_tree(question)
     if _listed(current) != _listed(tree):
@@ -306,7 +306,7 @@ def assert_quiet(tree: Tree, *, grace: float) -> None:
     """Check that no save is in progress.
 
     Raises:
-        IncompleteError: Somebody is.
+        IncompleteError: A save is in progress.
     """
     for sign in signs_of_writing(tree, grace=grace):
         raise IncompleteError(f"{sign.path}: {sign.message}; nothing was changed")

@@ -26,7 +26,7 @@ def parse_config(content: bytes, *, path: str, devices: int | None = None) -> Ru
     """Parse a training config with the trainer that recognizes it.
 
     Args:
-        content: The whole file.
+        content: The complete file.
         path: As the user gave it.
         devices: Ranks that will be started, for configs in which that does not stand.
 
@@ -126,7 +126,7 @@ def lint_config(
             to folders are passed over.
         allowed: Findings that the user accepts.
         skip_foreign: Whether who names files does not know which of them are training configs.
-        view: How it is to be told.
+        view: The view for display.
 
     Returns:
         One check a config. A file that cannot be used at all is a finding too, with its exit code, and so is a folder

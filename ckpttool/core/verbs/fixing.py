@@ -23,8 +23,8 @@ def fix_config(answer: Lint, *, allowed: Iterable[Row] = (), apply: bool = False
 
     Args:
         answer: As `lint_config` gave it; its files are read again.
-        allowed: Findings that the user accepts: they stay, as does what a comment allows.
-        apply: Whether to write, each file whole; without it nothing is changed.
+        allowed: Findings that the user accepts: they stay, as do those that a comment allows.
+        apply: Whether to write, each file atomically; without it nothing is changed.
 
     Returns:
         The configs in which there is something to mend.

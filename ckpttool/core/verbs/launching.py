@@ -49,8 +49,8 @@ def launch(  # noqa: PLR0913  # the last two are what the machine says, where it
     Args:
         question: Which tree. Its config is `order.base`, whatever it says.
         choice: Which checkpoints may be chosen.
-        data: What changes about the data.
-        order: What to write, for which machines, and what is accepted.
+        data: The changes to the data.
+        order: The config to write, the machines, and the accepted findings.
         disk: As in `preflight`.
         node: As in `preflight`.
 
@@ -99,7 +99,7 @@ def fragment(
     Args:
         question: Which tree.
         choice: Which checkpoints may be chosen.
-        data: What changes about the data.
+        data: The changes to the data.
         strict: Whether a newer checkpoint that was rejected is an exit of its own.
         node: As in `resolve`.
 

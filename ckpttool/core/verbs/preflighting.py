@@ -42,7 +42,7 @@ def preflight(question: PreflightQuestion, *, disk: Disk | None = None, node: No
     What stops one check is a reason like any other, so that there is an answer in any case. Changes nothing.
 
     Args:
-        question: Config, tree, and what is good enough.
+        question: Config, tree, and accepted findings.
         disk: Tells free space and rights; None: the file systems mounted here.
         node: Tells which disk this is, and of other machines; None: this one.
     """
@@ -330,7 +330,7 @@ def assert_startable(tree: Tree, copied_to: str | None) -> LaunchTarget:
         copied_to: The folder to which a tree of an object store was copied.
 
     Raises:
-        UsageError: Nobody knows how, or the tree is in no folder.
+        UsageError: It is unknown how, or the tree is not in a folder.
     """
     if copied_to is None and not is_local(tree.inventory.root):
         advice = "copy it to one, and pass that to launch with --load-checkpoint"

@@ -105,12 +105,12 @@ class ReadsLogs(Protocol):
         Args:
             inventory: With recorded health; with sizes and times where the question needs them.
             question: Which logs, and how to judge.
-            root: Where the tree is read: logs beside it are taken, too.
-            stages: Pipeline stages, where they are known.
+            root: The path of the tree: logs next to it are used, too.
+            stages: Pipeline stages, if known.
             ignore: Health is no reason.
 
         Raises:
-            UsageError: A log is not there, or cannot be meant.
+            UsageError: A log does not exist, or is invalid.
         """
         ...
 
@@ -129,12 +129,12 @@ def resolve(
     Args:
         question: Which tree.
         choice: Which checkpoints may be chosen.
-        data: What changes about the data.
+        data: The changes to the data.
         node: Tells the disk and the launchers; None: those of this machine.
 
     Raises:
         UnknownLayoutError: There is no tree at the path, or nothing in it can be loaded by its trainer.
-        UsageError: An option cannot be meant, or the config is another trainer's.
+        UsageError: An option is invalid, or the config is another trainer's.
         IncompleteError: The tree cannot be read, or changed meanwhile.
     """
     question = tree_question(question)
@@ -349,7 +349,7 @@ def with_detours(advice: SpikeAdvice | StopAdvice, trainer: Trainer | None) -> S
     """Return the advice with its detour in the settings of every trainer that supports it.
 
     Args:
-        advice: What to do.
+        advice: The advice.
         trainer: The trainer that is to go around. Where it is none of them, nobody's settings are of use to it.
     """
     if advice.detour is None:
@@ -471,12 +471,12 @@ def simulate(answer: Answer, version: str | None = None, *, trainer: str | None 
     """Show which checkpoint the trainer would load on its own, why, and the consequence.
 
     Args:
-        answer: What `resolve` decided.
+        answer: The answer of `resolve`.
         version: Of the trainer, as people write it: `2.1`; None: the newest known, or as all known versions do it.
         trainer: Its name, where the tree must be this one's; None: whosever it is.
 
     Raises:
-        UsageError: The tree is another trainer's, the version is not known, or nobody knows how this one chooses.
+        UsageError: The tree is another trainer's, the version is unknown, or so is this trainer's choice.
     """
     tree = answer.tree
     title = "a single file" if tree.trainer is None else tree.trainer.title

@@ -52,9 +52,9 @@ def with_found_damaged(
     Args:
         inventory: As it was assessed.
         storage: The tree's.
-        seal_place: Tells where a checkpoint's seal is kept.
-        damaged: What was found, by path.
-        stamp_of: Tells a file's stamp where it was found, by its path.
+        seal_place: Returns the place of a checkpoint's seal.
+        damaged: The damage found, by path.
+        stamp_of: Returns the stamp of a file at its place, by its path.
     """
     if not damaged:
         return inventory

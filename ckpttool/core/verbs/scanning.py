@@ -226,7 +226,7 @@ def scan_emptied(question: TreeQuestion) -> Tree | None:
     """Return the tree at a path if all its checkpoints are in the trash; else None.
 
     Raises:
-        UsageError: The trash holds several layouts, and nobody says which is meant.
+        UsageError: The trash has several layouts, and none is selected.
         IncompleteError: The trash cannot be read.
     """
     located = locate_emptied(question.path, layout=question.layout)
@@ -239,7 +239,7 @@ def trees_below(root: str, *, layout: str | None = None) -> list[str]:
     No link is followed, no checkpoint looked into. Whether such a tree holds a checkpoint is what `scan` tells.
 
     Args:
-        root: Where to begin.
+        root: The start folder.
         layout: Look for this one alone.
 
     Raises:
@@ -356,8 +356,8 @@ def surroundings(
     Args:
         inventory: The tree as it is seen here.
         layout: The tree's.
-        question: How it was asked for: the user or the config may say how many ranks there are.
-        jobs: What launchers say.
+        question: Its question: the user or the config may give the number of ranks.
+        jobs: The launchers' jobs.
         node: Tells which disk this is; None: this machine.
     """
     from ckpttool.core.domain.node import Surroundings
@@ -484,7 +484,7 @@ def health_file_near(root: str, name: str) -> str | None:
     """Return the health file that `scan` reads for the checkpoints in a folder; None if there is none.
 
     Raises:
-        IncompleteError: Whether it is there is not known: what is written then might be the second one.
+        IncompleteError: It is unknown whether it exists: writing might create a second one.
     """
     for folder in _health_folders(root):
         place = os.path.join(folder, name)

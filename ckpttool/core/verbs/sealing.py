@@ -50,12 +50,12 @@ def seal(
     Args:
         tree: The answer of `scan`, or which tree.
         name: A checkpoint's name, `latest` or `all`, or several of these; None or none: latest.
-        reseal: Take what is on the disk now, where it differs from what was sealed.
+        reseal: Record the current content if it differs from the seal.
         jobs: Threads that read; None: one a core.
 
     Raises:
         UsageError: The checkpoint that was named is not there.
-        UnknownLayoutError: Its layout says of none of them where a seal is kept.
+        UnknownLayoutError: Its layout has no place for a seal of any of them.
         UnsafeError: The tree is neither a folder of this machine nor in an object store, a link would lead out of it,
             or what a store keeps would have to be replaced.
         LockedError: Another process is sealing in this tree.
@@ -141,7 +141,7 @@ def seal_checkpoint(
         verdict: On this checkpoint, of all its shards, every byte read, with digests. It must come from the files
             alone: whether they agree with an older manifest is found out here, under the lock.
         now: Unix seconds.
-        reseal: Take what is on the disk now, where it differs from what was sealed or where that cannot be read.
+        reseal: Record the current content if it differs from the seal, or that cannot be read.
 
     Returns:
         What is recorded now. Its findings are reasons to refuse where `manifest` is None, else what differs from the
@@ -149,7 +149,7 @@ def seal_checkpoint(
 
     Raises:
         ValueError: A shard has no report with a digest.
-        UnknownLayoutError: The layout does not say where a seal is kept.
+        UnknownLayoutError: The layout has no place for a seal.
         LockedError: Another process is sealing in this tree.
         UnsafeError: The checkpoint's folder is a link out of the tree, through which nothing is written.
         WriteFailedError: Nothing was changed.

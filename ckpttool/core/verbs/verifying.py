@@ -125,7 +125,7 @@ def on_ray(address: str | None = None) -> Iterator[None]:
 
     Raises:
         UsageError: Ray is not installed, or that is no cluster of its version.
-        IncompleteError: Nobody answers there.
+        IncompleteError: The address does not respond.
     """
     from ckpttool.core.verify.engines.ray import RayCluster
 
@@ -160,9 +160,9 @@ def counted(
     """Run tasks, and report their progress to the meter, if there is one.
 
     Args:
-        tasks: What to do.
+        tasks: The tasks.
         work: How each is done.
-        engine: Makes what runs them.
+        engine: Makes the engine.
         of: How many shards one of them is about.
     """
     meter = _METER.get()
@@ -325,7 +325,7 @@ def chosen(tree: Tree, name: str | tuple[str, ...] | None) -> Sequence[Checkpoin
     """Return the checkpoints that `--checkpoint NAME|latest|all` selects, given once or several times, newest first.
 
     Raises:
-        UsageError: There is none of that name, or the path that was given is of another one.
+        UsageError: There is none of that name, or the given path is of another one.
     """
     ordered = newest_first(tree.inventory.checkpoints)
     if isinstance(name, tuple):

@@ -40,9 +40,9 @@ def check(
     """Check one shard, or a part of it.
 
     Args:
-        task: What to look at.
-        storage: Where to read; None opens the task's own root, as a process elsewhere would.
-        compare: What to do with it; None: what the task's level says.
+        task: The task.
+        storage: The storage to read; None opens the task's own root, as a process elsewhere would.
+        compare: The comparison; None: by the task's level.
         passed: Told after each block of content how many bytes it had.
     """
     storage, looking = storage or open_storage(task.root), partial(compare or _observed, passed=passed)

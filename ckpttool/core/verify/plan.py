@@ -52,7 +52,7 @@ def plan_checks(
         root: Folder that the paths start from.
         checkpoint: With its shards' sizes, where `level` reads content.
         level: How hard to look.
-        seals: What a manifest recorded, by path.
+        seals: A manifest's records, by path.
         hashes: Also hash every file as a whole, for sealing. Such a hash cannot be joined, so no file is shared; nor is
             one of which the save holds a digest.
     """

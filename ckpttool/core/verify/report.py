@@ -107,7 +107,7 @@ def collect(
         checkpoint: As it was listed, with all its shards.
         reports: Of all its shards, or of a part of them, in any order.
         level: How hard was checked these.
-        extras: Of the other shards, of which headers and sizes alone were checked.
+        extras: Of the other shards, with only headers and sizes checked.
     """
     in_part, extra_reports = in_order(reports), in_order(extras)
     ordered = in_order((*in_part, *extra_reports))
@@ -226,8 +226,8 @@ def missing_files(checkpoint: Checkpoint, seals: Mapping[str, ShardSeal], unlist
 
     Args:
         checkpoint: As it was listed.
-        seals: What its manifest recorded, by path.
-        unlisted: Folders that could not be listed: what is in there is unknown, not missing.
+        seals: Its manifest's records, by path.
+        unlisted: Folders that could not be listed: their contents are unknown, not missing.
     """
     known_paths = {shard.path for shard in checkpoint.shards}
     known_paths |= {finding.path for finding in checkpoint.findings if finding.path is not None}
@@ -310,7 +310,7 @@ def unproven_copies(
     Args:
         reports: Of one save.
         healed: Paths of its files that only the seal of a heal proves.
-        seals: What its manifest has of them.
+        seals: Its manifest's records.
     """
     if not healed:
         return frozenset()

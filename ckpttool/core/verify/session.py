@@ -142,8 +142,8 @@ class Session:
         Where numbers are compared, the reports of the checkpoint before come as well, ahead of its turn.
 
         Args:
-            checkpoint: Of this tree, with its shards' sizes where content is read.
-            followed_by: The one that is judged next, so that what is read of it now need not be read again.
+            checkpoint: Of this tree, with its shards' sizes if content is read.
+            followed_by: The one that is judged next, so that files read of it now need not be read again.
         """
         checkpoint = self._records.with_own_records(checkpoint)
         # What is to be sealed is judged by itself: how it differs from an older manifest is the sealer's question.

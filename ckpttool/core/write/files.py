@@ -32,8 +32,8 @@ def replace(path: str, data: bytes, *, overwrite: bool, backup: bool, mode: int 
     succeeds proves nothing.
 
     Args:
-        path: The file. Its folder must exist; a symbolic link is refused, because what it points at may be anywhere.
-        data: The whole content.
+        path: The file. Its folder must exist; a symbolic link is refused, because its target may be anywhere.
+        data: The complete content.
         overwrite: Whether a file that is there may go. Without it even a file that appears meanwhile stays.
         backup: Whether the file that goes stays as `<path>.bak`.
         mode: Of a file that was not there, before the umask; one that was keeps its own.
@@ -97,7 +97,7 @@ def open_to_append(path: str) -> int:
     """Open a file for appending, and create it if it is missing.
 
     Raises:
-        OSError: It cannot be opened; what stands in its place may be a link.
+        OSError: It cannot be opened, for example because it is a link.
         WriteFailedError: It is no regular file, or has a second name.
     """
     # Without O_NONBLOCK a pipe that nobody reads would be waited for.
@@ -121,7 +121,7 @@ def ensure_folder(path: str, *, mode: int = 0o777) -> None:
     """Create a folder and its missing parents, durably.
 
     Args:
-        path: The folder. A symbolic link in its place is refused, because what it points at may be anywhere.
+        path: The folder. A symbolic link in its place is refused, because its target may be anywhere.
         mode: Of the folders that are made, before the umask.
 
     Raises:
@@ -199,7 +199,7 @@ def locked(path: str, *, timeout: float) -> Iterator[None]:
     `<path>.softlock` takes its place, explicitly: filelock by itself would change over in silence, under the same name.
 
     Args:
-        path: What the lock guards; it need not exist.
+        path: The path to lock; it need not exist.
         timeout: Seconds to wait for another holder; 0 tries once.
 
     Raises:

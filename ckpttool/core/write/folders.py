@@ -68,7 +68,7 @@ def place(path: str, files: Mapping[str, bytes], *, instead_of: Iterable[str] = 
 
     Raises:
         UnsafeError: There is a folder, and more in it.
-        WriteFailedError: It could not be written; what was there is there still.
+        WriteFailedError: It could not be written; the old content is unchanged.
         NotDurableError: It is in place, but the disk did not confirm it.
     """
     parent, name = os.path.split(path)

@@ -29,9 +29,9 @@ def move_to_trash(root: str, batches: Sequence[Batch]) -> None:
         batches: In order.
 
     Raises:
-        IncompleteError: A file is not the one that was planned with; it and what follows stayed.
-        UnsafeError: A link stands in the way, or another disk.
-        WriteFailedError: A rename failed. What was moved so far is in the trash; `restore` takes it from there.
+        IncompleteError: A file has changed since the plan; it and later ones were not moved.
+        UnsafeError: A link or another disk prevents it.
+        WriteFailedError: A rename failed. Files moved so far are in the trash; `restore` takes them from there.
     """
     with opened(root) as root_fd:
         for batch in batches:
@@ -48,7 +48,7 @@ def restore(root: str, batches: Sequence[Batch]) -> None:
 
     Raises:
         IncompleteError: Something new has taken a place, or a folder is gone: a person must decide.
-        UnsafeError: A link stands in the way.
+        UnsafeError: A link prevents it.
         WriteFailedError: A rename failed.
     """
     with opened(root) as root_fd:
@@ -64,7 +64,7 @@ def assert_room(root: str, batch: Batch) -> None:
 
     Raises:
         UsageError: One is taken, or a folder is gone.
-        UnsafeError: A link stands in the way.
+        UnsafeError: A link prevents it.
         WriteFailedError: A folder cannot be opened.
     """
     with opened(root) as root_fd:
@@ -110,7 +110,7 @@ def delete(root: str, trash: str) -> None:
 
     Raises:
         UnsafeError: The trash folder is a link.
-        WriteFailedError: Something could not be deleted; what was, is gone.
+        WriteFailedError: Something could not be deleted; the rest is deleted.
     """
     parent, _, name = trash.rpartition("/")
     try:

@@ -74,9 +74,9 @@ def put_all(root: str, puts: Sequence[Put]) -> None:
     """Put every file in place, and move the replaced ones to their backup. Can be interrupted and repeated.
 
     Raises:
-        IncompleteError: A place, or what was laid ready, is not what it was: a person must decide.
-        UnsafeError: A link stands in the way.
-        WriteFailedError: The disk refused. What is in its place stays there; done again, the rest follows.
+        IncompleteError: A place or a prepared file has changed: it needs manual attention.
+        UnsafeError: A link prevents it.
+        WriteFailedError: The disk refused. Files already in place stay; a repetition does the rest.
     """
     with _explained("stopped while putting files in their places"), opened(root) as root_fd:
         for put in puts:

@@ -15,12 +15,12 @@ def unpack(archive: ZipFile, folder: str, *, newest: float) -> None:
 
     Args:
         archive: One of ours: its names are not judged.
-        folder: It is made, or is there and empty. What is in it is never written over.
+        folder: It is created, or exists and is empty. Its files are never overwritten.
         newest: When the youngest of the files shall have been written, in seconds since 1970.
 
     Raises:
-        UsageError: The folder holds something, or something else has its name.
-        WriteFailedError: It could not be written; what was written until then stays.
+        UsageError: The folder is not empty, or something else has its name.
+        WriteFailedError: It could not be written; files written until then stay.
     """
     try:
         taken = os.path.islink(folder) or (os.path.lexists(folder) and bool(os.listdir(folder)))

@@ -123,11 +123,11 @@ def parse_plan(data: bytes, *, where: str) -> Fp8Plan:
     """Read a plan back.
 
     Args:
-        data: The whole file.
+        data: The complete file.
         where: Names it in the error.
 
     Raises:
-        UnsafeError: It is none that was written here: what is beside it must not be touched.
+        UnsafeError: ckpttool did not write it: files next to it must not be changed.
     """
     try:
         document = as_object(parse_json(data, where=where, limit=LIMIT), where=where)

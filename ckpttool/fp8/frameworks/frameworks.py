@@ -94,7 +94,7 @@ def framework_of(name: str) -> Framework:
     """Return a framework by its name.
 
     Raises:
-        UsageError: There is none of that name, or it trains no FP8.
+        UsageError: There is none of that name, or it has no FP8 training.
     """
     if name in NOT_IN_FP8:
         raise UsageError(f"--framework {name}: {NOT_IN_FP8[name]}")
@@ -141,8 +141,8 @@ def printed_otherwise(arithmetic: RunArithmetic, expected: Mapping[str, str]) ->
     """Return how a log differs from the plan; None if it does not.
 
     Args:
-        arithmetic: What it printed; what it did not print is passed over.
-        expected: Value by argument; what is still to be filled in stands in angle brackets.
+        arithmetic: The printed settings; others are skipped.
+        expected: Value by argument; placeholders are in angle brackets.
     """
     for name, value in expected.items():
         printed = arithmetic.argument(name)

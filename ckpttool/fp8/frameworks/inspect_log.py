@@ -163,8 +163,8 @@ def layers_of(
 
     Args:
         measured: Statistics of tensors.
-        arithmetic: What else the logs of the run say.
-        first_layer: The number of the first layer, where only their count is known.
+        arithmetic: The other facts in the logs of the run.
+        first_layer: The number of the first layer, if only their count is known.
     """
     worst: dict[int, float] = {}
     inside = "layers"

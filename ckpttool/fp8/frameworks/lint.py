@@ -32,7 +32,7 @@ def version(text: str, option: str = "--te-version") -> Version:
     """Parse a version in any usual form: `2.13`, `v2.4`, `2.4.0+cu12`, `core_v0.16.0`.
 
     Raises:
-        UsageError: It is none.
+        UsageError: It is not a version.
     """
     match = _VERSION.fullmatch(text.strip())
     if match is None:
@@ -44,7 +44,7 @@ def read_layers(path: str) -> tuple[str, ...]:
     """Return names of layers: one per line, or from a log of debug features.
 
     Raises:
-        UsageError: The file cannot be read, or holds none.
+        UsageError: The file cannot be read, or has none.
     """
     layers: dict[str, None] = {}
     names: dict[str, None] = {}
@@ -70,8 +70,8 @@ def lint(read: Sequence[Fp8Settings], extras: OtherFacts) -> tuple[tuple[Finding
     """Judge settings by every rule.
 
     Args:
-        read: Of all files that were given: some rules look at what stands beside each.
-        extras: What else is known; what the files tell of each other is added.
+        read: All given files: some rules use the others.
+        extras: Further facts; those in the files are added.
 
     Returns:
         The findings about each, in the order of the file.

@@ -170,7 +170,7 @@ class CurvesQuestion:
     metric: Annotated[CurveMetric, Option("--metric", "Training or validation losses.", "FP8")] = CurveMetric.LOSS
     by: Annotated[
         PairedBy | None,
-        Option("--by", "How values are paired.  [default: step; samples where batches differ in size]", "FP8"),
+        Option("--by", "How values are paired.  [default: step; samples if batch sizes differ]", "FP8"),
     ] = None
     """None: by step, or by samples if both logs count them and the batch sizes differ."""
     tolerance: Annotated[Tolerance, TOLERANCE] = WITHIN_CHANCE

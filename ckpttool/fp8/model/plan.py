@@ -41,7 +41,7 @@ class Products:
 
     @classmethod
     def fp8_but(cls, arithmetic: Arithmetic, gemms: frozenset[Gemm]) -> Products:
-        """Return FP8, except for some products."""
+        """Return FP8, with another arithmetic for some products."""
         fprop, dgrad, wgrad = (arithmetic if gemm in gemms else Arithmetic.FP8 for gemm in Gemm)
         return cls(fprop=fprop, dgrad=dgrad, wgrad=wgrad)
 
@@ -113,7 +113,7 @@ _WINDOW = 3
 
 
 def window(start: Step, steps: int) -> tuple[Step, Step]:
-    """Return the stretch by which an experiment is judged: the last third, first and last step."""
+    """Return the steps by which an experiment is judged: first and last step of the last third."""
     return Step(start + steps - steps // _WINDOW), Step(start + steps)
 
 

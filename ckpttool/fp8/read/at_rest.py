@@ -120,7 +120,7 @@ def at_rest(
         task: The shard.
         source: The open file.
         entry: The tensor.
-        scales: Where its scale is looked for.
+        scales: The source of its scale.
         passed: Told after each piece how many bytes it had.
 
     Returns:

@@ -34,7 +34,7 @@ def compare_tasks(baseline: Sequence[TaskScore], candidate: Sequence[TaskScore],
     Args:
         baseline: Of the model that is trusted.
         candidate: Of the one that is judged.
-        kind: What their losses say; only where they match do tasks tell more.
+        kind: The result for their losses; tasks matter only if these are equal.
     """
     by_task = {(score.task, score.metric): score for score in candidate}
     tasks = tuple(

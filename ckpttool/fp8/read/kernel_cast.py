@@ -67,7 +67,7 @@ def cast(values: Array, format_: Fp8Format, *, scale: Array | float = 1.0) -> Ar
     Args:
         values: Of any shape.
         format_: To which.
-        scale: What they are multiplied by first, in F32.
+        scale: The factor before the cast, in F32.
     """
     np: Any = numpy()
     limits = LIMITS[format_]
@@ -83,7 +83,7 @@ def scales(amax: Array, format_: Fp8Format, recipe: Recipe) -> Array:
     """Return the scale factors for these largest magnitudes.
 
     Args:
-        amax: F32; where it is zero or not finite the scale is 1.
+        amax: F32; if it is zero or not finite the scale is 1.
         format_: To which they will be cast.
         recipe: How it is found.
 

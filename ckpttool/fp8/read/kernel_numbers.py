@@ -80,7 +80,7 @@ class Tile:
         Args:
             values: F32, the largest of the tensor near to one.
             place: Its row of tiles, and column of tiles.
-            matrix: What it is a part of.
+            matrix: Its matrix.
             wide: Whether squares are to be taken in F64.
         """
         np: Any = numpy()
@@ -200,7 +200,7 @@ class CastSums:
 
         Args:
             amax: The largest magnitude that one scale of the tensor goes by.
-            lines: The largest magnitudes of all rows, and of all columns; None of what is no matrix.
+            lines: The largest magnitudes of all rows, and of all columns; None if it is not a matrix.
             is_exact: Whether every element was cast.
         """
         np: Any = numpy()
@@ -260,7 +260,7 @@ def _below(row_max: Array, column_max: Array, scale: float, format_: Fp8Format) 
     Args:
         row_max: Largest magnitude of each row, F32.
         column_max: The same of columns.
-        scale: What they are multiplied by.
+        scale: The factor before the cast.
         format_: To which they are cast.
     """
     np: Any = numpy()

@@ -76,9 +76,9 @@ def probe_shard(  # noqa: PLR0913  what may be asked, by keyword
     Args:
         task: The shard.
         source: The open file.
-        question: What is asked of every tensor.
+        question: The settings for each tensor.
         is_selected: Which tensors are checked.
-        extras: What other files tell of its tensors.
+        extras: Facts from other files about its tensors.
         passed: Told after each piece of the data how many bytes it had.
 
     Raises:

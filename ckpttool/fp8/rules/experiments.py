@@ -97,9 +97,9 @@ def next_round(number: int, facts: Known, verdict: Fp8Verdict, planned: Sequence
 
     Args:
         number: Of this round.
-        facts: What decides which experiments there are.
-        verdict: What those showed that were run.
-        planned: What earlier rounds planned.
+        facts: The facts that decide which experiments exist.
+        verdict: The results of earlier experiments.
+        planned: The experiments of earlier rounds.
     """
     last = _Round(number=number, facts=facts, verdict=verdict, planned=tuple(planned))
     if last.outcome(UNCHANGED) is None:

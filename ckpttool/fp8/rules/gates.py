@@ -49,11 +49,11 @@ def gate(
     """Return whether a run is valid.
 
     Args:
-        experiment: What it should be.
+        experiment: The planned experiment.
         curve: Its loss by step; None without a log.
-        against: That of BF16, which it is held against; None without one, or where this is it.
-        result: What its logs say of its arithmetic, and in words what is wrong with it or not known.
-        window: First and last step of what it is judged by.
+        against: That of BF16, for comparison; None without one, or if this is it.
+        result: The arithmetic in its logs, and in words what is wrong or unknown.
+        window: First and last step by which it is judged.
     """
     as_planned, reason = result
     if curve is None:
@@ -123,8 +123,8 @@ def operands_as_planned(trial: Trial, arithmetic: RunArithmetic, *, needs_config
     """Return whether a run computed as its experiment planned, by the log of each layer's operands.
 
     Args:
-        trial: What was planned.
-        arithmetic: What the logs say.
+        trial: The planned experiment.
+        arithmetic: The arithmetic in the logs.
         needs_config: Whether the change is made by a config of debug features.
     """
     if needs_config and arithmetic.config_missing is not None:

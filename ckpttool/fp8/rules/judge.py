@@ -373,7 +373,7 @@ def _layers(measured: Measured) -> str | None:
 
 
 def _operands(measured: Measured) -> Iterator[Operand]:
-    """Yield the causing operands: a current scale for one alone closes the gap, or FP8 for it alone does not."""
+    """Yield the operands at fault: a current scale for one alone closes the gap, or FP8 for it alone does not."""
     for name, experiment in measured.experiments.items():
         trial, outcome = experiment.trial, measured.outcome(name)
         if trial.operand is not None and outcome is not None:

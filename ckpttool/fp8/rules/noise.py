@@ -33,7 +33,7 @@ def draws(seed: int, limit: int) -> Iterator[int]:
 
     Args:
         seed: Same seed, same numbers, on every machine.
-        limit: What all of them are under, at most 2^32.
+        limit: Exclusive upper limit, at most 2^32.
 
     Source:
         SplitMix64 (Steele, Lea, Flood 2014); the high half of the product with `limit` is the number.
@@ -148,10 +148,10 @@ def floor_and_limit(
     """Return the random difference between two runs with equal settings, and the smallest significant gap.
 
     Args:
-        gap: What is judged.
+        gap: The gap to judge.
         repeats: Differences of further runs of the baseline, and whether each saw the same data in the same order.
-        length: Pairs of which `gap` is the mean.
-        tolerance: What counts as the same, in units of the loss.
+        length: Number of pairs behind the mean `gap`.
+        tolerance: The tolerance, in units of the loss.
     """
     floor = floor_of(repeats, length)
     if floor is None:

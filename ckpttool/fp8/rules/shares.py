@@ -90,8 +90,8 @@ def outcome(gap: float, share: Share, counts: float) -> Outcome:
     """Return the effect of an experiment on the gap.
 
     Args:
-        gap: What is left of it.
-        share: What is closed, and its bounds.
+        gap: The remaining gap.
+        share: The closed share, with its bounds.
         counts: The least gap that counts.
     """
     closed, low, high = share

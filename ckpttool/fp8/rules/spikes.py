@@ -122,7 +122,7 @@ def common_spikes(
     """Return the spikes of both runs, ascending, and whether the other run has one within ten steps.
 
     Args:
-        baseline: The run, and where its spikes lie among its values.
+        baseline: The run, and the places of its spikes among its values.
         candidate: The same.
         by_step: By how much the places at which values are paired grow in a step of the baseline.
     """

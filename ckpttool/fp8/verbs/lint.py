@@ -38,13 +38,13 @@ def fp8_lint(
         allowed: Findings that the user accepts.
         te_version: Transformer Engine's: `2.13`; None: not known.
         layers: A file with names of layers; None: usual ones are tried.
-        view: How it is to be told.
+        view: The view for display.
 
     Returns:
         One check a file. A file that cannot be used at all is a finding too, with its exit code.
 
     Raises:
-        UsageError: The version or the file of layers cannot be meant.
+        UsageError: The version or the file of layers is invalid.
     """
     if isinstance(paths, (str, os.PathLike)):
         paths = (os.fspath(paths),)

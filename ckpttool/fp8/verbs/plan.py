@@ -77,9 +77,9 @@ def fp8_plan(question: PlanQuestion) -> Fp8Plan | NoPlan:
     """Write the folders of the experiments that find the cause.
 
     Raises:
-        UsageError: The framework trains no FP8, or what a round needs is not given.
-        NothingToResumeError: No checkpoint lies before the gap.
-        UnsafeError: The folder holds something else.
+        UsageError: The framework has no FP8 training, or a round's input is missing.
+        NothingToResumeError: There is no checkpoint before the gap.
+        UnsafeError: The folder has other contents.
     """
     framework = framework_of(question.framework)
     if question.horizon is not None and not SHORTEST <= question.horizon <= LONGEST:

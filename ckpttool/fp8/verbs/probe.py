@@ -42,7 +42,7 @@ def fp8_probe(
     Args:
         path: A shard of any format, a tree (its newest whole checkpoint), `DIR:NAME`, or a checkpoint's name; None:
             `DEFAULT_DIR`, else in or around the current folder.
-        question: What is asked of every tensor.
+        question: The settings for each tensor.
         checkpoint: A checkpoint of that tree.
         layout: Look for this layout alone.
 

@@ -33,11 +33,11 @@ def fp8_verdict(output: str, logs: Mapping[str, tuple[str, ...]] | None = None) 
 
     Args:
         output: The folder of a plan.
-        logs: By experiment: files, folders or globs; of others what lies in their folders counts.
+        logs: By experiment: files, folders or globs; for others, the logs in their folders are used.
 
     Raises:
         UsageError: There is no plan, no such experiment, or a log is not there.
-        UnsafeError: What is there is no plan of ckpttool's.
+        UnsafeError: The existing file is not a plan of ckpttool.
     """
     plan = read_plan(output)
     if plan is None:

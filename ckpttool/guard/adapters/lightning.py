@@ -40,7 +40,7 @@ class LightningGuard(Callback):
         """Insert a guard between each optimizer and its gradients.
 
         Raises:
-            UsageError: The training cannot be guarded, or a setting cannot be meant.
+            UsageError: The training cannot be guarded, or a setting is invalid.
         """
         if [guard.optimizer for guard in self.guards] != trainer.optimizers:
             self.guards = tuple(self._guard(trainer, optimizer) for optimizer in trainer.optimizers)

@@ -115,7 +115,7 @@ class StepMemory:
         """Store a micro-batch, and the random-number state, right before its forward pass.
 
         Args:
-            batch: What the forward gets, after transfer and augmentation.
+            batch: The input of the forward pass, after transfer and augmentation.
             index: Its number in the epoch, if the training step asks for it.
         """
         self._make_room()

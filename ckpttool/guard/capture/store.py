@@ -111,10 +111,10 @@ class CaptureStore:
         Args:
             folder: The guard's own, below the output folder; captures get a folder in it.
             model: As it is trained, wrapped or not.
-            emit: Where it is told what was made, and what failed.
+            emit: Receiver of events about captures and failures.
             rank: This process's.
             world_size: Ranks that train together.
-            settings: What is kept, and within which budget.
+            settings: The captured data, and the budget.
             optimizer: Whose state has to fit on the disk as well, twice: for the next checkpoint.
         """
         self._folder = f"{folder}/{CAPTURES}"

@@ -187,7 +187,7 @@ def read_rank(data: bytes, rank: int, *, where: str) -> RankCapture:
     """Decode the output of `rank_bytes`.
 
     Args:
-        data: The whole file.
+        data: The complete file.
         rank: Whose it is by its name.
         where: Names the file in errors.
 

@@ -84,7 +84,7 @@ class EventFile:
             world_size: How many there are.
             step: After which this process continues; 0: a fresh start.
             policy: Which rule is in force, and its settings.
-            versions: Of what the training runs on, by name.
+            versions: Versions of the training's software, by name.
             io_timeout: Seconds after which a disk that does not answer is waited for no longer.
             rotate_at: Bytes from which on the file is put aside.
         """

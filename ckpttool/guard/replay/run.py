@@ -83,8 +83,8 @@ class RankRun:
         Args:
             captured: The rank's record.
             content: Its tensors.
-            made: What the entry returned.
-            device: Where it is computed.
+            made: The result of the entry.
+            device: The device to compute on.
 
         Raises:
             EntryDoesNotFit: The model has other parameters, buffers or modules, or is nothing that can be run.

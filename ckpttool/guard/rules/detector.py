@@ -42,7 +42,7 @@ class FeatureValueDetector:
         """Return a detector without any history.
 
         Args:
-            settings: What the environment variable of Ascend's detector would hold; None: its defaults, switched on.
+            settings: The value of the environment variable of Ascend's detector; None: its defaults, switched on.
             dialect: Whose grammar, and whose way to count.
 
         Raises:
@@ -124,11 +124,11 @@ class FeatureValueDetector:
         rank, so that is taken over; the strikes of another rank are not.
 
         Args:
-            saved: What `saved` returned.
+            saved: The output of `saved`.
             rank: Whose values will come; None if it is unknown.
 
         Raises:
-            ParseError: It is not what `saved` returns.
+            ParseError: It is not an output of `saved`.
         """
         record = as_object(saved)
         self.watch.restore(record.get("watch"))

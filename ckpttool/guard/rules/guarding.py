@@ -73,7 +73,7 @@ class SpikeGuard:
             mode: Whether the guard acts, or only watches.
 
         Raises:
-            UsageError: The count cannot be meant.
+            UsageError: The count is invalid.
         """
         if type(count_threshold) is not int or count_threshold < 1:
             raise UsageError(f"a training can stop at the first dropped update or later, not at {count_threshold!r}")
@@ -256,7 +256,7 @@ class SpikeGuard:
         in all stays true.
 
         Args:
-            saved: What `saved` returned, with whatever stands beside it; None if there is nothing.
+            saved: The output of `saved`, with any other keys; None if there is none.
             step: At which the training continues.
         """
         self._row = StepMetrics(step=step)

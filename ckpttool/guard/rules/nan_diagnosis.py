@@ -59,7 +59,7 @@ def rows(captures: Iterable[tuple[Step, object, str]]) -> tuple[CaptureRow, ...]
     """Return the rows of neighbouring steps with a common value that is not None.
 
     Args:
-        captures: By step; each with what it shares with others of its row, and its path.
+        captures: By step; each with the value common to its row, and its path.
     """
     capture_rows: list[CaptureRow] = []
     before: object = None
@@ -102,7 +102,7 @@ def compared(
     """Compare a run with its capture: losses and finiteness bit for bit, and gradients.
 
     Args:
-        captured: What the rank kept.
+        captured: The rank's capture.
         losses: Of each micro-batch, in this run.
         facts: This run's gradients of this rank alone.
         reduced: The mean over all ranks of this run, if all were run; None if some were not.
@@ -193,10 +193,10 @@ def verdict(
     other: if it happens again there, it is data or model.
 
     Args:
-        captured: What the ranks kept, of those that were run again.
+        captured: The ranks' captures, of those that were run again.
         replayed: These runs, in the same order.
         same_device: Whether they were run on the kind of device on which they were captured.
-        origin: Where it began, if that was found.
+        origin: The origin, if found.
     """
     reruns = [rank.rerun for rank in captured if rank.rerun is not None]
     bad_here = any(not rank.is_finite for rank in replayed)

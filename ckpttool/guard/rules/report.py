@@ -104,7 +104,7 @@ class GuardTally:
         """Begin another file.
 
         Args:
-            captures: The folder beside it in which captures lie; None: they are where the training saw them.
+            captures: The folder with the captures next to it; None: at the training's own path.
         """
         self._rank = None
         self._captures_here = captures
@@ -208,7 +208,7 @@ class GuardTally:
         """Return the events, and what to do next.
 
         Args:
-            reading: Which files were read, and what in them could not be.
+            reading: The files that were read, and their unreadable lines.
         """
         strikes, abnormal, disagreements = (
             tuple(sorted(faults.values(), key=lambda fault: (fault.step, fault.rank or 0)))

@@ -123,7 +123,7 @@ def _read(storage: Storage, folder: str, shown_path: str, *, shards: bool) -> Ca
     """Read a capture.
 
     Args:
-        storage: Where it lies.
+        storage: Its place.
         folder: Relative to the storage's root.
         shown_path: As the user named it.
         shards: Whether the tensors' files are read and compared with their digests.

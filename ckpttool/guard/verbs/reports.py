@@ -24,7 +24,7 @@ def guard_report(events: str | os.PathLike[str] | Sequence[str]) -> GuardReport:
     """Show what happened in a guarded training, and what to do next; in one pass and in bounded memory.
 
     Args:
-        events: Event files, the folder that holds them, the output folder of the training, globs, or `-`.
+        events: Event files, their folder, the output folder of the training, globs, or `-`.
 
     Raises:
         UsageError: There is no such file.

@@ -64,7 +64,7 @@ def checkpoint_writer(  # noqa: PLR0913  the objects of a training, each by its 
         scaler: Of the loss.
         loader: With `state_dict`, as torchdata's `StatefulDataLoader`; None: its position is not saved.
         guard: Its memory is saved, and it tells of each save.
-        extra: What else is to be saved: values, or objects with `state_dict` and `load_state_dict`.
+        extra: Further data to save: values, or objects with `state_dict` and `load_state_dict`.
         steps_per_epoch: Steps of an epoch, by which saves are numbered; None: all steps are of the first.
         global_batch_size: Samples a step over all ranks, to be recorded.
         embedding: Name of the parameter whose gradient tells the health of a save; None: health is not measured.
@@ -72,7 +72,7 @@ def checkpoint_writer(  # noqa: PLR0913  the objects of a training, each by its 
         group: The ranks of the training; None: all.
 
     Raises:
-        UsageError: Something cannot be meant.
+        UsageError: An argument is invalid.
         WriteFailedError: The folder cannot be made.
     """
     assert_torch()
@@ -133,15 +133,15 @@ def resume_training(  # noqa: PLR0913  as above
         scaler: As above.
         loader: As above.
         guard: As above.
-        extra: As above; what is no object with a state is put into it.
-        prefix: Only saves of this one, where trainings share the folder.
-        fresh_ok: Begin the training where there is no save at all. Saves of which none can be used are an error.
+        extra: As above; values without a state are put into it.
+        prefix: Only saves with this prefix, if trainings share the folder.
+        fresh_ok: Begin the training if there is no save. Existing but unusable saves are an error.
         group: The ranks of the training; None: all.
 
     Raises:
         NothingToResumeError: There is no save that can be used.
-        IncompleteError: A file is not what was recorded of it, or cannot be read.
-        UsageError: What was saved does not fit the objects.
+        IncompleteError: A file does not match its record, or cannot be read.
+        UsageError: The save does not fit the objects.
     """
     assert_torch()
     from ckpttool.guard.objects import Objects
@@ -192,7 +192,7 @@ def _planned(path: str) -> Chosen:
     """Read a plan.
 
     Raises:
-        UsageError: It is none that can be followed here.
+        UsageError: It cannot be followed here.
         NothingToResumeError: It says that there is nothing to resume from.
     """
     from ckpttool.guard.resume import Chosen

@@ -87,7 +87,7 @@ def emit_asd_config(config: AsdConfig, dialect: AsdDialect) -> str:
     """Return a string that both parsers read as exactly this configuration; defaults are left out.
 
     Raises:
-        ValueError: A number is below what the parser allows.
+        ValueError: A number is below the parser's minimum.
     """
     base = defaults(dialect)
     items = [f"enable:{str(config.enable).lower()}"]

@@ -252,7 +252,7 @@ class FeatureWatch(Watch):
         """Restore the state of another watch with the same policy.
 
         Raises:
-            ParseError: It is not what `saved` returns.
+            ParseError: It is not an output of `saved`.
         """
         record = as_object(saved)
         self.histories.clear()

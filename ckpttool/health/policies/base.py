@@ -45,7 +45,7 @@ class Watch(Protocol):
         """Restore the state of another watch with the same policy.
 
         Raises:
-            ParseError: It is not what `saved` returns.
+            ParseError: It is not an output of `saved`.
         """
         ...
 
@@ -86,7 +86,7 @@ class Policy(Protocol):
         """Return it with the requested settings, and its own defaults for the rest.
 
         Raises:
-            UsageError: A setting cannot be meant.
+            UsageError: A setting is invalid.
         """
         ...
 

@@ -13,7 +13,7 @@ class MindFormersCode(metaclass=Rows):
         weights=(NOTE, DAMAGE),
         verdict="missing",
         group="Checkpoints",
-        headline="A shard's name writes its numbers in another way",
+        headline="A shard's name has its numbers in another form",
         meaning=(
             "20_2 and 020_2 mean the same checkpoint to a reader, but are two names to MindFormers, which writes "
             "no leading zeros and no suffix for the first run. The file was renamed."
@@ -316,7 +316,7 @@ class MindFormersCode(metaclass=Rows):
         weights=(SUSPECT,),
         check="launch",
         group="Starts",
-        headline="A .ckpt beside the rank folders would be loaded instead",
+        headline="A .ckpt next to the rank folders would be loaded instead",
         meaning=(
             "There are weights (a best.ckpt, a merged file, a strategy file) in the folder that load_checkpoint "
             "names. If the chosen checkpoint consists of safetensors files, nothing is wrong."
@@ -586,7 +586,7 @@ class MindFormersCode(metaclass=Rows):
         weights=(SUSPECT,),
         check="launch",
         group="Starts",
-        headline="Resharding .ckpt files stops at a name beside the rank folders",
+        headline="Resharding .ckpt files fails on a name next to the rank folders",
         meaning=(
             "With `auto_trans_ckpt: True` the start ends. Without it, and with safetensors, such names are harmless."
         ),
@@ -686,7 +686,7 @@ class MindFormersCode(metaclass=Rows):
         "skip-needs-clip-grad",
         weights=(SUSPECT,),
         group="Rules about configs",
-        headline="Data is to be skipped by a norm that is not computed",
+        headline="Data is skipped by a norm that is not computed",
         meaning=(
             "The global norm is a by-product of gradient clipping. Without `use_clip_grad: True` in "
             "`runner_wrapper:` no norm exists, and the documentation does not say so."

@@ -101,7 +101,7 @@ class RecordReader:
 
         Args:
             buffer: A part of the file; the content itself need not be in it.
-            at: Where in the buffer the record begins: a byte `RECORD` stands there.
+            at: Start of the record in the buffer: a byte `RECORD`.
 
         Raises:
             IndexError: The buffer ends before the content begins.
@@ -156,7 +156,7 @@ def _tensor_head(buffer: bytes, at: int, end: int) -> tuple[bytes, tuple[int, ..
 
 
 def bad(code: Row, message: str, *, expected: str | None = None, actual: str | None = None) -> BadRecordError:
-    """Return the exception for damage in a record, or in its place."""
+    """Return the exception for a damaged record."""
     return BadRecordError(damage(code, message, expected=expected, actual=actual))
 
 

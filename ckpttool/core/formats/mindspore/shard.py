@@ -186,7 +186,7 @@ def read_trailer(rest: bytes, *, offset: int, size: int) -> Checksum:
     """Read the checksum behind the last record.
 
     Args:
-        rest: The file from `offset` on, or as much of it as holds the head of any record.
+        rest: The file from `offset` on, or enough of it for the head of any record.
         offset: Where the last record ends.
         size: Bytes of the file.
 

@@ -237,7 +237,7 @@ def encoded_header(tensors: Iterable[tuple[str, DType, tuple[int, ...]]]) -> tup
         All bytes before the tensors' own, and the tensors with their places in the file, in the order of these.
 
     Raises:
-        ValueError: A tensor takes no whole number of bytes, or more than safetensors can count.
+        ValueError: A tensor has no whole number of bytes, or more than safetensors can count.
     """
     rows: list[_Row] = []
     end = 0

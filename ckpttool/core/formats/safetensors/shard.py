@@ -190,7 +190,7 @@ def _parse(block: bytearray, end: int, requested: tuple[RequestedScalar, ...]) -
     """Parse a header, or return it from the cache: data-parallel ranks and successive steps have the same one.
 
     Args:
-        block: Begins with the header and its length; what is behind it does not matter.
+        block: Begins with the header and its length; later bytes do not matter.
         end: Where the header ends.
         requested: Scalars that are wanted.
 
@@ -262,7 +262,7 @@ class HeaderMemory:
 
         Args:
             block: Begins with the header.
-            end: Where it ends.
+            end: Its end.
             hole: Part of it that makes no difference.
         """
         header = self._last

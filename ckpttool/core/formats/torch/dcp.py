@@ -61,7 +61,7 @@ def read_dcp_metadata(data: bytes) -> DcpMetadata:
     """Parse a `.metadata`.
 
     Raises:
-        BrokenPickleError: It is no whole one, or none of torch.distributed.checkpoint.
+        BrokenPickleError: It is incomplete, or not from torch.distributed.checkpoint.
     """
     machine = SliceMachine(data)
     with _without_collector():

@@ -211,8 +211,8 @@ def trust(module: str, name: str) -> Trust:
     """Classify a global of a pickle.
 
     Args:
-        module: As the pickle spells it, of Python 2 or 3.
-        name: In the module; dotted where it is an attribute of what stands there.
+        module: As written in the pickle, of Python 2 or 3.
+        name: In the module; dotted for an attribute of an object there.
     """
     module, name = modern(module, name)
     full = f"{module}.{name}"

@@ -37,7 +37,7 @@ def read_values(data: bytes, *, trailing: int = 0) -> object:
         trailing: How many pickles stand before it.
 
     Raises:
-        BrokenPickleError: It is none, ends early, or is larger than anything a trainer writes.
+        BrokenPickleError: It is not a pickle, ends early, or is implausibly large.
     """
     machine = Machine(data)
     for _ in range(trailing):

@@ -41,7 +41,7 @@ def plain_values(source: ByteSource, begin: int = 0, end: int | None = None) -> 
         end: First byte after it; None: where the file ends.
 
     Raises:
-        BrokenPickleError: There is no whole pickle, or one that is larger than any trainer writes.
+        BrokenPickleError: There is no complete pickle, or an implausibly large one.
         OSError: The disk did not answer.
     """
     part = FilePart(source, begin, source.stamp.size if end is None else end)

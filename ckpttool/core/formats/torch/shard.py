@@ -66,7 +66,7 @@ def pickle_findings(where: str, names: PickleNames) -> tuple[Finding, ...]:
 
     Args:
         where: The pickle, as a sentence begins with it.
-        names: What it calls for.
+        names: The names in it.
     """
     if names.runs or names.hidden:
         return (_unsafe(where, names),)
@@ -112,7 +112,7 @@ def look_at_pickles(source: ByteSource, records: Sequence[ZipEntry]) -> tuple[tu
 
     Args:
         source: The open file.
-        records: All records of it that are stored as they are; none where its directory does not hold together.
+        records: All of its uncompressed records; none if its directory is inconsistent.
 
     Returns:
         The findings, without a path, and how many bytes were read.

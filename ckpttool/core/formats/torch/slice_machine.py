@@ -64,7 +64,7 @@ def numbers_in(value: object) -> Numbers:
     """Return a size or a place.
 
     Raises:
-        BrokenPickleError: It is none.
+        BrokenPickleError: It is not a sequence of numbers.
     """
     if not isinstance(value, tuple) or any(type(item) is not int or item < 0 for item in value):
         raise BrokenPickleError("a size or an offset in it is not a number")

@@ -68,7 +68,7 @@ def zips_contents(source: ByteSource, records: Iterable[ZipEntry], names: Mappin
     Args:
         source: The open file.
         records: Those of its slices, as `read_zips` names them.
-        names: What each slice is called, by its first byte.
+        names: The names of the slices, by their first bytes.
 
     Raises:
         OSError: The disk did not answer.

@@ -105,7 +105,7 @@ def one_document(row: Row, names: Mapping[str, str], *, first: str) -> Document:
 
     Args:
         row: Of the code.
-        names: What JSON calls each trainer, by its title.
+        names: JSON's name of each trainer, by its title.
         first: The trainer that has a field of its own, too: the schema had it before it had all of them.
     """
     return {"schema": "ckpttool/explanation/1", **_document(row, names, first)}
@@ -155,7 +155,7 @@ def exit_text(code: ExitCode, commands: Mapping[str, str], *, width: int = WIDTH
 
     Args:
         code: The code.
-        commands: What it means in each command that has it as one of its own.
+        commands: The meaning in each command that declares it.
         width: Columns.
     """
     meaning, remedy = _exit(code)

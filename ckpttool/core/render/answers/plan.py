@@ -162,7 +162,7 @@ def plan_table(
 
     Args:
         answer: The decision.
-        simulation: What the trainer would do on its own.
+        simulation: The trainer's own choice.
         code: Exit code of the command: the headline is green only if it is 0.
         view: How much to show.
         now: Seconds since 1970, for the age of the chosen checkpoint; None: its age is not shown.
@@ -371,7 +371,7 @@ def rejections(title: str, rejected: Sequence[Rejection], view: View) -> list[Re
     """Show the newest rejected checkpoints, each with its most severe reasons; or all of them with all.
 
     Args:
-        title: What they are.
+        title: Their heading.
         rejected: Newest first.
         view: How much to show of them.
     """

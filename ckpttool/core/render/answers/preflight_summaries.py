@@ -47,9 +47,9 @@ def health_summary(checkpoint: Checkpoint, recorded: Health, *, torn: bool = Fal
     """Describe the health of the chosen checkpoint, with its source.
 
     Args:
-        checkpoint: As the logs judged it, where they had a say.
-        recorded: What the training recorded.
-        torn: Whether something of what it recorded cannot be read.
+        checkpoint: As judged by the logs, if these were used.
+        recorded: The training's own record.
+        torn: Whether part of the record cannot be read.
     """
     nothing = "the record cannot be read" if torn else "nothing is recorded"
     if checkpoint.health is recorded:
@@ -77,7 +77,7 @@ def launch_summary(
     """Describe the launch, with the numbers that must fit together.
 
     Args:
-        plan: What is resumed.
+        plan: The plan to resume.
         config: Of the run.
         changes: Settings of it that the launch changes.
         trainer: Who is started, as people call it.
@@ -98,7 +98,7 @@ def user_settings_summary(plan: ResumePlan, *, trainer: str) -> str:
     """Describe how the user sets a trainer to load it, if ckpttool edits no config, and the effect on the data.
 
     Args:
-        plan: What is resumed.
+        plan: The plan to resume.
         trainer: Who is started, as people call it.
     """
     settings = (setting for setting in (*plan.load.settings, *plan.load.data) if not setting.is_alternative)
@@ -140,7 +140,7 @@ def start_summary(start: JudgedStart, plan: ResumePlan) -> str:
 
     Args:
         start: That.
-        plan: What it should do.
+        plan: The intended start.
     """
     if not start.is_known:
         return f"unknown: {start.reason}"

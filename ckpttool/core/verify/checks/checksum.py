@@ -99,13 +99,13 @@ def judge_checksums(observed: Observation, content: PassResult) -> tuple[bool, t
 
     Args:
         observed: The header.
-        content: What all bytes of the file told.
+        content: The results over all bytes of the file.
 
     Returns:
         Whether at least one was there and all agreed, and what disagrees; a note where there was none.
 
     Raises:
-        ValueError: A tensor was not seen whole.
+        ValueError: A tensor was not read completely.
     """
     findings: list[Finding] = []
     compared = 0
@@ -191,7 +191,7 @@ def differing_sha256(path: str, expected: str, actual: str | None) -> tuple[Find
     Args:
         path: The file's.
         expected: As recorded.
-        actual: Of what is there.
+        actual: The actual digest.
     """
     if actual == expected:
         return ()

@@ -127,7 +127,7 @@ def stats_of(content: PassResult) -> StatColumns:
     """Return the statistics of every floating-point tensor, in file order.
 
     Raises:
-        ValueError: A tensor was not seen whole.
+        ValueError: A tensor was not read completely.
     """
     kinds: list[Kind] = []
     absmax: list[float] = []

@@ -51,11 +51,11 @@ class RayCluster:
         """Connect to it.
 
         Args:
-            address: `HOST:PORT` as `ray start` prints it, or `ray://HOST:PORT`; None where this program has joined one.
+            address: `HOST:PORT` as printed by `ray start`, or `ray://HOST:PORT`; None if already connected.
 
         Raises:
-            UsageError: Ray is not installed or another version than the cluster's, or the address is none.
-            IncompleteError: Nobody answers there, or the cluster has no cores.
+            UsageError: Ray is not installed or of another version than the cluster's, or the address is invalid.
+            IncompleteError: The address does not respond, or the cluster has no cores.
         """
         self._ray = _imported()
         self._is_ours = not self._ray.is_initialized()
@@ -152,7 +152,7 @@ def _assert_answers(address: str) -> None:
 
     Raises:
         UsageError: It is no address.
-        IncompleteError: Nobody answers.
+        IncompleteError: The address does not respond.
     """
     import socket
     from urllib.parse import urlsplit

@@ -186,7 +186,7 @@ class OnceEngine:
         Args:
             engine: Reads the rest.
             results: Shared by all that ask.
-            stamp: Tells of a path what the file is now.
+            stamp: Returns the current stamp of a path.
             done: Told of each task that needs no reading.
         """
         self._engine, self._kept, self._stamp, self._done = engine, results, stamp, done

@@ -116,7 +116,7 @@ def digest_pass(
     Args:
         source: An open file.
         entries: Tensors or zip records, with disjoint spans inside the file. Those outside the part are skipped.
-        wants: What to find out.
+        wants: The requested results.
         span: First byte and first byte that is not read; the whole file where it is None. Where parts
             are to be joined, multiples of `CHUNK_BYTES` or the file's size.
         passed: Told after each block how many bytes it had.

@@ -66,7 +66,7 @@ def doubles(dtype: DType, data: memoryview) -> Array:
     """Return complete elements as F64.
 
     Raises:
-        KeyError: The type is none of `NUMBERS`.
+        KeyError: The type is not in `NUMBERS`.
     """
     np: Any = numpy()
     if dtype in _EIGHT_BITS:

@@ -82,7 +82,7 @@ class NumericFold:
         """Start empty.
 
         Raises:
-            KeyError: `dtype` is none of `FLOATS`.
+            KeyError: `dtype` is not in `FLOATS`.
         """
         self._dtype = dtype
         self._layout: FloatLayout = FLOATS[dtype]
@@ -97,7 +97,7 @@ class NumericFold:
         """Take bytes of the tensor.
 
         Args:
-            offset: Where they belong, in bytes from the tensor's first.
+            offset: Their position, in bytes from the tensor's first.
             data: At most as many as the scratch was made for; may be overwritten when this returns.
         """
         nbytes = self._layout.nbytes

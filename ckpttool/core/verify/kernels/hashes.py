@@ -54,7 +54,7 @@ class ChunkedDigest:
             want_xxh: Whether to hash at all.
             crc_end: First byte that the CRC32 does not cover; None for no CRC32.
             single: Promise that the range stays inside one chunk; it is then hashed once, not twice.
-            is_whole_file: Whether to hash the range as a whole, too: that is a second hash of every byte.
+            is_whole_file: Whether to hash the complete range, too: that is a second hash of every byte.
         """
         self._begin = self._chunk_begin = self._offset = begin
         self._crc_end = crc_end
@@ -68,7 +68,7 @@ class ChunkedDigest:
         """Take the next bytes.
 
         Raises:
-            ValueError: The range was said to be a single chunk and is not.
+            ValueError: The range was declared as a single chunk and is not.
         """
         while len(data):
             if self._single and self._done:

@@ -112,7 +112,7 @@ class PassResult:
         """Return the `crc_num` of a MindSpore safetensors file with these tensors.
 
         Raises:
-            ValueError: A tensor was not seen whole, or CRC32s were not asked for.
+            ValueError: A tensor was not read completely, or CRC32s were not requested.
         """
         parts = []
         for entry in self.entries:

@@ -152,7 +152,7 @@ def without_sample(
         reports: All shards of the checkpoint.
         siblings: Checkpoints of the same start and the one before.
         later: Checkpoints of the start after it; if two of these agree, the change was on purpose.
-        sealed: Paths of those whose header is the one that a manifest recorded.
+        sealed: Paths of those whose header matches a manifest.
     """
     alone = [
         report for report in reports if report.role in COMPARED and report.schema_hash and report.path not in sealed
