@@ -24,9 +24,9 @@ def main() -> None:
         code = 130
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
-            with suppress(OSError):  # what is ours was flushed, and told where it failed
+            with suppress(OSError):  # our output was flushed, and failures were reported
                 stream.flush()
-    # Every file is closed and every result flushed; taking the interpreter apart piece by piece serves nobody.
+    # Every file is closed and every result flushed; taking the interpreter apart piece by piece has no use.
     os._exit(code)
 
 

@@ -494,10 +494,10 @@ def health(
         config: Training config, for world size, batch size and sink size.
 
     Raises:
-        UsageError: A log is not there, or what is asked cannot be.
+        UsageError: A log does not exist, or the question is invalid.
         IncompleteError: The record was to be written, and a log could not be read to its end.
         LockedError: Another process writes the health file.
-        UnsafeError: The record was to be written, and lies in no folder of this machine.
+        UnsafeError: The record cannot be written, because it is not in a folder of this machine.
         WriteFailedError: It could not be written; nothing was changed.
         NotDurableError: It is written, but the disk did not confirm it.
     """
@@ -958,7 +958,7 @@ def report(
 
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `ReportQuestion` or `TreeQuestion`.
-        form: `html`, a whole page that asks for nothing; or `markdown`, under 60,000 characters.
+        form: `html`, a self-contained page; or `markdown`, under 60,000 characters.
         layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
             megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
         world_size: Number of ranks of the training, if the folders do not show it.
@@ -1171,7 +1171,7 @@ def heal(
         NothingToResumeError: The tree has none.
         UnknownLayoutError: It is of a layout whose saves are never changed.
         LockedError: Another ckpttool changes this tree.
-        IncompleteError: The tree changed meanwhile, or what was rebuilt is not what the donor holds.
+        IncompleteError: The tree changed meanwhile, or a rebuilt file differs from its donor.
         WriteFailedError: The disk refused. Nothing was changed, or the next change of the tree ends it.
         NotDurableError: It is done, but the disk did not confirm it.
     """
@@ -1213,9 +1213,9 @@ def prune(
 
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
-        policy: What to keep.
-        order: How to look, what to do, and how long to wait for a save that is under way.
-        waiting: Told what is waited for, each time that it is something else.
+        policy: The checkpoints to keep.
+        order: How to check, what to do, and how long to wait for a save in progress.
+        waiting: Called with the reason for waiting, whenever that changes.
         layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
             megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
         world_size: Number of ranks of the training, if the folders do not show it.
@@ -1239,11 +1239,11 @@ def prune(
         dry_run: Print the plan and change nothing, as without --apply.
 
     Raises:
-        UsageError: The policy names what is not there.
+        UsageError: The policy names a checkpoint that does not exist.
         LockedError: Another ckpttool changes this tree.
         IncompleteError: The tree changed since the plan was made. Nothing was changed.
         UnsafeError: A link or another disk is in the way, or the tree is no folder of this machine.
-        WriteFailedError: The disk refused. What was moved has gone back, or goes back with the next prune.
+        WriteFailedError: The disk refused. Moved files are back, or will be with the next prune.
         NotDurableError: It is done, but the disk did not confirm it.
     """
     return _answer("prune", locals())
@@ -1271,7 +1271,7 @@ def repair_meta(
 
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
-        choice: Which checkpoint; its name or prefix where the newest whole one is not meant.
+        choice: The checkpoint; its name or prefix if it is not the newest intact one.
         layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
             megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
         world_size: Number of ranks of the training, if the folders do not show it.

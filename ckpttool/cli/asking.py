@@ -103,7 +103,7 @@ def answer(verb: str, given: dict[str, Any]) -> Any:  # noqa: ANN401  each funct
     unknown = given.pop("unknown")
     given = {name: value for name, value in given.items() if value is not None and value is not default.get(name)}
     questions = {type(value).__name__ for value in given.values() if is_frozen(type(value))}
-    if questions and not unknown:  # without the command: nothing of it is asked
+    if questions and not unknown:  # without the command: no argument of it is given
         return _by_question(verb, subject, given, questions)
     options, operands = options_of(verb), operands_of(verb)
     if unknown:

@@ -197,7 +197,7 @@ def _print_error_document(code: int) -> None:
         return
     from json import dumps
 
-    with suppress(CkptToolError):  # of a stdout that cannot be written the exit code is told already
+    with suppress(CkptToolError):  # if stdout is not writable, the exit code was already reported
         output.result(dumps({"schema": "ckpttool/error/1", "error": output.ending.error, "exit": code}))
 
 
@@ -220,7 +220,7 @@ def _report(error: Exception, *, debug: bool) -> ExitCode:
     if isinstance(error, CkptToolError):
         output.error(str(error))
         return error.exit_code
-    if isinstance(error, OSError):  # what no command foresees: the current folder is gone, say
+    if isinstance(error, OSError):  # unforeseen errors: for example, the current folder is gone
         place = f" at {error.filename!r}" if error.filename else ""
         output.error(f"operating system error{place}: {error.strerror or error}; ckpttool --debug … shows a traceback")
         return ExitCode.FAILED

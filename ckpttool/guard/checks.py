@@ -158,7 +158,7 @@ class ReplicaCheck:
         """
         own_hashes = torch.zeros(len(self._parameters), dtype=torch.int64) if hashes is None else hashes
         failed = torch.tensor([hashes is None], dtype=torch.int64, device=own_hashes.device)
-        # What is inverted is ordered the other way: the largest of these is the smallest of those.
+        # Inverted values have the reverse order: the largest of these is the smallest of those.
         *maxima, any_failed = self._ranks.largest(torch.cat([own_hashes, ~own_hashes, failed]))
         count = len(self._parameters)
         differing = [

@@ -119,7 +119,7 @@ class MatmulChecksum(TorchDispatchMode):
         """Run an operation, and check its result if it is a matrix product."""
         kwargs = kwargs or {}
         if types:
-            # What tensors are made of that are spread over ranks comes by here, too. Others hold no values.
+            # Components of tensors spread over ranks also get here. Others have no values.
             is_wrapped = any(is_traceable_wrapper_subclass_type(kind) for kind in types)
             return NotImplemented if is_wrapped else func(*args, **kwargs)
         result = func(*args, **kwargs)

@@ -100,7 +100,7 @@ class SilentErrors:
             if self._detector is None or self._probe is None:
                 return
             self._tell(self._detector.agree(wanted=agreed.strike, step=step))
-            if step % self._every == 0 or not agreed.is_finite:  # then it is asked whose they are
+            if step % self._every == 0 or not agreed.is_finite:  # then the ranks concerned are determined
                 scale = self._scaling.scale()
                 self._probe.take(step, scale=1.0 if scale is None else scale)
             if agreed.is_overflow:
@@ -260,13 +260,13 @@ class FeatureProbe:
             return False  # torch averages gradients that are accumulated in its buckets in another way than others
         try:
             model.register_comm_hook(None, self._hook(group))
-        except RuntimeError:  # one of torch's own is registered: that stands nowhere
+        except RuntimeError:  # torch has a hook of its own registered, which is undocumented
             model._comm_hooks.clear()  # noqa: SLF001  it notes ours before it refuses it
             return False
         return True
 
     def _hook(self, group: dist.ProcessGroup) -> Callable[[object, Any], torch.futures.Future[Tensor]]:
-        # torch insists on the name `bucket`, and compares what is annotated with types: ours are text.
+        # torch insists on the name `bucket`, and compares annotations with types: ours are text.
         def take_and_average(_state, bucket):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
             if self._is_open:
                 try:

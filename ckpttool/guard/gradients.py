@@ -97,7 +97,7 @@ class Losses:
     def add(self, loss: Tensor | float) -> None:
         """Add the loss of one micro-batch, of any shape, as passed to `backward`."""
         value = torch.as_tensor(loss).detach()
-        value = own_part(value)  # of one that is sharded: each rank holds all of it, and to ask takes all
+        value = own_part(value)  # of a sharded one: each rank has all of it, and reading it involves all
         taint = value * 0
         if value.dim():
             value, taint = value.sum(), taint.sum()
@@ -108,7 +108,7 @@ class Losses:
         """Return norm, losses and the embedding's sum of squares, with one transfer from the device."""
         numbers = [number for number in (norm, self._sum, self._taint, embedding) if number is not None]
         if isinstance(norm, Tensor) and not _are_here(*(number for number in numbers if isinstance(number, Tensor))):
-            # All fit exactly: float32 holds every bfloat16 and float16, and what is float64 stays so.
+            # All fit exactly: float32 represents every bfloat16 and float16, and float64 is unchanged.
             wide = torch.float32 if self._sum is None else torch.promote_types(self._sum.dtype, torch.float32)
             wide = torch.promote_types(norm.dtype, wide)
             scalars = [torch.as_tensor(number).detach().reshape(()).to(norm.device, wide) for number in numbers]
@@ -256,7 +256,7 @@ class Scaling:
         """Return whether the scaler stepped the optimizer since the last call."""
         if self.scaler is None:
             return False
-        # What it did with each optimizer until `update`, which begins a new round. Torch has no public name for it.
+        # Its action for each optimizer until `update`, which begins a new round. Torch has no public name for it.
         last, self._round = self._round, getattr(self.scaler, "_per_optimizer_states", {})
         stage = last.get(id(self._optimizer), {}).get("stage")
         return getattr(stage, "name", None) == "STEPPED"

@@ -221,7 +221,7 @@ def _worst_of(product: Product, b: Tensor, batch: int, rows: Tensor) -> WrongEle
     bound = bound + unit * right.abs()
     error = (c - right).abs()
     overflows = ~c.isfinite() & (right.abs() + bound > torch.finfo(product.c.dtype).max)
-    # A sum may leave float32 on its way to a small result; and of what is not finite nobody knows the right answer.
+    # A sum may exceed float32 on its way to a small result; and the right answer for non-finite values is unknown.
     unknown = ~right.isfinite() | (~c.isfinite() & (size > _MOST_IN_A_SUM))
     wrong = ~(error <= bound) & ~overflows & ~unknown
     if not bool(wrong.any()):

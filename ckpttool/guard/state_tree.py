@@ -179,7 +179,7 @@ class _Speller:
         return {_SEQUENCES[type(value)]: items}
 
     def _tensor(self, value: torch.Tensor, path: str) -> JsonObject:
-        module = sys.modules.get("torch.distributed.tensor")  # if nobody loaded it, there is no DTensor
+        module = sys.modules.get("torch.distributed.tensor")  # if it is not loaded, there is no DTensor
         if module is not None and isinstance(value, module.DTensor):
             return self._sharded(value, path)
         if type(value) not in {torch.Tensor, torch.nn.Parameter}:

@@ -163,7 +163,7 @@ class Guard:
             refuse_undroppable(model, self.optimizer)
         self.step = Step(step)
         """Steps that the training did, applied or not: the number of the last one."""
-        self._began = self.step  # here, or where it was restored
+        self._began = self.step  # here, or at the restored step
         self.applied = True
         """Whether the last update was: if a learning rate must not move with a dropped one, ask this."""
         self.on_stop: Callable[[GuardStop], None] | None = None
@@ -336,7 +336,7 @@ class Guard:
             return
         if self._contain.run(Part.STATE, self._scaling.has_stepped) and self._is_open:
             self._alarm("decided-too-late", step=self._contain.step)
-            self._decide(math.inf)  # only what is not finite does a scaler keep from the optimizer
+            self._decide(math.inf)  # a scaler keeps only non-finite values from the optimizer
         if not self._is_open:
             self._is_open, self._is_decided, self._drops = True, False, False
             self._contain.step = Step(self.step + 1)
@@ -408,7 +408,7 @@ class Guard:
             self._capture(step)
         if drops:
             contain.run(Part.BUFFERS, self._buffers.restore)
-        # What overflowed the loss scaler drops, whatever the guard does.
+        # The loss scaler drops overflows, whatever the guard does.
         self._end_step(drops=drops, applied=not drops and not agreed.is_overflow)
         if self.applied:
             self.embedding.applied = None if reading is None else reading.embedding
@@ -430,14 +430,14 @@ class Guard:
         )
 
         def propose() -> Proposal:
-            # To ask for the scale the host waits for the device, so only where it matters.
+            # Reading the scale waits for the device, so only if it matters.
             scale = None if math.isfinite(reading.norm) else self._scaling.scale()
             return self._spikes.propose(row, losses_finite=reading.losses_finite, scale=scale)
 
         proposal = self._contain.run(Part.POLICY, propose)
         if proposal is not None:
             return proposal
-        # What is certain without any rule stays certain if the rule fails.
+        # Certain results stay certain if a rule fails.
         is_finite = math.isfinite(reading.norm) and reading.losses_finite
         return Proposal(action=Action.APPLY if is_finite else Action.SKIP, norm=reading.norm, is_finite=is_finite)
 
@@ -547,7 +547,7 @@ class Guard:
             )
             self._captures().capture(memory, facts)
 
-        self._contain.run(Part.CAPTURE, capture, waits=True)  # it is no part of what every step costs
+        self._contain.run(Part.CAPTURE, capture, waits=True)  # it is not part of every step's cost
 
     # The moment before the update.
 
@@ -588,7 +588,7 @@ class Guard:
             self._alarm("scaler-not-given", step=self._contain.step)
         if not self._is_decided:
             norm = None if self._contain.is_off else self._norm(self._updated.current())
-            scale = getattr(self.optimizer, "grad_scale", None)  # a fused update unscales by itself
+            scale = getattr(self.optimizer, "grad_scale", None)  # a fused update unscales on its own
             if norm is not None and scale is not None:
                 norm = norm / scale
             limit = self._decide(norm, scale=scale)

@@ -177,7 +177,7 @@ def _tensors(answer: Contents) -> RenderableType:
         if by_rank:
             cells.append(line(_holders_text(row, ranks), style="yellow" if row.others else ""))
         rows.append(cells)
-    if by_rank:  # what does not agree is what was looked for
+    if by_rank:  # the disagreement is the point of the request
         headers.append(("RANKS", 0 if any(row.others for row in answer.tensors) else 2))
     return Columns(headers, rows)
 

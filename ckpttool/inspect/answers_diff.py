@@ -118,7 +118,7 @@ def _headline(answer: Difference) -> Text:
     if answer.level is Level.STRUCTURE:
         same, compared_how = of, "in type and shape; values were not compared"
     else:
-        # Single numbers are told as scalars.
+        # Single numbers are reported as scalars.
         same, compared_how = sum(group.equal for group in answer.groups) - answer.uncompared, "bit for bit"
     if answer.uncompared or not same:
         return line(f"{counted(same, 'tensor')} compared, none differs; {_rest(answer)}", style="bold yellow")
@@ -225,7 +225,7 @@ def _change(change: TensorChange) -> str:
     gained, lost = movement.nonfinite
     if gained != lost:
         return f"NaN or infinite: {gained} → {lost}"
-    # -0.0, another NaN, a whole number beyond the digits of F64: no number shows it.
+    # -0.0, another NaN, an integer beyond the digits of F64: no number shows it.
     return _MOVED if movement.relative or movement.largest else "other bits"
 
 

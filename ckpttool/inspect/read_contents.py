@@ -35,8 +35,8 @@ def open_shard(
     Args:
         task: The shard.
         source: The open file.
-        patterns: Tensors whose numbers are asked for; none: all.
-        stats: Whether they are asked for at all.
+        patterns: Tensors whose statistics are requested; none: all.
+        stats: Whether statistics are requested.
         passed: Told after each piece of the data how many bytes it had.
 
     Raises:
@@ -69,7 +69,7 @@ def opened_shard(task: CheckTask, source: ByteSource) -> tuple[Observation, Open
         schema="",
     )
     if header is None or any(finding.code is Code.OVER_LIMIT for finding in report.findings):
-        return observed, opened  # of what is refused nothing is kept
+        return observed, opened  # nothing is kept of a refused file
     if header.format in {FormatName.TORCH_ZIP, FormatName.TORCH_ZIPS}:
         return observed, _of_torch(observed, opened, source)
     opened = replace(
@@ -116,8 +116,8 @@ def compare_shard(  # noqa: PLR0913  what may be asked, by keyword
         task: The shard.
         source: The open file.
         counterparts: Where the same tensors lie on the other side.
-        patterns: Tensors that are asked for; none: all.
-        numerics: Whether numbers are asked for, or bits alone.
+        patterns: The requested tensors; none: all.
+        numerics: Whether values are compared, or only bits.
         passed: Told after each piece how many bytes of both it had.
 
     Raises:
@@ -222,7 +222,7 @@ def _of_torch(observed: Observation, opened: Opened, source: ByteSource) -> Open
         opened,
         entries=torch_content.entries,
         values=(*read_single(source, torch_content.entries), *torch_content.values),
-        # Of what could not be read only the name says that torch wrote it.
+        # For an unreadable file only the name suggests torch.
         producer=None if torch_content == TorchContents() else f"torch.save{version}",
         checksum=("crc32-records", f"{len(records)} records") if checked else None,
         unread=torch_content.unread,

@@ -105,8 +105,8 @@ class Gathering:
         Args:
             inventory: The tree.
             checkpoint: Whose shards they are.
-            file: Where one of them alone was asked for, its path.
-            findings: What is wrong with them.
+            file: The path of the file, if only one was requested.
+            findings: Their problems.
         """
         rows = self._rows()
         selected = [row for row in rows if is_selected(row.name, self._patterns)]

@@ -120,11 +120,11 @@ def compared(
     """Combine the differences.
 
     Args:
-        a: What one side holds.
-        b: What the other holds.
+        a: The contents of one side.
+        b: The contents of the other.
         level: Whether bits or numbers were compared as well.
         distances: Of the tensors that could be.
-        findings: What is wrong with either.
+        findings: The problems of either.
     """
     movements = distances.movements()
     same_ranks = _ranks(a) == _ranks(b)
@@ -144,7 +144,7 @@ def compared(
             and name not in scalars
         ):
             differences += () if distances.equal.get(name, True) else ("values",)
-            # Whoever compared half of the ranks cannot say that a tensor is the same.
+            # A comparison of half of the ranks does not prove that a tensor is equal.
             uncompared += not differences and distances.pairs[name] < max(row.files, row_after.files)
         if differences:
             change = TensorChange(
@@ -213,7 +213,7 @@ def _oddness(change: TensorChange) -> tuple[object, ...]:
         return grave, True, 0.0, as_counted(change.name)
     far = movement.times_median if movement.times_median is not None else movement.relative
     sick = movement.nonfinite[1] > movement.nonfinite[0]
-    # What is as odd as three digits tell stands in the order of the names.
+    # Equal values in three digits are sorted by name.
     return grave, not sick, -(math.inf if far is None else float(f"{far:.3g}")), as_counted(change.name)
 
 

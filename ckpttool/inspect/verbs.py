@@ -64,7 +64,7 @@ def inspect(  # noqa: PLR0913  what may be asked, by keyword
     Args:
         path: A shard of any format; a checkpoint folder, or an output folder (its newest checkpoint); `DIR:NAME`; or
             the name of a checkpoint in `tree`; None: that tree.
-        tree: Where names are looked up; None: `DEFAULT_DIR`, else in or around the current folder.
+        tree: The tree for names; None: `DEFAULT_DIR`, else in or around the current folder.
         checkpoint: A checkpoint of that tree.
         tensors: Names or patterns of a shell; none: all.
         stats: Read the tensors' data, too: norms, extremes, zeros, NaN.
@@ -119,7 +119,7 @@ def side_of(
         path: A file, a folder, `DIR:NAME`, or the name of a checkpoint in `tree`; None: that tree.
         checkpoint: A checkpoint of the tree that is found.
         layout: Look for this layout alone.
-        tree: Where names are looked up.
+        tree: The tree for names.
         is_intact: Of a tree without a name take the newest checkpoint that is whole as far as headers tell, if there is
             one; else the newest of which the listing misses nothing; else the newest.
 
@@ -148,7 +148,7 @@ def _kind(path: str) -> Kind | None:
         return open_storage(path).kind("")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError:  # whoever looks for the tree says why
+    except OSError:  # the search for the tree reports the reason
         return Kind.OTHER
 
 
@@ -220,7 +220,7 @@ def opened(
         side: Whose shards.
         tensors: Names or patterns of a shell; none: all.
         stats: Read the tensors' data, too.
-        is_all: Whether no more is asked of the shards, so that each is done then.
+        is_all: Whether this is the only request to the shards, so that each is then finished.
     """
     work = partial(check, compare=partial(open_shard, patterns=tuple(tensors), stats=stats))
     if stats:

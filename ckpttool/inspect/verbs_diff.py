@@ -39,9 +39,9 @@ def diff(  # noqa: PLR0913  what may be asked, by keyword
     """Compare two shards or two checkpoints: tensors, scalars, and how far values moved.
 
     Args:
-        a: A shard of any format; a tree (its newest whole checkpoint); `DIR:NAME`; or a checkpoint's name in `tree`.
+        a: A shard of any format; a tree (its newest intact checkpoint); `DIR:NAME`; or a checkpoint's name in `tree`.
         b: The other one.
-        tree: Where names are looked up.
+        tree: The tree for names.
         checkpoint: A checkpoint of both trees.
         level: STRUCTURE compares headers, CHECKSUM every bit of the tensors, NUMERICS every element.
         tensors: Names or patterns of a shell; none: all.
@@ -148,6 +148,6 @@ def _compared(
     )
     compare = partial(compare_shard, counterparts=counterparts, patterns=tuple(tensors), numerics=numerics)
     engine = partial(ThreadEngine, jobs=cores(), timeout=TIMEOUT_SECONDS)
-    # What is compared with a shard is as large, near enough.
+    # The compared file has about the same size as the shard.
     tasks = tasks_of(ours, copies=2)
     yield from counted(tasks, partial(check, compare=compare), lambda work: engine(work=work), of=2)

@@ -73,7 +73,7 @@ class WhichOptions:
         """Make the library's question.
 
         Raises:
-            UsageError: Two options contradict each other, or one cannot be meant.
+            UsageError: Two options contradict each other, or one is invalid.
         """
         return PartQuestion(
             tree=tree,

@@ -89,12 +89,12 @@ def view_of(
     """Record the contents of a folder of this machine, with any part of a tree.
 
     Args:
-        located: The tree in it; None if there is none, or not enough of one to be recognised.
+        located: The tree in it; None if there is none, or too little of one to recognize.
         root: The folder.
         question: Which saves to check, and how hard; of all others the headers are read. A save that is not there is
             on other machines.
         mine: This process's share of a listing, if several look at one disk; None: all of it.
-        share: The number of this part, from 1, and of how many, if what is read is to be sealed.
+        share: The number of this part, from 1, and the total, if the files read are to be sealed.
     """
     answers = Answers()
 
@@ -114,7 +114,7 @@ def view_of(
         reports: dict[str, ShardReport] = {}
         saves: dict[str, str] = {}
         sealings: list[Sealing] = []
-        with suppress(CkptToolError, OSError):  # it is recorded, and judged where all parts are
+        with suppress(CkptToolError, OSError):  # it is recorded, and judged together with all parts
             if located is not None:
                 tree, answered = _ask(replace(located, storage=storage, listing=list_root(storage)))
                 saves = {shard.path: item.name for item in answered for shard in item.shards}
@@ -122,7 +122,7 @@ def view_of(
                     here = _unnoted(tree, shared_out(located.storage, ""), root)
                     reports |= _contents(here, question, share, sealings)
                 tasks = [task for save in answered for task in plan_checks(root, save, Level.STRUCTURE)]
-                others = [task for task in tasks if task.path not in reports]  # whose headers tell what is usual
+                others = [task for task in tasks if task.path not in reports]  # whose headers show the usual structure
                 reports |= _by_path(reports_of(others, WaitingEngine(timeout=question.timeout)))
         reports |= _by_path(_strays(root, sorted(remaining - reports.keys()), question))
         if remaining and not by_scalars:
@@ -133,7 +133,7 @@ def view_of(
         take_back("noted", root)
     _forget_foreign(answers, root)
     _forget_much(answers, reports, by_scalars=by_scalars)
-    remembered = found_damaged(root)  # what was written since is forgotten
+    remembered = found_damaged(root)  # entries about rewritten files are dropped
     damaged = tuple(
         remembered[path] for path in sorted(remembered) if answers.stamps.get(path) == remembered[path].stamp
     )
@@ -154,7 +154,7 @@ def _walk(storage: Storage, root: str) -> set[str]:
         try:
             size = storage.stamp(path).size
             named = _named_format(path)
-            if path.startswith(f"{TRASH}/"):  # what went is known by its name
+            if path.startswith(f"{TRASH}/"):  # deleted checkpoints are known by name
                 continue
             if named is not None and not path.startswith(f"{OWN_FOLDER}/"):
                 shards.add(path)
@@ -319,8 +319,8 @@ def _forget_much(answers: Answers, reports: Mapping[str, ShardReport], *, by_sca
     """Drop the bytes of shards whose report includes the complete header, and of files read extensively.
 
     Args:
-        answers: What was read.
-        reports: What was seen of each shard.
+        answers: The recorded answers.
+        reports: The report on each shard.
         by_scalars: Whether the tree's layout asks a header for nothing but scalars.
     """
     for path, pieces in list(answers.pieces.items()):
@@ -360,7 +360,7 @@ def _read_for_others(noted: Storage, storage: Storage, paths: Iterable[str]) -> 
     Nothing on this machine shows whether they will.
 
     Args:
-        noted: The storage that records what it answers.
+        noted: The storage that records its answers.
         storage: The same without it.
         paths: Of files that look like shards.
     """
@@ -369,7 +369,7 @@ def _read_for_others(noted: Storage, storage: Storage, paths: Iterable[str]) -> 
     from ckpttool.core.formats.torch.plain import plain_values
 
     for path in paths:
-        # What is wrong with them is found by the check of every file.
+        # Their problems are found by the check of every file.
         with suppress(OSError, BrokenPickleError):
             named = SHARD_SUFFIXES.get(path.rpartition(".")[2])
             if named not in _READ_FOR_OTHERS:
@@ -378,7 +378,7 @@ def _read_for_others(noted: Storage, storage: Storage, paths: Iterable[str]) -> 
             with noted.open(path) as source:
                 if named is FormatName.SAFETENSORS:
                     read_header(source, named=named)
-                elif named is FormatName.MINDSPORE_CKPT:  # a `.ckpt`, of which the first bytes tell whose it is
+                elif named is FormatName.MINDSPORE_CKPT:  # a `.ckpt`, whose first bytes identify the writer
                     source.read(0, HEAD_BYTES)
                 elif named is FormatName.TORCH_ZIP:
                     plain_values(source)

@@ -46,7 +46,7 @@ class MachinesOfParts:
 
         Args:
             merge: Who looked, and when.
-            answers: What a storage with all files would answer.
+            answers: The answers of a storage with all files.
             views: By machine, in the order of the merge's seats.
         """
         self.merge = merge
@@ -266,7 +266,7 @@ class RecordedEngine:
         """Take the reports.
 
         Args:
-            report_of: Returns the report on a shard, by its path; None if nobody checked it.
+            report_of: Returns the report on a shard, by its path; None if it was not checked.
             but: Codes of findings that are left out, since the question does not ask for them.
         """
         self._report_of = report_of

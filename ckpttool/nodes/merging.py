@@ -192,5 +192,5 @@ def _join_records(views: Sequence[PartView], together: Answers, failed: dict[tup
     for path, copies in contents.items():
         if len(copies) == 1:
             (together.files[path],) = copies
-        elif path not in together.by_host:  # whoever reads manifests joins them
+        elif path not in together.by_host:  # readers of manifests join them
             failed[FILE, path] = DIFFERENT

@@ -54,7 +54,7 @@ def run_of(question: PartQuestion, process: Process | None) -> str:
     """Return the common name of all parts of this run; empty if unknown.
 
     Raises:
-        UsageError: What the user says is no name.
+        UsageError: The user's name is invalid.
     """
     if question.run is not None:
         if _RUN.fullmatch(question.run) is None:
@@ -110,7 +110,7 @@ def assert_own(place: str, seat: Seat, *, keeps: bool = False) -> None:
     Args:
         place: The file.
         seat: The part to be written.
-        keeps: A watch keeps it: what runs it may have been started again under another name, as a pod is.
+        keeps: A watch keeps it: its process may have been restarted under another name, as a pod is.
 
     Raises:
         UsageError: It is another machine's.

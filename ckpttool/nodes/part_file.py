@@ -99,8 +99,8 @@ def encode_part(
     """Return the content of a part's file.
 
     Args:
-        seat: Which part it is, and where and when it was taken.
-        answers: What the storage there answered.
+        seat: The number of the part, and where and when it was taken.
+        answers: The answers of the storage there.
         saves: The reports on the shards of each save, by its name; each shard once.
         version: Of the ckpttool that looked.
         damaged: Files that earlier checks there found damaged.
@@ -123,7 +123,7 @@ def read_parts(data: bytes, *, name: str) -> Iterator[tuple[str, PartView | str]
     """Yield the parts in a file, which may be several consecutive parts; for a bad one, the reason.
 
     Args:
-        data: The whole file.
+        data: The complete file.
         name: The name of the file.
     """
     begins = [match.start() for match in re.finditer(rb"^" + re.escape(_BEGIN_OF_ANY_VERSION), data, re.MULTILINE)]
@@ -277,7 +277,7 @@ def _decode_seat(head: JsonObject) -> Seat:
     )
 
 
-# The second line: what the storage answered.
+# The second line: the answers of the storage.
 
 _KINDS = {"d": Kind.FOLDER, "o": Kind.OTHER, "l": Kind.LOST, "f": Kind.FILE}
 _LETTERS = {kind: letter for letter, kind in _KINDS.items()}

@@ -28,9 +28,9 @@ def seal_share(tree: Tree, checkpoint: Checkpoint, verdict: Verdict, share: tupl
     nor what was sealed before; and where something speaks against the whole save, none of it is.
 
     Args:
-        tree: What is seen from here, scanned with sizes.
+        tree: The visible files, scanned with sizes.
         checkpoint: Of this tree.
-        verdict: On it, from here: every byte read, with digests, compared with what was sealed before.
+        verdict: On the visible files: every byte read, with digests, compared with earlier seals.
         share: The number of this machine, from 1, and of how many.
         now: Unix seconds.
 

@@ -325,7 +325,7 @@ class NotingStorage:
         """Take the storage, and the destination of its answers.
 
         Args:
-            root: As it is spelled here.
+            root: Its path here.
             storage: Answers.
             answers: All answers so far.
             inner: Its root by the path relative to the tree's; empty for that itself.
@@ -340,7 +340,7 @@ class NotingStorage:
         try:
             yield
         except (FileNotFoundError, NotADirectoryError):
-            raise  # what is not there shows in the listing of its folder
+            raise  # a missing file shows in the listing of its folder
         except OSError as error:
             self._answers.failures[request, path] = failure_of(error)
             raise
@@ -427,7 +427,7 @@ def by_folder(sign: str, index: int, count: int) -> Mine:
     """Divide a tree in which each rank has a folder: folder k is checked by process k mod count.
 
     Args:
-        sign: What such a folder is called, `rank_N/`, with `N` for its number.
+        sign: The name of such a folder, `rank_N/`, with `N` for its number.
         index: Of this process, from 0.
         count: Processes.
     """
@@ -453,7 +453,7 @@ def by_file(suffixes: frozenset[str], index: int, count: int) -> Mine:
     """Divide a tree in which ranks share folders: the k-th shard of each, by name, goes to process k mod count.
 
     Args:
-        suffixes: Of shards' names; all else, records that is, every process looks at.
+        suffixes: Of shards' names; every process reads all other files, which are records.
         index: Of this process, from 0.
         count: Processes.
     """
@@ -476,9 +476,9 @@ class SharedOut(PassedOn):
 
         Args:
             storage: As it is.
-            mine: Keeps what is to be checked.
+            mine: Keeps the files to check.
             inner: Its root by the path relative to the tree's.
-            divided: Where a hash of the names that are shared out goes, by their folder.
+            divided: Destination for a hash of the divided names, by folder.
         """
         super().__init__(storage)
         self._mine = mine

@@ -65,7 +65,7 @@ def read_views(path: str) -> Iterator[tuple[str, PartView | str]]:
         yield from read_parts(data, name=name)
 
 
-@cache  # it can be read but once, and several questions may be asked of one tree
+@cache  # it can be read only once, and one tree may get several questions
 def _standard_input() -> bytes:
     if sys.stdin is None:
         raise IncompleteError("standard input is closed: no part could be read from it")
@@ -82,12 +82,12 @@ def locate_parts(path: str, *, layout: str | None, config: RunConfig | None, roo
         path: Of the parts, as it was given.
         layout: Take this one alone.
         config: Of the run that is to resume.
-        root: What the tree is called where its machines call it differently.
+        root: The tree's path, if it differs between its machines.
 
     Raises:
         UnknownLayoutError: None of them saw one.
-        UsageError: They saw several, and nobody says which is meant.
-        IncompleteError: Not all of them were asked.
+        UsageError: They recorded several trees, and none is selected.
+        IncompleteError: Some parts are missing.
     """
     machines = _machines_of(path, root)
     merged = machines.merge

@@ -40,8 +40,8 @@ def part(question: PartQuestion, *, read: Mapping[str, ShardReport] | None = Non
     """Record what this machine sees of a tree, as one part of many.
 
     Args:
-        question: What to look at, and where it goes.
-        read: What reading shards showed before, by their paths: it counts for files that are still the same.
+        question: The tree to record, and the output file.
+        read: Reports from earlier reads, by path: used for unchanged files.
 
     Returns:
         What was written, whatever was found; None where the launcher says that this process has nothing to look at.
@@ -95,7 +95,7 @@ def parts_of_nodes(question: PartQuestion) -> Iterator[PartWritten | IncompleteE
     """Record what each node of the cluster that `on_ray` joined sees, and write the parts here.
 
     Args:
-        question: What to look at: its path is the same on all nodes. Which part each is, is decided here.
+        question: The tree to record, whose path is the same on all nodes. The parts' numbers are assigned here.
 
     Yields:
         What was written, node by node; for a node that is lost, that what it has is unknown.

@@ -53,7 +53,7 @@ def advice_on(seen: PassedOver) -> tuple[tuple[Rejection, ...], tuple[Finding, .
     """Report whether a newer checkpoint that was skipped for its shards can be rebuilt, or may be.
 
     Args:
-        seen: What was chosen without it.
+        seen: The choice without it.
     """
     tree, question, point = seen
     for rejection in point.rejected[:_MOST_LOOKED_AT]:
@@ -155,10 +155,10 @@ def heal_advice(
     """Return the benefit of healing a checkpoint; None if there is none.
 
     Args:
-        point: What was chosen without it.
+        point: The choice without it.
         checkpoint: One that was passed over.
         root: Of the tree.
-        is_proven: Whether all of it was looked at and has proven copies; else some rank's files were like the others'.
+        is_proven: Whether all of it was read and has proven copies; else some rank's files were equal to the others'.
     """
     command = f"ckpttool repair shards {quote(root)} --checkpoint {quote(checkpoint.name)}"
     gain = f"make {checkpoint.name} intact"
@@ -183,8 +183,8 @@ def with_healing(rejected: Iterable[Rejection], advice: HealAdvice) -> tuple[Rej
     """Add healing as the remedy of a checkpoint's problems, if it would fix them.
 
     Args:
-        rejected: What was not chosen.
-        advice: What healing one of them would save, by `heal_advice`.
+        rejected: The rejected checkpoints.
+        advice: The benefit of healing one of them, from `heal_advice`.
     """
     return tuple(
         replace(rejection, reasons=tuple(_healed_by(advice.remedy, reason) for reason in rejection.reasons))

@@ -150,7 +150,7 @@ class Healing(Answered):
     def exit_code(self) -> ExitCode:
         """0 if everything is repaired, or would be with --apply; 11 without a proven donor."""
         if not self.shards and may_be_good(self.lost):
-            return ExitCode.INCOMPLETE  # nothing is missing or damaged, and nobody knows whether the save is good
+            return ExitCode.INCOMPLETE  # nothing is missing or damaged, and it is unknown whether the save is good
         if self.is_refused:
             return ExitCode.NOTHING_TO_RESUME
         return of_findings((*self.lost, *self.refusals))

@@ -21,7 +21,7 @@ def rebuilt_from(reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal])
 
     Args:
         reports: Of one save, with the digests of tensors.
-        seals: What its manifest has of them.
+        seals: Its manifest's records.
     """
     by_place = {(report.rank, report.role): report for report in reports if report.tensor_digests is not None}
     origins: dict[str, str] = {}

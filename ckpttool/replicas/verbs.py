@@ -73,7 +73,7 @@ def heal(question: Where = None, order: HealOrder = HealOrder()) -> Healing:
         NothingToResumeError: The tree has none.
         UnknownLayoutError: It is of a layout whose saves are never changed.
         LockedError: Another ckpttool changes this tree.
-        IncompleteError: The tree changed meanwhile, or what was rebuilt is not what the donor holds.
+        IncompleteError: The tree changed meanwhile, or a rebuilt file differs from its donor.
         WriteFailedError: The disk refused. Nothing was changed, or the next change of the tree ends it.
         NotDurableError: It is done, but the disk did not confirm it.
     """
@@ -112,7 +112,7 @@ def what_can_be_rebuilt(
     Args:
         tree: Scanned with sizes.
         checkpoint: Of this tree, with all that its own records tell.
-        order: From which rank, and what of a file.
+        order: The donor rank, and the part of a file.
     """
     session = session_for(tree, CheckQuestion(level=Level.NUMERICS))
     try:
@@ -168,7 +168,7 @@ def _donors(
         findings[finding.path].append(finding)
     seals = _seals(tree, checkpoint)
     stamps = {report.path: report.stamp for report in verdict.reports}
-    # What was rebuilt from another file is that file by another name.
+    # A file rebuilt from another one is that file under another name.
     stamps |= {path: stamps[origin] for path, origin in rebuilt_from(verdict.reports, seals).items()}
     current = _by_place(
         replace(report, findings=tuple(findings[report.path]), stamp=stamps[report.path]) for report in verdict.reports

@@ -64,7 +64,7 @@ class Rebuilding:
         """Execute it.
 
         Raises:
-            IncompleteError: A donor changed, or what was written is not what it holds. Nothing was changed.
+            IncompleteError: A donor changed, or a written file differs from it. Nothing was changed.
             WriteFailedError: Nothing was changed, or the next change of the tree ends it.
             NotDurableError: It is done, but the disk did not confirm it.
         """
@@ -81,7 +81,7 @@ class Rebuilding:
                 if is_untouched(self._root, self._puts):
                     remove(journal)
                     take_back(self._root, self._puts)
-                else:  # what was begun is ended; where that fails too, the next change of the tree does it
+                else:  # an interrupted change is completed; if that fails too, by the next change of the tree
                     put_all(self._root, self._puts)
                     remove(journal)
             raise

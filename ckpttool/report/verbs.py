@@ -44,8 +44,8 @@ def report(question: ReportQuestion | Where = None, *, form: PageForm | str = Pa
     """Write one page with everything known about a tree: for a file, a notebook, a comment.
 
     Args:
-        question: What it is about; or the tree's path alone.
-        form: `html`, a whole page that asks for nothing; or `markdown`, under 60,000 characters.
+        question: The subject; or only the tree's path.
+        form: `html`, a self-contained page; or `markdown`, under 60,000 characters.
 
     Raises:
         CkptToolError: As of `resolve`.
@@ -70,8 +70,8 @@ def survey(
     """Collect everything known about a tree, for a report. Changes nothing.
 
     Args:
-        question: What to look at; or the tree's path alone.
-        own: Tells what the trainer would take by itself.
+        question: The subject; or only the tree's path.
+        own: Returns the trainer's own choice.
 
     Raises:
         UsageError: A log is to be read from this process's own input, which is there only once.

@@ -55,7 +55,7 @@ def batches_of(tree: Tree, saves: Iterable[tuple[str, Sequence[str]]]) -> tuple[
 
     Args:
         tree: As it is on this machine.
-        saves: The name of each checkpoint that goes, oldest first, and what goes with it, in order.
+        saves: The name of each checkpoint to delete, oldest first, and its files, in order.
 
     Raises:
         IncompleteError: Something is not there any more.
@@ -95,7 +95,7 @@ def let_go(tree: Tree, batches: Sequence[Batch], fixes: Sequence[PointerFix], *,
     Raises:
         IncompleteError: A file is not the one that was planned with. Nothing was changed.
         UnsafeError: A link or another disk is in the way. Nothing was changed.
-        WriteFailedError: The disk refused. What was moved has gone back, or goes back with the next change.
+        WriteFailedError: The disk refused. Moved files are back, or will be with the next change.
         NotDurableError: It is done, but the disk did not confirm it.
     """
     root = tree.inventory.root
@@ -133,7 +133,7 @@ def _move(root: str, batches: Sequence[Batch], fixes: Sequence[PointerFix]) -> N
             ) from error
         move_to_trash(root, batches)
     except BaseException:
-        # Where this fails too, the next prune does it.
+        # If this fails too, the next prune does it.
         with suppress(CkptToolError):
             restore(root, batches)
             remove(f"{root}/{JOURNAL}")

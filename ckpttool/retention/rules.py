@@ -118,7 +118,7 @@ def retain(
 
     Args:
         inventory: With expected ranks and recorded health.
-        policy: What is to be kept.
+        policy: The checkpoints to keep.
         verifier: Verifies one checkpoint.
         without: Lists the same tree as it would be judged if some checkpoints were gone.
         refused: Saves that their layout says are not to be moved, with its reason in words that follow "it".

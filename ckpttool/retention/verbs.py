@@ -71,16 +71,16 @@ def prune(
 
     Args:
         question: Which tree.
-        policy: What to keep.
-        order: How to look, what to do, and how long to wait for a save that is under way.
-        waiting: Told what is waited for, each time that it is something else.
+        policy: The checkpoints to keep.
+        order: How to check, what to do, and how long to wait for a save in progress.
+        waiting: Called with the reason for waiting, whenever that changes.
 
     Raises:
-        UsageError: The policy names what is not there.
+        UsageError: The policy names a checkpoint that does not exist.
         LockedError: Another ckpttool changes this tree.
         IncompleteError: The tree changed since the plan was made. Nothing was changed.
         UnsafeError: A link or another disk is in the way, or the tree is no folder of this machine.
-        WriteFailedError: The disk refused. What was moved has gone back, or goes back with the next prune.
+        WriteFailedError: The disk refused. Moved files are back, or will be with the next prune.
         NotDurableError: It is done, but the disk did not confirm it.
     """
     question = tree_question(question)
@@ -220,7 +220,7 @@ def _elsewhere(tree: Tree, plan: RetentionPlan) -> list[Elsewhere]:
     """Return the files to delete, by machine; a shared disk is listed for one of its machines.
 
     Raises:
-        IncompleteError: Something cannot be looked at any more.
+        IncompleteError: Something can no longer be read.
     """
     hosts = tree.machines.hosts()
     places = []

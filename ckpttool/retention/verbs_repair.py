@@ -35,8 +35,8 @@ def repair_meta(
 
     Args:
         question: Which tree.
-        choice: Which checkpoint; its name or prefix where the newest whole one is not meant.
-        grace: Seconds: while a shard is younger, somebody is writing here.
+        choice: The checkpoint; its name or prefix if it is not the newest intact one.
+        grace: Seconds: a younger shard is a sign of a save in progress.
         apply: Write them, each atomically.
 
     Raises:
@@ -66,7 +66,7 @@ def _proposal(tree: Tree, question: TreeQuestion, choice: ResumeQuestion, *, gra
     session = session_for(tree, CheckQuestion())
     point = choose(tree.inventory, choice, session.verdict)
     checkpoint = None if isinstance(point, NoResumePoint) else point.checkpoint
-    # The newest whole one is not known while a newer one cannot be read; a record must not go back for that.
+    # The newest intact one is unknown while a newer one cannot be read; a record must not go back for that.
     against: list[Finding] = [] if apply else [*pending(tree)]
     whys = [why for rejected in point.rejected for why in rejected.reasons]
     if checkpoint is None:

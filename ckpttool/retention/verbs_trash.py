@@ -53,7 +53,7 @@ def trash(question: Where = None, *, older_than: float | None = None) -> Trash:
 
     Args:
         question: Which tree.
-        older_than: Seconds: mark what has been there for so long.
+        older_than: Seconds: mark entries of at least this age.
 
     Raises:
         UnknownLayoutError: There is no tree at the path.
@@ -86,16 +86,16 @@ def restore(question: Where, name: str, *more: str, grace: float = 300.0) -> Tra
 
     Args:
         question: Which tree.
-        name: The checkpoint's, or its folder's in the trash, where several have the name.
+        name: The checkpoint's, or its folder's in the trash, if several have the name.
         more: Names of others.
-        grace: Seconds: while a shard of the tree is younger, somebody is saving there.
+        grace: Seconds: a younger shard of the tree is a sign of a save in progress.
 
     Raises:
         UsageError: One is not there, or its place is taken.
         LockedError: Another ckpttool changes this tree.
-        IncompleteError: Somebody is saving, or what lies there is not known to be one checkpoint.
+        IncompleteError: A save is in progress, or an entry is not known to be one checkpoint.
         UnsafeError: A link or another disk is in the way.
-        WriteFailedError: The disk refused. What was moved stays; the next change of the tree brings the rest.
+        WriteFailedError: The disk refused. Moved files stay; the next change of the tree completes it.
         NotDurableError: It is done, but the disk did not confirm it.
     """
     question = tree_question(question)
@@ -106,7 +106,7 @@ def restore(question: Where, name: str, *more: str, grace: float = 300.0) -> Tra
     chosen = {
         _named(root, before, requested).listed.folder for requested in (name, *more)
     }  # before a lock is written, too
-    with change_of(root):  # what was begun is done then, be it this very restore
+    with change_of(root):  # it then completes an interrupted change, even of this restore
         chosen_content = [_looked_into(tree, folder) for folder in in_trash(tree) if folder.name in chosen]
         batches = [_batch(tree, item) for item in chosen_content if item.listed.nbytes != 0]
         if batches:
@@ -153,12 +153,12 @@ def empty_trash(question: Where = None, *, older_than: float = 0.0, apply: bool 
 
     Args:
         question: Which tree.
-        older_than: Seconds: only what has been there for so long; 0: all of it.
+        older_than: Seconds: only entries of at least this age; 0: all of them.
         apply: Do it.
 
     Raises:
         LockedError: Another ckpttool changes this tree.
-        WriteFailedError: Something could not be deleted; what was, is gone.
+        WriteFailedError: Something could not be deleted; the rest is deleted.
     """
     answer = replace(trash(question, older_than=older_than), action=TrashAction.EMPTY, apply=apply)
     if not apply:
@@ -197,7 +197,7 @@ def _content(tree: Tree, begun_folders: Sequence[str], asked_for: Collection[str
     """Read every non-empty folder of the trash, and name those that a restore had already emptied.
 
     Args:
-        tree: What was moved away was once in it.
+        tree: The original tree of the moved checkpoints.
         begun_folders: Folders that an interrupted restore was emptying.
         asked_for: Where the folders' own names tell which of them these are, no other is looked into: it may be one of
             thousands, with a file for each of as many ranks.
@@ -258,7 +258,7 @@ def _looked_into(tree: Tree, folder: TrashFolder) -> _TrashFolder:
             name=checkpoint.name,
             prefix=checkpoint.prefix,
             step=checkpoint.step,
-            # Another machine may have the shards: then what lies here is not nothing.
+            # Another machine may have the shards: then these files are significant.
             nbytes=checkpoint.nbytes or (ByteCount(0) if is_empty else None),
         )
     elif is_empty:  # empty folders alone: an interrupted restore leaves no more
@@ -301,7 +301,7 @@ def _batch(tree: Tree, item: _TrashFolder) -> Batch:
     """Plan every rename: the checkpoint's files in its layout's order, and its seal.
 
     Raises:
-        IncompleteError: It is not known what belongs to it.
+        IncompleteError: Its files are unknown.
         UnsafeError: A link or another disk is in the way.
     """
     place = f"{TRASH}/{item.listed.folder}"

@@ -41,7 +41,7 @@ class HealthFile(Protocol):
         """Return its new content with the health of saves, by their recorded names; the old content if nothing changes.
 
         Raises:
-            ValueError: The old content is none of such a file.
+            ValueError: The old content is not of such a file.
         """
         ...
 
@@ -59,7 +59,7 @@ class ConfigReader(Protocol):
         Whose it is, its words tell: what another trainer may have, too, tells nothing.
 
         Args:
-            file: The whole file.
+            file: The complete file.
             devices: Ranks that will be started, for configs in which that does not stand.
 
         Raises:
@@ -139,7 +139,7 @@ class Simulator(Protocol):
         """Return the save that a version would load, why, and the outcome.
 
         Args:
-            start: What it finds.
+            start: The start.
             version: As people write it: `2.1`; None: the newest known, or as all known versions do it.
 
         Raises:
@@ -151,8 +151,8 @@ class Simulator(Protocol):
         """Return the save that a start with the current config, records and names would load, by the same rules.
 
         Args:
-            start: What it finds.
-            plan: What it should load, and where its data should continue.
+            start: The start.
+            plan: The plan: the checkpoint to load, and the position in the data.
         """
         ...
 

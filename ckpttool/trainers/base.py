@@ -177,7 +177,7 @@ class Layout(Protocol):
 
         Args:
             inventory: As scanned.
-            evidence: What is said about it from outside.
+            evidence: The external evidence.
         """
         ...
 
@@ -214,7 +214,7 @@ class Layout(Protocol):
 
         Args:
             storage: The tree.
-            ranks: Whose records to read, where each rank has its own.
+            ranks: The ranks of the records to read, if each rank has its own.
         """
         ...
 
@@ -374,7 +374,7 @@ class Trainer:
         """Return the evidence in a config and next to a tree.
 
         Args:
-            output: The folder that holds the tree.
+            output: The folder with the tree.
             config: Of the run that is to resume.
 
         Raises:
@@ -392,7 +392,7 @@ class Trainer:
 
         Args:
             checkpoint: The save.
-            requested: What the user or the config says of the run; what nobody says is as it was.
+            requested: The sizes of the run from the user or the config; others are unchanged.
         """
         if self.objections_at is None:
             return ()
@@ -404,7 +404,7 @@ class Trainer:
 
         Raises:
             UsageError: The config is another trainer's.
-            IncompleteError: What it goes by cannot be read.
+            IncompleteError: A file that it depends on cannot be read.
         """
         if self.effects_at is None:
             return no_effects(self.title)

@@ -35,7 +35,7 @@ def trees_below(
     """Yield the trees in and below a folder, sorted; links are not followed, and checkpoints not searched.
 
     Args:
-        root: Where to begin.
+        root: The start folder.
         layout: Look for this one alone.
         levels: How deep.
         most: Folders to list at most.
@@ -62,7 +62,7 @@ def trees_below(
         try:
             layouts = recognised(listing, layout_name=layout)
         except OSError as error:
-            # A folder in it that cannot be listed is told by itself: it need be no save.
+            # An unreadable subfolder is reported separately: it need not be a save.
             if not depth_left or os.path.basename(error.filename or "") not in folders:
                 yield TreeFolder(folder, is_known=False)
         if layouts:

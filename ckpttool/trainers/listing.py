@@ -85,11 +85,11 @@ class Listing:
         """Yield the matching folders with their names, highest numbers first.
 
         Args:
-            pattern: The whole name; by default any but that of our own folder.
+            pattern: The complete name; by default any but that of our own folder.
             most: Folders to look into; None: into all, in the order of their names, where the highest may be empty.
 
         Raises:
-            OSError: After all others, where one cannot be listed: what it holds is not known.
+            OSError: After all others, if one cannot be listed: its contents are unknown.
         """
         return self._read_all(Kind.FOLDER, pattern, most, self.names_in)
 
@@ -97,10 +97,10 @@ class Listing:
         """Yield some matching files with their first bytes, highest numbers first.
 
         Args:
-            pattern: The whole name.
+            pattern: The complete name.
 
         Raises:
-            OSError: After all others, where one cannot be read.
+            OSError: After all others, if one cannot be read.
         """
         return self._read_all(Kind.FILE, pattern, MOST_LOOKED_INTO, self.head)
 

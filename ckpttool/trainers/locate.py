@@ -57,12 +57,12 @@ def locate(
         path: As it was given; None: `./output/checkpoint`, else the tree in or around the current folder. Where it
             names parts, the tree is the one that they are of.
         layout: Take this one alone.
-        config: Of the run that is to resume: its trainer knows in which of several layouts it saves.
-        root: What the tree is called whose parts are given, where they call it differently.
+        config: Of the run to resume: its trainer knows in which of several layouts it saves.
+        root: The tree's path, if it differs between the machines of the given parts.
 
     Raises:
-        UnknownLayoutError: There is none, with what was looked for.
-        UsageError: There are several, and nobody says which is meant.
+        UnknownLayoutError: There is none; the message has the places searched.
+        UsageError: There are several, and none is selected.
         IncompleteError: The folder is there but cannot be read.
     """
     wish = _Wish(layout=layout, config=config, root=root)
@@ -92,7 +92,7 @@ def locate_emptied(path: str | None, *, layout: str | None = None) -> Located | 
         layout: Look for this one alone.
 
     Raises:
-        UsageError: The trash holds several layouts, and nobody says which is meant.
+        UsageError: The trash has several layouts, and none is selected.
         IncompleteError: The trash cannot be listed.
     """
     from ckpttool.core.records.journal import TRASH, trash_folders
@@ -119,12 +119,12 @@ def intended(layouts_: Sequence[Layout], where: str, config: RunConfig | None) -
     """Return the selected one of several layouts: neither names nor steps show which training continues.
 
     Args:
-        layouts_: What a folder holds.
+        layouts_: The layouts in a folder.
         where: That folder, for people.
         config: Of the run that is to resume: its trainer knows in which one it saves.
 
     Raises:
-        UsageError: Nobody says which.
+        UsageError: None is selected.
     """
     if len(layouts_) == 1:
         return layouts_[0]
@@ -258,7 +258,7 @@ def _first(*attempts: Callable[[], Located | None]) -> Located | None:
     """Return the first tree found.
 
     Raises:
-        OSError: None was, and where one may be cannot be read.
+        OSError: None was found, and a possible place cannot be read.
     """
     unread = None
     for attempt in attempts:
@@ -277,7 +277,7 @@ def _first(*attempts: Callable[[], Located | None]) -> Located | None:
 def _around_file(path: str, wish: _Wish) -> Located:
     folder, name = os.path.split(path)
     folder = folder or "."
-    if wish.layout == LOOSE_FILE_LAYOUT:  # whatever it lies in
+    if wish.layout == LOOSE_FILE_LAYOUT:  # in any folder
         return _loose(folder, name)
     around = _around_part(path, folder, name, wish)
     if around is not None:
@@ -295,8 +295,8 @@ def _around_part(path: str, folder: str, file: str | None, wish: _Wish) -> Locat
     Args:
         path: As it was given, for people.
         folder: That folder.
-        file: The file in it that was meant; None for the folder itself.
-        wish: Which layout is meant.
+        file: The selected file in it; None for the folder itself.
+        wish: The selected layout.
     """
     is_inside = False
     for around in trees_around(folder, file, layout_name=wish.layout):
@@ -419,7 +419,7 @@ def _refuse_save_of_others(path: str, *, by_name: bool) -> None:
 
     Args:
         path: The folder.
-        by_name: Whether only its name makes it one, beside what is in it.
+        by_name: Whether it is one only by its name, in addition to its contents.
 
     Raises:
         UnknownLayoutError: It is.
@@ -435,11 +435,11 @@ def _below(path: str, wish: _Wish, *, is_named: bool = True) -> Located | None:
 
     Args:
         path: The folder.
-        wish: Which layout is meant.
-        is_named: Whether someone named the folder: then what it is itself goes before what is below it.
+        wish: The selected layout.
+        is_named: Whether the folder was named explicitly: then its own tree comes before those below it.
 
     Raises:
-        UsageError: There are several, and nobody says which is meant.
+        UsageError: There are several, and none is selected.
     """
     trees: list[Located] = []
     withheld: dict[str, OSError] = {}

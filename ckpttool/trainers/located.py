@@ -97,7 +97,7 @@ class Machines(Protocol):
             decision: The plan, or that there is none.
             layout: The tree's.
             inventory: The tree's.
-            question: How the tree was asked for.
+            question: The tree's question.
             node: This machine's environment and mounts; None: read them.
         """
         ...
@@ -108,7 +108,7 @@ class Machines(Protocol):
         """Compare the next saves with the free space of each disk, least space first, or say why it is unknown.
 
         Args:
-            coming: Where they go, and how many must fit.
+            coming: Their destination, and the number that must fit.
             storage: The tree's.
             paths: The shards of the save that is resumed from; the next saves are taken to be alike.
             disk: This machine's file systems.
@@ -136,15 +136,15 @@ class PartsReader(Protocol):
         """Return that tree.
 
         Args:
-            path: Of what they wrote, as it was given.
+            path: The path of their parts, as given.
             layout: Take this one alone.
             config: Of the run that is to resume.
-            root: What the tree is called where its machines call it differently.
+            root: The tree's path, if it differs between its machines.
 
         Raises:
             UnknownLayoutError: None of them saw one.
-            UsageError: They saw several, and nobody says which is meant.
-            IncompleteError: Not all of them were asked, or nothing of it can be read.
+            UsageError: They recorded several trees, and none is selected.
+            IncompleteError: Some parts are missing, or none can be read.
         """
         ...
 

@@ -31,7 +31,7 @@ def recognised(listing: Listing, *, layout_name: str | None = None) -> list[Layo
 
     Args:
         listing: The folder's names.
-        layout_name: Look for this one alone, where a folder holds several.
+        layout_name: Only this layout, if a folder has several.
 
     Raises:
         OSError: None was found, and a folder that would tell cannot be listed.
@@ -91,7 +91,7 @@ def trees_around(folder: str, file: str | None, *, layout_name: str | None = Non
 
     Args:
         folder: That folder.
-        file: The file in it that was meant; None for the folder itself.
+        file: The selected file in it; None for the folder itself.
         layout_name: Look for this layout alone.
 
     Raises:

@@ -64,11 +64,11 @@ def log_reader(columns: str | None = None, *, curves: bool = False) -> LogReader
     """Return a reader of all trainers' logs, which knows their places.
 
     Args:
-        columns: `step=iter,global_norm=gnorm`: what the fields are called in logs with named columns.
-        curves: Whether learning rates and validation losses are asked for.
+        columns: `step=iter,global_norm=gnorm`: names of fields in logs with named columns.
+        curves: Whether learning rates and validation losses are requested.
 
     Raises:
-        UsageError: The columns cannot be meant.
+        UsageError: The columns are invalid.
     """
     from ckpttool.core.logs.reading import LogReader
 

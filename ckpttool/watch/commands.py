@@ -283,7 +283,7 @@ def _ended_by_signals(watching: Watch) -> Iterator[None]:
     """Stop cleanly on a signal; a second Ctrl-C does not wait for a hook.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C was pressed; what was told is written down by then.
+        KeyboardInterrupt: Ctrl-C was pressed; reported events are saved by then.
     """
     pressed: list[int] = []
 

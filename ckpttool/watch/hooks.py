@@ -24,7 +24,7 @@ def run_hook(command: tuple[str, ...], event: WatchEvent, environment: Mapping[s
     Args:
         command: The command, as `execvp` takes it.
         event: On its stdin, as one line of JSON; of its names nothing is ever a part of the command.
-        environment: What it inherits.
+        environment: Its environment.
     """
     variables = {
         "CKPTTOOL_EVENT": event.kind.value,

@@ -42,7 +42,7 @@ def measured(watch: Measured) -> Iterator[Callable[[], None]]:
     """Serve a watch's metrics inside, and yield a function that writes them.
 
     Args:
-        watch: Whose they are; its question says where they go.
+        watch: The watch; its question has their destination.
 
     Raises:
         UsageError: prometheus-client is not installed, or no one can listen at that address.

@@ -28,7 +28,7 @@ def part_keeping(question: WatchQuestion, say: Callable[[str, str], None]) -> Pa
     """Return the updater of the part that a watch was asked to keep; None if it judges itself.
 
     Raises:
-        UsageError: As of `PartKeeping`; or what is kept is to be sealed.
+        UsageError: As of `PartKeeping`; or the part is to be sealed.
     """
     if question.part is None:
         return None
@@ -46,8 +46,8 @@ class PartKeeping:
         """Determine the number of the part, and read the existing one.
 
         Args:
-            question: Which part of which tree, and where it goes.
-            say: Told what is wrong, by what it is about.
+            question: The part's number, its tree, and its output folder.
+            say: Called with problems, by subject.
 
         Raises:
             UsageError: Which part it is is not known, or it cannot be written there.
@@ -69,7 +69,7 @@ class PartKeeping:
         """Write the part if files changed or were read, or at its interval.
 
         Args:
-            reading: What is being read.
+            reading: The save that is being read.
             moved: Whether a file may have.
 
         Raises:

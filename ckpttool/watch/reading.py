@@ -72,7 +72,7 @@ class Reading:
 
         Args:
             question: How hard, and how fast.
-            tree: As it was listed, with a storage that nobody else uses.
+            tree: As listed, with its own storage.
             checkpoint: Of it.
             request: Why.
             done: Called once, in the thread that read.

@@ -152,7 +152,7 @@ def _seen(known_save: KnownSave | None, seen_save: SeenSave, rule: WatchRule, no
         seen_save: By this poll; its age tells how long it rests already.
         rule: When it has come to rest.
         now: By the watch's clock.
-        moves: Whether somewhere in the tree a rank still writes what it renames when it is done.
+        moves: Whether a rank is still writing temporary files anywhere in the tree.
     """
     if known_save is not None and known_save.fingerprint == seen_save.fingerprint:
         if (
@@ -222,7 +222,7 @@ def _next(
         save: As far as it is known.
         seen_save: By this poll.
         rule: The rules for reporting events.
-        watched: What else is known, and when it is.
+        watched: The other known facts, and their time.
         usual: How many files the good save before it has. One with fewer, of which no record says that it is finished,
             may be under way, though it lacks nothing that must be there.
     """

@@ -55,7 +55,7 @@ def seen_save(
         checkpoint: The save.
         wall: Seconds since 1970.
         codes: Findings that say that it may be under way.
-        reported: What else is known of its files: where it differs, it is not the same any more.
+        reported: The other known facts about its files: a difference means a change.
         extras: As in `SeenSave`.
     """
     stamps = ((shard.path, shard.stamp) for shard in checkpoint.shards)

@@ -51,7 +51,7 @@ def scans_often(question: TreeQuestion) -> tuple[Tree, Moves]:
     """As `scan`; also return an object that detects later changes of the tree, or of a part of it.
 
     Raises:
-        UsageError: As of `scan`; or it is none that can be checked twice.
+        UsageError: As of `scan`; or it cannot be polled.
     """
     from ckpttool.watch.listed import ListedFiles, ListedStorage
 

@@ -233,7 +233,7 @@ class Watch:
         """Prevent a second watch of this tree under another name, such as the folder above it.
 
         Raises:
-            LockedError: Somebody does.
+            LockedError: Another watch of that tree is running.
         """
         root = tree.inventory.root
         place = state_place(root, self.question.environment or os.environ, table=mount_table())
@@ -414,7 +414,7 @@ def _alone(place: str, root: str) -> Iterator[None]:
     """Hold the lock of a watch's state.
 
     Raises:
-        LockedError: Somebody watches that tree.
+        LockedError: Another watch of that tree is running.
     """
     with ExitStack() as stack:
         try:

@@ -26,7 +26,7 @@ def _offered(candidates: Callable[[typer.Context], Iterable[str]]) -> Completer:
         except Exception:  # noqa: BLE001  no tree, no rights, no time: then nothing is offered
             return []
 
-    # typer asks by these what to hand over.
+    # typer uses these annotations to choose the arguments.
     offer.__annotations__ = {"ctx": typer.Context, "incomplete": str}
     del vars(offer)["__wrapped__"]
     return offer

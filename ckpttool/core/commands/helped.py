@@ -79,7 +79,7 @@ class Command(_Helped, TyperCommand):
             BadParameter: A value is empty.
             UsageError: The environment or a file has an invalid value.
         """
-        if ctx.resilient_parsing:  # a shell asks what can follow: an option without its value would hide DIR
+        if ctx.resilient_parsing:  # for shell completion: an option without its value would hide DIR
             return super().parse_args(ctx, args[:-1] if args and args[-1].startswith("-") else args)
         before_dashes = args[: args.index("--") if "--" in args else None]
         settings = Settings(ctx, with_file="--no-config" not in before_dashes)

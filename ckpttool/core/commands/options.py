@@ -83,7 +83,7 @@ def duration(bare: str | None, *, to: str | None = None, least: float = 0) -> Ca
 
 
 def _number(text: str) -> float | None:
-    # Of what float() takes: no digits of other scripts, no _, nothing that is too small to be told from 0.
+    # A subset of float(): no digits of other scripts, no _, nothing too small to distinguish from 0.
     number = r"-?(?:[0-9]{1,15}(?:\.[0-9]{0,15})?(?:e\+?[0-9]{1,3}|e-[0-9]{1,2})?|inf|nan)"
     return float(text) if re.fullmatch(number, text, re.IGNORECASE) else None
 
@@ -195,7 +195,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
     `resolve`, `launch` and what comes after them share a score of options: their questions declare them, once.
     """
-    # Not by `get_type_hints`: for a default of None Python 3.10 hides there what typer looks for.
+    # Not with `get_type_hints`: for a default of None Python 3.10 hides typer's annotation.
     signature = inspect.signature(command, eval_str=True)
     asked = [
         _field(parameter.name, parameter.annotation, parameter.default) for parameter in signature.parameters.values()
@@ -426,13 +426,13 @@ def _settings(parameters: Sequence[inspect.Parameter], values: Mapping[str, Any]
     arguments = []
     for parameter in parameters:
         info, value = get_args(parameter.annotation)[1], values[parameter.name]
-        # The first name stands where a default would, as typer has it.
+        # The first name is in the place of a default, as in typer.
         names = (str(declaration).partition("/")[0] for declaration in (info.default, *(info.param_decls or ())))
         option = next((name for name in names if name.startswith("--")), f"--{parameter.name.replace('_', '-')}")
         for item in value if isinstance(value, list) else [value]:
             if item is not None and item is not False:
                 text = str(item.typed if isinstance(item, Time) else getattr(item, "value", item))
-                # No default is typed, but what it would be is known.
+                # No default is typed, but its value is known.
                 text = text.removesuffix(".0") if isinstance(item, float) else shlex.quote(text)
                 if item is True or isinstance(info, OptionInfo):
                     arguments.append(option)

@@ -115,7 +115,7 @@ def _drawn(renderable: RenderableType, width: int | None) -> str:
     console = Console(markup=False, highlight=False, emoji=False, width=width)
     with _failure_text(), console.capture() as captured:
         console.print(renderable, crop=False)
-    # rich pads every line of a table to its width; nobody who greps or pastes the result wants that.
+    # rich pads every line of a table to its width, which disturbs grep and copying.
     return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
 
 
@@ -242,7 +242,7 @@ def usage(text: str) -> None:
 def _say(text: str) -> None:
     try:
         _write(sys.stderr, text)
-    except OSError:  # nobody is left to tell
+    except OSError:  # there is no receiver left
         return
 
 

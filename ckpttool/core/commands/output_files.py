@@ -113,7 +113,7 @@ def same_file(first: str, second: str) -> bool:
 def _resolved(path: str) -> Path:
     try:
         return Path(path).resolve()
-    except (OSError, RuntimeError):  # a loop of links, which what stands in the target's place is then told for
+    except (OSError, RuntimeError):  # a loop of links, which is then reported for the target itself
         return Path(os.path.abspath(path))  # noqa: PTH100  as above
 
 

@@ -166,7 +166,7 @@ def _value(document_members: Mapping[str, Document], name: str) -> str:
     """
     from ckpttool.core.render.json import one_line
 
-    # A last word alone is meant where it stands but once; of what is in a list there are as many as there are.
+    # A bare last part is valid only if it occurs once; items of a list occur repeatedly.
     matches = [
         place for place in document_members if place.endswith(f".{name}") and not re.search(r"\.[0-9]+\.", place)
     ]

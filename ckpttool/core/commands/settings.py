@@ -64,7 +64,7 @@ class Settings(dict[str, Any]):
         """Return the value of a parameter; the default if it is not set."""
         command = self._ctx.info_name
         variable = variable_of(key, command)
-        # A program says all that it means; scale-skip takes a tree where it is not told the steps.
+        # Library calls are explicit; scale-skip takes a tree if no steps are given.
         if variable is None or output.is_taken() or (key == "path" and self._ctx.params.get("steps") is not None):
             return default
         name = _KEY_OF[key]
@@ -101,7 +101,7 @@ class Settings(dict[str, Any]):
             return {}
         self._place = str(place)
         values = dict(_checked(self._place))
-        if place.parent != folder_now:  # further below, the tree in which somebody stands is meant
+        if place.parent != folder_now:  # further below, the tree around the working directory is used
             values.pop("dir", None)
         return values
 
@@ -109,7 +109,7 @@ class Settings(dict[str, Any]):
         """Return whether a file exists that nobody else can have written; `prune` relies on it."""
         try:
             link, file = place.lstat(), place.stat()
-        except OSError:  # it may be there all the same: whoever reads it says what is wrong
+        except OSError:  # it may exist anyway: the later read reports the error
             return os.path.lexists(place)
         owners = {link.st_uid, file.st_uid} - {0, os.geteuid()}
         if not owners and not file.st_mode & stat.S_IWOTH:

@@ -102,7 +102,7 @@ ConfigPath = Annotated[
 ]
 
 
-# What follows names trainers: here, so that no command need do so.
+# The help below names trainers: here, so that no command has to.
 EntryScript = Annotated[
     str | None,
     typer.Option(

@@ -26,10 +26,10 @@ def named(checkpoints: Iterable[Checkpoint], name: str) -> list[Checkpoint]:
     """
     *folders, last_part = name.rstrip("/").split("/")
     every = list(checkpoints)
-    # What is spelled out goes first: a lone file may be called like another one without its extension.
+    # A complete match comes first: a file may have another one's name without its extension.
     by_name = [checkpoint for checkpoint in every if checkpoint.name == last_part]
     by_alias = (checkpoint for checkpoint in every if last_part in checkpoint.aliases)
-    # Files of all saves may be called alike: then the folder says which save is meant.
+    # Files of all saves may have the same name: then the folder selects the save.
     by_folder = (checkpoint for checkpoint in every if checkpoint.name in folders)
     by_file = (checkpoint for checkpoint in every if last_part in _files(checkpoint))
     matches = by_name or list(by_alias) or list(by_folder) or list(by_file)

@@ -24,7 +24,7 @@ def judge_one_node(
         around: The evidence for others.
     """
     if isinstance(decision, NoResumePoint):
-        # Where all ranks write to one folder, a launcher's word alone tells that a disk is one of several.
+        # If all ranks write to one folder, only a launcher shows that a disk is one of several.
         is_unseen = around.files is not RankFiles.TOGETHER or bool(around.jobs)
         is_unseen = is_unseen and around.mount.reach is not Reach.SHARED
         return _nothing_here(decision, inventory, around) if is_unseen else decision
@@ -95,7 +95,7 @@ def _nothing_here(decision: NoResumePoint, inventory: Inventory, around: Surroun
         if (_is_one_nodes(seen_ranks, world) if seen_ranks and world is not None else job is not None)
     }
     if job is None and (not elsewhere or len(seen_ranks) == 1 or around.mount.reach is not Reach.LOCAL):
-        return decision  # a single rank is as likely what is left of a tree that lost the others
+        return decision  # a single rank may also remain of a tree that lost the others
     if not elsewhere and inventory.checkpoints:
         return decision
     known_worlds = [world for world in elsewhere if world is not None]
@@ -113,7 +113,7 @@ def _nothing_here(decision: NoResumePoint, inventory: Inventory, around: Surroun
         _unknown(rejection, seen_ranks) if _world(rejection) in elsewhere else rejection
         for rejection in decision.rejected
     )
-    # That restoring them would help, which `choose` may have said, is not known either.
+    # Whether restoring them would help, as `choose` may have advised, is also unknown.
     findings = tuple(finding for finding in decision.findings if finding.code is not Code.RANKS_TO_RESTORE)
     return replace(decision, rejected=rejected, findings=(finding, *findings))
 

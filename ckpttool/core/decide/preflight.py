@@ -124,7 +124,7 @@ def _nothing(decision: NoResumePoint, view: View) -> Finding:
     for finding in decision.findings:
         if finding.code is Code.RANKS_TO_RESTORE:
             message, remedy = f"{message}: {summary_of([finding], view=view)}", finding.remedy or remedy
-    # What the config asks for is the cause where the tree has another number of ranks, whatever else is damaged.
+    # The config's request is the cause if the tree has another number of ranks, whatever else is damaged.
     for why in decision.rejected[0].reasons if rejected_count else ():
         if why.code in {Code.WORLD_SIZE_DIFFERS, Code.WORLD_SIZE_REFUSED}:
             message, remedy = f"{message}: {why.message}", why.remedy or remedy

@@ -282,7 +282,7 @@ def _reasons_by_content(checkpoint: Checkpoint, question: ResumeQuestion, verdic
     reasons = against(verdict.findings, ignore=question.ignore_health)
     if question.name not in {None, LATEST}:
         reasons = [reason for reason in _without_suspicions(reasons, checkpoint) if not reason.is_tie]
-    if not reasons and checkpoint.step is None:  # where shards are damaged, that is why none tells
+    if not reasons and checkpoint.step is None:  # if shards are damaged, that is the reason for the unknown step
         reasons.append(step_unknown(checkpoint))
     if not reasons and checkpoint.renames and not question.allow_renames:
         reasons.append(_needs_renames(checkpoint))
@@ -477,7 +477,7 @@ def _at_fault(rejection: Rejection) -> frozenset[Rank]:
     reasons, world = blocking(rejection.reasons), rejection.checkpoint.topology.world_size
     if world is None or any(reason.severity < Severity.UNKNOWN or not reason.ranks for reason in reasons):
         return frozenset()
-    if seen_in_part(reasons) or any(reason.is_tie for reason in reasons):  # they may be whole: nobody knows
+    if seen_in_part(reasons) or any(reason.is_tie for reason in reasons):  # they may be intact: it is unknown
         return frozenset()
     ranks = frozenset(rank for reason in reasons for rank in reason.ranks)
     return ranks if len(ranks) < world else frozenset()

@@ -311,7 +311,7 @@ def shorter_shards(
     sized = [(checkpoint, _sizes(checkpoint)) for checkpoint in checkpoints]
     for at, (checkpoint, sizes) in enumerate(sized):
         if blocking(checkpoint.findings):
-            continue  # what is wrong with it is told already
+            continue  # its problem is already reported
         for neighbour, usual in (*sized[at + 1 : at + 2], *sized[max(at - 1, 0) : at]):
             if sizes is None or usual is None or usual.keys() != sizes.keys() or neighbour.prefix != checkpoint.prefix:
                 continue

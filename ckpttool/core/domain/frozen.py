@@ -111,7 +111,7 @@ else:
                     pass
                 else:
                     return
-            self._compiled(value)(**given)  # says which one is missing, or is none
+            self._compiled(value)(**given)  # reports the missing or unexpected one
 
     _FEW = 16
     """Values for which it does not pay to compile: that takes as long as making some fifty the slow way."""

@@ -54,7 +54,7 @@ def shared_names(names: tuple[str, ...]) -> tuple[str, ...]:
     return _first(names) if len(names) <= _MOST_SHARED else names
 
 
-@lru_cache(maxsize=64)  # the stages of a pipeline differ; what does not fit costs memory, no more
+@lru_cache(maxsize=64)  # the stages of a pipeline differ; others only cost memory
 def _first(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 

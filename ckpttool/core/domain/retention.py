@@ -352,7 +352,7 @@ class Trash(Answered):
     @property
     def applied(self) -> bool:
         """Whether it was executed."""
-        return self.apply  # what was interrupted is finished before, and nothing else is in the way of all
+        return self.apply  # an interrupted change is completed first, and nothing else prevents all of it
 
     @property
     def interrupted(self) -> bool:

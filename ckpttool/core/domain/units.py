@@ -86,7 +86,7 @@ def moment(seconds: float) -> str:
     Raises:
         OverflowError: It is in no year of the calendar, as a file's may be.
     """
-    from datetime import datetime, timedelta, timezone  # what typer has loaded; a library need not
+    from datetime import datetime, timedelta, timezone  # already imported by typer; a library user need not have it
 
     at = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=int(seconds))
     return at.isoformat().replace("+00:00", "Z")

@@ -248,7 +248,7 @@ def word_of(finding: Finding) -> VerdictWord:
     """Return the verdict for one finding alone; a note has none."""
     if finding.severity in {Severity.NOTE, Severity.UNSAFE}:
         return _WORD_OF_SEVERITY[finding.severity]
-    if finding.is_tie:  # it was read, and nobody knows what to make of it
+    if finding.is_tie:  # it was read, and its meaning is undecided
         return VerdictWord.SUSPECT
     if finding.code.verdict is not None:
         return VerdictWord(finding.code.verdict)

@@ -118,7 +118,7 @@ def read_header(source: ByteSource, *, named: FormatName, facts: ShardFacts = NO
     head = front.head()
     if not head:
         return unread_header(named, damage(Code.SHARD_EMPTY, "The file is empty."), bytes_read=0)
-    if named is FormatName.OCDBT:  # values follow one another as they are, zeros too: the store says where each lies
+    if named is FormatName.OCDBT:  # values follow one another unchanged, zeros too: the store has the place of each
         return unread_header(named, bytes_read=len(head))
     if not head.strip(b"\0"):
         return _zeroed(source, named, head)

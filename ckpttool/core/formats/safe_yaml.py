@@ -109,7 +109,7 @@ def read_head(path: str) -> bytes:
     try:
         with open(path, "rb", opener=_open_regular) as file:
             return file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:  # no file can have such a name: NUL, or what no encoding knows
+    except (OSError, ValueError) as error:  # no file can have such a name: NUL, or an unencodable character
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise ConfigError(f"cannot read the config {path!r}: {reason}") from error
 
@@ -158,7 +158,7 @@ class _Walk:
         self.lines: dict[KeyPath, int] = {}
         self.spelt: dict[KeyPath, str] = {}
         self._what = where
-        self._sizes: dict[int, int | None] = {}  # by node; None while its children are looked at
+        self._sizes: dict[int, int | None] = {}  # by node; None while its children are visited
 
     def visit(self, node: yaml.Node, path: KeyPath) -> int:
         """Return the number of values of the node, with aliases expanded."""

@@ -162,7 +162,7 @@ class LogReader:
         for logs in ranks:
             measured = _EmbeddingNorms()
             yield from ((name, measured.among(self.read(name))) for name in logs)
-            if not measured.any:  # whoever asked for the next one has read these
+            if not measured.any:  # a request for the next one means that these were read
                 return
 
 
@@ -192,7 +192,7 @@ def open_log(path: str, *, stdin: BinaryIO | None = None) -> Iterator[Readable]:
             raw = _from_storage(path, stack) or stack.enter_context(open(path, "rb", buffering=0, opener=_open_finite))
         head = raw.read(len(_GZIP_MAGIC)) or b""
         if not head and isinstance(raw, io.FileIO) and stat.S_ISFIFO(os.fstat(raw.fileno()).st_mode):
-            raise OSError(None, "this pipe is empty")  # nobody writes to it, or it has been read before
+            raise OSError(None, "this pipe is empty")  # it has no writer, or has been read before
         stream = _Replay(head, raw)
         yield stack.enter_context(gzip.GzipFile(fileobj=stream)) if head == _GZIP_MAGIC else stream
 

@@ -34,7 +34,7 @@ class StepTable(Sequence[StepMetrics]):
         place = len(self._steps)
         try:
             self._steps.append(metrics.step)
-        except OverflowError:  # nobody trains that long, but a log may say it
+        except OverflowError:  # implausible for a training, but a log may contain it
             self._steps = [*self._steps, metrics.step]
         for name, column in self._columns:
             value = getattr(metrics, name)

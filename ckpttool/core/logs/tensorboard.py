@@ -37,7 +37,7 @@ _SHOWN_TAGS = 8
 _HEAD = struct.Struct("<Q4s")
 _SUM = struct.Struct("<I")
 
-# Keys of fields: eight times the number, plus how the value is spelled.
+# Keys of fields: eight times the number, plus the encoding of the value.
 _WALL_TIME, _STEP, _SUMMARY = 0x09, 0x10, 0x2A
 _VALUE = 0x0A
 _TAG, _SIMPLE_VALUE, _TENSOR = 0x0A, 0x15, 0x42
@@ -301,7 +301,7 @@ def _only_element(message: bytes) -> float | None:
     value = members.get(_CONTENT, members.get(dtype.packed, members.get(dtype.key, 0)))
     if isinstance(value, bytes) and _CONTENT not in members and kind not in _NOT_VARINTS:
         value = _one_varint(value)
-    if isinstance(value, int):  # nothing stands for 0, as in every protobuf
+    if isinstance(value, int):  # an absent value means 0, as in every protobuf
         value = (value & (1 << 8 * size) - 1).to_bytes(size, "little")
     if len(value) != size:
         raise WireError(f"a scalar has {len(value)} bytes")

@@ -213,7 +213,7 @@ def decode_damaged(line: JsonObject) -> FoundDamaged:
     from ckpttool.core.records.hashed_json import stamp_of
 
     found_at = get_int(line, "found_at")
-    moment(found_at)  # it is to be said
+    moment(found_at)  # it is displayed
     drifted = "drifted" in line and get_bool(line, "drifted")
     return FoundDamaged(
         path=get_str(line, "path"),

@@ -334,7 +334,7 @@ class Memory:
             return None
         try:
             stamp = self._storage.stamp(task.path)
-        except OSError:  # the check itself will say what is wrong with it
+        except OSError:  # the check itself will report its problem
             return None
         return lookup(self._ledger, task, stamp, now=self._clock(), max_age=self._max_age)
 

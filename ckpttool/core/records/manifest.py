@@ -167,7 +167,7 @@ def added_manifests(storage: Storage, place: SealPlace) -> list[str]:
 def _read_each(storage: Storage, place: SealPlace, path: str) -> list[tuple[str, Manifest | ManifestProblem | None]]:
     """Read the manifests at a path, one per machine, with the machine's name."""
     if isinstance(storage, OfSeveral):
-        with suppress(OSError):  # why it cannot be read is said by whoever reads it now
+        with suppress(OSError):  # the current reader reports why it cannot be read
             documents = storage.of_each(path)
             if documents:
                 return [(host, _parsed(content, place, path)) for host, content in documents]
@@ -258,7 +258,7 @@ def _believed(data: bytes, place: SealPlace, path: str) -> Manifest:
     Raises:
         ParseError: With the complete message, or with the invalid key.
     """
-    # The hash first: what an accident made of the file need not be parsed.
+    # The hash first: a damaged file need not be parsed.
     if not is_intact(data):
         raise ParseError("truncated or edited: it does not match its own hash")
     record = parse_object(data, where=path, limit=MANIFEST_LIMIT, most_memory=OWN_MEMORY)
@@ -292,7 +292,7 @@ def _unreadable(path: str, problem: str) -> ManifestProblem:
 
 
 def _manifest(record: JsonObject, path: str) -> Manifest:
-    # What the head does not begin with is checked here once more: JSON allows the key in any place.
+    # Keys not at the start of the head are checked here again: JSON allows any order.
     schema = get_str(record, "schema", where=path)
     if schema != f"ckpttool/manifest/{VERSION}":
         raise ParseError(f"expected ckpttool/manifest/{VERSION}, found {schema!a:.80}", where=path, key="schema")

@@ -36,7 +36,7 @@ def annotate(
     for check in checks:
         for place, reason in enumerate(check.reasons):
             finding = reason.finding
-            # What is the same on many ranks is one: each would be an annotation that pushes out another.
+            # Equal findings on many ranks are one: each would be an annotation that displaces another.
             group = (finding.code, finding.severity) if finding.ranks else place
             kinds.setdefault((check.name, group), []).append(reason)
     gravest_first = sorted(kinds.values(), key=lambda kind: -kind[0].finding.severity)

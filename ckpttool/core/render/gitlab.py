@@ -44,7 +44,7 @@ def _entry(reason: Reason, place: str, times: Counter[str]) -> Document:
     path = shown(reason.file if reason.file is not None else place).removeprefix("./")
     mark = fingerprint(finding.code, path, finding.message)
     times[mark] += 1
-    if times[mark] > 1:  # the same on another line: told apart by which of them it is, as lines move
+    if times[mark] > 1:  # the same on another line: distinguished by their order, because lines move
         mark = hashlib.sha256(f"{mark} {times[mark]}".encode()).hexdigest()[: len(mark)]
     return {
         "description": message_of(finding),

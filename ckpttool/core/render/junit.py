@@ -11,7 +11,7 @@ from ckpttool.core.domain.preflight import Check, Outcome, Reason
 from ckpttool.core.domain.view import USUAL, View
 from ckpttool.core.render.escape import shown
 
-# What XML 1.0 has no way to write; the controls among it are escaped before.
+# Characters that XML 1.0 cannot represent; controls among them are escaped before.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 

@@ -27,7 +27,7 @@ class _Code(CodeBlock):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         lines = textwrap.indent(str(self.text).rstrip(), "  ")
-        # What stands in a list rich cuts at its width, so there a line that is too long goes on in the next.
+        # rich truncates list items at its width, so there a long line continues in the next.
         in_list = options.max_width < console.width
         yield Text(lines, style="cyan", overflow="fold" if in_list else "ignore", no_wrap=not in_list)
 

@@ -181,7 +181,7 @@ def _axis(saves: Sequence[tuple[Checkpoint, Sequence[Finding]]]) -> _Axis:
     if all(shard.rank is not None for checkpoint, _ in saves for shard in checkpoint.shards):
         worlds = [checkpoint.topology.world_size or 0 for checkpoint, _ in saves]
         lasts = [checkpoint.shards[-1].rank or 0 for checkpoint, _ in saves if checkpoint.shards]  # by rank
-        # What one save lacks another has: that says whose it is.
+        # A rank's absence in one save and presence in another identifies it.
         places: dict[str, int] = {
             inner(shard.path, checkpoint): shard.rank
             for checkpoint, _ in (saves if any(f.path and not f.ranks for _, names in saves for f in names) else ())

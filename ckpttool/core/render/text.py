@@ -252,7 +252,7 @@ class Columns:
             table.add_column(header.strip(), justify="right" if header.startswith(" ") else "left")
         for row in self._rows:
             table.add_row(*(row[at] for at in sorted(order)))
-        # What still does not fit sticks out.
+        # Text that still does not fit sticks out.
         yield from console.render(table, options.update(width=UNLIMITED))
         lost = [header.strip() for at, (header, _) in enumerate(self._headers) if at not in order]
         if lost:

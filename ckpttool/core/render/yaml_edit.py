@@ -120,7 +120,7 @@ class Editor:
         # Behind the last value, but never behind a comment, which would swallow it.
         position = mapping.end - 1 if "#" in inside else begin + len(inside.rstrip())
         if any(start == position for start, *_ in self._edits):
-            comma = ", "  # behind what was just added
+            comma = ", "  # after the previous addition
         elif _trailing_comma(inside):
             comma = " "
         else:

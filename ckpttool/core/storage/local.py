@@ -113,7 +113,7 @@ class LocalStorage:
             raise _in_plain_words(error, self._full(path)) from None
         try:
             data = os.read(fd, _FIRST_READ)
-            # Asked only where it is odd, for a tree has thousands of these files.
+            # Read only if it is unusual, because a tree has thousands of these files.
             if (not data or len(data) == _FIRST_READ) and _stamp(os.fstat(fd), path).size > limit:
                 raise OverLimitError(errno.EFBIG, f"more than {limit} bytes", path)
             more = os.read(fd, _FIRST_READ) if data else b""
@@ -127,7 +127,7 @@ class LocalStorage:
             raise NotRegularError(errno.EINVAL, "not a regular file", path) from None
         finally:
             os.close(fd)
-        if size > limit:  # it is small, it grew, or it lies in /proc, where all sizes are 0
+        if size > limit:  # it is small, it grew, or it is in /proc, where all sizes are 0
             raise OverLimitError(errno.EFBIG, f"more than {limit} bytes", path)
         return b"".join(parts)
 
@@ -144,7 +144,7 @@ class LocalStorage:
             raise
 
 
-# O_NONBLOCK: opening a FIFO that nobody writes to must not wait for ever.
+# O_NONBLOCK: opening a FIFO without a writer must not block.
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 # Never as much as the limit allows at once: the buffer is made before anybody knows how small the file is.

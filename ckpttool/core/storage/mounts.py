@@ -69,7 +69,7 @@ def mount_of(path: str, table: str) -> Mount:
 def _reach(kind: str) -> Reach:
     if kind in _LOCAL:
         return Reach.LOCAL
-    # What holds checkpoints behind a named FUSE program and is not in the list above is a network's in practice.
+    # Named FUSE programs with checkpoints that are not in the list above are network file systems in practice.
     return Reach.SHARED if kind in _SHARED or kind.startswith("fuse.") else Reach.UNKNOWN
 
 

@@ -143,7 +143,7 @@ class ObjectListing:
             pages = iter(self._store.list(path or None, chunk_size=1000))
             while (page := within(LISTING_SECONDS, lambda: next(pages, None), _WHAT)) is not None:
                 for meta in page:
-                    if meta["path"] == path:  # what some tools leave to show that there is a folder
+                    if meta["path"] == path:  # a folder marker of some tools
                         folders.setdefault(path, {})
                     elif meta["path"].startswith(start):
                         self._add(folders, path, meta)
@@ -185,7 +185,7 @@ class ObjectListing:
         folder = folders[parent]
         if name not in folder:
             folder[name] = stamp_of(meta)
-        elif folder[name] is not None:  # else what lies in it shows that it is a folder
+        elif folder[name] is not None:  # else its contents show that it is a folder
             raise self._twice(meta["path"])
 
     def _twice(self, key: str) -> OSError:

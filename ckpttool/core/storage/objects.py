@@ -226,7 +226,7 @@ class _Stream:
         while True:
             try:
                 piece = next(self._pieces)
-            except StopIteration:  # at the beginning, and where it was broken off
+            except StopIteration:  # at the beginning, and after an interruption
                 self._pieces = self._bucket.stream_of(self._key, self._stamp, self._asked, self._end)
             except _BrokenOffError:
                 breaks += 1
@@ -302,7 +302,7 @@ class _Bucket(ObjectListing):
 
         async def ask_all() -> list[tuple[int, bytes] | BaseException]:
             turn = asyncio.Semaphore(width)
-            # Also where one fails: what is under way must not find the loop closed.
+            # Also after an error: pending requests must not find the loop closed.
             return await asyncio.gather(*(ask(begin, end, turn) for begin, end in ranges), return_exceptions=True)
 
         try:

@@ -121,7 +121,7 @@ class _PageCache:
         if end - begin < SMALLEST_DROP or not isinstance(source, Descriptor) or not hasattr(os, "posix_fadvise"):
             return
         descriptor = source.fileno()
-        # Where nobody says, nothing is dropped: it might be what a training is about to read.
+        # By default nothing is dropped: a training may be about to read it.
         if was_cached(descriptor, begin, end) is False:
             self._descriptor = descriptor
         # Also undoes POSIX_FADV_RANDOM, which a walk over headers sets. Not POSIX_FADV_WILLNEED on top: where the

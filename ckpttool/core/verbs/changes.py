@@ -119,13 +119,13 @@ def _undo_interrupted(root: str) -> None:
     batches = read_journal(open_storage(root))
     puts = read_heal_journal(open_storage(root))
     if puts:
-        with no_other_sealer(root):  # nothing is swept away: some of it lies ready
+        with no_other_sealer(root):  # nothing is cleaned up: some of it is prepared
             put_all(root, puts)
             remove(f"{root}/{HEAL_JOURNAL}")
     if not batches:
         return
     with moving(root):
-        # In the root, where a pointer may be, others may write too; one who loses a temporary file says so.
+        # Others may also write in the root, where a pointer may be; a lost temporary file is reported.
         for folder in sorted({move.path.rpartition("/")[0] for batch in batches for move in batch.moves}):
             sweep(f"{root}/{folder}")
         restore(root, batches)
@@ -166,7 +166,7 @@ def seen_in_part(tree: Tree, question: TreeQuestion, checkpoint: Checkpoint) -> 
     """Report that other machines may have files of a checkpoint that is intact here: it must not replace others."""
     jobs = jobs_of(os.environ)
     if not jobs:
-        return []  # nobody speaks of other machines
+        return []  # there is no evidence of other machines
     from ckpttool.core.decide.one_node import intact_here_alone
 
     finding = intact_here_alone(checkpoint, surroundings(tree.inventory, tree.layout, question, jobs))
@@ -181,7 +181,7 @@ def _unfinished(tree: Tree) -> Iterator[str]:
         unfinished = finding.code is Code.IN_PROGRESS or (
             finding.code is Code.STRAY_FILE and tree.layout.is_unfinished(name)
         )
-        # One of ours is no sign of a training: whoever holds the lock sweeps it away.
+        # One of ours is not a sign of a training: the next holder of the lock removes it.
         if (
             unfinished
             and finding.path is not None

@@ -37,7 +37,7 @@ def parse_config(content: bytes, *, path: str, devices: int | None = None) -> Ru
     for reader in filter(None, (trainer.configs for trainer in trainers())):
         try:
             configs.append(reader.read(file, devices=devices))
-        except CkptToolError as error:  # another reader may know what this one cannot even parse
+        except CkptToolError as error:  # another reader may accept a file that this one cannot parse
             unread = unread or error
     readable = [config for config in configs if config is not None]
     if len(readable) == 1:

@@ -308,13 +308,13 @@ def judged(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk
     if context.plan is None or edited is None or isinstance(edited, CkptToolError):
         return Judged(answer=_answered(context, WITHOUT_START), plan=context.plan, edited=edited)
     if context.plan.point.checkpoint.renames:
-        # `needs-renames` stands against the launch, or somebody said that they come before the start.
+        # `needs-renames` prevents the launch, or the user accepted that the renames come first.
         return Judged(answer=_answered(context, WITHOUT_START), plan=context.plan, edited=edited)
     text = edited.text
     if isinstance(answer.decision, ResumePlan) and (
         question.load_checkpoint is not None or not answer.tree.machines.is_here
     ):
-        # It names the tree where it lies for the training; what is judged is the same, as it lies for us.
+        # It names the tree by the training's path; the judged tree is the same, at our path.
         text = assert_startable(answer.tree, question.load_checkpoint).config(config.run, answer.decision).text
     written = parse_config(text.encode("utf-8"), path=config.run.path, devices=question.devices)
     launched, start = judged_launch(answer, written)

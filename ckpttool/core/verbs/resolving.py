@@ -376,7 +376,7 @@ def _with_focus(choice: ResumeQuestion, tree: Tree, question: TreeQuestion) -> R
     if tree.focus is None:
         return choice
     focused(tree.inventory.checkpoints, tree.focus, choice.name)
-    # A file's name says more than the checkpoint's, where trainings share the folder.
+    # A file's name is more specific than the checkpoint's, if trainings share the folder.
     return replace(choice, name=tree.focus)
 
 
@@ -403,7 +403,7 @@ def _with_effects(
 ) -> ResumePlan:
     """Add the effects of the trainer at such a start: its settings, the position in the data, and its findings."""
     checkpoint, config, trainer = plan.point.checkpoint, question.config, tree.trainer
-    if config is not None and config.world_size is None:  # as many as wrote it, unless somebody says otherwise
+    if config is not None and config.world_size is None:  # as many as wrote it, by default
         config = config.started_on(checkpoint.topology.world_size)
     resume = Resume(
         plan=plan,

@@ -70,10 +70,10 @@ def with_found_damaged(
         for file in files:
             sealed = seals.get(file.path)
             if file.seal is not None and (sealed is None or sealed.xxh3_128 != file.seal):
-                continue  # it was compared with what does not count any more
+                continue  # it was compared with a record that is no longer valid
             try:
                 finding = found_before(file, stamp_of(file.path))
-            except OSError:  # whoever looks at the file will say what is wrong with it
+            except OSError:  # the next reader of the file will report its problem
                 continue
             if finding is not None:
                 findings.append(replace(finding, ranks=ranks_of(checkpoint, file.path)))

@@ -102,7 +102,7 @@ class ThisMachine:
 
         jobs = jobs_of(os.environ if node is None else node.environment)
         if not jobs and isinstance(decision, ResumePlan):
-            return decision  # nobody speaks of other machines
+            return decision  # there is no evidence of other machines
         from ckpttool.core.decide.one_node import judge_one_node
 
         return judge_one_node(decision, inventory, surroundings(inventory, layout, question, jobs, node))
@@ -380,7 +380,7 @@ def with_note_of_others(tree: Tree, question: TreeQuestion) -> Tree:
     """Report that other machines may have more of the newest checkpoint, which is judged by the files here."""
     jobs = jobs_of(os.environ)
     if not jobs or not tree.inventory.checkpoints or not tree.machines.is_here:
-        return tree  # nobody speaks of other machines
+        return tree  # there is no evidence of other machines
     from ckpttool.core.decide.one_node import intact_here_alone
 
     around = surroundings(tree.inventory, tree.layout, question, jobs)

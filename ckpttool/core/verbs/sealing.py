@@ -91,9 +91,9 @@ def _sealed(
                 why = f"{checkpoint.name} {refusals[checkpoint.key].why}"
                 yield not_sealed(checkpoint, None, (unknown(Code.CANNOT_ANSWER, why),))
                 continue
-            sealed = tree.with_own_records(checkpoint)  # its records may tell that not all which lies there is its own
+            sealed = tree.with_own_records(checkpoint)  # its records may show that some of the files are not its own
             verdict = session.verdict(sealed)
-            if name == checkpoint.name:  # who names one says which of two runs is meant
+            if name == checkpoint.name:  # an explicit name selects one of two runs
                 sealed = with_fields(sealed, findings=_but_of_runs(sealed.findings))
                 verdict = with_fields(verdict, findings=_but_of_runs(verdict.findings))
             yield seal_read(tree, session, sealed, verdict, reseal=reseal)
@@ -118,7 +118,7 @@ def seal_read(
 
 def _keep_what_differs(session: Session, verdict: Verdict, sealing: Sealing) -> None:
     """Save the differences from the seal for later commands that read only headers."""
-    if sealing.manifest is None:  # what was refused for its own checksum is known to the session
+    if sealing.manifest is None:  # a refusal because of its own checksum is known to the session
         return
     reports = {report.path: report for report in verdict.reports}
     for finding in sealing.findings:

@@ -317,7 +317,7 @@ def _verified(tree: Tree, question: CheckQuestion) -> Generator[ShardReport | Ve
         for checkpoint, following in pairwise((*chosen(tree, question.name), None)):
             if checkpoint is not None:
                 yield from session.events(checkpoint, followed_by=following)
-    finally:  # also when interrupted: what was read need not be read again
+    finally:  # also when interrupted: files read so far need not be read again
         session.close()
 
 
@@ -407,7 +407,7 @@ def _read(tree: Tree, question: CheckQuestion) -> Collection[Checkpoint]:
         before = map(neighbours.earlier, judged)
         judged = {checkpoint.key: checkpoint for checkpoint in (*judged, *before) if checkpoint is not None}.values()
     if question.level.reads_content and question.replicas and len(judged) == 1:
-        # What its replicas must equal is learned from another checkpoint.
+        # Another checkpoint shows which replicas must be equal.
         (only,) = judged
         nearest = (*neighbours.in_line(only)[0], *neighbours.in_line(only)[1])[:1]
         judged = (only, *(nearest if len(only.shards) > 1 else ()))

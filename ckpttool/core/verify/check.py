@@ -51,7 +51,7 @@ def check(
         if all(finding.code is not Code.CHANGED_WHILE_READING for finding in observed.report.findings):
             break
         retried = _attempt(task, storage, looking)
-        # It stands still now, but a moment ago somebody wrote it: that it is whole can be believed, damage cannot.
+        # It is stable now, but was just written: it may be called intact, but not damaged.
         observed = observed if worst(retried.report.findings) >= Severity.SUSPECT else retried
     return observed
 

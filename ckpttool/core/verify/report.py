@@ -49,7 +49,7 @@ def judge(observations: Sequence[Observation]) -> ShardReport:
         observations, key=lambda observed: observed.task.part or (0, 0)
     )  # of several equal reasons always the same one
     refused = [observed for observed in ordered if observed.content is None]
-    if refused:  # a header alone; or, where content was asked for, why it could not be read
+    if refused:  # a header alone; or, if content was requested, why it could not be read
         return max(refused, key=lambda observed: worst(observed.report.findings)).report
     end = max(observed.content.end for observed in ordered if observed.content is not None)
     size = ordered[0].report.stamp.size if ordered[0].report.stamp else 0
@@ -111,7 +111,7 @@ def collect(
     """
     in_part, extra_reports = in_order(reports), in_order(extras)
     ordered = in_order((*in_part, *extra_reports))
-    # A link that leads nowhere, and a file without bytes, are told by the listing already.
+    # Dangling links and empty files are already reported by the listing.
     listed = {(finding.code, finding.path) for finding in checkpoint.findings}
     findings = [
         finding for report in ordered for finding in report.findings if (finding.code, finding.path) not in listed
@@ -169,7 +169,7 @@ def _scalars_differ(rules: ScalarRules, reports: Sequence[ShardReport]) -> list[
         values = Counter(scalars[name] for _, scalars in pairs if name in scalars)
         if len(values) < 2:  # noqa: PLR2004  two differ
             continue
-        # Where as many say one as say the other, any will do: the checkpoint is not whole either way.
+        # At a tie either will do: the checkpoint is not intact in both cases.
         common = max(values.items(), key=lambda item: (item[1], item[0]))[0]
         findings += [
             Finding(
@@ -267,7 +267,7 @@ def under_another_name(reports: Iterable[ShardReport], seals: Mapping[str, Shard
             for chunk in seal.chunks:
                 sealed_as[chunk].setdefault(seal.chunks, path)
         for chunks, path in sealed_as.get(digests[0][1] or "", {}).items():
-            # Of what differs the first places are told alone.
+            # Only the first differences are reported.
             differing = [
                 (mine, actual_chunk)
                 for mine, actual_chunk in zip(own_seal.chunks, chunks, strict=False)

@@ -146,7 +146,7 @@ class Session:
             followed_by: The one that is judged next, so that files read of it now need not be read again.
         """
         checkpoint = self._records.with_own_records(checkpoint)
-        # What is to be sealed is judged by itself: how it differs from an older manifest is the sealer's question.
+        # A checkpoint to be sealed is judged alone: its sealer compares it with an older manifest.
         seals, findings = ({}, ()) if self._scope.hashes else self._seals(checkpoint)
         reports = []
         meter, memory, proofs = self._scope.meter, self._scope.memory, self._scope.proofs
@@ -167,7 +167,7 @@ class Session:
         if self._scope.level is Level.NUMERICS:
             yield from self._read_before(checkpoint, reports, followed_by=followed_by)
         seals_known, witnesses = seals, reports
-        # What a manifest proves is what was sealed, whatever its siblings hold.
+        # A manifest proves the sealed content, whatever its siblings contain.
         sealed = {report.path for report in reports if report.path in seals and report.checksum_matched}
         if self._scope.hashes:
             seals_known = self._seals(checkpoint)[0]
@@ -198,7 +198,7 @@ class Session:
         findings += (*cut_short_files(checkpoint, all_reports), *changed_headers(all_reports, seals))
         compared = self._compared(checkpoint, all_reports, seals, reported=said.compared_paths)
         findings += tuple(finding for finding in compared if finding.path not in sealed)
-        # What was sealed before is judged by its sealer.
+        # Files sealed before are judged by their sealer.
         judged = {
             report.path
             for report in reports
@@ -453,7 +453,7 @@ class Session:
         # Of a part of the shards another one is wanted in its own turn.
         keeps = self._scope.bucket is None and followed_by is not None and followed_by.key == before.key
         tensors: dict[Place, ShardTensors] = {}
-        # What is kept is all that is read of it: also the shards which the one at hand lacks.
+        # All files read of it are kept: also the shards missing in the current one.
         for report in self._read_other(before, None if keeps else places):
             tensors |= tensors_of((report,))
             for index in sizes[report.rank, report.role]:

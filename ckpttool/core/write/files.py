@@ -100,7 +100,7 @@ def open_to_append(path: str) -> int:
         OSError: It cannot be opened, for example because it is a link.
         WriteFailedError: It is no regular file, or has a second name.
     """
-    # Without O_NONBLOCK a pipe that nobody reads would be waited for.
+    # Without O_NONBLOCK this would block on a pipe without a reader.
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     status = os.fstat(handle)
     if not stat.S_ISREG(status.st_mode):
@@ -131,7 +131,7 @@ def ensure_folder(path: str, *, mode: int = 0o777) -> None:
         _make_folder(path, mode)
         if not stat.S_ISDIR(os.lstat(path).st_mode):
             raise WriteFailedError(f"cannot make the folder {path!r}: a file or a symbolic link has its name")
-        # Even where it is there already: whoever made it a moment ago may not have come this far.
+        # Even if it already exists: its creator may not have come this far.
         parent_fd = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(parent_fd)
@@ -211,7 +211,7 @@ def locked(path: str, *, timeout: float) -> Iterator[None]:
     try:
         yield
     finally:
-        # Released by the end of the process at the latest; what was written is written.
+        # Released at the end of the process at the latest; the written data stay.
         with suppress(OSError):
             lock.release()
 
@@ -328,7 +328,7 @@ def _keep(folder_fd: int, name: str, retained: str) -> None:
     try:
         os.replace(temporary, retained, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
     finally:
-        # rename(2) does nothing, successfully, where both names are links to one file already.
+        # rename(2) successfully does nothing if both names are already links to one file.
         with suppress(OSError):
             os.unlink(temporary, dir_fd=folder_fd)
 

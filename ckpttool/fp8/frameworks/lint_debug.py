@@ -66,7 +66,7 @@ _OUTSIDE = frozenset({"LogTensorStats"})  # features that need no namespace
 # --- sections and the layers that they pick --------------------------------------------------------------------------
 
 _LONGEST_PATTERN = 500
-_MOST_OPEN = 3  # repeats: each of them multiplies what a name takes by its length
+_MOST_OPEN = 3  # repeats: each multiplies the time by the length of the name
 _LONGEST_NAME = 200
 _REPEAT = re.compile(r"(?<!\\)(?:\*|\+|\{\d*,\d*\})")
 _COSTLY = re.compile(r"\)[*+{]|\\[1-9]|\(\?P=")
@@ -100,7 +100,7 @@ class Section:
             compiled = _compiled(pattern) if isinstance(pattern, str) else None
             return None if compiled is None or len(layer) > _LONGEST_NAME else compiled.search(layer) is not None
         if isinstance(types := layers.get("layer_types"), str):
-            types = list(types)  # which is what becomes of a text
+            types = list(types)  # the result for a text
         by_number = _by_number(layers.get("layer_numbers"), layer) if "layer_numbers" in layers else False
         by_type = isinstance(types, list) and any(
             kind in layer or kind == "all" for kind in types if isinstance(kind, str)

@@ -264,7 +264,7 @@ def _who(last: _Round) -> Iterator[Trial]:
     """Yield the experiments that may find the product, while it is unknown."""
     if last.culprits:
         return
-    if last.facts.kind is CurveClass.INCONCLUSIVE:  # its first round only asked whether there is anything at all
+    if last.facts.kind is CurveClass.INCONCLUSIVE:  # its first round only answers whether there is anything at all
         whole = first_round(replace(last.facts, kind=CurveClass.LATE))
         yield from (replace(trial, round=last.number) for trial in whole)
         return

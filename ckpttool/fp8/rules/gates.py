@@ -141,7 +141,7 @@ def operands_as_planned(trial: Trial, arithmetic: RunArithmetic, *, needs_config
     wants_fp8 = any(trial.products.of(gemm) is not Arithmetic.BF16 for gemm in Gemm)
     if wants_fp8 and not in_fp8:
         return AsPlanned.NO, "none of its layers is in FP8"
-    # What is in high precision throughout is no layer of FP8 in the candidate either: an output layer, say.
+    # A layer in high precision throughout is not in FP8 in the candidate either: an output layer, for example.
     for layer in in_fp8 if wants_fp8 else layers:
         is_meant = trial.layers is None or re.search(trial.layers, layer) is not None
         for operand in layers[layer]:

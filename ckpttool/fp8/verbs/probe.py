@@ -140,7 +140,7 @@ def _block(side: Side) -> tuple[int, int]:
     try:
         data = side.tree.storage.small_file(path, limit=_CONFIG_LIMIT)
         settings = parse_object(data, where=path).get("quantization_config")
-    except (OSError, ParseError):  # there is none, or it is none of ours to judge
+    except (OSError, ParseError):  # there is none, or it is invalid
         return USUAL_BLOCK
     match settings:
         case {"weight_block_size": [int(rows), int(columns)]} if min(rows, columns) > 0:

@@ -84,7 +84,7 @@ class _Callback(TrainerCallback, ExportableState):
     attached: Attached
 
     def __init__(self) -> None:
-        self.saved: Any = None  # set by a trainer that restores its callbacks by itself
+        self.saved: Any = None  # set by a trainer that restores its callbacks
 
     def state(self) -> dict[str, Any]:
         guard = self.attached.guard

@@ -95,7 +95,7 @@ def compute_again(
             randomness.restore(micro.random)
             loss = loss_of(model, micro.batch)
             losses.append(loss_bits(loss))
-            if loss.requires_grad:  # else it went backward by itself, as some training steps do
+            if loss.requires_grad:  # else it already ran backward, as some training steps do
                 (loss if scale is None else loss * scale).sum().backward()
         unscale(model, scale)
         return Rerun(losses=tuple(losses), gradients=tuple(facts_of(named_gradients(model))))

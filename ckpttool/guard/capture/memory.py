@@ -150,7 +150,7 @@ class StepMemory:
         if self.is_compiled is None:
             self.is_compiled = comes_from_compiled(loss)
         if self.micro_batches:
-            self.micro_batches[-1].loss = torch.as_tensor(loss).detach()  # or the number that somebody read already
+            self.micro_batches[-1].loss = torch.as_tensor(loss).detach()  # or the number that was already read
 
     def forget(self) -> None:
         """Discard a step. If a batch was changed in place meanwhile, keep copies from now on."""

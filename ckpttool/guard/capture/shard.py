@@ -29,7 +29,7 @@ from ckpttool.guard.model.capture import RankCapture, ShardFile
 from ckpttool.guard.state_tree import Sharded, UnreadableState, read
 from ckpttool.guard.tensor_file import block, named, open_tensors
 
-_WAIT = 0.05  # seconds between two looks at the writer
+_WAIT = 0.05  # seconds between two checks of the writer
 
 _IN_SAVES = "model."
 
@@ -158,7 +158,7 @@ class Content:
         names = [name for name, _ in self._captured.weights]
         is_save = names[0] in nested if names else bool(nested)
         weights = nested if is_save else stored
-        # A save has buffers, moments and more beside them.
+        # A save also has buffers, moments and more.
         self.parameters = {name: value for name, value in weights.items() if not names or name in names}
 
     def join(self, contents: Sequence[Content]) -> None:

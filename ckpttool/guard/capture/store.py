@@ -152,7 +152,7 @@ class CaptureStore:
             with _put_back(self._model):
                 rerun = self._computed_again(memory, facts)
                 losses = [micro.loss for micro in memory.micro_batches if micro.loss is not None]
-                # Of a reduced gradient nobody knows whose it was.
+                # The source of a reduced gradient is unknown.
                 was_own = self._world_size == 1 or not all(bool(torch.isfinite(loss).all()) for loss in losses)
                 is_transient = rerun is not None and rerun.is_finite and was_own
                 if is_transient:

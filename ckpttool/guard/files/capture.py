@@ -238,7 +238,7 @@ def read_rank(data: bytes, rank: int, *, where: str) -> RankCapture:
 
 
 def _complete_record(data: bytes, schema: str, where: str) -> JsonObject:
-    # The hash first: what an accident made of the file need not be parsed.
+    # The hash first: a damaged file need not be parsed.
     if not is_intact(data):
         raise ParseError("truncated or edited: it does not match its own hash", where=where)
     record = parse_object(data, where=where, limit=RECORD_LIMIT, most_memory=OWN_MEMORY)

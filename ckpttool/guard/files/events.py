@@ -111,7 +111,7 @@ class EventFile:
         self._waiting: list[bytes] = [_line(self._about)]
         self._bytes = 0
         self._emitted = 1  # lines in all
-        self._done = 0  # of those, the ones that were written or lost
+        self._done = 0  # of those, the written or lost ones
         self._is_urgent = self._is_durable = self._is_closed = self._is_hung = False
         self._dropped = 0
         self._thread: Thread | None = None
@@ -334,7 +334,7 @@ def _batches(lines: Sequence[bytes], most: int) -> Iterator[bytes]:
 
 def _at_the_end(close: Callable[[], None]) -> Callable[[], object]:
     """Close a file when this process ends, and return a function that cancels that."""
-    if "multiprocessing.util" in sys.modules:  # what it forks ends without what `atexit` knows
+    if "multiprocessing.util" in sys.modules:  # its forks end without running `atexit`
         from multiprocessing.util import Finalize
 
         return Finalize(None, close, exitpriority=0).cancel

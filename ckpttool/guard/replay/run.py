@@ -345,7 +345,7 @@ class _Session:
         self._entry = entry
         requested = set(question.ranks or range(capture.world_size))
         self._findings: list[Finding] = []
-        for finding in capture.findings:  # what is about no rank is about all
+        for finding in capture.findings:  # a finding without a rank is about all
             if finding.severity is Severity.NOTE or not finding.ranks or requested & set(finding.ranks):
                 self._findings.append(finding)
         self._differences: dict[tuple[str, str, str], Difference] = {}

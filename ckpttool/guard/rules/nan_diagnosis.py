@@ -48,7 +48,7 @@ def in_a_row(captures: Sequence[Capture]) -> tuple[CaptureRow, ...]:
     columns: list[tuple[Step, object, str]] = []
     for capture in captures:
         applied = {rank.optimizer_step for rank in capture.ranks}
-        shared: object = None  # nobody knows how many updates were applied
+        shared: object = None  # the number of applied updates is unknown
         if len(applied) == 1 and None not in applied:
             shared = (*applied, *(culprit.rank for culprit in capture.culprits))
         columns.append((capture.step, shared, capture.path))

@@ -31,7 +31,7 @@ def guard_report(events: str | os.PathLike[str] | Sequence[str]) -> GuardReport:
     """
     patterns = (os.fspath(events),) if isinstance(events, (str, os.PathLike)) else tuple(events)
     found = dict.fromkeys(name for pattern in patterns for name in _files(pattern))
-    # The oldest first: what is full is put aside as `.1`.
+    # The oldest first: full files are renamed to `.1`.
     names = tuple(sorted(found, key=lambda name: (name.removesuffix(".1"), not name.endswith(".1"))))
     tally = GuardTally()
     notes: list[LogNote] = []

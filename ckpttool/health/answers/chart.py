@@ -101,7 +101,7 @@ def histogram(threshold: Threshold, *, unicode: bool = True, width: int = WIDTH)
         if not drawn and bar.low >= threshold.value:
             lines.append(_threshold_line(threshold, signs, room))
             drawn = True
-        # A single value among millions is what one looks for: it gets a sign, however long the longest bar is.
+        # A single value among millions must be visible: it gets a sign, however long the longest bar is.
         length = math.ceil(bar.count * room / most)
         lines.append(f"{_label(bar.low)} {signs.axis}{signs.bar * length} {bar.count or ''}".rstrip())
     if not drawn:
@@ -162,7 +162,7 @@ def _furthest(points: Iterable[tuple[Step, float]], column: Callable[[Step], int
 
 def _marks_line(marks: Iterable[Mark], column: Callable[[Step], int], columns: int, signs: _Signs) -> str:
     cells = [" "] * columns
-    # Where several fall into one column, the worst is what must be seen.
+    # If several are in one column, the worst must be visible.
     for is_healthy, sign in ((True, signs.healthy), (None, signs.unknown), (False, signs.unhealthy)):
         for mark in marks:
             if mark.healthy is is_healthy:

@@ -128,7 +128,7 @@ class _ByHistory:
             self.history.append(new)
             return
         newest = next((index for index in reversed(range(len(self.history))) if self.history[index].counted), None)
-        # Where only suppressed values are left in the window, the new one counts and nothing is logged.
+        # If only suppressed values remain in the window, the new one counts and nothing is logged.
         if newest is not None:
             if abnormal.time - self.history[newest].time < self.config.cooldown * MINUTE:
                 new.counted = False

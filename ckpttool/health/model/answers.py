@@ -74,7 +74,7 @@ class HealthAnswer(Answered):
             return ExitCode.NOTHING_TO_RESUME
         codes = {of_findings(self.report.findings), _BY_HEALTH[self.newest.health]}
         if self.report.threshold is not None and self.newest.source == "record":
-            codes.add(ExitCode.INCOMPLETE)  # the threshold was asked for, and could not be applied
+            codes.add(ExitCode.INCOMPLETE)  # the threshold was requested, and could not be applied
         return safest(codes)
 
 

@@ -164,7 +164,7 @@ def least_noticed(noticed: Callable[[float], bool]) -> float | None:
     Args:
         noticed: False up to some norm, and true from there on.
     """
-    # Positive floats are ordered as the whole numbers are that their bits spell, so halving finds the very one.
+    # Positive floats have the order of the integers with the same bits, so bisection finds the exact one.
     low, high = 0, _bits(sys.float_info.max)
     if not noticed(sys.float_info.max):
         return None

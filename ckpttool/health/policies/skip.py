@@ -125,7 +125,7 @@ class _InARow(Watch):
         self.low += 1
         self.high += 1
         limit = self.policy.count_threshold
-        # Somebody may go on behind the stop: then there are more than it takes.
+        # A training may continue after the stop: then there are more than it takes.
         count = f"{self.low} of {limit}" if self.low <= limit else f"{self.low}"
         message = f"norm {norm:g} is at or above {self.policy.threshold:g}: {count} in a row"
         yield self._event(EventKind.SKIP, step, norm, message)

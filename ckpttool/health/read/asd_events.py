@@ -148,7 +148,7 @@ def detections(source: LogSource, items: Iterable[tuple[int, bytes] | LogProblem
 def _detection(source: LogSource, line: EventLine, own_rank: Rank | None) -> AsdEvent:
     values, kind = line.event.values, _DETECTED[line.event.kind]
     rank, value = _rank(values), values.get("value")
-    if rank is None and kind is AsdKind.CHECKSUM_ABNORMAL:  # of a strike without a rank nobody knows whose it is
+    if rank is None and kind is AsdKind.CHECKSUM_ABNORMAL:  # the rank of a strike without a rank is unknown
         rank = own_rank
     since = get_optional_int(values, "since_step")
     text = partial(_text, values)

@@ -34,7 +34,7 @@ class LogPass:
         Args:
             reader: Knows their formats.
             patterns: Files, globs, folders of logs, or `-`.
-            keep: Whether each start of the training that they show will be asked for: some bytes a step.
+            keep: Whether each start of the training will be requested: some bytes per step.
 
         Raises:
             UsageError: There is no such log.

@@ -57,7 +57,7 @@ def parse_timeline(data: bytes, *, source: str) -> HealthTimeline:
     """Return the timeline of a replay that was saved.
 
     Args:
-        data: The whole file.
+        data: The complete file.
         source: Names it in the error.
 
     Raises:

@@ -35,13 +35,13 @@ def calibrate(metrics: Sequence[StepMetrics], *, warm_up: int | None = None) -> 
 
     Args:
         metrics: One for each step, ascending.
-        warm_up: Shown steps to leave out at the start, where norms are high by nature; a tenth where not given.
+        warm_up: Logged steps to leave out at the start, with naturally high norms; a tenth by default.
     """
     left_out = int(len(metrics) * _WARM_UP_SHARE) if warm_up is None else warm_up
     norms, embedding = _Points(), _Points()
     for row in metrics[left_out:]:
         norms.add(row.step, row.global_norm)
-        # 0 is no norm: it is printed where no tensor matched the embedding.
+        # 0 is not a norm: it is printed if no tensor matched the embedding.
         embedding.add(row.step, row.embedding_local_norm or None)
     global_norm = _threshold("global_norm_spike_threshold", norms)
     longest = _longest_run(norms, global_norm.value) if isinstance(global_norm, Threshold) else 0
@@ -67,7 +67,7 @@ class _Points:
             return
         try:
             self.steps.append(step)
-        except OverflowError:  # nobody trains that long, but a log may say it
+        except OverflowError:  # implausible for a training, but a log may contain it
             self.steps = [*map(Step, self.steps), step]
         self.values.append(value)
 
@@ -116,7 +116,7 @@ def _runs(points: _Points, threshold: float) -> Iterator[int]:
     last: int | None = None
     for step, value in zip(points.steps, points.values, strict=True):
         if last is not None and step != last + 1:
-            length = 0  # what lies between is not known, so neither is the length
+            length = 0  # the steps between are unknown, and so is the length
         last = step
         if value >= threshold or math.isnan(value):
             length += 1

@@ -83,7 +83,7 @@ def ended_in_skips(notes: Sequence[LogNote], newest: Step | None, at_end: int = 
     """Return where too many consecutive skipped steps ended the training; None if it continued since, or never began.
 
     Args:
-        notes: What the logs tell besides numbers, in their order.
+        notes: The logs' entries besides numbers, in order.
         newest: The last step that they show.
         at_end: So many steps in a row, `newest` the last of them, were skipped by the training. The line of the stop
             itself is not in a trainer's own log where the exception goes by that.
@@ -127,15 +127,15 @@ def spike_to_pass(
     """Return the spike to go around.
 
     Args:
-        line: What is suspect by the logs.
+        line: The suspect parts according to the logs.
         around: The spike nearest to this step; None: the last one.
-        reading: What was read of them.
+        reading: The logs that were read.
         threshold: The global norm from which a step is a spike; None: a z-score tells.
         skipped: Steps that the training skipped, ascending: they harmed nothing, and are no spike.
 
     Raises:
-        UsageError: There is none; the message says what else to try.
-        IncompleteError: Nobody can know, for the log was not read to its end, or shows no step.
+        UsageError: There is none; the message has alternatives.
+        IncompleteError: It is unknown, because the log was not read to its end, or shows no step.
     """
     spike = find_spike(line, around)
     if spike is not None:
@@ -230,7 +230,7 @@ def advise_spike(
     Going back loses every step since the checkpoint, so it pays only where the training does not find back on its own.
 
     Args:
-        spike: Where it began and where it was over.
+        spike: Its begin and its end.
         good: Steps of checkpoints that may be loaded, in any order.
         newest: The last step that was trained.
         clock: Samples consumed at some step, for the trainers that count samples.
@@ -268,7 +268,7 @@ def advise_after_stop(
         good: Steps of checkpoints that may be loaded, in any order.
         count: Steps in a row, `stop` included.
         clock: Samples consumed at some step.
-        skipped: What the log tells of these steps; None where only a policy would have skipped them.
+        skipped: The log's entries on these steps; None if only a policy would have skipped them.
     """
     base = max((step for step in good if step <= stop), default=None)
     notes = [] if skipped is None else [skipped]
@@ -281,7 +281,7 @@ def advise_after_stop(
             f"{lost} good batches are skipped too: a skip starts at the checkpoint, so it is not possible to train "
             f"on the data after step {base} first and skip then"
         )
-    if base == stop:  # nothing to skip: the checkpoint already stands behind the bad batches
+    if base == stop:  # nothing to skip: the checkpoint is already after the bad batches
         notes.append("the checkpoint at the stop is already past the bad data; its step number is the data skip")
     return StopAdvice(stop=stop, detour=_detour(base, stop - base, clock), good_batches_lost=lost, notes=tuple(notes))
 
@@ -346,7 +346,7 @@ def only_up_to(inventory: Inventory, limit: Step, why: str) -> Inventory:
     Args:
         inventory: The tree.
         limit: The last step that is far enough back.
-        why: A clause that says what is gone around.
+        why: A clause with the reason for going back.
     """
     checkpoints = []
     for checkpoint in inventory.checkpoints:

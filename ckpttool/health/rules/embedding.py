@@ -39,7 +39,7 @@ def judge_health(
 
     Args:
         saves: The checkpoints, in the order in which they are to be shown.
-        attempts: What the logs show, each start of the training on its own; empty where there is no log.
+        attempts: Each start of the training in the logs; empty without a log.
         threshold: Sum of squares at or above which a checkpoint is unhealthy; None to go by the record alone.
         pipeline_stages: Of the run, where it is known. With one stage nothing was ever measured, whatever is recorded,
             unless whoever saved records only what it measured.

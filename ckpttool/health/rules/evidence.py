@@ -79,7 +79,7 @@ def saves_of(
 
     Args:
         inventory: The tree; scanned with sizes.
-        attempts: What the logs show.
+        attempts: The starts in the logs.
         written: When each checkpoint's files were written, on the clock of the logs.
     """
     saves = [saved(checkpoint) for checkpoint in inventory.checkpoints]
@@ -116,7 +116,7 @@ def with_judgements(
     Args:
         inventory: With recorded health.
         judgements: One for each checkpoint, in the same order.
-        threshold: What they were judged by.
+        threshold: The threshold.
         ignore: Health is no reason.
     """
     pairs = zip(inventory.checkpoints, judgements, strict=True)
@@ -147,7 +147,7 @@ def with_marks(inventory: Inventory, marks: Sequence[CheckpointMark], code: Row)
     Args:
         inventory: The tree.
         marks: One for each checkpoint, in the same order.
-        code: What kind of stretch it is.
+        code: The kind of the suspect part.
     """
     checkpoints = []
     for checkpoint, mark in zip(inventory.checkpoints, marks, strict=True):
@@ -349,10 +349,10 @@ def weigh(
     """Apply the logs to the checkpoints.
 
     Args:
-        inventory: With recorded health; with sizes and times where strikes are told by time.
-        logs: What was read.
+        inventory: With recorded health; with sizes and times if strikes have times.
+        logs: The logs that were read.
         question: How to judge.
-        report: Every checkpoint's health, where a threshold was given.
+        report: Every checkpoint's health, if a threshold was given.
         ignore: Health is no reason.
     """
     courses = _courses(logs, question)

@@ -71,7 +71,7 @@ class Trace:
             last = row.step
             try:
                 self.steps.append(row.step)
-            except OverflowError:  # nobody trains that long, but a log may say it
+            except OverflowError:  # implausible for a training, but a log may contain it
                 self.steps = [*self.steps, row.step]
             self._losses.append(math.nan if row.loss is None else row.loss)
             self.without_norm += row.global_norm is None
@@ -106,7 +106,7 @@ def replay(policy: Policy, metrics: Iterable[StepMetrics], trace: Trace | None =
     Args:
         policy: The rule.
         metrics: In the order of the log; consumed once, in bounded memory.
-        trace: Keeps what is needed of the steps.
+        trace: Keeps the needed facts about the steps.
     """
     trace = Trace() if trace is None else trace
     coverage = Coverage(policy)
@@ -118,8 +118,8 @@ def logged(policy: str, events: Iterable[HealthEvent]) -> ReplayResult:
     """Return a policy's events from log entries other than steps, none of which is judged.
 
     Args:
-        policy: What users call it.
-        events: What it notices.
+        policy: Its name for users.
+        events: Its events.
     """
     return _result_of(policy, tuple(events), Trace())
 
@@ -181,9 +181,9 @@ def courses_of(
     """Return the suspect steps by the policy on the lineage of each start of the training.
 
     Args:
-        policy: The rule; None where what is suspect is told by times, whichever start it was.
-        full_timeline: What it makes suspect over all logs.
-        attempts: What they show.
+        policy: The rule; None if suspect parts are given by time, independent of the start.
+        full_timeline: Its suspect parts over all logs.
+        attempts: The starts in the logs.
         margin_minutes: How much earlier than its first event a strike's damage may have begun.
     """
 
@@ -206,11 +206,11 @@ def advise(wish: SpikeQuestion, policy: Policy, answer: ReplayAnswer, trace: Tra
     Args:
         wish: Which spike, and which checkpoints there are.
         policy: The rule.
-        answer: What it would have done.
+        answer: The policy's decisions.
         trace: The steps.
 
     Raises:
-        UsageError: There is none, or no checkpoints are told.
+        UsageError: There is none, or no checkpoints are given.
         IncompleteError: Whether there is one cannot be known.
     """
     checkpoints = _checkpoints(wish, answer, trace)

@@ -65,7 +65,7 @@ def homes(saves: Sequence[SavedCheckpoint], attempts: Sequence[LogAttempt] | Non
 
     Args:
         saves: The checkpoints of a tree, in any order.
-        attempts: What the logs show, in the order of time; None if they go back more often than any training.
+        attempts: The starts in the logs, in order of time; None if they go back implausibly often.
     """
     if attempts is None:
         return (_ANYWHERE,) * len(saves)
@@ -242,7 +242,7 @@ def _most(runs: Sequence[Sequence[Step]], fits: Sequence[Sequence[bool]], shared
     Args:
         runs: The steps of each, ascending.
         fits: For each run, whether an attempt shows all of them.
-        shared: What a run counts that is in the same attempt as the one before it; any other counts 1.
+        shared: The count of a run in the same attempt as the previous one; any other counts 1.
     """
     most: list[list[int]] = []
     for run, row in enumerate(fits):

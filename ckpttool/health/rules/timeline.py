@@ -75,9 +75,9 @@ class LineageTimelines:
 
         Args:
             full_timeline: By all logs, the last attempt at each step.
-            attempts: What the logs show; None if they go back more often than any training.
-            judged: What is suspect by the steps of one course.
-            on_any: What is suspect whichever start saved a checkpoint: told by times, not by steps.
+            attempts: The starts in the logs; None if they go back implausibly often.
+            judged: The suspect parts by the steps of one lineage.
+            on_any: The suspect parts independent of the start: given by time, not by steps.
         """
         self.whole = full_timeline
         self._attempts = attempts
@@ -133,7 +133,7 @@ def mark_by_start(
         line: By all logs, the last attempt at each step: for checkpoints that no start did again.
         saves: The checkpoints.
         homes: Which attempts in the logs may have saved each of them.
-        line_of: The timeline of an attempt's own course; of None what holds whichever start saved a checkpoint.
+        line_of: The timeline of an attempt's own lineage; for None, the part independent of the start.
     """
     return tuple(_mark_by_start(line, *pair, line_of) for pair in zip(saves, homes, strict=True))
 

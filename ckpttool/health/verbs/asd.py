@@ -34,7 +34,7 @@ def emit_asd(config: AsdConfig, dialect: str | None = None) -> AsdAnswer:
     except ValueError as error:
         raise UsageError(str(error)) from None
     check = check_asd_config(text, dialect_known)
-    # What the parser always does is no news to whoever writes a new string.
+    # Permanent properties of the parser are not reported for a new string.
     return _answer(text, replace(check, findings=tuple(finding for finding in check.findings if finding.severity)))
 
 

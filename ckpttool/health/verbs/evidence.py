@@ -28,14 +28,14 @@ def gather(
     """Read the logs and apply them to the checkpoints.
 
     Args:
-        inventory: With recorded health; with sizes and times where strikes are told by time.
+        inventory: With recorded health; with sizes and times if strikes have times.
         question: Which logs, and how to judge.
-        root: Where the tree is read: logs beside it are taken, too.
-        stages: Pipeline stages, where they are known.
+        root: The path of the tree: logs next to it are used, too.
+        stages: Pipeline stages, if known.
         ignore: Health is no reason.
 
     Raises:
-        UsageError: A log is not there, or cannot be meant.
+        UsageError: A log does not exist, or is invalid.
     """
     reader = log_reader(question.logs.columns)
     timelines = {name: timeline_in(name) for name in reader.expand(question.timeline)}
@@ -71,7 +71,7 @@ def timeline_in(path: str) -> HealthTimeline | None:
         UsageError: It begins like one, and is not.
     """
     try:
-        if not os.path.isfile(path):  # what a pipe holds can be read only once, and a device has no end
+        if not os.path.isfile(path):  # a pipe can be read only once, and a device has no end
             return None
         with open(path, "rb") as file:
             head = file.read(REPLAY_HEAD)
@@ -79,5 +79,5 @@ def timeline_in(path: str) -> HealthTimeline | None:
                 return None
             data = head + file.read(REPLAY_LIMIT)
     except OSError:
-        return None  # the log reader tells what is wrong with a file
+        return None  # the log reader reports the problem of a file
     return parse_timeline(data, source=path)

@@ -49,10 +49,10 @@ def health(
         verdicts: On its checkpoints at level NUMERICS, where the shards shall have a say.
 
     Raises:
-        UsageError: A log is not there, or what is asked cannot be.
+        UsageError: A log does not exist, or the question is invalid.
         IncompleteError: The record was to be written, and a log could not be read to its end.
         LockedError: Another process writes the health file.
-        UnsafeError: The record was to be written, and lies in no folder of this machine.
+        UnsafeError: The record cannot be written, because it is not in a folder of this machine.
         WriteFailedError: It could not be written; nothing was changed.
         NotDurableError: It is written, but the disk did not confirm it.
     """

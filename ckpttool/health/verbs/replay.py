@@ -139,7 +139,7 @@ def calibrate(question: LogQuestion | Logs, *, warm_up: int | None = None) -> Ca
     """Compute thresholds that fit a training, from its logs.
 
     Args:
-        question: The logs, and what their columns mean; or the logs alone.
+        question: The logs, and the meaning of their columns; or only the logs.
         warm_up: Steps at the start to leave out; None: a tenth.
 
     Raises:

@@ -32,9 +32,9 @@ def with_placement(
     """Add to a plan the start machine of each rank, as the machines claim, and the findings against it.
 
     Args:
-        plan: What is to be loaded.
-        merge: Who looked, and what each has.
-        read: What a machine must have whichever ranks start there.
+        plan: The checkpoint to load.
+        merge: The machines and their files.
+        read: The files that every machine needs.
         checkpoints: All saves of the tree.
     """
     placement = placement_of(plan.point.checkpoint, _homes(merge))
@@ -170,8 +170,8 @@ def placement_of(checkpoint: Checkpoint, homes: Sequence[Home]) -> Placement:
     """Return for each rank of a save its start machine, and whether its files are there.
 
     Args:
-        checkpoint: What is to be loaded.
-        homes: What each machine has and which ranks it claims, in any order.
+        checkpoint: The checkpoint to load.
+        homes: Each machine's files and claimed ranks, in any order.
     """
     homes = sorted(homes, key=lambda home: (home.host, home.root))
     if all(home.claims is None for home in homes):
@@ -262,7 +262,7 @@ def needs_of(coming: NextSaves, merge: Merge, sizes: Mapping[str, int]) -> tuple
     """Compare for each disk the size of the next saves with the free space that its machine recorded.
 
     Args:
-        coming: Where they go, and how many must fit.
+        coming: Their destination, and the number that must fit.
         merge: Who looked.
         sizes: Bytes of each file of the save that is resumed from, by its path: the next ones are taken to be alike,
             and each file to go to the disk that has it now.

@@ -39,7 +39,7 @@ def with_merge(inventory: Inventory, merge: Merge, *, declared: Collection[int |
     Args:
         inventory: All that they saw, as if it lay on one disk.
         merge: Who looked, and when.
-        declared: World sizes that the user or the config states, if any: what is intact on as many ranks lacks none.
+        declared: World sizes from the user or the config, if any: a checkpoint intact on as many ranks is complete.
         skew: Seconds by which the machines' clocks may differ.
     """
     judge = _Judge(inventory, merge, declared, int(skew * 1e9))
@@ -235,7 +235,7 @@ def _empty(seats: Sequence[Seat], seats_holding: AbstractSet[int]) -> Iterator[S
 
     Args:
         seats: Who looked.
-        seats_holding: Places in `seats` of those who saw a shard.
+        seats_holding: Places in `seats` of machines with a shard.
     """
     machines: dict[tuple[str, str], list[int]] = {}
     for at, seat in enumerate(seats):
@@ -278,7 +278,7 @@ def _divided(seats: Sequence[Seat]) -> Iterator[Seat]:
     for group in disks.values():
         shares = {seat.share for seat in group}
         if None in shares:
-            continue  # who looked at all of it needs no others
+            continue  # a complete record needs no others
         of = Counter(str(share).partition("/")[2] for share in shares)
         if all(str(times) != count for count, times in of.items()):
             yield from group
@@ -350,7 +350,7 @@ def differing(path: str, copies: Iterable[Copy]) -> Iterator[Finding]:
 
     Args:
         path: Of the file.
-        copies: Looks at it, of which there are several.
+        copies: Its records, of which there are several.
     """
     different: dict[str, list[Copy]] = {}
     for copy in copies:

@@ -77,7 +77,7 @@ def compare_replicas(
     Args:
         reports: Of the checkpoint; those without digests say nothing.
         saves: Other checkpoints of the training, nearest first; may be empty.
-        context: What else is known.
+        context: The other known facts.
     """
     of_roles = [_compare_role(role, by_rank, saves, context) for role, by_rank in _by_role(reports).items()]
     return CopyComparison(
@@ -273,7 +273,7 @@ def reader_of_tensors(storage: Storage) -> Look:
         try:
             with storage.open(report.path) as ours, storage.open(replica.path) as theirs:
                 return differing_bytes(ours, theirs, (report, replica), name)
-        except OSError:  # the finding stands without a place
+        except OSError:  # the finding has no place then
             return None
 
     return look

@@ -35,7 +35,7 @@ def replica_findings(
     Args:
         doubts: Of the files of one role.
         paths: Of these files.
-        places: Where a rank's file differs in a tensor, as far as someone looked.
+        places: The first difference of a rank's file in a tensor, if searched.
         name: The checkpoint's; None: no one is advised to heal it.
         root: The tree's, for that advice.
     """

@@ -201,7 +201,7 @@ class _Comparison:
 
         Args:
             group: The file.
-            difference: What is known of it; the checkpoints at which the two were equal are added.
+            difference: Its known facts; the checkpoints at which the two were equal are added.
             expected: The digest that the tensor should have had at each other checkpoint.
             history: The digest that it had.
         """
@@ -213,7 +213,7 @@ class _Comparison:
             elif digest is not None and own is not None:
                 unequal.append(offset)
         proof = difference.proof
-        # A tensor that nobody has trained yet is equal in other slices, too; but then all trained tensors differ.
+        # An untrained tensor is equal in other slices, too; but then all trained tensors differ.
         if proof is None and self._is_equal_otherwise(group, difference.peer):
             proof = Proof.LEARNED if len(set(group.other_digests)) > 1 else Proof.ONCE
         if proof is None or (unequal and not equal):

@@ -72,7 +72,7 @@ def lead(report: TreeReport) -> Lead:
         return Lead(
             tone=Tone.DOUBT if unsure else Tone.BAD,
             word="Unknown" if unsure else "Stop here",
-            headline=refusal(answer, code).removesuffix(f" in {shown(answer.root)}"),  # it stands above the answer
+            headline=refusal(answer, code).removesuffix(f" in {shown(answer.root)}"),  # it is above the answer
             sentences=tuple(remedies_of(answer, report.resolution.view)),
             passed=passed,
             more_passed=len(rejected) - len(passed),
@@ -279,7 +279,7 @@ def kinds(report: TreeReport, most: int) -> list[Kind]:
 
     Args:
         report: All that is known.
-        most: Findings that are told one by one, over all kinds; of each kind at least one is.
+        most: Findings listed one by one, over all kinds; at least one of each kind.
     """
     groups: dict[tuple[Severity, Row], list[PlacedFinding]] = {}
     for finding in all_findings(report):

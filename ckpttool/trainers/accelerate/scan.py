@@ -56,7 +56,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     Args:
         storage: The tree.
         listing: Of its root.
-        options: What to take beyond the names.
+        options: Options beyond the names.
     """
     entries = storage.entries(FOLDER) if listing.has(FOLDER) else []
     numbered = [entry.name for entry in entries if entry.kind is Kind.FOLDER and re.fullmatch(NUMBERED, entry.name)]

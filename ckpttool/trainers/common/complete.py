@@ -19,7 +19,7 @@ def complete(resume: Resume, view: View, key: str, *, ends: str) -> Finding:
         resume: From the checkpoint that was chosen.
         view: The config's settings.
         key: The limit that is reached.
-        ends: What the trainer does then, in words that follow its name.
+        ends: The trainer's reaction, in words that follow its name.
     """
     point, config, name = resume.plan.point, resume.config, key.rpartition(".")[2]
     return suspect(

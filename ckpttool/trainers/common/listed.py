@@ -25,7 +25,7 @@ def one_save(folders: str) -> Refusal:
     """Refuse to move saves of a layout with only one save.
 
     Args:
-        folders: What those with several are told by: `rank_N/ or iteration_*/`.
+        folders: The signs of layouts with several saves: `rank_N/ or iteration_*/`.
     """
     return Refusal(why=f"is one checkpoint, not a tree of {folders} folders", is_of_tree=True)
 
@@ -63,7 +63,7 @@ def own_folder(checkpoint: Checkpoint, record: str, *records: str) -> Members | 
 
     Args:
         checkpoint: The save.
-        record: What names one as the last: `latest`.
+        record: The record that names one as the last: `latest`.
         records: Files in the folder that the trainer writes besides the shards.
     """
     if checkpoint.is_tracked:
@@ -167,7 +167,7 @@ def timed(storage: Storage, checkpoints: Sequence[Checkpoint], tracked: Tracked 
     Args:
         storage: The tree.
         checkpoints: All of it.
-        tracked: What the tracker names; None: nothing.
+        tracked: The save in the tracker; None: none.
     """
     progress = Progress(checkpoints)
     if tracked is None:
@@ -198,8 +198,8 @@ def listed_shard(
 
     Args:
         storage: The tree.
-        shard: What its name tells.
-        kind: What it is.
+        shard: The facts in its name.
+        kind: Its kind.
         findings: Of the save.
         sizes: Whether to take its stamp, too.
     """

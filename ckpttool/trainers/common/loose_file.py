@@ -99,8 +99,8 @@ class LooseFile:
         """Take the scalars that such a file may contain, because it may be a shard of any tree.
 
         Args:
-            scalars: What trainers save among the tensors.
-            folders: Says what trees are told by, in which such a file is one of many: `rank_N/ or iteration_*/`.
+            scalars: The scalars that trainers save among the tensors.
+            folders: Returns the signs of trees in which such a file is one of many: `rank_N/ or iteration_*/`.
         """
         self._scalars = scalars
         self._folders = folders

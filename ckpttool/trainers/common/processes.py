@@ -180,7 +180,7 @@ def process_of(environment: Mapping[str, str], *, count: int | None = None) -> P
         count: How many there are, where the user says so; a launcher that tells must say the same.
 
     Raises:
-        UsageError: No launcher is known by this environment, or what it says cannot be.
+        UsageError: This environment is of no known launcher, or has invalid values.
 
     Source:
         Recorded from torchrun 2.13, Open MPI 4.1, MPICH 4.0, MindSpore 2.10's msrun and Slurm 22.05; read in

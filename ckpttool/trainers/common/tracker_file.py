@@ -45,7 +45,7 @@ def tracked_step(storage: Storage) -> Step:
     Raises:
         FileNotFoundError: There is no tracker.
         OSError: It cannot be read.
-        ParseError: It holds no step.
+        ParseError: It has no step.
     """
     return _step(_text(storage))
 
@@ -65,8 +65,8 @@ def tracker_pointer(storage: Storage, folder_of: Callable[[Step], str], *, conte
 
     Args:
         storage: The tree.
-        folder_of: Returns what the trainer calls the save of a step.
-        content: What may stand there instead of a step, and names a folder that is called so.
+        folder_of: Returns the trainer's name for the save of a step.
+        content: The alternative to a step, which names a folder of the same name.
     """
     from ckpttool.core.domain.pointer import Pointer  # a scan needs none
 

@@ -83,7 +83,7 @@ class TagRecord:
         """Return whether each data-parallel rank has a part of the optimizer state; None if unknown."""
         if self.zero_stage is None and not (self.holds_optimizer or view.optimizer or view.weights_by_replica):
             return None
-        # Without ZeRO there are such parts, too, where the optimizer is one of those for bf16.
+        # Without ZeRO there are such parts, too, with the optimizers for bf16.
         by_zero = (self.zero_stage or 0) >= _OPTIMIZER_FROM or self.are_weights_shared_out(view)
         return by_zero or (view.optimizer and not self.holds_optimizer)
 
@@ -140,7 +140,7 @@ def _zero_stage(settings: object) -> int | None:
     if not isinstance(settings, dict):
         return None
     zero = settings.get("zero_optimization", {})
-    if isinstance(zero, bool):  # as the first versions were told
+    if isinstance(zero, bool):  # the form of the first versions
         return int(zero)
     return 0 if zero == {} else count_at(zero, "stage")
 

@@ -121,7 +121,7 @@ def list_save(storage: Storage, folder: str, named: Callable[[str], FileNamed | 
     Args:
         storage: The tree.
         folder: The save's.
-        named: Says what a file is.
+        named: Returns the meaning of a file.
         sizes: Whether to take each file's stamp, too.
     """
     from ckpttool.trainers.torch_dcp.store import read_store  # to tell whose a tree is takes names alone
@@ -211,7 +211,7 @@ def absent(path: str, subject: str) -> Finding:
     """Report a missing file.
 
     Args:
-        path: Where it must be.
+        path: Its expected path.
         subject: It is, in words that the sentence begins with.
     """
     remedy = "restore it from a copy, or resume from another checkpoint"
@@ -223,7 +223,7 @@ def with_own_records(storage: Storage, checkpoint: Checkpoint, folder: str) -> C
 
     Args:
         storage: The tree.
-        checkpoint: As scanned: what is known to be missing is not said again.
+        checkpoint: As scanned: files known to be missing are not reported again.
         folder: Its own.
 
     Raises:
@@ -269,7 +269,7 @@ def read_index(storage: Storage, path: str) -> WeightsIndex:
 
     Raises:
         OSError: It cannot be read, or is larger than any.
-        ParseError: It is none.
+        ParseError: It is not an index.
     """
     record = parse_object(storage.small_file(path, limit=_INDEX_LIMIT), where=path)
     tensors: dict[str, set[str]] = defaultdict(set)
@@ -300,7 +300,7 @@ def _against_parts(storage: Storage, checkpoint: Checkpoint, path: str, index: W
             with storage.open(part) as source:
                 header = read_header(source, named=shard.format)
             nbytes += sum(entry.nbytes for entry in header.entries)
-            if header.schema_hash is not None:  # else its own check says what is wrong with it
+            if header.schema_hash is not None:  # else its own check reports the problem
                 yield from _lacks_tensors(part, tensors - {entry.name for entry in header.entries})
                 continue
         all_seen = False

@@ -39,7 +39,7 @@ def saves_called_otherwise(listing: Listing, *, every: bool = False) -> list[str
         every: Look into all folders, not only into a few.
     """
     save_names: list[str] = []
-    with suppress(OSError):  # one that cannot be listed is told by nothing
+    with suppress(OSError):  # an unreadable one shows nothing
         looked_into = listing.inside(most=None) if every else listing.inside()
         save_names += [name for name, names in looked_into if _is_complete_save(names)]
         if save_names and any(re.fullmatch(SAVE, name) for name in listing.names_in("")):

@@ -221,7 +221,7 @@ def _version(storage: Storage, path: str) -> str | None:
         transformers = parse_object(
             storage.small_file(path, limit=_MODEL_CONFIG_LIMIT), where=path, nonfinite=True
         ).get("transformers_version")
-    except (OSError, ParseError):  # its own check says what is wrong with it
+    except (OSError, ParseError):  # its own check reports the problem
         return None
     return transformers if isinstance(transformers, str) else None
 

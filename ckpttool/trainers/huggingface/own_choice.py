@@ -77,7 +77,7 @@ def _may_be_folder(start: OwnStart, name: str) -> bool:
         return start.storage.kind(name) is Kind.FOLDER
     except LostLinkError:
         return False
-    except OSError:  # which is another matter, and told by its check
+    except OSError:  # which is a separate problem, reported by its check
         return True
 
 
@@ -92,7 +92,7 @@ def _outcome(save: Checkpoint, start: OwnStart, taken: str) -> Choice:
         return save.name, Outcome.LOADS, f"{taken}: {save_finding_text(silent[0], save)}"
     others = [finding for finding in against if finding not in silent]
     if others and all((finding.path or "").endswith(f"/{UNFINISHED}") for finding in others):
-        # Nothing reads that file: a start that loads it all, or stops at what was not written yet.
+        # Nothing reads that file: a start loads all of it, or stops at the unwritten part.
         return save.name, Outcome.UNKNOWN, f"{taken}: {save_finding_text(others[0], save)}"
     if worst(against) > Severity.UNKNOWN:
         return save.name, Outcome.STOPS, f"{taken}, and stops: {save_finding_text(others[0], save)}"

@@ -133,7 +133,7 @@ def read_state(storage: Storage, path: str) -> State:
     """Read all of `trainer_state.json`: a truncated one does not mark a finished save.
 
     Raises:
-        ParseError: It is torn, or not what Trainer writes.
+        ParseError: It is torn, or not in Trainer's form.
         OSError: It cannot be read.
     """
     return _state(storage.small_file(path, limit=STATE_LIMIT), path)
@@ -143,7 +143,7 @@ def read_ends_of_state(storage: Storage, path: str) -> State:
     """Read enough of it to see that it is complete, without the log of a long run, which each save contains.
 
     Raises:
-        ParseError: It is torn, or not what Trainer writes.
+        ParseError: It is torn, or not in Trainer's form.
         OSError: It cannot be read.
     """
     try:

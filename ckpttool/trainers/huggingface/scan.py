@@ -90,7 +90,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     Args:
         storage: The tree.
         listing: Of its root.
-        options: What to take beyond the names.
+        options: Options beyond the names.
     """
     names = [name for name in listing.folders("checkpoint-") if re.fullmatch(SAVE, name)]
     names += [] if names else saves_called_otherwise(listing, every=True)

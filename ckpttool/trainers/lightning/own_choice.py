@@ -210,7 +210,7 @@ def traps(storage: Storage, entries: Sequence[Entry], checkpoints: Sequence[Chec
     Args:
         storage: The tree.
         entries: Of its root.
-        checkpoints: What it holds, the newest last.
+        checkpoints: Its checkpoints, the newest last.
     """
     newest = [save for save in checkpoints if save.step is not None and save.content is Content.FULL][-1:]
     for taken in newest_lasts(storage, entries):

@@ -47,7 +47,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     Args:
         storage: The tree.
         listing: Of its root.
-        options: What to take beyond the names.
+        options: Options beyond the names.
     """
     saves = [entry for entry in listing.entries if is_save(entry.name) and not _is_lost_last(entry)]
     cut_off = marked_unfinished(listing, (entry.name for entry in saves))

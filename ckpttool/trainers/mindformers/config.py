@@ -106,7 +106,7 @@ def train_config_of(document: Document, *, path: str, devices: int | None = None
     Args:
         document: The config.
         path: As the user gave it.
-        devices: Ranks that will be started. Only data-parallel mode needs it: its world size stands in no config.
+        devices: Ranks to be started. Only data-parallel mode needs it: its world size is in no config.
     """
     data, settings = document.data, settings_of(document, path=path)
     runner = _section(data, "runner_config")

@@ -43,7 +43,7 @@ def saved_sinks(scalars: Scalars, run: Sequence[Checkpoint] = ()) -> SavedSinks 
     in each name. Without, it is so at most in those that were made at the ends of epochs.
 
     Args:
-        scalars: Of the save that is asked for.
+        scalars: Of the requested save.
         run: All saves of the same run; those of other batch sizes are left out.
     """
     state = state_of(scalars)
@@ -107,7 +107,7 @@ def mindformers_counters(  # noqa: PLR0913  all that it counts by, by keyword
         new_sink_size: Batches a data sink in the resumed run; None without data sinking.
         legacy: Whether the checkpoint is of the `rank_N` layout, whose counters are MindSpore parameters and thus
             scaled in float32; the newer layout scales in float64, and does not scale the optimizer's step.
-        dataset_size: Batches in the data set at the new batch size; None where not known.
+        dataset_size: Batches in the data set at the new batch size; None if unknown.
         run: All saves of the same run: they tell whether it had sinks.
 
     Source:

@@ -71,11 +71,11 @@ def updated_health_json(old: bytes | None, judgements: Iterable[tuple[str, Healt
     no word for it.
 
     Args:
-        old: The file as it is; None if there is none.
-        judgements: File names as the trainer writes them (rank 0's), with what they were found to be.
+        old: The current file; None if there is none.
+        judgements: File names as the trainer writes them (rank 0's), with their health.
 
     Raises:
-        ValueError: The old content is no list of objects; overwriting it could lose what someone still wants to see.
+        ValueError: The old content is not a list of objects; overwriting it could lose information.
     """
     entries = _entries(old)
     changed = False

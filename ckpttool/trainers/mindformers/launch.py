@@ -66,8 +66,8 @@ def render_config(base_text: str, plan: ResumePlan) -> LaunchConfig:
     changes, nothing is returned. Read the base through `TrainConfigs` before: here nothing bounds its size.
 
     Args:
-        base_text: The whole file as it is, line ends and byte order mark included.
-        plan: What to resume from.
+        base_text: The complete current file, line ends and byte order mark included.
+        plan: The plan to resume.
 
     Raises:
         UsageError: The config contradicts the plan in a way that only its author can settle, or writes one of the

@@ -24,7 +24,7 @@ def check(config: TrainConfig, plan: ResumePlan, run: Sequence[Checkpoint] = ())
 
     Args:
         config: The base config, before it is rewritten.
-        plan: What it is to resume from.
+        plan: The plan to resume.
         run: All saves of the same run.
 
     Returns:
@@ -232,7 +232,7 @@ def _sink(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
 def _counters(config: TrainConfig, plan: ResumePlan, run: Sequence[Checkpoint]) -> tuple[Finding, ...]:
     checkpoint = plan.point.checkpoint
     if checkpoint.scalars.step is None or (config.sink_mode and config.sink_size is None):
-        return ()  # nothing to scale, or sinks of a size that nobody knows
+        return ()  # nothing to scale, or sinks of unknown size
     return mindformers_counters(
         scalars=checkpoint.scalars,
         new_global_batch_size=config.global_batch_size,

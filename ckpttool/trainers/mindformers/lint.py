@@ -176,7 +176,7 @@ def _none_as_text(view: ConfigView) -> Iterator[Problem]:
 def _unknown_keys(view: ConfigView) -> Iterator[Problem]:
     for section, known_keys in KNOWN_KEYS.items():
         if section == "moe_config" and view.get("use_legacy") is False:
-            continue  # not looked at then
+            continue  # not checked then
         names = known_keys.split()
         for entry in view.inside(section):
             name = str(entry.key[-1])

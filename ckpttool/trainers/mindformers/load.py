@@ -84,7 +84,7 @@ def counts_data_itself(scalars: Scalars, question: DataQuestion) -> bool:
     """Return whether MindFormers counts the data better than we can, because only it knows the batch size.
 
     Args:
-        scalars: Of the checkpoint: what MindFormers scales by, if it finds it there.
+        scalars: Of the checkpoint: the basis of MindFormers' scaling, if it finds it there.
         question: With what the config tells. Whatever it asks beyond a place where to go on, MindFormers does not do by
             itself.
 

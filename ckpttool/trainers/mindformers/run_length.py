@@ -60,8 +60,8 @@ def length_findings(
 
     Args:
         config: The base config; None: not known.
-        plan: What is to be resumed, and where its data start.
-        inventory: The whole tree: labels tell how long an epoch is.
+        plan: The plan to resume, and the start of its data.
+        inventory: The complete tree: labels show the length of an epoch.
         logged: Batches an epoch when the checkpoint was saved, as the training log has them; None: it does not tell.
     """
     if isinstance(plan.data, GoesOn):

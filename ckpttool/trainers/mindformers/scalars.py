@@ -38,7 +38,7 @@ RULES = ScalarRules(
         AgreedScalar(name="epoch_num", code=MindFormersCode.EPOCH_DISAGREES, severity=Severity.DAMAGE),
         AgreedScalar(name="global_step", code=Code.STEP_DISAGREES, severity=Severity.DAMAGE),
         AgreedScalar(name="global_batch_size", code=Code.SCHEMA_DIFFERS, severity=Severity.DAMAGE),
-        # All ranks scale by one number. But nothing breaks where one does not.
+        # All ranks scale by one number, but it is harmless if one does not.
         AgreedScalar(name="loss_scale", code=Code.SCHEMA_DIFFERS, severity=Severity.SUSPECT),
     ),
     without="MindFormers would load this one and start at step 0",

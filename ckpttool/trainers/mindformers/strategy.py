@@ -24,7 +24,7 @@ def world_evidence(output: Storage, config: RunConfig | None) -> Evidence:
     """Return the evidence of both: the config first.
 
     Args:
-        output: The folder that holds the tree.
+        output: The folder with the tree.
         config: Of the run that is to resume.
 
     Raises:
@@ -62,7 +62,7 @@ def strategy_files(output: Storage) -> dict[Rank, str]:
     """Return the paths of the strategy files in an output folder; one per rank if it has both forms."""
     try:
         names = sorted(entry.name for entry in output.entries(STRATEGY_FOLDER))
-    except OSError:  # most trees have none, and what cannot be read is no evidence
+    except OSError:  # most trees have none, and an unreadable one is no evidence
         return {}
     matches = ((re.fullmatch(_STRATEGY, name), name) for name in names)
     return {Rank(int(match["rank"])): f"{STRATEGY_FOLDER}/{name}" for match, name in matches if match}

@@ -111,7 +111,7 @@ def parse_strategy(data: bytes, *, where: str) -> StageStrategy:
     """Parse a strategy file of either form, recognized by its name.
 
     Raises:
-        ParseError: It is none, or tells of no parameter.
+        ParseError: It is invalid, or has no parameter.
     """
     try:
         stages, stages_layouts = (_of_json if where.endswith(".json") else _of_protobuf)(data, where)
@@ -248,7 +248,7 @@ def strategy_slices(storage: Storage, checkpoint: Checkpoint) -> RecordedSlices 
     another arrangement.
 
     Args:
-        storage: The tree, beside which the folder of the strategy files is.
+        storage: The tree, next to the folder of the strategy files.
         checkpoint: Of one file a rank.
 
     Raises:
@@ -294,7 +294,7 @@ def _stages(
 def _read(output: Storage, path: str) -> StageStrategy | None:
     try:
         return parse_strategy(output.small_file(path, limit=STRATEGY_LIMIT), where=path)
-    except (OSError, ParseError):  # what cannot be read tells nothing
+    except (OSError, ParseError):  # an unreadable one is no evidence
         return None
 
 

@@ -97,7 +97,7 @@ def not_movable(config: TrainConfig, plan: ResumePlan, data: DataQuestion) -> It
     Args:
         config: Of streaming data.
         plan: The resume.
-        data: What the user asks of the data.
+        data: The user's question about the data.
     """
     was, current = plan.point.checkpoint.scalars.global_batch_size, planned_skip(plan).global_batch_size
     step = plan.point.step
@@ -143,9 +143,9 @@ def unusable_states(folder: str, missing: Sequence[Rank], broken: Sequence[tuple
     """Report the ranks without a readable state of the step.
 
     Args:
-        folder: Where they should lie.
+        folder: Their expected folder.
         missing: Ranks without a file, ascending.
-        broken: Ranks whose file is none, with what is wrong.
+        broken: Ranks whose file is invalid, with the reason.
     """
     remedy = "use --checkpoint to choose a checkpoint with states for its step; later states prove no step: the data "
     finding = suspect(
@@ -168,10 +168,10 @@ def state_findings(
     """Return whether streaming data can continue at the chosen checkpoint's position.
 
     Args:
-        plan: What is to be resumed.
+        plan: The plan to resume.
         config: With streaming data.
-        stream: What it says of them.
-        data: What the user asks of the data.
+        stream: The config's settings about them.
+        data: The user's question about the data.
     """
     return tuple(not_movable(config, plan, data)) or tuple(_states(plan, config, stream))
 

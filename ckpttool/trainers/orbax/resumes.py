@@ -81,7 +81,7 @@ def _loader(resume: Resume) -> str | None:
         item_handlers = parse_object(resume.storage.small_file(path, limit=RECORD_LIMIT), where=path).get(
             "item_handlers"
         )
-    except (OSError, ParseError):  # which the scan has said
+    except (OSError, ParseError):  # reported by the scan
         return None
     handlers = item_handlers.items() if isinstance(item_handlers, dict) else ()
     return next((item for item, handler in handlers if isinstance(handler, str) and "grain" in handler.lower()), None)

@@ -56,7 +56,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     Args:
         storage: The tree.
         listing: Of its root.
-        options: What to take beyond the names.
+        options: Options beyond the names.
     """
     names = [name for name in listing.folders() if prefix_and_step(name) is not None]
     checkpoints = _of_trainings(map_waiting(lambda name: _scan_save(storage, name, options), names))

@@ -73,7 +73,7 @@ class SaveTree:
         Args:
             storage: The tree.
             listing: Of its root.
-            options: What to take beyond the names.
+            options: Options beyond the names.
         """
         names = sorted(self.is_save(listing))
         newest = frozenset(nlargest(_NEWEST, names, key=numbers_in))
@@ -140,7 +140,7 @@ def progress(storage: Storage, folder: str, store: DcpStore, keys: Mapping[str, 
         storage: The tree.
         folder: Of the save.
         store: Its record.
-        keys: What each may be called, by what it is returned as: its whole name, or the last part of it.
+        keys: The possible names of each result: the complete name, or its last part.
 
     Returns:
         Those of which exactly one value is called so; a boolean is no number.

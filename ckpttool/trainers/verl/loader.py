@@ -12,7 +12,7 @@ def batches_in(state: object) -> int | None:
     """Return how many batches of the epoch were yielded; None if the state does not show it.
 
     Args:
-        state: What the file holds beside its tensors.
+        state: The contents of the file besides its tensors.
     """
     since, last = integer_at(state, "_steps_since_snapshot"), integer_at(state, "_snapshot", "_snapshot_step")
     return integer_at(state, "_num_yielded") if since is None or last is None else last + since

@@ -111,7 +111,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     Args:
         storage: The tree.
         listing: Of its root.
-        options: What to take beyond the names.
+        options: Options beyond the names.
     """
     saves = (name for name in listing.folders() if step_of(name) is not None)
     names = sorted(saves, key=lambda name: (step_of(name) or 0, name))
@@ -329,7 +329,7 @@ def _is_confirmed(step: int, count: int | None, steps: Sequence[int], counts: Ma
     """Return whether a number beyond the tracker is that of the next save, or of the batches read.
 
     Args:
-        step: What its name says.
+        step: The step in its name.
         count: Batches of its epoch that were read; None if nothing tells.
         steps: Of the saves before it, ascending.
         counts: Their batches by their steps.

@@ -280,7 +280,7 @@ def _size(dtype: DType, dims: tuple[int, ...], content: int) -> int:
         return content
     if dtype is DType.STRING:
         return content + -content % 4
-    if dims == (0,) and content:  # how MindSpore before 2.0 spells a scalar
+    if dims == (0,) and content:  # the form of a scalar in MindSpore before 2.0
         dims = ()
     bits = dtype.bits
     for dim in dims:

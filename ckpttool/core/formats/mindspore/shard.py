@@ -232,7 +232,7 @@ def _misplaced(rest: bytes, offset: int, size: int) -> BadRecordError:
         )
     first = f"{rest[0]:02x}"
     try:
-        # A whole record but for its first byte: then that byte is what was damaged.
+        # A complete record except for its first byte: then that byte was damaged.
         RecordReader().read(bytes([RECORD]) + rest[1:], 0)
     except (BadRecordError, IndexError):
         return bad(

@@ -204,7 +204,7 @@ def _parse(block: bytearray, end: int, requested: tuple[RequestedScalar, ...]) -
     hole = (end, end) if digits is None else digits.span(1)
     header = _MEMORY.get(block, end, hole)
     if header is None:
-        if end > _MEMORY.limit:  # it could not stay beside another
+        if end > _MEMORY.limit:  # it would not fit together with another
             _MEMORY.clear()
         header = _parsed(block, end, requested)
         if not header.text.findings:

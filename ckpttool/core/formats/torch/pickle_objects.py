@@ -42,7 +42,7 @@ class Made:
     @property
     def members(self) -> dict[object, object]:
         """Its contents by name or by key."""
-        # What an object has in slots stands behind what it has in its dictionary.
+        # Slots of an object come after the items of its dictionary.
         parts = self.state if isinstance(self.state, tuple) else (self.state,)
         return {key: value for part in (*parts, self.items) if isinstance(part, dict) for key, value in part.items()}
 

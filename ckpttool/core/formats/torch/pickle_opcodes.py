@@ -35,7 +35,7 @@ CAREFUL_RUN = re.compile(
 NAMES = re.compile(rb"([^\n]{0,512})\n([^\n]{0,512})\n").match
 LONG_NAME = re.compile(rb"([\w.\x80-\xff]{1,512}\n)?[\w.\x80-\xff]{513}").match
 PROTO = re.compile(rb"\x80[\x00-\x05]").match
-MEMO_IN_BYTES = 4  # the first protocol whose picklers number what they remember by themselves
+MEMO_IN_BYTES = 4  # the first protocol whose picklers number memo entries implicitly
 STOP, STACK_GLOBAL, MEMOIZE, FRAME, MARK, INST = b".\x93\x94\x95(i"
 FIXED = {**dict.fromkeys(b"Khq\x80\x82", 1), **dict.fromkeys(b"M\x83", 2), **dict.fromkeys(b"Jjr\x84", 4)}
 FIXED |= dict.fromkeys(b"G\x95", 8)
@@ -154,7 +154,7 @@ class Ahead:
         elif code == MEMOIZE:
             place, self._next = self._next, self._next + 1
             self.at += 1
-        if self.at < len(self._data) and self._data[self.at] == FRAME:  # what was read last may be the last of all
+        if self.at < len(self._data) and self._data[self.at] == FRAME:  # the last value may be the end of all
             self.at += 9
         return place
 

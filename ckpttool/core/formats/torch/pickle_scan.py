@@ -93,16 +93,16 @@ class PickleReader:
         # A window that moves over the file.
         self._base = self._at = self._end = 0
         self._data = b""
-        # The strings that were pushed last, and those in the memo: where they lie and how long they are, in one number.
+        # The strings pushed last, and those in the memo: their places and lengths, in one number.
         self._below = self._top = _NO_TEXT
         self._memo = array("q")
         self._texts: dict[int, int] = {}
         self._trusted = self._is_new = True
         self._names = PickleNames()
-        # The global that was pushed last, and where in the file it or a string is still on top.
+        # The global pushed last, and the place in the file at which it or a string is still on top.
         self._name: Name | None = None
         self._fresh = 0
-        # Where in the file an object of a class will be on top, or an attribute.
+        # The place in the file at which an object of a class, or an attribute, will be on top.
         self._born: dict[int, Name] = {}
         self._named = Memo(texts=self._remembered)
         self._careful = False

@@ -86,7 +86,7 @@ class Machine:
             opcodes[opcode](self)
         raise BrokenPickleError(f"more than {self._most} opcodes")
 
-    # What an opcode takes from the bytes behind it.
+    # Arguments of opcodes in the following bytes.
 
     def take(self, length: int) -> bytes:
         """Return the next bytes."""
@@ -112,7 +112,7 @@ class Machine:
         self.at = end + 1
         return line.decode(codec, "surrogateescape" if codec == "utf-8" else "strict")
 
-    # What opcodes do.
+    # Effects of opcodes.
 
     def push(self, value: object) -> None:
         """Put a value on the stack."""
@@ -171,7 +171,7 @@ class Machine:
         for key, value in zip(pairs[::2], pairs[1::2], strict=False):
             self._tuple_keys += type(key) is tuple
             if is_key(key) and self._tuple_keys <= _MOST_TUPLE_KEYS:  # by another nothing can be called
-                with suppress(TypeError):  # what it is put into takes no keys
+                with suppress(TypeError):  # its container takes no keys
                     into[key] = value
 
     def extend(self, values: list[Any]) -> None:

@@ -153,7 +153,7 @@ class SliceMachine(Machine):
         """Push a name."""
         super().named(module, name)
         top = self._stack[-1]
-        if top != GETATTR:  # what is asked of it counts
+        if top != GETATTR:  # the requested attribute decides
             self.calls.add(top)
         passing = {CHUNK: self._chunk_again, TENSOR: self._tensor_again, INDEX: self._slice_again}.get(top)
         if passing is not None:
@@ -174,7 +174,7 @@ class SliceMachine(Machine):
             return
         key_texts = _EACH_KEY.findall(match[0])
         if any(length and len(text) != length[0] for length, text, _ in key_texts):
-            return  # one of the texts holds what ends a text: they were not told apart rightly
+            return  # one of the texts contains a terminator: they were split wrongly
         keys: list[object] = []
         for length, text, recall in key_texts:
             if length:
@@ -248,7 +248,7 @@ class SliceMachine(Machine):
             return False
         made = Made(TENSOR, ())
         self._numbered += (made, None, None, None)
-        # What follows puts the parts into it, and ends it.
+        # The following opcodes add the parts, and end it.
         state: dict[object, object] = {}
         self._stack += (made, state)
         self.mark()

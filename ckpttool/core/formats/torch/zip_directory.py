@@ -261,7 +261,7 @@ def _zip64(extra: bytes, name: bytes, *fields: int) -> tuple[int, int, int]:
             body = extra[at + 4 : at + 4 + length]
             wide = iter([int.from_bytes(body[i : i + 8], "little") for i in range(0, len(body) // 8 * 8, 8)])
             packed, size, offset = fields
-            # In the extra field the size stands before the packed size.
+            # In the extra field the size precedes the packed size.
             size = next(wide, size) if size == _SATURATED else size
             packed = next(wide, packed) if packed == _SATURATED else packed
             offset = next(wide, offset) if offset == _SATURATED else offset
@@ -320,7 +320,7 @@ def _check_local(record: _Record, header: bytes) -> None:
     if header[:4] == b"PK\x03\x04" and header[30:] == record.name:
         if header[4:28] == head:
             return
-        # The descriptor has what is zero here.
+        # The descriptor has the values that are zero here.
         if record.flags & _HAS_DESCRIPTOR and header[4:28] == head[:10] + _NO_SIZES + head[22:]:
             return
     raise _damaged(

@@ -148,7 +148,7 @@ def _headline(inventory: Inventory) -> Text:
     newest = f", {which} {shown(intact[0].name)}" if intact else ""
     answer = f"{counted(len(inventory.checkpoints), 'checkpoint')}, {len(intact)} {ranks}{newest}"
     style = "bold green" if len(intact) == len(inventory.checkpoints) else "bold yellow"
-    headline = line().append(answer, style=style)  # a style of the whole would colour what is appended, too
+    headline = line().append(answer, style=style)  # a style of the complete line would colour the appended text, too
     headline.append(f"\n{shown(inventory.root)} ({inventory.layout})", style="dim")
     headline.append("\nnot verified: ckpttool verify checks every shard")
     warning = unconfirmed(ordered[0], "--world-size")
@@ -251,7 +251,7 @@ class _CheckpointTable:
         from ckpttool.core.render.text import line
 
         checkpoints = self._newest_first[: self._limit]
-        # Where batch sizes differ steps are no order; one size needs no more than its own column.
+        # If batch sizes differ, steps are no order; a single size needs only its own column.
         sizes = {checkpoint.scalars.global_batch_size for checkpoint in self._newest_first} - {None}
         yield _Column("STEP", [_number(checkpoint.step) for checkpoint in checkpoints])
         updates = [dict(checkpoint.facts).get("optimizer_step") for checkpoint in checkpoints]

@@ -55,7 +55,7 @@ def yaml(answer: Resolution) -> str:
     checkpoint = plan.point.checkpoint
     remarks = [f"ckpttool: resume from {step_and_name(checkpoint.step, checkpoint.name)}", lost(plan)]
     remarks += [f"{name}: {value}" for name, value in facts_besides_settings(plan)]
-    if not plan.load.data:  # else it stands among the settings
+    if not plan.load.data:  # else it is among the settings
         remarks += [f"{name}: {value}" for name, value in data_rows(plan)]
     grave = blocking((*plan.point.findings, *plan.findings))
     remarks += [f"{finding.severity.word} {finding.code.value}: {finding.message}" for finding in grave]
@@ -250,7 +250,7 @@ def _chosen(plan: ResumePlan, code: ExitCode, now: float | None) -> list[Rendera
     style = "bold yellow" if in_part or code is not ExitCode.OK else "bold green"
     end = "" if code is ExitCode.OK else f" (exit {code.value})"
     headline = line(f"Resume from {chosen_checkpoint(plan)}: {intact_on(plan)}{end}", style=style)
-    # Names of files are one word to whoever copies them, blanks and all.
+    # Names of files are one word for copying, including blanks.
     names = {setting.place.name for setting in plan.load.settings if isinstance(setting.value, str)}
     rows = [(key, line(value, no_wrap=key in names)) for key, value in _settings(plan)]
     if (written := minute(plan.point.saved_ns)) is not None:
@@ -346,7 +346,7 @@ def lost(plan: ResumePlan) -> str:
     if plan.point.may_lose_more:
         cost = f"At least {counted(lost, 'step')} to redo" if lost else "How many steps to redo is unknown"
         return f"{cost}: the step of a skipped checkpoint is unknown."
-    if not lost:  # no checkpoint shows what was trained after the newest one
+    if not lost:  # no checkpoint shows the training after the newest one
         on_course = [
             rejection
             for rejection in rejected

@@ -58,7 +58,7 @@ def _entries(observed: Observation) -> Sequence[TensorEntry]:
     entries = observed.header.entries if observed.header else ()
     if observed.records is None:
         return entries
-    # Of a file that torch wrote each record is looked at: as the tensor that it is, where that was asked for.
+    # Each record of a torch file is checked: as a tensor, if requested.
     tensors = {entry.spans: entry for entry in entries}
     records = (record.as_entry() for record in observed.records.entries)
     return tuple(tensors.get(entry.spans, entry) for entry in records)

@@ -117,7 +117,7 @@ class StatColumns(Sequence[TensorStat]):
         )
 
 
-@lru_cache(maxsize=16)  # the stages of a pipeline differ; what does not fit costs memory, no more
+@lru_cache(maxsize=16)  # the stages of a pipeline differ; others only cost memory
 def _shared(kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
     """Return the first that is equal."""
     return kinds
@@ -183,7 +183,7 @@ def compare_numbers(
 
 def _changes(path: str, stats: Sequence[TensorStat], before: Sequence[TensorStat], jump: float) -> Iterator[Finding]:
     for current, old in _pairs(stats, before, jump):
-        # A single number is a counter or a schedule (loss_scale, beta1_power, learning_rate): it is meant to move.
+        # A single number is a counter or a schedule (loss_scale, beta1_power, learning_rate): it is expected to change.
         if not old.norm or old.elements != current.elements or current.elements == 1 or _PADDED.fullmatch(current.name):
             continue
         name = quoted(current.name)

@@ -136,7 +136,7 @@ def contents_of_torch(observed: Observation, source: ByteSource) -> tuple[ZipDir
     from ckpttool.core.formats.torch.dcp import slice_names
     from ckpttool.core.formats.torch.zips import read_zips, zips_contents
 
-    if not observed.task.level.reads_content:  # of which the last slice alone was read
+    if not observed.task.level.reads_content:  # of which only the last slice was read
         records = read_zips(source, thoroughly=True)
     names = slice_names(open_storage(observed.task.root), observed.task.path)
     return records, zips_contents(source, () if records is None else records.entries, names)

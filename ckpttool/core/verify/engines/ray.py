@@ -252,7 +252,7 @@ def _as_listed(task: CheckTask) -> CheckTask:
         return task if root == task.root else replace(task, root=root)
     try:
         listed = open_storage(task.root).stamp(task.path)
-    except OSError:  # what looks at it says what is so
+    except OSError:  # its check reports the problem
         listed = None
     return replace(task, root=root, listed=listed)
 
@@ -267,7 +267,7 @@ def _of_this_tree(observed: Observation, host: str) -> Observation:
         stamp_here = open_storage(task.root).stamp(task.path)
     except OSError:
         return observed
-    if stamp == stamp_here or stamp_here != task.listed:  # somebody writes it, which its look tells
+    if stamp == stamp_here or stamp_here != task.listed:  # it is being written, which its check shows
         return observed
     problem = "does not see it" if stamp is None else "sees another file in its place"
     return failed(

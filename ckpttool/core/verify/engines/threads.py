@@ -44,7 +44,7 @@ class ThreadEngine:
                 for observed in self._next(board, workers):
                     remaining -= 1
                     yield observed
-        finally:  # also where nobody wants the rest: then no worker begins anything new
+        finally:  # also if the rest is not needed: then no worker begins anything new
             board.close()
 
     def _next(self, board: _Board, workers: list[_Worker]) -> Sequence[Observation]:
@@ -58,7 +58,7 @@ class ThreadEngine:
                 task = worker.abandon_after(self._timeout)
                 if task is not None:
                     workers[index] = _Worker(board, self._work, self._crew)
-                    # What hung once would hang again at each of its other parts.
+                    # A file that hung once would hang again at each of its other parts.
                     parts = (task, *board.withdraw(task.path))
                     return tuple(hung(part, patience(part, self._timeout)) for part in parts)
 

@@ -228,7 +228,7 @@ class _Open:
         """Take the next bytes; `logical` is their place in the tensor's data."""
         self._end = stop = logical + len(data)
         at = logical
-        if at < self._first_border or stop > self._last_border:  # at the ends of what a reader sees
+        if at < self._first_border or stop > self._last_border:  # at the ends of the reader's range
             self._head += data[: max(0, self._first_border - logical)]
             self._tail += data[max(0, self._last_border - logical) :]
             at, stop = max(at, self._first_border), min(stop, self._last_border)

@@ -289,7 +289,7 @@ def _schema_differs(current: ShardReport, past: ShardReport, *, unchanged: int, 
 
 def _changed_metadata(peers: Peers) -> Iterator[Finding]:
     """Compare the text of the headers: nothing else would show a flipped bit in it."""
-    # What a ledger remembers of a shard does not hold it.
+    # A ledger's entry about a shard does not include it.
     comparable = [report for report in peers.reports if not report.remembered]
     usual, times = Counter(report.metadata_hash for report in comparable).most_common(1)[0] if comparable else (None, 0)
     is_common = 2 * times > len(comparable)
@@ -302,7 +302,7 @@ def _changed_metadata(peers: Peers) -> Iterator[Finding]:
             sibling = next(peer for peer in comparable if peer.metadata_hash == usual)
         if sibling is None or report.metadata_hash == sibling.metadata_hash:
             continue
-        # Where each rank has a text of its own, the sibling's may be the one whose bits flipped.
+        # If each rank has its own text, a bit of the sibling's may have flipped.
         witnesses = [*comparable, *(peer for peer, _ in peers.others(report) if peer is not sibling)]
         is_confirmed = is_common or any(sample.metadata_hash == sibling.metadata_hash for sample in witnesses)
         yield Finding(
@@ -417,7 +417,7 @@ class _OtherStep:
             past = past_reports.get(report.path)
             if past is None or past.tail_hash is None:
                 continue
-            # The last page of a `.ckpt` holds names, too: with other names it tells nothing of the data after them.
+            # The last page of a `.ckpt` includes names: with other names it says nothing about the data after them.
             if past.format is FormatName.MINDSPORE_CKPT and past.schema_hash != report.schema_hash:
                 continue
             self.pages[report.path] = past.tail_hash

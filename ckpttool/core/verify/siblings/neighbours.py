@@ -78,7 +78,7 @@ class Neighbours:
         in_turn = [save for pair in zip_longest(before, after) for save in pair if save is not None]
         near = [*before[:MOST_SIBLINGS], *after[:MOST_SIBLINGS]]
         nearest, farther = ([save for save in in_turn if (save in near) is is_near] for is_near in (True, False))
-        # Of another start one is enough where nothing is open.
+        # Of another start one is enough if no question is open.
         others = 1 if most == MOST_SIBLINGS else MOST_SIBLINGS
         earlier = [run.saved[: -others - 1 : -1] for run in islice(training.before(checkpoint.run), 1)]
         return (*nearest, *farther, *(save for saved in earlier for save in saved))[:most]

@@ -363,7 +363,7 @@ def _is_pynative(state: TrainState, number: int) -> bool:
     """Return whether the PyNative trainer wrote a common.json: its `step_num` is the planned number of steps.
 
     Args:
-        state: What it says.
+        state: Its contents.
         number: In the folder's name.
 
     Source: `CommonInfo` of MindFormers 1.9.0 to 2.1.0; only that trainer sets `consumed_samples`.
@@ -443,7 +443,7 @@ def metadata_memory(files: int) -> int:
     """Return the maximum memory for a metadata.json: it lists every slice of every rank.
 
     Args:
-        files: In the same folder. Whoever wants us to take much memory has to make as many.
+        files: In the same folder: to make us use much memory, as many files are needed.
     """
     return MOST_MEMORY + files * _MEMORY_A_FILE
 
@@ -452,7 +452,7 @@ def parse_metadata(data: bytes, *, what: str, most_memory: int = MOST_MEMORY) ->
     """Parse the `storage_data` of a metadata.json: the places of each slice of a tensor.
 
     Args:
-        data: The whole file.
+        data: The complete file.
         what: Names the file in the error.
         most_memory: As `metadata_memory` gives it.
 

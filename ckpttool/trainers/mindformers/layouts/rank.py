@@ -297,8 +297,8 @@ def _weighed(own_size: WorldSize, own_sizes: Sequence[WorldSize], evidence: Sequ
     difference (3 of 4, 7 of 8, 1 of many) is a rank folder that got lost, and unknown is never good.
 
     Args:
-        own_size: What the run's own files show.
-        own_sizes: What those of each run show.
+        own_size: The result of the run's own files.
+        own_sizes: Those of each run.
         evidence: From `--world-size`, a config, strategy files or a seal.
     """
     for world in evidence:

@@ -36,7 +36,7 @@ _LONGEST_PREFIX = 500
 """Bytes from a time stamp to the step line's brace that are copied for each step; a longer prefix is an odd line's."""
 _STEP_OF = attrgetter("step")
 
-# These search whole blocks, so none may reach over the end of a line.
+# These search whole blocks, so no match may cross a line end.
 _SKIP = re.compile(
     rb"opt_global_step:[ \t]*\d{1,18},[ \t]*skip_data_grad_norm_threshold:[^,\n]+,[ \t]*"
     rb"is_skip:[ \t]*(?:\[[ \t]*)?(\w+)"

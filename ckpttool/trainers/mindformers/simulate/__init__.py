@@ -78,7 +78,7 @@ def simulate(view: MindFormersView, version: str) -> Simulation:
     the names already show that they will not.
 
     Args:
-        view: What the selection looks at.
+        view: The inputs of the choice.
         version: `2.1`, `2.1.0`, …
 
     Raises:

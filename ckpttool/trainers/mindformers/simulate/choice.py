@@ -88,7 +88,7 @@ class _Tree:
         self.entries = frozenset(entry.name for entry in view.entries or ())
         self.ranks: dict[int, RankView] = {int(rank.name.removeprefix("rank_")): rank for rank in view.ranks}
         self.world = len(view.ranks) if settings.world_size is None else settings.world_size
-        # What this version takes for the number of ranks.
+        # This version's number of ranks.
         self.count = self.world
         if Quirk.COUNTS_RANK_ENTRIES in quirks:
             self.count = sum(name.startswith("rank_") for name in self.entries)
@@ -264,7 +264,7 @@ def _newest_everywhere(tree: _Tree, *, why: str) -> Pick:
     """
     names: dict[str, int] = {}
     folders = []
-    for rank in range(tree.world):  # nobody asks the folders of ranks that do not train: leftovers of a larger run
+    for rank in range(tree.world):  # folders of ranks that do not train are ignored: leftovers of a larger run
         file = _newest(tree, rank, tree.fmt, of=tree.world)
         if file is None:
             raise StopsError(f"rank_{rank} has no .{tree.fmt} file")

@@ -79,13 +79,13 @@ def as_it_stands(start: OwnStart, plan: ResumePlan) -> JudgedStart:
     """Return the result of a start with its config.
 
     Args:
-        start: What it finds.
-        plan: What it should load, and where its data should continue.
+        start: The start.
+        plan: The plan: the checkpoint to load, and the position in the data.
     """
     if start.config is None:
         return JudgedStart(simulation=None, why="without --config the start of MindFormers is unknown")
     config = with_trainer_defaults(start.config)
-    if config.world_size is None:  # as many as wrote it, unless somebody says otherwise
+    if config.world_size is None:  # as many as wrote it, by default
         config = config.started_on(plan.point.checkpoint.topology.world_size)
     view = ConfigView(config.settings)
     if view.setting(_BASE) is not None and not {_LOAD, _RESUME} <= {str(entry.key[0]) for entry in view.entries}:
@@ -252,7 +252,7 @@ def _hugging_face(storage: Storage, relative: str) -> str | None:
     """Return why it considers a folder a Hugging Face model; None if it does not."""
     try:
         names = sorted(entry.name for entry in storage.entries(relative))
-    except OSError:  # of which the selection says why
+    except OSError:  # the selection reports the reason
         return None
     return next((name for name in names if name == _HF_WEIGHTS or name.endswith(_HF_INDEX)), None)
 

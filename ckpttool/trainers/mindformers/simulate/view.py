@@ -177,7 +177,7 @@ def view_for_mindformers(
 
     Args:
         storage: The folder that `load_checkpoint` names.
-        settings: What the run is configured with.
+        settings: The settings of the run.
         output: The folder that `output_dir` names, for health_ckpts.json; None counts as a missing file.
     """
     listed = _listed(storage, "")
@@ -215,7 +215,7 @@ def _mtime(storage: Storage, folder: str, entry: Entry) -> int | None:
     if not entry.name.endswith(_SHARD_SUFFIXES):
         return None
     try:
-        # A store that tells no times has the file all the same; which is the newest nobody knows then.
+        # A store without times has the file anyway; then the newest is unknown.
         return storage.stamp(f"{folder}/{entry.name}").modified_ns or 0
     except NotRegularError as odd:  # a folder has a time as well, and MindFormers asks for no more
         return odd.modified_ns
