@@ -1,4 +1,4 @@
-"""`ckpttool asd`: a group of two."""
+"""`ckpttool asd`: two commands."""
 
 from __future__ import annotations
 

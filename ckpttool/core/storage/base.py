@@ -31,7 +31,7 @@ class NotRegularError(OSError):
 
 
 class LostLinkError(OSError):
-    """The path is a broken link, or round in a loop."""
+    """The path is a broken link, or a loop of links."""
 
 
 class OverLimitError(OSError):
