@@ -243,8 +243,11 @@ def _flag(verb: str, name: str, value: object, option: str, param: Any) -> list[
 
 def takes_number(param: Any) -> bool:  # noqa: ANN401  as above
     """Return whether a number is a value of an option."""
-    has_unit = getattr(getattr(param.type, "func", None), "takes_number", False)  # as `duration` says
-    return has_unit or param.type.name.startswith(("int", "float")) or str(param.metavar).startswith(("STEP|", "STEP["))
+    kind = getattr(param, "type", None)
+    if kind is None:  # typer 0.29 does not show it, and checks the value itself
+        return True
+    has_unit = getattr(getattr(kind, "func", None), "takes_number", False)  # as `duration` says
+    return has_unit or kind.name.startswith(("int", "float")) or str(param.metavar).startswith(("STEP|", "STEP["))
 
 
 def _values(verb: str, name: str, value: object, param: Any, *, several: bool) -> list[str]:  # noqa: ANN401

@@ -65,7 +65,7 @@ class Cluster(NamedTuple):
         found = {}
         for folder in Path("/proc").iterdir():
             with suppress(OSError, ValueError):
-                if b"ray::look" in (folder / "cmdline").read_bytes():
+                if b"ray::check_here" in (folder / "cmdline").read_bytes():
                     status = (folder / "status").read_text().splitlines()
                     parent = int(next(line for line in status if line.startswith("PPid:")).split()[1])
                     if parent in self.raylets:
@@ -295,4 +295,4 @@ def test_ctrl_c_ends_it_and_nobody_works_on(cluster: Cluster, large: Path) -> No
 def test_an_address_where_nobody_is_ends_at_once(cluster: Cluster, trees: tuple[Path, ...]) -> None:
     said = Cluster(cluster.python, "127.0.0.1:1", (), cluster.environment).ask("verify", str(trees[0]))
     assert (said.returncode, said.stdout) == (14, "")
-    assert "no Ray cluster answers at 127.0.0.1:1" in said.stderr
+    assert "no Ray cluster responds at 127.0.0.1:1" in said.stderr
