@@ -291,6 +291,8 @@ def inspect(
 ) -> Contents:
     """Show the tensors and scalars of a shard or a checkpoint, its writer and its checksums.
 
+    A damaged file is shown as far as it can be read.
+
     Args:
         what: A shard of any format, a checkpoint folder, DIR:NAME, or a checkpoint's name.
         tree: Tree in which checkpoint names are looked up.
@@ -1314,6 +1316,8 @@ def replay(
     **unknown: NoReturn,
 ) -> ReplayAnswer:
     """Compute what a policy would have done over training logs.
+
+    The logs are read in one pass and in bounded memory.
 
     Args:
         logs: Logs, folders of logs, globs, or - for stdin. Or `ReplayQuestion`.

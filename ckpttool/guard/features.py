@@ -218,7 +218,7 @@ class FeatureProbe:
                 backward are still scaled.
 
         Raises:
-            Exception: Whatever went wrong while they were taken in backward, if nothing may be raised.
+            Exception: An error while they were read in backward, which must not raise.
         """
         failure, self._failure = self._failure, None
         if failure is not None:

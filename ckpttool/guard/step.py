@@ -453,7 +453,7 @@ class Guard:
         return Decision(action=Action.SKIP if must_wait else Action.APPLY)
 
     def _culprits(self, reading: Reading | None, agreed: Agreement) -> list[int]:
-        """Return the ranks whose own numbers are not finite. It involves all ranks."""
+        """Return the ranks whose own numbers are not finite. All ranks must call it, or none."""
         if agreed.is_finite or self._contain.is_off:
             return []
         own_are_finite = self._features.own_are_finite()
@@ -486,7 +486,7 @@ class Guard:
         self._norms_agreed = not agreed.norms_differ  # reported once, until they agree again
 
     def _keep_pace(self, own_seconds: float, share: float) -> None:
-        """Do less if the guard takes too much time. Only work without other ranks is dropped: it may differ."""
+        """Do less if the guard is too slow for too long. Only work without other ranks is dropped: it may differ."""
         is_due = self._features.is_on
         most = MOST_SHARE_WITH_FEATURES if is_due else MOST_SHARE
         if not self._pace.is_too_slow(own_seconds, share, most) or (self._is_slow and not is_due):

@@ -61,6 +61,8 @@ def inspect(  # noqa: PLR0913  what may be asked, by keyword
 ) -> Contents:
     """Show the tensors and scalars of a shard or a checkpoint, its writer and its checksums.
 
+    A damaged file is shown as far as it can be read.
+
     Args:
         path: A shard of any format; a checkpoint folder, or an output folder (its newest checkpoint); `DIR:NAME`; or
             the name of a checkpoint in `tree`; None: that tree.

@@ -109,7 +109,7 @@ class MachinesOfParts:
         question: TreeQuestion,
         node: Node | None,
     ) -> ResumePlan | NoResumePoint:
-        """Add the start machine of each rank and the files that a machine lacks; nothing without a decision."""
+        """Add each rank's start machine and a machine's missing files; or if none is chosen, contradicting parts."""
         del question, node
         decision = replace(decision, parts=inventory.parts)
         if isinstance(decision, NoResumePoint):

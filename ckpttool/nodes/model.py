@@ -134,7 +134,7 @@ class Merge:
 
     @property
     def lacking(self) -> str:
-        """The parts without contents, for people; empty if there are none."""
+        """The parts that are missing or could not list the folder, for people; empty if there are none."""
         numbers = sorted({*self.missing, *self.blind})
         if not numbers:
             return ""

@@ -1,4 +1,4 @@
-"""Sealing on one of several machines: its files of a checkpoint, in its own manifest."""
+"""Sealing on one of several machines: its files of a checkpoint, in its own manifest next to the checkpoint's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ckpttool.trainers.base import Refusal
 
 
 def seal_share(tree: Tree, checkpoint: Checkpoint, verdict: Verdict, share: tuple[int, int], *, now: float) -> Sealing:
-    """Seal this machine's files of a checkpoint, in its own manifest.
+    """Seal this machine's files of a checkpoint, in its own manifest next to the checkpoint's.
 
     That ranks lack which others have speaks against nothing here: a seal is of files. What is not whole is not sealed,
     nor what was sealed before; and where something speaks against the whole save, none of it is.

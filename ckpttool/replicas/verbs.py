@@ -54,7 +54,7 @@ from ckpttool.replicas.write import Rebuilding, differing_tensor, own_metadata
 from ckpttool.trainers.base import Refusal
 
 MOST_WITNESSES = 4
-"""Other checkpoints to read until enough of them agree: without proof by then it is not a copy."""
+"""Most other checkpoints to read for a proof: a shard without one by then is not taken for a copy."""
 
 
 def heal(question: Where = None, order: HealOrder = HealOrder()) -> Healing:
@@ -202,7 +202,7 @@ def _with_trust_of_donor(shard: ShardHealing, seals: Mapping[str, ShardSeal]) ->
 
 
 def _unless_contradicted(tree: Tree, shard: ShardHealing, schemas: Mapping[str, str | None]) -> ShardHealing:
-    """Compare the data if only the header is damaged and there is no proof for the donor."""
+    """Compare the data if only the header is damaged and the donor, with no checksum or copy, may have flipped bits."""
     donor = shard.donor
     if donor is None or shard.target.is_missing or shard.tensor is not None or donor.trust is not Trust.NUMERICS:
         return shard
@@ -258,7 +258,7 @@ def _with_metadata(tree: Tree, checkpoint: Checkpoint, shard: ShardHealing) -> S
 
 
 def _trash(tree: Tree, healing: Healing) -> str | None:
-    """Return the backup folder of replaced files; None if all of them are missing."""
+    """Return the folder in the trash for the replaced files; None if all of them are missing."""
     if all(shard.target.is_missing for shard in healing.healable):
         return None
     taken = {folder.name for folder in in_trash(tree)}

@@ -1,4 +1,4 @@
-"""Write the files with donors, all or none of them."""
+"""Write the files for which a repair has found donors, all or none of them."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ STRONG = 6.0
 _LEAST_INDEPENDENT = 8
 _MOST_CORRELATION = 0.9
 _SLACK = 4.0
-"""Tolerated excess error of a fit, as a share in independent windows, for the beginning."""
+"""Divided by the number of independent windows: the excess error up to which a fit may show the start of the gap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ def fit(means: Sequence[float]) -> Shape:
 
 
 def _error(means: Sequence[float], start: int, length: int) -> float:
-    """Return the squared error of zero, a line over some windows, and a level of free height."""
+    """Return the squared error of zero before `start`, a line over `length` windows, and a level of free height."""
     heights = [min(1.0, (place + 0.5) / length) if length else 1.0 for place in range(len(means) - start)]
     explained = math.fsum(map(mul, heights, means[start:])) ** 2 / math.fsum(map(mul, heights, heights))
     return max(0.0, math.fsum(map(mul, means, means)) - explained)

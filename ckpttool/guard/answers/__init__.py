@@ -1,1 +1,1 @@
-"""Answers of `guard` and `nan`: JSON and table."""
+"""Answers of `guard`: JSON and table."""

@@ -1,4 +1,4 @@
-"""Records of a step with non-finite values: each rank's `r00000.json`, and rank 0's `capture.json`.
+"""Records of a step with non-finite values: each rank's `r00000.json` next to its shard, and rank 0's `capture.json`.
 
 Both are read without torch, and neither is believed: a shard is opened by the name that its rank has, never by one that
 a file gives. `"resumable": false` stands in each, for whoever finds one alone.

@@ -180,7 +180,7 @@ class EventFile:
         return self._time
 
     def _wait(self, line: int) -> bool:
-        """Wait for a line; after a timeout of the disk, only until it responds."""
+        """Return whether a line was written in time; after a timeout, wait no more until the disk has responded."""
         in_time = self._changed.wait_for(lambda: self._done >= line, 0 if self._is_hung else self._io_timeout)
         self._is_hung = not in_time
         return in_time

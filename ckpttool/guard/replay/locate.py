@@ -79,7 +79,7 @@ _BEYOND = 1e6
 """Times the root mean square of a tensor's other elements: no training makes a weight so large."""
 
 _LEAST_RMS = 1e-6
-"""Of elements that are nearly all zero: next to them a weight of 1 is normal."""
+"""Lower limit for elements that are all zero or nearly zero: next to them a weight of 1 is normal."""
 
 _FEW = 2
 """Elements: a lone one has no others to be compared with."""

@@ -121,7 +121,7 @@ def resume_training(  # noqa: PLR0913  as above
     fresh_ok: bool = False,
     group: Any = None,  # noqa: ANN401  as above
 ) -> Resumed:
-    """Load the newest intact and healthy save on all ranks, and continue bit for bit; call it on every rank.
+    """Load the newest save that is intact and healthy on all ranks, and continue bit for bit; call it on every rank.
 
     Rank 0 chooses as `ckpttool resolve` does. Each rank compares its file with what was recorded of it while reading.
 

@@ -54,7 +54,7 @@ def norm_chart(  # noqa: PLR0913 (what can be in a chart)
     """Return the value furthest from 0 of each column's steps, horizontal lines, and the checkpoints below.
 
     The scale is logarithmic where positive values spread over more than two decades. What is not finite is drawn at the
-    upper edge: it must not vanish from the picture that is checked because of it.
+    upper edge: it may be the reason to look at the chart.
 
     Args:
         title: First line.

@@ -331,7 +331,7 @@ class ChecksumClock:
         return self.stops is not None and now < self.stops
 
     def advance(self, now: LocalTime | None) -> Iterator[HealthEvent]:
-        """Yield the events on its own up to `now`, or until none remain."""
+        """Yield the events that occur without a further strike up to `now`, or until none remain."""
         while True:
             due = self.stops if self.stops is not None else self.waiting
             if due is None or (now is not None and due > now):

@@ -146,7 +146,7 @@ class AsdAnswer(Answered):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Return every trap, and whether training does not start."""
+        """Return every trap; if training does not start, the reason and the notes."""
         error = self.check.error
         if error is None:
             return self.check.findings

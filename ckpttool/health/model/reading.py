@@ -1,4 +1,4 @@
-"""The logs that were read, and their invalid numbers."""
+"""The logs that were read, with their contents other than metrics: notes and problems."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ckpttool.core.errors import ExitCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogReading:
-    """The logs that were read, and their invalid numbers."""
+    """The logs that were read, with their contents other than metrics: notes and problems."""
 
     sources: tuple[str, ...]
     """As the user would write them."""

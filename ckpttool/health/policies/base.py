@@ -27,11 +27,11 @@ class Watch(Protocol):
         return row.global_norm is not None
 
     def end(self) -> tuple[HealthEvent, ...]:
-        """Return the events on its own after the last step: most rules have none."""
+        """Return the events that still occur after the last step: most rules have none."""
         return ()
 
     def limit(self) -> float | None:
-        """Return the exact norm above which the next step would be detected; None if it is unknown.
+        """Return the smallest norm, exactly, that would be detected at the next step; None if it is unknown.
 
         None is for a warm-up, and for a rule that is blind. What is not finite may be noticed all the same.
         """

@@ -73,7 +73,7 @@ class LogPass:
         return next((item.step for item in items if isinstance(item, StepMetrics)), None)
 
     def attempts(self) -> tuple[LogAttempt, ...] | None:
-        """Return each start of the training; None if they were not requested."""
+        """Return each start of the training, none if not requested; None if the logs go back implausibly often."""
         return () if self._merging is None else self._merging.log().attempts
 
     def _steps_of(self, name: str) -> Iterator[LogItem]:

@@ -81,7 +81,7 @@ def _weighed(judgement: HealthJudgement, numbers: WeightNumbers | None) -> Healt
 
 
 def with_drift(report: HealthReport, inventory: Inventory) -> HealthReport:
-    """Mark saves of a rank with drifted weights as unhealthy."""
+    """Mark a checkpoint as unhealthy if a rank's copy of the weights has drifted from its replicas."""
     pairs = zip(report.judgements, inventory.checkpoints, strict=True)
     return replace(report, judgements=tuple(_drifted(*pair) for pair in pairs))
 

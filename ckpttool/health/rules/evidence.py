@@ -195,7 +195,7 @@ def no_log() -> Finding:
 
 
 def trained_since(save: SavedCheckpoint, home: Home, attempts: Sequence[LogAttempt]) -> Finding | None:
-    """Report the training's progress after a save; None if another start saved it, or there was none."""
+    """Report the training's progress after a save; None if the last start did not save it, or there was no progress."""
     if save.step is None or home.known != len(attempts) - 1 or attempts[-1].last <= save.step:
         return None
     return note(

@@ -101,7 +101,7 @@ class Trace:
 
 
 def replay(policy: Policy, metrics: Iterable[StepMetrics], trace: Trace | None = None) -> ReplayResult:
-    """Return the policy's events, their cost, and the end of the log.
+    """Return the policy's events, their cost, and the steps that the log allows to judge.
 
     Args:
         policy: The rule.

@@ -52,6 +52,8 @@ def _patterns(logs: Logs) -> tuple[str, ...]:
 def replay(question: ReplayQuestion | Logs, tree: Tree | None = None) -> ReplayAnswer:
     """Compute what a policy would have done over training logs.
 
+    The logs are read in one pass and in bounded memory.
+
     Args:
         question: The logs, the policy and its settings; or the logs alone: files, folders, globs.
         tree: Its checkpoints are set against the timeline; scanned with sizes, for the times of their saves.

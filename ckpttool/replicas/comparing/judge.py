@@ -466,7 +466,7 @@ def _are_most(differences: Sequence[_Difference], group: IdenticalRanks) -> bool
 def _without_layout_change(
     suspicions: Sequence[Suspicion], holders: Mapping[str, int], ranks: int
 ) -> Iterator[Suspicion]:
-    """Keep one suspicion for many files that differ after a change of layout, without the intact one of a pair.
+    """Treat many differing files as a changed layout, not as damage, and leave out the intact one of a pair.
 
     A file that is known to be another rank's, or of another step, is the damaged one of a pair. But if several ranks
     hold what others held, they changed places.

@@ -81,7 +81,7 @@ def _known_at(group: IdenticalRanks, offsets: Mapping[int, int]) -> list[int]:
 def _was_alone(
     group: IdenticalRanks, comparable: Sequence[IdenticalRanks], offsets: Mapping[int, int], nearly_equal: NearlyEqual
 ) -> bool:
-    """Return whether no other file was nearly equal at any checkpoint: files with replicas are judged by those."""
+    """Return whether no file was nearly equal at any other checkpoint: files with replicas are judged by those."""
     known = _known_at(group, offsets)
     if not known or len(group.ranks) > 1:
         return False

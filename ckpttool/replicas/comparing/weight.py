@@ -180,7 +180,7 @@ def severity(suspicion: Suspicion) -> Severity:
 
 
 def is_outvoted(suspicion: Suspicion) -> bool:
-    """Return whether three copies agree against a file, or two that are all other copies.
+    """Return whether three copies agree against a file, or two that are all other copies ever saved.
 
     If more were saved, two may have been damaged alike, and the missing copy might have agreed with this file.
     """
