@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Every exit code of a command. Codes below 10 belong to the runtime. The pages show these texts."""
+    """Every exit code of a command: below 10 those of the runtime, from 10 on answers. The pages show these texts."""
 
     OK = 0
     """Answered, nothing wrong."""

@@ -125,7 +125,7 @@ def _file(text: str) -> tuple[ReportFormat, str]:
 
 
 def show(answer: Preflight | Lint, options: ReportOptions) -> ExitCode:
-    """Write the files, then the result: a reader of the result can rely on them.
+    """Write the files, then the result: its reader can rely on them, unless an error follows.
 
     Raises:
         CkptToolError: A file could not be written. The result is no worse for it, and is shown before.
@@ -244,7 +244,7 @@ def _is_json(text: str) -> bool:
 
 
 def _is_sarif(text: str) -> bool:
-    """Return whether it is SARIF with one run; several runs were combined by another tool."""
+    """Return whether it is SARIF with one run of ckpttool; several were combined by another tool."""
     document: Any = json.loads(text)
     try:
         (run,) = document["runs"]

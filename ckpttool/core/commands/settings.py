@@ -50,7 +50,7 @@ class Settings(dict[str, Any]):
     """
 
     def __init__(self, ctx: Any, *, with_file: bool) -> None:  # noqa: ANN401  typer's own
-        """Take the command being parsed, whose DIR determines where the file is searched."""
+        """Take the command being parsed, whose DIR determines where the file is searched for."""
         super().__init__()
         self.places: dict[str, str] = {}
         """By the parameter's name: its source, a variable or the file."""
@@ -120,10 +120,10 @@ class Settings(dict[str, Any]):
 
 
 def _checked(path: str) -> Mapping[str, Any]:
-    """Read a file, and reject unknown settings.
+    """Read a file, and reject unknown settings and invalid values.
 
     Raises:
-        UsageError: It does, or it cannot be read.
+        UsageError: It has one, or it cannot be read.
     """
     table = _parsed(path)
     for key, value in table.items():

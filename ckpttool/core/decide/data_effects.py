@@ -207,7 +207,7 @@ def _samples(number: int | None) -> str:
 def against_size(
     checkpoint: Checkpoint, requested: AskedSizes, *, saved: AskedSizes, refuses: str | None
 ) -> list[Finding]:
-    """Report that sizes differ from those of the save: against it if its trainer cannot load it so, else as a note.
+    """Report sizes that differ from those of the save: a suspicion if the trainer cannot load it so, else a note.
 
     Args:
         checkpoint: The save.

@@ -54,7 +54,7 @@ class View:
         return self._inside.get(key, ())
 
     def count(self, key: str, default: int = 1) -> int:
-        """Return a whole number; the trainer's default if it is not set or not a number."""
+        """Return an integer; the trainer's default if it is not set or not an integer."""
         value = self.get(key)
         return value if isinstance(value, int) and not isinstance(value, bool) else default
 

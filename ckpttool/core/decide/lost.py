@@ -17,7 +17,7 @@ Written = Callable[[Checkpoint], "tuple[int, int] | None"]
 """When the first and the last of a save's shards were written, in nanoseconds since 1970; None: not known."""
 
 LEAST_SECONDS = 60.0
-"""Between two saves is more. Files with less between them may be copies, whose times were set again."""
+"""Two saves are further apart. Files that are closer may be copies, whose times are those of the copying."""
 
 LEAST_GAP = 2
 """As many times as long as a save takes to be written, nothing is written between two. A copy has no such pause."""
@@ -68,8 +68,8 @@ def perhaps_lost(newer: Sequence[Rejection]) -> list[Finding]:
 def with_saves(point: ResumePoint, course: Lineage, written: Written) -> ResumePoint:
     """Compute the duration of the lost steps from the times of saves, if no log shows it and the times are plausible.
 
-    They can where a training's pause is between two saves: a copy writes one file after the other, without one. Of
-    saves of one file each no one can tell a pause from the copying of a file.
+    They are plausible if nothing is written for some time between two saves: a copy writes one file after the other,
+    without a pause. For saves of one file each, such a pause cannot be distinguished from the copying of a file.
     """
     if point.lost_time is not None or not point.lost_steps:
         return point

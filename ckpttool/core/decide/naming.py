@@ -81,7 +81,7 @@ def _files(checkpoint: Checkpoint) -> Iterator[str]:
 
 
 def _is_short(checkpoint: Checkpoint, name: str) -> bool:
-    """Return whether a name is a shard's without its extension, or only the number of a checkpoint."""
+    """Return whether a name is a shard's without its extension, or just the number of a save named by its step."""
     return any(file.rpartition(".")[0] == name for file in _files(checkpoint) if name) or (
         checkpoint.label is None
         and (numbered := re.fullmatch(_NUMBERED, checkpoint.name)) is not None

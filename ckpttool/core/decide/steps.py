@@ -2,7 +2,7 @@
 
 A step comes from inside a checkpoint, else from its name. A name tells it only behind the stem that the checkpoints of
 the tree share, and never against what is inside, what the siblings hold, or when they were committed. A checkpoint
-whose step fails this law is neither deleted, nor sealed, nor healed, nor named in a tracker.
+whose step fails this rule is neither deleted, nor sealed, nor healed, nor named in a tracker.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class CommitState(str, Enum):
     UNRECORDED = "unrecorded"
     """The layout keeps no such record for each checkpoint."""
     UNKNOWN = "unknown"
-    """It has a mark with an unknown meaning."""
+    """It keeps one, but that does not show whether the checkpoint is finished."""
 
 
 class Content(str, Enum):
@@ -98,7 +98,7 @@ class Checkpoint:
     name: str
     """Name for `--checkpoint`."""
     aliases: tuple[str, ...] = ()
-    """Under which other names the same save is there: a link to it, a copy of it."""
+    """Other names of the same save in the tree: a link to it, a copy of it."""
     prefix: str = ""
     """The start of its file names, if several trainings may share the folder: each has its own."""
     run: int = 0
@@ -127,7 +127,7 @@ class Checkpoint:
     committed_ns: int | None = None
     """When it was committed by its own record, in nanoseconds since 1970."""
     step_remedy: str | None = None
-    """If the step is unknown: the option that would make it known; None if there is none."""
+    """If the step is unknown: what the user can do to make it known; None if nothing helps."""
     shards: tuple[Shard, ...]
     """By (rank, path)."""
     topology: Topology

@@ -21,7 +21,7 @@ Shape: TypeAlias = "tuple[int, ...]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElementStats:
-    """The statistics of one tensor, over all files that contain a part of it."""
+    """The statistics of one tensor, over all files that contain it or a part of it."""
 
     elements: int
     nans: int

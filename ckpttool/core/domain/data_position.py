@@ -241,7 +241,7 @@ class PastSizes:
     batch_sizes: tuple[int, ...] = ()
     """Samples a batch that any of them records, ascending: at each change the step was counted again."""
     unrecorded_steps: int = 0
-    """Steps of their progress without a record: the trainer continued counting from there."""
+    """Highest step of those saves that record no batch size: the trainer continued from it without converting it."""
     why_unrecorded: str | None = None
     """Which saves of this trainer record none; None if that is not known."""
 

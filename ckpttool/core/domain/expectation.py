@@ -123,11 +123,11 @@ class Expected:
     runs: tuple[RunSummary, ...]
     """The inventory's, with the sizes that were settled on."""
     findings: tuple[Finding, ...] = ()
-    """About the tree: a size accepted as intended."""
+    """About the tree: a smaller number of ranks that was accepted as intended."""
 
 
 def cut_short(shards: Iterable[Shard], stamps: Mapping[str, FileStamp]) -> tuple[Finding, ...]:
-    """Find files that are shorter than the save's own record; an empty file is reported as empty.
+    """Find files that are shorter than the save's own record requires; empty files have a finding of their own.
 
     Args:
         shards: Of one save.

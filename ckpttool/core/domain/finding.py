@@ -154,7 +154,7 @@ def seen_in_part(findings: Iterable[Finding]) -> bool:
 
 
 def is_of_absent(finding: Finding) -> bool:
-    """Return whether a file is missing that another machine may have, without a recent part of that machine."""
+    """Return whether a file is missing that may be on another machine, which was not read or was read too early."""
     codes = {Code.RANK_MISSING, Code.SHARD_MISSING, Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE}
     return finding.code in codes and finding.severity >= Severity.UNKNOWN
 

@@ -24,7 +24,7 @@ class GuardEventKind(str, Enum):
     """The kind of an event in an event file."""
 
     RUN = "run"
-    """The first line of a process: its rank, and the run."""
+    """The first line of a process: its rank, host, versions and policy."""
     RESUMED = "resumed"
     BLIND = "blind"
     """Steps in which the policy cannot notice anything: nothing was remembered, and it warms up."""

@@ -84,7 +84,7 @@ class Launch(OfChoice, Answered):
     folder: str
     """In which folder they are to be run, as the trainer's people call it."""
     written: bool = True
-    """False if the file already had this content, or in a dry run."""
+    """False if the file already had this content, or in a dry run: it and its `.bak` are unchanged."""
     dry_run: bool = False
     view: View = USUAL
     """The table's view of the plan."""

@@ -93,7 +93,7 @@ class NoteKind(str, Enum):
     NAN_STOP = "nan-stop"
     """Training stopped at a NaN."""
     CUT = "cut"
-    """The last record is incomplete: the log is still being written, or its writer was stopped."""
+    """The last record is incomplete: the log is still being written, or its writer was stopped while writing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ class ReadByAll:
     """Files of a save that every machine reads at a start, by paths relative to the tree."""
 
     surely: tuple[str, ...] = ()
-    """Every machine reads them, and stops or restarts without one; files that the save lacks do not matter."""
+    """Every machine reads them, and stops or begins at step 0 without one; files that the save lacks do not matter."""
     perhaps: tuple[str, ...] = ()
     """Besides, it reads some of these: no record tells which."""
 

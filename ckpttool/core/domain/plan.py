@@ -212,7 +212,7 @@ class JudgedStart:
     """Which start it is, for the beginning of a sentence."""
     why: str = ""
     by_script: bool = False
-    """If it is unknown: whether the training's own script decides, which cannot be read."""
+    """If it is unknown: whether the training's own script decides, which cannot be checked before the start."""
     by_records: bool = False
     """Whether it uses small records next to the saves, which `repair pointer` writes."""
     data: str | None = None

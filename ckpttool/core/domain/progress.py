@@ -38,7 +38,7 @@ class Progress:
         self._in_samples = {prefix for prefix, all_count in counted.items() if all_count or len(sizes[prefix]) > 1}
 
     def counts_samples(self, prefix: str) -> bool:
-        """Return whether a training's saves are compared by samples, because its batch size changed."""
+        """Return whether a training's saves are compared by samples: if all record these, or batch sizes differ."""
         return prefix in self._in_samples
 
     def batch_size(self, checkpoint: Checkpoint) -> int | None:
@@ -71,7 +71,7 @@ class Progress:
         return None if size is None else (run.first_step * size, run.last_step * size)
 
     def position_text(self, place: int, prefix: str) -> str:
-        """Describe a position: `step 30`, or `480 samples` if the batch size changed."""
+        """Describe a position: `step 30`, or `480 samples` if the saves are compared by samples."""
         return f"{place} samples" if self.counts_samples(prefix) else f"step {place}"
 
 

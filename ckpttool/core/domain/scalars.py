@@ -52,7 +52,7 @@ class AgreedScalar:
 
     name: str
     code: Row
-    """Code of the finding if it does not."""
+    """Code of the finding if its values differ."""
     severity: Severity
 
 
@@ -65,7 +65,7 @@ class NameClaim:
     at_least: bool = False
     """Whether a larger one agrees, too."""
     message: str
-    """Message if it does not, with `%d` for the inner value."""
+    """Message if the value inside contradicts it, with `%d` for that value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

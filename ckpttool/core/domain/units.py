@@ -30,7 +30,7 @@ _MOST_RANGES = 12
 
 
 def on_ranks(ranks: Sequence[int], *, everything: bool = False) -> str:
-    """Format ranks, ascending, in ranges: `ranks 0, 2-3`, as Slurm and MPI take them; `everything` means all."""
+    """Format ranks, ascending, in ranges: `ranks 0, 2-3`, as Slurm and MPI take them; `everything`: without a limit."""
     return _in_ranges("rank", ranks, len(ranks) if everything else _MOST_RANGES)
 
 
@@ -61,7 +61,7 @@ def _in_ranges(noun: str, numbers: Sequence[int], most: int) -> str:
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """Encode a number of things: `1 step`, `2 steps`."""
+    """Format a number of things: `1 step`, `2 steps`."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
@@ -115,7 +115,7 @@ _TENTHS_FROM = 3600
 
 
 def on_all(ranks: int) -> str:
-    """Format that something holds on all ranks."""
+    """Format the number of all ranks: `on all 8 ranks`, `on its only rank`."""
     return "on its only rank" if ranks == 1 else f"on all {ranks} ranks"
 
 

@@ -150,7 +150,7 @@ class ShardReport:
     metadata_hash: str | None = None
     """xxh3-128 over the header's free text but its checksum, if it has any; None if that is not known."""
     digest: ShardDigest | None = None
-    """If hashes were requested."""
+    """None unless hashes were requested."""
     stats: Sequence[TensorStat] = ()
     """At level NUMERICS: every floating-point tensor, in file order."""
     tensor_digests: TensorDigests | None = None

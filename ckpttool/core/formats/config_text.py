@@ -61,7 +61,7 @@ class ConfigFile:
 
 
 def _json_lines(content: bytes, path: str) -> dict[KeyPath, int]:
-    """Return the lines of the keys, if YAML can parse it; YAML rejects tabs, which JSON allows."""
+    """Return the lines of the keys, if YAML can parse it; YAML rejects tabs, which JSON has only between values."""
     try:
         return parse_document(content.replace(b"\t", b" "), where=path).lines
     except (ConfigError, UnsafeError):

@@ -1,4 +1,4 @@
-"""The beginning of a file, and its last page on request: read once each, without copies."""
+"""The beginning of a file, and its last page on request: read once each, and hardly copied."""
 
 from __future__ import annotations
 

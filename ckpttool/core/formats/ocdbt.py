@@ -38,7 +38,7 @@ _NOWHERE = 2**64 - 1
 """As offset: there is no such thing."""
 _MOST_VARINT_BITS = 64
 _RECORDS = (b"/.zarray", b"/zarr.json")
-"""Values that say how an array is in chunks; each array has one."""
+"""Ends of the keys of values that describe how an array is split into chunks; each array has one."""
 
 T = TypeVar("T")
 

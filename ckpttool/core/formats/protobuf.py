@@ -1,4 +1,4 @@
-"""Protobuf's wire format, as far as our files use it."""
+"""Protobuf's wire format, as far as the files that ckpttool reads use it."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ BLOCK_BYTES = 1 << 18
 """A block at a time: large enough that Python's share a byte is small, small enough to stay in the cache."""
 
 LONGEST_LINE = 1 << 20
-"""A longer line is not a log line. Without a limit, a file without line ends would be read into memory."""
+"""A longer line is not a log line. Without a limit, a file without line ends would be read into memory completely."""
 
 EXCERPT_CHARS = 200
 
@@ -162,7 +162,7 @@ def lines(source: LogSource) -> Iterator[tuple[int, bytes] | LogProblem]:
 
 
 def lines_with(block: Block, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a block that contain one of several words, each once, with its number.
+    """Yield the lines of a block that contain one of several words, each once, with its number, without its end.
 
     What is longer than any line that tells something is left out.
     """

@@ -64,7 +64,7 @@ class Csv:
     name = "csv"
 
     def recognise(self, head: bytes) -> bool:
-        """Recognize it by the first line, which has some names and no numbers, and by a row."""
+        """Recognize it by the first line, which has names and no numbers, and by a row: sentences have commas, too."""
         first, _, rest = head.partition(b"\n")
         if _MOMENT.search(first):  # a line of some other log, with commas in it
             return False

@@ -41,7 +41,7 @@ class GuardEvents:
     name = "guard-events"
 
     def recognise(self, head: bytes) -> bool:
-        """Recognize it by the first line of each process."""
+        """Recognize it by its first line, which every process writes at its start."""
         return is_run(head.lstrip().split(b"\n", 1)[0])
 
     def read(self, source: LogSource) -> Iterator[LogItem]:

@@ -12,7 +12,7 @@ from ckpttool.core.domain.units import Step
 from ckpttool.core.logs.table import FIELDS, Rows, StepTable
 
 KEPT_PROBLEMS = 50
-"""Enough to see the problem; others are only counted, except that a complete log is unreadable."""
+"""Enough to see the problem; others are only counted, except the first log that cannot be read to its end."""
 
 _MOST_ATTEMPTS = 1000
 """No training is started more often; a log that goes back more often tells no attempts, only steps."""

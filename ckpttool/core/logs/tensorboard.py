@@ -92,7 +92,7 @@ class TensorBoard:
     name = "tensorboard"
 
     def recognise(self, head: bytes) -> bool:
-        """Recognize it by the first record, which is the same in every event file."""
+        """Recognize it by the record with which every event file begins."""
         return b"brain.Event:" in head[:64]
 
     def read(self, source: LogSource) -> Iterator[LogItem]:

@@ -326,7 +326,7 @@ def _scan(text: str, rows: list[_Row]) -> list[tuple[str, str]] | None:
 
 
 _NUMBER = "(?:0|[1-9][0-9]{0,18})"
-"""A number in JSON's form, below 2^64 with any digits."""
+"""A number in JSON's form, of so few digits that it is always below 2^64."""
 _USUAL_ENTRY = re.compile(
     rf'"(?!{METADATA_KEY}")([^"\\\x00-\x1f]*)":\{{"dtype":"([A-Z0-9_]{{1,16}})",'
     rf'"shape":\[((?:{_NUMBER}(?:,{_NUMBER}){{0,{MAX_DIMS - 1}}})?)\],'

@@ -30,7 +30,7 @@ _MOST_NODES = 1_000_000
 _MOST_DEPTH = 32
 _MOST_KEY_CHARS = 512
 _MOST_TEXT_CHARS = 10_000
-"""Of a text: enough for a command line or a config. A longer one is truncated with its length."""
+"""Of a text: enough for a command line or a config. A longer one is cut, with the number of characters left out."""
 _MOST_NAME_CHARS = 32 << 20
 """Of all names and texts together: a few bytes of a pickle can say a long one a thousand times."""
 _MOST_PLAIN = 8

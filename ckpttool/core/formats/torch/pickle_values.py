@@ -1,4 +1,4 @@
-"""The contents of a pickle, built from its opcodes: plain values, and notes of all calls.
+"""The contents of a pickle, built from its opcodes: plain values, and for everything else a note of the call.
 
 Nothing is imported and nothing is called: a class or a function stays a name, and an object of it a `Made`. So whatever
 a pickle would run is not run; what it would build is known only where it is made of plain values and tensors.

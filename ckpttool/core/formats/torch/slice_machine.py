@@ -188,7 +188,7 @@ class SliceMachine(Machine):
         return self._numbered[recall[1] if len(recall) == 2 else int.from_bytes(recall[1:], "little")]  # noqa: PLR2004
 
     def _are(self, recalls: tuple[bytes, ...], kind: int) -> bool:
-        """Return whether the memo entries are the expected ones: only the first slice has been checked before."""
+        """Return whether the memo entries are the expected ones; the same ones as last time are not checked again."""
         if self._known[kind] != recalls:
             if any(self._at(recall) != expected for recall, expected in zip(recalls, _MEANT[kind], strict=True)):
                 return False

@@ -81,7 +81,7 @@ def find_directory(source: _Readable) -> DirectoryPlace:
 def _wide_place(
     source: _Readable, locator: bytes, locator_at: int, narrow: DirectoryPlace
 ) -> tuple[DirectoryPlace, int]:
-    """Read the 64-bit end; return the place in it and its own offset. A place without an end is missing."""
+    """Read the 64-bit end; return the place in it and its own offset. A place whose end is 0 is invalid."""
     _, disk, at, disks = _LOCATOR.unpack(locator)
     raw = source.read(at, _END64.size) if at + _END64.size <= locator_at else b""
     if len(raw) < _END64.size or not raw.startswith(b"PK\x06\x06") or disk or disks != 1:
