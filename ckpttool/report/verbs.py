@@ -67,7 +67,7 @@ def page(answer: TreeReport, form: PageForm) -> str:
 def survey(
     question: ReportQuestion | Where = None, *, own: Callable[[Answer], Simulation | None] = lambda _: None
 ) -> TreeReport:
-    """Collect everything known about a tree, for a report. Changes nothing.
+    """Verify a tree at the requested level, and collect its logs, prune plan and free space, too. Changes nothing.
 
     Args:
         question: The subject; or only the tree's path.

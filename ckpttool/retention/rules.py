@@ -326,7 +326,7 @@ def _mending(
     staying: Callable[[Sequence[_Candidate]], frozenset[_Key]],
     differing: frozenset[_Key],
 ) -> _Candidate | None:
-    """Return the newest one that alone restores some of the differing judgements, by bisection.
+    """Return the newest one that alone restores some of the differing judgements; a half that restores none is skipped.
 
     Each look is a scan of the tree, and there may be thousands that go.
     """

@@ -77,7 +77,7 @@ def trash(question: Where = None, *, older_than: float | None = None) -> Trash:
 
 
 def restore(question: Where, name: str, *more: str, grace: float = 300.0) -> Trash:
-    """Restore checkpoints from the trash, all ranks or none; nothing is overwritten.
+    """Restore all named checkpoints from the trash to their old places; nothing is overwritten.
 
     Then look at the headers of what came back, as `verify` does: what went into the trash may have been damaged there.
 
@@ -158,7 +158,7 @@ def empty_trash(question: Where = None, *, older_than: float = 0.0, apply: bool 
 
     Raises:
         LockedError: Another ckpttool changes this tree.
-        WriteFailedError: Something could not be deleted; the rest is deleted.
+        WriteFailedError: Something could not be deleted; entries before it are deleted.
     """
     answer = replace(trash(question, older_than=older_than), action=TrashAction.EMPTY, apply=apply)
     if not apply:

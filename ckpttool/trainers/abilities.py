@@ -50,7 +50,7 @@ class ConfigReader(Protocol):
     """Reader of a trainer's configs."""
 
     def may_be_own(self, content: bytes) -> bool:
-        """Return without parsing whether a file may be a config of this trainer; False only if `read` returned None."""
+        """Return, without parsing, if a file may be this trainer's config; False only if `read` would return None."""
         ...
 
     def read(self, file: ConfigFile, *, devices: int | None = None) -> RunConfig | None:
@@ -80,7 +80,7 @@ class ConfigReader(Protocol):
         ...
 
     def fixes(self, config: RunConfig) -> tuple[SafeFix, ...]:
-        """Return the mistakes with exactly one right value."""
+        """Return the right value of each mistake that has exactly one."""
         ...
 
 
@@ -139,7 +139,7 @@ class Simulator(Protocol):
         """Return the save that a version would load, why, and the outcome.
 
         Args:
-            start: The start.
+            start: The tree, and the config and the number of ranks of the run.
             version: As people write it: `2.1`; None: the newest known, or as all known versions do it.
 
         Raises:
@@ -151,7 +151,7 @@ class Simulator(Protocol):
         """Return the save that a start with the current config, records and names would load, by the same rules.
 
         Args:
-            start: The start.
+            start: The tree, and the config and the number of ranks of the run.
             plan: The plan: the checkpoint to load, and the position in the data.
         """
         ...
@@ -166,7 +166,7 @@ class Phrasing(Protocol):
         ...
 
     def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
-        """Return the settings for a detour around bad data; None if it has no such settings."""
+        """Return the settings for the detour around bad data in an advice; None if it has no such settings."""
         ...
 
     def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:

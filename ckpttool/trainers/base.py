@@ -158,7 +158,7 @@ class Layout(Protocol):
         ...
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """List all checkpoints, intact or not, with one header of each."""
+        """List all checkpoints, intact or not, with the values in one header of each."""
         ...
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
@@ -223,7 +223,7 @@ class Layout(Protocol):
         ...
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
-        """Return the name of a save in the trainer's health file; a refusal if it is not listed."""
+        """Return the name of a save in the trainer's health file; a refusal if that lists none of this layout."""
         ...
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:

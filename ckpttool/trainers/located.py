@@ -80,7 +80,7 @@ class Machines(Protocol):
         ...
 
     def assessed(self, inventory: Inventory, question: TreeQuestion) -> Inventory:
-        """Add to an inventory the questions left open by parts, and their contradictions."""
+        """Add to an inventory findings on missing or early parts, and on files that differ between machines."""
         ...
 
     def placed(
@@ -97,7 +97,7 @@ class Machines(Protocol):
             decision: The plan, or that there is none.
             layout: The tree's.
             inventory: The tree's.
-            question: The tree's question.
+            question: The path and the options of the request.
             node: This machine's environment and mounts; None: read them.
         """
         ...

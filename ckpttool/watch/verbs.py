@@ -244,7 +244,7 @@ class Watch:
 
     @property
     def _is_only_look(self) -> bool:
-        """Whether only this watch reports unreadable trees: a part reports that itself."""
+        """Whether nothing but this single poll reports an unreadable tree: a part reports that itself."""
         return self.question.once and self._part is None
 
     def _sighting(self, tree: Tree, listed: Moves) -> Sighting:

@@ -31,7 +31,7 @@ from ckpttool.report.model import TreeReport
 
 
 class Tone(str, Enum):
-    """The tone of a value: good or bad."""
+    """The tone of a value: good, doubtful, bad or plain."""
 
     GOOD = "good"
     DOUBT = "doubt"
@@ -51,14 +51,14 @@ class Lead:
     passed: tuple[tuple[str, str], ...]
     """Newer checkpoints that were not chosen, by step and name, each with the reason; newest first."""
     more_passed: int
-    """Number of further ones."""
+    """Number of newer checkpoints that `passed` leaves out."""
     facts: tuple[tuple[str, str], ...] = ()
     load: tuple[tuple[str, str], ...] = ()
     """Settings for the trainer: the place, in words, and a text to copy."""
     first: tuple[tuple[str, str], ...] = ()
     """Files to rename before: from, to."""
     more_first: int = 0
-    """Number of further ones."""
+    """Number of renames that `first` leaves out."""
     remarks: tuple[str, ...] = ()
 
 

@@ -62,7 +62,7 @@ def _rect(low: float, high: float, place: tuple[int, int], kind: str, title: str
 
 
 def _n(value: float) -> str:
-    """Encode a length with no digit more than a screen shows."""
+    """Format a length with no digit more than a screen shows."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
@@ -90,7 +90,7 @@ class Scale:
 
     @staticmethod
     def over(steps: Iterable[Step], values: Iterable[float]) -> Scale | None:
-        """Return the scale for drawing all of them; None if there are none."""
+        """Return the scale for drawing all of them; None if there are too few steps, or no finite value."""
         steps_sorted, finite = sorted({*steps}), [value for value in values if math.isfinite(value)]
         if len(steps_sorted) < _LEAST_DRAWN or not finite:
             return None

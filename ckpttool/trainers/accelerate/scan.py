@@ -77,7 +77,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 
 
 def _called_freely(listing: Listing) -> list[str]:
-    """Return the saves named by a script, and truncated ones with similar names without any rank's state."""
+    """Return the saves named by a script, and unfinished ones with similar names and no rank's state yet."""
     within = dict(listing.inside(most=None))
     saves = [name for name, names in within.items() if any(re.fullmatch(RANK_STATE, name) for name in names)]
     stripped = {_without_numbers(name) for name in saves if name != _without_numbers(name)}

@@ -15,7 +15,7 @@ LOOSE_FILE_LAYOUT = "loose-file"
 TRACKER = "latest_checkpointed_iteration.txt"
 
 TRACKERS = {TRACKER: "Megatron-LM, verl or MindFormers", "latest": "DeepSpeed"}
-"""Files that name the last save, by their trainers."""
+"""Files that name the last save, each with the trainers that write it."""
 
 LAUNCHERS_VARIABLES = (
     "LOCAL_WORLD_SIZE",

@@ -199,7 +199,7 @@ def listed_shard(
     Args:
         storage: The tree.
         shard: The facts in its name.
-        kind: Its kind.
+        kind: Whether it is a file, a folder or neither.
         findings: Of the save.
         sizes: Whether to take its stamp, too.
     """

@@ -70,12 +70,12 @@ def parse(name: str) -> StatesFile | None:
 
 
 def model_file(mp: int, dp: int | None = None) -> str:
-    """Encode the file of a model's slice; with a data-parallel rank that of ZeRO 3."""
+    """Return the name of a model slice's file; with a data-parallel rank, its name in ZeRO 3."""
     return f"{_replica(dp)}mp_rank_{mp:02}_model_states.pt"
 
 
 def optimizer_file(mp: int, dp: int, *, is_bf16: bool) -> str:
-    """Encode the file of a data-parallel rank's part of the optimizer state."""
+    """Return the file name of a data-parallel rank's part of the optimizer state."""
     return f"{'bf16_' if is_bf16 else ''}{_replica(dp)}mp_rank_{mp:02}_optim_states.pt"
 
 

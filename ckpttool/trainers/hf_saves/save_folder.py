@@ -69,7 +69,7 @@ class SaveFolder(NamedTuple):
     """By (rank, path)."""
     findings: tuple[Finding, ...]
     expected: tuple[str, ...] | None
-    """Paths of all existing files, and of those in the records of its folders; None if a record is unreadable."""
+    """Paths of all existing files, and of those in the records of its folders; None if one has no valid record."""
     is_listed: bool = True
     """False where the folder cannot be listed."""
 

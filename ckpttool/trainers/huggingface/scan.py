@@ -208,7 +208,7 @@ def _of_two_runs(scanned_saves: list[_Scanned]) -> list[_Scanned]:
 
 
 def _contradict(scanned: _Scanned, later: _Scanned) -> bool:
-    """Compare the common steps of both logs, as far as they were read."""
+    """Return whether the logs have different losses at the same steps, or different steps, as far as they were read."""
     end = min(scanned.logged_to or 0, max(later.losses, default=0))
     unequal = {step for step, _ in scanned.losses.items() ^ later.losses.items() if step <= end}
     pairs = ((scanned.losses.get(step, 0.0), later.losses.get(step, 0.0)) for step in unequal)
@@ -293,7 +293,7 @@ def with_model_config(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _content(save: SaveFolder) -> Content:
-    """Return the content of a `save_only_model` save: it loads silently, and the optimizer restarts."""
+    """Return whether a save is weights only, by `save_only_model`: it loads silently, and the optimizer restarts."""
     if save.has(ShardRole.OPTIMIZER) or save.has(ShardRole.STATE):
         return Content.FULL
     return Content.WEIGHTS_ONLY if save.shards else Content.UNKNOWN

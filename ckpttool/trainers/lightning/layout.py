@@ -31,7 +31,7 @@ class LightningLayout(Untracked):
         return scan_saves(storage, listing, options)
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Add the contents of a large folder's record; a file is one record."""
+        """Add the contents of a folder's large record; a file is one record."""
         if not any("/" in shard.path for shard in checkpoint.shards):
             return checkpoint
         from ckpttool.trainers.torch_dcp.store import read_store_closely

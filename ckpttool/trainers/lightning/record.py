@@ -94,7 +94,7 @@ def read_record(source: ByteSource, *, sharded: bool) -> Record:
 
 
 def cut(source: ByteSource, path: str) -> tuple[Finding, ...]:
-    """Report an archive without a valid end; an intact one is not checked before its end.
+    """Report an archive without a valid end; the data before a valid end is not checked.
 
     Raises:
         OSError: The disk did not answer.

@@ -118,7 +118,7 @@ def _found_folder(storage: Storage, name: str, options: ScanOptions) -> SaveEntr
 
 
 def _moments(entries: Iterable[SaveEntry]) -> Iterator[list[SaveEntry]]:
-    """Group the saves of one moment, the one to load first: an intact one with the right name."""
+    """Group the entries of one moment and the same content; an entry without a step is a group of its own."""
     groups: dict[object, list[SaveEntry]] = defaultdict(list)
     for entry in entries:
         has_step = entry.record.step is not None

@@ -60,7 +60,7 @@ def kind_of(names: frozenset[str]) -> SaveKind:
 
 
 def iteration_folder(step: int) -> str:
-    """Encode the folder of an iteration."""
+    """Return the folder name of an iteration."""
     return f"iter_{step:07}"
 
 

@@ -88,11 +88,11 @@ class MegatronIterations(WrittenTogether):
         return iter((tracker_pointer(storage, iteration_folder, content=RELEASE),))
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Encode the tracker."""
+        """Return the tracker as it is after this save."""
         return tracker_naming(checkpoint.name, iteration_of(checkpoint.name))
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Name the folder and the iteration, and stop if that is missing."""
+        """Name the folder and the iteration, and make Megatron-LM stop if that is missing."""
         from ckpttool.trainers.megatron.load import settings
 
         return settings(inventory, checkpoint)

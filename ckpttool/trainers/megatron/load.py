@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-    """Name the folder and the iteration, and stop if that is missing.
+    """Name the folder and the iteration, and make Megatron-LM stop if that is missing.
 
     A tracker that says `release` goes before `--ckpt-step`. In the legacy layout the distributed optimizer's state is
     read from the save that the tracker names, whatever `--ckpt-step` says: there the tracker must name this one.

@@ -60,14 +60,14 @@ class MindFormersLaunch:
 
 
 def render_config(base_text: str, plan: ResumePlan) -> LaunchConfig:
-    """Return the user's config with only the keys changed that make MindFormers follow the plan.
+    """Return the user's config with the keys changed that make MindFormers follow the plan, and no other byte.
 
     The text is edited where these keys stand, then read back: unless PyYAML finds the old document with exactly these
     changes, nothing is returned. Read the base through `TrainConfigs` before: here nothing bounds its size.
 
     Args:
         base_text: The complete current file, line ends and byte order mark included.
-        plan: The plan to resume.
+        plan: The plan of the resume.
 
     Raises:
         UsageError: The config contradicts the plan in a way that only its author can settle, or writes one of the

@@ -24,7 +24,7 @@ def check(config: TrainConfig, plan: ResumePlan, run: Sequence[Checkpoint] = ())
 
     Args:
         config: The base config, before it is rewritten.
-        plan: The plan to resume.
+        plan: The plan of the resume.
         run: All saves of the same run.
 
     Returns:

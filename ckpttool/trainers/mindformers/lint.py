@@ -754,7 +754,7 @@ def lint(settings: Settings, rules: Iterable[Rule[ConfigView]]) -> tuple[Finding
 
 
 def safe_fixes(settings: Settings) -> tuple[SafeFix, ...]:
-    """Return the settings with one right value, in the order of the file, without values from an alias."""
+    """Return the fixes of mistakes with one right value, in the order of the file, without values from an alias."""
     view = ConfigView(settings)
     return tuple(
         SafeFix(code=rule.code, key=setting.key, line=setting.line, value=problem.fix)

@@ -56,7 +56,7 @@ class MindFormersWords:
         return "skip"
 
     def policy_words(self, settings: PolicyWords) -> PolicyWords:
-        """Return whether a NaN counts for its data skip."""
+        """Return a policy's settings with MindFormers' word for whether a NaN counts for its data skip."""
         values = {False: NanWord.AS_MINDFORMERS.value, True: NanWord.STRICT.value}
         return tuple(
             ("nan", values[bool(value)]) if name == "nan_counts" else (name, value) for name, value in settings

@@ -60,7 +60,7 @@ def length_findings(
 
     Args:
         config: The base config; None: not known.
-        plan: The plan to resume, and the start of its data.
+        plan: The plan of the resume, with the start of its data.
         inventory: The complete tree: labels show the length of an epoch.
         logged: Batches an epoch when the checkpoint was saved, as the training log has them; None: it does not tell.
     """
@@ -197,7 +197,7 @@ def _had_sinks(config: TrainConfig, plan: ResumePlan, inventory: Inventory) -> F
 
 
 def _into_an_epoch(config: TrainConfig, plan: ResumePlan, inventory: Inventory, logged: int | None) -> Finding | None:
-    """Report sinks of the complete data set that continue within an epoch: each begins a new one.
+    """Report sinks of the complete data set that continue within an epoch: each begins a complete one.
 
     Source: runs of MindFormers 2.1.0 with `sink_size: -1`, from saves that were made without sinks.
     """

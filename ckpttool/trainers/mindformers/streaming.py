@@ -129,7 +129,7 @@ def _fixed(config: TrainConfig, label: str, fix: str) -> Finding:
 
 
 def _not_known(config: TrainConfig, why: str, fix: str) -> Finding:
-    """Report that the state files could not be searched."""
+    """Report that the state files could not be searched for."""
     return unknown(
         MindFormersCode.STREAM_STATE_MISSING,
         f"{why}, so whether the state files of the streaming data exist is unknown",
@@ -165,10 +165,10 @@ def unusable_states(folder: str, missing: Sequence[Rank], broken: Sequence[tuple
 def state_findings(
     plan: ResumePlan, config: TrainConfig, stream: StreamingData, data: DataQuestion
 ) -> tuple[Finding, ...]:
-    """Return whether streaming data can continue at the chosen checkpoint's position.
+    """Report whether streaming data can continue at the chosen checkpoint's position.
 
     Args:
-        plan: The plan to resume.
+        plan: The plan of the resume.
         config: With streaming data.
         stream: The config's settings about them.
         data: The user's question about the data.

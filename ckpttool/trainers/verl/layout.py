@@ -35,7 +35,7 @@ class VerlLayout(WrittenTogether):
         return scan_saves(storage, listing, options)
 
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
-        """Return it unchanged: the names are complete."""
+        """Return it unchanged: the scan is complete."""
         return checkpoint
 
     def is_unfinished(self, name: str) -> bool:
@@ -58,7 +58,7 @@ class VerlLayout(WrittenTogether):
         return iter((tracker_pointer(storage, folder_of),))
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Encode the tracker."""
+        """Return the tracker as it is after this save."""
         step = step_of(checkpoint.name)
         return {} if step is None else tracker_naming(checkpoint.name, step)
 

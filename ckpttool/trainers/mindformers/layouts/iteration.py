@@ -195,7 +195,7 @@ class MindFormersIteration:
         return iter((tracker_pointer(storage, iteration_folder),))
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Encode the tracker."""
+        """Return the tracker as it is after this save."""
         return tracker_naming(checkpoint.name, iteration_step(checkpoint.name))
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:

@@ -99,7 +99,7 @@ def misplaced_shards(inventory: Inventory) -> dict[str, Misplaced]:
 
 
 def ranks_found_elsewhere(inventory: Inventory, misplaced: Mapping[str, Misplaced]) -> dict[tuple[str, int], Misplaced]:
-    """Return for each run (prefix, number) the shard of its highest rank that was saved together with another.
+    """Return for each run (prefix, number) the shard of its highest rank in the folder of another rank's shard.
 
     Such a rank took part in the run, whether or not it has a folder: someone gathered the files.
     """

@@ -259,7 +259,10 @@ def _leaps(before: EpochStep, earlier: int, after: EpochStep, later: int) -> boo
 def _checked_again(
     storage: Storage, folders: Sequence[RankFolder], shape: str, name: FileName, first: TrainState
 ) -> TrainState:
-    """Read shards of several ranks, and return the most common result, preferably one that fits the label."""
+    """Read shards of several ranks; return the state of most if it fits the label, else of most that fit the label.
+
+    Without such a majority the step is unknown.
+    """
     last = len(folders) - 1
     places = dict.fromkeys(place * last // (MOST_ASKED - 1) for place in (0, 4, 2, 1, 3))
     states = [_scalars(storage, folders[place], shape, name) for place in places]

@@ -288,7 +288,7 @@ def _newest_everywhere(tree: _Tree, *, why: str) -> Pick:
 
 
 def _require_same_newest(tree: _Tree) -> None:
-    """Run the previous check, if meta.json gave no result.
+    """Run its check before each rank loads its own newest file, if no meta.json can be used.
 
     It compares names only if one rank's newest follows the naming rule. Its second look forgets the format, so with
     safetensors it finds no file and stumbles over that.
@@ -379,7 +379,7 @@ def _tracked(view: MindFormersView, quirks: frozenset[Quirk]) -> tuple[Iteration
 
 
 def _verified(folder: IterationView) -> str:
-    """Return the folder that it trusts; it reads names only."""
+    """Return why it trusts a folder; it reads names only."""
     names = frozenset(folder.names or ())
     where = folder.name or "the folder"
     require_read(folder.metadata.reading, f"the metadata.json of {where}")

@@ -79,7 +79,7 @@ def as_it_stands(start: OwnStart, plan: ResumePlan) -> JudgedStart:
     """Return the result of a start with its config.
 
     Args:
-        start: The start.
+        start: The tree, and the config and the number of ranks of the run.
         plan: The plan: the checkpoint to load, and the position in the data.
     """
     if start.config is None:
@@ -306,7 +306,7 @@ def _simulation(name: str | None, outcome: Outcome, because: str) -> Simulation:
 
 
 def _data(config: TrainConfig, plan: ResumePlan, simulation: Simulation) -> tuple[str | None, str]:
-    """Return how its data continue differently from the plan, and by which key; None if they do not.
+    """Return how its data continue differently from the plan, and by which key; None if they do not, or by no setting.
 
     Source:
         BaseTrainer.training_process: `data_skip_steps`, else the steps of the checkpoint, unless `ignore_data_skip`;
