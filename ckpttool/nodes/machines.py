@@ -109,7 +109,7 @@ class MachinesOfParts:
         question: TreeQuestion,
         node: Node | None,
     ) -> ResumePlan | NoResumePoint:
-        """Add each rank's start machine and a machine's missing files; or if none is chosen, contradicting parts."""
+        """Add each rank's start machine and missing files; without a chosen checkpoint, a warning if parts differ."""
         del question, node
         decision = replace(decision, parts=inventory.parts)
         if isinstance(decision, NoResumePoint):

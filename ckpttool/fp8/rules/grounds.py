@@ -21,7 +21,7 @@ SHORTEST, LONGEST = 50, 1_000_000
 _TIMES_LIMIT = 3
 _RESERVE = 1.2
 _TAIL = 5
-"""The mean gap is taken over the last of this many equal parts of an experiment."""
+"""An experiment's mean gap is taken over the last of this many equal parts of its steps."""
 
 
 def suspicion_of(comparison: Comparison) -> Suspicion:

@@ -106,7 +106,7 @@ class CaptureStore:
         settings: CaptureSettings = CaptureSettings(),
         optimizer: Optimizer | None = None,
     ) -> None:
-        """Take the output folder and the training's objects.
+        """Take the guard's folder, the model, and the optimizer if there is one.
 
         Args:
             folder: The guard's own, below the output folder; captures get a folder in it.

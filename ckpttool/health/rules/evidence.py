@@ -111,7 +111,7 @@ def large_spikes(metrics: Iterable[StepMetrics], coverage: Coverage | None = Non
 def with_judgements(
     inventory: Inventory, judgements: Sequence[HealthJudgement], *, threshold: float | None, ignore: bool
 ) -> Inventory:
-    """Set each checkpoint's health from the log, if it shows one; a norm above the threshold is a reason against it.
+    """Set each checkpoint's health from the log, if it shows one; a norm that is too high is a reason against it.
 
     Args:
         inventory: With recorded health.

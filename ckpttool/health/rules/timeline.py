@@ -204,7 +204,7 @@ def _spikes(events: Sequence[HealthEvent], steps: Sequence[Step]) -> Iterator[Su
 def _spike(
     group: list[HealthEvent], last: Step, steps: Sequence[Step], shifts: frozenset[Step | None]
 ) -> SuspectInterval:
-    """Return the part of one spike. One that became the usual level has not recovered; it is only unnoticed."""
+    """Return the part of one spike. One that became the usual level is not detected any more, but has not recovered."""
     first = group[0].step
     after = bisect_right(steps, last)
     shifted = any(event.step in shifts for event in group)
