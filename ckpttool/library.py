@@ -157,7 +157,7 @@ def scan(
     skew: str | float | None = None,
     **unknown: NoReturn,
 ) -> Tree:
-    """List the checkpoints of a tree: steps, ranks, sizes and recorded health.
+    """List the checkpoints of a tree: steps, ranks, the number of ranks expected, sizes and recorded health.
 
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.

@@ -35,7 +35,7 @@ STREAM = "-"
 """In the place of such a file: standard input."""
 
 MANIFEST_NAME = "ckpttool.manifest.json"
-"""If a checkpoint has its own folder."""
+"""The manifest's name in a checkpoint that has its own folder."""
 
 _LONGEST_NAME = 200
 """Bytes. A file name may have 255, including the part that follows."""
@@ -62,7 +62,7 @@ class SealPlace:
 
     @property
     def additions_folder(self) -> str:
-        """The folder of manifests added to this one on stores that cannot replace an object."""
+        """The folder of manifests added to this one: in a store, which replaces none, or one of each machine."""
         return f"{SEALS_BESIDE}/{self.path.removeprefix(f'{OWN_FOLDER}/').removesuffix('.json')}"
 
     def of_share(self, number: int, of: int) -> str:

@@ -96,7 +96,7 @@ def recorded_shard(storage: Storage, place: SealPlace, rank: Rank, path: str) ->
 
 
 def recorded_world(storage: Storage, place: SealPlace, shards: Sequence[Shard]) -> int | None:
-    """Return the number of ranks of a save from its manifest, else from a certificate of its first shards."""
+    """Return a save's number of ranks from its manifest, else a certificate of its first shards; None if unknown."""
     manifest = read_manifest(storage, place)
     if manifest is None and place.births is not None and is_there(storage, BIRTH_FOLDER):
         ranks = (shard.rank for shard in shards[:_ASKED] if shard.rank is not None)

@@ -83,7 +83,7 @@ class Proofs:
     """The results of reading complete files of a tree: the damaged ones, and those no longer damaged."""
 
     def __init__(self, place: Callable[[], str | None], clock: Callable[[], float]) -> None:
-        """Take a function that returns the file's place, called on first use, and the time."""
+        """Take functions that return the file's place, called only if there is something to save, and the time."""
         self._place = place
         self._clock = clock
         self._news: dict[str, FoundDamaged | None] = {}

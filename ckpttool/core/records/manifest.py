@@ -217,7 +217,7 @@ def _unequal(first: ShardSeal, by: str, second: ShardSeal, owner: str, place: Se
 
 
 def _joined(claims: list[tuple[ShardSeal, str]], manifests: list[Manifest], disputed: tuple[Finding, ...]) -> Manifest:
-    """Join several manifests of one save; the first entry of a file counts."""
+    """Join several manifests of one save; of each file the entry that was recorded first counts."""
     seals: dict[str, ShardSeal] = {}
     for seal, _ in sorted(claims, key=lambda claim: claim[0].first_seen):
         joined = seals.setdefault(seal.path, seal)

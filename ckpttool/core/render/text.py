@@ -1,8 +1,8 @@
 """Components of answers for people, and the layout of lists and tables within a width.
 
-Lines break between words and never inside, so that a path can be copied whole. rich breaks or crops a word that does
-not fit; here it sticks out: a terminal goes on on its next line by itself. rich is imported where something is made for
-people and not before: an answer in JSON must not wait for it.
+Lines break between words and never inside, so that a path can be copied complete. rich breaks or crops a word that
+does not fit; here it sticks out, and the terminal itself continues it on the next line. rich is imported when something
+is made for people and not before: an answer in JSON must not wait for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NARROW = 60
 """Columns below which a table shows less: the name of a checkpoint must never be truncated."""
 
 UNLIMITED = 1 << 20
-"""Width of an unbroken line: if the result is not a terminal."""
+"""Columns of output that is not a terminal: no line is broken."""
 
 WIDTH = 80
 """Columns that every terminal and every mail has."""

@@ -113,7 +113,7 @@ def path_text(path: object, label: str) -> str:
     """Return a path as text.
 
     Raises:
-        UsageError: It is not text, or bytes.
+        UsageError: It is not a path, or is one of bytes.
     """
     text = path.__fspath__() if isinstance(path, os.PathLike) else path
     if not isinstance(text, str):
@@ -130,7 +130,7 @@ def is_folder(root: str) -> bool:
 
 
 def is_local(root: str) -> bool:
-    """Return whether a root is a folder of this machine, which others may see too."""
+    """Return whether a root has the form of a path on this machine; other machines may see the same folder."""
     return not _split(root)[0]
 
 

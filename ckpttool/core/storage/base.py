@@ -101,7 +101,7 @@ class Storage(Protocol):
         ...
 
     def stamp(self, path: str) -> FileStamp:
-        """Return the identity of a regular file's content, links followed.
+        """Return the stamp of a regular file, links followed: it shows whether the file changed later.
 
         Raises:
             NotRegularError: It is no regular file.
@@ -161,7 +161,7 @@ class PassedOn:
         return self._storage.kind(path)
 
     def stamp(self, path: str) -> FileStamp:
-        """Return the identity of a regular file's content, links followed."""
+        """Return the stamp of a regular file, links followed: it shows whether the file changed later."""
         return self._storage.stamp(path)
 
     def small_file(self, path: str, *, limit: int) -> bytes:

@@ -13,7 +13,7 @@ def within(seconds: float, work: Callable[[], R], label: str) -> R:
     """Return the result of some work; if it takes too long, it continues in its own thread.
 
     Raises:
-        TimeoutError: It did.
+        TimeoutError: It took too long.
         Exception: As the work raises it.
     """
     done: list[R] = []

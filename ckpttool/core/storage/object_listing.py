@@ -125,7 +125,7 @@ class ObjectListing:
         return any(folder.startswith(start) and folder != path for folder in self._whole)
 
     def _list(self, path: str) -> None:
-        """List a folder recursively, unless that is too large before anyone opens it."""
+        """List a folder recursively; only its names if there is too much below it to list in advance."""
         if not path or self._is_above(path):
             self._list_names(path)
             return
@@ -209,7 +209,7 @@ class ObjectListing:
         return within(LISTING_SECONDS, work, _WHAT)
 
     def _list_names(self, path: str) -> None:
-        """List the entries of a folder, without its subfolders."""
+        """List the entries of a folder, subfolders included, but not the contents of these."""
         with in_our_words(self._url_of(path)):
             listed = self._names(path)
         names: _Folder = {}

@@ -104,7 +104,7 @@ MOST_BYTES = 1 << 53
 
 
 def stamp_of(meta: ObjectMeta) -> FileStamp:
-    """Return the identity of an object's content: size, and ETag and generation if it has them.
+    """Return what shows whether an object changed: its size, and its ETag and version if it has them, else its time.
 
     Raises:
         BrokenRulesError: The store tells a size that no object has.

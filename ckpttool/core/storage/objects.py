@@ -1,8 +1,9 @@
-"""Object stores: `s3://`, `gs://`, `az://`, read by obstore. Nothing is requested twice.
+"""Object stores: `s3://`, `gs://`, `az://`, read by obstore.
 
-A store is asked for a whole tree at once, and never about a single object: one recursive list of the folder that was
-named tells all names, sizes and ETags below it. What is above it is listed by names alone, for a bucket may hold
-anything. What is read is bound to what was listed: an object that was replaced since is refused, not mixed.
+Nothing is requested twice: a listing has entries and stamps. A store is asked for a complete tree at once, and never
+about a single object: one recursive list of the folder that was named tells all names, sizes and ETags below it. What
+is above it is listed by names alone, for a bucket may hold anything. What is read is bound to what was listed: an
+object that was replaced since is refused, not mixed.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class ObjectStorage:
         """Write a complete object.
 
         Raises:
-            OSError: It is not there.
+            OSError: It was not written.
         """
         self._bucket.put(self._key(path), data)
 
@@ -378,7 +379,7 @@ def put_new(root: str, path: str, data: bytes) -> None:
     """Write a complete object, under a unique name.
 
     Raises:
-        WriteFailedError: It is not there.
+        WriteFailedError: It was not written.
     """
     storage = ObjectStorage(root)
     try:

@@ -163,7 +163,7 @@ def signs_of_writing(tree: Tree, *, grace: float) -> list[Finding]:
 
 
 def seen_in_part(tree: Tree, question: TreeQuestion, checkpoint: Checkpoint) -> list[Finding]:
-    """Report that other machines may have files of a checkpoint that is intact here: it must not replace others."""
+    """Report that other machines may have files of a checkpoint that is intact here: no change may rely on it."""
     jobs = jobs_of(os.environ)
     if not jobs:
         return []  # there is no evidence of other machines

@@ -106,7 +106,7 @@ class Context(NamedTuple):
     plan: ResumePlan | None
     """With the path that the trainer loads; None: nothing was chosen."""
     edited: LaunchConfig | CkptToolError | None
-    """The launch config, or why there is none; None if no checkpoint was chosen, or the user starts the trainer."""
+    """The launch config, or why there is none; None without a choice, or if the user tells the trainer what to load."""
     findings: Mapping[str, tuple[Finding, ...]]
     """The findings of the decision, by the name of their check."""
     needs: _Needs

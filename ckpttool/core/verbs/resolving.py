@@ -110,7 +110,7 @@ class ReadsLogs(Protocol):
             ignore: Health is no reason.
 
         Raises:
-            UsageError: A log does not exist, or is invalid.
+            UsageError: A log does not exist or needs an option, or a spike is to be avoided without any log.
         """
         ...
 

@@ -205,7 +205,7 @@ class Tree(Listing):
 
 
 def scan(question: Where = None) -> Tree:
-    """List the checkpoints of a tree: steps, ranks, sizes and recorded health.
+    """List the checkpoints of a tree: steps, ranks, the number of ranks expected, sizes and recorded health.
 
     Raises:
         UnknownLayoutError: There is no tree at the path.

@@ -1,4 +1,4 @@
-"""Sealing: add the checks of an intact checkpoint to its manifest, atomically, and keep earlier entries."""
+"""Sealing: record the digests of an intact checkpoint in its manifest, atomically, and keep earlier entries."""
 
 from __future__ import annotations
 

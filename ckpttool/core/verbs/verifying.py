@@ -104,7 +104,7 @@ _KEPT: ContextVar[SavedResults | None] = ContextVar("kept", default=None)
 
 @contextmanager
 def read_once() -> Iterator[SavedResults]:
-    """Reuse results inside: a file that was read once is not read again for a later verb."""
+    """Reuse results inside, of all files read while `takes` of the yielded object is true: none is read again."""
     results = SavedResults()
     token = _KEPT.set(results)
     try:
@@ -360,7 +360,7 @@ def bytes_to_read(tree: Tree, question: CheckQuestion) -> int:
 
 
 def forecast(tree: Tree | Where = None, question: CheckQuestion = CheckQuestion()) -> Forecast:
-    """Compute how much `verify` would read, from headers and sizes alone.
+    """Compute how much `verify` would read; this reads no more than `scan` does.
 
     Args:
         tree: The answer of `scan`, or which tree.

@@ -106,7 +106,7 @@ def collect(
     Args:
         checkpoint: As it was listed, with all its shards.
         reports: Of all its shards, or of a part of them, in any order.
-        level: How hard was checked these.
+        level: The level at which these were checked.
         extras: Of the other shards, with only headers and sizes checked.
     """
     in_part, extra_reports = in_order(reports), in_order(extras)

@@ -16,7 +16,7 @@ from ckpttool.core.errors import LockedError, NotDurableError, UnsafeError, Usag
 _COPY_CHUNK = 1 << 20
 """Bytes per read in a backup's copy."""
 _TEMPORARY_TRIES = 16
-"""64 random bits never meet twice by chance; more than a few meetings mean that the folder is."""
+"""64 random bits never meet twice by chance; more than a few mean that the file system's answers are false."""
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL})
 """Errors of file systems without hard links (FAT, many FUSE mounts) and of kernels that forbid one."""
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP})

@@ -89,7 +89,7 @@ def assert_room(root: str, batch: Batch) -> None:
 
 
 def is_untouched(root: str, batch: Batch) -> bool:
-    """Return whether an interrupted `restore` has moved nothing: all files are in the trash."""
+    """Return whether an interrupted `restore` has moved nothing: all files are in the trash, and none in its place."""
     trash = f"{root}/{batch.trash}"
     try:
         return not any(_is_same(f"{trash}/{move.path}", f"{root}/{move.path}") for move in batch.moves)
@@ -110,7 +110,7 @@ def delete(root: str, trash: str) -> None:
 
     Raises:
         UnsafeError: The trash folder is a link.
-        WriteFailedError: Something could not be deleted; the rest is deleted.
+        WriteFailedError: Something could not be deleted; other files may already be deleted.
     """
     parent, _, name = trash.rpartition("/")
     try:
@@ -254,7 +254,7 @@ def _is_there(folder_fd: int, name: str) -> bool:
 
 
 def _remove_empty(folder_fd: int, path: str) -> None:
-    """Remove a folder if it is empty; leftovers are harmless."""
+    """Remove a folder if it is empty. One that is left is harmless; one with files in it must stay."""
     with suppress(OSError):
         os.rmdir(path, dir_fd=folder_fd)
 

@@ -151,7 +151,7 @@ def assert_room(folder_fd: int, path: str, size: int) -> None:
     """Check that the disk has room for a file.
 
     Raises:
-        WriteFailedError: It has not.
+        WriteFailedError: The disk does not have room.
     """
     disk = os.fstatvfs(folder_fd)
     free = disk.f_bavail * disk.f_frsize

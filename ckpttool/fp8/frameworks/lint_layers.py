@@ -83,7 +83,7 @@ def _substring(view: Fp8View) -> Iterator[Problem]:
 
 
 def too_many(key: str, pattern: str, closed: str, why: str) -> Problem:
-    """Report that a pattern also selects the ten layers whose numbers begin with the same digit."""
+    """Report that a pattern also selects the ten layers whose numbers begin with the same digits."""
     return suspect(
         key,
         f"`{pattern}` matches more than one layer: {why}, so 1 also matches 10 to 19",

@@ -81,7 +81,7 @@ class Scope:
         return next((dotted(self.settings[name].key) for name in names if name in self.settings), self.place)
 
     def spelt(self, name: str) -> str:
-        """Return the file's name for a setting."""
+        """Return the file's name for a setting, also for one that it does not have."""
         if name in self.settings:
             key = str(self.settings[name].key[-1])
         else:

@@ -63,7 +63,7 @@ class Trial:
     id: str
     """Also the name of its folder."""
     round: int
-    """From 1: it needs the results of earlier rounds."""
+    """From 1; each round needs the results of earlier ones."""
     title: str
     products: Products
     if_guilty: str
@@ -376,7 +376,7 @@ class Fp8Verdict(Answered):
     """One sentence."""
     culprits: tuple[Gemm, ...]
     operands: tuple[Operand, ...]
-    """The causing operands, if experiments distinguished them."""
+    """Of the culprits: the operands that cause the gap, if experiments distinguished them."""
     layers: str | None
     """A regular expression for their names, if experiments distinguished them."""
     explains: float | None

@@ -29,7 +29,7 @@ class Fp8Settings:
 
     kind: Fp8Input
     settings: Settings
-    """Of arguments by their names, with underscores; a variable that it is unknown is text with a dollar in it."""
+    """Of arguments by their names, with underscores; an unknown variable is text with a dollar in it."""
     text: str
     """The complete file, for the comments in it; empty for a log."""
 

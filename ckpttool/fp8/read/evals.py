@@ -1,4 +1,4 @@
-"""Downstream tasks of two models with equal losses: their scores, and the cause of a change.
+"""Downstream tasks of two models with matching losses: their scores, and whether export or recipe changed them.
 
 Source:
     Scores are those of lm-evaluation-harness, as it writes them.
@@ -34,7 +34,7 @@ def compare_tasks(baseline: Sequence[TaskScore], candidate: Sequence[TaskScore],
     Args:
         baseline: Of the model that is trusted.
         candidate: Of the one that is judged.
-        kind: The result for their losses; tasks matter only if these are equal.
+        kind: The result for their losses; tasks show more only if these match.
     """
     by_task = {(score.task, score.metric): score for score in candidate}
     tasks = tuple(

@@ -97,7 +97,7 @@ class Tile:
         self.column_runs = slice(0, self.width if matrix.is_matrix and (self.height == SIDE or down == 1) else 0)
 
     def squares(self, values: Array) -> tuple[Array, Array]:
-        """Return the sums of squares of rows and of columns; F32 input may be overwritten."""
+        """Return the sums of squares of rows and of columns."""
         np: Any = numpy()
         squared = np.square(values, dtype=np.float64 if self.wide else np.float32)
         units = np.ones(SIDE, squared.dtype)
@@ -108,7 +108,7 @@ class Scales:
     """The scales of one recipe and format in one tensor."""
 
     def __init__(self, recipe: Recipe, format_: Fp8Format, amax: float, row_max: Array) -> None:
-        """Take the largest magnitudes of the tensor and of its rows."""
+        """Take the largest magnitudes of the tensor and of its rows, multiplied as the values of its tiles are."""
         np: Any = numpy()
         self._recipe, self._format = recipe, format_
         if recipe in ONE_SCALE:

@@ -238,7 +238,7 @@ def _keep(tiles: Array, spans_by_row: dict[int, list[tuple[int, int]]], part: Ar
 
 
 def magnitudes(patterns: Array, dtype: DType, *, as_stored: bool) -> Array:
-    """Return the F32 values of patterns without a sign; those of 32 bits and more are rounded to BF16."""
+    """Return the F32 values of patterns without a sign; unless `as_stored`, 32 bits and more are rounded to BF16."""
     np: Any = numpy()
     if dtype is DType.BF16:
         values = np.left_shift(patterns, 16, dtype=np.uint32).view(np.float32)

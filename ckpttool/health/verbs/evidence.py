@@ -35,7 +35,7 @@ def gather(
         ignore: Health is no reason.
 
     Raises:
-        UsageError: A log does not exist, or is invalid.
+        UsageError: A log does not exist or needs an option, or a spike is to be avoided without any log.
     """
     reader = log_reader(question.logs.columns)
     timelines = {name: timeline_in(name) for name in reader.expand(question.timeline)}

@@ -212,7 +212,7 @@ _FIRST_TO_GO = ("OPT STEP", "GBS", SAVED, "SIZE", "AGE")
 
 
 def _named(checkpoint: Checkpoint) -> str:
-    """Return its name, with its other names and its partial contents."""
+    """Return its name, with its other names and a remark if it has only weights."""
     also = [f"also {shown(alias)}" for alias in checkpoint.aliases]
     also += ["weights only"] if checkpoint.content is Content.WEIGHTS_ONLY else []
     return f"{shown(checkpoint.name)} ({', '.join(also)})" if also else shown(checkpoint.name)

@@ -1,4 +1,4 @@
-"""The answer of `resolve`: the checkpoint to load, the loss, and the reasons against newer ones."""
+"""The answer of `resolve`: the checkpoint to load, the steps to redo, and the reasons against newer ones."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def plan_table(
     view: View = USUAL,
     now: float | None = None,
 ) -> RenderableType:
-    """Show a decision: the checkpoint to load, the loss, and the reasons against newer ones.
+    """Show a decision: the checkpoint to load, the steps to redo, and the reasons against newer ones.
 
     Args:
         answer: The decision.

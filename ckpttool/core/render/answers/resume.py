@@ -150,7 +150,7 @@ def yaml_block(plan: ResumePlan, remarks: Iterable[str]) -> str:
 
 
 class _Section(dict[str, "str | _Section"]):
-    """Keys of a config, each with its value as YAML, or as the heading of a section."""
+    """Keys of a config, each with its value as YAML, or with the section under it."""
 
     def within(self, name: str) -> _Section:
         subsection = self.setdefault(name, _Section())

@@ -160,7 +160,10 @@ def _verdict_cell(verdict: Verdict) -> Text:
 
 
 def document(answer: Verification) -> Document:
-    """`ckpttool/verdicts/1`: the answer of `verify`, oldest checkpoint first, then the findings about the tree."""
+    """`ckpttool/verdicts/1`: the answer of `verify`, oldest checkpoint first.
+
+    The findings about the tree come after the verdicts, and may be more severe.
+    """
     return {
         "schema": "ckpttool/verdicts/1",
         "level": answer.level.word,

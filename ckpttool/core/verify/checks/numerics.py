@@ -24,7 +24,7 @@ Oddity = tuple[int, int, bool]
 """NaNs, infinities, and whether there are denormals only; of most tensors all three say no."""
 
 _MOST_SHARED = 10_000
-"""Maximum number of tensors of a shard that share memory with others: they come from files."""
+"""Most tensors of a shard whose kinds are kept to share their memory with other shards: files set the number."""
 
 JUMP = 1000.0
 """Factor between the norms of one tensor in two checkpoints from which it is suspect.

@@ -175,7 +175,7 @@ _Pairs = tuple[tuple[str, str], ...]
 
 
 def _common(header: Header) -> _Pairs:
-    """Return the header text without the checksum, whose value differs in every file."""
+    """Return the header text without the checksum, whose value differs in every file and is never a misspelt word."""
     return tuple([pair for pair in header.metadata if pair[0] != CHECKSUM_KEY])
 
 

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 BATCH_BYTES = 1 << 30
 BATCH_HEADERS = 256
-"""Maximum bytes per batch: seconds of work, so that a node's death costs little."""
+"""Maximum bytes and tasks of a batch: seconds of work, so that a node's death costs little."""
 
 _MEMORY = 64 << 20
 """Memory per batch on its node in bytes: data are read through a buffer."""
@@ -217,7 +217,7 @@ class RayEngine:
 
 
 def assert_same(host: str, version: str) -> None:
-    """Check that a node sees the same files as we do.
+    """Check that a node runs the same version of ckpttool, and so checks files as this machine does.
 
     Raises:
         UsageError: It has another version.

@@ -1,4 +1,4 @@
-"""Header checks: cheap on a warm disk, slow only if the disk waits; and an engine that reads each file once."""
+"""Header checks: cheap on a warm disk, slow only if the disk makes us wait; and an engine that reads each file once."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ class NumericFold:
         return units(float(self._np.dot(floats, floats)))
 
     def _exact_squares(self, bits: Array, absmax: float) -> int:
-        """Return the sum of squares, in units, added in F64 and scaled if that would overflow."""
+        """Return the sum of squares, in units, added in F64 and scaled if they would overflow or vanish."""
         np = self._np
         scale = 0 if absmax == 0 or _F64_SAFE[0] <= absmax <= _F64_SAFE[1] else math.frexp(absmax)[1]
         total = 0

@@ -82,7 +82,7 @@ def join_tensors(parts: Sequence[TensorsSeen]) -> TensorsSeen:
 
 
 def _joined(before: TensorPart, after: TensorPart) -> TensorPart:
-    """Return the joined results of two consecutive parts of a tensor."""
+    """Return the joined results of two consecutive parts of a tensor, the first of which starts at byte 0."""
     middle, tail = before.tail + after.head, after.tail
     pieces = before.pieces
     if middle and (len(middle) == PIECE_BYTES or after.begin + len(after.head) == after.nbytes):

@@ -201,7 +201,7 @@ def _tied(finding: Finding, pair: Pair) -> Finding:
 
 
 def _is_sibling_outlier(peers: Peers, pair: Pair) -> bool:
-    """Return whether the sibling is the damaged one: its tensors differ from those of all its ranks.
+    """Return whether the sibling is the damaged one: alone with its tensors then, while other ranks share theirs.
 
     Now the shard has the tensors of several ranks then and now, or those of all ranks now: two files do not get the
     same tensors by accident, nor does one file get a tensor more.

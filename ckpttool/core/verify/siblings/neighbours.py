@@ -24,7 +24,7 @@ MOST_WITNESSES = 6
 _Place = tuple[int | None, ShardRole, str]
 
 COMPARED = tuple(role for role in ShardRole if role not in {ShardRole.INDEX, ShardRole.DATA, ShardRole.STATE})
-"""Roles whose files have equal structure at every step. Records do not, nor optional data of the user."""
+"""Roles whose files have equal structure at every step. Records do not, nor the slices of a writer."""
 
 MIN_PEERS = 3
 """Shards of one role from which on a single odd one is outvoted."""
