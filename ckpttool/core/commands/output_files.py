@@ -45,7 +45,7 @@ def assert_replaceable(path: str, *, option: str, is_ours: Callable[[ByteSource]
         path: The target.
         option: Whose it is.
         is_ours: Returns whether the content of an existing file is ours.
-        purpose: We write there, in the plural.
+        purpose: The files that ckpttool writes there, in the plural.
 
     Raises:
         UsageError: Its folder does not exist, or something else has its name.
@@ -88,7 +88,7 @@ def whole(judge: Callable[[str], bool]) -> Callable[[ByteSource], bool]:
 
 
 def first_line(source: ByteSource) -> Any:  # noqa: ANN401  whatever stands there
-    """Return the first line of JSON in a file.
+    """Parse the first line of a file as JSON.
 
     Raises:
         ValueError: It is no JSON.

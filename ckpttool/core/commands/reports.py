@@ -70,7 +70,7 @@ class ReportOptions:
         return codes(self.allow)
 
     def existing(self, *configs: str | None, advice: str = "give the training config") -> list[str]:
-        """Return the named files if all exist; only consumers of reports need one about a missing file.
+        """Return the named files; a missing one is an error here, unless a report will show it to a program.
 
         Raises:
             UsageError: One does not exist, and only a table was requested.

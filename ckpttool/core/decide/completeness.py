@@ -80,7 +80,7 @@ def assess(  # noqa: PLR0913  what is known of a tree beside its listing, by key
     objections: Callable[[Checkpoint], Sequence[Finding]] = no_objections,
     under_way: tuple[Finding, ...] = (),
 ) -> Inventory:
-    """Add to each save its missing, empty, uncommitted and recorded files, and to the tree the findings of its rules.
+    """Add to each save its recorded health and the findings of its listing, and to the tree those of its own rules.
 
     Args:
         inventory: As scanned.

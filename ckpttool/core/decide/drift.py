@@ -65,7 +65,7 @@ def _same_run(save: Checkpoint, later: Checkpoint) -> bool:
 
 
 def _is_after(save: Checkpoint, later: Checkpoint) -> bool:
-    """Return whether a save is later than another by file times; if they are unknown, by steps."""
+    """Return whether file times show a save to be later than another; if they are unknown, steps decide."""
     return save.saved_ns is not None and later.saved_ns is not None and save.saved_ns > later.saved_ns
 
 

@@ -36,7 +36,7 @@ Pick: TypeAlias = "Callable[[Inventory], ResumePoint | NoResumePoint]"
 
 
 def against_refused(inventory: Inventory, refusals: Mapping[CheckpointKey, str]) -> Inventory:
-    """Add to each checkpoint why its layout cannot load it.
+    """Add to each refused checkpoint why it cannot be loaded, according to its layout.
 
     Args:
         inventory: The tree.
@@ -273,7 +273,7 @@ def _with_true_remedies(
 
 
 def _unreported(findings: Iterable[Finding], reported: Iterable[Finding]) -> list[Finding]:
-    """Return new findings; a finding of the listing is repeated if its remedy is new."""
+    """Return new findings; one that was reported before is not repeated, even with another remedy."""
     reported_keys = {(finding.code, finding.path, finding.message) for finding in reported}
     return [finding for finding in findings if (finding.code, finding.path, finding.message) not in reported_keys]
 

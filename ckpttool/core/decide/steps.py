@@ -205,7 +205,7 @@ def _is_anything(save: Checkpoint) -> bool:
 
 
 def doubtful(checkpoint: Checkpoint) -> tuple[Finding, ...]:
-    """Return the notes about the step of a checkpoint that is chosen in spite of them."""
+    """Return the findings about the step of a checkpoint that is chosen in spite of them."""
     codes = {Code.STEP_UNKNOWN, Code.STEP_DISAGREES}
     return tuple(finding for finding in checkpoint.findings if finding.code in codes)
 

@@ -322,7 +322,7 @@ def shorter_shards(
 
 
 def _sizes(checkpoint: Checkpoint) -> dict[tuple[Rank, ShardRole], tuple[Shard, ByteCount]] | None:
-    """Return each rank's shard of each role with its size; None if a role has several, or a size is unknown."""
+    """Return each rank's shard of each role with its size; None if it has several, or a size is unknown."""
     sizes = {
         (shard.rank, shard.role): (shard, shard.stamp.size)
         for shard in checkpoint.shards

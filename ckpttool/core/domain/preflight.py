@@ -37,7 +37,7 @@ class Reason:
 
     finding: Finding
     file: str | None = None
-    """A path that can be opened from there; None if no file is at fault."""
+    """A path that can be opened from the working directory; None if no file is at fault."""
 
     @property
     def blocks(self) -> bool:

@@ -149,7 +149,7 @@ class _Waiting:
                 self.others.add(tag[:EXCERPT_CHARS])
 
     def rows(self, count: int | None = None) -> Iterator[Row]:
-        """Yield and remove the lowest steps; all, with the last step of each tag, if no number is given."""
+        """Yield and remove the lowest steps; without a number all, and forget the last step of each tag."""
         tags = resolve_columns(self._source, frozenset(self.seen))
         for step in sorted(self.steps)[:count]:
             record, time, values = self.steps.pop(step)

@@ -118,7 +118,7 @@ def _placed(finding: Finding, begin: int) -> Finding:
 
 
 def archives_of(source: ByteSource) -> list[tuple[int, int]]:
-    """Return the byte ranges of a file's archives, in order, up to an inconsistency.
+    """Return the byte ranges of a file's archives, in order; if one is inconsistent, only of those after it.
 
     Raises:
         OSError: The disk did not answer.
