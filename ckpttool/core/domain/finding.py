@@ -68,7 +68,7 @@ def suspect(code: Row, message: str, **extras: Unpack[_Extras]) -> Finding:
 
 
 def unknown(code: Row, message: str, **extras: Unpack[_Extras]) -> Finding:
-    """Return that something could not be checked or changed meanwhile, so that it is unknown."""
+    """Return a finding for an unknown state: something could not be checked, or it changed meanwhile."""
     return Finding(code=code, severity=Severity.UNKNOWN, message=message, **extras)
 
 

@@ -138,7 +138,7 @@ class ObjectSource:
         self._stream: _Stream | None = None
 
     def close(self) -> None:
-        """Stop requests; the path of this walk is the prediction for other objects of this size."""
+        """Stop requests; the ranges of this walk predict those in other objects of this size."""
         self._stream = None
         self._bucket.note_walk(self.stamp.size, self._asked)
         self._pages.clear()

@@ -21,12 +21,12 @@ TRIES = 2
 
 
 class CompareShard(Protocol):
-    """A comparison to run on a file that could be opened."""
+    """Work on a file that could be opened: a check of it, a probe, or a comparison."""
 
     def __call__(
         self, task: CheckTask, source: ByteSource, *, passed: Callable[[int], None] | None = None
     ) -> Observation:
-        """Check it, and report after each block of content how many bytes it had."""
+        """Read it, and report after each block of content how many bytes it had."""
         ...
 
 
@@ -42,7 +42,7 @@ def check(
     Args:
         task: The task.
         storage: The storage to read; None opens the task's own root, as a process elsewhere would.
-        compare: The comparison; None: by the task's level.
+        compare: The work on the opened file; None: a check at the task's level.
         passed: Told after each block of content how many bytes it had.
     """
     storage, looking = storage or open_storage(task.root), partial(compare or _observed, passed=passed)

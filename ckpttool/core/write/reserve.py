@@ -1,4 +1,4 @@
-"""A reserve file in our folder, deleted on a full disk to make room for the journal.
+"""A reserve file in our folder, made while there is room, and deleted on a full disk to fit what comes first.
 
 Before anything can be deleted, a journal must be on the disk, and the trash needs folders. On a disk without a free
 block neither can be, and so a tree that fills its disk could not be pruned.
