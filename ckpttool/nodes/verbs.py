@@ -47,7 +47,7 @@ def part(question: PartQuestion, *, read: Mapping[str, ShardReport] | None = Non
         What was written, whatever was found; None where the launcher says that this process has nothing to look at.
 
     Raises:
-        UsageError: Which part it is is not known; or it cannot be written there.
+        UsageError: The number of the part is unknown; or it cannot be written there.
         UnsafeError: It is larger than any that would be read.
         WriteFailedError, NotDurableError: It could not be written.
     """
@@ -64,7 +64,7 @@ def earlier_reports(question: PartQuestion) -> dict[str, ShardReport]:
     """Return the reports in the existing part, by the shards' paths; none if it cannot be read.
 
     Raises:
-        UsageError: Which part it is is not known, or it cannot be written there.
+        UsageError: The number of the part is unknown, or it cannot be written there.
     """
     from ckpttool.nodes.tree import read_views
 

@@ -50,7 +50,7 @@ class PartKeeping:
             say: Called with problems, by subject.
 
         Raises:
-            UsageError: Which part it is is not known, or it cannot be written there.
+            UsageError: The number of the part is unknown, or it cannot be written there.
         """
         process = process_of_part(question.part)
         if process is None:

@@ -107,7 +107,7 @@ class Csv:
 
 
 def _records(source: LogSource, rows: Iterator[list[str]]) -> Iterator[list[str] | LogProblem]:
-    """Yield each row; one that `csv` rejects, such as an unclosed quotation mark, is reported and skipped."""
+    """Yield each row; one that `csv` rejects, such as one with an unclosed quotation mark, is reported and skipped."""
     while True:
         try:
             yield next(rows)
