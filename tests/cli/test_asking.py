@@ -267,8 +267,8 @@ def test_a_question_is_answered_without_the_command_line(run_folder: Path) -> No
 
 def test_a_wrong_value_is_reported_by_its_keyword_and_a_command_by_its_function() -> None:
     with pytest.raises(ckpttool.UsageError, match=r"^resolve: level: 'full' is not one of"):
-        ckpttool.resolve("output", level="full")
+        ckpttool.resolve("output", level="full")  # type: ignore[arg-type]
     with pytest.raises(ckpttool.UsageError, match=r"^prune: keep_last N is missing"):
         ckpttool.prune("output")
     with pytest.raises(AttributeError, match=r"no attribute 'lint': it is lint_config"):
-        ckpttool.lint  # noqa: B018
+        ckpttool.lint  # noqa: B018  # type: ignore[attr-defined]
