@@ -271,4 +271,4 @@ def test_a_wrong_value_is_reported_by_its_keyword_and_a_command_by_its_function(
     with pytest.raises(ckpttool.UsageError, match=r"^prune: keep_last N is missing"):
         ckpttool.prune("output")
     with pytest.raises(AttributeError, match=r"no attribute 'lint': it is lint_config"):
-        ckpttool.lint  # noqa: B018  # type: ignore[attr-defined]
+        ckpttool.lint  # type: ignore[attr-defined]  # noqa: B018
