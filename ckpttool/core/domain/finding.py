@@ -107,7 +107,7 @@ def _brief(text: str | None) -> str | None:
 
 
 def summary_of(findings: Sequence[Finding], world: int | None = None, view: View = USUAL) -> str:
-    """Summarize findings: the first, the number of others, and their ranks or lines.
+    """Summarize findings: the first, their number, and their ranks or lines.
 
     Args:
         findings: Of one kind; at least one.
@@ -121,14 +121,14 @@ def summary_of(findings: Sequence[Finding], world: int | None = None, view: View
         nodes = on_nodes(ranks, view.ranks_per_node, everything=view.everything)
     if len(findings) == 1:
         return f"{message.rstrip('.')} ({nodes})" if nodes else message
-    more = f"{message.rstrip('.')}, and {len(findings) - 1} more"
+    total = f"{message.rstrip('.')}; {len(findings)} findings in all"
     if not ranks:
-        lines = sorted({finding.line for finding in findings[1:] if finding.line is not None})
+        lines = sorted({finding.line for finding in findings if finding.line is not None})
         is_one_file = len({finding.path for finding in findings}) == 1
-        return f"{more}: {on_lines(lines)}" if lines and is_one_file else more
+        return f"{total}, on {on_lines(lines)}" if lines and is_one_file else total
     # A tree may hold more ranks than a config starts: of these it is no share.
     of = "" if world is None or not ranks[-1] < world else f" ({len(ranks)} of {world})"
-    return f"{more}: {on_ranks(ranks, everything=view.everything)}{of}{nodes and f', {nodes}'}"
+    return f"{total}, on {on_ranks(ranks, everything=view.everything)}{of}{nodes and f', {nodes}'}"
 
 
 def worst(findings: Iterable[Finding]) -> Severity:

@@ -274,7 +274,7 @@ def cut(here: Path, *ranks: int) -> None:
 def test_every_damaged_rank_is_named(command: str, here: Path) -> None:
     (here / "base.yaml").write_text(CONFIG)
     cut(here, 0, 2, 3)
-    assert "and 2 more: ranks 0, 2-3 (3 of 4)" in " ".join(ask(*command.split()).stdout.split())
+    assert "; 3 findings in all, on ranks 0, 2-3 (3 of 4)" in " ".join(ask(*command.split()).stdout.split())
 
 
 @pytest.fixture(scope="module")
@@ -331,7 +331,7 @@ def test_verbose_lists_every_single_finding(command: str) -> None:
     lost = {f"rank_{rank}/llama2_7b_rank_{rank}-20_2.ckpt" for rank in range(8, 16)}
     assert sum(path in few for path in lost) == 1
     assert all(path in "".join(all_of_them.split()) for path in lost)
-    assert "more: ranks" not in all_of_them
+    assert "findings in all" not in all_of_them
     plain, verbose = (ask(*command.split(), "--json", *more) for more in ([], ["-v"]))
     assert (plain.code, {**plain.json, "seconds": 0}) == (verbose.code, {**verbose.json, "seconds": 0})
 

@@ -49,20 +49,20 @@ def gone(*ranks: int) -> Finding:
 
 
 def test_several_findings_are_the_first_one_and_all_their_ranks() -> None:
-    assert summary_of([gone(0), gone(2), gone(3)], 4) == "it is gone, and 2 more: ranks 0, 2-3 (3 of 4)"
-    assert summary_of([gone(1), gone(1)], 4) == "it is gone, and 1 more: rank 1 (1 of 4)"
-    assert summary_of([gone(1), gone(2)]) == "it is gone, and 1 more: ranks 1-2"
-    assert summary_of([gone(), gone()], 4) == "it is gone, and 1 more"
+    assert summary_of([gone(0), gone(2), gone(3)], 4) == "it is gone; 3 findings in all, on ranks 0, 2-3 (3 of 4)"
+    assert summary_of([gone(1), gone(1)], 4) == "it is gone; 2 findings in all, on rank 1 (1 of 4)"
+    assert summary_of([gone(1), gone(2)]) == "it is gone; 2 findings in all, on ranks 1-2"
+    assert summary_of([gone(), gone()], 4) == "it is gone; 2 findings in all"
 
 
 def test_several_findings_in_one_text_name_the_lines_of_the_others() -> None:
     def wrong(line: int | None, path: str = "a.yaml") -> Finding:
         return replace(gone(), message="it is wrong", path=path, line=line)
 
-    assert summary_of([wrong(3), wrong(9), wrong(4), wrong(5)]) == "it is wrong, and 3 more: lines 4-5, 9"
-    assert summary_of([wrong(3), wrong(9), wrong(None)]) == "it is wrong, and 2 more: line 9"
-    assert summary_of([wrong(3), wrong(None)]) == "it is wrong, and 1 more"
-    assert summary_of([wrong(3), wrong(4, "b.yaml")]) == "it is wrong, and 1 more"
+    assert summary_of([wrong(3), wrong(9), wrong(4), wrong(5)]) == "it is wrong; 4 findings in all, on lines 3-5, 9"
+    assert summary_of([wrong(3), wrong(9), wrong(None)]) == "it is wrong; 3 findings in all, on lines 3, 9"
+    assert summary_of([wrong(3), wrong(None)]) == "it is wrong; 2 findings in all, on line 3"
+    assert summary_of([wrong(3), wrong(4, "b.yaml")]) == "it is wrong; 2 findings in all"
 
 
 @pytest.mark.parametrize(
@@ -91,12 +91,12 @@ def test_findings_are_told_by_machines_where_these_are_known() -> None:
     view = View(ranks_per_node=2)
     assert (
         summary_of([gone(0), gone(2), gone(3)], 4, view)
-        == "it is gone, and 2 more: ranks 0, 2-3 (3 of 4), on nodes 0-1"
+        == "it is gone; 3 findings in all, on ranks 0, 2-3 (3 of 4), on nodes 0-1"
     )
-    assert summary_of([gone(2), gone(3)], None, view) == "it is gone, and 1 more: ranks 2-3, all of node 1"
+    assert summary_of([gone(2), gone(3)], None, view) == "it is gone; 2 findings in all, on ranks 2-3, all of node 1"
     assert summary_of([gone(1)], 4, view) == "it is gone (on node 0)"
     assert summary_of([gone()], 4, view) == "it is gone."
-    assert summary_of([gone(), gone()], 4, view) == "it is gone, and 1 more"
+    assert summary_of([gone(), gone()], 4, view) == "it is gone; 2 findings in all"
 
 
 def test_one_finding_says_what_it_says() -> None:

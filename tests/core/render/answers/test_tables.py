@@ -147,7 +147,7 @@ def test_five_hundred_lost_shards_are_one_line() -> None:
     text = drawn(inventory_answer.table(listing(replace(checkpoint("10_2", 20), findings=lost))))
     assert text.count("damage shard-missing") == 1
     # Of how many is said where that many there can be.
-    assert "and 499 more: ranks 0-499 try: put it back" in " ".join(text.split())
+    assert "; 500 findings in all, on ranks 0-499 try: put it back" in " ".join(text.split())
 
 
 def test_the_gravest_finding_stands_first() -> None:
