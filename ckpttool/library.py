@@ -428,15 +428,16 @@ def resolve(
         threshold: The same as `health_threshold`.
         log: Training log; repeatable. Default: found above DIR.
         columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
-        spikes_from: Or --health-timeline: skip checkpoints suspect by this log, or by the JSON of replay.
+        spikes_from: Or --health-timeline: skip checkpoints that this log, or the JSON of `log replay`, shows as
+            suspect.
         health_timeline: The same as `spikes_from`.
         spike_threshold: Global norm of a spike. Default: a robust z-score.
         around_spike: Resume around the spike at STEP, or the last one, or after a stop.
-        margin: Time before a strike's first event that is suspect too (2h, or minutes).
+        margin: Time before a strike's first event to count as suspect too (2h, or minutes).
         gbs: Global batch size of the resumed run. Used for the calculation; does not change the config. Default: from
             --config, else unchanged.
         new_gbs: The same as `gbs`.
-        old_gbs: Global batch size before, if the shards lack it (MindFormers 1.2).
+        old_gbs: Previous global batch size, if the shards do not record it (MindFormers 1.2).
         segment: Past steps at another batch size, oldest first; repeatable.
         new_dataset: Read the data from the beginning.
         dataset_changed_at: Step at which the data set was replaced (in batches of GBS samples): skip only the steps
@@ -492,7 +493,7 @@ def health(
         log: Training log; repeatable. Default: found above DIR.
         columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
         write: Update health_ckpts.json from the log; keeps a .bak.
-        from_weights: Read every shard for NaN, infinity and norms of the embedding.
+        from_weights: Read every shard to find NaN, infinity and the norms of the embedding.
         config: Training config, for world size, batch size and sink size.
 
     Raises:
@@ -524,7 +525,7 @@ def scale_skip(
         path: Tree whose resume point gives the steps and the old batch size. Or `DataQuestion`.
         new_gbs: Global batch size from now on.
         gbs: The same as `new_gbs`.
-        old_gbs: Global batch size before.
+        old_gbs: Previous global batch size.
         steps: Batches consumed. Default: from the resume point of DIR.
         step: The same as `steps`.
         segment: Past steps at another batch size, oldest first; repeatable.
@@ -708,15 +709,16 @@ def launch(
         threshold: The same as `health_threshold`.
         log: Training log; repeatable. Default: found above DIR.
         columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
-        spikes_from: Or --health-timeline: skip checkpoints suspect by this log, or by the JSON of replay.
+        spikes_from: Or --health-timeline: skip checkpoints that this log, or the JSON of `log replay`, shows as
+            suspect.
         health_timeline: The same as `spikes_from`.
         spike_threshold: Global norm of a spike. Default: a robust z-score.
         around_spike: Resume around the spike at STEP, or the last one, or after a stop.
-        margin: Time before a strike's first event that is suspect too (2h, or minutes).
+        margin: Time before a strike's first event to count as suspect too (2h, or minutes).
         gbs: Global batch size of the resumed run. Used for the calculation; does not change the config. Default: from
             --config, else unchanged.
         new_gbs: The same as `gbs`.
-        old_gbs: Global batch size before, if the shards lack it (MindFormers 1.2).
+        old_gbs: Previous global batch size, if the shards do not record it (MindFormers 1.2).
         segment: Past steps at another batch size, oldest first; repeatable.
         new_dataset: Read the data from the beginning.
         dataset_changed_at: Step at which the data set was replaced (in batches of GBS samples): skip only the steps
@@ -825,15 +827,16 @@ def preflight(
         threshold: The same as `health_threshold`.
         log: Training log; repeatable. Default: found above DIR.
         columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
-        spikes_from: Or --health-timeline: skip checkpoints suspect by this log, or by the JSON of replay.
+        spikes_from: Or --health-timeline: skip checkpoints that this log, or the JSON of `log replay`, shows as
+            suspect.
         health_timeline: The same as `spikes_from`.
         spike_threshold: Global norm of a spike. Default: a robust z-score.
         around_spike: Resume around the spike at STEP, or the last one, or after a stop.
-        margin: Time before a strike's first event that is suspect too (2h, or minutes).
+        margin: Time before a strike's first event to count as suspect too (2h, or minutes).
         gbs: Global batch size of the resumed run. Used for the calculation; does not change the config. Default: from
             --config, else unchanged.
         new_gbs: The same as `gbs`.
-        old_gbs: Global batch size before, if the shards lack it (MindFormers 1.2).
+        old_gbs: Previous global batch size, if the shards do not record it (MindFormers 1.2).
         segment: Past steps at another batch size, oldest first; repeatable.
         new_dataset: Read the data from the beginning.
         dataset_changed_at: Step at which the data set was replaced (in batches of GBS samples): skip only the steps
@@ -986,15 +989,16 @@ def report(
         threshold: The same as `health_threshold`.
         log: Training log; repeatable. Default: found above DIR.
         columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
-        spikes_from: Or --health-timeline: skip checkpoints suspect by this log, or by the JSON of replay.
+        spikes_from: Or --health-timeline: skip checkpoints that this log, or the JSON of `log replay`, shows as
+            suspect.
         health_timeline: The same as `spikes_from`.
         spike_threshold: Global norm of a spike. Default: a robust z-score.
         around_spike: Resume around the spike at STEP, or the last one, or after a stop.
-        margin: Time before a strike's first event that is suspect too (2h, or minutes).
+        margin: Time before a strike's first event to count as suspect too (2h, or minutes).
         gbs: Global batch size of the resumed run. Used for the calculation; does not change the config. Default: from
             --config, else unchanged.
         new_gbs: The same as `gbs`.
-        old_gbs: Global batch size before, if the shards lack it (MindFormers 1.2).
+        old_gbs: Previous global batch size, if the shards do not record it (MindFormers 1.2).
         segment: Past steps at another batch size, oldest first; repeatable.
         new_dataset: Read the data from the beginning.
         dataset_changed_at: Step at which the data set was replaced (in batches of GBS samples): skip only the steps
@@ -1327,7 +1331,7 @@ def replay(
         nan: skip: MindFormers does not count NaN, strict does.
         dialect: features: torch_npu, mindspore or mindformers.
         asd_config: features: value of NPU_ASD_CONFIG; see ckpttool asd.
-        margin: Time before a strike's first event that is suspect too (2h, or minutes).
+        margin: Time before a strike's first event to count as suspect too (2h, or minutes).
         columns: Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.
         tree: Or --health-timeline: mark the checkpoints of DIR saved in a spike or after a strike.
         health_timeline: The same as `tree`.

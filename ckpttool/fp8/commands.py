@@ -58,7 +58,7 @@ def fp8() -> None:
 @exits(
     {
         0: "No weight would be lost under the recipe that decides.",
-        10: "A weight would be lost; or a shard, or what is FP8 in it, is damaged.",
+        10: "A weight would be lost, or a shard or its FP8 data is damaged.",
         11: "There is no checkpoint to inspect.",
         **OF_A_TREE,
         14: "A tensor could not be read, or changed meanwhile.",
@@ -124,7 +124,7 @@ def _holds_probe(source: ByteSource) -> bool:
 @app.command(cls=Command)
 @exits(
     {
-        0: "It follows the baseline, except for spikes that pass as quickly.",
+        0: "It follows the baseline, except for spikes that pass as quickly as the baseline's.",
         10: "It departs from the baseline, or downstream tasks do.",
         14: "These logs do not show it, or one could not be read.",
     }
@@ -348,7 +348,7 @@ Planned = Annotated[str, typer.Argument(metavar="OUT", help="Folder that fp8 pla
         0: "FP8 is not the cause, or a fix that keeps all products in FP8 was shown.",
         10: "A cause was found; the fix says what to change.",
         14: "Undecided: the answer names what is missing.",
-        15: "The folder has no plan of ckpttool.",
+        15: "The folder contains no plan written by ckpttool.",
     }
 )
 @grouped

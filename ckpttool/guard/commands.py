@@ -18,7 +18,7 @@ Events = Annotated[
     list[str],
     typer.Argument(
         metavar="EVENTS...",
-        help="Event files, the output folder of a training, globs, or -.",
+        help="Event files, the output folder of a training run, globs, or -.",
         rich_help_panel="Arguments",
     ),
 ]
@@ -31,7 +31,7 @@ Prometheus = Annotated[
 @exits(
     {
         0: "Nothing needs attention; or shown.",
-        10: "report: something needs attention. replay: the step did not come out as it was.",
+        10: "report: something needs attention. replay: the step was not reproduced.",
         12: "list, inspect, replay: there is no capture of a step that was not finite.",
         14: "A file could not be read, or shows nothing.",
         16: OF_WRITING[16],

@@ -20,8 +20,8 @@ app = command_group("nan")
 @app.callback()
 @exits(
     {
-        0: "Shown; or the step came out as it was.",
-        10: "Computed again, it did not come out as it was.",
+        0: "Shown; or the step was reproduced.",
+        10: "The replay did not reproduce the step.",
         12: _NO_CAPTURE,
         14: "A rank's part is missing or damaged; or the step cannot be computed again.",
     }
@@ -67,9 +67,9 @@ def inspect(*, folder: Annotated[str, FOLDER], fmt: FormatOpt = Format.TABLE, qu
 @exits(
     {
         0: "The same losses bit for bit, and the same gradients not finite.",
-        10: "It did not come out as it was.",
+        10: "The step was not reproduced.",
         12: _NO_CAPTURE,
-        14: "It cannot be computed again, with the reason.",
+        14: "It cannot be computed again; the answer gives the reason.",
     }
 )
 @grouped

@@ -39,7 +39,7 @@ def health(
     judge: HealthQuestion,
     from_weights: Annotated[
         bool,
-        Option("--from-weights", "Read every shard for NaN, infinity and norms of the embedding.", "Evidence"),
+        Option("--from-weights", "Read every shard to find NaN, infinity and the norms of the embedding.", "Evidence"),
     ] = False,
     config: ConfigPath = None,
     fmt: FormatOpt = Format.TABLE,

@@ -24,7 +24,7 @@ Dialect = Annotated[
 
 
 @app.callback()
-@exits({0: "The setting is read as intended.", 10: "It is not."})
+@exits({0: "The setting is read as intended.", 10: "It is not read as intended."})
 def asd() -> None:
     """Check or write the settings of Ascend's feature detection.
 

@@ -21,7 +21,7 @@ class HealthCode(metaclass=Rows):
         ),
         evidence=(
             "The step inside the shards is looked up in the part of the log that the checkpoint's own run wrote. "
-            "Of several ranks the worst counts."
+            "If there are several ranks, the worst one counts."
         ),
         trainers={
             "MindFormers": (

@@ -53,11 +53,11 @@ class NodesCode(metaclass=Rows):
         weights=(UNKNOWN,),
         is_elsewhere=True,
         group="Checkpoints",
-        headline="A shard was listed by a machine and checked by none",
+        headline="A machine listed a shard, and no machine checked it",
         meaning=(
             "A part lists the file without a result, or it was checked at a lower level than requested now. Or its "
             "checksum is in a record on another machine only, so it was not compared. Or the parts divided the "
-            "files of a disk as if all machines saw it, but they do not: then the others were checked by none."
+            "files of a disk as if all machines saw it, but they do not: in that case nothing checked the others."
         ),
         evidence="Each part contains the check of each shard and its level.",
         to_do=(

@@ -209,7 +209,7 @@ class TrainersCode(metaclass=Rows):
         weights=(NOTE, SUSPECT),
         group="Rules about other trainers' configs",
         headline="No checkpoint will be saved",
-        meaning="A run that stops starts from scratch.",
+        meaning="A run that stops must restart from scratch.",
         evidence="From the config, and the trainers' code.",
         trainers={
             "Hugging Face's Trainer": (

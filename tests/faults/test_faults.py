@@ -81,10 +81,10 @@ def test_every_proof_is_a_test_that_is_there() -> None:
 
 def test_what_cannot_be_seen_is_said_where_a_user_looks() -> None:
     limits, health = (" ".join((GUIDE / name).read_text().split()) for name in ("limits.md", "health.md"))
-    assert "someone who rewrites a shard and its manifest together is not detected" in limits
-    assert "A checkpoint can be intact and useless" in health
+    assert "If someone rewrites a shard and its manifest together, ckpttool does not detect it." in limits
+    assert "An intact checkpoint is useless if training was already" in health
     assert "silent-data-corruption strike" in health
-    assert "**Damage in tensor data.** Without a checksum no level detects it." in limits
+    assert "**Damage in tensor data.** Without a checksum, no level detects it." in limits
     said = " ".join(ask("verify", "--help").stdout.split())
     assert "Without a checksum" in said
     for what in ("changed tensor data", "a zeroed page", "another rank's shard of the same shape", "an older shard"):

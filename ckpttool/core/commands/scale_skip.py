@@ -10,7 +10,7 @@ from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.options import OF_A_TREE, Format, FormatOpt, exits, grouped
 from ckpttool.core.domain.data_position import SEGMENT, BatchSegment, DataQuestion
 
-OldGbs = Annotated[int | None, typer.Option(min=1, help="Global batch size before.", rich_help_panel="Data position")]
+OldGbs = Annotated[int | None, typer.Option(min=1, help="Previous global batch size.", rich_help_panel="Data position")]
 NewGbs = Annotated[
     int,
     typer.Option(

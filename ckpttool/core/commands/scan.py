@@ -31,7 +31,7 @@ Below = Annotated[
 @exits(
     {
         0: "Listed; nothing is missing.",
-        10: "A shard is missing or damaged, by name or header.",
+        10: "A shard is missing or damaged, according to its name or header.",
         **OF_A_TREE,
     }
 )

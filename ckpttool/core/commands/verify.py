@@ -90,7 +90,9 @@ class CheckOptions:
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Show the amount to read: bytes, tasks, requests of a store.", rich_help_panel="Evidence"
+            "--dry-run",
+            help="Show the amount to read: bytes, tasks, requests to an object store.",
+            rich_help_panel="Evidence",
         ),
     ] = False
     yes: Annotated[

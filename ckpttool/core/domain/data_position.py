@@ -195,7 +195,7 @@ class DataQuestion:
         int | None,
         Option(
             "--old-gbs",
-            f"Global batch size before, if the shards lack it ({WITHOUT_BATCH_SIZE}).",
+            f"Previous global batch size, if the shards do not record it ({WITHOUT_BATCH_SIZE}).",
             "Data position",
             least=1,
         ),

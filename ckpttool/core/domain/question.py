@@ -73,7 +73,7 @@ COLUMNS: Final = Option(
 )
 MARGIN: Final = Option(
     "--margin",
-    "Time before a strike's first event that is suspect too (2h, or minutes).",
+    "Time before a strike's first event to count as suspect too (2h, or minutes).",
     "Evidence",
     metavar="TIME",
     unit="m",
@@ -232,7 +232,7 @@ class EvidenceQuestion:
         tuple[str, ...],
         Option(
             "--spikes-from --health-timeline",
-            "Or --health-timeline: skip checkpoints suspect by this log, or by the JSON of replay.",
+            "Or --health-timeline: skip checkpoints that this log, or the JSON of `log replay`, shows as suspect.",
             "Evidence",
             metavar="LOG",
         ),

@@ -59,7 +59,7 @@ class ParseError(ValueError):
 def parse_json(
     data: bytes, *, where: str, limit: int = DEFAULT_LIMIT, most_memory: int = MOST_MEMORY, nonfinite: bool = False
 ) -> Json:
-    """Return the document, of which every reader understands the same thing.
+    """Return the document, if every reader would parse it the same way.
 
     Refused although `json` takes it: a key that occurs twice, `NaN`, `Infinity`, a number that overflows to
     infinity, text that cannot be written back as UTF-8, and nesting deep enough to exhaust the stack.

@@ -133,7 +133,7 @@ class Storage(Protocol):
 
 @runtime_checkable
 class OfSeveral(Protocol):
-    """A storage of several machines, each of which may have its own record of a name."""
+    """Storage of several machines, each of which may have its own record of a name."""
 
     def of_each(self, path: str) -> tuple[tuple[str, bytes], ...]:
         """Return each machine's content of a path, with its name; empty without any, or for a single machine.

@@ -79,7 +79,7 @@ def _unescaped(field: str) -> str:
 
 
 def disk_identity(path: str, *, table: str, boot: str) -> str:
-    """Return a text that is equal for two reads of one disk, and different for two machines' own disks.
+    """Return a string that is equal whenever one disk is read, and differs between disks of two machines.
 
     A shared disk is known by its source, whichever machine looks. Every other one is known by its device on this
     machine: after a restart it counts as another, which costs a second look and never a wrong answer.

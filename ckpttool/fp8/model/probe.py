@@ -63,7 +63,8 @@ class ProbeQuestion:
         tuple[Recipe, ...],
         Option(
             "--recipe",
-            f"Recipe that decides: {', '.join(recipe.value for recipe in Recipe)}; repeatable.  [default: tensorwise]",
+            f"Recipe that decides the result: {', '.join(recipe.value for recipe in Recipe)}; repeatable.  "
+            "[default: tensorwise]",
             "FP8",
             metavar="R",
             parse=lambda recipes: tuple(dict.fromkeys(recipes)),

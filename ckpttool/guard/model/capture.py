@@ -259,7 +259,9 @@ class Captures(Answered):
         return of_findings(finding for capture in self.captures for finding in capture.findings)
 
 
-FOLDER: Final = Option("FOLDER", "A capture, a folder of captures, or a training's output folder.", "Arguments")
+FOLDER: Final = Option(
+    "FOLDER", "A capture, a folder of captures, or the output folder of a training run.", "Arguments"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ def list_nan(path: str) -> Captures:
     """List the captures in a folder, without reading any tensors.
 
     Args:
-        path: A capture, the folder of captures, the guard's folder, or a training's output folder.
+        path: A capture, the folder of captures, the guard's folder, or the output folder of a training run.
 
     Raises:
         UnknownLayoutError: There is no capture.

@@ -1,1 +1,1 @@
-"""Consequences of a tree's view from several machines, as pure rules."""
+"""Consequences of viewing a tree from several machines, as pure rules."""

@@ -62,7 +62,7 @@ def _rect(low: float, high: float, place: tuple[int, int], kind: str, title: str
 
 
 def _n(value: float) -> str:
-    """Format a length with no digit more than a screen shows."""
+    """Format a length with no more digits than a screen can show."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 

@@ -67,7 +67,7 @@ class DeepSpeedTags(WrittenTogether):
         return iter((latest_pointer(storage),))
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Spell `latest`."""
+        """Return the contents of `latest`."""
         from ckpttool.core.domain.pointer import PointerText
         from ckpttool.trainers.deepspeed.latest import tag_bytes
 

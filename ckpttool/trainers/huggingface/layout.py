@@ -54,7 +54,7 @@ class HfTrainerLayout(Untracked):
         return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{STATE}",))
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Return all files without a rank; of slices, and of a complete optimizer gathered by FSDP, a rank reads some.
+        """Return all files without a rank; each rank reads only some of the slices and of FSDP's gathered optimizer.
 
         Source:
             `Trainer._inner_training_loop`, `_load_from_checkpoint` and `_load_optimizer_and_scheduler` of
