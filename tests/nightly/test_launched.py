@@ -190,7 +190,7 @@ class TestParts:
     def test_a_process_that_is_killed_while_it_looks_leaves_no_part_and_the_others_theirs(
         self, cluster: Slurm, job: Job
     ) -> None:
-        killer = 'case $SLURM_PROCID in 2) timeout -s KILL 0.3 "$@";; *) exec "$@";; esac'
+        killer = 'case $SLURM_PROCID in 2) timeout -s KILL 0.1 "$@";; *) exec "$@";; esac'
         told = cluster.srun(["-N4"], ["sh", "-c", killer, "sh", *job.look(str(job.parts))])
         assert told.returncode != 0
         assert sorted(look.seat.number for look in job.looks().values()) == [1, 2, 4]
