@@ -84,11 +84,11 @@ def probe(
 
     Example: ckpttool fp8 probe output/checkpoint --recipe blockwise
     """
+    from ckpttool.fp8.verbs import probe
+
     if stats is not None:
         _assert_numbers_replaceable(stats, what)
     with progress.watched(quiet=quiet):
-        from ckpttool.fp8.verbs import probe
-
         answer = probe.fp8_probe(what, question, checkpoint=one_name(checkpoint), layout=layout)
     if stats is not None and not output.is_dry_run():
         from ckpttool.core.write import files
@@ -142,9 +142,9 @@ def compare(
 
     Example: ckpttool fp8 compare bf16.log fp8.log --repeat bf16-again.log
     """
-    with progress.busy("reading the logs", quiet=quiet):
-        from ckpttool.fp8.verbs import compare
+    from ckpttool.fp8.verbs import compare
 
+    with progress.busy("reading the logs", quiet=quiet):
         answer = compare.fp8_compare(question)
     raise typer.Exit(show(answer, fmt))
 
@@ -191,11 +191,11 @@ def lint(
 
     Example: ckpttool fp8 lint train.log
     """
+    from ckpttool.fp8.verbs import lint
+
     paths = report.existing(*files, advice="give existing files")
     reports.assert_reports_replaceable(report.files(), inputs=paths)
     view = View(everything=verbose)
-    from ckpttool.fp8.verbs import lint
-
     answer = lint.fp8_lint(files, allowed=report.allowed(), te_version=te_version, layers=layers, view=view)
     raise typer.Exit(reports.show(answer, report))
 
@@ -321,9 +321,9 @@ def plan(
 
     Example: ckpttool fp8 plan output --baseline bf16.log --candidate fp8.log --framework te --output plan
     """
-    with progress.busy("reading the logs", quiet=quiet):
-        from ckpttool.fp8.verbs import plan
+    from ckpttool.fp8.verbs import plan
 
+    with progress.busy("reading the logs", quiet=quiet):
         answer = plan.fp8_plan(options.question(directory, runs.curves()))
     raise typer.Exit(show(answer, fmt))
 
@@ -359,9 +359,9 @@ def verdict(*, output: Planned, logs: OwnLogs = None, fmt: FormatOpt = Format.TA
 
     Example: ckpttool fp8 verdict plan
     """
-    with progress.busy("reading the logs", quiet=quiet):
-        from ckpttool.fp8.verbs import verdict
+    from ckpttool.fp8.verbs import verdict
 
+    with progress.busy("reading the logs", quiet=quiet):
         answer = verdict.fp8_verdict(output, _logs(logs or ()))
     raise typer.Exit(show(answer, fmt))
 

@@ -63,9 +63,9 @@ def report(
 
     Example: ckpttool guard report output --prometheus /var/lib/node_exporter/ckpttool.prom
     """
-    with progress.busy("reading the events", quiet=quiet):
-        from ckpttool.guard.verbs import reports
+    from ckpttool.guard.verbs import reports
 
+    with progress.busy("reading the events", quiet=quiet):
         answer = reports.guard_report(events)
     if prometheus is not None and not output.is_dry_run():
         from ckpttool.core.write.files import replace

@@ -56,9 +56,9 @@ def inspect(*, folder: Annotated[str, FOLDER], fmt: FormatOpt = Format.TABLE, qu
 
     Example: ckpttool guard inspect output/guard/captures/nan-at-00000220
     """
-    with progress.busy("reading the tensors", quiet=quiet):
-        from ckpttool.guard.verbs import nan
+    from ckpttool.guard.verbs import nan
 
+    with progress.busy("reading the tensors", quiet=quiet):
         answer = nan.inspect_nan(folder)
     raise typer.Exit(show(answer, fmt))
 
@@ -80,8 +80,8 @@ def replay(*, question: NanQuestion, fmt: FormatOpt = Format.TABLE, quiet: Quiet
 
     Example: ckpttool guard replay output/guard/captures/nan-at-00000220 --entry train:replay
     """
-    with progress.busy("computing it again", quiet=quiet):
-        from ckpttool.guard.verbs import nan
+    from ckpttool.guard.verbs import nan
 
+    with progress.busy("computing it again", quiet=quiet):
         answer = nan.replay_nan(question)
     raise typer.Exit(show(answer, fmt))

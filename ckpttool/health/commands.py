@@ -57,16 +57,15 @@ def health(
         raise UsageError("--log and --health-file apply to one training: give one DIR")
 
     def ask(path: str | None) -> HealthAnswer:
-        question = from_here(tree, config=config, sizes=from_weights, path=path)
         from ckpttool.core.verbs import scanning
+        from ckpttool.health.verbs import health
 
+        question = from_here(tree, config=config, sizes=from_weights, path=path)
         scanned = scanning.scan(question)
         say_tree(scanned, quiet=quiet, verbose=verbose)
         stages = None if question.config is None else question.config.pipeline_stages
         verdicts = weighed(scanned, quiet=quiet) if from_weights else ()
         with progress.busy("reading the logs", quiet=quiet):
-            from ckpttool.health.verbs import health
-
             judgement = replace(judge, health_file=tree.health_file, pipeline_stages=stages)
             if dry_run and judge.write:
                 health.assert_writable(scanned, judgement)
@@ -78,8 +77,8 @@ def health(
 
 def weighed(tree: Tree, *, quiet: bool) -> list[Verdict]:
     """Read every element of every shard, with a bar."""
+    from ckpttool.core.verbs import verifying
+
     question = CheckQuestion(level=Level.NUMERICS, name="all" if tree.focus is None else None, jump=0)
     with progress.watched(quiet=quiet):
-        from ckpttool.core.verbs import verifying
-
         return [event for event in verifying.verify(tree, question) if isinstance(event, Verdict)]

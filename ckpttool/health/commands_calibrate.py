@@ -42,8 +42,8 @@ def calibrate(
 
     Example: ckpttool log calibrate output/log/rank_0/info.log
     """
-    with progress.busy("reading the logs", quiet=quiet):
-        from ckpttool.health.verbs import replay
+    from ckpttool.health.verbs import replay
 
+    with progress.busy("reading the logs", quiet=quiet):
         answer = replay.calibrate(LogQuestion(patterns=tuple(logs), columns=columns), warm_up=warm_up)
     raise typer.Exit(show(answer, fmt))

@@ -131,19 +131,18 @@ def replay(
 
     Example: ckpttool log replay output/log/rank_0/info.log --policy skip --threshold 3.0
     """
+    from ckpttool.core.verbs import scanning
+    from ckpttool.health.verbs import replay
+
     log_question = LogQuestion(patterns=tuple(logs), columns=columns)
     if every is not None:
         if around_spike is None:
             raise UsageError("--every needs --around-spike: give both")
         around_spike = replace(around_spike, every=every)
     question = policy.question(log_question, around_spike)
-    from ckpttool.core.verbs import scanning
-
     tree = None if health_timeline is None else scanning.scan(TreeQuestion(path=health_timeline, sizes=True))
     if tree is not None:
         say_tree(tree, quiet=quiet, verbose=verbose)
     with progress.busy("reading the logs", quiet=quiet):
-        from ckpttool.health.verbs import replay
-
         answer = replay.replay(question, tree)
     raise typer.Exit(show(answer, fmt))

@@ -47,12 +47,10 @@ def lint_config(
 
     Example: ckpttool lint pretrain.yaml
     """
-    from ckpttool.core.verbs import fixing
+    from ckpttool.core.verbs import configs, fixing
 
     reports.assert_reports_replaceable(report.files(), inputs=report.existing(*files))
     allowed, view = report.allowed(), View(everything=verbose)
-    from ckpttool.core.verbs import configs
-
     answer = configs.lint_config(files, allowed=allowed, skip_foreign=skip_foreign, view=view)
     if diff or (fix and dry_run):
         output.result(texts.diff(fixing.fix_config(answer, allowed=allowed)))

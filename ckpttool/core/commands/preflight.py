@@ -56,6 +56,8 @@ def preflight(
 
     Example: ckpttool preflight ./output/checkpoint --config pretrain.yaml
     """
+    from ckpttool.core.verbs import preflighting
+
     question = PreflightQuestion(
         config=config,
         tree=from_here(tree),
@@ -68,8 +70,6 @@ def preflight(
     )
     reports.assert_reports_replaceable(report.files(), inputs=report.existing(config), tree=question.tree)
     with engine.reading(quiet=quiet):
-        from ckpttool.core.verbs import preflighting
-
         answer = preflighting.preflight(question)
     output.looking_at(answer.resolved_from, quiet=quiet)
     raise typer.Exit(reports.show(answer, report))

@@ -122,12 +122,11 @@ def resolve(
 
     Example: ckpttool resolve ./output/checkpoint --gbs 768
     """
+    from ckpttool.core.verbs import resolving
     from ckpttool.core.verbs.starting import with_start  # its help need not wait for it
 
     question = from_here(tree, config=config)
     with engine.reading(quiet=quiet):
-        from ckpttool.core.verbs import resolving
-
         answer = resolving.resolve(question, choice, replace(data, sink_size=tree.steps_per_epoch))
     say_tree(answer.tree, quiet=quiet, verbose=look.everything)
     answer = replace(

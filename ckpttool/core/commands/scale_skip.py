@@ -61,7 +61,7 @@ def scale_skip(
 
     Example: ckpttool scale-skip --old-gbs 512 --new-gbs 768 --steps 1000
     """
-    question = DataQuestion(new_global_batch=new_gbs, old_global_batch=old_gbs, sink_size=sink_size, segments=segment)
     from ckpttool.core.verbs import skipping
 
+    question = DataQuestion(new_global_batch=new_gbs, old_global_batch=old_gbs, sink_size=sink_size, segments=segment)
     raise typer.Exit(show(skipping.scale_skip(question, steps=steps, path=path), fmt))

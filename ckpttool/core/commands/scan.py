@@ -54,11 +54,10 @@ def scan(
     """
 
     def ask(path: str | None) -> Listing:
+        from ckpttool.core.verbs import scanning
         from ckpttool.core.verbs.scanning import with_note_of_others  # its help need not wait for it
 
         question = from_here(tree, sizes=True, path=path)
-        from ckpttool.core.verbs import scanning
-
         scanned = with_note_of_others(scanning.scan(question), question)
         say_tree(scanned, quiet=quiet, verbose=look.everything)
         return replace(scanned, now=clock(), limit=limit, view=look)

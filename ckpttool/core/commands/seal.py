@@ -56,13 +56,11 @@ def seal(
     """
 
     def ask(path: str | None) -> Sealed:
-        from ckpttool.core.verbs import scanning
+        from ckpttool.core.verbs import scanning, sealing
 
         scanned = scanning.scan(from_here(tree, sizes=True, path=path))
         say_tree(scanned, quiet=quiet, verbose=verbose)
         with engine.reading(quiet=quiet):
-            from ckpttool.core.verbs import sealing
-
             sealings = tuple(sealing.seal(scanned, tuple(checkpoint or ()), reseal=reseal, jobs=jobs))
         return Sealed(inventory=scanned.inventory, sealings=sealings)
 

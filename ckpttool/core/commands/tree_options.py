@@ -247,6 +247,7 @@ class EngineOptions:
             UsageError, IncompleteError: As `ckpttool.library.on_ray`.
         """
         from ckpttool.core.commands import progress  # a scan shows none
+        from ckpttool.core.verbs import verifying
 
         address = self.address
         if self.engine is EngineName.THREADS:
@@ -255,8 +256,6 @@ class EngineOptions:
             return
         stream = None if sys.stdout is None else _Ours(sys.stdout)
         guarded = nullcontext() if stream is None else stream.let_through()
-        from ckpttool.core.verbs import verifying
-
         with redirect_stdout(cast("Any", stream)), verifying.on_ray(address), guarded, progress.watched(quiet=quiet):
             yield
 

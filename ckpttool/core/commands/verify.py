@@ -227,9 +227,9 @@ def _scanned_tree(tree: TreeQuestion, path: str | None, *, quiet: bool, verbose:
 def _foreseen(
     tree: TreeQuestion, question: CheckQuestion, check: CheckOptions, path: str | None, *, quiet: bool
 ) -> Forecast:
-    scanned = _scanned_tree(tree, path, quiet=quiet, verbose=False)
     from ckpttool.core.verbs import verifying
 
+    scanned = _scanned_tree(tree, path, quiet=quiet, verbose=False)
     return verifying.forecast(scanned, check.today(question, scanned, quiet=quiet))
 
 
@@ -260,14 +260,14 @@ def _verified(
     quiet: bool,
 ) -> Verification:
     """Run the requested check, and measure the time."""
+    from ckpttool.core.verbs import verifying
+
     question = check.today(parameters, scanned, quiet=quiet)
     if check.stats is not None:
         _assert_stats_replaceable(check.stats, scanned)
     _assert_watched(scanned, question, yes=check.yes)
     started = time.monotonic()
     with engine.reading(quiet=quiet):
-        from ckpttool.core.verbs import verifying
-
         verdicts = [event for event in verifying.verify(scanned, question) if isinstance(event, Verdict)]
     return Verification(
         inventory=scanned.inventory,
