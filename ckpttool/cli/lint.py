@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from ckpttool.core.commands import output, reports
+from ckpttool.core.commands import reports
 from ckpttool.core.commands.answers import show
-from ckpttool.core.commands.lint_config import Diff, Fix, SkipForeign
+from ckpttool.core.commands.lint_config import Diff, Fix, SkipForeign, checked
 from ckpttool.core.commands.options import OF_A_TREE, DryRun, Format, Verbose, exits, grouped
 from ckpttool.core.commands.reports import ReportFormat, ReportOptions
 from ckpttool.core.domain.frozen import replace
@@ -21,9 +22,7 @@ from ckpttool.core.errors import CkptToolError, UsageError
 from ckpttool.core.findings import Row
 from ckpttool.core.formats.config_text import TOML, ConfigFile
 from ckpttool.core.formats.safe_yaml import read_head
-from ckpttool.core.render.answers import preflight as texts
 from ckpttool.core.verbs.configs import lint_config, may_be_config
-from ckpttool.core.verbs.fixing import fix_config
 from ckpttool.fp8.commands import EngineVersion, LayerNames
 from ckpttool.fp8.frameworks.lint import is_without
 from ckpttool.fp8.frameworks.settings import read_settings
@@ -77,16 +76,12 @@ def lint(
         raise typer.Exit(show(check_asd(inputs[0], dialect), Format(report.fmt.value)))
     reports.assert_reports_replaceable(report.files(), inputs=report.existing(*inputs))
     allowed, view = report.allowed(), View(everything=verbose)
-    scripts = [path for path in inputs if _is_script(path)]
-    with_fp8 = [path for path in inputs if path in scripts or _sets_fp8(path)]
+    settings = {path: read for path in inputs if (read := _settings(path)) is not None}
+    scripts = [path for path, read in settings.items() if _is_script(path, read)]
+    with_fp8 = [path for path, read in settings.items() if path in scripts or not is_without(read)]
     files = [path for path in inputs if path not in scripts]
-    answer = _configs(files, with_fp8, allowed=allowed, skip_foreign=skip_foreign, view=view)
-    if diff or (fix and dry_run):
-        output.result(texts.diff(fix_config(answer, allowed=allowed)))
-        raise typer.Exit(answer.exit_code)
-    if fix and (fixed := fix_config(answer, allowed=allowed, apply=True)):
-        again = _configs(files, with_fp8, allowed=allowed, skip_foreign=skip_foreign, view=view)
-        answer = replace(again, fixed=fixed)
+    check = partial(_configs, files, with_fp8, allowed=allowed, skip_foreign=skip_foreign, view=view)
+    answer = checked(check, allowed, fix=fix, diff=diff or (fix and dry_run))
     if with_fp8:
         fp8 = fp8_lint(with_fp8, allowed=allowed, te_version=te_version, layers=layers, view=view)
         names = {check.name for check in answer.checks}
@@ -96,7 +91,7 @@ def lint(
 
 
 def _settings(path: str) -> Fp8Settings | None:
-    """Return a file's FP8 settings; None if it has none."""
+    """Return a file's settings as FP8's rules read them; None if they cannot."""
     if not os.path.isfile(path):  # noqa: PTH113  as the user gave it
         return None
     try:
@@ -105,13 +100,12 @@ def _settings(path: str) -> Fp8Settings | None:
         return None
 
 
-def _is_script(path: str) -> bool:
+def _is_script(path: str, settings: Fp8Settings) -> bool:
     """Return whether a file is a log with printed arguments or a script with arguments, and not a training config.
 
     A config that cannot be parsed may have arguments in a comment. It stays a config.
     """
-    settings = _settings(path)
-    if settings is None or settings.kind not in {Fp8Input.DUMP, Fp8Input.ARGUMENTS}:
+    if settings.kind not in {Fp8Input.DUMP, Fp8Input.ARGUMENTS}:
         return False
     head = read_head(path)
     try:
@@ -119,12 +113,6 @@ def _is_script(path: str) -> bool:
     except CkptToolError:
         return settings.kind is Fp8Input.DUMP or not (path.endswith(_CONFIG_ENDINGS) or may_be_config(head))
     return False
-
-
-def _sets_fp8(path: str) -> bool:
-    """Return whether a file enables FP8, or configures how it is debugged."""
-    settings = _settings(path)
-    return settings is not None and not is_without(settings)
 
 
 def _configs(

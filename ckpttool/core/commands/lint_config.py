@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -10,7 +12,9 @@ from ckpttool.core.commands import output, reports
 from ckpttool.core.commands.options import OF_A_TREE, DryRun, Verbose, exits, grouped
 from ckpttool.core.commands.reports import ReportOptions
 from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.preflight import Lint
 from ckpttool.core.domain.view import View
+from ckpttool.core.findings import Row
 from ckpttool.core.render.answers import preflight as texts
 
 Files = Annotated[
@@ -47,14 +51,26 @@ def lint_config(
 
     Example: ckpttool lint pretrain.yaml
     """
-    from ckpttool.core.verbs import configs, fixing
+    from ckpttool.core.verbs import configs
 
     reports.assert_reports_replaceable(report.files(), inputs=report.existing(*files))
     allowed, view = report.allowed(), View(everything=verbose)
-    answer = configs.lint_config(files, allowed=allowed, skip_foreign=skip_foreign, view=view)
-    if diff or (fix and dry_run):
-        output.result(texts.diff(fixing.fix_config(answer, allowed=allowed)))
+    check = partial(configs.lint_config, files, allowed=allowed, skip_foreign=skip_foreign, view=view)
+    raise typer.Exit(reports.show(checked(check, allowed, fix=fix, diff=diff or (fix and dry_run)), report))
+
+
+def checked(check: Callable[[], Lint], allowed: Sequence[Row], *, fix: bool, diff: bool) -> Lint:
+    """Check configs, and fix them first if requested; with `diff` print the changes instead, and end the command.
+
+    Raises:
+        Exit: The changes are printed.
+    """
+    from ckpttool.core.verbs.fixing import fix_config
+
+    answer = check()
+    if diff:
+        output.result(texts.diff(fix_config(answer, allowed=allowed)))
         raise typer.Exit(answer.exit_code)
-    if fix and (fixed := fixing.fix_config(answer, allowed=allowed, apply=True)):
-        answer = replace(configs.lint_config(files, allowed=allowed, skip_foreign=skip_foreign, view=view), fixed=fixed)
-    raise typer.Exit(reports.show(answer, report))
+    if fix and (fixed := fix_config(answer, allowed=allowed, apply=True)):
+        return replace(check(), fixed=fixed)
+    return answer
