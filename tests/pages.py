@@ -16,7 +16,7 @@ from typing import Any, get_args
 import yaml
 
 import ckpttool
-from ckpttool.cli.main import COMMANDS, OLD_NAMES
+from ckpttool.cli.main import LISTED
 from ckpttool.core import errors
 from ckpttool.core.findings import Row
 from ckpttool.core.render import guide
@@ -60,9 +60,7 @@ def _folder(page: Path) -> str:
 
 def _commands(page: Path, _of: str) -> Iterator[str]:
     yield from ("| command | purpose |", "|---|---|")
-    for name, place in COMMANDS.items():
-        if name in OLD_NAMES:
-            continue
+    for name, place in LISTED.items():
         yield f"| [`{name}`]({_folder(page)}{guide.page_of(name)}.md) | {_cell(place.summary)} |"
 
 

@@ -72,7 +72,8 @@ OLD_NAMES = {
 }
 """Earlier names of `lint`, `repair`, `log` and `guard`: scripts call them, and no list shows them."""
 
-COMMANDS = MAIN | MORE | PLUMBING | OLD_NAMES
+LISTED = MAIN | MORE | PLUMBING
+COMMANDS = LISTED | OLD_NAMES
 """Every command. Its module is imported when it is called, not before."""
 
 TASKS = {"scan": "Check and resume", "seal": "Keep"}
@@ -120,7 +121,7 @@ class _Group(Group):
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002  as above
         """List the commands in the order of a user's need."""
-        return [name for name in COMMANDS if name not in OLD_NAMES]
+        return list(LISTED)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  as above
         """Find the command, also by an earlier name."""
@@ -143,7 +144,7 @@ class _Group(Group):
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  as above
         """Show the main commands by task and name the others; with --help-all, show all. None is imported."""
         tasks: dict[str, list[tuple[str, str]]] = {}
-        shown = MAIN | MORE | PLUMBING if is_all_shown(ctx) else MAIN
+        shown = LISTED if is_all_shown(ctx) else MAIN
         width = max(map(len, shown))
         headings = TASKS | {next(iter(MORE)): "More", next(iter(PLUMBING)): "Plumbing"}
         for name, place in shown.items():

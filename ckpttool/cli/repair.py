@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ckpttool.core.commands import output, progress
-from ckpttool.core.commands.helped import Command, Group
+from ckpttool.core.commands.helped import Command, Group, command_group
 from ckpttool.core.commands.options import OF_A_TREE, OF_WRITING, Format, FormatOpt, Quiet, exits, grouped
 from ckpttool.core.commands.tree_options import OneName, from_here, one_name
 from ckpttool.core.domain.finding import of_trees
@@ -65,9 +65,7 @@ class _Repair(Group):
         return None
 
 
-app = typer.Typer(
-    name="repair", cls=_Repair, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
-)
+app = command_group("repair", cls=_Repair)
 
 
 @app.callback()

@@ -165,11 +165,11 @@ class Group(_Helped, TyperGroup):
             )
 
 
-def command_group(name: str) -> typer.Typer:
+def command_group(name: str, *, cls: type[Group] = Group) -> typer.Typer:
     """Return a group to which commands are added with `command(cls=Command)`."""
     return typer.Typer(
         name=name,
-        cls=Group,
+        cls=cls,
         add_completion=False,
         no_args_is_help=True,
         rich_markup_mode=None,
