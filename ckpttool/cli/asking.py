@@ -61,26 +61,6 @@ VERBS: Mapping[str, Verb] = {
 }
 """By their names, which are those of their commands."""
 
-OTHERS: Mapping[str, str] = {
-    "ckpttool.core.verbs.fixing": "fix_config",
-    "ckpttool.core.verbs.launching": "fragment",
-    "ckpttool.core.verbs.resolving": "simulate",
-    "ckpttool.core.verbs.scanning": "read_config trees_below",
-    "ckpttool.core.verbs.verifying": "forecast on_ray",
-    "ckpttool.fp8.verbs.compare": "fp8_compare",
-    "ckpttool.fp8.verbs.lint": "fp8_lint",
-    "ckpttool.fp8.verbs.plan": "fp8_plan",
-    "ckpttool.fp8.verbs.probe": "fp8_probe",
-    "ckpttool.fp8.verbs.verdict": "fp8_verdict",
-    "ckpttool.guard.verbs.nan": "inspect_nan list_nan replay_nan",
-    "ckpttool.guard.verbs.reports": "guard_report",
-    "ckpttool.health.verbs.asd": "asd_defaults check_asd emit_asd",
-    "ckpttool.nodes.verbs": "part parts_of_nodes",
-    "ckpttool.report.verbs": "survey",
-    "ckpttool.retention.verbs_trash": "empty_trash restore trash",
-}
-"""By their modules, the functions that have no options: of commands of a group, and of parts of a command."""
-
 FOR_PEOPLE = frozenset(
     {"more", "below", "verbose", "quiet", "json", "no_config", "debug", "fmt", "form", "field", "limit", "all_rows"}
     | {"ranks_per_node"}

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from ckpttool.cli.asking import OTHERS, VERBS, keyword, operands_of, options_of, question_function, takes_number
+from ckpttool.cli.asking import VERBS, keyword, operands_of, options_of, question_function, takes_number
 
 PACKAGE = Path(__file__).resolve().parents[2] / "ckpttool"
 LIBRARY = PACKAGE / "library.py"
@@ -22,6 +22,26 @@ WITH_TABLES = tuple(PACKAGE / name for name in ("__init__.py", "types.py", "guar
 WIDTH = 120
 PATHS = re.compile(r"FILE|DIR|PATH|FOLDER|LOG\b|GLOB|yaml|^[ABF]$")
 """What a value is called that is a path."""
+
+OTHERS: Mapping[str, str] = {
+    "ckpttool.core.verbs.fixing": "fix_config",
+    "ckpttool.core.verbs.launching": "fragment",
+    "ckpttool.core.verbs.resolving": "simulate",
+    "ckpttool.core.verbs.scanning": "read_config trees_below",
+    "ckpttool.core.verbs.verifying": "forecast on_ray",
+    "ckpttool.fp8.verbs.compare": "fp8_compare",
+    "ckpttool.fp8.verbs.lint": "fp8_lint",
+    "ckpttool.fp8.verbs.plan": "fp8_plan",
+    "ckpttool.fp8.verbs.probe": "fp8_probe",
+    "ckpttool.fp8.verbs.verdict": "fp8_verdict",
+    "ckpttool.guard.verbs.nan": "inspect_nan list_nan replay_nan",
+    "ckpttool.guard.verbs.reports": "guard_report",
+    "ckpttool.health.verbs.asd": "asd_defaults check_asd emit_asd",
+    "ckpttool.nodes.verbs": "part parts_of_nodes",
+    "ckpttool.report.verbs": "survey",
+    "ckpttool.retention.verbs_trash": "empty_trash restore trash",
+}
+"""By their modules, the functions that have no options: of commands of a group, and of parts of a command."""
 
 HEAD = '''"""The functions of `import ckpttool`: each has the options of its command as keywords, and prints nothing.
 
