@@ -1,7 +1,7 @@
 """FP8 training: whether it hurts, where, and what to do.
 
-For who trains with it: `ckpttool fp8`, `ckpttool.library.fp8_probe(...)` and its neighbours. Each
-question begins in `verbs`.
+Users call `ckpttool fp8`, or `ckpttool.library.fp8_probe(...)` and the functions next to it. Each command starts in
+`verbs`.
 """
 
 from __future__ import annotations

@@ -99,11 +99,11 @@ def probe(
 
 
 def _assert_numbers_replaceable(path: str, requested: str | None) -> None:
-    """Reject a target that is not ours, before a checkpoint is read.
+    """Reject a file that ckpttool did not write as the target, before any checkpoint is read.
 
     Raises:
-        UsageError: It is the file that is looked at or lies in its tree, its folder is not there, or something else
-            stands in its place.
+        UsageError: It is the probed file or is in the probed tree, its folder does not exist, or the path is taken by
+            something else.
     """
     from ckpttool.core.domain.question import TreeQuestion
 
@@ -217,10 +217,10 @@ class RunsOptions:
     columns: Annotated[str | None, COLUMNS] = None
 
     def curves(self) -> CurvesQuestion | None:
-        """Return the question about the runs' differences; None if no run is given.
+        """Return the question about the runs' differences; None if no run was passed.
 
         Raises:
-            UsageError: One is given without the other.
+            UsageError: Only one of the two runs was passed.
         """
         if self.baseline is None or self.candidate is None:
             if self.baseline is self.candidate:

@@ -40,7 +40,7 @@ _CASES = {
     CurveClass.TRANSIENT: "2",
     CurveClass.SPIKES: "1",
 }
-"""Of the published triage; match and inconclusive are none."""
+"""Classes of the published triage; match and inconclusive are not among them."""
 
 _PLAN = (
     "ckpttool fp8 plan DIR --baseline LOG --candidate LOG --framework NAME --output OUT: experiments that find the "

@@ -123,13 +123,13 @@ def _about(answer: Fp8Probe) -> str:
 
 
 class _Row(NamedTuple):
-    """A tensor, however it is divided."""
+    """One tensor, across all of its parts."""
 
     name: str
     worst: ProbedTensor
-    """Of its parts, and of the files that hold it."""
+    """The worst of its parts, over all files that contain it."""
     places: int
-    """How many those are."""
+    """The number of those parts and files."""
 
 
 def _by_name(tensors: Sequence[ProbedTensor]) -> list[_Row]:

@@ -1,1 +1,1 @@
-"""The files that are FP8's own."""
+"""Files that only the FP8 feature reads and writes."""

@@ -42,7 +42,7 @@ from ckpttool.fp8.model.plan import (
 SCHEMA = "ckpttool/fp8-plan/1"
 NAME = "plan.json"
 LIMIT = 16 << 20
-"""Bytes. A plan of a hundred experiments has a hundredth of it."""
+"""Bytes. A plan of a hundred experiments needs a hundredth of this."""
 
 _E = TypeVar("_E", bound=Enum)
 
@@ -114,7 +114,7 @@ def experiment_document(experiment: Experiment) -> dict[str, Json]:
 
 
 def change_document(change: Change) -> dict[str, Json]:
-    """Encode the changes; of files only their names."""
+    """Encode the changes; for files, only their names."""
     names: list[Json] = [name for name, _ in change.files]
     return {**fields_of(change), "set": dict(change.set), "env": dict(change.env), "files": names}
 
@@ -124,7 +124,7 @@ def parse_plan(data: bytes, *, where: str) -> Fp8Plan:
 
     Args:
         data: The complete file.
-        where: Names it in the error.
+        where: Name of the file, for the error.
 
     Raises:
         UnsafeError: ckpttool did not write it: files next to it must not be changed.

@@ -1,8 +1,8 @@
 """Megatron's arguments: printed at its start, or in a script or a separate file, which is never run.
 
 Source:
-    Megatron-LM core_v0.12 to 2026-08 (`megatron/training/arguments.py`, `core/transformer/transformer_config.py`).
-    Printed, `  fp8_amax_history_len ............................ 1`, they are the ones that hold, defaults and all,
+    Megatron-LM core_v0.12 to 2026-08 (`megatron/training/arguments.py`, `core/transformer/transformer_config.py`). The
+    printed form, `  fp8_amax_history_len ............................ 1`, has the effective values, defaults included,
     whatever scripts and files they came from (`_print_args`).
 """
 
@@ -20,10 +20,10 @@ NAMES = frozenset({
     "check_for_nan_in_loss_and_grad", "exp_avg_dtype", "exp_avg_sq_dtype", "te_precision_config_file", "fp8_e4m3",
     "fp8_hybrid",
 })  # fmt: skip
-"""Those that say something of FP8."""
+"""Arguments that concern FP8."""
 
 UNKNOWN = "$"
-"""In a value: a variable, whose content is unknown without running the script."""
+"""A variable in a value; its content is unknown unless the script runs."""
 
 _SWITCHES = frozenset({
     "fp8_wgrad", "fp8_output_proj", "fp8_dot_product_attention", "fp8_multi_head_attention", "fp8_param_gather",
@@ -32,17 +32,17 @@ _SWITCHES = frozenset({
 _COMMON = frozenset({
     "bf16", "fp16", "num_layers", "hidden_size", "micro_batch_size", "global_batch_size", "tensor_model_parallel_size",
 })  # fmt: skip
-"""Names that trainings with and without FP8 are given."""
+"""Arguments of trainings with and without FP8."""
 
 BEGINS = b"-- arguments --"
 ENDS = b"-- end of arguments --"
 DOTS = rb" \.{1,47} "
 
 _PRINTED_WIDTH = 48
-"""Of a name and the dots behind it."""
+"""Length of a name with the dots behind it."""
 
 _PRINTED = re.compile(rb"(?:.{0,200}?\W)??(\w{1,47}) (\.{1,47})(?: (.*?))?\s*", re.DOTALL)
-"""A launcher may put the rank in front."""
+"""A launcher may print the rank before the line."""
 
 _COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*")
 _WORD = re.compile(r"(?:\$\{[^{}\s]*\}|[^\s\"'`();,|&<>\\])+")
@@ -59,9 +59,9 @@ class PrintedArguments:
     def __init__(self) -> None:
         """Start empty."""
         self.values: dict[str, str] | None = None
-        """By name; None: no print came to its end."""
+        """By name; None: no print is complete."""
         self.lines: dict[str, int] = {}
-        """The number of the line of each."""
+        """The line number of each argument."""
         self._open: dict[str, tuple[str, int]] | None = None
 
     def add(self, line: bytes, number: int = 0) -> bool:
@@ -81,14 +81,14 @@ class PrintedArguments:
         return True
 
     def end_file(self) -> None:
-        """Forget an incomplete print: the rest of it is in no other file."""
+        """Discard an incomplete print: no other file contains the rest of it."""
         self._open = None
 
 
 def read_arguments(text: str) -> tuple[Setting, ...]:
-    """Return the FP8 arguments by name; the last one if several are given, as in Megatron.
+    """Return the FP8 arguments by name; of repeated arguments the last one counts, as in Megatron.
 
-    In a script with branches it is unknown which of two that differ is meant: that is a value that is not known.
+    If a script has branches and two values differ, it is unknown which one applies: then the value is unknown.
     """
     settings: dict[str, Setting] = {}
     for setting in _in_order(_COMMENT.sub("", text)):

@@ -39,7 +39,7 @@ class Setting:
     """The place and settings of an experiment."""
 
     folder: str
-    """The experiment's own, absolute: for its output."""
+    """The experiment's output folder, absolute."""
     first_step: Step
     last_step: Step
     load: str | None
@@ -48,11 +48,11 @@ class Setting:
     """The candidate's."""
     framework_version: Version | None
     engine_version: Version | None
-    """Of Transformer Engine, if it is used."""
+    """Version of Transformer Engine, if it is used."""
     arguments: Mapping[str, str] | None
-    """As the candidate's log printed them."""
+    """The arguments that the candidate's log printed."""
     in_e5m2: bool
-    """Whether gradients are in E5M2; else in E4M3 as all else."""
+    """Whether gradients are in E5M2; otherwise they are in E4M3, as all other operands."""
 
     def argument(self, name: str) -> str | None:
         """Return a printed argument of the candidate; None if unknown."""
@@ -64,9 +64,9 @@ class Framework(ABC):
 
     title: str
     recipes: tuple[Recipe, ...]
-    """Recipes that a complete run can be switched to."""
+    """Recipes to which a complete run can be switched."""
     first_layer: int
-    """The number of the first layer in the names that its configs are matched with."""
+    """The number of the first layer, in the names that its configs match."""
     all_extras: tuple[str, ...]
     """Possible features besides plain FP8, by its own names."""
 
@@ -80,7 +80,7 @@ class Framework(ABC):
         """Return the changes to the candidate's launch that make the experiment, or why it is not supported."""
 
     def as_planned(self, experiment: Experiment, arithmetic: RunArithmetic) -> tuple[AsPlanned, str | None]:
-        """Return whether an experiment ran as planned, by the framework's own log; many log nothing about it."""
+        """Return whether an experiment ran as planned, according to the framework's log; many log nothing about it."""
         del experiment, arithmetic
         return AsPlanned.UNKNOWN, None
 
@@ -94,7 +94,7 @@ def framework_of(name: str) -> Framework:
     """Return a framework by its name.
 
     Raises:
-        UsageError: There is none of that name, or it has no FP8 training.
+        UsageError: No framework has that name, or it has no FP8 training.
     """
     if name in NOT_IN_FP8:
         raise UsageError(f"--framework {name}: {NOT_IN_FP8[name]}")

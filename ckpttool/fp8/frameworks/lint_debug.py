@@ -28,7 +28,7 @@ _GEMMS = frozenset(gemm.value for gemm in Gemm)
 _TENSORS = frozenset({*(operand.value for operand in Operand), "output", "wgrad", "dgrad"})
 _FORMATS = ("FP8E4M3", "FP8E5M2", "MXFP8E4M3", "MXFP8E5M2")
 _MOST_SECTIONS = 64
-"""That are held against each other: a config has one to five."""
+"""Sections that are compared with each other: a config has one to five."""
 
 _BY_GEMM = frozenset({"enabled", "gemms", "gemms_struct"})
 _BY_TENSOR = _BY_GEMM | {"tensors", "tensors_struct", "gemm", "tensor"}
@@ -41,7 +41,7 @@ class _Feature:
     since: Version = (2,)
     """Its first version that has the feature."""
     takes: frozenset[str] | None = None
-    """The keys that it takes; another one stops the run. None: it only measures, and checks its keys in other ways."""
+    """The keys that it accepts; any other key stops the run. None: it only measures, and checks keys in other ways."""
     renamed: str | None = None
     """Its name since 2.13."""
     before: str | None = None
@@ -92,7 +92,7 @@ class Section:
         return bool(self.enabled)
 
     def picks(self, layer: str) -> bool | None:
-        """Return whether it applies to a layer; None if that stops the run, or is unknown here."""
+        """Return whether it applies to a layer; None if the layer stops the run, or if the answer is unknown here."""
         layers = self.layers or {}
         if (exact := layers.get("exact_layer_names")) is not None:
             return True if isinstance(exact, list) and layer in exact else None
@@ -129,12 +129,12 @@ def sections(view: View) -> Iterator[Section]:
 @cache
 def _compiled(pattern: str) -> re.Pattern[str] | None:
     """Compile a user's pattern, unless it could take hours to match."""
-    inner = pattern.removeprefix(".*").removesuffix(".*")  # it is searched for, so that these change nothing
+    inner = pattern.removeprefix(".*").removesuffix(".*")  # the pattern is searched for, so these change nothing
     if len(pattern) > _LONGEST_PATTERN or _COSTLY.search(inner) or len(_REPEAT.findall(inner)) > _MOST_OPEN:
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a later Python may read it in another way
+            warnings.simplefilter("ignore")  # a warning that a later Python may interpret the pattern differently
             return re.compile(inner)
     except (re.error, OverflowError, RecursionError):
         return None
@@ -199,7 +199,7 @@ def _targets(content: _Content, word: str) -> Iterator[tuple[tuple[str, ...], _C
     """Yield products or tensors, each with its settings.
 
     Args:
-        content: Of a feature, or of a product in it.
+        content: Settings of a feature, or of a product in it.
         word: `gemm` or `tensor`.
     """
     structs, names = content.get(f"{word}s_struct"), content.get(f"{word}s")
@@ -278,7 +278,7 @@ def _block_format(view: Fp8View) -> Iterator[Problem]:
 
 
 def _formats(content: _Content) -> list[object]:
-    """Return every format that is named, at any depth."""
+    """Return every format that the settings name, at any depth."""
     formats = [content["quant_format"]] if "quant_format" in content else []
     for value in content.values():
         for item in value if isinstance(value, list) else ():

@@ -25,7 +25,7 @@ _FLOOR_RECIPES = frozenset(
 )  # torchao until the training recipe `mxfp8_rceil`
 
 _ENDS_IN_NUMBER = re.compile(r"(?:^|[.*]|\b(?:layers?|blocks?)_?)\d+")
-"""A number that is a part of a name on its own: not the one of `fc1` or `w1`."""
+"""A number that is a separate part of a name, unlike the number in `fc1` or `w1`."""
 
 
 def ends_in_number(text: str) -> bool:

@@ -39,17 +39,17 @@ def _rule(  # noqa: PLR0913  the columns of the table
 ) -> Rule[Fp8View]:
     """Return the rule of a row, which is applied to every section that sets FP8.
 
-    Texts name settings in braces: `{name[margin]}` as the file calls it, `{value[margin]}` as it is set there.
+    Texts refer to settings in braces: `{name[margin]}` is the name in the file, `{value[margin]}` the value there.
 
     Args:
         code: Of the finding.
-        at: Settings in the order in which to look for one that is there: it is where the problem is.
+        at: Settings in order of preference; the first one in the file is the place of the problem.
         when: Whether the section has the problem.
         says: The problem in words.
-        fix: The change that mends it.
+        fix: The change that fixes it.
         problem: `suspect`, or `note` if it is only worth knowing.
-        expected: The value that belongs there.
-        actual: The value that is there.
+        expected: The correct value.
+        actual: The current value.
     """
 
     def check(view: Fp8View) -> Iterator[Problem]:
@@ -138,7 +138,7 @@ def _interval(view: Fp8View) -> Iterator[Problem]:
 
 
 def _not_taken(view: Fp8View) -> Iterator[Problem]:
-    """Find words that the recipe's own class passes over without a sound."""
+    """Find settings that the recipe's class ignores silently."""
     accepted = _DELAYED_TAKES if view.beside.engine_from(2) else _DELAYED_TAKES | _BEFORE_2
     for scope in view.scopes:
         if not _is_delayed(scope) or scope.named_class != "DelayedScaling":

@@ -60,7 +60,7 @@ _GO_WITH = {
         "--distribute-saved-activations",
     ),
 }  # fmt: skip
-"""Flag -> those that Megatron refuses without it, or that are another way to say it."""
+"""Flag -> the flags that Megatron refuses without it, or that are synonyms of it."""
 
 _OFF = frozenset({"False", "None", "none"})
 _NEW_RECIPES = (0, 13)
@@ -85,10 +85,10 @@ class Megatron(Framework):
     all_extras = tuple(_EXTRAS)
 
     def extras(self, arguments: Mapping[str, str] | None) -> tuple[str, ...]:
-        """Return the given flags, without those that the model requires."""
+        """Return these flags, without those that the model requires."""
         if arguments is None:
             return self.all_extras
-        # experts that are cut by tensor parallelism are refused without sequence parallelism
+        # Megatron refuses tensor-parallel experts without sequence parallelism
         needed = {"--sequence-parallel"} if arguments.get("num_experts", "None") not in _OFF else set()
         given = (flag for flag, name in _EXTRAS.items() if arguments.get(name, "False") not in _OFF)
         return tuple(flag for flag in given if flag not in needed)
@@ -147,14 +147,14 @@ def _recipe(
     remove: tuple[str, ...] = _DELAYED
     if recipe is not Recipe.MXFP8:
         remove = (*remove, _MXFP8_BUFFER)
-    elif is_old:  # it had no parameters in MXFP8
+    elif is_old:  # the candidate had no parameters in MXFP8
         remove = (*remove, "--fp8-param-gather")
     settings, notes = (*settings, ("--fp8-recipe", recipe.value)), (*notes, *te.for_devices(recipe))
     return Change(remove=remove, set=settings, notes=notes)
 
 
 def _regroup(setting: Setting) -> tuple[str, str]:
-    """Return a micro-batch size for the same samples in other groups, and a note on it."""
+    """Return a micro-batch size that regroups the same samples, and a note on it."""
     size = regrouped(setting.argument("micro_batch_size"))
     sizes = [setting.argument(name) or "" for name in ("global_batch_size", "data_parallel_size")]
     if size is None or not all(map(str.isdecimal, sizes)) or int(sizes[0]) % (int(size) * max(int(sizes[1]), 1)) == 0:
@@ -225,7 +225,7 @@ def _start(setting: Setting) -> Iterator[tuple[str, str]]:
     if setting.load is not None:
         yield "--load", setting.load
         yield "--ckpt-step", str(setting.first_step)
-    if setting.argument("save_interval") not in _OFF:  # without it --save is refused, and nothing is saved anyway
+    if setting.argument("save_interval") not in _OFF:  # Megatron refuses --save without it, and nothing is saved anyway
         yield "--save", f"{setting.folder}/checkpoints"
     yield "--exit-interval", str(setting.last_step)
 

@@ -41,7 +41,7 @@ _ANY = re.compile(
 def read_arithmetic(paths: Iterable[str]) -> RunArithmetic:
     """Read the logs of one run, of any ranks and in any format, once and in bounded memory.
 
-    What stands later counts: a run that was started again printed its settings again.
+    Later values override earlier ones: a restarted run prints its settings again.
 
     Args:
         paths: Training logs and the logs of debug features; compressed ones, too.

@@ -53,10 +53,10 @@ KEYS: Mapping[str, str] = {
     "num_layers_at_start_in_bf16": "bf16_at_start",
     "num_layers_at_end_in_bf16": "bf16_at_end",
 }
-"""The meanings of the frameworks' keys, in one word each."""
+"""One word for each meaning of the frameworks' keys."""
 
 FORMAT_SWITCHES = {"fp8_e4m3": "e4m3", "fp8_hybrid": "hybrid"}
-"""As older versions of Megatron and its forks have the format."""
+"""Values of the format in older versions of Megatron and in its forks."""
 
 GENERAL = frozenset({"margin", "interval", "reduce_amax"})
 """Keys with this meaning only together with other FP8 keys."""
@@ -65,7 +65,7 @@ ELSEWHERE = frozenset({
     "exp_avg_dtype", "exp_avg_sq_dtype", "use_fast_accum", "scale_calculation_mode", "float8", "mx",
     "te_precision_config_file", "matchers", *FORMAT_SWITCHES,
 })  # fmt: skip
-"""Further keys by which a file is known to say something of FP8."""
+"""Further keys that show that a file concerns FP8."""
 
 SELECTORS = ("exact_layer_names", "layer_name_regex_pattern", "layer_numbers", "layer_types")
 NAMESPACE = "transformer_engine"
@@ -81,13 +81,14 @@ _TOML_LINE = re.compile(r"^\s*\[\[?[A-Za-z0-9_.\"' -]+\]\]?\s*(?:#.*)?$", re.MUL
 def read_settings(path: str) -> Fp8Settings:
     """Return a file's FP8 settings; empty for a valid one of a run without FP8.
 
-    A log may be of any size, and compressed; everything else is bounded as configs are. Nothing of it is run.
+    A log may have any size, and may be compressed; the size of other files is limited, as for configs. No file is
+    executed.
 
     Args:
-        path: As the user gave it.
+        path: The path, as the user typed it.
 
     Raises:
-        CkptToolError: It cannot be read, or says nothing of FP8 in any of these forms.
+        CkptToolError: It cannot be read, or has no FP8 settings in any of these forms.
     """
     head = read_head(path)
     printed = _printed(path)
@@ -117,7 +118,7 @@ def read_settings(path: str) -> Fp8Settings:
 
 
 def _printed(path: str) -> tuple[Setting, ...] | None:
-    """Return the arguments that were printed last; None if none were, or not completely."""
+    """Return the arguments that were printed last; None if there is no complete print."""
     printed = PrintedArguments()
     for block in blocks_of(path):
         if isinstance(block, LogProblem):

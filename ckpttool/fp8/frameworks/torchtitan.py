@@ -2,7 +2,7 @@
 
 Source:
     torchtitan v0.2.2 (`config/job_config.py`, `components/checkpoint.py`, `components/quantization/float8.py`). Later
-    ones are told the same by a `config_registry` in Python.
+    versions have the same settings in a `config_registry` in Python.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NO_ASYNC = ("parallelism.enable_async_tensor_parallel", "false")
 _EXTRAS = {
     "FP8 all-gather": (_NO_GATHER,),
     "asynchronous tensor parallelism": (_NO_ASYNC,),
-    "compile": (("compile.enable", "false"), _NO_ASYNC),  # which it is refused without
+    "compile": (("compile.enable", "false"), _NO_ASYNC),  # async tensor parallelism needs compile
     "recompute": (("activation_checkpoint.mode", "none"),),
 }
 
@@ -96,12 +96,12 @@ def _no_products(trial: Trial, setting: Setting) -> str | None:
 
 
 def _recipe(name: str) -> list[tuple[str, str]]:
-    """Set a recipe by its name: torchtitan stops if it should also be gathered in FP8."""
+    """Set a recipe by its name: torchtitan stops if parameters are also gathered in FP8."""
     return [(f"{_FLOAT8}.recipe_name", name), _NO_GATHER]
 
 
 def _start(setting: Setting) -> list[tuple[str, str]]:
-    """Start from the complete checkpoint, and save elsewhere: its own folder would get the experiment's saves."""
+    """Start from the complete checkpoint, and save elsewhere: the candidate's folder must not get the saves."""
     load = (
         []
         if setting.load is None

@@ -30,7 +30,7 @@ _CLASSES = {
     Recipe.BLOCKWISE: ("Float8BlockScaling", (2, 3), "Hopper"),
     Recipe.MXFP8: ("MXFP8BlockScaling", (2, 0), "Blackwell"),
 }
-"""By recipe: its class, since when, and for which devices."""
+"""By recipe: its class, its first version, and its devices."""
 
 EXTRAS = (
     "sequence parallel", "overlap of tensor-parallel communication", "FP8 attention (fp8_dpa, fp8_mha)",
@@ -92,7 +92,7 @@ def _format(operand: Operand, setting: Setting) -> str:
 
 
 def no_debug(trial: Trial, setting: Setting) -> str | None:
-    """Return why debug features do not support it, if so."""
+    """Return why debug features do not support it, if they do not."""
     version = setting.engine_version
     if version is not None and version < _FIRST:
         return f"debug features need Transformer Engine 2.4, and this is {_shown(version)}"
@@ -100,7 +100,7 @@ def no_debug(trial: Trial, setting: Setting) -> str | None:
 
 
 def no_recipe(recipe: Recipe, version: Version | None) -> str | None:
-    """Return why a recipe is not available, if so."""
+    """Return why a recipe is not available, if it is not."""
     if recipe not in _CLASSES:
         return f"Transformer Engine has no recipe {recipe.value}"
     name, since, _ = _CLASSES[recipe]

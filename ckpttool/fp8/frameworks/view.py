@@ -32,7 +32,7 @@ _DEFAULTS: Mapping[str, Value] = {
     "format": None, "recipe": "delayed", "history": 1, "algorithm": "most_recent", "margin": 0, "interval": 1,
     "wgrad": True, "bf16_layers": False, "bf16_at_start": 1, "bf16_at_end": 1,
 }  # fmt: skip
-"""Megatron's, for settings that a version does not print: they are effective anyway."""
+"""Megatron's defaults for settings that a version does not print: they are effective anyway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +40,11 @@ class OtherFacts:
     """Further known facts."""
 
     engine: Version | None = None
-    """Transformer Engine's version; None: not known."""
+    """Version of Transformer Engine; None: unknown."""
     layers: tuple[str, ...] | None = None
-    """Names of all layers; None: not known."""
+    """Names of all layers; None: unknown."""
     recipes: frozenset[Recipe] = frozenset()
-    """Those that the other files name."""
+    """The layers that the other files name."""
     flags: bool = False
     """Whether one of the other files is Megatron's own: its printed arguments, or arguments for it."""
 
@@ -60,7 +60,7 @@ class Scope:
     place: str
     """The section, dotted; empty at the top."""
     settings: Mapping[str, Setting]
-    """By the one word for each."""
+    """Settings by their word."""
     kind: Fp8Input
 
     @property
@@ -81,7 +81,7 @@ class Scope:
         return next((dotted(self.settings[name].key) for name in names if name in self.settings), self.place)
 
     def spelt(self, name: str) -> str:
-        """Return the file's name for a setting, also for one that it does not have."""
+        """Return the file's name for a setting, even if the file does not set it."""
         if name in self.settings:
             key = str(self.settings[name].key[-1])
         else:

@@ -16,24 +16,24 @@ from ckpttool.core.errors import ExitCode, UsageError
 from ckpttool.health.model.reading import LogReading
 
 SEED = 1
-"""Of all chance: same input, same answer."""
+"""Seed of all random numbers: the same input gives the same answer."""
 
 
 class CurveClass(str, Enum):
-    """The way in which a candidate leaves its baseline."""
+    """How a candidate departs from its baseline."""
 
     DIVERGED = "diverged"
-    """Its loss is no number any more, or rises and stays high."""
+    """Its loss became NaN or infinite, or rises and stays high."""
     EARLY = "early"
     """Worse from the start."""
     STEP = "step"
-    """Worse by as much ever since a step."""
+    """Worse by a constant amount since a step."""
     DRIFT = "drift"
-    """Worse since a step, and more so with each further one."""
+    """Worse since a step, and growing with each further step."""
     LATE = "late"
     """Worse since a step; it is unknown whether it grows."""
     TRANSIENT = "transient"
-    """Worse for a while, longer than the baseline ever was, and back again."""
+    """Temporarily worse, for longer than the baseline ever was."""
     INCONCLUSIVE = "inconclusive"
     """Unknown."""
     SPIKES = "spikes"
@@ -43,7 +43,7 @@ class CurveClass(str, Enum):
 
 
 class CurveShape(str, Enum):
-    """The course of a gap after its beginning."""
+    """Development of a gap after its beginning."""
 
     STEP = "step"
     DRIFT = "drift"
@@ -57,7 +57,7 @@ class Effect(str, Enum):
     YES = "yes"
     NO = "no"
     UNKNOWN = "unknown"
-    """No repeat of the baseline on the same data tells."""
+    """No repeat of the baseline on the same data exists."""
 
 
 class FloorFrom(str, Enum):
@@ -66,24 +66,24 @@ class FloorFrom(str, Enum):
     REPEAT = "repeat"
     """Further runs of the baseline."""
     SAMPLING = "sampling"
-    """Only how much the gap itself varies: runs of other seeds may lie further apart."""
+    """Only the variation of the gap itself: runs with other seeds may differ by more."""
 
 
 class PairedBy(str, Enum):
-    """The way in which values of two runs are paired."""
+    """How the values of two runs are paired."""
 
     STEP = "step"
     SAMPLES = "samples"
-    """Those after as many samples: runs of different batch sizes."""
+    """By the number of samples consumed: for runs with different batch sizes."""
 
 
 class CurveMetric(str, Enum):
     """The loss to compare."""
 
     LOSS = "loss"
-    """Of the training, at each logged step."""
+    """Training loss at each logged step."""
     VALIDATION = "validation"
-    """Of one fixed set of samples."""
+    """Loss over a fixed set of samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class Tolerance:
 
     value: float
     relative: bool
-    """Whether it is a share of the baseline's loss; else it is in units of the loss."""
+    """Whether it is a share of the baseline's loss; otherwise it is in units of the loss."""
 
     def of(self, loss: float) -> float:
         """Return it in units of the loss."""
@@ -111,7 +111,7 @@ class Terms:
     metric: CurveMetric = CurveMetric.LOSS
     tolerance: Tolerance = WITHIN_CHANCE
     switch_step: Step | None = None
-    """Of the baseline: the step at which the candidate's arithmetic changes; None if it differs from the start."""
+    """The baseline's step at which the candidate's arithmetic changes; None if it differs from the start."""
     seed: int = SEED
 
 
@@ -179,7 +179,7 @@ class CurvesQuestion:
         tuple[str, str] | None,
         Option("--evals", "Results of lm-evaluation-harness for both, as JSON files.", "FP8", metavar="BASE CAND"),
     ] = None
-    """Results of downstream tasks, of the baseline and of the candidate: JSON files."""
+    """JSON files with the results of downstream tasks, for the baseline and for the candidate."""
     columns: Annotated[str | None, COLUMNS] = None
     """`step=iter,loss=train/loss`: names of fields in logs with named columns."""
 
@@ -216,15 +216,15 @@ class Spike:
     """Consecutive steps at which the loss of one run is far above its usual level."""
 
     candidate: bool
-    """Whether it is the candidate's; else the baseline's."""
+    """Whether it is in the candidate's loss; otherwise it is in the baseline's."""
     first: Step
     last: Step
     values: int
-    """Logged ones from the first to the last."""
+    """Number of logged steps from the first to the last."""
     height: float | None
-    """Above the median before; None where the loss was no number."""
+    """Height above the previous median; None if the loss was not a number."""
     shared: bool
-    """Whether the other run has one within ten steps: then the data did it."""
+    """Whether the other run has a spike within ten steps: then the data caused it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,20 +232,20 @@ class Apart:
     """The gap between a run and its baseline, pair by pair and without the spikes of either; equally long."""
 
     steps: tuple[Step, ...]
-    """Of the baseline; the first of those that one value represents."""
+    """Steps of the baseline; the first one that each value represents."""
     ends: tuple[Step, ...]
-    """Of the baseline; the last of these."""
+    """Steps of the baseline; the last one that each value represents."""
     baseline: tuple[float, ...]
     differences: tuple[float, ...]
-    """Of the run to the baseline."""
+    """Differences of the run to the baseline."""
     spikes: tuple[Spike, ...]
-    """Of both, ascending: this run's are the candidate's."""
+    """Spikes of both runs, ascending; those of this run count as the candidate's."""
     pairing: float | None
     """Correlation of the changes of both curves from step to step; None if unknown."""
     together: int
     """Neighbouring pairs per value; 1 except for very long logs."""
     pairs: int
-    """All that values stand for."""
+    """Number of all pairs that the values represent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,10 +254,10 @@ class Gap:
 
     mean: float
     low: float
-    """With `high`: in 95 of 100 stretches like this one the mean is between."""
+    """With `high`: the bounds of the mean in 95 of 100 stretches like this one."""
     high: float
     half: float
-    """Half the width of such an interval once a straight line is taken off the stretch."""
+    """Half the width of this interval after the linear trend of the stretch is removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,12 +268,12 @@ class Floor:
     """In units of the loss."""
     source: FloorFrom
     paired: float | None
-    """Only of repeats with the same data in the same order; None without one."""
+    """Only from repeats with the same data in the same order; None without such a repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Onset:
-    """The step at which a candidate leaves its baseline."""
+    """The step at which a candidate departs from its baseline."""
 
     step: Step
     not_before: Step
@@ -298,7 +298,7 @@ class Comparison:
     kind: CurveClass
     pairs: int
     first: Step | None
-    """Of the pairs; None without one."""
+    """First step of the pairs; None without pairs."""
     last: Step | None
     pairing: float | None
     """Correlation of the changes of both curves from step to step; None if unknown."""
@@ -306,23 +306,23 @@ class Comparison:
     notes: tuple[str, ...]
     findings: tuple[Finding, ...]
     shape: CurveShape | None = None
-    """None if there is no gap that counts."""
+    """None if no gap counts."""
     effect: Effect = Effect.UNKNOWN
     matters: bool | None = None
     """Whether the gap exceeds the limit; None if unknown."""
     gap: Gap | None = None
-    """At the end of the curves; None with too few pairs."""
+    """Gap at the end of the curves; None with too few pairs."""
     relative_gap: float | None = None
-    """To the baseline's loss there."""
+    """Ratio of that gap to the baseline's loss there."""
     floor: Floor | None = None
     tolerance: float | None = None
     """The tolerance, in units of the loss."""
     limit: float | None = None
-    """The least gap that counts, and the smallest that is seen: floor, tolerance and noise in one."""
+    """The least gap that counts and can be detected: it combines floor, tolerance and noise."""
     onset: Onset | None = None
-    """None if there is no gap that counts."""
+    """None if no gap counts."""
     norm_gap: Gap | None = None
-    """Of the logarithm of the gradient norm at the end; None if norms are not logged."""
+    """Difference of the logarithms of the gradient norms at the end; None if norms are not logged."""
     windows: tuple[GapWindow, ...] = ()
 
     @property
@@ -361,7 +361,7 @@ class TaskChange:
 
     @property
     def change(self) -> float:
-        """By how much the candidate is better, to nine digits: from 0.70 to 0.67 are three points."""
+        """Improvement of the candidate, to nine digits: from 0.70 to 0.67 is a loss of three points."""
         return round(self.candidate - self.baseline, 9)
 
     @property
@@ -374,9 +374,9 @@ class Downstream(str, Enum):
     """The effect on downstream tasks if the losses match; the cases of the published triage."""
 
     ALL = "3a"
-    """All tasks changed: it is the export or the evaluation."""
+    """All tasks changed: the export or the evaluation is the cause."""
     SOME = "3b"
-    """Some dropped: it is the recipe."""
+    """Some tasks dropped: the recipe is the cause."""
     NONE = "none"
 
 
@@ -385,13 +385,13 @@ class Evals:
     """Results of two models on the same downstream tasks."""
 
     tasks: tuple[TaskChange, ...]
-    """Those that both were given, by name."""
+    """Tasks with results of both models, by name."""
     changed: tuple[str, ...]
-    """Names of those that changed by more than a point and more than random variation."""
+    """Names of the tasks that changed by more than a point and by more than random variation."""
     dropped: tuple[str, ...]
-    """Names of those that are clearly worse."""
+    """Names of the tasks that are clearly worse."""
     verdict: Downstream | None
-    """None where the losses do not match: then these tell nothing more."""
+    """None if the losses do not match: then tasks add no information."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

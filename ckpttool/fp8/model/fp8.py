@@ -29,7 +29,7 @@ OPERANDS = {
     Gemm.DGRAD: (Operand.GRADIENT, Operand.WEIGHT),
     Gemm.WGRAD: (Operand.ACTIVATION, Operand.GRADIENT),
 }
-"""Six in all: a weight at rest is two of them."""
+"""Six in all; a stored weight serves as two of them."""
 
 
 class Fp8Format(str, Enum):
@@ -42,14 +42,14 @@ class Fp8Format(str, Enum):
 
 
 class Recipe(str, Enum):
-    """The method that computes a scale, and the values that share one."""
+    """The method that computes a scale, and the values that share it."""
 
     DELAYED = "delayed"
-    """One a tensor, from the largest magnitude of the last steps."""
+    """One scale per tensor, from the largest magnitude of the last steps."""
     TENSORWISE = "tensorwise"
-    """One a tensor, from this tensor: current scaling."""
+    """One scale per tensor, from the tensor itself: current scaling."""
     ROWWISE = "rowwise"
-    """One a row, a power of two."""
+    """One scale per row, a power of two."""
     BLOCKWISE = "blockwise"
     """1 x 128 of activations and gradients, 128 x 128 of weights; powers of two."""
     BLOCKWISE_F32 = "blockwise-f32"
@@ -57,14 +57,14 @@ class Recipe(str, Enum):
     MXFP8 = "mxfp8"
     """1 x 32, the scale a power of two of eight bits, rounded up."""
     MXFP8_FLOOR = "mxfp8-floor"
-    """The same, rounded as the OCP's standard has it."""
+    """The same, rounded as in the OCP standard."""
 
 
 class Arithmetic(str, Enum):
-    """In which arithmetic a matrix product is computed in an experiment."""
+    """The arithmetic of a matrix product in an experiment."""
 
     FP8 = "fp8"
-    """As the candidate's recipe has it."""
+    """The arithmetic of the candidate's recipe."""
     BF16 = "bf16"
     FAKE = "fake"
     """Its operands are rounded to FP8 with a current scale, and multiplied in high precision."""

@@ -47,12 +47,12 @@ class Products:
 
     @property
     def changed(self) -> frozenset[Gemm]:
-        """The products with another arithmetic than the candidate's."""
+        """The products whose arithmetic differs from the candidate's."""
         return frozenset(gemm for gemm in Gemm if self.of(gemm) is not Arithmetic.FP8)
 
     @property
     def kinds(self) -> frozenset[Arithmetic]:
-        """All that occur."""
+        """All kinds of arithmetic that occur."""
         return frozenset((self.fprop, self.dgrad, self.wgrad))
 
 
@@ -63,21 +63,21 @@ class Trial:
     id: str
     """Also the name of its folder."""
     round: int
-    """From 1; each round needs the results of earlier ones."""
+    """Counted from 1; each round needs the results of earlier rounds."""
     title: str
     products: Products
     if_guilty: str
-    """The conclusion if the loss returns to that of BF16, or the title's question is answered with yes."""
+    """The conclusion if the loss returns to that of BF16, or if the answer to the title's question is yes."""
     if_innocent: str
-    """The conclusion if not."""
+    """The conclusion otherwise."""
     layers: str | None = None
-    """A regular expression that is searched for in layers' names: elsewhere all is the candidate's; None: in all."""
+    """A regular expression that is searched for in names of layers; other layers stay unchanged. None: all layers."""
     operand: Operand | None = None
     """The only changed operand of the products; None: both."""
     recipe: Recipe | None = None
-    """Another recipe for all of FP8; None: the candidate's."""
+    """The recipe for all FP8 products; None: the candidate's."""
     is_regrouped: bool = False
-    """The same samples a step in smaller micro-batches: another order of sums, and nothing else."""
+    """The same samples per step in smaller micro-batches: only the order of summation differs."""
     drops_history: bool = False
     """Starts without the history of largest magnitudes that a delayed recipe keeps in the checkpoint."""
     without: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """The changes that turn the candidate's start into an experiment, in a framework's terms."""
+    """The changes that turn the candidate's launch into an experiment, in a framework's terms."""
 
     remove: tuple[str, ...] = ()
     set: tuple[tuple[str, str], ...] = ()
@@ -123,16 +123,16 @@ class Experiment:
 
     trial: Trial
     change: Change | None
-    """None where the framework cannot express it."""
+    """None if the framework does not support it."""
     reason: str | None
-    """Why it cannot; None if it can."""
+    """Why the framework does not support it; None if it does."""
     first_step: Step
     """It starts with the weights of this step."""
     last_step: Step
     device_hours: float | None
-    """None if nothing tells how long a step takes, or on how many devices."""
+    """None if the duration of a step, or the number of devices, is unknown."""
     logs: tuple[str, ...] = ()
-    """Those that were found, as paths."""
+    """Paths of the logs that exist."""
 
     @property
     def steps(self) -> int:
@@ -149,11 +149,11 @@ class Evidence(str, Enum):
     """The evidence for the chosen checkpoint."""
 
     RESOLVED = "resolved"
-    """It was chosen as `resolve` chooses."""
+    """The checkpoint was chosen as `resolve` chooses."""
     TRUSTED = "trusted"
     """The user named its step."""
     SCRATCH = "scratch"
-    """There is none: the experiments start as the candidate did."""
+    """No checkpoint: the experiments start as the candidate did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,10 +161,10 @@ class StartPoint:
     """The checkpoint from which the experiments start."""
 
     name: str | None
-    """Of the checkpoint; None from scratch, or if only its step is known."""
+    """Name of the checkpoint; None from scratch, or if only its step is known."""
     step: Step
     path: str | None
-    """The folder that it is in."""
+    """The folder that contains it."""
     evidence: Evidence
     has_history: bool | None
     """Whether it has the scale history of a delayed recipe; None: unknown."""
@@ -192,17 +192,17 @@ class Fp8Plan(Answered):
     NOUN = "fp8-plan"
 
     round: int
-    """The last one that is planned."""
+    """The last planned round."""
     framework: str
     framework_version: str | None
     engine_version: str | None
-    """Of the library that computes in FP8 below the framework."""
+    """Version of the library that computes in FP8 below the framework."""
     recipe: Recipe | None
-    """The candidate's; None: not known."""
+    """The candidate's recipe; None: unknown."""
     suspicion: Suspicion
     start: StartPoint
     horizon: int
-    """Steps that each experiment trains."""
+    """Number of steps that each experiment trains."""
     window: tuple[Step, Step]
     """Its last third, by which it is judged: first and last step."""
     limit: float
@@ -212,15 +212,15 @@ class Fp8Plan(Answered):
     columns: str | None
     """Names of fields in logs with named columns."""
     experiments: tuple[Experiment, ...]
-    """By round, then by cost of knowing."""
+    """Sorted by round, then by cost."""
     extras: tuple[str, ...]
     """Active features besides plain FP8, by the framework's names."""
     layers: tuple[int, ...]
-    """Numbers of the layers in their names, the most suspicious first; none: not known."""
+    """Numbers of the layers in their names, the most suspicious first; empty: unknown."""
     layers_in: str = "layers"
     """The text before a layer's number in its name."""
     output: str
-    """The folder with a subfolder for each."""
+    """The folder with a subfolder for each experiment."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -230,7 +230,7 @@ class Fp8Plan(Answered):
 
     @property
     def steps_in_all(self) -> int:
-        """Of all supported experiments without a log."""
+        """Total for all supported experiments without a log."""
         return sum(
             experiment.steps for experiment in self.experiments if experiment.change is not None and not experiment.logs
         )
@@ -241,23 +241,23 @@ class PlanQuestion:
     """The experiments to plan."""
 
     curves: CurvesQuestion | None
-    """The runs in question; None in a later round, which knows them from the plan."""
+    """The runs in question; None in a later round, because the plan names them."""
     framework: str
     output: str
     """The folder of the plan."""
     tree: str | None = None
-    """Of the candidate's checkpoints; None: as `resolve` looks for one."""
+    """Folder of the candidate's checkpoints; None: found as by `resolve`."""
     checkpoint_step: Step | None = None
-    """Start here, on the user's word: nothing of it is checked."""
+    """The step at which to start, according to the user; it is not checked."""
     horizon: int | None = None
-    """Steps that each experiment trains; None: as many as the gap needs."""
+    """Number of steps that each experiment trains; None: as many as the gap needs."""
     framework_version: str | None = None
     engine_version: str | None = None
     recipe: Recipe | None = None
     """The candidate's; None: as printed in its log."""
     round: int = 1
     stats: tuple[str, ...] = ()
-    """Logs of statistics by debug features: they say which layers are the most suspicious."""
+    """Logs of statistics by debug features: they show which layers are the most suspicious."""
     devices: int | None = None
 
 
@@ -282,21 +282,21 @@ class AsPlanned(str, Enum):
     YES = "yes"
     NO = "no"
     UNKNOWN = "unknown"
-    """Its logs do not tell."""
+    """Its logs do not show it."""
 
 
 class Outcome(str, Enum):
     """The effect of an experiment on the gap."""
 
     RESTORES = "restores"
-    """Nothing of it is left that counts."""
+    """The remaining gap does not count."""
     PART = "part"
     WORSE = "worse"
     NO = "no"
     RECOVERED = "recovered"
     RECOVERING = "recovering"
     STUCK = "stuck"
-    """The last three are of a start from the candidate's last checkpoint."""
+    """The last three are effects of a start from the candidate's last checkpoint."""
     REFERENCE = "reference"
     """The reference for others."""
 
@@ -308,7 +308,7 @@ class Gate:
     is_valid: bool
     as_planned: AsPlanned
     reason: str | None
-    """Why it may not, or why it is not known whether it ran as planned; None: nothing to say."""
+    """Why it may not count, or why it is unknown whether it ran as planned; None: no such reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,7 +318,7 @@ class Shown:
     id: str
     gate: Gate
     gap: Gap | None = None
-    """To the reference, in the window; None if it counts for nothing, or is the reference."""
+    """Distance to the reference, in the window; None if the run does not count, or is the reference."""
     recovered: float | None = None
     """Share of the candidate's gap that is closed: 1 is all of it."""
     recovered_low: float | None = None
@@ -346,9 +346,9 @@ class Cure:
     """The change that removes the gap."""
 
     id: str
-    """The experiment that says how."""
+    """The experiment that shows how."""
     restores: bool | None
-    """Whether it was shown to; None: it was not run."""
+    """Whether a run proved it; None: it was not run."""
     keeps_fp8: bool
     """Whether all products stay in FP8."""
     change: Change | None
@@ -361,7 +361,7 @@ class NextRound:
     round: int
     ids: tuple[str, ...]
     steps: int
-    """Of all of them together."""
+    """Total for all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,17 +376,17 @@ class Fp8Verdict(Answered):
     """One sentence."""
     culprits: tuple[Gemm, ...]
     operands: tuple[Operand, ...]
-    """Of the culprits: the operands that cause the gap, if experiments distinguished them."""
+    """The operands of the culprits that cause the gap, if experiments distinguished them."""
     layers: str | None
     """A regular expression for their names, if experiments distinguished them."""
     explains: float | None
-    """Share of the gap that is closed with the culprits in BF16; None if all three are: then that is no proof."""
+    """Share of the gap that is closed with the culprits in BF16; None if all three are: that would prove nothing."""
     cure: Cure | None
     experiments: tuple[Shown, ...]
     shares: tuple[tuple[Gemm, float], ...] | None
-    """Of each product in the gap, in units of the loss (Shapley); None unless all eight sets of products were run."""
+    """Share of each product in the gap, in units of the loss (Shapley); None unless all eight sets were run."""
     floor: float | None
-    """How far apart two paired runs of one kind are, in units of the loss."""
+    """Difference between two paired runs of one kind, in units of the loss."""
     limit: float | None
     next: NextRound | None
     notes: tuple[str, ...]

@@ -15,7 +15,7 @@ from ckpttool.core.errors import ExitCode, UsageError
 from ckpttool.fp8.model.fp8 import Fp8Format, Recipe
 
 USUAL_RECIPES = (Recipe.TENSORWISE, Recipe.ROWWISE, Recipe.BLOCKWISE, Recipe.MXFP8)
-"""Shown if none is named; the first one decides."""
+"""Recipes that are shown if the user names none; the first one decides."""
 
 
 class Risk(str, Enum):
@@ -36,7 +36,7 @@ class TensorRole(str, Enum):
     ROUTER = "router"
     NORM = "norm"
     FIRST_MOMENT = "first-moment"
-    """Of an optimizer: a smoothed gradient."""
+    """A smoothed gradient of an optimizer."""
     SECOND_MOMENT = "second-moment"
     OTHER = "other"
 
@@ -45,7 +45,7 @@ def formats(text: str) -> tuple[Fp8Format, ...]:
     """Parse `weight=e4m3,e5m2`.
 
     Raises:
-        UsageError: It names something else, or a format twice.
+        UsageError: It contains anything else, or repeats a format.
     """
     operand, _, fields = text.partition("=")
     formats = {format_.value: format_ for format_ in Fp8Format}
@@ -71,7 +71,7 @@ class ProbeQuestion:
             typed=list[Recipe] | None,
         ),
     ] = ()
-    """Those that decide; none: the usual ones are shown, and the first of them decides."""
+    """The deciding recipes; empty: the usual ones are shown, and the first of them decides."""
     formats: Annotated[
         tuple[Fp8Format, ...],
         Option(
@@ -84,9 +84,9 @@ class ProbeQuestion:
             default="weight=e4m3",
         ),
     ] = (Fp8Format.E4M3,)
-    """Of weights; the first one decides."""
+    """Formats of weights; the first one decides."""
     exact: Annotated[bool, Option("--exact", "Cast every element instead of a sample.", "FP8")] = False
-    """Whether every element is cast, or those of a sample."""
+    """Whether every element is cast, or only those of a sample."""
     optimizer: Annotated[bool, Option("--optimizer", "Include the optimizer states.", "FP8")] = False
     """Whether the states of an optimizer are checked, too."""
     swiglu: Annotated[
@@ -97,15 +97,15 @@ class ProbeQuestion:
         int | None,
         Option("--history", "Steps back over which a delayed scale uses checkpoints.", "FP8", metavar="STEPS", least=1),
     ] = None
-    """Steps that a delayed scale looks back on; None: this checkpoint alone."""
+    """Number of steps in the history of a delayed scale; None: this checkpoint alone."""
     as_stored: Annotated[bool, Option("--as-stored", "Do not round 32-bit numbers to BF16 first.", "FP8")] = False
-    """Whether tensors of 32 bits are cast as they are; else rounded to BF16 first, as a trainer's copy of them is."""
+    """Whether 32-bit tensors are cast directly; otherwise they are first rounded to BF16, as in trainers."""
 
     def assert_consistent(self) -> None:
         """Reject an option without the option that it needs.
 
         Raises:
-            UsageError: There is one.
+            UsageError: Such an option was passed.
         """
         if self.history is not None and Recipe.DELAYED not in self.recipes:
             raise UsageError("--history applies to a delayed scale: add --recipe delayed")
@@ -142,27 +142,26 @@ class CastNumbers:
     scale: float | None
     """The factor before the cast; None if parts of the tensor have their own scales."""
     channel_snr_db: float | None
-    """Signal over error of runs of 128 along rows and along columns in dB: the first percentile, of either the lower.
-    None if all is zero.
+    """Signal-to-error ratio of runs of 128 along rows or columns, in dB: the lower 1st percentile; None if all zero.
     """
     gone: Lines | None
-    """Lines whose elements all become zero, though some are nonzero in the file; None if parts have own scales."""
+    """Lines whose elements all become zero, although some are nonzero in the file; None with separate scales."""
     faint: Lines | None
     """Lines whose elements are all below the smallest normal number, including zeros; None as above."""
     underflow: float | None
-    """Become zero."""
+    """Share that becomes zero."""
     subnormal: float | None
-    """Become subnormal."""
+    """Share that becomes subnormal."""
     saturated: float | None
-    """Lie above the largest number before they are rounded."""
+    """Share above the largest number before rounding."""
     lost: float | None
-    """Change by more than half a step of a normal number."""
+    """Share that changes by more than half a step of a normal number."""
     lost_error: float | None
     """Standard error of that share, from tile to tile; None if every element was cast."""
     snr_db: float | None
-    """Of the complete sample. If all small elements are lost it looks best: shown, never judged."""
+    """Ratio over the complete sample. It looks best if all small elements are lost: it is shown, but never judged."""
     cosine: float | None
-    """Between the sample before and after: as little to be judged by."""
+    """Cosine of the sample before and after; it is never judged either."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +170,7 @@ class TensorNumbers:
 
     name: str
     path: str
-    """Of the file; POSIX, relative to the root."""
+    """Path of the file; POSIX, relative to the root."""
     rank: Rank | None
     dtype: str
     shape: tuple[int, ...]
@@ -179,11 +178,11 @@ class TensorNumbers:
     sampled: int
     """Elements that were cast."""
     amax: float | None
-    """Largest finite magnitude of all elements; None if there are none."""
+    """Largest finite magnitude of all elements; None if no element is finite."""
     nonfinite: int
     """NaN and infinities among all elements."""
     amax_over_rms: float | None
-    """How far the largest one stands out; None if all are zero."""
+    """Ratio of the largest magnitude to the root mean square; None if all elements are zero."""
     bits: float | None
     """Binades between the largest magnitude and the smallest one of the sample that is not zero."""
     live: Lines | None
@@ -196,17 +195,17 @@ class GatedNumbers:
     """Maximum amplification by the hidden units of a gate and its up weights: |g||u|(1 + cos(g, u))/2 of their rows."""
 
     name: str
-    """Of the gate's weight, or of the combined one."""
+    """Name of the gate's weight, or of the combined weight."""
     path: str
-    """Of the file; POSIX, relative to the root."""
+    """Path of the file; POSIX, relative to the root."""
     rank: Rank | None
     units: int
     gain_over_median: float
-    """Of the worst unit."""
+    """Amplification of the worst unit."""
     unit: int
-    """Which that is, from 0."""
+    """Index of that unit, from 0."""
     alignment: float
-    """The largest magnitude of a cosine between the rows of a unit."""
+    """The largest magnitude of the cosine between the two rows of a unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,14 +214,14 @@ class ProbedTensor:
 
     numbers: TensorNumbers
     whole_name: str
-    """Of the tensor, if this is a slice of it."""
+    """Name of the complete tensor, if this is a slice of it."""
     role: TensorRole
     layer: str | None
-    """Which layer it belongs to, as its name says it; None: none."""
+    """The layer that its name refers to; None: no layer."""
     risks: tuple[Risk, ...]
     """One for each of the recipes' numbers."""
     risk: Risk
-    """Under the deciding recipe; of several the worst."""
+    """Risk under the deciding recipe; if there are several, the worst."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +231,7 @@ class LayerRisk:
     layer: str
     risk: Risk
     worst: str
-    """That weight's name."""
+    """Name of that weight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,13 +253,13 @@ class Fp8Probe(Answered):
     gated: tuple[GatedNumbers, ...]
     """Worst first."""
     history: tuple[Step, ...]
-    """Of earlier checkpoints from which a delayed scale was taken, too; ascending."""
+    """Steps, including those of earlier checkpoints from which a delayed scale was taken; ascending."""
     findings: tuple[Finding, ...]
     most_rows: int | None = None
-    """Rows of a table that people are shown at most; None: all."""
+    """Greatest number of rows in a table for people; None: all."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """10 if a weight would be lost, else that of the findings."""
+        """10 if a weight would be lost, else the exit code of the findings."""
         lost = any(tensor.risk is Risk.LOST and tensor.role is TensorRole.LINEAR for tensor in self.tensors)
         return safest([of_findings(self.findings), ExitCode.DAMAGE if lost else ExitCode.OK])

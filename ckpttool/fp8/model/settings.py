@@ -17,7 +17,7 @@ class Fp8Input(str, Enum):
     DUMP = "dump"
     """A trainer printed all settings, including defaults: others do not exist."""
     ARGUMENTS = "arguments"
-    """Of a trainer, in a script or a file of their own."""
+    """Arguments of a trainer, in a script or a separate file."""
     CONFIG = "config"
     DEBUG = "debug"
     """A config of debug features, which change single products of single layers."""
@@ -29,7 +29,7 @@ class Fp8Settings:
 
     kind: Fp8Input
     settings: Settings
-    """Of arguments by their names, with underscores; an unknown variable is text with a dollar in it."""
+    """Arguments by name, with underscores; an unknown variable is a text with a dollar sign."""
     text: str
     """The complete file, for the comments in it; empty for a log."""
 
@@ -38,13 +38,13 @@ class Computed(str, Enum):
     """The conversion of an operand before the multiplication."""
 
     HIGH = "high"
-    """It was kept in high precision."""
+    """The operand stayed in high precision."""
     QUANTIZED = "quantized"
-    """It was cast to FP8 as the recipe has it."""
+    """The operand was cast to FP8 by the recipe."""
     FAKE = "fake"
     """A debug feature rounded it to FP8 with a current scale, and it was multiplied in high precision."""
     CURRENT = "current"
-    """A debug feature cast it with a current scale in a recipe that delays it."""
+    """A debug feature cast it with a current scale, although the recipe uses delayed scales."""
     MODIFIED = "modified"
     """A debug feature changed it; the log does not say which."""
 
@@ -54,7 +54,7 @@ class OperandSeen:
     """A log's entry on one operand of one matrix product in one layer."""
 
     layer: str
-    """As the framework calls it."""
+    """The framework's name for it."""
     gemm: Gemm
     operand: Operand
     computed: tuple[Computed, ...]
@@ -68,15 +68,15 @@ class RunArithmetic:
     sources: tuple[str, ...]
     """The logs that were read, as the user gave them."""
     arguments: tuple[tuple[str, str], ...] | None
-    """Every setting as the trainer printed it when it last started, defaults too, by name; None: no such print."""
+    """Every setting that the trainer printed at its last start, including defaults, by name; None: no such print."""
     operands: tuple[OperandSeen, ...]
-    """By layer, product and operand; none: the logs do not tell."""
+    """Sorted by layer, product and operand; empty: the logs do not show it."""
     config_missing: str | None
     """A config of debug features that was not found: the run continued without it and its changes."""
     recipe: str | None
-    """In a framework that says which recipe is active, in its own word."""
+    """The active recipe, in the framework's own word, if it logs one."""
     converted: bool
-    """Whether such a framework also says that it exchanged its layers for those of FP8."""
+    """Whether such a framework also logs that it replaced its layers by FP8 layers."""
     problems: tuple[LogProblem, ...]
     """Logs that could not be read, or not to their end."""
 
@@ -99,7 +99,7 @@ class RunArithmetic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorStatistic:
-    """One number that a debug feature measured of a tensor again and again."""
+    """A statistic of a tensor that a debug feature measured repeatedly."""
 
     layer: str
     tensor: str
@@ -107,15 +107,15 @@ class TensorStatistic:
     name: str
     """The measurement, without the recipe: `underflows%`, `mse`, `scale_inv_max`, `dynamic_range`."""
     recipe: str | None
-    """The recipe that it was measured for, as the log names it; None: the one of the run, or none at all."""
+    """The recipe for which it was measured, as named in the log; None: the recipe of the run, or no recipe."""
     columnwise: bool
     """Whether it was measured on the transposed tensor."""
     count: int
-    """Values that are numbers."""
+    """Number of finite values."""
     mean: float
-    """Of these; NaN if there is none."""
+    """Mean of these; NaN if there are no values."""
     largest: float
     nonfinite: int
-    """Values that are NaN or infinite."""
+    """Number of values that are NaN or infinite."""
     first_step: int
     last_step: int

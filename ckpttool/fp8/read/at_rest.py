@@ -1,9 +1,9 @@
 """Tensors stored in FP8: the presence, shape and values of their scales; and how the codes use their range.
 
 Source:
-    `X.weight_scale_inv` or `X.weight_scale` beside `X.weight`: F32, BF16 or E8M0; one, one a row, or one a block of
-    128 x 128 or of what `quantization_config.weight_block_size` says. Codes are multiplied by either, whatever it is
-    called.
+    `X.weight_scale_inv` or `X.weight_scale` next to `X.weight`: F32, BF16 or E8M0; one per tensor, per row, or per
+    block of 128 x 128 or of `quantization_config.weight_block_size`. Codes are multiplied by either of them, whatever
+    the name.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ SCALE_WORDS = ("_scale_inv", "_scale")
 USUAL_BLOCK = (128, 128)
 
 _UNUSED = 4
-"""A block whose largest number is so many times below the format's largest wastes two binades: its scale is stale."""
+"""A block whose largest number is below the format's largest by this factor wastes two binades: its scale is stale."""
 
 _E8M0_BIAS, _E8M0_NAN = 127, 255
 _MATRIX = 2
-"""Dimensions of one."""
+"""Number of dimensions of a matrix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +56,9 @@ class OtherFiles:
     """Facts from other files about a shard's tensors. Picklable."""
 
     earlier: Mapping[str, float]
-    """The largest magnitude that a delayed scale goes by, by a tensor's name; of others it is their own."""
+    """The largest magnitude that determines a delayed scale, by tensor name; other tensors use their own."""
     scales: Mapping[str, str]
-    """Scales of tensors in FP8 that lie in other files of the save: the file's path, by the scale's name."""
+    """Scales of FP8 tensors that are in other files of the save: the file's path, by the scale's name."""
     block: tuple[int, int] = USUAL_BLOCK
     """Rows and columns that share a scale, if there is a grid of scales."""
 
@@ -76,7 +76,7 @@ class ScalesAtRest:
         self.any_there = bool(self._elsewhere or self._entries)
 
     def of(self, name: str) -> tuple[TensorEntry, Array] | None:
-        """Return the scale of a tensor, and its values in F64; None if there is none.
+        """Return the scale of a tensor, and its values in F64; None if the tensor has no scale.
 
         Raises:
             OSError: The disk did not answer, or a file was cut meanwhile.
@@ -102,7 +102,7 @@ def _values(source: ByteSource, entry: TensorEntry) -> Array:
         values: Array = np.where(raw == _E8M0_NAN, np.nan, np.exp2(raw - float(_E8M0_BIAS)))
     elif entry.dtype in NUMBERS:
         values = np.concatenate([np.empty(0), *(doubles(entry.dtype, piece) for piece in pieces(source, entry))])
-    else:  # a type that is no scale's is a scale that is no number
+    else:  # scales have no such type: its values count as NaN
         values = np.full(elements_in(entry.shape), np.nan)
     return values
 
@@ -121,10 +121,11 @@ def at_rest(
         source: The open file.
         entry: The tensor.
         scales: The source of its scale.
-        passed: Told after each piece how many bytes it had.
+        passed: Called after each piece with its size in bytes.
 
     Returns:
-        Its numbers, without any recipe: nobody casts it again. What is not finite in it. What is wrong with its scale.
+        Its numbers, without any recipe, because it is not cast again; its non-finite values; and the findings about its
+        scale.
 
     Raises:
         OSError: The disk did not answer, or a file was cut meanwhile.
@@ -182,7 +183,7 @@ class _Codes(NamedTuple):
     """The results of a pass over codes."""
 
     largest: Array
-    """Of each block, without its sign, by its row and column of blocks; NaN and infinity count as zero."""
+    """Largest code of each block, without its sign, by row and column of blocks; NaN and infinity count as zero."""
     nans: int
     infinities: int
 
@@ -199,10 +200,10 @@ def _largest_codes(
 
     Args:
         source: The open file.
-        entry: Which; its type is in `FLOATS`.
+        entry: The tensor; its type is in `FLOATS`.
         block: Rows and columns that share a scale; those at the edges may be smaller.
         buffer: Memory to reuse, of at least `BLOCK_BYTES`.
-        passed: Told after each piece how many bytes it had.
+        passed: Called after each piece with its size in bytes.
 
     Raises:
         OSError: The disk did not answer, or the file was cut meanwhile.
@@ -238,7 +239,7 @@ def _starts(begin: int, length: int, size: int) -> list[int]:
 def _shared_by(entry: TensorEntry, shape: tuple[int, ...], block: tuple[int, int]) -> tuple[int, int] | None:
     """Return the rows and columns that share a scale; None if a scale of this shape does not fit.
 
-    Of a stack of matrices each has its own, as a matrix has.
+    In a stack of matrices, each matrix has separate scales.
     """
     matrix = matrix_of(entry.name, entry.shape)
     if elements_in(shape) == 1:

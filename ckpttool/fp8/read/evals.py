@@ -18,13 +18,13 @@ from ckpttool.fp8.model.curves import CurveClass, Downstream, Evals, TaskChange,
 
 _LIMIT = ByteCount(64 << 20)
 _METRICS = ("acc_norm", "acc", "exact_match", "em", "f1", "mc2")
-"""From 0 to 1, more is better; the first that a task has counts."""
+"""Metrics from 0 to 1, where more is better; the first one that a task has counts."""
 
 _POINT = 0.01
 _ERRORS = 2
 _NEARLY_ALL = 0.8
 _LEAST_TASKS = 3
-"""Of one or two no one can say that they are all."""
+"""With only one or two tasks, "all tasks changed" is not evidence."""
 _DROP = 0.03
 
 
@@ -32,8 +32,8 @@ def compare_tasks(baseline: Sequence[TaskScore], candidate: Sequence[TaskScore],
     """Compare the scores of two models, task by task.
 
     Args:
-        baseline: Of the model that is trusted.
-        candidate: Of the one that is judged.
+        baseline: Scores of the trusted model.
+        candidate: Scores of the judged model.
         kind: The result for their losses; tasks show more only if these match.
     """
     by_task = {(score.task, score.metric): score for score in candidate}
@@ -66,10 +66,10 @@ def _error_of(score: TaskScore, counterpart: TaskScore) -> float | None:
 
 
 def read_evals(path: str) -> tuple[TaskScore, ...]:
-    """Return the score of each task in a results file, by name; of groups of tasks only the group's own.
+    """Return the score of each task in a results file, by name; for a group of tasks, only the score of the group.
 
     Raises:
-        UsageError: It cannot be read, is no such file, or has no task with a score.
+        UsageError: It cannot be read, is not a results file, or has no task with a score.
     """
     try:
         with open_log(path) as stream:
@@ -92,7 +92,7 @@ def read_evals(path: str) -> tuple[TaskScore, ...]:
 
 
 def _members(groups: Json) -> Iterator[str]:
-    """Yield the tasks that are parts of another."""
+    """Yield the tasks that are parts of another task."""
     for members in groups.values() if isinstance(groups, dict) else ():
         yield from (member for member in members if isinstance(member, str)) if isinstance(members, list) else ()
 

@@ -1,9 +1,9 @@
 """Numbers rounded to FP8 as in hardware, and the scales before it: in numpy, in F32.
 
-The trick needs no table and no branch. Add to a number a constant of so large an exponent that the sum's last bit is
-worth one step of the format, and take it away again: the processor's own rounding, to nearest and ties to even, does
-the rest, subnormals included. The constant is 1.5 times a power of two, for with 1.0 the sum of a negative number would
-have another exponent.
+The method needs no table and no branch. It adds a constant whose exponent is so large that the last bit of the sum is
+one step of the format, and subtracts it again: the processor's rounding, to nearest and ties to even, does the rest,
+subnormals included. The constant is 1.5 times a power of two, because with 1.0 the sum of a negative number would have
+another exponent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Limits(NamedTuple):
     smallest_normal: float
     mantissa_bits: int
     exponent: int
-    """Of its largest number."""
+    """Exponent of its largest number."""
 
     @property
     def smallest(self) -> float:
@@ -49,7 +49,7 @@ def round_in_place(values: Array, format_: Fp8Format, scratch: Array) -> None:
 
     Args:
         values: They are overwritten.
-        format_: To which.
+        format_: The target format.
         scratch: F32 of the same shape, which is overwritten, too.
     """
     np: Any = numpy()
@@ -66,7 +66,7 @@ def cast(values: Array, format_: Fp8Format, *, scale: Array | float = 1.0) -> Ar
 
     Args:
         values: Of any shape.
-        format_: To which.
+        format_: The target format.
         scale: The factor before the cast, in F32.
     """
     np: Any = numpy()
@@ -84,8 +84,8 @@ def scales(amax: Array, format_: Fp8Format, recipe: Recipe) -> Array:
 
     Args:
         amax: F32; if it is zero or not finite the scale is 1.
-        format_: To which they will be cast.
-        recipe: How it is found.
+        format_: The format of the later cast.
+        recipe: The recipe that computes the scale.
 
     Source:
         Transformer Engine's `compute_scale_from_amax`: maximum over amax; an infinite one becomes the largest F32;

@@ -1,7 +1,7 @@
 """Effect of recipes on tiles of a tensor: each recipe's sums, tile by tile, in reused memory.
 
-Magnitudes are cast, since no recipe looks at signs; and divided by a power of two first, so that the largest one is
-near to one and no square of F32 overflows or vanishes. Powers of two change no rounding.
+Magnitudes are cast, because no recipe depends on signs. They are first divided by a power of two, so that the largest
+is close to 1 and no F32 square overflows or underflows. Powers of two do not change the rounding.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 NO_ERROR_DB = 99.0
-"""Value of a run in which nothing changes."""
+"""Value of a run without any change."""
 
 PERCENT = 0.01
-"""The share of the worst runs by which a tensor goes."""
+"""The percentile of the worst runs that represents a tensor."""
 
 _GROUP = 32
-"""Elements that share a scale in the recipes that end in the hardware's own blocks."""
+"""Number of elements that share a scale in recipes with the hardware's own blocks."""
 
 WIDE_BITS = 50
-"""Binades beyond which small squares in F32 vanish next to large ones."""
+"""Number of binades beyond which small F32 squares vanish next to large ones."""
 
 ONE_SCALE = frozenset({Recipe.TENSORWISE, Recipe.DELAYED})
 """Recipes with one scale per tensor."""
@@ -41,16 +41,16 @@ _GROUPED = frozenset({Recipe.MXFP8, Recipe.MXFP8_FLOOR})
 
 
 class _Lowest:
-    """The lowest of many numbers, as many as a percentile needs."""
+    """The lowest of many numbers: as many as a percentile needs."""
 
     def __init__(self, most: int) -> None:
-        """Take the maximum number of values."""
+        """Set the maximum number of values."""
         self._keep = math.ceil(most * PERCENT) + 2
         self._held: list[Array] = []
         self._here = self._count = 0
 
     def add(self, values: Array) -> None:
-        """Take some more."""
+        """Add more values."""
         np: Any = numpy()
         self._held.append(values)
         self._count += len(values)
@@ -72,10 +72,10 @@ class _Lowest:
 
 
 class Tile:
-    """One tile, with the values that all recipes need."""
+    """A tile, with the values that all recipes need."""
 
     def __init__(self, values: Array, place: tuple[int, int], matrix: Matrix, *, wide: bool) -> None:
-        """Take its magnitudes, padded with zeros to 128 x 128, and its place.
+        """Compute its magnitudes, padded with zeros to 128 x 128, and record its place.
 
         Args:
             values: F32, the largest of the tensor near to one.
@@ -92,7 +92,7 @@ class Tile:
         self.rows, self.columns = self.squares(values)
         self.total = float(self.rows.sum(dtype=np.float64))
         down, across = matrix.tiles
-        # Runs that are shorter count only where the tensor has no others.
+        # Shorter runs count only if the tensor has no others.
         self.row_runs = slice(0, self.height if self.width == SIDE or across == 1 else 0)
         self.column_runs = slice(0, self.width if matrix.is_matrix and (self.height == SIDE or down == 1) else 0)
 
@@ -108,7 +108,7 @@ class Scales:
     """The scales of one recipe and format in one tensor."""
 
     def __init__(self, recipe: Recipe, format_: Fp8Format, amax: float, row_max: Array) -> None:
-        """Take the largest magnitudes of the tensor and of its rows, multiplied as the values of its tiles are."""
+        """Store the largest magnitudes of the tensor and of its rows, scaled like the values of its tiles."""
         np: Any = numpy()
         self._recipe, self._format = recipe, format_
         if recipe in ONE_SCALE:
@@ -135,7 +135,7 @@ class CastSums:
     """One recipe in one format: sums over tiles."""
 
     def __init__(self, recipe: Recipe, format_: Fp8Format, matrix: Matrix) -> None:
-        """Begin."""
+        """Start with zero sums."""
         self.recipe, self.format = recipe, format_
         self._limits = LIMITS[format_]
         self._threshold = 2.0 ** -(self._limits.mantissa_bits + 1)
@@ -148,10 +148,10 @@ class CastSums:
         self._signal = self._error = self._product = self._cast = 0.0
 
     def add(self, tile: Tile, scale: Array, work: Sequence[Array]) -> None:
-        """Take a tile.
+        """Add a tile.
 
         Args:
-            tile: Which.
+            tile: The tile.
             scale: As `Scales.of` returns it.
             work: Three arrays of F32 and one of booleans of its shape, which are overwritten.
         """
@@ -199,7 +199,7 @@ class CastSums:
         """Return the totals.
 
         Args:
-            amax: The largest magnitude that one scale of the tensor goes by.
+            amax: The largest magnitude, which determines a single scale of the tensor.
             lines: The largest magnitudes of all rows, and of all columns; None if it is not a matrix.
             is_exact: Whether every element was cast.
         """
@@ -231,9 +231,9 @@ class CastSums:
         )
 
     def _standard_error(self, share: float, nonzero: int) -> float | None:
-        """Return that of a ratio of two sums over tiles."""
+        """Return the standard error of a ratio of two sums over tiles."""
         count = len(self._lost)
-        if count < 2:  # noqa: PLR2004  one tile says nothing of the others
+        if count < 2:  # noqa: PLR2004  a single tile shows no variation
             return None
         residual = sum((lost - share * count) ** 2 for lost, count in zip(self._lost, self._nonzero, strict=True))
         return math.sqrt(residual * count / (count - 1)) / nonzero
@@ -259,9 +259,9 @@ def _below(row_max: Array, column_max: Array, scale: float, format_: Fp8Format) 
 
     Args:
         row_max: Largest magnitude of each row, F32.
-        column_max: The same of columns.
+        column_max: The same for columns.
         scale: The factor before the cast.
-        format_: To which they are cast.
+        format_: The target format.
     """
     np: Any = numpy()
     limits = LIMITS[format_]

@@ -27,21 +27,21 @@ SIDE = 128
 
 FEWEST_TILES, MOST_TILES = 16, 64
 _ELEMENTS_A_TILE = 1 << 22
-"""So many elements add one tile to the sample."""
+"""Number of elements per further tile in the sample."""
 
 _TILES_TOGETHER = 256
 """Tiles in memory at a time if all are checked: 16 MiB of F32."""
 
 _WHOLE = 1 << 20
-"""Elements of a vector up to which all of it is checked."""
+"""Number of elements up to which a vector is checked completely."""
 
 _STACK = 3
-"""Dimensions of one: a kernel of two has four."""
+"""Number of dimensions of a matrix; a 2-D kernel has four."""
 _LEAST_WIDTH = 16
 """Columns of a matrix in a stack; kernels of one dimension are narrower."""
 
 _LONGEST = 1 << 23
-"""Rows or columns of a matrix; of more not even their largest magnitudes are kept, and it counts as a vector."""
+"""Greatest number of rows or columns of a matrix; a larger one counts as a vector, to limit the memory."""
 
 _GOLDEN = 0.6180339887498949
 
@@ -69,9 +69,9 @@ class Sample(NamedTuple):
     row_max: Array
     column_max: Array
     places: list[tuple[int, int]]
-    """Of the tiles: the row of tiles, and the column of tiles."""
+    """Positions of the tiles: the row of tiles, and the column of tiles."""
     tiles: Array
-    """One of 128 x 128 for each place, filled up with zeros."""
+    """One tile of 128 x 128 for each place, padded with zeros."""
     nans: int
     infinities: int
 
@@ -79,7 +79,7 @@ class Sample(NamedTuple):
 def matrix_of(name: str, shape: tuple[int, ...]) -> Matrix:
     """Return a tensor's shape as a matrix: a kernel by its outputs, a stack of experts as all of their rows."""
     elements = elements_in(shape)
-    if len(shape) < 2 or elements == 0:  # noqa: PLR2004  a vector has one
+    if len(shape) < 2 or elements == 0:  # noqa: PLR2004  a vector has one dimension
         return Matrix(-(-elements // SIDE), SIDE, is_matrix=False)
     is_stack = len(shape) == _STACK and shape[-1] >= _LEAST_WIDTH and "conv" not in name
     columns = shape[-1] if is_stack else elements // shape[0]
@@ -115,10 +115,10 @@ def take(
 
     Args:
         source: The open file.
-        entry: Which; its type is one of `FLOATS`.
-        places: Which tiles to keep; None: those that are `chosen`.
+        entry: The tensor; its type is one of `FLOATS`.
+        places: The tiles to keep; None: those that `chosen` returns.
         buffer: Memory to reuse, of at least `BLOCK_BYTES`.
-        passed: Told after each piece how many bytes it had.
+        passed: Called after each piece with its size in bytes.
 
     Raises:
         OSError: The disk did not answer, or the file was cut meanwhile.

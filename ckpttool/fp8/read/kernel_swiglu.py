@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 _PAIRS = {"gate_proj": "up_proj", "w1": "w3"}
 _FUSED, _BEHIND = "linear_fc1", "linear_fc2"
-"""A weight that may hold gate and up, one above the other; and the next one, whose width tells whether it does."""
+"""A weight that may contain gate and up, stacked; and the next weight, whose width shows whether it does."""
 
 _BAND = 1 << 17
-"""Elements of each that are checked together: half a MiB of F32."""
+"""Number of elements of each weight that are checked together: half a MiB of F32."""
 
 
 class _Half(NamedTuple):
@@ -46,7 +46,7 @@ class Gated(NamedTuple):
     """A gate and its up weights."""
 
     name: str
-    """Of the gate's weight, or of the combined one."""
+    """Name of the gate's weight, or of the combined weight."""
     gate: _Half
     up: _Half
 

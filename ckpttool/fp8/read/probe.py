@@ -62,7 +62,7 @@ class ShardLargest:
     magnitudes: tuple[tuple[str, float], ...]
 
 
-def probe_shard(  # noqa: PLR0913  what may be asked, by keyword
+def probe_shard(  # noqa: PLR0913  the options of a probe, by keyword
     task: CheckTask,
     source: ByteSource,
     *,
@@ -77,9 +77,9 @@ def probe_shard(  # noqa: PLR0913  what may be asked, by keyword
         task: The shard.
         source: The open file.
         question: The settings for each tensor.
-        is_selected: Which tensors are checked.
+        is_selected: Whether to check a tensor.
         extras: Facts from other files about its tensors.
-        passed: Told after each piece of the data how many bytes it had.
+        passed: Called after each piece of the data with its size in bytes.
 
     Raises:
         OSError: The disk did not answer, or the file was cut meanwhile.

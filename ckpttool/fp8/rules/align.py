@@ -20,9 +20,9 @@ SAME_DATA = 0.8
 _TREND = 51
 """Values of a running median: slower changes are the trend of the training, not the batch."""
 _MOST_LOSS = 1e100
-"""A larger one is no loss, and its square is no number."""
+"""A larger value is not a loss, and its square may overflow."""
 _LEAST_SAME = 12
-"""Values in common from which no two runs show the same by chance."""
+"""Number of common values from which two runs cannot agree by coincidence."""
 _OTHER_RATE = 0.01
 _OTHER_RATES = 0.01
 """Share of the pairs."""
@@ -31,7 +31,7 @@ _OTHER_RATES = 0.01
 def curve_of(rows: Iterable[StepMetrics], *, metric: CurveMetric = CurveMetric.LOSS, by: PairedBy) -> Curve:
     """Return the losses in a log, by step or by samples consumed, each place once and ascending.
 
-    A place that is shown twice counts as the log shows it last.
+    If a place occurs twice, its last value counts.
     """
     points: dict[int, tuple[Step, float, float | None, float | None]] = {}
     for row in rows:
@@ -68,7 +68,7 @@ def common(baseline: Curve, candidate: Curve) -> list[tuple[int, int]]:
 
 
 def is_number(loss: float) -> bool:
-    """Return whether it is a usable number."""
+    """Return whether a value is a usable number."""
     return abs(loss) < _MOST_LOSS
 
 

@@ -34,7 +34,7 @@ from ckpttool.health.policies.robust_z import MAD_TO_SIGMA
 
 _LEAST_PAIRS = {CurveMetric.LOSS: 200, CurveMetric.VALIDATION: 12}
 _MOST_PAIRS = 20_000
-"""More are averaged: no window would show more of them."""
+"""Greatest number of pairs; more are averaged, because windows would not show more."""
 _WINDOWS = 40
 _LEAST_WINDOW = {CurveMetric.LOSS: 10, CurveMetric.VALIDATION: 1}
 _TAIL_SHARE = 5
@@ -42,10 +42,10 @@ _LEAST_TAIL = 5
 
 _LOST_VALUES = 10
 _ENDS = 5
-"""Windows at the end, and best ones, that are held against each other."""
+"""Number of last windows, and of best windows, that are compared with each other."""
 _RISE_OF_NOISE = 8.0
 _RISE = 0.02
-"""Of the best loss."""
+"""Share of the best loss."""
 _TIMES_THE_BASELINE = 2
 _EARLY_WINDOWS = 3
 _EARLY_SHARE = 0.05
@@ -65,7 +65,7 @@ def compare(baseline: Curve, candidate: Curve, repeats: Sequence[Curve] = (), *,
         baseline: The run that is trusted.
         candidate: The run that is judged.
         repeats: Further runs of the baseline: other seeds, or the same samples summed in another order.
-        terms: How they are compared.
+        terms: The settings of the comparison.
     """
     far = apart(baseline, candidate, metric=terms.metric)
     comparison = Comparison(
@@ -113,17 +113,18 @@ class _NoNumbers:
             if is_number(baseline.losses[place]) and not is_number(candidate.losses[other_place]):
                 self.of_candidate += 1
         self.is_no_reference = self.of_baseline >= _LOST_VALUES or _ends_without(baseline)
-        """Whether the baseline's own loss is no number any more, or was none too often."""
+        """Whether the baseline's own loss ends as NaN or infinite, or was so too often."""
         is_lost = self.of_candidate >= _LOST_VALUES or _ends_without(candidate)
         self.is_diverged = is_lost and not self.is_no_reference
-        """Whether the candidate's loss is no number any more, or was none too often, and the baseline's was one."""
+        """Whether the candidate's loss ends as NaN or infinite, or was so too often, and the baseline's was not."""
 
 
 def _ends_without(curve: Curve) -> bool:
     return bool(curve.losses) and not is_number(curve.losses[-1])
 
 
-# --- the gap, and what it is more than -------------------------------------------------------------------------------
+# --- the gap, and the noise that it must exceed
+# -------------------------------------------------------------------------------
 
 
 def _measured(comparison: Comparison, far: Apart, repeats: Sequence[Apart], terms: Terms) -> Comparison:
@@ -202,7 +203,7 @@ def _rise(means: Sequence[float]) -> tuple[float, float]:
 
 
 def _was_apart(gaps: Sequence[float], limit: float) -> bool:
-    """Return whether two neighbouring windows are far off on the same side."""
+    """Return whether two neighbouring windows are outliers on the same side."""
     far = _TRANSIENT * max(limit, _NOISE_OF_TWO * _scatter(gaps))
     return any(min(gap, two) > far or max(gap, two) < -far for gap, two in pairwise(gaps))
 
@@ -214,7 +215,7 @@ def _scatter(means: Sequence[float]) -> float:
 
 
 def _effect(gap: Gap, floor: Floor) -> Effect:
-    """Return whether there is a difference at all: only a repeat on the same data shows how small one may be."""
+    """Return whether there is any difference: only a repeat on the same data shows the smallest real difference."""
     if floor.paired is None:
         return Effect.UNKNOWN
     if abs(gap.mean) <= floor.paired:
@@ -242,7 +243,7 @@ def _norm_gap(baseline: Curve, candidate: Curve, since: Step, seed: int) -> Gap 
 
 
 def _same(baseline: Curve, candidate: Curve, repeats: Sequence[Curve]) -> Iterator[str]:
-    """Name duplicate logs: a log that was given twice shows nothing new."""
+    """Name duplicate logs: a repeated log adds no information."""
     if is_same(baseline, candidate):
         yield "the candidate's losses equal the baseline's to the last digit: was the same log given twice?"
     for place, repeat in enumerate(repeats, 1):
@@ -286,9 +287,9 @@ def apart(
 
     Args:
         baseline: The run that is trusted.
-        candidate: Any other.
+        candidate: Any other run.
         metric: Losses of a fixed set of samples have no spikes.
-        together: Neighbouring pairs for which one value is to stand; None for as few as keep the number of them low.
+        together: Number of neighbouring pairs per value; None: as few as keep the number of values low.
     """
     pairs = align(baseline, candidate)
     baseline_side, candidate_side = ((curve, _spikes(curve, pairs, metric)) for curve in (baseline, candidate))

@@ -26,13 +26,13 @@ from ckpttool.fp8.model.plan import (
 )
 
 CHEAPEST_FIRST = (Gemm.WGRAD, Gemm.DGRAD, Gemm.FPROP)
-"""Order in which products change to BF16 if several sets are equally good: fprop, used in serving, last."""
+"""Order in which products change to BF16 if several sets are equally good: fprop is last, because serving uses it."""
 
 _PARTS = 4
-"""Into so many parts layers are cut in one round."""
+"""Number of parts into which layers are divided in a round."""
 
 _MOST_NAMED = 2
-"""Extras that a title names; of more it has the number."""
+"""Greatest number of extras that a title names; for more, it has their number."""
 
 _CURES = (Recipe.TENSORWISE, Recipe.BLOCKWISE, Recipe.MXFP8)
 
@@ -43,13 +43,13 @@ class Known:
 
     kind: CurveClass
     recipe: Recipe | None
-    """The candidate's; None: unknown, so that experiments for a delayed one are planned, too."""
+    """The candidate's recipe; None: unknown, so experiments for a delayed recipe are planned, too."""
     extras: tuple[str, ...] = ()
     layers: tuple[int, ...] = ()
-    """Their numbers, the most suspicious first."""
+    """Numbers of the layers, the most suspicious first."""
     layers_in: str = "layers"
     recipes: tuple[Recipe, ...] = _CURES
-    """Those that the framework has."""
+    """The recipes that the framework has."""
 
     @classmethod
     def of(cls, plan: Fp8Plan, recipes: tuple[Recipe, ...] = _CURES) -> Known:
@@ -93,10 +93,10 @@ def first_round(facts: Known) -> tuple[Trial, ...]:
 
 
 def next_round(number: int, facts: Known, verdict: Fp8Verdict, planned: Sequence[Trial]) -> tuple[Trial, ...]:
-    """Return new experiments that give more information; none if there are none.
+    """Return new experiments that give more information, if any.
 
     Args:
-        number: Of this round.
+        number: Number of this round.
         facts: The facts that decide which experiments exist.
         verdict: The results of earlier experiments.
         planned: The experiments of earlier rounds.
@@ -133,7 +133,7 @@ class _Round:
 
     @property
     def named(self) -> str:
-        """Their names."""
+        """Names of these experiments."""
         return _names(self.culprits)
 
 
@@ -233,7 +233,8 @@ def _without_extras(name: str, number: int, extras: tuple[str, ...]) -> Trial:
     )
 
 
-# --- what follows what was seen --------------------------------------------------------------------------------------
+# --- experiments that follow from earlier results
+# --------------------------------------------------------------------------------------
 
 
 def _again(last: _Round) -> Iterator[Trial]:
@@ -264,7 +265,7 @@ def _who(last: _Round) -> Iterator[Trial]:
     """Yield the experiments that may find the product, while it is unknown."""
     if last.culprits:
         return
-    if last.facts.kind is CurveClass.INCONCLUSIVE:  # its first round only answers whether there is anything at all
+    if last.facts.kind is CurveClass.INCONCLUSIVE:  # the first round only shows whether there is any effect
         whole = first_round(replace(last.facts, kind=CurveClass.LATE))
         yield from (replace(trial, round=last.number) for trial in whole)
         return
@@ -376,4 +377,4 @@ _FOLLOW = {
     VerdictKind.FORMAT: (_who, _other_recipes, _layers, _operands),
     VerdictKind.CULPRIT: (_current, _other_recipes, _layers, _operands),
 }
-"""The experiments that a verdict asks for next; other verdicts need none."""
+"""The experiments that a verdict needs next; other verdicts need none."""

@@ -15,13 +15,13 @@ from ckpttool.fp8.model.settings import Computed, OperandSeen, RunArithmetic
 from ckpttool.fp8.rules.align import other_rates
 
 LEAST_VALUES = 8
-"""Of a loss in the window: fewer tell no mean."""
+"""Least number of losses in the window: fewer do not determine a mean."""
 
 _REACHES = 0.9
-"""Share of its steps that an experiment must have done."""
+"""Share of its steps that an experiment must have completed."""
 
 _LATE = 10
-"""A log may begin later by this part of the steps: some trainers print nothing of the first ones."""
+"""A log may begin later by this share of the steps: some trainers do not log the first steps."""
 
 _ALLOWED = {
     Arithmetic.FP8: frozenset({Computed.QUANTIZED}),
@@ -51,8 +51,8 @@ def gate(
     Args:
         experiment: The planned experiment.
         curve: Its loss by step; None without a log.
-        against: That of BF16, for comparison; None without one, or if this is it.
-        result: The arithmetic in its logs, and in words what is wrong or unknown.
+        against: The loss of BF16, for comparison; None if there is no such run, or if this is it.
+        result: The arithmetic in its logs, and a text about errors or unknowns.
         window: First and last step by which it is judged.
     """
     as_planned, reason = result
@@ -67,7 +67,7 @@ def gate(
 
 
 def _problems(experiment: Experiment, curve: Curve, window: tuple[Step, Step]) -> Iterator[str]:
-    """Yield the problems of a run alone; the first one is enough."""
+    """Yield the problems of a single run; the first one is enough."""
     if not curve.steps:
         yield "its log has no loss"
         return

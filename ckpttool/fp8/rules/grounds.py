@@ -1,4 +1,4 @@
-"""Whether experiments on a candidate would help, where they must begin, and how long they must be."""
+"""Usefulness of experiments on a candidate, their starting point, and their length."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ckpttool.fp8.model.curves import Comparison, CurveClass, Onset, PairedBy
 from ckpttool.fp8.model.plan import LAST, Fp8Plan, Suspicion
 
 MARGIN = 100
-"""Steps between the checkpoint and the earliest moment at which the gap may have begun."""
+"""Number of steps between the checkpoint and the earliest possible start of the gap."""
 LEAST_STEPS = 200
 MOST_STEPS = 5000
 SHORTEST, LONGEST = 50, 1_000_000
-"""Steps that a person may ask for instead: fewer tell nothing, and more is a training."""
+"""Limits for a number of steps that the user requests: fewer show nothing, and more are a full training."""
 
 _TIMES_LIMIT = 3
 _RESERVE = 1.2
@@ -45,7 +45,7 @@ _WELL = {
 
 
 def nothing_to_learn(comparison: Comparison) -> str | None:
-    """Return why experiments would not help, if so."""
+    """Return why experiments would not help, if they would not."""
     if comparison.kind in _WELL:
         return _WELL[comparison.kind]
     if comparison.findings:
@@ -63,8 +63,8 @@ def start_before(comparison: Comparison, switch: Step | None) -> Step:
     """Return the latest step of a checkpoint without any of the gap.
 
     Args:
-        comparison: Of the two runs.
-        switch: Where the candidate begins with FP8; None: at its start.
+        comparison: Comparison of the two runs.
+        switch: The step at which the candidate begins with FP8; None: its first step.
     """
     onset = comparison.onset
     if switch is not None and comparison.kind is CurveClass.EARLY:
@@ -84,14 +84,14 @@ def horizon(steps: Sequence[Step], gaps: Sequence[float], onset: Onset, *, start
     """Return how many steps an experiment needs until the gap is three times the detectable size.
 
     Args:
-        steps: Of the comparison, ascending.
+        steps: Steps of the comparison, ascending.
         gaps: Candidate minus baseline at each.
-        onset: When the gap began.
+        onset: Start of the gap.
         start: The checkpoint's step.
         limit: The least gap that counts.
 
     Returns:
-        From 200 to 5,000, a fifth as reserve; None if no experiment of that length can tell.
+        From 200 to 5,000, with a fifth as reserve; None if no experiment of that length can show it.
     """
     first = bisect_left(steps, onset.step)
     before = [0.0]
@@ -116,17 +116,17 @@ class LastStart:
 
     step: Step
     path: str
-    """The folder that it is in."""
+    """The folder that contains it."""
     note: str | None
-    """The condition for judging it; None: none."""
+    """The condition for judging it; None: no condition."""
 
 
 def last_judged(plan: Fp8Plan, ends: Step | None) -> Step | None:
-    """Return the last start whose run can be compared with the old baseline to its end; None if there is none.
+    """Return the last start whose run can be compared with the old baseline to its end; None if no start qualifies.
 
     Args:
-        plan: Says how long a run is.
-        ends: The last step of the baseline's log; None if there is none.
+        plan: The plan; it defines the length of a run.
+        ends: The last step of the baseline's log; None without such a log.
     """
     return None if ends is None or ends < plan.horizon else Step(ends - plan.horizon)
 
@@ -135,9 +135,9 @@ def last_start(plan: Fp8Plan, ends: Step | None, good: Mapping[Step, str]) -> La
     """Choose the newest checkpoint with the gap, preferably within the baseline's log; or return why not.
 
     Args:
-        plan: Says since when the gap is there, and how long a run is.
-        ends: The last step of the baseline's log; None if there is none.
-        good: Steps of the candidate's good checkpoints -> the folder that each is in.
+        plan: The plan; it defines the start of the gap and the length of a run.
+        ends: The last step of the baseline's log; None without such a log.
+        good: Steps of the candidate's good checkpoints, each with its folder.
     """
     onset, judged = plan.suspicion.onset, last_judged(plan, ends)
     since = plan.start.step if onset is None else onset.not_after

@@ -1,6 +1,6 @@
 """The verdict on a plan's experiments: the cause of the gap, its fix, or the next experiments.
 
-`TABLE` is all of it: the first row that holds is the verdict. What the rows go by is below it.
+`TABLE` contains all rules: the first row whose condition is true is the verdict. The conditions are defined below it.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def judge(plan: Fp8Plan, runs: Sequence[Run], baseline: Curve | None, *, recipes
     """Judge the runs.
 
     Args:
-        plan: As it was written.
-        runs: All of its experiments, with a log or without.
-        baseline: The loss of the old BF16 run; None if its log is not there any more.
-        recipes: Those that the framework has.
+        plan: The plan as written.
+        runs: All of its experiments, with or without a log.
+        baseline: The loss of the old BF16 run; None if its log no longer exists.
+        recipes: The recipes that the framework has.
     """
     measured = measure(plan, runs, baseline)
     facts = Facts(measured)
@@ -88,12 +88,12 @@ class Row:
     when: Callable[[Facts], bool]
     kind: VerdictKind
     because: str
-    """One sentence; like `notes` with the facts that it names in braces."""
+    """One sentence; like `notes`, it refers to facts in braces."""
     blames: bool = False
-    """Whether the culprits are guilty, if there are any."""
+    """Whether the suspected products are proven to cause the gap, if there are any."""
     cure: Callable[[Facts], Cure | None] = lambda _: None
     run: Callable[[Facts], tuple[str, ...]] = lambda _: ()
-    """Planned experiments that are still missing; none: the next round follows."""
+    """Planned experiments that are still missing; empty: the next round follows."""
     notes: tuple[str, ...] = ()
 
 
@@ -219,7 +219,7 @@ class Facts:
     """The facts that the rows use: measurements and conclusions."""
 
     def __init__(self, measured: Measured) -> None:
-        """Take the inexpensive measurements."""
+        """Compute the inexpensive measurements."""
         self.measured: Measured = measured
         self.plan: Fp8Plan = measured.plan
         self.floor: float = measured.floor
@@ -252,7 +252,7 @@ class Facts:
 
     @property
     def restart_lost_history(self) -> bool:
-        """Whether it is known that C started without the scale history that the candidate had."""
+        """Whether C is known to have started without the candidate's scale history."""
         start = self.plan.start  # from scratch no run has a history
         is_restart = start.evidence is not Evidence.SCRATCH
         return self.plan.recipe is Recipe.DELAYED and is_restart and start.has_history is False
@@ -265,13 +265,13 @@ class Facts:
 
     @property
     def extras(self) -> str:
-        """The extras that experiment switches off."""
+        """The extras that this experiment switches off."""
         return ", ".join(self.fewest_extras.trial.without if self.fewest_extras else ()) or "the extras"
 
     def _culprits(self) -> frozenset[Gemm]:
         """Return the smallest set of products whose change closes the gap; empty if unknown.
 
-        A set is blamed only if none that costs less is left that could be tried.
+        A set counts as the cause only if every cheaper set was tried or cannot be tried.
         """
         cells = self.measured.cells
         well = sorted((cell for cell, shown in cells.items() if shown.outcome is Outcome.RESTORES), key=_price)
@@ -293,7 +293,7 @@ class Facts:
 
     @property
     def untried_names(self) -> str:
-        """Their names."""
+        """Names of these experiments."""
         return " and ".join(self.untried)
 
     @property
@@ -304,14 +304,14 @@ class Facts:
 
     @property
     def pair(self) -> Shown:
-        """The pair that closes most."""
+        """The pair that closes the largest share of the gap."""
         return self.pairs[0]
 
     @property
     def pairs_open(self) -> str:
-        """The reason why all three products cannot be named though no pair closes the gap; empty: they can.
+        """Why all three products cannot be named, although no pair closes the gap; empty: they can.
 
-        That B is well says nothing: it is the reference of all.
+        A good result of B proves nothing, because B is the reference of all experiments.
         """
         unchanged = self.measured.stretches.get(UNCHANGED)
         for pair in self.pairs:
@@ -324,7 +324,7 @@ class Facts:
 
     @property
     def explained(self) -> float | None:
-        """Share of the gap closed with the causing products in BF16; None if all three are: then that is no proof."""
+        """Share of the gap closed with the causing products in BF16; None if all three do: that would prove nothing."""
         return None if self.culprits in {frozenset(), _ALL} else self.measured.cells[self.culprits].recovered
 
     @property

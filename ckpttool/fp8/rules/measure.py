@@ -35,7 +35,7 @@ class Run:
     curve: Curve | None
     """Its loss by step; None without a log."""
     as_planned: tuple[AsPlanned, str | None]
-    """The arithmetic according to the logs, and what is wrong or unknown."""
+    """The arithmetic according to the logs, with errors and unknowns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,20 +45,20 @@ class Measured:
     plan: Fp8Plan
     experiments: Mapping[str, Experiment]
     shown: Mapping[str, Shown]
-    """By experiment, in the order of the plan."""
+    """Results by experiment, in the order of the plan."""
     baseline: Stretch | None
-    """From the old baseline to B, in the window."""
+    """Distance from the old baseline to B, in the window."""
     stretches: Mapping[str, Stretch]
-    """By experiment, of the valid ones: the distance from BF16."""
+    """Distance from BF16, by valid experiment."""
     floor: float
-    """How far apart two paired runs of one kind are, in units of the loss; infinite if nothing tells."""
+    """Difference between two paired runs of one kind, in units of the loss; infinite if unknown."""
     limit: float
-    """The least gap that counts; infinite if nothing tells."""
+    """The least gap that counts; infinite if unknown."""
     alike: Sequence[Sequence[str]]
-    """Experiments of one arithmetic that count, though their losses are the same to the last digit."""
+    """Valid experiments with the same arithmetic whose losses are equal to the last digit."""
 
     def outcome(self, name: str) -> Outcome | None:
-        """Return the effect of an experiment on the gap; None if it was not planned or counts for nothing."""
+        """Return the effect of an experiment on the gap; None if it was not planned or does not count."""
         return self.shown[name].outcome if name in self.shown else None
 
     def restoring(self) -> list[Experiment]:
@@ -76,15 +76,15 @@ def measure(plan: Fp8Plan, runs: Sequence[Run], baseline: Curve | None) -> Measu
     """Compare every valid run with BF16, and its remaining gap with the candidate's.
 
     Args:
-        plan: As it was written.
-        runs: All of its experiments, with a log or without.
-        baseline: The loss of the old BF16 run; None if its log is not there any more.
+        plan: The plan as written.
+        runs: All of its experiments, with or without a log.
+        baseline: The loss of the old BF16 run; None if its log no longer exists.
     """
     by_id = {run.experiment.trial.id: run for run in runs}
     reference = None
     if REFERENCE in by_id and _gate(by_id[REFERENCE], None).is_valid:
         reference = by_id[REFERENCE].curve
-    # B never was where the candidate's last checkpoint is, but the old baseline was.
+    # B never reached the step of the candidate's last checkpoint, but the old baseline did.
     against = {name: baseline if run.experiment.trial.from_last else reference for name, run in by_id.items()}
     against[REFERENCE] = None
     gates = {name: _gate(run, against[name]) for name, run in by_id.items()}
@@ -127,7 +127,7 @@ def _gate(run: Run, against: Curve | None) -> Gate:
 
 
 def _twins(runs: Mapping[str, Run], gates: Mapping[str, Gate]) -> list[list[Trial]]:
-    """Return which experiments that count show the same losses to the last digit; the gate has B's own already."""
+    """Return the valid experiments whose losses are equal to the last digit; the gate reports those equal to B."""
     groups: dict[tuple[tuple[Step, ...], tuple[float, ...]], list[Trial]] = {}
     for name, run in runs.items():
         if run.curve is not None and gates[name].is_valid:

@@ -1,7 +1,7 @@
 """Confidence of the mean of a range, and the smallest significant gap.
 
-Neighbouring values of a loss are no independent samples. So stretches are drawn in blocks, and all chance comes from a
-seed: same input, same bytes.
+Neighbouring values of a loss are not independent samples. So stretches are drawn in blocks, and all random numbers come
+from a seed: the same input produces the same bytes.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ RESAMPLES = 1000
 _MASK = (1 << 64) - 1
 _UNCORRELATED = 0.05
 _MEANS_OF_FLOOR = {1: 3.0, 2: 2.5}
-"""By the number of repeats: one tells little of how far the next may lie."""
+"""Factor by number of repeats: a single repeat says little about the distance of the next one."""
 _MEANS_WITH_MANY = 2.0
 _WITHOUT_REPEAT = 3
 _TOLERANCES_WITHOUT_REPEAT = 4
 _WARM_UP = 5
-"""The first of so many parts tells nothing of how far apart two runs end."""
+"""The first of this many parts says nothing about the distance between the ends of two runs."""
 
 
 def draws(seed: int, limit: int) -> Iterator[int]:
-    """Yield random whole numbers from 0, uniformly and without end.
+    """Yield uniformly distributed random integers from 0, without end.
 
     Args:
-        seed: Same seed, same numbers, on every machine.
+        seed: The same seed gives the same numbers on every machine.
         limit: Exclusive upper limit, at most 2^32.
 
     Source:
@@ -67,7 +67,8 @@ def resampled_means(
 ) -> list[float]:
     """Return the means of random resamples of the same length, drawn in blocks.
 
-    Which blocks depends on the length, the block and the seed alone: two stretches of one length get the same ones.
+    The choice of blocks depends only on the length, the block and the seed: two stretches of one length get the same
+    blocks.
     """
     count = len(values)
     starts = count - block + 1
@@ -120,7 +121,7 @@ def floor_of(repeats: Sequence[tuple[Sequence[float], bool]], length: int) -> fl
 
     Args:
         repeats: For each the differences to the baseline, and whether it saw the same data in the same order.
-        length: Of the stretch at whose end runs are compared, in pairs.
+        length: Length of the stretch at whose end the runs are compared, in pairs.
     """
     means = [
         mean for differences, _ in repeats for mean in _sliding(differences[len(differences) // _WARM_UP :], length)
@@ -132,7 +133,7 @@ def floor_of(repeats: Sequence[tuple[Sequence[float], bool]], length: int) -> fl
 
 
 def _sliding(values: Sequence[float], length: int) -> Iterator[float]:
-    """Yield the moving averages of a length; that of the whole if it is shorter, but at least half of it."""
+    """Yield the moving averages of a length; of all values if there are fewer, but at least half of that length."""
     if 2 * len(values) < length or not values:
         return
     length = min(length, len(values))

@@ -28,13 +28,13 @@ GAUSSIAN_DB = {Fp8Format.E4M3: 30.1, Fp8Format.E5M2: 24.2}
 """Quality of the worst channels of normally distributed numbers: the best possible."""
 
 LOST_DB = 10.0
-"""So far below nearly two bits of the mantissa are gone, too: worse than the format with one bit less."""
+"""This far below, nearly two bits of the mantissa are lost as well: worse than the format with one bit less."""
 WEAK_DB = 5.0
 
 LOST_LINES = 0.01
-"""Share of the rows, or columns, that hold something: from there gone is lost, and faint is weak.
+"""Share of the non-zero rows or columns. From this share on, vanished ones count as lost, and faint ones as weak.
 
-A row that is gone is an output that is always zero. Few of them may be units that weight decay shrank, and harmless.
+A vanished row is an output that is always zero. A few of them may be units that weight decay shrank, which is harmless.
 """
 WEAK_SATURATED = 0.001
 
@@ -48,16 +48,16 @@ _MOMENTS = {
 _STATES = frozenset(_MOMENTS.values())
 _EMBEDDINGS = re.compile(r".*embed.*|(?:.*_)?emb|wte|wpe|relative_(?:attention|position)_bias(?:_table)?")
 _SHARED = ["shared", "weight"]
-"""How T5 ends the name of its one embedding."""
+"""The end of the name of T5's only embedding."""
 _NO_PRODUCT = re.compile(r"(?:.*_)?conv(?:[0-9]*|[0-9]d)(?:_.*)?|(?:.*_)?bias(?:_.*)?|a_log|d")
-"""Convolutions, biases of any shape, and what a state space decays and passes on by: no matrix product of FP8 has them.
+"""Convolutions, biases of any shape, and decay and skip parameters of state spaces: no FP8 product uses them.
 """
 _ROUTERS = frozenset({"router", "gate", "shared_expert_gate", "gating"})
 _HEADS = frozenset({"lm_head", "output_layer", "head", "classifier", "score", "unembed", "unembedding"})
 _NORM = re.compile(r".*norm.*|ln_?(?:[0-9]+|f|[a-z]+)?")
 _LAYER = re.compile(r"(?:.*?[./])?(?:layers?|blocks?|h|resblocks)[._/][0-9]+(?=[./])")
 _MATRIX = 2
-"""Dimensions other than one from which a tensor is one."""
+"""Number of dimensions larger than 1 that a matrix has."""
 
 
 def is_probed(entry: TensorEntry, *, optimizer: bool) -> bool:
@@ -100,7 +100,7 @@ def risk_of(cast: CastNumbers, tensor: TensorNumbers, role: TensorRole) -> Risk:
     if tensor.nonfinite:
         return Risk.LOST
     if cast.channel_snr_db is None or cast.lost is None:
-        return Risk.FINE  # nothing there, or all of it zero
+        return Risk.FINE  # no elements, or only zeros
     if role in _STATES:
         if cast.lost >= LOST_STATE:
             return Risk.LOST
@@ -114,7 +114,7 @@ def risk_of(cast: CastNumbers, tensor: TensorNumbers, role: TensorRole) -> Risk:
 
 
 def _shares(lines: Lines | None, tensor: TensorNumbers) -> float:
-    """Return the larger share of the rows or columns concerned, among those that are not all zero."""
+    """Return the larger of the two shares of affected rows and columns, among those that are not all zero."""
     if lines is None or tensor.live is None:
         return 0.0
     return max(lines.rows / max(tensor.live.rows, 1), lines.columns / max(tensor.live.columns, 1))
@@ -164,14 +164,15 @@ def layers_of(tensors: Sequence[ProbedTensor]) -> tuple[LayerRisk, ...]:
 
 
 _FLAT = frozenset({"flat_param", "_flat_param"})
-"""What PyTorch calls the weights of several layers that it laid end to end, to cut them into pieces for the ranks."""
+"""PyTorch's name for the weights of several layers that it concatenated and cut into pieces for the ranks."""
 
 
 def scattered(tensors: Iterable[ProbedTensor]) -> tuple[Finding, ...]:
     """Report that weights of linear layers are stored as parts that are not matrices, or by their names alone.
 
-    Some trainers cut weights regardless of rows: of one that is elsewhere in the save they leave a name without
-    elements, and several in one row have a name of their own. A rank whose part of a tensor is empty is none of these.
+    Some trainers cut weights regardless of rows. They leave a name without elements for a weight that is elsewhere in
+    the save, and give several concatenated weights a separate name. A rank whose part of a tensor is empty is a
+    different case.
     """
     names: dict[str, bool] = {}
     for tensor in tensors:
@@ -186,7 +187,7 @@ def scattered(tensors: Iterable[ProbedTensor]) -> tuple[Finding, ...]:
 
 
 ALIGNED = 4.0
-"""Ratio of the worst hidden unit's amplification to the median from which it is reported; fresh weights have 1.1."""
+"""Least ratio of the worst hidden unit's amplification to the median that is reported; fresh weights have 1.1."""
 
 
 def aligned(gated: Iterable[GatedNumbers]) -> tuple[Finding, ...]:
@@ -209,5 +210,5 @@ def aligned(gated: Iterable[GatedNumbers]) -> tuple[Finding, ...]:
 
 
 def most_amplifying(gated: Iterable[GatedNumbers]) -> tuple[GatedNumbers, ...]:
-    """Sort the gates by how far their worst unit stands out."""
+    """Sort the gates by the amplification of their worst unit, relative to the median."""
     return tuple(sorted(gated, key=lambda pair: (-pair.gain_over_median, as_counted(pair.name), pair.path)))

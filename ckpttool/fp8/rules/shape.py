@@ -10,7 +10,7 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.fp8.model.curves import CurveShape
 
 STRONG = 6.0
-"""Difference in Bayes' information criterion from which one shape is clearly the better one."""
+"""Difference in Bayes' information criterion from which one shape is clearly better."""
 _LEAST_INDEPENDENT = 8
 _MOST_CORRELATION = 0.9
 _SLACK = 4.0
@@ -22,11 +22,11 @@ class Shape:
     """The best fit for a series of windows."""
 
     ramp_over_step: float
-    """By how much the information criterion of a ramp is above that of a step: over 6 it is a step, under -6 none."""
+    """Information criterion of the ramp minus that of the step: over 6 it is a step, under -6 it is not."""
     onset: int
-    """Window in which the better one begins, from 0."""
+    """Window in which the better shape begins, from 0."""
     earliest: int
-    """With `latest`: the windows in which it may begin as well."""
+    """With `latest`: the range of windows in which it may begin."""
     latest: int
 
     @property
@@ -40,11 +40,11 @@ class Shape:
 def fit(means: Sequence[float]) -> Shape:
     """Fit a step (zero, then constant) and a ramp (zero, then linear) by least squares.
 
-    Where a ramp that ends on a level fits clearly better than both, it tells where the gap began: what grows and then
-    stays would else seem to have begun long before.
+    If a ramp that ends on a level fits clearly better than both, it determines the start of the gap: otherwise a gap
+    that grows and then stays would seem to have begun much earlier.
 
     Args:
-        means: Of all windows, at least two.
+        means: Means of all windows, at least two.
     """
     count = len(means)
     steps, ramps = ([_error(means, start, length) for start in range(count)] for length in (0, count))

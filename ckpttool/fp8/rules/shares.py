@@ -17,7 +17,7 @@ from ckpttool.fp8.rules.align import align
 from ckpttool.fp8.rules.noise import block_of, gap_of, percentiles, resampled_means
 
 RESTORED = 0.9
-"""Share of the gap from which it counts as closed. Published recoveries sit at 0.85 and mean "not yet"."""
+"""Share of the gap from which it counts as closed. Published recoveries are at 0.85, and do not count yet."""
 
 _PART = 0.25
 _TIMES_FLOOR = 3
@@ -28,7 +28,7 @@ _RISING = 0.05
 _PARTS = 10
 """Windows whose means determine a slope."""
 _STUDENT = 2.306
-"""Student's t: 95 of 100 lie within, with eight degrees of freedom."""
+"""Student's t: 95 of 100 values are within it, with eight degrees of freedom."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +56,13 @@ def floor_of(regrouped: Gap) -> float:
 
 
 Share = tuple[float, float, float]
-"""Of the gap, and the bounds between which it is in 95 of 100 stretches."""
+"""Share of the gap, and its bounds in 95 of 100 stretches."""
 
 
 def recovered(unchanged: Stretch, part: Stretch, *, seed: int = SEED) -> Share | None:
     """Return the share of the gap that an experiment closes; None if its log and C's have no common step.
 
-    The same blocks are drawn for both: what moves them alike is no uncertainty of their ratio.
+    The same blocks are drawn for both: variation that they share does not make their ratio uncertain.
     """
     common = {step: place for place, step in enumerate(unchanged.steps)}
     base_values = [unchanged.values[common[step]] for step in part.steps if step in common]
@@ -126,7 +126,7 @@ def is_settled(unchanged: Stretch, part: Stretch) -> bool:
 
     Args:
         unchanged: The candidate's distance to BF16 in the window.
-        part: That of an experiment.
+        part: The distance of an experiment to BF16 in the window.
     """
     base_values = dict(zip(unchanged.steps, unchanged.values, strict=True))
     common = [

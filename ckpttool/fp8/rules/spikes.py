@@ -13,21 +13,21 @@ from ckpttool.fp8.rules.align import middle
 from ckpttool.health.policies.robust_z import MAD_TO_SIGMA
 
 _WINDOW = 128
-"""Normal values that a value is held against; the house's own z-score has as many."""
+"""Number of normal values with which a value is compared, as for the z-score of `health`."""
 _TO_BEGIN = 64
 _BEGINS = 7.0
 _ENDS = 3.0
 _CALM = 5
-"""Values in a row that must be normal again."""
+"""Number of consecutive values that must be normal again."""
 _NEW_LEVEL = 10 * _WINDOW
-"""Values without an end: the loss has come to stay."""
+"""Number of values without an end of the spike: from there on, the loss stays high."""
 _LEAST_PATIENCE = 50
-"""Values: so long may any spike last."""
+"""Number of values: the longest duration of any spike."""
 _TIMES_THE_BASELINE = 3
 _SHARED_WITHIN = 10
 """Steps."""
 _LEAST_SPREAD = 1e-4
-"""Of the median: a curve that hardly moves has no spike at each of its last digits."""
+"""Share of the median: changes in the last digits of a flat curve are not spikes."""
 _BEFORE = 9
 """Differences whose median replaces those in a spike."""
 
@@ -39,7 +39,7 @@ class Span:
     first: int
     last: int
     height: float | None
-    """Above the median before; None if no value was finite."""
+    """Height above the previous median; None if no value was finite."""
 
     @property
     def values(self) -> int:
@@ -72,7 +72,7 @@ class _Normal:
         over = value - self.median
         if over <= z * _LEAST_SPREAD * abs(self.median):
             return False
-        eighth = len(self._ordered) // 8  # half of the values lie nearer than the deviation: a quarter of them surely
+        eighth = len(self._ordered) // 8  # half of the values are within the deviation: a quarter of them certainly is
         near = min(self._ordered[5 * eighth] - self.median, self.median - self._ordered[3 * eighth])
         return over > z * MAD_TO_SIGMA * near and over > z * MAD_TO_SIGMA * self._deviation()
 
@@ -83,7 +83,7 @@ class _Normal:
 def find_spikes(values: Sequence[float]) -> list[Span]:
     """Return the ranges in which values rise far above earlier ones and return, or are not numbers.
 
-    What has not come back at the end is a spike only while it is short: later it is where the loss now is.
+    A rise that has not ended counts as a spike only while it is short: after that it is the new level of the loss.
     """
     spikes: list[Span] = []
     normal = _Normal()
@@ -122,9 +122,9 @@ def common_spikes(
     """Return the spikes of both runs, ascending, and whether the other run has one within ten steps.
 
     Args:
-        baseline: The run, and the places of its spikes among its values.
+        baseline: The run, and the positions of its spikes in its values.
         candidate: The same.
-        by_step: By how much the places at which values are paired grow in a step of the baseline.
+        by_step: Increase of the pairing position per step of the baseline.
     """
     near = _SHARED_WITHIN * by_step
 
@@ -157,7 +157,7 @@ def are_ordinary(spikes: Iterable[Spike]) -> bool:
 
 
 def spiked(pairs: Pairs, runs: Iterable[tuple[Curve, Sequence[Span]]]) -> set[int]:
-    """Return the pairs, from 0, in a spike of a run; none if that were over half of them."""
+    """Return the pairs, from 0, in a spike of a run; no pairs if these would be over half of them."""
     places: set[int] = set()
     for curve, spans in runs:
         for span in spans:

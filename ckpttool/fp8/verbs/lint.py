@@ -30,18 +30,18 @@ def fp8_lint(
     layers: str | None = None,
     view: View = USUAL,
 ) -> Lint:
-    """Check FP8 settings for those without effect, and for known trouble.
+    """Check FP8 settings for those without effect, and for known problems.
 
     Args:
-        paths: Logs with the trainer's printed arguments, scripts with arguments, configs, configs of debug features,
-            told apart by content. Together they are those of one run.
+        paths: Logs with the trainer's printed arguments, scripts with arguments, configs, and configs of debug
+            features, distinguished by content. Together they describe one run.
         allowed: Findings that the user accepts.
-        te_version: Transformer Engine's: `2.13`; None: not known.
-        layers: A file with names of layers; None: usual ones are tried.
+        te_version: Version of Transformer Engine, such as `2.13`; None: unknown.
+        layers: A file with names of layers; None: usual names are tried.
         view: The view for display.
 
     Returns:
-        One check a file. A file that cannot be used at all is a finding too, with its exit code.
+        One check per file. A file that cannot be used at all is a finding too, with its exit code.
 
     Raises:
         UsageError: The version or the file of layers is invalid.

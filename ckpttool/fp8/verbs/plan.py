@@ -66,11 +66,11 @@ class _Candidate:
     seen: RunArithmetic
     recipe: Recipe | None
     seconds: float | None
-    """A step takes so long."""
+    """Duration of a step."""
     layers: tuple[int, ...]
     layers_in: str
     baseline_ends: Step | None
-    """The last step in its log; None if there is none."""
+    """The last step in its log; None if the log has no step."""
 
 
 def fp8_plan(question: PlanQuestion) -> Fp8Plan | NoPlan:
@@ -79,7 +79,7 @@ def fp8_plan(question: PlanQuestion) -> Fp8Plan | NoPlan:
     Raises:
         UsageError: The framework has no FP8 training, or a round's input is missing.
         NothingToResumeError: There is no checkpoint before the gap.
-        UnsafeError: The folder has other contents.
+        UnsafeError: The folder has other contents, or logs of experiments.
     """
     framework = framework_of(question.framework)
     if question.horizon is not None and not SHORTEST <= question.horizon <= LONGEST:

@@ -40,14 +40,14 @@ def fp8_probe(
     """Show what each FP8 recipe would do to the tensors of a checkpoint or a shard.
 
     Args:
-        path: A shard of any format, a tree (its newest whole checkpoint), `DIR:NAME`, or a checkpoint's name; None:
+        path: A shard of any format, a tree (its newest intact checkpoint), `DIR:NAME`, or a checkpoint's name; None:
             `DEFAULT_DIR`, else in or around the current folder.
         question: The settings for each tensor.
         checkpoint: A checkpoint of that tree.
-        layout: Look for this layout alone.
+        layout: Only this layout is recognized.
 
     Raises:
-        UnknownLayoutError: There is nothing that ckpttool knows.
+        UnknownLayoutError: ckpttool does not recognize the content.
         UsageError: No checkpoint has that name.
         NothingToResumeError: The tree has no checkpoint.
         IncompleteError: The tree's folder cannot be read.
@@ -140,7 +140,7 @@ def _block(side: Side) -> tuple[int, int]:
     try:
         data = side.tree.storage.small_file(path, limit=_CONFIG_LIMIT)
         settings = parse_object(data, where=path).get("quantization_config")
-    except (OSError, ParseError):  # there is none, or it is invalid
+    except (OSError, ParseError):  # the config does not exist, or is invalid
         return USUAL_BLOCK
     match settings:
         case {"weight_block_size": [int(rows), int(columns)]} if min(rows, columns) > 0:

@@ -36,7 +36,7 @@ def fp8_verdict(output: str, logs: Mapping[str, tuple[str, ...]] | None = None) 
         logs: By experiment: files, folders or globs; for others, the logs in their folders are used.
 
     Raises:
-        UsageError: There is no plan, no such experiment, or a log is not there.
+        UsageError: There is no plan, no such experiment, or a log does not exist.
         UnsafeError: The existing file is not a plan of ckpttool.
     """
     plan = read_plan(output)
@@ -46,10 +46,10 @@ def fp8_verdict(output: str, logs: Mapping[str, tuple[str, ...]] | None = None) 
 
 
 def read_plan(output: str) -> Fp8Plan | None:
-    """Read the plan of a folder; None if there is none.
+    """Read the plan of a folder; None if the folder has no plan.
 
     Raises:
-        UnsafeError: There is something else of that name.
+        UnsafeError: Something other than a plan has that name.
     """
     path = os.path.join(output, NAME)
     try:
@@ -81,7 +81,7 @@ def baseline_of(plan: Fp8Plan) -> Curve | None:
 
 
 def with_logs(plan: Fp8Plan, logs: Mapping[str, tuple[str, ...]]) -> Fp8Plan:
-    """Return a plan with the logs of its experiments: the given ones, else those in their folders."""
+    """Return a plan with the logs of its experiments: those that were passed, else those in their folders."""
     experiments = (
         replace(
             experiment,
