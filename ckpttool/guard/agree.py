@@ -1,7 +1,7 @@
-"""Agreement of all ranks: one reduction of eight whole numbers in every optimizer step.
+"""Agreement of all ranks: one reduction of eight integers in every optimizer step.
 
-It stands outside of every `try`, and so must whatever calls it: a rank that leaves it out makes the others wait for
-ever. What precedes it is contained, and takes part with the number of the part that failed.
+It is outside of every `try`, and so must be its callers: if a rank skips it, the others wait forever. Errors before it
+are caught, and the rank takes part with the number of the part that failed.
 """
 
 from __future__ import annotations

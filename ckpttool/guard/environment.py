@@ -17,7 +17,7 @@ _LIBRARIES = ("accelerate", "lightning", "numpy", "pytorch_lightning", "transfor
 _VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "ATEN_CPU_CAPABILITY", "MKL_CBWR", "OMP_DYNAMIC")
 
 COMPILED = "compiled"
-"""The setting that tells whether compiled code computed the loss: only the entry can do as the training did."""
+"""The setting that shows whether compiled code computed the loss: only the user's entry can compile it likewise."""
 
 _MOST_NODES = 2000
 """Of a loss's graph that are checked: a part that was compiled is near its end, or there are many."""

@@ -31,7 +31,7 @@ from ckpttool.health.model.asd import FeatureValue
 from ckpttool.health.policies.registry import settings_of
 
 _SELDOM = 10
-"""Steps between two looks, if looking at each costs too much."""
+"""Steps between two samples, if sampling every step costs too much."""
 
 _LOOKED_AT = (torch.float32, torch.bfloat16)
 """As in Ascend's detector: float16 is scaled, and its overflows are handled by the scaler."""
@@ -254,7 +254,7 @@ class FeatureProbe:
 
     def _hook_into(self, model: DistributedDataParallel) -> bool:
         group: dist.ProcessGroup = model.process_group
-        if model._comm_hooks or model.mixed_precision is not None or model._use_python_reducer:  # noqa: SLF001  torch tells it nowhere else
+        if model._comm_hooks or model.mixed_precision is not None or model._use_python_reducer:  # noqa: SLF001  torch has no public name for it
             return False
         if model.gradient_as_bucket_view and group.size().bit_count() != 1:
             return False  # torch averages gradients that are accumulated in its buckets in another way than others

@@ -80,7 +80,7 @@ class Reading:
     norm: float
     """L2 norm of all gradients, before clipping."""
     loss: float | None
-    """Sum of the local losses of the micro-batches; None if the training tells none."""
+    """Sum of the local losses of the micro-batches; None if the training reports no loss."""
     losses_finite: bool
     """Whether each of these losses is."""
     embedding: float | None = None

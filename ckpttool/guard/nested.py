@@ -13,7 +13,7 @@ from torch import Tensor
 def is_sharded(tensor: Tensor) -> bool:
     """Return whether a tensor is spread over ranks, so that reducing it involves all of them.
 
-    Nothing is imported for the question: if no `DTensor` was ever made, there is none.
+    Nothing is imported for this: if `DTensor` was never imported, no tensor is sharded.
     """
     return hasattr(tensor, "full_tensor")
 
@@ -41,7 +41,7 @@ def tensors_in(value: object) -> Iterator[Tensor]:
 
 
 def named_tensors(value: object, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of a batch with their ways, as `inputs.labels`, `[0]`; of a lone tensor: `batch`."""
+    """Yield the tensors of a batch with their paths, as `inputs.labels`, `[0]`; that of a single tensor is `batch`."""
     if isinstance(value, Tensor):
         yield path or "batch", value
     elif isinstance(value, Mapping):

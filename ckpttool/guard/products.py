@@ -1,8 +1,8 @@
 """Check of a matrix product by the sums of its rows; a suspicious one element by element in float64.
 
-Row i of c = a b must have the sum a_i s, where s holds the sums of the rows of b. What rounding may add to the
-difference is bounded by norms: n independent roundings of c have the standard deviation u |c_i| / sqrt(3), and a
-float32 sum of k products errs by u_a |a_i| |b| / sqrt(6) for mixed signs and u_a sqrt(k) |c| / 3 for equal ones.
+Row i of c = a b must have the sum a_i s, where s contains the sums of the rows of b. Norms limit the rounding error of
+the difference: n independent roundings of c have the standard deviation u |c_i| / sqrt(3), and a float32 sum of k
+products errs by u_a |a_i| |b| / sqrt(6) for mixed signs and u_a sqrt(k) |c| / 3 for equal ones.
 """
 
 from __future__ import annotations
@@ -102,13 +102,13 @@ def can_be_checked(product: Product) -> bool:
 
 
 def suspicious_rows(product: Product, *, roundings_add_up: bool = False) -> Tensor:
-    """Return [r, 2]: batch and row of those with a wrong sum. Waits for the device.
+    """Return [r, 2]: batch and row of the rows with a wrong sum. Waits for the device.
 
-    A row of operands that are not finite is none: what came of them is no news.
+    A row of non-finite operands is not suspicious: its result cannot be finite.
 
     Args:
-        product: That can be checked; its sums and norms are taken in float32.
-        roundings_add_up: Take roundings of one row for equal, not for independent: near-equal columns round alike.
+        product: A product that can be checked; its sums and norms are computed in float32.
+        roundings_add_up: Treat roundings of one row as equal, not as independent: nearly equal columns round alike.
     """
     s, b = _sums_and_norms(product.b)
     expected, a = _sums_and_norms(product.a, s)

@@ -29,10 +29,10 @@ def states(*, devices: bool = True) -> States:
 
 
 def restore(saved: Mapping[str, object]) -> None:
-    """Restore the output of `states`; generators that are not in it stay unchanged.
+    """Restore the output of `states`; generators that it does not contain stay unchanged.
 
     Raises:
-        ValueError, TypeError, RuntimeError: It is no such state; what came before it was put back.
+        ValueError, TypeError, RuntimeError: It is not such a state; the states before it were restored.
     """
     if "torch" in saved:
         torch.set_rng_state(cast("torch.Tensor", saved["torch"]))

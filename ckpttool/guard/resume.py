@@ -145,10 +145,10 @@ def resume(
     """Load a save into the objects of a training. Every rank must call it.
 
     Args:
-        objects: Of the training; on an error they may be loaded in part.
-        layout: In which it was saved.
-        choose: Asked on rank 0 alone with the number of ranks; None: there is no save at all.
-        fresh_ok: Begin if there is none.
+        objects: The objects of the training; after an error they may be partially loaded.
+        layout: The layout of the save.
+        choose: Called only on rank 0, with the number of ranks; returns None if no save exists.
+        fresh_ok: Start from scratch if no save exists.
         group: The ranks of the training; None: all.
 
     Raises:

@@ -1,12 +1,11 @@
 """The state of a training as tensors and plain JSON, bit for bit and without a pickle.
 
 `spell` takes dict, list, tuple, str, int, float, bool, None, bytes, tensors, numpy arrays and scalars, dtypes and
-devices. A class would have to be imported to be read back, by a name that a file gives: so anything else is
-`Unsaveable`, with its path, before a byte is written. `read` puts the value together again, from a file that may come
-from anybody.
+devices. Reading a class back would mean importing it by a name from a file. So any other type is `Unsaveable`, with its
+path, before a byte is written. `read` rebuilds the value, from a file that is not trusted.
 
-In the JSON a list is a list and every object is a tag with its content, so no user's key is ever taken for one. The
-order of keys is the dict's own: whoever writes the JSON must not sort it.
+In the JSON a list is a list and every object is a tag with its content, so a user's key is never mistaken for a tag.
+The order of keys is the dict's own: the JSON must not be sorted when it is written.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ _Container: TypeAlias = "dict[object, object] | list[object] | tuple[object, ...
 
 
 class Unsaveable(TypeError):  # noqa: N818  it names what cannot be saved
-    """A value that cannot be spelled without a pickle.
+    """A value that cannot be encoded without a pickle.
 
     Attributes:
         path: Its place, such as `model.layers[3]`; '' for the complete value.

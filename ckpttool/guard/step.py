@@ -219,7 +219,7 @@ class Guard:
             The norm before clipping, as `torch.nn.utils.clip_grad_norm_` does.
 
         Raises:
-            GuardStop: So many updates in a row were dropped.
+            GuardStop: Too many updates in a row were dropped.
         """
         parameters = self._updated.current()
         if self._updated.only_model_clips:
@@ -241,8 +241,8 @@ class Guard:
             Whether it is applied.
 
         Raises:
-            GuardStop: So many updates in a row were dropped.
-            UsageError: The norm is no number.
+            GuardStop: Too many updates in a row were dropped.
+            UsageError: The norm is not a number.
         """
         try:
             full_norm = full(norm) if isinstance(norm, Tensor) else torch.tensor(norm, device=self._updated.device)
@@ -373,11 +373,11 @@ class Guard:
     def _decide(self, norm: Tensor | float | None, *, scale: Tensor | None = None) -> float | None:
         """Decide, and return the norm to which the policy clips; None: it does not clip.
 
-        Everything but what takes all ranks is contained, so that every rank comes to that, in every step.
+        Errors are caught everywhere except in collective operations, so that every rank reaches these in every step.
 
         Args:
-            norm: Of all gradients, before clipping; None if it could not be taken.
-            scale: By which gradients are multiplied that a fused update unscales on its own.
+            norm: Norm of all gradients, before clipping; None if it could not be computed.
+            scale: Factor of gradients that a fused update unscales itself.
         """
         if self._is_repeated:
             return None

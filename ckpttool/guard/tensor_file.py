@@ -66,12 +66,12 @@ def named(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, DT
 def open_tensors(path: str) -> dict[str, torch.Tensor]:
     """Return the tensors of a safetensors file by name, read from the disk as they are used.
 
-    They share the file's memory, in which nothing is ever written back. Who wants to know whether the file is intact
-    compares its digest first; here only what is in the header is not believed.
+    They share the file's memory map, and nothing is ever written back. To know whether the file is intact, compare its
+    digest first; here only the header is checked.
 
     Raises:
         OSError: It cannot be read.
-        ValueError: It is no such file, or has a type that this torch does not have.
+        ValueError: It is not a safetensors file, or has a type that this version of torch does not have.
     """
     with open(path, "rb") as file:
         if not os.fstat(file.fileno()).st_size:
@@ -117,8 +117,8 @@ def strided(stored: torch.Tensor, shape: Sequence[int], stride: Sequence[int]) -
 def copied(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy with the same strides at an address that torch chose, as for a training's own tensors.
 
-    Where a tensor is in a file's bytes, a kernel may sum it in another order: MKL does so on some CPUs where the
-    address is no multiple of 16.
+    The address of a tensor in a file can change the order in which a kernel sums it: MKL does so on some CPUs if the
+    address is not a multiple of 16.
     """
     shape, stride = tensor.shape, tensor.stride()
     once = [length if step else min(length, 1) for length, step in zip(shape, stride, strict=True)]

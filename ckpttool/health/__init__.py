@@ -1,8 +1,8 @@
 """Health of checkpoints according to a training log, and the rules and thresholds for it.
 
-For who sets up a training: `ckpttool health`, `log replay`, `log calibrate`, `asd`. It begins in `verbs`;
-`resolve` is told by `verbs/evidence.py` what logs have to say. Rules are pure: those that users choose from are in
-`policies`, those of the detection of silent errors on Ascend in `asd`, all others in `rules`.
+Commands: `ckpttool health`, `log replay`, `log calibrate`, `asd`. Each starts in `verbs`; `resolve` gets the evidence
+of logs from `verbs/evidence.py`. Rules are pure: the policies that users choose are in `policies`, the rules for silent
+errors on Ascend in `asd`, and all others in `rules`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Records of a step with non-finite values: each rank's `r00000.json` next to its shard, and rank 0's `capture.json`.
 
-Both are read without torch, and neither is believed: a shard is opened by the name that its rank has, never by one that
-a file gives. `"resumable": false` stands in each, for whoever finds one alone.
+Both are read without torch, and neither is trusted: a shard is opened by the name for its rank, never by a name in a
+file. Each has `"resumable": false`, in case it is found without the other.
 """
 
 from __future__ import annotations

@@ -60,8 +60,8 @@ _DURABLE = frozenset(
 class EventFile:
     """Writes events in its own thread, so that a slow disk does not delay the training.
 
-    Nothing here raises: what cannot be written is counted, and the next line that can be tells how many were lost. A
-    process that was forked from this one, as those that load data are, writes nothing.
+    Nothing here raises: lines that cannot be written are counted, and the next line that succeeds has their number. A
+    process that was forked from this one, such as a data loader, writes nothing.
     """
 
     def __init__(  # noqa: PLR0913  each but the first has a default, and is named where it is given
@@ -142,7 +142,7 @@ class EventFile:
                 self._is_durable |= kind in _DURABLE
                 self._changed.notify_all()
             elif len(self._waiting) == 1:
-                self._changed.notify_all()  # the writer has to look at the clock now
+                self._changed.notify_all()  # the writer has to check the clock now
             if kind in _DURABLE:
                 self._wait(reported)
 
@@ -267,7 +267,7 @@ class _File:
         """Write some lines, or count those that are not completely written."""
         try:
             self._write(lines, about)
-        except Exception:  # noqa: BLE001  whatever it is, the next line may be luckier, and somebody waits for this one
+        except Exception:  # noqa: BLE001  after any error the next line may succeed, and a caller waits for this one
             self.lost += lines.count(b"\n")
             self.close()
 

@@ -171,7 +171,7 @@ class RankCapture:
     environment: tuple[tuple[str, Setting], ...]
     """By name."""
     model_config: EventValue
-    """The config of a library's model; None if there is none."""
+    """The config of a library's model; None if the model has no config."""
     run_config: EventValue
     """The user's own record of the run."""
     data_position: EventValue
@@ -217,7 +217,7 @@ class Capture(Answered):
     """Ascending by rank; empty if unknown."""
     findings: tuple[Finding, ...]
     has_stopped: bool | None = None
-    """Whether the training ended by too many dropped updates, and did not go on since; None: unknown."""
+    """Whether the training ended by too many dropped updates, and has not continued since; None: unknown."""
 
     @property
     def exit_code(self) -> ExitCode:

@@ -1,10 +1,10 @@
 """Origin of the first non-finite value: operation, module, line, or the weight or batch with it.
 
-Every operation of forward and backward is checked. One whose result is not finite is an event, and its parents are
-the events of those of its inputs that are not finite, by storage: a view is found again under any name. Infinities that
-someone put there on purpose, as masks do, and that were only moved since, are no events anybody is to blame for. So
-the origin is an event all of whose parents are such, or that has none, found by walking back from what is wrong at the
-end: an infinity that a `min` dropped is never met.
+Every operation of forward and backward is checked. An operation with a non-finite result is an event. Its parents are
+the events of its non-finite inputs, by storage, so views are recognized under any name. Intentional infinities, as in
+masks, that were only moved since, are not faults. So the origin is an event without parents, or whose parents are all
+intentional. It is found by walking back from the non-finite values at the end, so an infinity that a `min` dropped is
+never reached.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _LEAST_RMS = 1e-6
 """Lower limit for elements that are all zero or nearly zero: next to them a weight of 1 is normal."""
 
 _FEW = 2
-"""Elements: a lone one has no others to be compared with."""
+"""Least number of elements: a single one cannot be compared with others."""
 
 _INNER = re.compile(r"_?(?P<name>\w+?)(?:_forward)?_?")
 _NODE = re.compile(r"(?P<name>\w+?)Backward(?P<built_in>[0-9]+)?")

@@ -1,6 +1,6 @@
 """Replay of a captured step in another process: the user's model, the captured inputs, and never an optimizer step.
 
-The ranks are computed one after the other in one process, and compared with what was captured.
+The ranks are computed one after the other in one process, and compared with the captured values.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class RankRun:
                 loss = self._loss(number, batch)
                 self._backward(loss)
             wrong = [loss.detach()] if not bool(torch.isfinite(loss).all()) else []
-            tensors = [gradient._values() if gradient.is_sparse else gradient for _, gradient in self.gradients]  # noqa: SLF001  a copy would lie elsewhere than what was looked at
+            tensors = [gradient._values() if gradient.is_sparse else gradient for _, gradient in self.gradients]  # noqa: SLF001  a copy would have another storage than the checked tensor
             wrong += [gradient for gradient in tensors if not bool(torch.isfinite(gradient).all())]
             if wrong:
                 event = locator.origin(wrong[:1]) or locator.origin(wrong)

@@ -80,12 +80,12 @@ class FeatureValueDetector:
         return self.watch.book.checksum.running(self.last) and not self.checking
 
     def take(self, values: Iterable[FeatureValue], *, at: LocalTime, step: Step) -> tuple[GuardEvent, ...]:
-        """Judge one step's values; to be called in steps without any, too, because a checksum ends by the clock.
+        """Judge one step's values; also call it in steps without values, because a checksum ends by the clock.
 
         Args:
-            values: Of this rank, or of none; their own times are not checked.
-            at: Now.
-            step: Now, for what a clock sets off; a value's events are told at the value's own step.
+            values: Values of this rank, or no values; their own times are not checked.
+            at: The current time.
+            step: The current step, for events that the clock triggers; events of a value have the step of the value.
         """
         self.last = LocalTime(max(self.last, at))
         if not self.is_on:
@@ -144,7 +144,7 @@ def _encoded_event(event: HealthEvent, step: Step, *, name: str | None = None) -
     """Encode an event for a file; `clock` is in seconds since 1970 on this machine's own clock."""
     values: dict[str, EventValue] = {
         "rank": event.rank,
-        "name": None if event.rank is None and event.value is None else name,  # a checksum is no parameter's
+        "name": None if event.rank is None and event.value is None else name,  # a checksum belongs to no parameter
         "value": event.value,
         "count": event.count,
         "since_step": event.since_step,

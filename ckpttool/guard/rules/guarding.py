@@ -58,8 +58,8 @@ _PASSED_ON = {
 class SpikeGuard:
     """Judges each update before it is applied; the same on all ranks, and across restarts.
 
-    Twice a step: `propose` from this rank's numbers, then `settle` with what all ranks want together. Counters move in
-    `settle` alone, so they are the same everywhere, even where a policy looks at what differs by rank.
+    Two calls per step: `propose` from this rank's numbers, then `settle` with the combined proposals of all ranks. Only
+    `settle` changes counters, so they are the same everywhere, even if a policy depends on values that differ by rank.
     """
 
     def __init__(
@@ -104,9 +104,10 @@ class SpikeGuard:
         """Return what this rank would do with the update.
 
         Args:
-            row: Its numbers; the norm of all gradients, unscaled and before clipping.
-            losses_finite: Whether every local loss is: a batch of padding has a loss of NaN, and finite gradients.
-            scale: The loss scaler's; None if there is none.
+            row: Numbers of the update; the norm of all gradients, unscaled and before clipping.
+            losses_finite: Whether every local loss is finite: a batch of padding has a loss of NaN, and finite
+                gradients.
+            scale: The scale of the loss scaler; None without a loss scaler.
         """
         self._row, self._noticed = row, ()
         norm = 0.0 if row.global_norm is None else row.global_norm
@@ -196,7 +197,7 @@ class SpikeGuard:
         if not self._own_is_finite:
             norm = self._row.global_norm
             is_norm = norm is not None and not math.isfinite(norm)
-            # Not in the policy's words: whether its own trainer counts a NaN is no matter here.
+            # Not in the policy's words: it does not matter here whether its own trainer counts a NaN.
             messages = [f"the norm is {norm}" if is_norm else "a loss is not finite"]
         if not messages:
             messages = [f"another rank {'drops it' if agreed.is_finite else 'has numbers that are not finite'}"]
@@ -252,12 +253,12 @@ class SpikeGuard:
     def restore(self, saved: Json, *, step: Step) -> tuple[GuardEvent, ...]:
         """Restore the state of the guard that wrote a checkpoint, and report losses.
 
-        If another policy was in force, or other settings, its memory is not used; how many were applied and dropped
-        in all stays true.
+        If the policy or its settings changed, its memory is not used; the totals of applied and dropped updates stay
+        correct.
 
         Args:
-            saved: The output of `saved`, with any other keys; None if there is none.
-            step: At which the training continues.
+            saved: The output of `saved`, with any other keys; None if nothing was saved.
+            step: The step at which the training continues.
         """
         self._row = StepMetrics(step=step)
         if saved is None:

@@ -23,11 +23,11 @@ from ckpttool.guard.model.capture import (
 
 
 def culprits(ranks: Sequence[RankCapture]) -> tuple[Culprit, ...]:
-    """Return the ranks on which it began, of those with files here, ascending.
+    """Return the ranks on which the fault began, of those with files here, ascending.
 
-    After a reduction every rank holds the same gradient. So a rank is named by its own loss, else by its own gradients,
-    which only a run without the others shows; a world of one has no others. If all of these are finite, the norm was
-    not: it overflows from elements of 1e19 on.
+    After a reduction every rank has the same gradient. So a rank is identified by its own loss, else by its own
+    gradients, which only a run without the other ranks shows; a single rank needs no such run. If all of these are
+    finite, the norm was not: it overflows from elements of 1e19 on.
     """
     by_loss = [Culprit(rank=rank.rank, why=_bad_loss(rank)) for rank in ranks if rank.bad_losses]
     if by_loss:
@@ -117,7 +117,7 @@ def compared(
     wrong = [name for name, gradient in captured_gradients.items() if _is_other(gradient, current.get(name))]
     if (
         not captured_gradients
-    ):  # nobody knows this rank's own gradients: what is not finite here, the sum of all must not have been
+    ):  # this rank's own gradients are unknown: a non-finite gradient here must have been finite in the sum
         were_finite = {(gradient.name, gradient.shape) for gradient in captured.gradients if gradient.is_finite}
         bad = [gradient for gradient in facts if not gradient.is_finite]
         wrong = [gradient.name for gradient in bad if (gradient.name, gradient.shape) in were_finite]
@@ -153,7 +153,7 @@ def _is_other(before: GradientFacts, after: GradientFacts | None) -> bool:
 def _to_compare(
     captured: RankCapture, facts: Sequence[GradientFacts], reduced: Sequence[GradientFacts] | None
 ) -> tuple[dict[str, GradientFacts], dict[str, GradientFacts]]:
-    """Return the captured and current gradients that belong to the same ranks; none captured if there are none."""
+    """Return the captured and current gradients of the same ranks; no captured ones if the ranks differ."""
     if captured.world_size > 1 and reduced is not None:
         before, after = captured.gradients, reduced
     elif captured.world_size == 1:

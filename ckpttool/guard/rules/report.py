@@ -216,7 +216,7 @@ class GuardTally:
         )
         stops = [tally.stopped_at for tally in self._ranks.values() if tally.stopped_at is not None]
         captures = tuple(sorted(self._captures.values(), key=lambda capture: (capture.step, capture.path)))
-        # A guard that acts drops each such update: between two neighbouring captured steps there is none.
+        # A guard that acts drops each such update, so no update happens between two neighbouring captured steps.
         columns = [
             (capture.step, None if self._is_watching else capture.culprits, capture.path) for capture in captures
         ]

@@ -163,7 +163,7 @@ def _head(storage: Storage, prefix: str, findings: list[Finding]) -> CaptureHead
     try:
         return read_head(storage.small_file(path, limit=RECORD_LIMIT), where=path)
     except FileNotFoundError:
-        return None  # rank 0 waits for nobody, and nobody for it: what is missing is said by rank
+        return None  # ranks do not wait for each other: missing files are reported by rank
     except (OSError, ParseError) as error:
         findings.append(_damaged(path, error))
         return None

@@ -52,28 +52,28 @@ def checkpoint_writer(  # noqa: PLR0913  the objects of a training, each by its 
 ) -> CheckpointWriter:
     """Return the writer that saves a training; call it on every rank.
 
-    Each rank writes a file of its own and waits for nobody. A file is there whole or not at all, and sealed when it is
-    written, from the bytes in memory: what the disk makes of them later shows.
+    Each rank writes a separate file and does not wait for others. A file is complete or absent. It is sealed when it is
+    written, from the bytes in memory, so later damage on the disk is detectable.
 
     Args:
-        output: The output folder; saves lie in `checkpoint` below it.
-        prefix: Begins the names of all files: up to 64 letters, digits, _ and . without `_rank_`.
-        model: As it is trained, wrapped or not.
-        optimizer: Of it.
-        scheduler: Of the learning rate.
-        scaler: Of the loss.
-        loader: With `state_dict`, as torchdata's `StatefulDataLoader`; None: its position is not saved.
-        guard: Its memory is saved, and it tells of each save.
+        output: The output folder; saves are in its subfolder `checkpoint`.
+        prefix: Prefix of all file names: up to 64 letters, digits, _ and . without `_rank_`.
+        model: The trained model, wrapped or not.
+        optimizer: The optimizer of the model.
+        scheduler: The scheduler of the learning rate.
+        scaler: The scaler of the loss.
+        loader: A loader with `state_dict`, such as torchdata's `StatefulDataLoader`; None: its position is not saved.
+        guard: The guard; its memory is saved, and it reports each save.
         extra: Further data to save: values, or objects with `state_dict` and `load_state_dict`.
-        steps_per_epoch: Steps of an epoch, by which saves are numbered; None: all steps are of the first.
-        global_batch_size: Samples a step over all ranks, to be recorded.
-        embedding: Name of the parameter whose gradient tells the health of a save; None: health is not measured.
+        steps_per_epoch: Steps per epoch, for the numbers of saves; None: all steps belong to the first epoch.
+        global_batch_size: Samples per step over all ranks, to be recorded.
+        embedding: Name of the parameter whose gradient shows the health of a save; None: health is not measured.
         health_threshold: Sum of squares of that gradient at or above which a save is recorded unhealthy.
         group: The ranks of the training; None: all.
 
     Raises:
         UsageError: An argument is invalid.
-        WriteFailedError: The folder cannot be made.
+        WriteFailedError: The folder cannot be created.
     """
     assert_torch()
     from ckpttool.guard.embedding import EmbeddingHealth
@@ -123,23 +123,23 @@ def resume_training(  # noqa: PLR0913  as above
 ) -> Resumed:
     """Load the newest save that is intact and healthy on all ranks, and continue bit for bit; call it on every rank.
 
-    Rank 0 chooses as `ckpttool resolve` does. Each rank compares its file with what was recorded of it while reading.
+    Rank 0 chooses as `ckpttool resolve` does. While it reads, each rank compares its file with the recorded digest.
 
     Args:
-        source: The output folder; or the plan that `ckpttool resolve --format json` printed, into a `.json` file.
-        model: As for `checkpoint_writer`: the same objects as there, freshly made.
+        source: The output folder, or a `.json` file with the plan that `ckpttool resolve --format json` printed.
+        model: As for `checkpoint_writer`: the same object, newly created.
         optimizer: As above.
         scheduler: As above.
         scaler: As above.
         loader: As above.
         guard: As above.
-        extra: As above; values without a state are put into it.
+        extra: As above; values without a state are stored in it.
         prefix: Only saves with this prefix, if trainings share the folder.
-        fresh_ok: Begin the training if there is no save. Existing but unusable saves are an error.
+        fresh_ok: Start from scratch if there is no save. Existing but unusable saves are an error.
         group: The ranks of the training; None: all.
 
     Raises:
-        NothingToResumeError: There is no save that can be used.
+        NothingToResumeError: No usable save exists.
         IncompleteError: A file does not match its record, or cannot be read.
         UsageError: The save does not fit the objects.
     """

@@ -53,8 +53,8 @@ def norm_chart(  # noqa: PLR0913 (what can be in a chart)
 ) -> str:
     """Return the value furthest from 0 of each column's steps, horizontal lines, and the checkpoints below.
 
-    The scale is logarithmic where positive values spread over more than two decades. What is not finite is drawn at the
-    upper edge: it may be the reason to look at the chart.
+    The scale is logarithmic if positive values spread over more than two decades. Non-finite values are drawn at the
+    upper edge, because they may be the most important ones.
 
     Args:
         title: First line.

@@ -39,10 +39,10 @@ def defaults(dialect: AsdDialect) -> AsdConfig:
 
 
 def dialect_of(dialect_name: str | None, dialects: Sequence[AsdDialect]) -> AsdDialect:
-    """Return the dialect with that name; the first one without a name.
+    """Return the dialect with this name; without a name, the first dialect.
 
     Raises:
-        UsageError: There is none.
+        UsageError: No dialect has this name.
     """
     if dialect_name is None:
         return dialects[0]

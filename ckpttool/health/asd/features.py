@@ -84,11 +84,11 @@ class FeaturePolicy:
     def judge_events(self, events: Iterable[AsdEvent]) -> Iterator[HealthEvent]:
         """Count logged events again, and pass on the detector's own conclusions.
 
-        Single events are logged only where a log level shows them; so a strike that was logged stands, whether or not
-        the events of its group are there.
+        Single events are logged only at some log levels. So a logged strike counts, whether or not the log has the
+        events of its group.
 
         Args:
-            events: In the order of time, each once.
+            events: Events in the order of time, each once.
         """
         all_events = tuple(events)
         logged_runs = any(event.kind is AsdKind.CHECKSUM_ON for event in all_events)

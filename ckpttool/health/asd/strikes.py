@@ -189,8 +189,8 @@ class _ByWindow:
 
     Source:
         Its code. Old events are dropped only while there are more than a strike-out needs, so with exactly as many the
-        window does not hold. It looks for a strike-out only with its checksum on; here the strike is told regardless,
-        for the evidence is the same.
+        window does not apply. It checks for a strike-out only if its checksum is on; here the strike is reported
+        regardless, because the evidence is the same.
     """
 
     config: AsdConfig

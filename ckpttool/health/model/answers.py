@@ -61,7 +61,7 @@ class HealthAnswer(Answered):
     points: tuple[tuple[Step, float], ...]
     """Embedding local norm (sum of squares) at each step that shows one."""
     weights: tuple[WeightNumbers, ...]
-    """One for each checkpoint, where the shards were looked into."""
+    """One entry per checkpoint, if the shards were read."""
     health_file: str | None
     """The record that was used, or written."""
     written: bool = False

@@ -88,7 +88,7 @@ class AsdEvent:
     backward: int | None = None
     """How many backward passes this parameter had seen; micro-batches each count."""
     step: Step | None = None
-    """Global step, where the log tells it."""
+    """Global step, if the log has it."""
     group_since: LocalTime | None = None
     """For a strike, its first event, where the log lists them."""
     group_since_step: Step | None = None

@@ -153,7 +153,7 @@ class SuspectInterval:
     """One sentence."""
     first_step: Step | None = None
     recovered_step: Step | None = None
-    """First healthy step after it; None if there is none, or if the part is given by time."""
+    """First healthy step after it; None if no step is healthy, or if the part is defined by time."""
     first_time: LocalTime | None = None
     """Open-ended: the effect of a faulty unit stays in the weights."""
     rank: Rank | None = None
@@ -185,7 +185,7 @@ class SavedCheckpoint:
 
     name: str
     step: Step | None
-    """True global step; None if nothing tells it."""
+    """True global step; None if unknown."""
     time: LocalTime | None = None
     """When it was saved."""
     recorded: Health = Health.UNKNOWN
@@ -247,4 +247,4 @@ class HealthReport:
     """As the checkpoints came."""
     findings: tuple[Finding, ...]
     newest_healthy: str | None = None
-    """On the training's current lineage; None if there is none, or not requested."""
+    """Newest healthy checkpoint on the training's current lineage; None if no checkpoint is, or if not requested."""

@@ -17,7 +17,7 @@ MAD_TO_SIGMA = 1.4826
 """Median absolute deviation to standard deviation, for a normal distribution."""
 
 LEAST_SPREAD = 0.01
-"""Of the logarithm: a norm that wanders by less than 1 % is constant, and 1 % more is no news."""
+"""Least spread of the logarithm: a norm that varies by less than 1 % is constant, and a change of 1 % is normal."""
 
 _REFRESH = 8
 """New values after which median and spread are recomputed: they hardly change, and sorting is expensive."""

@@ -19,9 +19,9 @@ class SkipPolicy:
     """Drop an update whose norm is at or above the threshold; stop at the N-th in a row.
 
     Source:
-        The code of the trainer that has it (its folder says which versions). The wrapper applies an update where there
-        is no overflow and `norm < threshold`, so a norm equal to the threshold is skipped, although the documentation
-        says "above". The monitor counts in memory only: a restart begins at 0.
+        The code of the trainer that has it (see its folder for the versions). The wrapper applies an update if nothing
+        overflowed and `norm < threshold`, so a norm equal to the threshold is skipped, although the documentation has
+        "above". The monitor counts in memory only: a restart begins at 0.
     """
 
     name: ClassVar[str] = "skip"

@@ -84,13 +84,13 @@ _DETECTED = MappingProxyType(
 def read_asd_events(source: LogSource) -> Iterator[AsdEvent | LogProblem]:
     """Yield the detectors' events, in the order of the log.
 
-    A strike's listed events follow it as part of it: `group_since` is the first of them. A line that looks like a
-    detector's and cannot be read is a problem.
+    A strike's listed events follow it as part of it: `group_since` is the first of them. A line that resembles a
+    detector's line and cannot be read is a problem.
 
     Source:
-        torch_npu's times are the machine's own clock, whole seconds, without zone. "bp time" counts backward passes
-        of one parameter, so with gradient accumulation it is no step. MindSpore's time stamps count from 1970 UTC;
-        the clock at the head of its lines is the one that compares with the others.
+        torch_npu's times are the machine's own clock, whole seconds, without zone. "bp time" counts backward passes of
+        one parameter, so with gradient accumulation it is not a step. MindSpore's time stamps count from 1970 UTC; the
+        clock at the head of its lines is the one that compares with the others.
     """
     items = lines(source)
     first = next(items, None)
@@ -196,8 +196,8 @@ def detector_events(names: Sequence[str]) -> tuple[tuple[AsdEvent, ...], tuple[L
 def without_relayed(events: Iterable[AsdEvent]) -> tuple[AsdEvent, ...]:
     """Return each event once, in order of time.
 
-    Rank 0 repeats the other ranks' lines in its own log, so the logs of all ranks hold many events twice. One
-    without a time cannot be told from its repetition and is kept only where its line says something new.
+    Rank 0 repeats the other ranks' lines in its own log, so the logs of all ranks contain many events twice. An event
+    without a time cannot be distinguished from its repetition, and is kept only if its line has new content.
     """
     first_by_key: dict[tuple[object, ...], AsdEvent] = {}
     for event in events:

@@ -16,7 +16,7 @@ NEEDED_POINTS = 200
 """Below that, a rate of one false skip in a thousand steps cannot be distinguished from none."""
 
 _OUTLIER_Z = 6.0
-"""Robust standard deviations above which a value is no part of the normal stretch."""
+"""Robust standard deviations above which a value does not belong to the normal stretch."""
 
 _THRESHOLD_Z = 8.0
 _HEADROOM = 1.25
@@ -29,12 +29,12 @@ _RULE_OF_THREE = 3.0  # no event in n trials: at most 3/n with 95 % confidence
 
 
 def calibrate(metrics: Sequence[StepMetrics], *, warm_up: int | None = None) -> Calibration:
-    """Recommend thresholds for the data skip and the health monitor, or return why there are none.
+    """Recommend thresholds for the data skip and the health monitor, or return why that is impossible.
 
     Norms are judged by their logarithm: they spread by factors, not by amounts.
 
     Args:
-        metrics: One for each step, ascending.
+        metrics: One entry per step, ascending.
         warm_up: Logged steps to leave out at the start, with naturally high norms; a tenth by default.
     """
     left_out = int(len(metrics) * _WARM_UP_SHARE) if warm_up is None else warm_up

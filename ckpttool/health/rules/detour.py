@@ -124,17 +124,17 @@ def spike_to_pass(
     threshold: float | None,
     skipped: Sequence[Step] = (),
 ) -> Spike:
-    """Return the spike to go around.
+    """Return the spike to avoid.
 
     Args:
         line: The suspect parts according to the logs.
         around: The spike nearest to this step; None: the last one.
         reading: The logs that were read.
-        threshold: The global norm from which a step is a spike; None: a z-score tells.
-        skipped: Steps that the training skipped, ascending: they harmed nothing, and are no spike.
+        threshold: The global norm from which a step is a spike; None: a z-score decides.
+        skipped: Steps that the training skipped, ascending: they did no harm, and are not spikes.
 
     Raises:
-        UsageError: There is none; the message has alternatives.
+        UsageError: There is no spike; the message has alternatives.
         IncompleteError: It is unknown, because the log was not read to its end, or shows no step.
     """
     spike = find_spike(line, around)
@@ -158,7 +158,7 @@ def spike_to_pass(
 
 
 def find_spike(line: HealthTimeline, around: Step | None = None) -> Spike | None:
-    """Return the last spike of the timeline, or the one nearest to a step; None if there is none."""
+    """Return the last spike of the timeline, or the spike nearest to a step; None without a spike."""
     spikes = [
         Spike(onset=interval.first_step, end=interval.recovered_step)
         for interval in line.intervals
@@ -170,7 +170,7 @@ def find_spike(line: HealthTimeline, around: Step | None = None) -> Spike | None
 
 
 def sample_clock(metrics: Iterable[StepMetrics]) -> SampleClock | None:
-    """Return the samples a step, from the first two neighbouring steps that show the samples consumed."""
+    """Return the samples per step, from the first two neighbouring steps that show the samples consumed."""
     before: StepMetrics | None = None
     for row in metrics:
         if row.consumed_samples is None:

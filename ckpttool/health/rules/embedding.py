@@ -20,7 +20,7 @@ def judge_checkpoints(
 ) -> HealthReport:
     """Judge every checkpoint of a tree by the log and by the records.
 
-    Where nobody tells the pipeline stages, there is one where there is but one rank; more the files do not tell.
+    If the number of pipeline stages is unknown, a single rank means a single stage; the files show no more than that.
     """
     sizes = {checkpoint.topology.world_size for checkpoint in inventory.checkpoints}
     stages = 1 if pipeline_stages is None and sizes == {1} else pipeline_stages
@@ -35,18 +35,18 @@ def judge_health(
     threshold: float | None,
     pipeline_stages: int | None = None,
 ) -> HealthReport:
-    """Judge every checkpoint, and report where the log and the record disagree.
+    """Judge every checkpoint, and report disagreements between the log and the record.
 
     Args:
         saves: The checkpoints, in the order in which they are to be shown.
         attempts: Each start of the training in the logs; empty without a log.
         threshold: Sum of squares at or above which a checkpoint is unhealthy; None to go by the record alone.
-        pipeline_stages: Of the run, where it is known. With one stage nothing was ever measured, whatever is recorded,
-            unless whoever saved records only what it measured.
+        pipeline_stages: Number of stages of the run, if known. With one stage nothing was ever measured, whatever is
+            recorded, unless the trainer records only measured values.
 
     Source:
-        A trainer may call a NaN healthy, because it is not at or above the threshold; and record "healthy" where it
-        measured nothing: with one pipeline stage, or where no tensor has the size of the embedding (norm 0).
+        A trainer may record a NaN as healthy, because it is not at or above the threshold. It may also record "healthy"
+        without a measurement: with one pipeline stage, or if no tensor has the size of the embedding (norm 0).
     """
     judgements = []
     findings: list[Finding] = []

@@ -53,8 +53,10 @@ from ckpttool.health.rules.runs import Home, homes, logged_step
 from ckpttool.health.rules.timeline import LineageTimelines, timeline
 
 LARGE_SPIKE = 2.0
-"""Factor over the robust limit from which a norm is held against a checkpoint. What leaves its band by less moves the
-weights by less than two usual steps; and a new batch size or learning rate may lift the level that much for good."""
+"""Factor over the robust limit from which a norm counts against a checkpoint.
+
+A smaller excess moves the weights by less than two usual steps; and a new batch size or learning rate may raise the
+level by as much permanently."""
 
 
 def saved(checkpoint: Checkpoint) -> SavedCheckpoint:
@@ -111,13 +113,13 @@ def large_spikes(metrics: Iterable[StepMetrics], coverage: Coverage | None = Non
 def with_judgements(
     inventory: Inventory, judgements: Sequence[HealthJudgement], *, threshold: float | None, ignore: bool
 ) -> Inventory:
-    """Set each checkpoint's health from the log, if it shows one; a norm that is too high is a reason against it.
+    """Set each checkpoint's health from the log, if the log shows it; a norm that is too high is a reason against it.
 
     Args:
-        inventory: With recorded health.
-        judgements: One for each checkpoint, in the same order.
+        inventory: The inventory, with recorded health.
+        judgements: One judgement per checkpoint, in the same order.
         threshold: The threshold.
-        ignore: Health is no reason.
+        ignore: Do not use health as a reason.
     """
     pairs = zip(inventory.checkpoints, judgements, strict=True)
     return replace(inventory, checkpoints=tuple(_judged(*pair, threshold=threshold, ignore=ignore) for pair in pairs))
@@ -167,8 +169,8 @@ def log_findings(problems: Iterable[LogProblem], count: int) -> tuple[Finding, .
     """Return the unreadable lines of the logs.
 
     Args:
-        problems: Those to tell one by one.
-        count: How many there were in all; more than `problems` tells.
+        problems: The problems to report one by one.
+        count: Number of all problems; it can exceed the length of `problems`.
     """
     findings = [_unreadable(problem) for problem in problems]
     if count > len(findings):
@@ -221,7 +223,7 @@ class ReadLogs:
     """The contents of all given logs and timelines."""
 
     log: TrainingLog | None
-    """All logs of the training; None if there is none."""
+    """All logs of the training; None without a log."""
     detected: tuple[AsdEvent, ...]
     """Logged events of detectors of silent errors."""
     timelines: tuple[HealthTimeline, ...]
@@ -349,11 +351,11 @@ def weigh(
     """Apply the logs to the checkpoints.
 
     Args:
-        inventory: With recorded health; with sizes and times if strikes have times.
+        inventory: The inventory with recorded health; with sizes and times if strikes have times.
         logs: The logs that were read.
         question: How to judge.
         report: Every checkpoint's health, if a threshold was given.
-        ignore: Health is no reason.
+        ignore: Do not use health as a reason.
     """
     courses = _courses(logs, question)
     judged = inventory
@@ -414,13 +416,13 @@ def _applied(rows: Sequence[StepMetrics], coverage: Coverage) -> Iterator[StepMe
 def _log_without_answer(question: EvidenceQuestion, logs: ReadLogs) -> tuple[Finding, ...]:
     """Report that the requested logs contain no evidence.
 
-    Detectors and timelines tell of suspect stretches, or that there are none, without steps.
+    Detectors and timelines show suspect stretches, or their absence, without steps.
     """
     log = logs.log
     if log is None and question.threshold is not None:
         return (no_log(),)
     has_health = bool(logs.detected or logs.timelines)
-    # A log that is given for nothing else tells how far the training came.
+    # A log without any other purpose shows the last step of the training.
     is_alone = question.threshold is None and not question.timeline and question.spike is None
     needs_none = question.threshold is None and not is_alone and (has_health or not question.timeline)
     if log is None or log.metrics or needs_none:

@@ -201,17 +201,17 @@ def courses_of(
 
 
 def advise(wish: SpikeQuestion, policy: Policy, answer: ReplayAnswer, trace: Trace) -> SpikeAdvice | StopAdvice:
-    """Return the way around a spike, or on after a stop.
+    """Return how to avoid a spike, or how to continue after a stop.
 
     Args:
-        wish: Which spike, and which checkpoints there are.
+        wish: The spike, and the existing checkpoints.
         policy: The rule.
         answer: The policy's decisions.
         trace: The steps.
 
     Raises:
-        UsageError: There is none, or no checkpoints are given.
-        IncompleteError: Whether there is one cannot be known.
+        UsageError: There is no spike, or no checkpoints were passed.
+        IncompleteError: It is unknown whether there is a spike.
     """
     checkpoints = _checkpoints(wish, answer, trace)
     stop = None

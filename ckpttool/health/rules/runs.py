@@ -51,21 +51,21 @@ _ANYWHERE = Home(attempts=(), sure=False)
 
 
 def homes(saves: Sequence[SavedCheckpoint], attempts: Sequence[LogAttempt] | None) -> tuple[Home, ...]:
-    """Return for each checkpoint which attempts in the logs may have saved it.
+    """Return for each checkpoint the attempts in the logs that may have saved it.
 
-    All saves of a run are of one start of the training, and a later run of a later one. So runs are laid over the
-    attempts in their order, each where it finds all of its steps, so that as many as possible find a place; where not
-    all do, also so that as many attempts as possible are some run's. Every such way counts: where two of them differ
-    about a run, no one can tell. A run that finds only some of its steps, because the log lost its beginning or its
-    end, is where no other does. One that finds no place is in none of the logs, as where each start writes its log
-    again.
+    All saves of a run come from one start of the training, and a later run comes from a later start. So runs are
+    assigned to attempts in order. A run fits an attempt that shows all of its steps, and as many runs as possible are
+    assigned. If some remain, the assignment must also use as many attempts as possible. All such assignments count: if
+    two of them differ about a run, its attempt is unknown. A run may have only some of its steps in the log, because
+    the log lost its beginning or its end; it is then assigned to an attempt that fits no other run. A run without any
+    attempt is in none of the logs, for example because each start overwrites the log.
 
-    Steps are compared within one run and its own log alone: at another batch size a trainer may count anew, and does so
-    in both. Where a layout tells no runs, each attempt that shows the step may have saved it.
+    Steps are compared only within one run and its own log: with another batch size a trainer may restart the count, and
+    does so in both. If a layout has no runs, each attempt that shows the step may have saved it.
 
     Args:
         saves: The checkpoints of a tree, in any order.
-        attempts: The starts in the logs, in order of time; None if they go back implausibly often.
+        attempts: The starts in the logs, in order of time; None if steps decrease implausibly often.
     """
     if attempts is None:
         return (_ANYWHERE,) * len(saves)

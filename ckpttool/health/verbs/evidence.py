@@ -28,11 +28,11 @@ def gather(
     """Read the logs and apply them to the checkpoints.
 
     Args:
-        inventory: With recorded health; with sizes and times if strikes have times.
-        question: Which logs, and how to judge.
+        inventory: The inventory with recorded health; with sizes and times if strikes have times.
+        question: The logs, and how to judge them.
         root: The path of the tree: logs next to it are used, too.
         stages: Pipeline stages, if known.
-        ignore: Health is no reason.
+        ignore: Do not use health as a reason.
 
     Raises:
         UsageError: A log does not exist or needs an option, or a spike is to be avoided without any log.

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.metrics import TrainingLog
 
 LOCK_SECONDS = 60.0
-"""Time to wait for another ckpttool that writes the health file: each holds the lock for milliseconds."""
+"""Time to wait for another ckpttool that writes the health file: each keeps the lock for milliseconds."""
 
 
 def health(
@@ -68,7 +68,7 @@ def health(
 def judged(
     tree: Tree, question: HealthQuestion, log: TrainingLog | None, verdicts: Sequence[Verdict] = ()
 ) -> HealthAnswer:
-    """Answer as `health` does, with a log that was already read; None if there is none."""
+    """Answer as `health` does, with a log that was already read; None without a log."""
     inventory = tree.inventory
     report = judge_checkpoints(inventory, log, threshold=question.threshold, pipeline_stages=question.pipeline_stages)
     weights = {verdict.key: weigh(verdict) for verdict in verdicts}

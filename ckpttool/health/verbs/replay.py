@@ -69,7 +69,7 @@ def replay(question: ReplayQuestion | Logs, tree: Tree | None = None) -> ReplayA
     logs = LogPass(reader, question.logs.patterns, keep=tree is not None)
     steps = logs.steps()
     if policy is None:
-        first = list(islice(steps, 1))  # tells whose log it is; a pipe can be read only once
+        first = list(islice(steps, 1))  # identifies the trainer of the log; a pipe can be read only once
         steps = chain(first, steps)
         policy = policy_of(_usual_policy(question, reader.recognised), _settings(question))
     log_pass = logs
