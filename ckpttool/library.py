@@ -1151,13 +1151,13 @@ def heal(
 ) -> Healing:
     """Find proven copies of missing or damaged shards on other ranks, and with `apply` rebuild the shards.
 
-    Every byte of the checkpoint is read, and those of the ranks in question at other checkpoints of the run where no
-    record tells who holds what. What is damaged is kept in the tree's trash. A heal that was interrupted when its files
-    were laid ready is ended by the next change of the tree.
+    Every byte of the checkpoint is read. If no record shows the slices of each rank, the affected ranks' files at other
+    checkpoints of the run are read, too. Damaged files are kept in the tree's trash. If a heal is interrupted after its
+    files were prepared, the next change of the tree completes it.
 
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
-        order: Which checkpoint, from which rank, and whether to do it.
+        order: The checkpoint, the rank to copy from, and whether to apply the heal.
         layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
             megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
         world_size: Number of ranks of the training, if the folders do not show it.
@@ -1173,13 +1173,13 @@ def heal(
         dry_run: Print the plan and change nothing, as without --apply.
 
     Raises:
-        UsageError: The checkpoint is not there.
-        NothingToResumeError: The tree has none.
-        UnknownLayoutError: It is of a layout whose saves are never changed.
-        LockedError: Another ckpttool changes this tree.
+        UsageError: The checkpoint does not exist.
+        NothingToResumeError: The tree has no checkpoint.
+        UnknownLayoutError: Saves of its layout are never changed.
+        LockedError: Another ckpttool is changing this tree.
         IncompleteError: The tree changed meanwhile, or a rebuilt file differs from its donor.
-        WriteFailedError: The disk refused. Nothing was changed, or the next change of the tree ends it.
-        NotDurableError: It is done, but the disk did not confirm it.
+        WriteFailedError: The disk reported an error. Nothing was changed, or the next change of the tree completes it.
+        NotDurableError: The heal is done, but the disk did not confirm it.
     """
     return _answer("heal", locals())
 
@@ -1214,8 +1214,8 @@ def prune(
 ) -> Pruning:
     """Choose the checkpoints that may be deleted, and with `apply` delete them.
 
-    What goes is moved to a trash folder in the tree, whole or not at all, and deleted from there when its days are
-    over. A prune that was interrupted is undone first.
+    Each checkpoint is moved completely or not at all, to a trash folder in the tree, and is deleted from there after
+    the retention period. An interrupted prune is undone first.
 
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
@@ -1246,11 +1246,11 @@ def prune(
 
     Raises:
         UsageError: The policy names a checkpoint that does not exist.
-        LockedError: Another ckpttool changes this tree.
+        LockedError: Another ckpttool is changing this tree.
         IncompleteError: The tree changed since the plan was made. Nothing was changed.
-        UnsafeError: A link or another disk is in the way, or the tree is no folder of this machine.
-        WriteFailedError: The disk refused. Moved files are back, or will be with the next prune.
-        NotDurableError: It is done, but the disk did not confirm it.
+        UnsafeError: A link or another disk is in the way, or the tree is not a folder on this machine.
+        WriteFailedError: The disk reported an error. Moved files are back, or will be with the next prune.
+        NotDurableError: The deletion is done, but the disk did not confirm it.
     """
     return _answer("prune", locals())
 

@@ -53,7 +53,7 @@ def advice_on(seen: PassedOver) -> tuple[tuple[Rejection, ...], tuple[Finding, .
     """Report whether a newer checkpoint that was skipped for its shards can be rebuilt, or may be.
 
     Args:
-        seen: The choice without it.
+        seen: The choice without the heal.
     """
     tree, question, point = seen
     for rejection in point.rejected[:_MOST_LOOKED_AT]:
@@ -98,9 +98,9 @@ def _advice(
 
 
 def _cost(tree: Tree, checkpoint: Checkpoint) -> int:
-    """Return the approximate bytes to read: it, and the proofs of copies; counting stops at the limit.
+    """Return the approximate bytes to read: the checkpoint, and the proofs of copies; counting stops at the limit.
 
-    Of every file, and of all of these: what was cut short is small, and what it is compared with is not.
+    All files of the rank count: a truncated file is small, but the files with which it is compared are not.
     """
     cost = 0
     for read in (checkpoint, *islice(samples_for(checkpoint, tree.inventory.checkpoints), MOST_WITNESSES)):
@@ -152,13 +152,14 @@ def is_about_shards(checkpoint: Checkpoint, reasons: Sequence[Finding]) -> bool:
 def heal_advice(
     point: ResumePoint | NoResumePoint, checkpoint: Checkpoint, *, root: str, is_proven: bool
 ) -> HealAdvice | None:
-    """Return the benefit of healing a checkpoint; None if there is none.
+    """Return the benefit of healing a checkpoint; None if there is no benefit.
 
     Args:
-        point: The choice without it.
-        checkpoint: One that was passed over.
-        root: Of the tree.
-        is_proven: Whether all of it was read and has proven copies; else some rank's files were equal to the others'.
+        point: The choice without the heal.
+        checkpoint: A checkpoint that was passed over.
+        root: Root of the tree.
+        is_proven: Whether it was read completely and has proven copies; otherwise some rank's files were equal to those
+            of other ranks.
     """
     command = f"ckpttool repair shards {quote(root)} --checkpoint {quote(checkpoint.name)}"
     gain = f"make {checkpoint.name} intact"

@@ -1,4 +1,4 @@
-"""Files of a save that are no independent evidence, because they were rebuilt from others or from the same one."""
+"""Files of a save that are not independent evidence, because they were rebuilt from others or from the same file."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 def rebuilt_from(reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) -> dict[str, str]:
     """Return by path the source of each rebuilt file that still has its tensors.
 
-    A file and its copy are one witness: both are wrong if the first was. So are files that were rebuilt from one that
-    is gone or has changed since: the first of them stands for the others. One of several files that were rebuilt from
-    each other is no key.
+    A file and its copy are a single sample: both are wrong if the first was. The same is true for files that were
+    rebuilt from a file that is gone or has changed since: the first of them represents the others. If several files
+    were rebuilt from each other, one of them is not a key.
 
     Args:
-        reports: Of one save, with the digests of tensors.
-        seals: Its manifest's records.
+        reports: Reports of one save, with the digests of tensors.
+        seals: The records of its manifest.
     """
     by_place = {(report.rank, report.role): report for report in reports if report.tensor_digests is not None}
     origins: dict[str, str] = {}

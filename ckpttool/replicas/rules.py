@@ -41,7 +41,7 @@ _MIN_SAMPLES = 2
 """Other checkpoints that must show two ranks equal: at one alone, they may be equal by chance, as at the start."""
 
 _BEGINNING = 0
-"""The step at which slices may be equal that are no copies: nothing was trained yet."""
+"""The step at which different slices may be equal, because nothing was trained yet."""
 
 _BY_COPIES = frozenset({Code.REPLICA_DIFFERS, Code.REPLICA_STALE, Code.REPLICA_DRIFTED})
 """Findings about a shard that only say that its copies differ."""
@@ -109,13 +109,13 @@ def find_donors(
     recorded: RecordedSlices | None,
     order: HealOrder,
 ) -> tuple[ShardHealing, ...]:
-    """Find for each missing or damaged shard the donor, or why there is none.
+    """Find the donor of each missing or damaged shard, or the reason why it has no donor.
 
     Args:
         targets: The shards.
-        reports: All that could be read of the checkpoint, every element, each with its findings.
+        reports: Reports of all readable shards of the checkpoint, with every element read, each with its findings.
         saves: Other checkpoints, those of the same run first, nearest first.
-        recorded: The slices of each rank by the training's own record; None: there is none.
+        recorded: The slices of each rank according to the training's own record; None: no such record.
         order: The user's choice of donor and tensor.
     """
     evidence = Evidence(reports, targets, saves, recorded, order.tensor)
@@ -167,7 +167,7 @@ def _healing_by_copies(
 
 
 def _proof_of_candidate(target: Target, place: Place, report: ShardReport, evidence: Evidence) -> CopyProof | str:
-    """Return the proof that another rank's shard is a copy of the target, or why there is none."""
+    """Return the proof that another rank's shard is a copy of the target, or why there is no proof."""
     if not is_sound(report):
         return f"rank {place[0]} is suspect itself: {max(report.findings, key=lambda each: each.severity).message}"
     if evidence.digests_of(report) is not None:
@@ -404,7 +404,7 @@ class Evidence:
         return {self.tensor: by_name[self.tensor]} if self.tensor in by_name else None
 
     def proof(self, target: Place, donor: Place, report: ShardReport) -> CopyProof | str:
-        """Return the proof that a shard is a copy of the target, or why there is none."""
+        """Return the proof that a shard is a copy of the target, or why there is no proof."""
         if self.matches_seal(target, report):
             return CopyProof(Proof.SEALED, record=self._sealed[target].record)
         current = self.digests_of(report) or {}
@@ -544,7 +544,7 @@ class Evidence:
     def _proof_by_saves(
         self, target: Place, donor: Place, report: ShardReport, current: Mapping[str, bytes]
     ) -> CopyProof | str:
-        """Return the proof by other checkpoints at which the two shards were equal, or why there is none."""
+        """Return the proof by other checkpoints at which the two shards were equal, or why there is no proof."""
         in_run: list[tuple[SavedShards, _Past]] = []
         elsewhere: list[tuple[SavedShards, _Past]] = []
         for saved in self._saves:

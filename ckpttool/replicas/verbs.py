@@ -60,22 +60,22 @@ MOST_WITNESSES = 4
 def heal(question: Where = None, order: HealOrder = HealOrder()) -> Healing:
     """Find proven copies of missing or damaged shards on other ranks, and with `apply` rebuild the shards.
 
-    Every byte of the checkpoint is read, and those of the ranks in question at other checkpoints of the run where no
-    record tells who holds what. What is damaged is kept in the tree's trash. A heal that was interrupted when its files
-    were laid ready is ended by the next change of the tree.
+    Every byte of the checkpoint is read. If no record shows the slices of each rank, the affected ranks' files at other
+    checkpoints of the run are read, too. Damaged files are kept in the tree's trash. If a heal is interrupted after its
+    files were prepared, the next change of the tree completes it.
 
     Args:
-        question: Which tree.
-        order: Which checkpoint, from which rank, and whether to do it.
+        question: The tree.
+        order: The checkpoint, the rank to copy from, and whether to apply the heal.
 
     Raises:
-        UsageError: The checkpoint is not there.
-        NothingToResumeError: The tree has none.
-        UnknownLayoutError: It is of a layout whose saves are never changed.
-        LockedError: Another ckpttool changes this tree.
+        UsageError: The checkpoint does not exist.
+        NothingToResumeError: The tree has no checkpoint.
+        UnknownLayoutError: Saves of its layout are never changed.
+        LockedError: Another ckpttool is changing this tree.
         IncompleteError: The tree changed meanwhile, or a rebuilt file differs from its donor.
-        WriteFailedError: The disk refused. Nothing was changed, or the next change of the tree ends it.
-        NotDurableError: It is done, but the disk did not confirm it.
+        WriteFailedError: The disk reported an error. Nothing was changed, or the next change of the tree completes it.
+        NotDurableError: The heal is done, but the disk did not confirm it.
     """
     question = tree_question(question)
     tree = changeable_tree(question)

@@ -284,10 +284,10 @@ PAGE_BYTES = 4096
 
 
 def differing_tensor(storage: Storage, path: str, donor: str) -> str | None:
-    """Return a tensor in which a file with a damaged header differs from another one, by the latter's header.
+    """Return a tensor in which a file with a damaged header differs from another file, using the latter's header.
 
-    None if nothing differs; where they are of unequal length, so that the data need not begin where the donor's do;
-    and where most tensors differ: then that is no damage of a header, and the file holds something else.
+    None if nothing differs; if their lengths differ, because the data may then start at another offset; and if most
+    tensors differ: then the header is not the damage, and the file has other contents.
 
     Raises:
         OSError: The disk did not answer.

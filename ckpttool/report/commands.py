@@ -86,10 +86,10 @@ def report(
 
 
 def _assert_page_replaceable(path: str, form: PageForm, *, tree: TreeQuestion, as_json: bool) -> None:
-    """Reject a target that is not ours, before the tree is read.
+    """Reject a file that ckpttool did not write as the target, before the tree is read.
 
     Raises:
-        UsageError: It lies in the tree, its folder is not there, or something else stands in its place; or two results
+        UsageError: It is in the tree, its folder does not exist, or the path is taken by something else; or two results
             would go to stdout.
     """
     if path == _STDOUT:

@@ -65,7 +65,7 @@ class TreeReport:
 
     resolution: Resolution
     loaded_from: str | None
-    """The absolute path of the loaded checkpoint; None: there is none, or only the form in the answer."""
+    """The absolute path of the loaded checkpoint; None: no checkpoint, or only the form in the answer."""
     layout: str
     """The word by which `--layout` knows it."""
     trainer: str | None
@@ -82,7 +82,7 @@ class TreeReport:
     pruning: Pruning | None
     """The plan of a prune; None if not requested, or there is no answer."""
     why_not_pruned: str | None
-    """Why there is none, if requested."""
+    """Why no prune plan exists, if requested."""
     free_bytes: ByteCount | None
     """Free space on the disk; None if unknown."""
     settings: tuple[tuple[str, str], ...]

@@ -54,7 +54,7 @@ def batches_of(tree: Tree, saves: Iterable[tuple[str, Sequence[str]]]) -> tuple[
     """Plan every rename.
 
     Args:
-        tree: As it is on this machine.
+        tree: The tree on this machine.
         saves: The name of each checkpoint to delete, oldest first, and its files, in order.
 
     Raises:
@@ -84,18 +84,18 @@ def expired(tree: Tree, days: float) -> list[str]:
 
 
 def let_go(tree: Tree, batches: Sequence[Batch], fixes: Sequence[PointerFix], *, days: float) -> None:
-    """Move all of it to the trash, or nothing; on a full disk one checkpoint at a time. The locks are held.
+    """Move all of it to the trash, or nothing; on a full disk, one checkpoint at a time. The caller has the locks.
 
     Args:
-        tree: As it is on this machine.
+        tree: The tree on this machine.
         batches: Oldest checkpoint first.
-        fixes: Records that shall name something else before anything moves.
-        days: As of `tidy`.
+        fixes: Records that must name another checkpoint before any file moves.
+        days: As for `tidy`.
 
     Raises:
-        IncompleteError: A file is not the one that was planned with. Nothing was changed.
+        IncompleteError: A file changed since the plan was made. Nothing was changed.
         UnsafeError: A link or another disk is in the way. Nothing was changed.
-        WriteFailedError: The disk refused. Moved files are back, or will be with the next change.
+        WriteFailedError: The disk reported an error. Moved files are back, or will be with the next change.
         NotDurableError: It is done, but the disk did not confirm it.
     """
     root = tree.inventory.root
@@ -119,8 +119,8 @@ def tidy(tree: Tree, *, days: float) -> None:
 def _move(root: str, batches: Sequence[Batch], fixes: Sequence[PointerFix]) -> None:
     """Move everything, or nothing.
 
-    The journal is on the disk before the first file moves, and stays until the last one has: whoever finds it puts
-    back what it names. Records are written before, so that none ever names what is gone.
+    The journal is on the disk before the first file moves, and stays until the last file has moved: a later run that
+    finds it moves the named files back. Records are written first, so no record ever names a missing checkpoint.
     """
     ensure_folder(f"{root}/{TRASH}")
     try:

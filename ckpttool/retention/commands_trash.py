@@ -37,7 +37,7 @@ def _words(ctx: typer.Context, more: list[str] | None) -> list[str]:
         arguments = [path, *arguments]  # or one more name, in the place of DIR
         path = None if _is_place(ctx.params["name"]) or _is_place(arguments[-1]) else settings.get("path")
     ctx.params["path"] = None
-    # Whatever it is called, it is no name; a Path would drop the dot.
+    # The argument is a path, not a name, whatever its form; a Path would drop the dot.
     return arguments if path is None else [*arguments, os.path.join(os.curdir, path)]
 
 

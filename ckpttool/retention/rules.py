@@ -1,12 +1,11 @@
 """Selection of checkpoints to delete: only those superseded by newer ones with equal proof.
 
-The laws, which the tests state again in their own words:
+The rules, which the tests repeat in their own words:
 
-1. A checkpoint goes only where `keep_last` good ones that are newer stay, each proven at least as well as it: what a
-   checksum can prove is replaced by what a checksum did prove, and by nothing less.
-2. Whatever is damaged, incomplete, unreadable or of unknown step stays: by mistake or not, nobody but a person
-   decides about it. So stays a branch that the training left, unless the policy says otherwise.
-3. What goes takes no evidence with it: an incomplete checkpoint does not look whole afterwards.
+1. A checkpoint is deleted only if `keep_last` newer good ones stay, each with at least equal proof: if a checksum can
+prove a checkpoint, only checkpoints that a checksum did prove replace it. 2. A checkpoint that is damaged, incomplete,
+unreadable or of unknown step stays: only a person decides about it. A branch that the training left stays too, unless
+the policy includes it. 3. A deletion removes no evidence: an incomplete checkpoint does not look intact afterwards.
 """
 
 from __future__ import annotations
@@ -286,9 +285,10 @@ def _keep_evidence(
 ) -> None:
     """Keep the evidence for other judgements, so that no checkpoint looks better or worse after a deletion.
 
-    How many ranks there must be, which runs are one, and which of two headers is right, is told by other checkpoints,
-    and that is no business of this module. So the tree is judged as it would be afterwards; where anything that stays
-    is judged differently, one more stays that mends a part of it, or else the newest, until nothing is.
+    Other checkpoints show the number of ranks, the runs that belong together, and the correct one of two headers; this
+    module does not know those rules. So the tree is judged as it would be after the deletion. If any remaining
+    checkpoint is judged differently, one more checkpoint that removes part of the difference stays, or else the newest
+    one. This repeats until nothing differs.
     """
     before = _judgements(inventory)
     looked_at = {_key(candidate.checkpoint): candidate for candidate in candidates if candidate.word is not None}

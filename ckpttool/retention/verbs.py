@@ -66,22 +66,22 @@ def prune(
 ) -> Pruning:
     """Choose the checkpoints that may be deleted, and with `apply` delete them.
 
-    What goes is moved to a trash folder in the tree, whole or not at all, and deleted from there when its days are
-    over. A prune that was interrupted is undone first.
+    Each checkpoint is moved completely or not at all, to a trash folder in the tree, and is deleted from there after
+    the retention period. An interrupted prune is undone first.
 
     Args:
-        question: Which tree.
+        question: The tree.
         policy: The checkpoints to keep.
         order: How to check, what to do, and how long to wait for a save in progress.
         waiting: Called with the reason for waiting, whenever that changes.
 
     Raises:
         UsageError: The policy names a checkpoint that does not exist.
-        LockedError: Another ckpttool changes this tree.
+        LockedError: Another ckpttool is changing this tree.
         IncompleteError: The tree changed since the plan was made. Nothing was changed.
-        UnsafeError: A link or another disk is in the way, or the tree is no folder of this machine.
-        WriteFailedError: The disk refused. Moved files are back, or will be with the next prune.
-        NotDurableError: It is done, but the disk did not confirm it.
+        UnsafeError: A link or another disk is in the way, or the tree is not a folder on this machine.
+        WriteFailedError: The disk reported an error. Moved files are back, or will be with the next prune.
+        NotDurableError: The deletion is done, but the disk did not confirm it.
     """
     question = tree_question(question)
     tree, patience = _when_quiet(question, order, waiting)

@@ -79,19 +79,19 @@ def trash(question: Where = None, *, older_than: float | None = None) -> Trash:
 def restore(question: Where, name: str, *more: str, grace: float = 300.0) -> Trash:
     """Restore all named checkpoints from the trash to their old places; nothing is overwritten.
 
-    Then look at the headers of what came back, as `verify` does: what went into the trash may have been damaged there.
+    Then check the headers of the restored shards, as `verify` does: they may have been damaged in the trash.
 
-    A restore that is interrupted is finished by the next change of the tree. The trainer's records stay as they are:
-    they name a newer checkpoint.
+    The next change of the tree completes an interrupted restore. The trainer's records stay as they are: they name a
+    newer checkpoint.
 
     Args:
         question: Which tree.
-        name: The checkpoint's, or its folder's in the trash, if several have the name.
-        more: Names of others.
-        grace: Seconds: a younger shard of the tree is a sign of a save in progress.
+        name: Name of the checkpoint, or of its folder in the trash if several checkpoints have the name.
+        more: Names of further checkpoints.
+        grace: Seconds: a younger shard in the tree is a sign of a save in progress.
 
     Raises:
-        UsageError: One is not there, or its place is taken.
+        UsageError: A checkpoint does not exist, or its place is taken.
         LockedError: Another ckpttool changes this tree.
         IncompleteError: A save is in progress, or an entry is not known to be one checkpoint.
         UnsafeError: A link or another disk is in the way.
@@ -199,8 +199,8 @@ def _content(tree: Tree, begun_folders: Sequence[str], asked_for: Collection[str
     Args:
         tree: The original tree of the moved checkpoints.
         begun_folders: Folders that an interrupted restore was emptying.
-        asked_for: Where the folders' own names tell which of them these are, no other is looked into: it may be one of
-            thousands, with a file for each of as many ranks.
+        asked_for: Requested names. If the names of the folders are enough to identify these, no other folder is read:
+            there may be thousands, with one file per rank.
     """
     folders = in_trash(tree)
     called = {folder.name: {folder.name, _unknown(folder).name} & {*asked_for} for folder in folders}

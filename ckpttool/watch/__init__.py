@@ -1,7 +1,7 @@
 """Verify, seal and report checkpoints as they are saved.
 
-For a long training: `ckpttool watch`, `ckpttool.types.Watch`. It begins in `verbs.py`; what is said and done is decided
-in `rules.py`.
+For a long training: `ckpttool watch`, `ckpttool.types.Watch`. It starts in `verbs.py`; `rules.py` decides about reports
+and actions.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def measured(watch: Measured) -> Iterator[Callable[[], None]]:
         def collect(self) -> Iterator[Metric]:
             return _metrics(watch)
 
-        def describe(self) -> list[Metric]:  # what there is depends on what is known
+        def describe(self) -> list[Metric]:  # the metrics depend on the current state
             return []
 
     registry = CollectorRegistry()

@@ -27,7 +27,7 @@ class SaveState(str, Enum):
     """All of it is there and has come to rest."""
     GOOD = "good"
     BAD = "bad"
-    """Told as not good, for whatever reason."""
+    """Reported as not good, for any reason."""
 
 
 class EventKind(str, Enum):
@@ -196,13 +196,13 @@ class Watched:
 
     @property
     def exit_code(self) -> ExitCode:
-        """The safest code over all reported saves, by their verdicts; 11 if there is none."""
+        """The safest code over all reported saves, by their verdicts; 11 without a save."""
         if not self.saves:
             return ExitCode.NOTHING_TO_RESUME
         states = {save.state for save in self.saves}
         codes = {ExitCode.INCOMPLETE for save in self.saves if save.told_incomplete}
         codes |= {ExitCode.INCOMPLETE for node in self.nodes if node.told or not node.mark}
-        if SaveState.COMPLETE in states or states == {SaveState.SAVING}:  # nobody knows yet
+        if SaveState.COMPLETE in states or states == {SaveState.SAVING}:  # not judged yet
             codes.add(ExitCode.INCOMPLETE)
         unknown = {VerdictWord.UNREADABLE, VerdictWord.UNSTABLE, VerdictWord.UNSUPPORTED}
         for save in self.saves:

@@ -99,13 +99,13 @@ class Reading:
         try:
             judgement, nbytes = self._read()
             read = Read(request=self.requested, judgement=judgement, bytes_read=nbytes, notes=tuple(self._notes))
-        except BaseException as error:  # noqa: BLE001  for whoever watches: a thread has nobody to tell
+        except BaseException as error:  # noqa: BLE001  the watch raises it: a thread cannot
             read = Read(request=self.requested, notes=tuple(self._notes), error=error)
         self._done(read)
 
     def _read(self) -> tuple[Judgement | None, int]:
         tree, checkpoint, judge, level = self._tree, self._checkpoint, self.requested, self._question.level
-        # Whoever asks whether it is in memory has Linux read it ahead: of an early one that was asked before.
+        # The query for cached pages makes Linux read ahead; for an early read, the query was made before.
         cached: bool | None = False
         if not judge.early:
             cached = is_cached(tree, checkpoint) if level.reads_content else None
@@ -120,7 +120,7 @@ class Reading:
             more: tuple[Finding, ...] = ()
             if judge.seal and not blocking(findings):
                 sealed, more = self._seal(session, with_records, verdict) if at_once else self._seal_apart(with_records)
-        # Of a part, the watch of all parts tells what the training thinks of its health.
+        # For a part, the watch of all parts reports the health that the training recorded.
         ill, norm = (None, None) if self._question.part is not None else self._health()
         more = more if ill is None else (ill, *more)
         judgement = Judgement(
@@ -141,7 +141,7 @@ class Reading:
         if self._tree.machines.is_here:
             return verdict.findings
         damaged = {finding.path for finding in verdict.findings if finding.severity > Severity.UNKNOWN}
-        # What its machine found broken it need not look at any harder.
+        # Shards that its own machine found damaged need no further check.
         findings = [
             finding
             for finding in verdict.findings
@@ -170,7 +170,7 @@ class Reading:
                 }
                 self.reports = reports
                 return event
-            self.reports = {**self.reports, event.path: event}  # whoever looks at it meanwhile sees a whole one
+            self.reports = {**self.reports, event.path: event}  # concurrent readers always see a complete dictionary
             if self._left:
                 return None
         return None
@@ -184,7 +184,7 @@ class Reading:
         checkpoint, tree, tree_question = self._checkpoint, self._tree, self._question
         if (
             tree_question.threshold is None or self.requested.cold
-        ):  # logs go away: what they said when it was saved counts
+        ):  # logs may be deleted: their content at the time of the save counts
             return health_reason(checkpoint, require=False, ignore=False), None
         stages = None if tree_question.tree.config is None else tree_question.tree.config.pipeline_stages
         question = EvidenceQuestion(threshold=tree_question.threshold, logs=tree_question.logs)

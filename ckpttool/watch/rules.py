@@ -66,19 +66,20 @@ def observe(watched: Watched, sighting: Sighting, rule: WatchRule, *, now: float
     """Update the state with a poll, and return the actions.
 
     Args:
-        watched: Before this poll.
-        sighting: By this poll.
+        watched: The state before this poll.
+        sighting: The result of this poll.
         rule: The rules for reporting events.
-        now: Seconds of the watch's clock; one that went back is taken for one that stood still.
+        now: Seconds of the watch's clock; if it went back, it counts as unchanged.
 
     Returns:
-        What is known now, what is to be told, and behind that which saves wait to be read, newest first.
+        The new state, and the actions: first the events to report, then the saves to read, newest first.
     """
     now = max(now, watched.now)
     if watched.saves and not sighting.saves:  # a training keeps its newest one: rather is the disk not there
         return unseen(watched, rule, "it has no checkpoint any more", now=now)
     moves = sighting.under_way != watched.under_way
-    # What came since the last look cannot rest for longer, though its files be older: somebody copies them.
+    # A save that appeared since the last poll cannot be quiet for longer, even if its files are older: they are being
+    # copied.
     passed = inf if watched.last_new is None else now - watched.now
     watched = replace(watched, now=now, unseen_since=None, unseen_told=False, under_way=sighting.under_way)
     before = {save.key: save for save in watched.saves}
@@ -117,7 +118,7 @@ def unseen(watched: Watched, rule: WatchRule, why: str, *, now: float) -> tuple[
     """Record that the tree cannot be read: its state stays, and the problem is reported once.
 
     Args:
-        watched: Before.
+        watched: The state before.
         rule: The rules for reporting events.
         why: In words that stand alone.
         now: As in `observe`.
@@ -148,10 +149,10 @@ def _seen(known_save: KnownSave | None, seen_save: SeenSave, rule: WatchRule, no
     """Return the state of a save after a poll shows it.
 
     Args:
-        known_save: Before.
-        seen_save: By this poll; its age tells how long it rests already.
-        rule: When it has come to rest.
-        now: By the watch's clock.
+        known_save: The state before the poll.
+        seen_save: The save in this poll; its age shows for how long it has been quiet.
+        rule: The rule for a save that is no longer written.
+        now: Time by the watch's clock.
         moves: Whether a rank is still writing temporary files anywhere in the tree.
     """
     if known_save is not None and known_save.fingerprint == seen_save.fingerprint:
@@ -220,7 +221,7 @@ def _next(
 
     Args:
         save: As far as it is known.
-        seen_save: By this poll.
+        seen_save: The save in this poll.
         rule: The rules for reporting events.
         watched: The other known facts, and their time.
         usual: How many files the good save before it has. One with fewer, of which no record says that it is finished,
@@ -336,7 +337,7 @@ def judged(watched: Watched, judgement: Judgement) -> tuple[Watched, tuple[Watch
     """Add the result of reading a save; it does not cover files that changed meanwhile.
 
     Returns:
-        What is known now, and what is to be told.
+        The new state, and the events to report.
     """
     judge = judgement.request
     save = next((save for save in watched.saves if save.key == judge.key), None)
@@ -347,9 +348,9 @@ def judged(watched: Watched, judgement: Judgement) -> tuple[Watched, tuple[Watch
     against = blocking(judgement.findings)
     after = replace(save, judged_at=watched.now, word=judgement.word, seal_tried=judge.seal)
     kind = _kind(save, judgement, against)
-    if kind is None:  # a save under way may look so, or nobody knows: it is read again
+    if kind is None:  # it may be a save in progress, or unknown: it is read again
         return _with(watched, replace(after, state=SaveState.COMPLETE)), ()
-    if kind in _NOT_KNOWN and save.state is SaveState.BAD:  # told already
+    if kind in _NOT_KNOWN and save.state is SaveState.BAD:  # already reported
         return _with(watched, after), ()
     if kind in {EventKind.GOOD, EventKind.READ_AGAIN}:
         after = replace(
@@ -387,7 +388,7 @@ def _kind(save: KnownSave, judgement: Judgement, against: tuple[Finding, ...]) -
     if weight is Severity.UNKNOWN:
         kind = EventKind.HEALTH_UNKNOWN if codes == {Code.HEALTH_UNKNOWN} else EventKind.UNREADABLE
         return kind if judge.final else None
-    # What a trainer writes anew under its old name is cut off or lacks files: nothing in it contradicts itself.
+    # A save that a trainer overwrites under its old name is truncated or lacks files, but has no contradictions.
     has_changed = save.was_good and codes & {Code.HEADER_INVALID, Code.OFFSETS_NOT_CONTIGUOUS}
     at_once = judge.final or judge.cold or weight is Severity.UNSAFE or has_changed or codes & _OF_CONTENT
     return EventKind.BAD if at_once else None
@@ -442,7 +443,7 @@ def left_unread(watched: Watched, rule: WatchRule) -> tuple[str, ...]:
 def is_idle(watched: Watched) -> bool:
     """Return whether no save is settling, so that only names need to be checked.
 
-    What was told as not whole waits no longer: a training that died left it.
+    A save that was reported as not intact does not wait any longer: a training that died left it.
     """
     return all(
         save.state in {SaveState.GOOD, SaveState.BAD} or (save.state is SaveState.SAVING and save.told_incomplete)

@@ -145,7 +145,7 @@ def sighting(tree: Tree, listed: Moves, question: WatchQuestion, watched: Watche
         return Sighting(saves=saves, is_complete=complete, nodes=_nodes(machines.merge))
     if question.part is not None:
         parts = (seen_save(checkpoint, wall, OF_FILES, _sealed(tree, checkpoint)) for checkpoint in ordered)
-        # That there are fewer than usual is for whoever sees all of them to judge: what is here is to be read.
+        # The watch of all parts judges whether files are missing: here, the present files are to be read.
         return Sighting(saves=tuple(replace(part, files=0) for part in parts), is_complete=complete)
     extras = _Companions(tree, watched)
     seen_saves = tuple(seen_save(checkpoint, wall, extras=extras.of(checkpoint)) for checkpoint in ordered)

@@ -1,6 +1,6 @@
 """The saved state of a watch: it outlives the process, and an invalid one counts as missing.
 
-It holds what was told, so that a restart repeats none of it; it is written after a hook ran, so that none is lost.
+It contains the reported events, so a restart repeats none of them; it is written after a hook ran, so none is lost.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class WatchState:
 def state_place(root: str, environment: Mapping[str, str], *, table: str) -> str | None:
     """Return the file with the state of a tree's watch; None if the user has no folder for it.
 
-    It is the same before the tree is there and after the machine was started anew. Where many machines share the folder
-    of the state, but not the disk of the tree, each has a file of its own.
+    The path is the same before the tree exists and after the machine restarts. If many machines share the folder of the
+    state, but not the disk of the tree, each has a separate file.
 
     Args:
         root: The tree.
-        environment: Of the process.
-        table: As `mount_table` gives it.
+        environment: Environment of the process.
+        table: The output of `mount_table`.
     """
     from xxhash import xxh3_128_hexdigest
 

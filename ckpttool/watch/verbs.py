@@ -219,7 +219,7 @@ class Watch:
             self._say("tree", f"{error}: waiting for the first checkpoint" if not self.known.saves else str(error))
             return str(error)
         except (CkptToolError, OSError) as error:
-            is_meant = self._tree is None and isinstance(error, UsageError)  # later, somebody put something there
+            is_meant = self._tree is None and isinstance(error, UsageError)  # a path that appeared later
             if self._is_only_look or is_meant:
                 raise
             self._say("tree", f"{error}; the next poll tries again")
@@ -249,7 +249,7 @@ class Watch:
 
     def _sighting(self, tree: Tree, listed: Moves) -> Sighting:
         if not tree.machines.is_here:
-            self._rule = replace(self._rule, again=0.0)  # whoever has the files reads them once more
+            self._rule = replace(self._rule, again=0.0)  # the machine with the files reads them again
         self._files = InPlace(tree, 0 if self._files is None else self._files.turn)
         current = sighting(tree, listed, self.question, self.known, self._machine.wall())
         return replace(current, free_bytes=self._free())
@@ -321,14 +321,14 @@ class Watch:
             self._tell_and_keep(*judged(self.known, read.judgement))
         self._begin_reading()
 
-    # What is told.
+    # Reports.
 
     def _tell_and_keep(self, watched: Watched, events: tuple[WatchEvent, ...]) -> None:
         """Report the events, and only then mark them as reported: an interrupt may come at any moment."""
         for event in events:
             if self._part is not None and event.kind is not EventKind.DISK_SPACE_LOW:
-                continue  # of a part of a save nothing more can be told
-            if self._stopping:  # the next watch tells it: a hook may take a minute
+                continue  # a part of a save has nothing else to report
+            if self._stopping:  # the next watch reports it: a hook may take a minute
                 return
             self._announce(event)
         self.known = watched
@@ -385,7 +385,7 @@ class Watch:
     def _keep(self, *, always: bool = False) -> None:
         """Save the state after events; a reported event is in it once its hook ran.
 
-        Where the disk takes it no longer the watch goes on: the next one tells again what this one could not keep.
+        If the disk refuses it, the watch continues: the next watch reports the unsaved events again.
         """
         if self._place is None:
             return

@@ -1,7 +1,7 @@
-"""One tensor after the other, with its values on all ranks, here and at other checkpoints.
+"""Iteration over tensors, each with its values on all ranks, here and at other checkpoints.
 
-Thousands of ranks have millions of tensors. So ranks that held the same at every checkpoint are one, and of one tensor
-at a time all digests are checked.
+Thousands of ranks have millions of tensors. So ranks that were equal at every checkpoint form one group, and the
+digests are checked for one tensor at a time.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class ReplicaSet:
                 yield history, group
 
     def proof(self, history: DigestHistory, value: bytes) -> Proof | None:
-        """Return the proof that files with the same history and value are replicas; None if there is none."""
+        """Return the proof that files with the same history and value are replicas; None without a proof."""
         if self.is_recorded:
             return Proof.RECORDED
         digests = {digest for digest in history if digest is not None}
@@ -157,7 +157,7 @@ class ReplicaSet:
         return Proof.ONCE if digests and value not in digests else None
 
     def proof_of_pair(self, history: DigestHistory, peer_history: DigestHistory) -> Proof | None:
-        """Return the proof that two files with different values are replicas; None if there is none."""
+        """Return the proof that two files with different values are replicas; None without a proof."""
         if self.is_recorded:
             return Proof.RECORDED
         shared = _shared(history, peer_history)

@@ -24,8 +24,7 @@ from ckpttool.replicas.comparing.model import DifferingBytes, Sample, Suspicion,
 from ckpttool.replicas.comparing.weight import Evidence, without_cleared
 
 Look = Callable[[ShardReport, ShardReport, str], DifferingBytes | None]
-"""Finds where a shard differs from another in a tensor, no bit of which does where the two are equal; None if that
-cannot be said."""
+"""Returns the bytes in which a tensor differs between two shards; None if they are unknown."""
 
 _UNSOUND = frozenset({Code.NONFINITE_VALUES, Code.NORM_JUMP, Code.ALL_ZERO_TENSOR, Code.CHECKSUM_MISMATCH})
 """Evidence for the other of two that differ."""

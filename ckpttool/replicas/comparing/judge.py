@@ -37,7 +37,7 @@ _OF_ONE_FILE = frozenset({SuspicionKind.DIFFERS, SuspicionKind.STALE, SuspicionK
 """Something happened to this file."""
 
 _OF_SEVERAL = frozenset({SuspicionKind.TIED, SuspicionKind.PARTED})
-"""Some of these files are damaged, and nothing tells which, or all changed."""
+"""Some of these files are damaged and it is unknown which, or all changed."""
 
 
 def judge_replicas(
@@ -53,7 +53,7 @@ def judge_replicas(
         samples: Other known checkpoints of the training: nearest first among the older, and among the later.
         recorded: The slices of each rank by the trainer's own record.
     """
-    # Before the first update many tensors are equal on ranks that are no replicas.
+    # Before the first update many tensors are equal on ranks that are not replicas.
     samples = [sample for sample in samples if sample.step != 0]
     groups = identical_ranks(current, samples, recorded)
     comparison = _Comparison(groups, samples)
@@ -68,11 +68,11 @@ class _Difference(NamedTuple):
 
     name: str
     peer: IdenticalRanks
-    """A file with the value that this one should have, as far as a majority tells; itself if all replicas differ."""
+    """A file with the correct value according to the majority; itself if all replicas differ."""
     others: tuple[Rank, ...]
     """All ranks that this one should equal."""
     proof: Proof | None
-    """None: the tensor never changed before, so nothing tells whether these are replicas."""
+    """None: the tensor never changed before, so it is unknown whether these are replicas."""
     is_tied: bool = False
     """Whether as many ranks hold the one value as hold the other."""
     equal: tuple[int, ...] = ()
@@ -409,7 +409,7 @@ class _Comparison:
         return SavedAt(sample.name, sample.step)
 
     def _older_checkpoint(self, group: IdenticalRanks, differences: Sequence[_Difference]) -> str | None:
-        """Return the other checkpoint of the run with most of the differing tensors; None if there is none."""
+        """Return the other checkpoint of the run with most of the differing tensors; None if no checkpoint has them."""
         places = [
             (_place(group, difference), difference.peer)
             for difference in differences
@@ -431,7 +431,7 @@ class _Comparison:
     def _copy_of(
         self, group: IdenticalRanks, differences: Sequence[_Difference], replicas: Collection[Rank]
     ) -> Rank | None:
-        """Return a rank that is no replica and holds the same in all differing tensors; None if they are few."""
+        """Return a rank that is not a replica and is equal in all differing tensors; None if these are few."""
         if len(differences) <= FEW:
             return None
         places = [_place(group, difference) for difference in differences]
@@ -468,13 +468,13 @@ def _without_layout_change(
 ) -> Iterator[Suspicion]:
     """Treat many differing files as a changed layout, not as damage, and leave out the intact one of a pair.
 
-    A file that is known to be another rank's, or of another step, is the damaged one of a pair. But if several ranks
-    hold what others held, they changed places.
+    A file that is known to come from another rank or step is the damaged one of a pair. But if several ranks have the
+    earlier contents of others, the ranks changed places.
 
     Args:
-        suspicions: Of all files of one role.
-        holders: By tensor: how many ranks have it.
-        ranks: How many there are.
+        suspicions: Suspicions about all files of one role.
+        holders: By tensor: the number of ranks that have it.
+        ranks: The number of ranks.
     """
     times = Counter(name for suspicion in suspicions if suspicion.kind in _OF_ONE_FILE for name in suspicion.tensors)
     systematic = {name for name, count in times.items() if count > _PAIR and count * _MOST_DAMAGED > holders[name]}

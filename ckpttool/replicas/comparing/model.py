@@ -106,7 +106,7 @@ class SuspicionKind(str, Enum):
     PARTED = "parted"
     """So do all: they are replicas no more."""
     COPIED = "copied"
-    """It is another rank's file: they are equal in every tensor, and held other slices before."""
+    """The file belongs to another rank: both are equal in every tensor, and had different slices before."""
     OUTLIER = "odd"
     """Alone among all that have it; nothing proves that it should not."""
 
@@ -139,8 +139,10 @@ class Suspicion:
     is_decided: bool = False
     """Of two that differ: whether something else says that it is this one."""
     unheard: tuple[Rank, ...] = ()
-    """Those that hold a copy as well, or may, and do not testify: their file is lost, damaged by itself, another rank's
-    under a second name, or like neither."""
+    """Ranks that have or may have a copy as well, but give no evidence.
+
+    Their file is lost, damaged independently, another rank's file under a second name, or equal to neither.
+    """
     is_of_rebuilt: bool = False
     """Whether its file, or one of the others', was rebuilt from another rank's: then not every copy is a witness."""
     may_be_right: bool = False

@@ -1,7 +1,7 @@
-"""Pictures of a page, drawn with a ruler: strips of ranks, and curves over steps.
+"""Pictures of a page, made of lines: strips of ranks, and curves over steps.
 
-They stretch with the page, so no text stands in them: it would shrink with the picture. What has a size that must not
-change with the width (lines, dots) is a stroke that does not scale; a dot is a line without length and with round ends.
+They stretch with the page, so they contain no text: it would shrink with the picture. Lines and dots must not change
+with the width, so they are strokes that do not scale; a dot is a line of length zero with round ends.
 """
 
 from __future__ import annotations
