@@ -74,7 +74,7 @@ class Fault:
     make: Callable[[Scene], Iterable[tuple[broken.Data, str]]] | None = None
     """What breaks the shard; None: bits are flipped."""
     tally: Callable[[str, str], Tally] | None = None
-    """What does all by itself, for a format and a kind of scene."""
+    """Function that does everything, for a format and a kind of scene."""
     header_only: bool = False
     bar: float | None = None
     """Share that may be missed with siblings at hand; None: no bar but that misses lie in tensor data."""
@@ -279,7 +279,7 @@ HEAD = (
 
 
 def measured(*, every: int, trees: int) -> Outcome:
-    """Break everything, and look at what is whole."""
+    """Damage each file in every way, and check the intact ones, too."""
     tallies = [Tally() for _ in FAULTS]
     work = list(tasks(every=every))
     # Forked, so that scenes are made once; each process has its own copy afterwards.
@@ -326,7 +326,7 @@ def false_alarms(trees: int) -> Iterator[str]:
 
 
 def write_into(page: Path, lines: Sequence[str]) -> bool:
-    """Replace what stands between the markers; tell whether they are there."""
+    """Replace the text between the markers; return whether the page has them."""
     text = page.read_text(encoding="utf-8") if page.exists() else ""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)

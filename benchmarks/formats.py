@@ -83,7 +83,7 @@ def cpu_seconds(function: Callable[[], object]) -> float:
 
 
 def ratio(ours: Callable[[], object], theirs: Callable[[], object], rounds: int) -> float:
-    """Run both in turns, and return the median of what ours costs for each second of theirs."""
+    """Run both in turns, and return the median cost of ours per second of theirs."""
     ratios = []
     for _ in range(rounds):
         reference = cpu_seconds(theirs)
@@ -164,7 +164,7 @@ def against_the_package(folder: Path, count: int, rounds: int) -> None:
 
 
 def against_mindspore(folder: Path, count: int, rounds: int) -> None:
-    """Compare with the loader of MindSpore, where it is installed."""
+    """Compare with the loader of MindSpore, if it is installed."""
     if importlib.util.find_spec("mindspore") is None:
         print(f"ckpt, {count} tensors: skipped, for mindspore is not installed; reading the file is no reference")
         return

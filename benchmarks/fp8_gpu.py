@@ -252,7 +252,7 @@ def histogram() -> Iterator[str]:
 
 
 def why_not() -> str | None:
-    """Say why nothing can be told here."""
+    """Return why nothing can be measured here."""
     try:
         import torch
     except ImportError:

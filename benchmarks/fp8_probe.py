@@ -106,7 +106,7 @@ def speed(folder: str) -> None:
 
 
 def memory(folder: str) -> None:
-    """Print the peak of what a worker holds."""
+    """Print the peak memory of a worker."""
     for rows, columns, dtype, exact in (
         (8192, 14_336, "BF16", False),
         (8192, 14_336, "BF16", True),

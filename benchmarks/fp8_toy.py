@@ -1,17 +1,18 @@
-r"""A small training in FP8 that goes wrong, and the experiments that tell why: the worked example of `ckpttool fp8`.
+r"""A small training in FP8 that goes wrong, and the experiments that show why: the worked example of `ckpttool fp8`.
 
     python benchmarks/fp8_toy.py train OUT        bf16, bf16_regrouped and fp8, a folder each: about a minute
     python benchmarks/fp8_toy.py run PLAN TRAINED experiments of `ckpttool fp8 plan --framework te`, without a log yet
     python benchmarks/fp8_toy.py table OUT        all sets of products, and three cures, into the guide: four minutes
 
 A transformer of two layers learns the text of Python's standard library. Each of its linear layers quantises the six
-operands of its three matrix products by itself, with delayed scaling, to E4M3. The loss of one step is a million times
-too large, as a bad weight of a batch makes it; the clip of the gradient's norm hides that from the optimizer, but the
-scales of the gradients remember it for the 1,024 steps of their history: all gradients that come later round to zero.
+operands of its three matrix products to E4M3, with delayed scaling. The loss of one step is a million times too large,
+as after a wrong weight of a batch; the clip of the gradient's norm hides that from the optimizer, but the scales of the
+gradients keep it for the 1,024 steps of their history: all later gradients round to zero.
 
 Products are computed in 32 bits from operands that were rounded (to FP8 or to BF16), on one thread of a CPU. Saves are
-of torch.distributed.checkpoint, with the histories of the scales in them, and a run begins at one as any training does.
-Of a debug config it does what Transformer Engine's features do, and logs of each operand what nvdlfw-inspect would.
+in the format of torch.distributed.checkpoint and include the histories of the scales; a run starts from one as any
+training does. With a debug config it does the same as Transformer Engine's features, and logs each operand as
+nvdlfw-inspect does.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class _Products(torch.autograd.Function):
 
 
 class Linear(nn.Module):
-    """A linear layer without a bias, of (rows, inputs); its state holds the histories of its scales."""
+    """A linear layer without a bias, of (rows, inputs); its state includes the histories of its scales."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -206,16 +207,16 @@ class Run:
     """One training."""
 
     folder: Path
-    """For its log and, where it saves, its checkpoints."""
+    """Folder for its log and, if it saves, its checkpoints."""
     cell: Cell
     start: Path | None = None
     """The checkpoint that it begins at; None: from scratch."""
     keep_history: bool = True
-    """Whether the scales go on with the histories of the checkpoint."""
+    """Whether the scales continue with the histories of the checkpoint."""
     last: int = STEPS
     """The step that it ends with."""
     parts: int = 1
-    """Into how many micro-batches a batch is cut."""
+    """Number of micro-batches per batch."""
     debug: Mapping[str, Any] | None = None
     """A section of a debug config: `layers` and the feature that is on there."""
     saves: bool = False
@@ -368,7 +369,7 @@ def run(plan: Path, trained: Path) -> None:
 
 
 def _run_of(experiment: Mapping[str, Any], folder: Path, trained: Path) -> Run | None:
-    """Return the run that an experiment asks of a script on Transformer Engine; None for what it does not have."""
+    """Return the run that an experiment requires of a script on Transformer Engine; None if the script cannot do it."""
     asked, first = experiment["change"]["set"], experiment["start_step"]
     config, recipe = asked.get("debug_api.initialize.config_file"), asked.get("fp8_autocast.fp8_recipe")
     if recipe not in {None, "Float8CurrentScaling()"} or experiment["id"].startswith("E1"):

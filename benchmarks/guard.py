@@ -1,10 +1,11 @@
-"""What the guard costs a training: a step with it against the same step without, the two taking turns.
+"""Cost of the guard for a training: a step with it against the same step without it, in turns.
 
     python benchmarks/guard.py [PAIRS]
 
-A small transformer on one thread, f32: about 0.1 s a step without a guard, which clips as any training does. Each pair
-of steps is measured alone and the middle of all ratios is told, so that what else the machine does counts for nothing.
-In one process it is CPU time, the guard's own threads included; in two, who wait for each other, time on the wall.
+A small transformer on one thread, f32: about 0.1 s per step without a guard, with the usual clipping. Each pair of
+steps is measured separately and the median of all ratios is printed, so that other load on the machine does not count.
+In one process it is CPU time, including the guard's own threads; in two processes, which wait for each other, it is
+wall time.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def ratios(plain: Training, guarded: Training, pairs: int, clock: Clock) -> tupl
 
 
 def told(name: str, seconds: list[float], found: list[float]) -> None:
-    """Print the middle of the ratios, and between which its true value lies with 95 %."""
+    """Print the median of the ratios, and its 95 % confidence interval."""
     middle, error = statistics.median(found), 1.25 * 1.96 * statistics.stdev(found) / len(found) ** 0.5
     step = statistics.median(seconds)
     print(f"{name}: {middle:.4f} ± {error:.4f} x a step of {step * 1000:.0f} ms  (target {LIMITS[name]})")
@@ -131,7 +132,7 @@ def nbytes(held: object) -> int:
 
 
 def memory() -> None:
-    """Print what is held of a micro-batch until its step ends, so that it can be captured."""
+    """Print the memory of a micro-batch that is retained until its step ends, so that it can be captured."""
     remembered = StepMemory(Model())
     remembered.micro(torch.zeros(BATCH, LENGTH + 1, dtype=torch.int64))
     chance = nbytes(remembered.micro_batches[0].random)

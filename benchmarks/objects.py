@@ -1,10 +1,10 @@
-"""What a tree in an object store costs: requests, time at 20 ms a request, and memory.
+"""Cost of a tree in an object store: requests, time at 20 ms per request, and memory.
 
     python benchmarks/objects.py [shards]
 
-The store is the tests' relay over a folder, in a process of its own: it stands for a wire that takes 20 ms, and for no
-store's own speed. Requests are counted by it, and do not depend on the machine. One thread's time is that of as many
-GETs one after another by the same library.
+The store is the tests' relay over a folder, in a separate process: it represents a network latency of 20 ms, and not
+the speed of any store. It counts the requests, which do not depend on the machine. The time of one thread is that of
+the same number of consecutive GETs by the same library.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def one_thread(shards: int) -> float:
 
 
 class Cost(NamedTuple):
-    """What it costs to look at one checkpoint in a store."""
+    """Cost of checking one checkpoint in a store."""
 
     lists: int
     heads: int
@@ -94,7 +94,7 @@ class Cost(NamedTuple):
 
 
 def measured(shards: int) -> Cost:
-    """Write a tree of so many shards, serve it, and look at it."""
+    """Write a tree of this many shards, serve it, and check it."""
     with tempfile.TemporaryDirectory() as folder:
         write_tree(Path(folder) / "bucket", shards)
         command = [sys.executable, __file__, "serve", folder, str(DELAY_SECONDS)]
@@ -121,7 +121,7 @@ def measured(shards: int) -> Cost:
 
 
 def main(shards: int) -> None:
-    """Measure, and say each figure with what it should be."""
+    """Measure, and print each figure with its target."""
     cost, objects = measured(shards), 2 * shards
     print(f"{shards} shards, {objects} objects, {DELAY_SECONDS * 1000:g} ms a request")
     print(f"LIST {cost.lists} (at most {-(-objects // 1000) + 1}), HEAD {cost.heads} (0)")

@@ -1,10 +1,10 @@
-r"""What a Ray cluster costs and brings, against the threads of one process that read the same.
+r"""Cost and benefit of a Ray cluster, against the threads of one process that read the same files.
 
     python benchmarks/ray_cluster.py [rounds]        (with ray installed, and ckpttool)
 
-A cluster of one node a core is started on this machine: it shows what goes on top, for all nodes share these cores. The
-start is shown apart: to join, and the first look, for which every node starts a process. Then both in turns, from the
-page cache, the median of the ratios of each turn; target 1.3.
+A cluster of one node per core is started on this machine: it shows the overhead, because all nodes share these cores.
+The start is shown separately: joining, and the first check, for which every node starts a process. Then both run in
+turns, from the page cache; the result is the median of the ratios of each turn, and the target is 1.3.
 
     structure            headers of 8,192 ranks
     checksum             every byte of 64 ranks of 16 MiB

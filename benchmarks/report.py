@@ -82,7 +82,7 @@ def seen(one: Checkpoint, faults: Iterable[int]) -> Verdict:
 
 
 def made_up(like: TreeReport, *, ranks: int, saves: int, faults: dict[int, set[int]]) -> TreeReport:
-    """A report on a large tree; what `resolve` said is the small one's."""
+    """Return a report on a large tree; the answer of `resolve` is that of the small one."""
     topology = Topology(world_size=ranks)
     checkpoints = [
         replace(checkpoint(f"{number}_2", ranks=range(ranks)), topology=topology) for number in range(1, saves + 1)

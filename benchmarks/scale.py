@@ -1,13 +1,13 @@
-"""How cost grows with the ranks, up to 100,000 of them and 10 PB.
+"""Growth of the cost with the number of ranks, up to 100,000 ranks and 10 PB.
 
     python benchmarks/scale.py [ranks...]        (default: 256 1024 4096)
 
-Measured on this machine for each number of ranks, and said so: a store of objects at 20 ms a request (the tests' relay,
-whose own speed is a part of it); parts of machines with 8 ranks each and three checkpoints, against the same tree on
-one disk; and how fast every byte of a shard is read and hashed.
+The following are measured on this machine for each number of ranks, and marked so: an object store at 20 ms per request
+(the tests' relay, whose own speed is included); parts of machines with 8 ranks each and three checkpoints, against the
+same tree on one disk; and the speed at which every byte of a shard is read and hashed.
 
-Reckoned from the last of these in proportion to the ranks, and said so: 8,192 ranks of 2.5 GB, and 100,000 of 33 GB.
-What a real store, a real wire or real disks take is not known here.
+The following are extrapolated from the last of these in proportion to the ranks, and marked so: 8,192 ranks of 2.5 GB,
+and 100,000 of 33 GB. The speed of a real store, a real network or real disks is unknown here.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def answered(root: Path) -> tuple[float, float]:
 
 
 def merged(ranks: int) -> Merge:
-    """Write a tree of so many ranks on one disk, look at it from machines that have 8 each, and resolve both."""
+    """Write a tree of this many ranks on one disk, view it from machines with 8 ranks each, and resolve both."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         builder = TreeBuilder(folder / "disk", sparse=True).legacy(ranks=ranks)

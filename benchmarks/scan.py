@@ -81,7 +81,7 @@ class SlowStorage:
         return self._inner.entries(folder)
 
     def kind(self, path: str) -> Kind:
-        """Tell what lies at a path."""
+        """Return the kind of the entry at a path."""
         time.sleep(LATENCY)
         return self._inner.kind(path)
 

@@ -1,19 +1,20 @@
-"""The shape of the code: how much is decided in it, how dense it is, and how far one command goes through it.
+"""The shape of the code: its number of decisions, its density, and the depth of one command.
 
     python benchmarks/shape.py
     python benchmarks/shape.py FOLDER
 
-Each row has today's figure and the aim. Nothing here fails: lines alone are no measure, for a budget in lines is met by
-filling them. With FOLDER, which holds some other package, only what can be read from its text is shown, without aims.
+Each row has the current figure and the target. Nothing here fails: the number of lines alone is not a measure, because
+longer lines would meet a budget in lines. With FOLDER, which contains another package, only the figures from its text
+are shown, without targets.
 
     decision points   if, for, while, except, case, each `and` and `or`, ternary, condition in a comprehension
     syntax nodes      of Python's own syntax tree, docstrings included
-    comprehensions    each `for` in one
-    called once       private functions whose name stands once in their module beside the definition
+    comprehensions    each `for` in a comprehension
+    called once       private functions whose name occurs once in their module besides the definition
     one importer      modules that one other module names: by an import, or as "package.module" or "package.module:name"
-    chain, entered    of `resolve` on the tree of `ckpttool demo`: our functions that are open at once, at most, in one
-                      thread; and how many different ones are entered
-    imported          our modules that are there when the command ends
+    chain, entered    of `resolve` on the tree of `ckpttool demo`: the greatest number of our functions that are open at
+                      once in one thread; and the number of different ones that are entered
+    imported          our modules that are imported when the command ends
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ def folders(modules: Sequence[Module]) -> dict[str, int]:
 
 
 def text_rows(modules: Sequence[Module]) -> list[Row]:
-    """Measure what the text of a package tells."""
+    """Measure the text of a package."""
     lines = line_count(modules)
     every = list(nodes(modules))
     ternaries = sum(isinstance(node, ast.IfExp) for node in every)

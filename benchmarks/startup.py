@@ -36,7 +36,7 @@ from tests.support.trees import TreeBuilder  # noqa: E402
 
 
 def environment() -> dict[str, str]:
-    """Return ours, without what keeps Python from remembering what it compiled: nobody works like that."""
+    """Return our environment without the variables that disable Python's bytecode cache, because users have it."""
     names = dict(os.environ)
     for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "PYTHONPROFILEIMPORTTIME"):
         names.pop(name, None)

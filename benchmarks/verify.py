@@ -161,7 +161,7 @@ def in_turn(rounds: int, **works: Callable[[], object]) -> dict[str, list[Cost]]
 
 
 def ratio(costs: dict[str, list[Cost]], ours: str, theirs: str, *, of: str = "wall") -> float:
-    """Return the median over the rounds of what ours cost for each second of theirs."""
+    """Return the median over the rounds of our cost per second of theirs."""
     pairs = zip(costs[ours], costs[theirs], strict=True)
     return float(statistics.median(getattr(mine, of) / getattr(other, of) for mine, other in pairs))
 
@@ -243,7 +243,7 @@ def files(folder: Path, mebibytes: int) -> Iterator[tuple[Path, Path]]:
 
 
 def bare_loop(path: Path) -> tuple[int, int, float]:
-    """Look at F32 as nobody can with less: each block once for CRC32, the two maxima and one dot product."""
+    """Check F32 with the least possible work: each block once for CRC32, the two maxima and one dot product."""
     buffer = bytearray(BLOCK_BYTES)
     words = np.frombuffer(buffer, np.uint32)
     signed, floats = words.view(np.int32), words.view(np.float32)
@@ -287,7 +287,7 @@ def all_finite(tensor: torch.Tensor) -> bool:
 
 
 def torch_figures(f32: Path, bf16: Path, rounds: int) -> None:
-    """Compare with torch on a tensor that lies in memory already, on one core."""
+    """Compare with torch on a tensor that is already in memory, on one core."""
     torch.set_num_threads(1)
     for path, dtype, torch_dtype in ((f32, DType.F32, torch.float32), (bf16, DType.BF16, torch.bfloat16)):
         size = path.stat().st_size
@@ -316,7 +316,7 @@ def in_one(works: Sequence[Callable[[], object]]) -> None:
 
 
 def thread_figures(f32: Path, bf16: Path, rounds: int) -> None:
-    """Compare two threads with one, for each kind of work by itself; the wall clock means something when idle only."""
+    """Compare two threads with one, for each kind of work separately; wall times are valid only on an idle machine."""
     size = f32.stat().st_size
     numbers = Wants(crc_end=size, numerics=True)
     kinds = {
@@ -344,10 +344,10 @@ def cold_figures(f32: Path, rounds: int) -> None:
 
 
 def digest_figures(folder: Path, f32: Path, rounds: int) -> None:
-    """Compare the check of a `.ckpt` that takes the digest of each tensor, too, with one that takes none.
+    """Compare the check of a `.ckpt` that computes the digest of each tensor, too, with a check without digests.
 
-    Of 300 tensors, of some 3 MiB and of 30 KiB. Where there is no manifest with digests, each byte is read once more,
-    and be it from the core's cache: what that costs without a line of ours is the floor.
+    The file has 300 tensors, of about 3 MiB and of 30 KiB. Without a manifest with digests, each byte is read once
+    more, even if from the core's cache: the cost of that, without any of our code, is the lower bound.
     """
     for name, size in (("big", f32.stat().st_size), ("small", 300 * 30 << 10)):
         path = folder / "of_tensors.ckpt"
@@ -373,7 +373,7 @@ def digest_figures(folder: Path, f32: Path, rounds: int) -> None:
 
 
 def bare_pass(path: Path, what: Sequence[str]) -> None:
-    """Read a file in blocks, and do no more with each than is said."""
+    """Read a file in blocks, and do only the requested work on each."""
     buffer = bytearray(BLOCK_BYTES)
     words, crc, digest = np.frombuffer(buffer, np.uint64), 0, xxh3_64()
     with path.open("rb", buffering=0) as file:

@@ -38,7 +38,7 @@ RANKS = (1024, 8192)
 
 
 def idle(root: str, state: Path) -> Watch:
-    """Return a watch that has told all there is to tell."""
+    """Return a watch that has reported all events."""
     question = WatchQuestion(
         tree=TreeQuestion(path=root),
         rule=WatchRule(settle=1, again=0.0),
