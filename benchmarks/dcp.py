@@ -1,12 +1,13 @@
-"""What a folder of torch.distributed.checkpoint costs, as ratios to torch and `dd` that ran in the same minute.
+"""Cost of a folder of torch.distributed.checkpoint, as ratios to torch and `dd` that ran in the same minute.
 
     python benchmarks/dcp.py [rounds]
 
-The references are `FileSystemReader.read_metadata` of torch, without the import, against our whole structure check of
-the folder (`read_store`: names, `.metadata` with all of its checks); and `dd` over the same files against the pass that
-compares the CRC32 of every slice. CPU time, in turns, the median of the rounds' ratios; all files in the page cache.
-Torch unpickles in C, and we follow opcodes in Python: 0.1 was asked for and is not met. Reached, with other work on the
-machine: 1 to 2.5 with 100,000 slices, 2 to 3 (some milliseconds) with 1,000; 512,000 take 490 MB of memory.
+The references are `FileSystemReader.read_metadata` of torch, without the import, against our complete structure check
+of the folder (`read_store`: names, `.metadata` with all of its checks); and `dd` over the same files against the pass
+that compares the CRC32 of every slice. CPU time, in turns, the median of the rounds' ratios; all files in the page
+cache. Torch unpickles in C, and we follow opcodes in Python: the target of 0.1 is not met. With other load on the
+machine, the results are 1 to 2.5 with 100,000 slices, and 2 to 3 (some milliseconds) with 1,000; 512,000 slices need
+490 MB of memory.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ CRC_TENSORS, CRC_ELEMENTS = 8, 16 << 20
 
 
 def write_record(folder: Path, slices: int, parts: int) -> None:
-    """Write the `.metadata` of so many slices, so many parts a tensor, by torch's own classes."""
+    """Write the `.metadata` for these numbers of slices and of parts per tensor, using torch's own classes."""
     declared: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
     stored: dict[MetadataIndex, _StorageInfo] = {}
     ends = dict.fromkeys(range(RANKS), 0)
@@ -73,7 +74,7 @@ def write_record(folder: Path, slices: int, parts: int) -> None:
 
 
 def cpu(function: Callable[[], object]) -> float:
-    """Return the CPU seconds that it takes, children's included."""
+    """Return the CPU seconds of a call, including child processes."""
 
     def spent() -> float:
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -86,7 +87,7 @@ def cpu(function: Callable[[], object]) -> float:
 
 
 def show(what: str, ours: Callable[[], object], theirs: Callable[[], object], rounds: int, target: float) -> None:
-    """Print a ratio beside its target."""
+    """Print a ratio next to its target."""
     ours(), theirs()
     ratios = [cpu(ours) / cpu(theirs) for _ in range(rounds)]
     print(f"{what}: {statistics.median(ratios):.2f} (target {target})", flush=True)

@@ -1,7 +1,7 @@
-"""Measure what `verify` finds: break real shards in every way, count, and write the table into its page.
+"""Measure the faults that `verify` finds: damage real shards in every way, count, and write the table into its page.
 
 Run as `python benchmarks/detection.py` (some twenty minutes on two cores, all in memory); `--quick` takes every 50th
-bit. With replicas two files are read whole for each flipped bit, so of each row's bits a few thousand are flipped.
+bit. With replicas two complete files are read per flipped bit, so only a few thousand bits per row are flipped.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ PAGE = ROOT / "ckpttool" / "guide" / "verify.md"
 BEGIN, END = "<!-- detection:begin -->", "<!-- detection:end -->"
 BITS_A_TASK = 4000
 MOST_BESIDE_REPLICAS = 3000
-"""Bits that are flipped in a row beside replicas: each costs two readings of all tensors and their comparison."""
+"""Bits flipped per row if there are replicas: each needs two reads of all tensors, and a comparison."""
 HEALTHY_TREES = 1000
 MOST_HEADER_MISSES = 0.001
-"""Share of flipped header bits of a 1 MB shard that may go unseen."""
+"""Share of flipped header bits of a 1 MB shard that may remain undetected."""
 
 FORMATS = {"ckpt": ("sink2_ckpt", ".ckpt"), "st": ("sink2_safetensors", ".safetensors")}
-"""Short name -> fixture tree and suffix. The shard that is broken is rank 0's of `20_2`, with `15_2` beside it."""
+"""Short name -> fixture tree and suffix. The damaged shard is that of rank 0 in `20_2`, with `15_2` next to it."""
 
 
 PLAIN = "plain"
@@ -50,7 +50,7 @@ PLAIN = "plain"
 
 @cache
 def scene(fmt: str, size: str, kind: str) -> Scene:
-    """Set the scene once in each process."""
+    """Build the scene once in each process."""
 
     def change(path: str, data: bytes) -> bytes:
         place = path.rpartition("-")[2] if kind == REPLICAS else path
@@ -61,7 +61,7 @@ def scene(fmt: str, size: str, kind: str) -> Scene:
 
 
 MEANS = {PLAIN: broken.means_of, CRC: broken.means_with_crc, REPLICAS: broken.means_with_replicas}
-"""What a scene is asked."""
+"""The questions to a scene."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +72,12 @@ class Fault:
     formats: tuple[str, ...]
     size: str
     make: Callable[[Scene], Iterable[tuple[broken.Data, str]]] | None = None
-    """What breaks the shard; None: bits are flipped."""
+    """Function that damages the shard; None: bits are flipped."""
     tally: Callable[[str, str], Tally] | None = None
     """Function that does everything, for a format and a kind of scene."""
     header_only: bool = False
     bar: float | None = None
-    """Share that may be missed with siblings at hand; None: no bar but that misses lie in tensor data."""
+    """Share that may be missed with siblings available; None: misses are only allowed in tensor data."""
 
 
 def doubled(one: Scene) -> Iterator[tuple[bytes, str]]:
@@ -87,14 +87,14 @@ def doubled(one: Scene) -> Iterator[tuple[bytes, str]]:
 
 
 def other_ranks(one: Scene) -> Iterator[tuple[bytes, str]]:
-    """Put each other rank's file in the place of this one's."""
+    """Replace the file by that of each other rank."""
     for report in one.neighbours:
         if one.files[report.path] != one.data:
             yield one.files[report.path], "a rank that held the same before"
 
 
 def from_elsewhere(one: Scene, data: bytes) -> bytes:
-    """Give a foreign file what its own training would have given it: a checksum that is right."""
+    """Give a foreign file a correct checksum, as its own training would."""
     return broken.with_crc(one.path, data) if one.has_crc else data
 
 

@@ -6,10 +6,11 @@ For training: `Guard` in `step`; afterwards: `ckpttool guard`. The public names 
 files of a guarded training does not.
 
 In each step `Guard` takes norm and losses (`gradients`), asks the rule (`rules.guarding`), agrees with the other ranks
-(`agree`), and applies or drops the update. Beside it work `buffers` (restored after a drop), `features` and `checks`
-(devices that compute wrongly), `capture` (what a replay needs) and `files.events` (the event file and the sinks);
-`contain` keeps the exceptions of all in. A trainer joins by an adapter that calls `Guard.micro` and `Guard.clip_`, a
-receiver of events by a sink. `replay` computes a capture again; `writer` and `resume` are the checkpoints.
+(`agree`), and applies or drops the update. It also uses `buffers` (restored after a drop), `features` and `checks`
+(devices that compute wrong results), `capture` (the data for a replay) and `files.events` (the event file and the
+sinks); `contain` catches the exceptions of all of them. A trainer connects through an adapter that calls `Guard.micro`
+and `Guard.clip_`, a receiver of events through a sink. `replay` computes a capture again; `writer` and `resume` handle
+checkpoints.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-if not TYPE_CHECKING:  # a type checker would take every name for one of ours
+if not TYPE_CHECKING:  # a type checker would accept every name
 
     def __getattr__(name: str) -> object:
         """Import a name on first use.

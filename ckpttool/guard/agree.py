@@ -17,7 +17,7 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.guard.model.guarding import Action, Proposal
 
 _NO_NORM = -(2**63)
-"""Smaller than the bits of any norm and of any negated one: it never is the largest."""
+"""A number below the bits of any norm and of any negated norm: it is never the largest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Vote:
     proposal: Proposal | None = None
     """None if the guard failed on this rank: the others decide."""
     failed: int = 0
-    """Number of the part that failed; 0: none."""
+    """Number of the part that failed; 0: no part failed."""
     strike: bool = False
     """A detector counted enough abnormal feature values on this rank."""
     abnormal: bool = False
@@ -41,15 +41,15 @@ class Agreement:
     proposal: Proposal | None
     """The largest action and norm, finite only if all are; None if the guard failed on every rank."""
     norms_differ: bool
-    """Whether two ranks have another norm; all NaN are one."""
+    """Whether two ranks have different norms; all NaN count as equal."""
     failed: int
-    """The largest number of a part that failed on some rank; 0: none."""
+    """The largest number of a part that failed on any rank; 0: no part failed."""
     strike: bool
     abnormal: bool
 
     @property
     def is_finite(self) -> bool:
-        """Whether no rank knows of anything that is not."""
+        """Whether no rank knows of a non-finite value."""
         return self.proposal is None or self.proposal.is_finite
 
     @property
@@ -68,7 +68,7 @@ class Ranks:
 
     @property
     def count(self) -> int:
-        """Number of ranks. Queried at each step: a group may be made after the guard, and removed."""
+        """Number of ranks. Queried at each step: a group may be created after the guard, and removed."""
         return dist.get_world_size(self._group) if dist.is_available() and dist.is_initialized() else 1
 
     @property
@@ -98,7 +98,7 @@ class Ranks:
         return rank if self.count == 1 or self._group is None else dist.get_global_rank(self._group, rank)
 
     def gather(self, number: int) -> list[int]:
-        """Return a number of each rank, in order. Every rank must call it, so only after a common decision."""
+        """Return a number from each rank, in order. Every rank must call it, so only after a common decision."""
         if self.count == 1:
             return [number]
         numbers = torch.zeros(self.count, dtype=torch.int64, device=self._meeting_place())
@@ -147,9 +147,9 @@ def _agreement(numbers: list[int]) -> Agreement:
 
 
 def _bits(norm: float) -> int:
-    """Return a whole number with the order of norms, infinity and then NaN above all others.
+    """Return an integer with the order of norms, infinity and then NaN above all others.
 
-    A NaN has many spellings, and devices choose among them: here all are one.
+    A NaN has many encodings, which depend on the device: all count as equal here.
     """
     bits: int = struct.unpack("<q", struct.pack("<d", math.nan if math.isnan(norm) else abs(norm)))[0]
     return bits

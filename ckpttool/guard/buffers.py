@@ -1,7 +1,7 @@
 """Buffers before a step: a forward pass changes them, even if its update is dropped.
 
-One Inf in a batch, the update dropped, and the running mean of a batch norm is not finite: every evaluation is NaN from
-then on. `_version` does not see running statistics change, so what changes is found by comparing bits.
+After an Inf in a batch, the running mean of a batch norm is not finite even if the update is dropped: every later
+evaluation is NaN. `_version` does not show changes of running statistics, so changes are detected by comparing bits.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import xxhash
 from torch import Tensor, nn
 
 MOST_BYTES = 64 * 1024 * 1024
-"""Of a snapshot: for larger models, changing buffers come first, and then the smallest."""
+"""Bytes of a snapshot: for larger models, changing buffers come first, and then the smallest."""
 
 _FIRST_LOOKS = 3
 _LOOK_EVERY = 100
-"""Steps in which changes are checked: the first ones, and every hundredth."""
+"""Steps in which changes are checked: the first steps, and every hundredth."""
 
 
 class Buffers:
@@ -32,7 +32,7 @@ class Buffers:
         self._places: list[tuple[nn.Module, str, Tensor]] = []
         self._copies: list[Tensor] = []
         self._holders: list[Mapping[str, object]] = []  # of each module, its parts and its buffers
-        self._contents: list[object] = []  # by them, at the last look
+        self._contents: list[object] = []  # by buffer, at the last check
         self._changing: set[tuple[nn.Module, str]] = set()
         self._digests: dict[tuple[nn.Module, str], bytes] = {}
         self._steps = 0

@@ -1,7 +1,7 @@
 """Checks of the device: matrix products after a strike and on patrol, replicas at intervals.
 
-Of replicas a hash of whole numbers is compared, the largest with the smallest. It is an exclusive or: blind if two
-elements change alike, or change places. It finds a flip, and never proves that weights are equal.
+For replicas, integer hashes are compared, the largest with the smallest. The hash is an exclusive or: it misses two
+elements that change alike, or change places. It finds a flip, and never proves that weights are equal.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CLOSER = 20
-"""Steps that are checked after a result that was not finite, and then was."""
+"""Number of steps that are checked after a result that was not finite and, computed again, was."""
 _MOST_NAMES = 8
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Bytes of an element -> its bits as a number."""
 
 
 class Checks:
-    """Stands around forward and backward of the steps that are checked, and compares replicas between steps."""
+    """Wraps forward and backward of the checked steps, and compares replicas between steps."""
 
     def __init__(
         self, model: nn.Module, ranks: Ranks, contain: Containment, *, patrol: int, replica_every: int
@@ -62,7 +62,7 @@ class Checks:
         """Begin forward and backward of a micro-batch.
 
         Args:
-            step: That is trained now.
+            step: The step that is trained now.
             runs: Whether the ranks agreed to check every step.
         """
         self.leave()  # an exception may have ended the last one unnoticed
@@ -86,7 +86,7 @@ class Checks:
         """End forward and backward of a micro-batch."""
         if self._is_inside and (checksum := self._checksum) is not None:
             self._is_inside = False
-            # Also if it was switched off meanwhile: the dispatch mode must not stay on.
+            # Even if it was switched off meanwhile, the dispatch mode must not stay on.
             self._contain.run(Part.CHECKSUM, lambda: checksum.__exit__(None, None, None), waits=True, always=True)
 
     def take_abnormal(self) -> bool:
@@ -129,24 +129,24 @@ class Disagreement:
     """Weights that are not the same on all ranks."""
 
     parameters: tuple[str, ...]
-    """The first of them, in the model's order."""
+    """Name of the first of them, in the model's order."""
     count: int
-    """How many there are."""
+    """Their number."""
     ranks: tuple[int, ...]
-    """Global ranks that have other ones than most; none if no most is."""
+    """Global ranks that differ from the majority; empty without a majority."""
 
 
 class ReplicaCheck:
     """Compares the weights that `DistributedDataParallel` keeps equal on all ranks."""
 
     def __init__(self, model: DistributedDataParallel) -> None:
-        """Take the trained model."""
+        """Store the trained model."""
         self._parameters = dict(model.module.named_parameters())
         device = next((parameter.device for parameter in self._parameters.values()), torch.device("cpu"))
         self._ranks = Ranks(model.process_group, device)
 
     def hashes(self) -> Tensor:
-        """Return [parameters], a whole number from the bits of each."""
+        """Return [parameters], an integer from the bits of each."""
         digests = [_hash(parameter.detach()) for parameter in self._parameters.values()]
         return torch.stack([number.to(digests[0].device) for number in digests])
 
@@ -154,7 +154,7 @@ class ReplicaCheck:
         """Return which weights differ; None if none do, or a rank has no hashes. Every rank must call it.
 
         Args:
-            hashes: Of this rank; None if they could not be made.
+            hashes: Hashes of this rank; None if they could not be computed.
         """
         own_hashes = torch.zeros(len(self._parameters), dtype=torch.int64) if hashes is None else hashes
         failed = torch.tensor([hashes is None], dtype=torch.int64, device=own_hashes.device)

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
 _INNOCENT = 3
-"""Suspicions of one call site that were none, until it is taken that roundings add up there."""
+"""Number of false suspicions at one call site after which roundings are assumed to add up there."""
 _MOST_EVENTS = 100
-"""Wrong products that are reported one by one; a broken device has thousands per step."""
+"""Number of wrong products that are reported one by one; a faulty device has thousands per step."""
 
 _aten = torch.ops.aten
 _ON_CPU: Mapping[object, object] = MappingProxyType(
@@ -35,7 +35,7 @@ _ON_CPU: Mapping[object, object] = MappingProxyType(
         _aten._scaled_dot_product_flash_attention_for_cpu_backward: _aten._scaled_dot_product_flash_attention_backward,  # noqa: SLF001  as above
     }
 )
-"""Operations that torch does not count -> one with the same arguments."""
+"""Operations that torch does not count -> a counted operation with the same arguments."""
 
 
 def _run(call: Callable[[], Any]) -> Any:  # noqa: ANN401  whatever is called returns
@@ -45,9 +45,10 @@ def _run(call: Callable[[], Any]) -> Any:  # noqa: ANN401  whatever is called re
 class MatmulChecksum(TorchDispatchMode):
     """Checks each matrix product of forward and backward before it is used.
 
-    A product that looks wrong is judged in float64 before it is reported. One that is wrong is computed once more:
-    if it is right then, the fault was transient and the right product is handed on. Fused attention, convolutions,
-    products of FP8 operands and third-party kernels are not checked; `covered_flops` is the share that was.
+    A suspicious product is judged in float64 before it is reported. A wrong product is computed once more: if the
+    result is then right, the fault was transient and the right product is returned. Fused attention, convolutions,
+    products of FP8 operands and third-party kernels are not checked; `covered_flops` is the share of operations that
+    are checked.
     """
 
     def __init__(
@@ -56,10 +57,10 @@ class MatmulChecksum(TorchDispatchMode):
         """Prepare to report wrong products.
 
         Args:
-            model: Its names are those of modules in events.
+            model: The model, for the names of modules in events.
             emit: Receiver of events.
-            rank: Of this process.
-            contained: Runs a check, and returns None if that fails: the product is handed on as it is.
+            rank: Rank of this process.
+            contained: Runs a check, and returns None if that fails: the product is then returned unchanged.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self.step = Step(0)
@@ -106,7 +107,7 @@ class MatmulChecksum(TorchDispatchMode):
 
     @property
     def _covered(self) -> float | None:
-        """Share of the operations that torch can count; None if there were none."""
+        """Share of the operations that torch can count; None without such operations."""
         return round(self._flops["covered"] / self._flops["all"], 4) if self._flops["all"] else None
 
     def __torch_dispatch__(
@@ -119,7 +120,7 @@ class MatmulChecksum(TorchDispatchMode):
         """Run an operation, and check its result if it is a matrix product."""
         kwargs = kwargs or {}
         if types:
-            # Components of tensors spread over ranks also get here. Others have no values.
+            # Components of sharded tensors also get here. Other tensors have no values.
             is_wrapped = any(is_traceable_wrapper_subclass_type(kind) for kind in types)
             return NotImplemented if is_wrapped else func(*args, **kwargs)
         result = func(*args, **kwargs)
@@ -172,7 +173,7 @@ class MatmulChecksum(TorchDispatchMode):
             )
 
     def _convict(self, call: _Call, result: Tensor, wrong: WrongElement) -> Tensor:
-        """Compute it again, report it, and return the right product, if there is one."""
+        """Compute it again, report it, and return the right product, if any."""
         rerun = call.run()
         second = call.product(rerun)
         place = wrong.batch, wrong.row

@@ -29,7 +29,7 @@ app = command_group("nan")
 def nan() -> None:
     """Show captured steps with NaN, and compute one again.
 
-    The guard in a training keeps what is needed for it: weights, batches, random-number state.
+    The guard in a training keeps the weights, the batches and the random-number state for it.
 
     Example: ckpttool guard inspect output/guard/captures/nan-at-00000220
     """

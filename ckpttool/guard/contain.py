@@ -16,24 +16,24 @@ from ckpttool.guard.model.guarding import Emit
 T = TypeVar("T")
 
 MOST_FAILURES = 3
-"""Of one part, over all ranks, until it is switched off on all of them."""
+"""Number of failures of a part, over all ranks, after which it is switched off on all of them."""
 
 MOST_SHARE = 0.01
 MOST_SHARE_WITH_FEATURES = 0.03
-"""Of a step's time, that the guard may take."""
+"""Share of a step's time that the guard may use."""
 
 UNNOTICED = 0.001
-"""Seconds of a step that are not too much, however short it is."""
+"""Seconds that the guard may always use, however short a step is."""
 
 SLOW_STEPS = 100
-"""In a row, in which that was too much."""
+"""Number of consecutive steps above that share."""
 
 _TRACEBACK_CHARACTERS = 2000
-"""Of the first error of a part; a line of an event file has little more space."""
+"""Characters of the first error of a part; a line of an event file has little more space."""
 
 
 class Part(IntEnum):
-    """The parts that fail separately. Ranks exchange the number, the largest first."""
+    """The parts that fail separately. Ranks exchange the numbers, and the largest is handled first."""
 
     NORM = 1
     POLICY = 2
@@ -57,9 +57,9 @@ class Containment:
     """Runs the parts of the guard, catches their exceptions, and measures their time."""
 
     def __init__(self, emit: Emit) -> None:
-        """Take the sink of errors."""
+        """Store the sink of errors."""
         self.emit = emit
-        self._failures: Counter[Part] = Counter()  # of all ranks, so the same on each
+        self._failures: Counter[Part] = Counter()  # summed over all ranks, so the same on each
         self._off: set[Part] = set()
         self._reported: set[Part] = set()
         self._pending: set[Part] = set()
@@ -74,17 +74,17 @@ class Containment:
         """Return the result of a part; None if it fails, or is switched off.
 
         Args:
-            part: Fails or is switched off completely.
+            part: The part, which fails or is switched off as a unit.
             call: The function to run.
-            waits: For the device, whose time is the training's own.
-            always: Also if it is switched off: a rare call may work the next time.
+            waits: Whether it waits for the device, whose time counts as the training's.
+            always: Call it even if the part is switched off: a rare call may succeed the next time.
         """
         if not always and not self.is_on(part):
             return None
         start = perf_counter()
         try:
             return call()
-        except Exception as error:  # noqa: BLE001  whatever it is, the training must not end by it
+        except Exception as error:  # noqa: BLE001  no error here may end the training
             self._failed(part, error)
             return None
         finally:
@@ -108,7 +108,7 @@ class Containment:
         return part
 
     def agreed(self, number: int) -> None:
-        """Count a failure that all ranks know of."""
+        """Count a failure that is known to all ranks."""
         if not number:
             return
         part = Part(number)
@@ -123,7 +123,7 @@ class Containment:
         self.emit(GuardEventKind.GUARD_OFF, step=self.step, part=name, whole_guard=is_essential, message=reason)
 
     def _failed(self, part: Part, error: Exception) -> None:
-        if part in self._pending:  # of the micro-batches of a step, one is enough
+        if part in self._pending:  # one micro-batch per step is enough
             return
         self._pending.add(part)
         first = part not in self._reported

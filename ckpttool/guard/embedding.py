@@ -22,18 +22,18 @@ _APPLIED_ALL_THE_SAME = frozenset({GuardEventKind.SKIP, GuardEventKind.SPIKE, Gu
 
 
 class EmbeddingHealth:
-    """The health recorded with a save. Not measured is unknown, never healthy."""
+    """The health recorded with a save. Unmeasured health is unknown, never healthy."""
 
     def __init__(self, objects: Objects, *, embedding: str | None, threshold: float | None) -> None:
-        """Have the embedding measured, and listen to the guard.
+        """Start to measure the embedding, and receive the guard's events.
 
         Args:
-            objects: Of the training.
+            objects: The objects of the training.
             embedding: Name of the parameter; None: nothing is measured.
             threshold: Sum of squares of its gradient at or above which a save is unhealthy.
 
         Raises:
-            UsageError: There is no such parameter, it cannot be measured, or one of the two is given without the other.
+            UsageError: There is no such parameter, it cannot be measured, or only one of the two was passed.
         """
         if (embedding is None) != (threshold is None):
             raise UsageError(
@@ -59,14 +59,14 @@ class EmbeddingHealth:
         """Return the health of the training at a step."""
         if self._spike is not None and step <= self._spike + SETTLED_AFTER:
             return Health.UNHEALTHY
-        # Of the last applied update: a dropped one left no trace in the weights.
+        # Use the last applied update: a dropped update left no trace in the weights.
         if self._guard is not None:
             squares = self._guard.embedding.applied
         else:
             squares = None if self._applied is None else self._applied.item()
         if self._threshold is None or squares is None:
             return Health.UNKNOWN
-        return Health.HEALTHY if squares < self._threshold else Health.UNHEALTHY  # NaN is below nothing
+        return Health.HEALTHY if squares < self._threshold else Health.UNHEALTHY  # NaN is not below the threshold
 
     def _watch(self, parameter: Tensor, name: str, objects: Objects) -> None:
         if self._guard is not None:
@@ -85,7 +85,7 @@ class EmbeddingHealth:
         if parameter.grad is not None:
             self._backward = sum_of_squares(parameter.grad, scale)
 
-    def _apply(self, *_: Any) -> None:  # noqa: ANN401  what an optimizer hands its hooks
+    def _apply(self, *_: Any) -> None:  # noqa: ANN401  the arguments that an optimizer passes to hooks
         """Use the last backward pass: a loss scaler's overflow does not get here."""
         self._applied, self._backward = self._backward, None
 

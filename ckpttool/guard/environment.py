@@ -20,10 +20,10 @@ COMPILED = "compiled"
 """The setting that shows whether compiled code computed the loss: only the user's entry can compile it likewise."""
 
 _MOST_NODES = 2000
-"""Of a loss's graph that are checked: a part that was compiled is near its end, or there are many."""
+"""Number of nodes of a loss's graph that are checked: a compiled part is near its end, or there are many."""
 
 _MOST_THREADS = 1024
-"""Of a process: more than any machine has cores. A process that asks for far more of them ends."""
+"""Greatest number of threads per process, above the cores of any machine. A process that requests far more ends."""
 
 
 def _set_threads(value: Setting) -> None:
@@ -107,7 +107,7 @@ def comes_from_compiled(loss: object) -> bool:
 def take_over(captured: Mapping[str, Setting]) -> None:
     """Restore the captured conditions as far as possible: another number of threads changes last bits.
 
-    A setting that torch refuses, or that no machine has, stays as it is here, which is a difference.
+    If torch refuses a setting, or no machine has it, the current value stays, which counts as a difference.
     """
     for name, setter in _SETTERS.items():
         if name in captured:
@@ -116,7 +116,7 @@ def take_over(captured: Mapping[str, Setting]) -> None:
 
 
 def differences(captured: Mapping[str, Setting], current: Mapping[str, Setting]) -> tuple[Difference, ...]:
-    """Return the conditions that differ, by name; a library that is not loaded here is no difference."""
+    """Return the conditions that differ, by name; a library that is not loaded here does not count."""
     names = sorted(name for name, value in captured.items() if current.get(name) != value)
     return tuple(
         Difference(what=name, captured=captured[name], here=current.get(name))

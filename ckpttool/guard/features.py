@@ -1,8 +1,8 @@
 """Detection of faulty devices by feature values of gradients, and the strikes that follow.
 
 A feature value is the square of the largest gradient of every third parameter, before clipping. After the ranks have
-averaged their gradients all hold the same ones: whose was wrong can be seen before alone. So under
-`DistributedDataParallel` the values are taken by its communication hook, which then averages as torch does without one.
+averaged their gradients, all ranks have the same ones: only before that can the faulty rank be identified. So under
+`DistributedDataParallel` its communication hook takes the values, and then averages as torch does without a hook.
 """
 
 from __future__ import annotations

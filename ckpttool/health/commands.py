@@ -76,7 +76,7 @@ def health(
 
 
 def weighed(tree: Tree, *, quiet: bool) -> list[Verdict]:
-    """Read every element of every shard, with a bar."""
+    """Read every element of every shard, with a progress bar."""
     from ckpttool.core.verbs import verifying
 
     question = CheckQuestion(level=Level.NUMERICS, name="all" if tree.focus is None else None, jump=0)

@@ -21,7 +21,7 @@ from ckpttool.trainers.mindformers.policies import NAN_BY_DEFAULT, NanWord
 
 
 class PolicyName(str, Enum):
-    """Rules that can be replayed."""
+    """Policies that can be replayed."""
 
     _ignore_ = "name"
     for name in POLICIES:
@@ -30,7 +30,7 @@ class PolicyName(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyOptions:
-    """Which rule, with which settings."""
+    """The policy and its settings."""
 
     policy: Annotated[
         PolicyName | None,

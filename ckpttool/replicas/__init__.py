@@ -1,9 +1,8 @@
 """Copies of a tensor on other ranks: their differences, and rebuilding from a proven one.
 
-For the engineer on call: `ckpttool repair shards`, the advice of `resolve` on a save that it passed over, and the
-findings of `verify` and `seal` about copies if every byte is read. Heal begins in `verbs.py`; which copy is proven is
-decided in `rules.py`. Comparing begins in `comparing/in_turn.py`; the truth table of its findings is in
-`comparing/weight.py`.
+Its uses are `ckpttool repair shards`, the advice of `resolve` on a skipped save, and the findings of `verify` and
+`seal` about copies if every byte is read. The heal starts in `verbs.py`; `rules.py` decides which copy is proven. The
+comparison starts in `comparing/in_turn.py`; the truth table of its findings is in `comparing/weight.py`.
 """
 
 from __future__ import annotations

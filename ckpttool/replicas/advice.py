@@ -30,11 +30,11 @@ CHEAP_BYTES = 16 << 20
 """Bytes read without a request: as fast as a check of headers."""
 
 _MOST_LOOKED_AT = 2
-"""The newest rejected ones; older ones save less."""
+"""Number of rejected checkpoints that are considered, newest first; older ones save less."""
 
 
 _MOST_ASKED = 8
-"""Shards that are checked for possible copies: one node's."""
+"""Number of shards that are checked for possible copies: those of one node."""
 
 _ALL_ASKED = 32
 """Up to this number, all ranks are checked for copies."""
@@ -44,7 +44,7 @@ class HealAdvice(NamedTuple):
     """The benefit of healing one of the skipped checkpoints."""
 
     finding: Finding
-    """A note that says so; its path is the checkpoint's name."""
+    """A note about the benefit; its path is the checkpoint's name."""
     remedy: str
     """The same as the remedy of the rejected checkpoint."""
 
@@ -115,7 +115,8 @@ def _cost(tree: Tree, checkpoint: Checkpoint) -> int:
 def _may_all_have_copies(tree: Tree, companion: Checkpoint, target: Sequence[Target]) -> bool:
     """Return whether each of these ranks had an equal file at another checkpoint, by headers and last pages.
 
-    Of many ranks only those a power of two away are asked: there the copies are, in most layouts.
+    If there are many ranks, only those at a distance of a power of two are checked: in most layouts the copies are
+    there.
     """
     world = {shard.rank for shard in companion.shards if shard.rank is not None}
     near = {

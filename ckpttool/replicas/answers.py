@@ -134,7 +134,7 @@ def _trust(donor: Donor) -> str:
     match donor.trust:
         case Trust.CHECKSUM:
             return f"rank {donor.rank}'s shard is verified by a checksum"
-        case Trust.COPY if donor.agrees is None:  # the seal that vouches for it is of a heal
+        case Trust.COPY if donor.agrees is None:  # its seal was written by a heal
             return f"rank {donor.rank}'s shard is unchanged since a heal, when another rank had equal content"
         case Trust.COPY:
             return f"rank {donor.agrees} has equal content now, bit for bit"

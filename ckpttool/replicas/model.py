@@ -33,7 +33,7 @@ class SavedShards:
     same_run: bool
     """Whether the same start of the training wrote both: between two starts ranks may change places."""
     shards: Mapping[Place, ShardReport]
-    """Those that were read, every byte."""
+    """Reports of the shards that were read, every byte."""
 
 
 class Sealed(NamedTuple):
@@ -52,7 +52,7 @@ class Target:
     rank: Rank
     role: ShardRole
     path: str
-    """Its path, existing or not."""
+    """Its path, whether or not the file exists."""
     is_missing: bool
     findings: tuple[Finding, ...]
     """Its problems."""
@@ -73,9 +73,9 @@ class Donor:
     path: str
     proof: Proof
     record: str | None = None
-    """Path of the record, if it is recorded."""
+    """Path of the record, if there is one."""
     witnesses: tuple[str, ...] = ()
-    """The checkpoints that prove it, if it was learned."""
+    """The checkpoints that prove it, if they do."""
     rest_agrees: bool = False
     """Whether the intact part of the damaged file also proves it: it changed as the donor's did."""
     trust: Trust

@@ -15,7 +15,7 @@ from ckpttool.watch.model import EventKind, WatchEvent
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_SAID = {  # of all others the finding says it, and names the save
+_SAID = {  # for other events the finding shows it, with the save's name
     EventKind.GOOD: "is good",
     EventKind.BAD: "is not good",
     EventKind.UNREADABLE: "cannot be read completely",
@@ -52,7 +52,7 @@ def text(answer: WatchEvent) -> str:
     facts = [] if answer.word is None else [answer.word.value]
     facts += ["sealed"] if answer.sealed else []
     facts += ["from memory, not from the disk"] if answer.cached and answer.kind is EventKind.READ_AGAIN else []
-    # What a save lacks its first finding says.
+    # The first finding shows what is missing in a save.
     findings = answer.findings[:1] if answer.kind is EventKind.SAVE_INCOMPLETE else answer.findings
     why = [summary_of(findings)] if findings else []
     if findings and findings[0].path is not None:

@@ -138,7 +138,7 @@ class WatchOptions:
         """Make the library's question.
 
         Raises:
-            UsageError: An option's value makes no sense.
+            UsageError: The value of an option is invalid.
         """
         rate = None if self.max_rate is None else share(self.max_rate)
         if self.max_rate is not None and not isinstance(rate, int):
@@ -216,7 +216,7 @@ class KeepOptions:
         """Make the library's question.
 
         Raises:
-            UsageError: An option says something of a part that is not kept.
+            UsageError: An option describes a part, but no part is kept.
         """
         if self.part_out is None:
             if self.part != "auto" or self.run_id is not None:
@@ -266,7 +266,7 @@ def watch(
     if part is not None and process_of_part(part.part) is None:
         output.looking_at(None, quiet=quiet, more="this process only coordinates others: it reads nothing")
         return
-    from ckpttool.watch.verbs import Watch  # its help need not wait for it
+    from ckpttool.watch.verbs import Watch  # its help does not need it
 
     watching = Watch(
         replace(look.question(where), part=part),

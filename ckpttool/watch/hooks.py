@@ -12,18 +12,18 @@ from ckpttool.watch.answers import one_line
 from ckpttool.watch.model import WatchEvent
 
 HOOK_SECONDS = 60.0
-"""After which a hook is killed with all that it started."""
+"""Seconds after which a hook and all of its processes are killed."""
 
 
 def run_hook(command: tuple[str, ...], event: WatchEvent, environment: Mapping[str, str]) -> str | None:
     """Run a hook, and return its error, in words that follow its name; None on success.
 
-    It has a group of its own, so that Ctrl-C at the terminal does not stop it half-way. What it prints goes to
-    stderr: stdout is the result and nothing else.
+    It runs in a separate process group, so that Ctrl-C at the terminal does not interrupt it. Its output goes to
+    stderr: stdout is reserved for the result.
 
     Args:
         command: The command, as `execvp` takes it.
-        event: On its stdin, as one line of JSON; of its names nothing is ever a part of the command.
+        event: The event, on its stdin as one line of JSON; its names never become a part of the command.
         environment: Its environment.
     """
     variables = {
@@ -34,7 +34,7 @@ def run_hook(command: tuple[str, ...], event: WatchEvent, environment: Mapping[s
         "CKPTTOOL_ROOT": event.root,
     }
     try:
-        process = subprocess.Popen(  # noqa: S603  what the user wrote, by its words
+        process = subprocess.Popen(  # noqa: S603  the user's command, split into words
             command, stdin=subprocess.PIPE, stdout=2, env={**environment, **variables}, start_new_session=True
         )
     except (OSError, ValueError) as error:  # ValueError: a NUL in a name

@@ -10,7 +10,7 @@ from ckpttool.core.domain.shard import FileStamp
 from ckpttool.core.storage.base import Entry, Kind, PassedOn, Storage
 
 Moved = tuple[int, int, int]
-"""When the content and the state of a folder or file changed, and which it is."""
+"""Times of the last change of content and state of a folder or file, and its identity."""
 
 SECOND = 10**9
 TICK = SECOND // 50
@@ -21,7 +21,7 @@ class ListedStorage(PassedOn):
     """A local storage that lists a folder again only if its times changed."""
 
     def __init__(self, storage: Storage) -> None:
-        """Take the tree; nothing has been listed yet."""
+        """Store the tree; nothing has been listed yet."""
         super().__init__(storage)
         self.unfinished: set[str] = set()
         """Paths of files that may be written under a temporary name first, judged by their names."""
@@ -35,7 +35,7 @@ class ListedStorage(PassedOn):
     def moved(self) -> bool:
         """Return whether an entry of a listed folder was added, removed or changed, or a record in the root written.
 
-        A file that is written in place moves no folder.
+        A file that is written in place does not change the times of its folder.
         """
         if not self._times:
             return True
@@ -54,7 +54,7 @@ class ListedStorage(PassedOn):
 
     def entries(self, folder: str) -> list[Entry]:
         """List a folder, in no particular order."""
-        moment = self._now(folder)  # before: what comes meanwhile moves it once more
+        moment = self._now(folder)  # taken before: a later change updates the times again
         self._times[folder] = None if moment is None or _is_fresh(moment) else moment
         entries = super().entries(folder)
         self.unfinished |= {

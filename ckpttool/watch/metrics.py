@@ -27,11 +27,11 @@ class Measured(Protocol):
     question: WatchQuestion
     known: Watched
     told: Counter[EventKind]
-    """Events since it began, as the next two."""
+    """Number of events since it began, like the next two."""
     hook_failures: int
     verified_bytes: int
     polled_at: float | None
-    """Seconds since 1970; None: not yet."""
+    """Seconds since 1970; None: no such event yet."""
     free_bytes: ByteCount | None
     norm: float | None
     """Embedding local norm (sum of squares) at the last judged save; None: not in a log."""
@@ -45,7 +45,7 @@ def measured(watch: Measured) -> Iterator[Callable[[], None]]:
         watch: The watch; its question has their destination.
 
     Raises:
-        UsageError: prometheus-client is not installed, or no one can listen at that address.
+        UsageError: prometheus-client is not installed, or the address cannot be used.
     """
     question = watch.question
     if question.metrics is None and question.listen is None:
@@ -103,7 +103,7 @@ def _metrics(watch: Measured) -> Iterator[Metric]:
 
     good = [save for save in watched.saves if save.state is SaveState.GOOD]
     step = good[0].step if good else None
-    # A training that went back writes good ones that are older by their steps.
+    # After a training goes back, new good saves have lower steps.
     written = max((save.newest_ns for save in good if save.newest_ns is not None), default=None)
     when = None if written is None else written / 1e9
     yield gauge("newest_good_step", "Step of the newest checkpoint that was found good.", step)

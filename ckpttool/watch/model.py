@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class SaveState(str, Enum):
-    """The state of a save; one that is gone is no longer known."""
+    """The state of a save; a deleted save has no state."""
 
     SAVING = "saving"
     COMPLETE = "complete"
-    """All of it is there and has come to rest."""
+    """All of its files exist, and are no longer changing."""
     GOOD = "good"
     BAD = "bad"
     """Reported as not good, for any reason."""
@@ -36,20 +36,20 @@ class EventKind(str, Enum):
     GOOD = "good"
     BAD = "bad"
     UNREADABLE = "unreadable"
-    """It could not be read to its end for longer than patience lasts: unknown, not damaged."""
+    """It could not be read to its end within the patience: unknown, not damaged."""
     HEALTH_UNKNOWN = "health-unknown"
-    """Intact, but for longer than patience no log has a value to compare with the threshold."""
+    """Intact, but within the patience no log has a value to compare with the threshold."""
     READ_AGAIN = "read-again"
-    """Good once more, some time after it was written."""
+    """Still good, some time after it was written."""
     SAVE_INCOMPLETE = "save-incomplete"
     SAVE_OVERDUE = "save-overdue"
     CHECKSUM_MISMATCH = "checksum-mismatch"
-    """One that was good has changed."""
+    """A good save has changed."""
     DISK_SPACE_LOW = "disk-space-low"
     PART_STALE = "part-stale"
-    """Of a folder of parts: a machine writes its part no longer."""
+    """For a folder of parts: a machine no longer writes its part."""
     PART_MISSING = "part-missing"
-    """Of a folder of parts: a machine's part is not there."""
+    """For a folder of parts: a machine's part is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,20 +57,20 @@ class SeenSave:
     """One save as a poll shows it; its content is not read."""
 
     key: str
-    """Tells it from the tree's others."""
+    """Key of the save in the tree."""
     name: str
     step: Step | None
     fingerprint: str
     """Changes if a file is added, removed or changed."""
     incomplete: tuple[Finding, ...] = ()
-    """Files that the listing shows as missing so far."""
+    """Number of files that are missing in the listing so far."""
     nbytes: ByteCount | None = None
     age: float | None = None
-    """Seconds since a file of it was written, by the disk's clock and ours; None: not known."""
+    """Seconds since one of its files was written, by the disk's clock and ours; None: unknown."""
     written_ns: tuple[int, int] | None = None
-    """When the first and the last of its files was written, by the disk's clock; None: not known."""
+    """Times at which the first and the last of its files were written, by the disk's clock; None: unknown."""
     files: int = 0
-    """How many of its files hold tensors or state."""
+    """Number of its files with tensors or state."""
     beside: str = ""
     """Changes with any other file in its own folder: records, temporary files."""
     is_committed: bool = False
@@ -78,7 +78,7 @@ class SeenSave:
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
-        """Whose files are missing, ascending."""
+        """Ranks with missing files, ascending."""
         return tuple(sorted({rank for finding in self.incomplete for rank in finding.ranks}))
 
 
@@ -87,11 +87,11 @@ class SeenNode:
     """One machine's part of a tree, as a poll shows it."""
 
     number: int
-    """Of the part, from 1."""
+    """Number of the part, from 1."""
     name: str
-    """For people."""
+    """Name for people."""
     mark: str
-    """Changes when it is rewritten; empty if it does not exist."""
+    """A text that changes when it is rewritten; empty if it does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +103,9 @@ class Sighting:
     is_complete: bool = True
     """False if a folder could not be listed: missing files may be in it."""
     free_bytes: ByteCount | None = None
-    """On the tree's disk; None if it does not say."""
+    """Free bytes on the tree's disk; None if unknown."""
     nodes: tuple[SeenNode, ...] = ()
-    """By number, if machines write parts of it; none if this machine sees the tree itself."""
+    """By number, if machines write parts of it; empty if this machine sees the tree itself."""
     under_way: str = ""
     """Changes with temporary files: some rank is still writing."""
 
@@ -118,7 +118,7 @@ class KnownNode:
     name: str
     mark: str
     since: float
-    """When it was written last, as far as was seen, by the watch's own clock."""
+    """Last observed time of writing, by the watch's own clock."""
     told: bool = False
     """Whether it was reported as no longer written, or missing."""
 
@@ -133,26 +133,26 @@ class KnownSave:
     fingerprint: str
     state: SaveState
     first_seen: float
-    """When it arrived, or when its reported state was no longer true."""
+    """Time at which it arrived, or at which its reported state ended."""
     changed_at: float
-    """When a file of it came, went or changed last."""
+    """Time of the last change of its files."""
     still: int = 0
-    """Polls since then."""
+    """Number of polls since then."""
     judged_at: float | None = None
-    """When it was read last as it is now; None: not yet."""
+    """Time of the last read in its current state; None: not read yet."""
     word: VerdictWord | None = None
     """The last verdict in one word."""
     was_good: bool = False
-    """Whether it was good once, whatever became of it."""
+    """Whether it was ever good, whatever happened later."""
     told_incomplete: bool = False
     read_again: bool = False
     """Whether it was read once more since it was found good."""
     good_as: str = ""
-    """The fingerprint that it had when it was last found good."""
+    """Its fingerprint when it was last found good."""
     seal_tried: bool = False
     """Whether it was read to be sealed as it is now."""
     newest_ns: int | None = None
-    """When the last of its files was written, by the disk's clock; None: not known."""
+    """Time at which the last of its files was written, by the disk's clock; None: unknown."""
     good_ns: int | None = None
     """The same when it was last found good."""
     rewritten: bool = False
@@ -167,27 +167,27 @@ class KnownSave:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """All that is known of a tree that is watched."""
+    """All known facts about a watched tree."""
 
     saves: tuple[KnownSave, ...] = ()
     """Newest first."""
     now: float = 0.0
     """The watch's own clock at the last poll, in seconds: it never goes back."""
     last_new: float | None = None
-    """When a save came last, by this clock; of those that the first look found, when it was written. None: none came.
+    """Arrival of the latest save, by this clock; for saves of the first poll, the time of writing. None: no save.
     """
     newest: str | None = None
     """The key of that save."""
     intervals: tuple[float, ...] = ()
-    """Seconds between saves, the last few."""
+    """Seconds between the last few saves."""
     durations: tuple[float, ...] = ()
-    """Seconds from the first file of a save to the last, the last few."""
+    """Seconds from the first to the last file, for the last few saves."""
     overdue_told: bool = False
     """Whether the next save was reported as overdue."""
     low_told: bool = False
     """Whether lack of space for the next save was reported."""
     unseen_since: float | None = None
-    """When the tree could not be seen any more, or had nothing in it; None: it is seen."""
+    """Time since which the tree is invisible or empty; None: it is visible."""
     unseen_told: bool = False
     nodes: tuple[KnownNode, ...] = ()
     """By number."""
@@ -220,15 +220,15 @@ class WatchRule:
     """The conditions of a watch's events."""
 
     settle: int = 2
-    """Polls without a change after which a save has come to rest."""
+    """Number of polls without a change after which a save counts as complete."""
     patience: float | None = None
     """Seconds without a change after which an incomplete save is reported; None: three times the duration of a save."""
     again: float = 3600.0
-    """Seconds after which a good save is read once more, or as soon as a newer one is good; 0: never."""
+    """Seconds after which a good save is read again, or as soon as a newer save is good; 0: never."""
     seal: bool = False
     """Whether good saves are to be sealed."""
     rested: float | None = None
-    """Seconds after which a file has come to rest by its age alone; None: only polls tell."""
+    """Age in seconds from which a file counts as complete without polls; None: only polls count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +240,7 @@ class Judge:
     final: bool
     """Whether patience has ended: findings are reported even if a save in progress would have them."""
     cold: bool
-    """Whether it was good before, and is read once more."""
+    """Whether it was good before, and is read again."""
     seal: bool = False
     """Whether it is to be sealed if it is good."""
     fresh: bool = False
@@ -265,11 +265,11 @@ class Judgement:
     word: VerdictWord
     findings: tuple[Finding, ...]
     cached: bool | None = None
-    """Whether most of it came from memory instead of the disk; None where the system does not say."""
+    """Whether most of it came from memory instead of the disk; None if the system does not show it."""
     sealed: bool = False
     """Whether it is sealed now."""
     norm: float | None = None
-    """Embedding local norm (sum of squares) at the save, if a threshold was given and the log shows one."""
+    """Embedding local norm (sum of squares) at the save, if a threshold is set and the log shows the norm."""
     written_since: frozenset[str] = frozenset()
     """Paths of the files that were written since the save was good."""
 
@@ -284,7 +284,7 @@ class WatchEvent(Answered):
     subject: str
     """Its subject, to recognize duplicates: its key and the state of its files."""
     name: str | None
-    """The save's; None if it is about none."""
+    """Name of the save; None if no save is concerned."""
     step: Step | None
     word: VerdictWord | None = None
     findings: tuple[Finding, ...] = ()
@@ -320,18 +320,18 @@ class WatchQuestion:
     level: Level = Level.CHECKSUM
     seal: bool = False
     threshold: float | None = None
-    """Embedding local norm (sum of squares) from which a save is unhealthy; None: go by the trainer's record alone."""
+    """Embedding local norm (sum of squares) from which a save is unhealthy; None: use the trainer's record alone."""
     logs: LogQuestion = LogQuestion()
     """Logs that show it. Without patterns: those in the output folder."""
     hook: tuple[str, ...] = ()
-    """The command to run for each event, by its words; none: nothing is run."""
+    """The command to run for each event, as words; empty: no command."""
     max_rate: int | None = None
-    """Bytes a second to read at most, on average; None: as fast as it goes."""
+    """Greatest average number of bytes to read per second; None: no limit."""
     metrics: str | None = None
-    """The file in which Prometheus' node exporter looks for metrics; None: none is written."""
+    """The metrics file for Prometheus' node exporter; None: no file."""
     listen: tuple[str, int] | None = None
-    """Host and port of the metrics server; None: none."""
+    """Host and port of the metrics server; None: no server."""
     environment: Mapping[str, str] | None = None
-    """Of the process: for the state's place, and for hooks."""
+    """Environment of the process: for the path of the state, and for hooks."""
     part: PartQuestion | None = None
-    """Which part this machine keeps, and where, for a watch elsewhere that judges all of them; None: it judges here."""
+    """The part that this machine keeps for another watch that judges all parts; None: this watch judges."""

@@ -25,10 +25,10 @@ ANEW_EVERY = 4
 
 
 def part_keeping(question: WatchQuestion, say: Callable[[str, str], None]) -> PartKeeping | None:
-    """Return the updater of the part that a watch was asked to keep; None if it judges itself.
+    """Return the updater of the part that a watch keeps; None if it judges itself.
 
     Raises:
-        UsageError: As of `PartKeeping`; or the part is to be sealed.
+        UsageError: As for `PartKeeping`; or the part is to be sealed.
     """
     if question.part is None:
         return None
@@ -56,7 +56,7 @@ class PartKeeping:
         if process is None:
             raise UsageError("this process only coordinates others: it has no part to write")
         run = question.run or (RUN if process.run is None else None)
-        # Headers alone: what the watch reads of the content is learned from it.
+        # Headers only: the watch supplies the results about the content.
         self._question = replace(question, run=run, check=replace(question.check, level=Level.STRUCTURE))
         self._say = say
         self._read = {
@@ -70,7 +70,7 @@ class PartKeeping:
 
         Args:
             reading: The save that is being read.
-            moved: Whether a file may have.
+            moved: Whether a file may have changed.
 
         Raises:
             UsageError: It cannot be written there, as the first attempt shows.
@@ -96,7 +96,7 @@ class PartKeeping:
             self._forget(written.seat.root)
 
     def _forget(self, root: str) -> None:
-        """Forget the reports of deleted files: a watch runs for months."""
+        """Discard the reports of deleted files: a watch runs for months."""
         import os
 
         if os.path.isdir(root):

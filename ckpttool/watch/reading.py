@@ -29,13 +29,13 @@ from ckpttool.watch.model import Judge, Judgement, WatchQuestion
 from ckpttool.watch.seeing import on_hosts
 
 LEDGER_SECONDS = 86400.0
-"""For which an earlier check of an unchanged file is trusted when a save is read for the first time."""
+"""Seconds for which an earlier check of an unchanged file is trusted when a save is read for the first time."""
 
 PROBED = 64
-"""Shards that tell whether a save is still in memory."""
+"""Number of shards that show whether a save is still in memory."""
 
 LEAVE_SECONDS = 2.0
-"""To wait for the thread at the end: long enough to finish a manifest. A read is abandoned."""
+"""Seconds to wait for the thread at the end: enough to finish a manifest. A read is abandoned."""
 
 GIB = 1 << 30
 
@@ -54,10 +54,10 @@ class Read:
 
     request: Judge
     judgement: Judgement | None = None
-    """None if it says nothing of the files: they changed meanwhile, or the watch ended."""
+    """None if it does not apply to the files: they changed meanwhile, or the watch ended."""
     bytes_read: int = 0
     notes: tuple[str, ...] = ()
-    """For people."""
+    """Notes for people."""
     error: BaseException | None = None
     """The exception that stopped it."""
 
@@ -71,10 +71,10 @@ class Reading:
         """Begin at once.
 
         Args:
-            question: How hard, and how fast.
-            tree: As listed, with its own storage.
-            checkpoint: Of it.
-            request: Why.
+            question: The level of the check, and its speed.
+            tree: The tree as listed, with its own storage.
+            checkpoint: The save.
+            request: The reason for the read.
             done: Called once, in the thread that read.
         """
         self.requested = request
@@ -85,7 +85,7 @@ class Reading:
         self._left = False
         self._notes: list[str] = []
         self.reports: dict[str, ShardReport] = {}
-        """The reports on the shards so far, each on its own, by their paths."""
+        """The reports on the single shards so far, by path."""
         # A daemon: a disk that never answers must not keep the process alive.
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -109,13 +109,13 @@ class Reading:
         cached: bool | None = False
         if not judge.early:
             cached = is_cached(tree, checkpoint) if level.reads_content else None
-        # What a save is that was not good yet is read once, for the verdict and for the seal.
+        # A save that was not good yet is read once, for the verdict and for the seal.
         at_once = judge.seal and judge.fresh and level.reads_content
         with watched(Pace(self._question.max_rate)), closing(self._session(level, hashes=at_once)) as session:
             with_records = tree.with_own_records(checkpoint) if at_once else checkpoint
             verdict = self._verdict(session, with_records)
             if verdict is None or not _is_as_it_was(tree, checkpoint):
-                return None, 0 if verdict is None else verdict.bytes_read  # the next poll sees what became of it
+                return None, 0 if verdict is None else verdict.bytes_read  # the next poll detects the change
             findings, nbytes, sealed = self._findings(verdict), verdict.bytes_read, False
             more: tuple[Finding, ...] = ()
             if judge.seal and not blocking(findings):
@@ -157,7 +157,7 @@ class Reading:
         else:
             max_age = None if self.requested.cold else LEDGER_SECONDS
             question = CheckQuestion(level=level, jobs=1, max_age=max_age, replicas=False)
-        if rate:  # what is kept slow does not hang
+        if rate:  # a throttled read does not hang
             question = replace(question, timeout=question.timeout + GIB / rate)
         return session_for(self._tree, question)
 
@@ -179,7 +179,7 @@ class Reading:
         """Return why an intact save must not be resumed from, and the norm in the log at its step.
 
         Raises:
-            UsageError: A log is not there.
+            UsageError: A log does not exist.
         """
         checkpoint, tree, tree_question = self._checkpoint, self._tree, self._question
         if (
@@ -210,7 +210,7 @@ class Reading:
 
     def _seal(self, session: Session, checkpoint: Checkpoint, verdict: Verdict) -> tuple[bool, tuple[Finding, ...]]:
         """Seal it, and return whether that succeeded and the differences."""
-        # Of one that has grown all that was sealed is as it was: that was found before this is asked.
+        # In a grown save all sealed files are unchanged: that was checked before.
         tree, reseal = self._tree, self.requested.rewritten or self.requested.grown
         try:
             if not is_object_store(tree.storage.root):

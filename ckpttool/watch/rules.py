@@ -43,7 +43,7 @@ LEAST_INTERVALS = 2
 """Below this the usual pace is unknown."""
 
 TIMES_USUAL = 3
-"""How much longer than usual is too long."""
+"""Factor over the usual pace from which a save is overdue."""
 
 _OF_CONTENT = frozenset({
     Code.NONFINITE_VALUES, Code.ALL_ZERO_TENSOR, Code.NORM_JUMP, Code.REPLICA_DIFFERS, Code.REPLICA_STALE,
@@ -59,7 +59,7 @@ _WHILE_REWRITTEN = frozenset(
 _NOT_KNOWN = frozenset({EventKind.UNREADABLE, EventKind.HEALTH_UNKNOWN})
 
 _MAY_CHANGE = frozenset({VerdictWord.UNREADABLE, VerdictWord.UNSTABLE})
-"""Verdicts that say nothing of the files."""
+"""Verdicts without evidence about the files."""
 
 
 def observe(watched: Watched, sighting: Sighting, rule: WatchRule, *, now: float) -> tuple[Watched, tuple[Action, ...]]:
@@ -75,7 +75,7 @@ def observe(watched: Watched, sighting: Sighting, rule: WatchRule, *, now: float
         The new state, and the actions: first the events to report, then the saves to read, newest first.
     """
     now = max(now, watched.now)
-    if watched.saves and not sighting.saves:  # a training keeps its newest one: rather is the disk not there
+    if watched.saves and not sighting.saves:  # a training keeps its newest save: more likely, the disk is not mounted
         return unseen(watched, rule, "it has no checkpoint any more", now=now)
     moves = sighting.under_way != watched.under_way
     # A save that appeared since the last poll cannot be quiet for longer, even if its files are older: they are being
@@ -120,7 +120,7 @@ def unseen(watched: Watched, rule: WatchRule, why: str, *, now: float) -> tuple[
     Args:
         watched: The state before.
         rule: The rules for reporting events.
-        why: In words that stand alone.
+        why: The reason, as a sentence of its own.
         now: As in `observe`.
     """
     now = max(now, watched.now)
@@ -166,7 +166,7 @@ def _seen(known_save: KnownSave | None, seen_save: SeenSave, rule: WatchRule, no
             return replace(
                 known_save, still=settled_polls, changed_at=changed, beside=seen_save.beside or known_save.beside
             )
-        return replace(  # a record of it, which may have been half written when it was read
+        return replace(  # one of its records, which may have been incomplete when it was read
             known_save, beside=seen_save.beside, state=SaveState.SAVING, changed_at=now, still=0, judged_at=None
         )
     if (
@@ -220,12 +220,12 @@ def _next(
     """Return the next state of a save, and the action on it.
 
     Args:
-        save: As far as it is known.
+        save: The known state of the save.
         seen_save: The save in this poll.
         rule: The rules for reporting events.
         watched: The other known facts, and their time.
-        usual: How many files the good save before it has. One with fewer, of which no record says that it is finished,
-            may be under way, though it lacks nothing that must be there.
+        usual: Number of files of the previous good save. A save with fewer files and without a record of its end may be
+            in progress, even if no required file is missing.
     """
     unchanged = watched.now - save.changed_at
     rests = save.still >= rule.settle or (rule.rested is not None and unchanged >= rule.rested)
@@ -238,7 +238,7 @@ def _next(
     save = replace(save, state=SaveState.SAVING)
     if not final or save.told_incomplete:
         return save, None
-    if save.was_good:  # what it has lost, reading will tell
+    if save.was_good:  # reading it will show the missing files
         return save, _judge(save, rule, final=True)
     return replace(save, told_incomplete=True), _event(
         EventKind.SAVE_INCOMPLETE,
@@ -249,7 +249,7 @@ def _next(
 
 def _again(save: KnownSave, rule: WatchRule, now: float, *, is_replaced: bool) -> Judge | None:
     """Return another read of a good save, if there is a reason for it."""
-    if rule.seal and not save.seal_tried:  # an earlier watch was not asked to
+    if rule.seal and not save.seal_tried:  # an earlier watch did not seal
         return _judge(save, rule, cold=True)
     if not rule.again or save.read_again:
         return None
@@ -310,7 +310,7 @@ def _overdue(watched: Watched) -> tuple[Watched, tuple[WatchEvent, ...]]:
         remedy="check whether the training still makes steps",
     )
     event = _event(EventKind.SAVE_OVERDUE, last, findings=(finding,))
-    # That a save's own files change says nothing of the next one.
+    # Changes in a save's own files are not a sign of the next save.
     subject = f"{watched.newest} {round(watched.last_new)}"
     return replace(watched, overdue_told=True), (replace(event, subject=subject),)
 
@@ -357,7 +357,7 @@ def judged(watched: Watched, judgement: Judgement) -> tuple[Watched, tuple[Watch
             after,
             state=SaveState.GOOD,
             was_good=True,
-            read_again=judge.cold or judgement.cached is False,  # it came from the disk
+            read_again=judge.cold or judgement.cached is False,  # it was read from the disk
             good_as=save.fingerprint,
             good_ns=save.newest_ns,
             good_files=save.files,

@@ -27,7 +27,7 @@ OF_PARTS = OF_A_TREE | {
 """Codes that parts of different times may cause."""
 
 _OF_RECORDS = frozenset({Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE, Code.META_UNREADABLE, Code.HEADER_INVALID})
-"""Codes about the records of a save: they are not shards, but these are worthless without them."""
+"""Codes about the records of a save: these are not shards, but the shards are useless without them."""
 
 
 def key_of(checkpoint: Checkpoint) -> str:
@@ -54,7 +54,7 @@ def seen_save(
     Args:
         checkpoint: The save.
         wall: Seconds since 1970.
-        codes: Findings that say that it may be under way.
+        codes: Codes that mean that it may be in progress.
         reported: The other known facts about its files: a difference means a change.
         extras: As in `SeenSave`.
     """

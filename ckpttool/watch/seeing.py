@@ -48,10 +48,10 @@ class Moves(Protocol):
 
 
 def scans_often(question: TreeQuestion) -> tuple[Tree, Moves]:
-    """As `scan`; also return an object that detects later changes of the tree, or of a part of it.
+    """Scan as `scan` does; also return an object that detects later changes of the tree, or of a part of it.
 
     Raises:
-        UsageError: As of `scan`; or it cannot be polled.
+        UsageError: As for `scan`; or it cannot be polled.
     """
     from ckpttool.watch.listed import ListedFiles, ListedStorage
 
@@ -69,11 +69,11 @@ def scans_often(question: TreeQuestion) -> tuple[Tree, Moves]:
 
 
 STAMPS_A_POLL = 2048
-"""Files of known saves that an idle poll checks, all of them in turn."""
+"""Number of files of known saves that an idle poll checks, in turn."""
 
 
 MOST_BESIDE = 20_000
-"""Names that a poll checks in the folder of a save not known to be good."""
+"""Number of names that a poll checks in the folder of a save that is not known to be good."""
 
 
 class InPlace:
@@ -83,8 +83,8 @@ class InPlace:
         """Record their current state.
 
         Args:
-            tree: As it was listed.
-            turn: How many were checked before it was.
+            tree: The tree as listed.
+            turn: Number of files that were checked before the listing.
         """
         self._stamps = [
             (shard.path, shard.stamp)
@@ -115,7 +115,7 @@ def assert_consistent(question: WatchQuestion, tree: Tree) -> None:
     """Reject options that need files and cannot be used with parts.
 
     Raises:
-        UsageError: Someone does.
+        UsageError: Such an option was passed.
     """
     if not isinstance(tree.machines, MachinesOfParts):
         return
@@ -130,10 +130,10 @@ def sighting(tree: Tree, listed: Moves, question: WatchQuestion, watched: Watche
     """Return the observation of a tree, without the free space on its disk.
 
     Args:
-        tree: As it was listed.
-        listed: Which of its files are not finished yet.
-        question: Whether it is a part, how hard its shards are to be checked, and how long patience lasts.
-        watched: Which saves are good, and which machines fell silent.
+        tree: The tree as listed.
+        listed: Paths of its unfinished files.
+        question: Whether it is a part, the level of the check of its shards, and the patience.
+        watched: The good saves, and the machines that fell silent.
         wall: Seconds since 1970.
     """
     ordered = newest_first(tree.inventory.checkpoints)
@@ -194,7 +194,7 @@ class _Companions:
             inner = waiting.pop()
             try:
                 entries = sorted(storage.entries(inner))[:budget]
-            except OSError:  # it goes away
+            except OSError:  # it is deleted meanwhile
                 continue
             budget -= len(entries)
             for name, kind in entries:

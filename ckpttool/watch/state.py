@@ -49,9 +49,9 @@ class WatchState:
     boot: str
     """Boot ID of the machine whose clock the times use; empty if unknown."""
     seconds: float
-    """Since that start."""
+    """Seconds since that start."""
     wall: float
-    """Seconds since 1970, for where the machine was started again."""
+    """Seconds since 1970, in case the machine was restarted."""
 
 
 def state_place(root: str, environment: Mapping[str, str], *, table: str) -> str | None:

@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from ckpttool.watch.seeing import Moves
 
 FULL_EVERY = 20
-"""Polls after which all folders are listed whatever their times say: NFS shows these up to a minute late."""
+"""Number of polls after which all folders are listed regardless of their times: NFS shows these up to a minute late."""
 
 KEEP_SECONDS = 60.0
-"""After which the state is written though nothing happened: only the watch's clock would be lost."""
+"""Seconds after which the state is written even without events: only the watch's clock would be lost."""
 
 
 class Machine:
@@ -78,13 +78,13 @@ class Watch:
         note: Callable[[str], None],
         machine: Machine | None = None,
     ) -> None:
-        """Take the question, the receiver of events, and the receiver of other problems.
+        """Store the question, the receiver of events, and the receiver of other problems.
 
         Args:
-            question: Which tree, and how.
+            question: The tree to watch, and the options.
             tell: Called with each event before the hook is run.
             note: Called with a sentence for people.
-            machine: Whose clock counts; None: this one's.
+            machine: The machine whose clock counts; None: this machine.
         """
         self.question = question
         self.known = Watched()
@@ -101,11 +101,11 @@ class Watch:
         self._rule = replace(question.rule, seal=question.seal)
         self._stopping = False
         self._mail: queue.SimpleQueue[Read | None] = queue.SimpleQueue()
-        """How readings ended; None: look whether it is to stop."""
+        """Results of reads; None: check whether to stop."""
         self._reading: Reading | None = None
         self._waiting: list[Judge] = []
         self._is_idle = False
-        """Whether the last poll found that nothing moved."""
+        """Whether the last poll found no change."""
         self._polls = 0
         self._tree: Tree | None = None
         self._listed: Moves | None = None
@@ -124,8 +124,8 @@ class Watch:
         """Take the lock of this tree's watch, and load the state of the last one.
 
         Raises:
-            LockedError: The tree is watched already, by this user on this machine.
-            UsageError: There is nowhere to keep the state.
+            LockedError: This user is already watching the tree on this machine.
+            UsageError: There is no folder for the state.
             WriteFailedError: The state cannot be written.
         """
         root = self.question.tree.path or "."
@@ -151,7 +151,7 @@ class Watch:
     def stop(self) -> None:
         """End after the current event; safe in a signal handler."""
         self._stopping = True
-        self._mail.put(None)  # of all that wakes a thread, this alone may be called while it is being called
+        self._mail.put(None)  # among the ways to wake a thread, only this one is reentrant
 
     def run(self) -> None:
         """Poll until `stop` is called, or once.
@@ -162,7 +162,7 @@ class Watch:
         while not self._stopping:
             self.poll()
             self._measure()
-            until = self._machine.seconds() + self.question.every  # a disk that answers slowly has its rest
+            until = self._machine.seconds() + self.question.every  # a pause for a slow disk
             if self.question.once:
                 self.finish_reading()
                 self._keep_part()
@@ -188,18 +188,18 @@ class Watch:
         self._begin_reading()
 
     def _is_needless(self, judge: Judge) -> bool:
-        """Return whether a save is already being read, or need not be read early while nothing changes."""
+        """Return whether a save is already being read, or does not need an early read while nothing changes."""
         if judge.early and self._is_idle:
             return True
         being_read = None if self._reading is None else self._reading.requested
         return being_read is not None and (judge.key, judge.fingerprint) == (being_read.key, being_read.fingerprint)
 
     def finish_reading(self) -> None:
-        """Wait until all is read that waits to be read."""
+        """Wait until all waiting saves are read."""
         while self._reading is not None and not self._stopping:
             self._take(None)
 
-    # What is seen.
+    # Observation.
 
     def _look(self) -> Sighting | str:
         """Return the observation now, or why it is impossible, which is reported once."""
@@ -244,7 +244,7 @@ class Watch:
 
     @property
     def _is_only_look(self) -> bool:
-        """Whether nothing but this single poll reports an unreadable tree: a part reports that itself."""
+        """Whether only this single poll reports an unreadable tree: a part reports that itself."""
         return self.question.once and self._part is None
 
     def _sighting(self, tree: Tree, listed: Moves) -> Sighting:
@@ -276,7 +276,7 @@ class Watch:
             self._note(text)
         self._said[about] = text
 
-    # What is read.
+    # Reading.
 
     def _begin_reading(self) -> None:
         """Read the first waiting save, unless one is being read."""
@@ -290,7 +290,7 @@ class Watch:
             )
             if tree is None or not checkpoints or (judge.early and is_cached(tree, checkpoints[0]) is not False):
                 continue
-            reading_tree = replace(tree, storage=open_storage(tree.storage.root))  # which does not remember a listing
+            reading_tree = replace(tree, storage=open_storage(tree.storage.root))  # which does not cache a listing
             self._reading = Reading(self.question, reading_tree, checkpoints[0], judge, self._mail.put)
 
     def _take(self, seconds: float | None) -> bool:
@@ -367,7 +367,7 @@ class Watch:
         else:
             self._said.pop("metrics", None)
 
-    # What is remembered.
+    # Stored state.
 
     def _now(self) -> float:
         return self._machine.seconds() + self._offset

@@ -1,4 +1,4 @@
-"""The guard in trainers, with one module for each."""
+"""The guard in trainers, with one module per trainer."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from ckpttool.guard.capture.store import CaptureSettings
 from ckpttool.guard.step import Guard, GuardStop
 
 _NAME = "CkpttoolGuard"
-"""Under which the trainer keeps a callback's state in its checkpoints."""
+"""The name under which the trainer stores a callback's state in its checkpoints."""
 
 
 class Attached:
@@ -24,9 +24,9 @@ class Attached:
     def __init__(self, trainer: Trainer, settings: dict[str, Any]) -> None:
         """Take the trainer, and the arguments of its guard."""
         self.guard: Guard | None = None
-        """None until it trains: before, there is no optimizer."""
+        """None until training starts: before that, there is no optimizer."""
         self.stopped: GuardStop | None = None
-        """Why the training was ended; None: it was not, or not by the guard."""
+        """Why the guard ended the training; None: it did not."""
         self._trainer = trainer
         self._settings = settings
 
@@ -112,17 +112,17 @@ def attach(trainer: Trainer, **settings: Any) -> Attached:
         attach(trainer, output="output", policy=RobustZPolicy())
         trainer.train()
 
-    On a dropped step `global_step` and the learning rate move on. What the guard remembers rides in each checkpoint's
-    `trainer_state.json`, and is back after `train(resume_from_checkpoint=...)`.
+    On a dropped step `global_step` and the learning rate advance. Each checkpoint's `trainer_state.json` includes the
+    guard's memory, and `train(resume_from_checkpoint=...)` restores it.
 
     Args:
-        trainer: It wraps the trainer's `training_step` and its accelerator's `clip_grad_norm_` while it trains.
-        settings: What `Guard` takes beside model, optimizer, scaler and step: `output`, `policy`, `mode` and the like.
+        trainer: The trainer. While it trains, its `training_step` and its accelerator's `clip_grad_norm_` are wrapped.
+        settings: Arguments of `Guard` besides model, optimizer, scaler and step: `output`, `policy`, `mode` etc.
 
     Returns:
-        Where the guard is found, from the beginning of `train` on.
+        An object that contains the guard, from the start of `train` on.
     """
     attached = Attached(trainer, settings)
-    # If a user lets it restore callbacks, the trainer makes each again from its class alone.
+    # If a user enables restoring of callbacks, the trainer creates each from its class alone.
     trainer.add_callback(type(_NAME, (_Callback,), {"attached": attached}))
     return attached

@@ -1,4 +1,4 @@
-"""The guard in Lightning: a callback that passes events on; all decisions are made in the guard."""
+"""The guard in Lightning: a callback that forwards events; the guard makes all decisions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from ckpttool.guard.step import Guard, GuardStop, MicroBatch
 
 _UNHEARD = 3
-"""Stops in a row after which the training ends by an error: `should_stop` counts for nothing before `min_steps`."""
+"""Consecutive stops after which the training ends with an error: `should_stop` has no effect before `min_steps`."""
 
 
 class LightningGuard(Callback):
@@ -22,15 +22,15 @@ class LightningGuard(Callback):
 
         Trainer(callbacks=[LightningGuard(output="output", policy=RobustZPolicy())], gradient_clip_val=1.0)
 
-    The gradients are checked after they were unscaled, and before they are clipped. On a dropped step `global_step`
-    and the learning rate move on, as they do for Lightning after an overflow. What the guard remembers rides in each
-    checkpoint, and is back after `fit(ckpt_path=...)`.
+    The gradients are checked after they were unscaled, and before they are clipped. On a dropped step `global_step` and
+    the learning rate advance, as in Lightning after an overflow. Each checkpoint includes the guard's memory, and
+    `fit(ckpt_path=...)` restores it.
     """
 
     def __init__(self, **settings: Any) -> None:
         """Take the arguments of `Guard` besides model, optimizer, scaler and step: `output`, `policy`, `mode` etc."""
         self.guards: tuple[Guard, ...] = ()
-        """One of each optimizer, from the beginning of `fit` on."""
+        """One guard per optimizer, from the start of `fit` on."""
         self._settings = settings
         self._saved: list[Any] = []
         self._micros: list[MicroBatch] = []
@@ -64,7 +64,7 @@ class LightningGuard(Callback):
         return guard
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Begin a micro-batch, as the model gets it: on its device, and augmented."""
+        """Begin a micro-batch, in the form that the model gets: on its device, and augmented."""
         self._micros = [guard.micro(batch, index=batch_idx) for guard in self.guards]
         for micro in self._micros:
             micro.__enter__()
@@ -72,12 +72,12 @@ class LightningGuard(Callback):
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         """Take the loss of this rank, which is already divided by the accumulation."""
         if (scaler := _scaler(trainer)) is not None:
-            loss = loss / scaler.scale(torch.ones((), device=loss.device))  # it is scaled already
+            loss = loss / scaler.scale(torch.ones((), device=loss.device))  # it is already scaled
         for micro in self._micros:
             micro.loss(loss)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        """Decide on the update; it is dropped, if so, when the optimizer begins its step."""
+        """Decide on the update; if it is to be dropped, that happens when the optimizer begins its step."""
         for guard in self.guards:
             if guard.optimizer is getattr(optimizer, "optimizer", optimizer):
                 guard.clip_(math.inf)
@@ -106,7 +106,7 @@ class LightningGuard(Callback):
         return {"guards": [guard.saved() for guard in self.guards]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep the state until there are optimizers."""
+        """Keep the state until the optimizers exist."""
         self._saved = state_dict["guards"]
 
 

@@ -1,4 +1,4 @@
-"""The capture of a step that was not finite: JSON and table."""
+"""The capture of a non-finite step: JSON and table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _MOST_ROWS = 8
-"""Gradients that a table shows; JSON has every one."""
+"""Number of gradients that a table shows; JSON has all."""
 
 
 def document(answer: Capture) -> Document:
@@ -44,7 +44,7 @@ def document(answer: Capture) -> Document:
 
 
 def culprits_document(answer: Capture) -> Document:
-    """Return the ranks on which it began."""
+    """Return the ranks on which the fault began."""
     return [{"rank": culprit.rank, "why": culprit.why} for culprit in answer.culprits]
 
 
@@ -85,7 +85,7 @@ def _loss(loss: LossBits) -> Document:
 
 
 def gradient_document(gradient: GradientFacts) -> Document:
-    """Return what a gradient contained."""
+    """Return the contents of a gradient."""
     return {
         "name": gradient.name,
         "shape": list(gradient.shape),

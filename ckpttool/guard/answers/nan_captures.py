@@ -41,7 +41,7 @@ def document(answer: Captures) -> Document:
 
 
 def row_document(row: CaptureRow) -> Document:
-    """Return captures in a row."""
+    """Return the captures as rows."""
     return {"first_step": row.first, "last_step": row.last, "captures": row.count, "path": row.path}
 
 

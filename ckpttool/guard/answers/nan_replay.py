@@ -25,7 +25,7 @@ _WORDS = {
 }
 
 _OF_A_WEIGHT = "the weight itself, as it was when the step began"
-"""Of data or model, if a parameter was the origin: the cause is earlier, and may be a device."""
+"""The verdict if a parameter was the origin: the cause is earlier, and may be a device."""
 
 
 def document(answer: NanReplay) -> Document:

@@ -182,7 +182,7 @@ def _by_rank(answer: GuardReport) -> list[RenderableType]:
     rows: dict[tuple[object, ...], list[Rank]] = {}
     for rank in answer.ranks:
         rows.setdefault((*(getattr(rank, field) for _, field in _COLUMNS), rank.last_step), []).append(rank.rank)
-    # A column of zeros says nothing; the first three are always shown.
+    # A column of zeros has no information; the first three are always shown.
     used_columns = [place for place, _ in enumerate(_COLUMNS) if place < 3 or any(row[place] for row in rows)]  # noqa: PLR2004
     drawn = Table()
     drawn.add_column("RANKS", no_wrap=True)
@@ -215,7 +215,7 @@ def _drop(update: DroppedUpdate) -> Text:
 
 
 def _captures(answer: GuardReport) -> Iterator[Text]:
-    """Yield a line for each capture, and one for each row of them."""
+    """Yield a line per capture, and a line per row of captures."""
     first = {row.first: row for row in answer.in_a_row}
     later = {step for row in answer.in_a_row for step in range(row.first + 1, row.last + 1)}
     for capture in answer.captures:

@@ -17,11 +17,11 @@ from ckpttool.guard.nested import own_part
 from ckpttool.guard.tensor_file import block
 
 LossFunction: TypeAlias = "Callable[[nn.Module, object], Tensor]"
-"""Takes the model and a batch, and returns the argument of the training's `backward`."""
+"""Function of the model and a batch that returns the argument of the training's `backward`."""
 
 
 def loss_bits(loss: Tensor) -> LossBits:
-    """Return the bits of a loss; one of several elements is summed."""
+    """Return the bits of a loss; several elements are summed."""
     value = loss.detach().reshape(-1)
     value = value if value.numel() == 1 else value.sum().reshape(-1)
     dtype = str(value.dtype).removeprefix("torch.")
@@ -36,10 +36,10 @@ def named_gradients(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def facts_of(gradients: Iterable[tuple[str, Tensor]]) -> Iterator[GradientFacts]:
-    """Yield the facts of gradients; of sharded ones this rank's part."""
+    """Yield the facts of gradients; for sharded gradients, those of this rank's part."""
     for name, gradient in gradients:
         local = own_part(gradient).detach()
-        local = local if local.layout is torch.strided else local.to_dense()  # of an embedding that has sparse ones
+        local = local if local.layout is torch.strided else local.to_dense()  # a sparse gradient
         wrong = ~torch.isfinite(local)
         first = torch.nonzero(wrong)[0].tolist() if bool(wrong.any()) else None
         parts = torch.view_as_real(local.resolve_conj()) if local.is_complex() else local
@@ -82,11 +82,11 @@ def compute_again(
     """Compute a step again and restore everything: gradients, random-number state, buffers.
 
     Args:
-        model: Without a wrapper: one that waits for other ranks would wait for ever.
-        micro_batches: Of the step.
-        loss_of: Makes the loss of one.
-        scale: By which a scaler multiplied each loss; None without one.
-        restore_buffers: Puts the buffers back as they were before the step.
+        model: The model without a wrapper: a wrapper that waits for other ranks would wait forever.
+        micro_batches: The micro-batches of the step.
+        loss_of: Returns the loss of a micro-batch.
+        scale: Factor by which a scaler multiplied each loss; None without a scaler.
+        restore_buffers: Restores the buffers to their state before the step.
     """
     with _left_as_it_is(model, restore_buffers):
         losses = []

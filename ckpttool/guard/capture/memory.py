@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
 DEVICE_BATCHES = ByteCount(256 << 20)
-"""Of an accelerator's memory, for the earlier micro-batches of an accumulated step."""
+"""Bytes of an accelerator's memory for the earlier micro-batches of an accumulated step."""
 
 HOST_BATCHES = ByteCount(1 << 30)
-"""Of the host's memory, for the same."""
+"""Bytes of the host's memory for the same purpose."""
 
 _MOST_PRINTS = 8
-"""Fingerprints that are kept of a dropped batch, at most."""
+"""Greatest number of fingerprints that are kept of a dropped batch."""
 
 _MOST_HOOKED = 512
-"""Modules of a model with a hook for their autocast, until the first called one is known."""
+"""Greatest number of modules with a hook for their autocast, until the first called module is known."""
 
 _MOST_HASHED = 16 << 20
 """Bytes of one tensor: two milliseconds."""
@@ -55,9 +55,9 @@ class Remembered:
         self._tensors = [] if cloned else [*tensors_in(batch)]
         self._versions = [_version(tensor) for tensor in self._tensors]
         self._fingerprints = [_fingerprint(tensor) for tensor in self._tensors]
-        self._was_changed = False  # before it was moved or let go
+        self._was_changed = False  # before it was moved or freed
         self.let_go: str | None = None
-        """Why there was no room for the batch, with its fingerprint; None: it is still there."""
+        """Why there was no room for the batch, with its fingerprint; None: it is still in memory."""
 
     def nbytes(self, *, on_host: bool) -> int:
         """Return the bytes of its tensors in host memory, or in that of an accelerator."""
@@ -65,7 +65,7 @@ class Remembered:
         return sum(_nbytes(tensor) for tensor in tensors if (tensor.device.type == "cpu") is on_host)
 
     def move_to_host(self) -> None:
-        """Leave the accelerator's memory to the training."""
+        """Move the batch out of the accelerator's memory."""
         self._settle()
         self.batch = map_tensors(self.batch, lambda tensor: tensor.detach().cpu().requires_grad_(tensor.requires_grad))
 
@@ -107,16 +107,16 @@ class StepMemory:
         self._model = model
         self._clones = False
         self._hooks: list[RemovableHandle] = []
-        self._called_first: nn.Module | None = None  # in the micro-batch before: mostly it is again
+        self._called_first: nn.Module | None = None  # in the previous micro-batch: usually it is the same again
         self.is_compiled: bool | None = None
-        """Whether the first loss came out of compiled code; None: there was none yet."""
+        """Whether the first loss came from compiled code; None: no loss yet."""
 
     def micro(self, batch: object, *, index: int | None = None) -> None:
         """Store a micro-batch, and the random-number state, right before its forward pass.
 
         Args:
             batch: The input of the forward pass, after transfer and augmentation.
-            index: Its number in the epoch, if the training step asks for it.
+            index: Its number in the epoch, if the training step needs it.
         """
         self._make_room()
         self.micro_batches.append(Remembered(batch, index, cloned=self._clones))
@@ -158,7 +158,7 @@ class StepMemory:
         self.micro_batches.clear()
 
     def keep_copies(self) -> None:
-        """Copy every batch from the next one on: one was changed in place, without torch counting it."""
+        """Copy every batch from the next one on: a batch was changed in place, without torch counting it."""
         self._clones = True
 
     @property
@@ -167,7 +167,7 @@ class StepMemory:
         return sum(tensor.nbytes for micro in self.micro_batches for tensor in tensors_in(micro.batch))
 
     def _called(self, module: nn.Module, _inputs: object) -> None:
-        if torch.compiler.is_compiling():  # nothing of this belongs into a compiled model
+        if torch.compiler.is_compiling():  # none of this may be part of a compiled model
             return
         if self.micro_batches and self.micro_batches[-1].inner_autocast is None:
             self.micro_batches[-1].inner_autocast = autocast_now()
@@ -178,9 +178,9 @@ class StepMemory:
 def callable_parts(model: nn.Module) -> list[nn.Module]:
     """Return the modules whose first call shows the autocast, the outermost ones first.
 
-    A wrapper may call the model itself, or only parts of it, however deep. If a trainer put another `forward` into a
-    module, as accelerate does, autocast is entered in that: only parts of it can tell. A hook inside of a compiled
-    module would have it compiled once more.
+    A wrapper may call the model itself, or only parts of it, at any depth. If a trainer replaced a module's `forward`,
+    as accelerate does, autocast is entered there: only parts of the module can show it. A hook inside a compiled module
+    would cause another compilation.
     """
     parts: list[nn.Module] = []
     ahead = deque([model])
@@ -222,7 +222,7 @@ def _first_bytes(tensor: Tensor) -> str:
 
 
 def _version(tensor: Tensor) -> int:
-    return -1 if tensor.is_inference() else int(tensor._version)  # noqa: SLF001  there is no other way to ask
+    return -1 if tensor.is_inference() else int(tensor._version)  # noqa: SLF001  torch has no public name
 
 
 def _fingerprint(tensor: Tensor) -> object:

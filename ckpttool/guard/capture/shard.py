@@ -1,7 +1,7 @@
 """One rank's tensors of a capture: written atomically, and read back.
 
-The header is written by ourselves, not by the safetensors library: that takes all tensors at once, in memory, and here
-one at a time is copied from the device, hashed and written.
+The header is written here and not by the safetensors library, which needs all tensors in memory at once. Here, one
+tensor at a time is copied from the device, hashed and written.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Content:
         """Read the shard.
 
         Raises:
-            UnreadableState, OSError, ValueError: It is not what the record says.
+            UnreadableState, OSError, ValueError: It does not match the record.
         """
         self._captured = captured
         content = read(captured.content, open_tensors(path))
@@ -143,12 +143,12 @@ class Content:
             name: (value.local if isinstance(value, Sharded) else value).requires_grad
             for name, value in self.parameters.items()
         }
-        """Whether each parameter wanted a gradient; empty if a light capture does not say."""
+        """Whether each parameter required a gradient; empty if a light capture has no such data."""
         if [len(self.batches), len(self.random)] != [expected, expected]:
             raise UnreadableState(f"expected {expected} micro-batches, found {len(self.batches)}")
 
     def take_weights(self, path: str) -> None:
-        """Take the weights of another file, by the parameters' names, as they are or below `model.` as in a save.
+        """Load the weights of another file by parameter name, with or without the prefix `model.` of a save.
 
         Raises:
             OSError, ValueError: It cannot be read.
@@ -162,10 +162,10 @@ class Content:
         self.parameters = {name: value for name, value in weights.items() if not names or name in names}
 
     def join(self, contents: Sequence[Content]) -> None:
-        """Put sharded weights together from all ranks.
+        """Combine sharded weights from all ranks.
 
         Raises:
-            ValueError: A part is missing, or they cannot be put together.
+            ValueError: A part is missing, or they cannot be combined.
         """
         for name, part in self.parameters.items():
             if isinstance(part, Sharded):
@@ -180,7 +180,7 @@ def put_together(parts: Sequence[Sharded]) -> Tensor:
     """Return the complete tensor.
 
     Args:
-        parts: Of all ranks of the mesh, in their order; the ranks fill the mesh row by row.
+        parts: Parts of all ranks of the mesh, in their order; the ranks fill the mesh row by row.
 
     Raises:
         ValueError: A part is missing, the parts are of different tensors, or one has another size than its place.

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 CAPTURES = "captures"
-"""The folder of all captures, in the guard's."""
+"""The folder of all captures, in the guard's folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,23 +47,23 @@ class CaptureBudget:
     """The budget for captures. Beyond it a capture is light: without weights."""
 
     captures: int = 3
-    """Whole ones in a run."""
+    """Greatest number of full captures per run."""
     light_captures: int = 20
-    """Light ones in a run; after that none is made."""
+    """Greatest number of light captures per run; there are no further ones."""
     every_steps: int = 100
     """Minimum number of steps between two full captures."""
     nbytes: ByteCount = ByteCount(20 << 30)
-    """Of one rank's shard."""
+    """Bytes of one rank's shard."""
     device_batches: ByteCount = DEVICE_BATCHES
-    """Of an accelerator's memory, for earlier batches of an accumulated step; beyond it they move to the host's."""
+    """Bytes of an accelerator's memory for earlier batches of an accumulated step; beyond it they move to the host."""
     host_batches: ByteCount = HOST_BATCHES
-    """Of the host's memory, for the same; beyond it only fingerprints are kept, and the step cannot be replayed."""
+    """Bytes of the host's memory for these; beyond it only fingerprints are kept, and the step cannot be replayed."""
     reruns: int = 3
-    """How often in a run a step is computed again in place."""
+    """Greatest number of steps per run that are computed again in place."""
     full_gradients: bool = False
     """Whether every complete gradient is stored, not only its digest."""
     io_timeout: float = 60.0
-    """Seconds after which a disk that takes nothing is given up."""
+    """Timeout in seconds for a disk that does not respond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +72,9 @@ class CaptureSettings:
 
     budget: CaptureBudget = CaptureBudget()
     loss_of: LossFunction | None = None
-    """Makes the loss of a micro-batch from model and batch, so that the step can be computed again in place."""
+    """Returns the loss of a micro-batch from model and batch, so that the step can be computed again in place."""
     encode_batch: Callable[[object], object] | None = None
-    """Makes plain values of a batch whose classes cannot be saved."""
+    """Converts a batch whose classes cannot be saved to plain values."""
     run_config: EventValue = None
     """Any plain JSON that the user wants in a capture."""
 
@@ -86,16 +86,16 @@ class StepFacts:
     step: Step
     optimizer_step: int | None = None
     scale: float | None = None
-    """A loss scaler's factor; None without one."""
+    """Factor of the loss scaler; None without a loss scaler."""
     buffers_left_out: tuple[str, ...] = ()
     restore_buffers: Callable[[], None] = lambda: None
-    """Puts buffers back as they were before the step's first forward."""
+    """Restores the buffers to their state before the step's first forward pass."""
 
 
 class CaptureStore:
     """The captures of one rank."""
 
-    def __init__(  # noqa: PLR0913  each is named where it is given
+    def __init__(  # noqa: PLR0913  callers name each argument
         self,
         folder: str,
         model: nn.Module,
@@ -106,16 +106,16 @@ class CaptureStore:
         settings: CaptureSettings = CaptureSettings(),
         optimizer: Optimizer | None = None,
     ) -> None:
-        """Take the guard's folder, the model, and the optimizer if there is one.
+        """Store the guard's folder, the model, and the optimizer, if any.
 
         Args:
-            folder: The guard's own, below the output folder; captures get a folder in it.
-            model: As it is trained, wrapped or not.
+            folder: The guard's folder, in the output folder; captures get a folder in it.
+            model: The trained model, wrapped or not.
             emit: Receiver of events about captures and failures.
-            rank: This process's.
-            world_size: Ranks that train together.
+            rank: Rank of this process.
+            world_size: Number of ranks that train together.
             settings: The captured data, and the budget.
-            optimizer: Whose state has to fit on the disk as well, twice: for the next checkpoint.
+            optimizer: The optimizer; its state must fit on the disk twice as well, for the next checkpoint.
         """
         self._folder = f"{folder}/{CAPTURES}"
         self._model = unwrapped(model)
@@ -139,11 +139,11 @@ class CaptureStore:
     def capture(self, memory: StepMemory, facts: StepFacts) -> str | None:
         """Compute the step again if possible, and write the data needed to do so elsewhere.
 
-        All ranks at once, and without a word between them. The weights must be those that the forward used, and the
-        gradients not clipped yet; both are as before when it returns.
+        All ranks call it at the same time, without communication. The weights must be those of the forward pass, and
+        the gradients must not be clipped yet; both are unchanged when it returns.
 
         Returns:
-            The capture's folder; None if none was made, which an event says.
+            The capture's folder; None without a capture, which an event reports.
         """
         level = self._level(facts.step, can_be_replayed=bool(memory.micro_batches) and memory.holds_all)
         if level is None and self._reruns >= self._budget.reruns:
@@ -161,7 +161,7 @@ class CaptureStore:
                     return None
                 with torch.no_grad():
                     path, capture = self._written(memory, facts, rerun, level)
-        except Exception as error:  # noqa: BLE001  whatever it is, the training must not end by it
+        except Exception as error:  # noqa: BLE001  no error here may end the training
             self._emit(GuardEventKind.CAPTURE_FAILED, step=facts.step, rank=self._rank, error=one_line(error))
             return None
         if capture.level is CaptureLevel.FULL:
@@ -254,7 +254,7 @@ class CaptureStore:
         free = _free_bytes(self._folder)
         return free is None or free - size >= 2 * nbytes
 
-    def _record(  # noqa: PLR0913, PLR0917  all that is known of a step
+    def _record(  # noqa: PLR0913, PLR0917  all known facts about a step
         self,
         memory: StepMemory,
         facts: StepFacts,
@@ -317,7 +317,7 @@ def _free_bytes(folder: str) -> int | None:
 
 @contextmanager
 def _put_back(model: nn.Module) -> Iterator[None]:
-    """Restore the current buffers afterwards: a guard that only watches keeps the changes of the step."""
+    """Restore the current buffers afterwards: a guard in watch mode keeps the changes of the step."""
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     try:
         yield

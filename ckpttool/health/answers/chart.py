@@ -12,7 +12,7 @@ from ckpttool.core.render.text import WIDTH
 
 _HEIGHT = 12
 _LABEL = 9  # columns for a number at the left edge
-_LEAST_DRAWN = 2  # different steps without which there is no curve
+_LEAST_DRAWN = 2  # least number of different steps for a curve
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Mark:
 
     step: Step
     healthy: bool | None
-    """None if it is unknown."""
+    """None if unknown."""
 
 
 def norm_chart(  # noqa: PLR0913 (what can be in a chart)

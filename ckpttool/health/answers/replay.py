@@ -109,7 +109,7 @@ def table(answer: ReplayAnswer) -> RenderableType:
 
 
 def _headlines(result: ReplayResult) -> list[Text]:
-    """Report besides the events that no step was judged: the reason for exit code 14."""
+    """Report, in addition to the events, that no step was judged: the reason for exit code 14."""
     summary = _result_text(result)
     headlines = [] if summary is None else [summary]
     if result.steps_seen and result.judged is not None and result.judged.first is None:

@@ -22,15 +22,15 @@ _COUNTS = {
     "upper_thresh2": 3,
     "grad_sample_interval": 1,
 }
-"""Setting -> the smallest value that the parsers mean to allow."""
+"""Setting -> the smallest value that the parsers intend to allow."""
 
 _KEYS = (*_FLAGS, *_COUNTS)
 _PAIR = 2  # a key and a value
 _SHORT_WINDOW_STRIKES = 2
 _SHOWN_ITEMS = 100
-"""There are nine settings; who wrote more than this many others needs no more examples."""
+"""There are nine settings; further unknown ones are not shown beyond this number."""
 _MOST_DIGITS = 4300
-"""Python, which both parsers are written in, turns no longer text into a number."""
+"""Length of the longest text that Python, the language of both parsers, converts to a number."""
 
 
 def defaults(dialect: AsdDialect) -> AsdConfig:
@@ -59,7 +59,7 @@ def config_in_force(text: str | None, dialect: AsdDialect) -> AsdConfig:
     """Return the settings in force with this configuration string, switched on.
 
     Raises:
-        UsageError: The real parser would stop the training over it.
+        UsageError: With this string, the real parser would stop the training.
     """
     if text is None:
         return replace(defaults(dialect), enable=True)
@@ -73,8 +73,8 @@ def check_asd_config(text: str, dialect: AsdDialect) -> AsdCheck:
     """Return the actual parser's result for the string, the traps in it, and contradictions.
 
     Source:
-        torch_npu 7.1: items with a colon too many or too few are dropped and unknown keys ignored without a word,
-        nothing is stripped, a wrong flag raises, a wrong number is the default. MindSpore 2.7.1: takes `=` too, strips
+        torch_npu 7.1: items with a colon too many or too few are dropped and unknown keys ignored silently, nothing is
+        stripped, a wrong flag raises, a wrong number becomes the default. MindSpore 2.7.1 also accepts `=`, strips
         spaces, and warns and continues in every case.
     """
     reading = _Reading(dialect=dialect)
@@ -156,7 +156,7 @@ class _Reading:
     def _count(self, key: str, value: str) -> None:
         least = _COUNTS[key]
         if not value.isdecimal():
-            if self.dialect.is_strict and value.isdigit():  # superscripts are digits, but no number
+            if self.dialect.is_strict and value.isdigit():  # superscripts are digits, but not numbers
                 self.error = self.error or f"{key}: {value!r} passes the parser's test and then raises an error"
             self._wrong(key, value, f"digits only, at least {least}")
         elif len(value) > _MOST_DIGITS:

@@ -28,7 +28,7 @@ from ckpttool.health.model.events import EventKind, HealthEvent
 from ckpttool.health.policies.base import PolicySettings, Watch, least_noticed
 
 _KEEP = 0.99  # share of the old mean
-_WARM_UP = 10  # values before anything but NaN and infinity is abnormal
+_WARM_UP = 10  # number of values before finite values can be abnormal
 
 _LOGGED = {
     AsdKind.EVENT: (EventKind.SDC_EVENT, "an abnormal feature value; it cannot be counted without its time"),
@@ -72,7 +72,7 @@ class FeaturePolicy:
         """Return it with the requested settings, and the dialect's defaults for the rest.
 
         Raises:
-            UsageError: There is no such dialect, or its parser would stop the training over the string.
+            UsageError: There is no such dialect, or with this string its parser would stop the training.
         """
         dialect = dialect_of(settings.dialect, settings.dialects)
         return cls(config=config_in_force(settings.asd_config, dialect), dialect=dialect)
@@ -133,13 +133,13 @@ class ValueTest:
     """The detector's state for one parameter.
 
     Source:
-        `upper_thresh1` multiplies the debiased mean, although it is documented as an absolute value. A level that
-        stays up is abnormal once. Values between the two thresholds enter nothing: a lasting one freezes the mean.
+        `upper_thresh1` multiplies the debiased mean, although it is documented as an absolute value. A level that stays
+        high is abnormal once. Values between the two thresholds do not enter the mean: a lasting one freezes it.
     """
 
     config: AsdConfig
     mean: float = 0.0
-    """Moving, begun at 0 and not debiased."""
+    """Moving mean, started at 0 and not debiased."""
     accepted: int = 0
     previous: float = 0.0
 
@@ -154,9 +154,9 @@ class ValueTest:
         return abnormal
 
     def limit(self) -> float | None:
-        """Return the root of the smallest abnormal value; None if no single one is.
+        """Return the root of the smallest abnormal value; None if no single value would be abnormal.
 
-        In the warm-up only what is not finite is abnormal; and after a high value those about as high are not.
+        In the warm-up only non-finite values are abnormal; and after a high value, values of about that height are not.
         """
         alarm, _ = self._bounds(math.inf)
         if alarm == math.inf or 2 * alarm < self.previous < math.inf:
@@ -176,7 +176,7 @@ class ValueTest:
         return not math.isfinite(value) or (value > alarm and abs(value - self.previous) > alarm)
 
     def saved(self) -> JsonObject:
-        """Return everything that is remembered, as JSON."""
+        """Return the complete state, as JSON."""
         return {"mean": number(self.mean), "accepted": self.accepted, "previous": number(self.previous)}
 
     def restore(self, saved: JsonObject) -> None:
@@ -240,7 +240,7 @@ class FeatureWatch(Watch):
         return self._history(None, "").limit()
 
     def saved(self) -> Json:
-        """Return everything that is remembered, as JSON."""
+        """Return the complete state, as JSON."""
         return {
             "histories": [
                 {"rank": rank, "name": name, **history.saved()} for (rank, name), history in self.histories.items()

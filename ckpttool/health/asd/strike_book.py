@@ -45,7 +45,7 @@ class StrikeBook:
             yield event
 
     def forget(self) -> None:
-        """Tell every rank that a checksum has ended."""
+        """Notify every rank that a checksum has ended."""
         for rule in self.rules.values():
             rule.forget()
 
@@ -55,7 +55,7 @@ class StrikeBook:
         return self.rules[rank]
 
     def saved(self) -> JsonObject:
-        """Return everything that is remembered, as JSON."""
+        """Return the complete state, as JSON."""
         return {
             "rules": [{"rank": rank, "rule": rule.saved()} for rank, rule in self.rules.items()],
             "checksum": self.checksum.saved(),

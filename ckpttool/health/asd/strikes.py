@@ -67,7 +67,7 @@ class Abnormal:
 
 
 class StrikeRule(Protocol):
-    """How one implementation counts. One object per rank: ranks do not share their history."""
+    """The counting rule of one implementation. One object per rank: ranks do not share their history."""
 
     def take(self, abnormal: Abnormal) -> Iterator[HealthEvent]:
         """Yield the log entries for one abnormal value, in order of time."""
@@ -78,7 +78,7 @@ class StrikeRule(Protocol):
         ...
 
     def saved(self) -> Json:
-        """Return everything that is remembered, as JSON."""
+        """Return the complete state, as JSON."""
         ...
 
     def restore(self, saved: Json) -> None:
@@ -111,9 +111,9 @@ class _ByHistory:
     """torch_npu 7.1 and later.
 
     Source:
-        Run with the real code. Suppressed values stay in the history without counting; the newest counted one takes
-        part in the next strike even where it has taken part in one, which makes every event after the first strike
-        when two make a strike-out.
+        Runs of the real code. Suppressed values stay in the history without counting. The newest counted value takes
+        part in the next strike even if it was part of one before; so if two values make a strike-out, every event after
+        the first strike is a strike.
     """
 
     config: AsdConfig
@@ -308,12 +308,12 @@ class ChecksumClock:
     config: AsdConfig
     started: LocalTime | None = None
     stops: LocalTime | None = None
-    """When the run that is on ends."""
+    """End of the current run."""
     waiting: LocalTime | None = None
-    """When a strike that came too early gets its run."""
+    """Start of the run for a strike that came too early."""
 
     def saved(self) -> Json:
-        """Return everything that is remembered, as JSON."""
+        """Return the complete state, as JSON."""
         return {"started": self.started, "stops": self.stops, "waiting": self.waiting}
 
     def restore(self, saved: Json) -> None:
@@ -327,7 +327,7 @@ class ChecksumClock:
         self.started, self.stops, self.waiting = (None if time is None else LocalTime(time) for time in times)
 
     def running(self, now: LocalTime) -> bool:
-        """Whether a run is on."""
+        """Whether a run is active."""
         return self.stops is not None and now < self.stops
 
     def advance(self, now: LocalTime | None) -> Iterator[HealthEvent]:
@@ -373,7 +373,7 @@ class ChecksumClock:
         return self.config.cooldown if self.dialect.checksum_minutes is None else self.dialect.checksum_minutes
 
     def start(self, now: LocalTime) -> Iterator[HealthEvent]:
-        """Start a run, whatever ran before."""
+        """Start a run, regardless of earlier runs."""
         self.started = now
         self.waiting = None
         self.stops = LocalTime(now + self._minutes * MINUTE)

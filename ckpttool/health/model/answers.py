@@ -55,9 +55,9 @@ class HealthAnswer(Answered):
     report: HealthReport
     """Oldest checkpoint first."""
     newest: HealthJudgement | None
-    """Of the newest checkpoint on the training's last course."""
+    """Health of the newest checkpoint on the training's last lineage."""
     reading: LogReading | None
-    """None if there is no log."""
+    """None without a log."""
     points: tuple[tuple[Step, float], ...]
     """Embedding local norm (sum of squares) at each step that shows one."""
     weights: tuple[WeightNumbers, ...]
@@ -85,7 +85,7 @@ class ReplayAnswer(Answered):
     NOUN = "replay"
 
     settings: tuple[tuple[str, str | float], ...]
-    """The policy's own, by name."""
+    """Settings of the policy, by name."""
     result: ReplayResult
     reading: LogReading
     timeline: HealthTimeline

@@ -20,9 +20,9 @@ class AsdConfig:
     cooldown: int = 5
     """Minutes after a counted event in which another one is taken for its echo; also how long a checksum runs."""
     strikes_num: int = 3
-    """Counted events that make a strike-out."""
+    """Number of counted events that make a strike-out."""
     strikes_window: int = 480
-    """Minutes that they may lie apart."""
+    """Greatest number of minutes between them."""
     checksum_cooldown: int = 180
     """Minutes between two checksum runs."""
     upper_thresh1: int = 1_000_000
@@ -30,7 +30,7 @@ class AsdConfig:
     upper_thresh2: int = 100
     """Multiple of the debiased mean up to which a value enters that mean."""
     grad_sample_interval: int = 3
-    """Every how many-th parameter is checked."""
+    """Interval of the checked parameters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class FeatureValue:
 
     value: float
     name: str = ""
-    """Each parameter has a history of its own."""
+    """Name of the parameter; each has a separate history."""
     time: LocalTime | None = None
     step: Step | None = None
     rank: Rank | None = None
@@ -63,9 +63,9 @@ class AsdKind(str, Enum):
     EVENT = "event"
     """One abnormal value."""
     ECHO = "echo"
-    """One that does not count, so soon after another."""
+    """An abnormal value that does not count, because it follows another too soon."""
     STRIKE = "strike"
-    """Enough of them in the window."""
+    """Enough abnormal values in the window."""
     CHECKSUM_ON = "checksum-on"
     CHECKSUM_OFF = "checksum-off"
     CHECKSUM_DROPPED = "checksum-dropped"
@@ -86,15 +86,15 @@ class AsdEvent:
     """The parameter."""
     value: float | None = None
     backward: int | None = None
-    """How many backward passes this parameter had seen; micro-batches each count."""
+    """Number of backward passes of this parameter; each micro-batch counts."""
     step: Step | None = None
     """Global step, if the log has it."""
     group_since: LocalTime | None = None
-    """For a strike, its first event, where the log lists them."""
+    """Time of a strike's first event, if the log lists its events."""
     group_since_step: Step | None = None
-    """The same if it lists steps."""
+    """The same as a step, if the log lists steps."""
     message: str = ""
-    """Its own message, if that is a sentence; else empty."""
+    """The detector's own message, if that is a sentence; else empty."""
     source: str = ""
     line: int = 0
-    """From 1."""
+    """Line number, from 1."""

@@ -32,13 +32,13 @@ class EventKind(str, Enum):
     """The gradient is scaled down; the update is applied."""
     NONFINITE = "nonfinite"
     LEVEL_SHIFT = "level-shift"
-    """So many unusual values in a row that they are the new usual."""
+    """So many consecutive unusual values that they are the new normal level."""
     SDC_EVENT = "sdc-event"
     """One abnormal feature value that counts."""
     SDC_ECHO = "sdc-echo"
-    """One within the cooldown of another; it does not count."""
+    """An abnormal value within the cooldown of another; it does not count."""
     SDC_STRIKE = "sdc-strike"
-    """Enough of them in the window."""
+    """Enough abnormal values in the window."""
     CHECKSUM_ON = "checksum-on"
     CHECKSUM_OFF = "checksum-off"
     CHECKSUM_DROPPED = "checksum-dropped"
@@ -48,7 +48,7 @@ class EventKind(str, Enum):
 
 
 LOSES_UPDATE = frozenset({EventKind.SKIP, EventKind.SKIP_UNCOUNTED, EventKind.OVERFLOW})
-"""Events after which the optimizer step, and the learning rate, do not advance."""
+"""Events after which the optimizer step and the learning rate do not advance."""
 
 MARKS_SPIKE = frozenset(
     {EventKind.SKIP, EventKind.SKIP_UNCOUNTED, EventKind.SPIKE, EventKind.CLIP, EventKind.NONFINITE, EventKind.STOP}
@@ -70,7 +70,7 @@ class HealthEvent:
     limit: float | None = None
     """The bound of the comparison."""
     count: int | None = None
-    """How many in a row or in the window."""
+    """Number of events in a row or in the window."""
     since_step: Step | None = None
     """Its first step, if it differs from `step`."""
     since_time: LocalTime | None = None
@@ -91,17 +91,17 @@ class SkippedSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedSteps:
-    """The steps at which a policy could have detected an unusual norm: only there does its silence count."""
+    """The steps at which a policy could have detected an unusual norm: only there is a lack of events meaningful."""
 
     first: Step | None
     """None: the policy could judge no step."""
     last: Step | None
-    """Last step that the log covers: a log that prints every tenth step also speaks for the nine after each."""
+    """Last step that the log covers: a log that prints every tenth step also covers the nine after each."""
     why: str
-    """One clause: why no earlier step could be judged."""
+    """Why no earlier step could be judged, as a clause."""
 
     def objection(self, step: Step | None) -> str | None:
-        """Return in a clause why a step is unknown; None if the policy judged it."""
+        """Return why a step is unknown, as a clause; None if the policy judged it."""
         if self.first is None or self.last is None:
             return self.why
         if step is None:
@@ -120,10 +120,10 @@ class ReplayResult:
     policy: str
     first_step: Step | None
     last_step: Step | None
-    """Where the replay ends: the stop, or the end of the log."""
+    """Last step of the replay: the stop, or the end of the log."""
     steps_seen: int
     steps_unseen: int
-    """Steps between the first and the last that the log does not show."""
+    """Number of steps between the first and the last that the log does not show."""
     spans: tuple[SkippedSpan, ...]
     stopped_at: Step | None
     updates_lost: int
@@ -176,7 +176,7 @@ class HealthTimeline:
 
     intervals: tuple[SuspectInterval, ...]
     judged: JudgedSteps | None = None
-    """None: stretches are known by time, or by a record that does not say which steps were judged."""
+    """None: stretches are known by time, or from a record without the judged steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,13 +187,13 @@ class SavedCheckpoint:
     step: Step | None
     """True global step; None if unknown."""
     time: LocalTime | None = None
-    """When it was saved."""
+    """Time of the save."""
     recorded: Health = Health.UNKNOWN
     """The health in any record: the mark inside it, or the health file."""
     prefix: str = ""
-    """Of its file names: it distinguishes trainings that share a folder."""
+    """Prefix of its file names: it distinguishes trainings that share a folder."""
     run: int | None = None
-    """Number of the start that saved it, counting those that saved; None if its layout does not show it."""
+    """Number of the start that saved it, counting only starts with saves; None if its layout does not show it."""
     records_measured_health: bool = False
     """Whether its writer records a health only if it was measured, whatever the number of pipeline stages."""
 
@@ -210,7 +210,7 @@ class MarkState(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointMark:
-    """One checkpoint, set against the timeline."""
+    """A checkpoint, compared with the timeline."""
 
     name: str
     step: Step | None
@@ -227,7 +227,7 @@ class HealthJudgement:
     step: Step | None
     recorded: Health
     embedding_local_norm: float | None
-    """Sum of squares, as the log shows it at the save; None if it shows none."""
+    """Sum of squares in the log at the save; None if the log has no value."""
     l2_norm: float | None
     """Its root."""
     health: Health
@@ -244,7 +244,7 @@ class HealthReport:
     threshold: float | None
     """Sum of squares."""
     judgements: tuple[HealthJudgement, ...]
-    """As the checkpoints came."""
+    """In the order of the checkpoints."""
     findings: tuple[Finding, ...]
     newest_healthy: str | None = None
     """Newest healthy checkpoint on the training's current lineage; None if no checkpoint is, or if not requested."""

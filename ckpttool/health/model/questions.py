@@ -22,16 +22,16 @@ class HealthQuestion:
             least=0,
         ),
     ] = None
-    """Embedding local norm (sum of squares) from which a checkpoint is unhealthy; None: go by the record."""
+    """Embedding local norm (sum of squares) from which a checkpoint is unhealthy; None: use the record."""
     logs: Annotated[LogQuestion, QUESTION] = LogQuestion()
-    """Without patterns: those in the output folder."""
+    """The logs. Without patterns: those in the output folder."""
     health_file: str | None = None
     pipeline_stages: int | None = None
-    """Of the run. With one stage nothing is measured."""
+    """Number of stages of the run. With one stage nothing is measured."""
     write: Annotated[bool, Option("--write", "Update health_ckpts.json from the log; keeps a .bak.", "What stays")] = (
         False
     )
-    """Bring the health file in line with the judgement."""
+    """Whether to update the health file to the judgement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +44,11 @@ class ReplayQuestion:
     threshold: float | None = None
     """`skip`: the norm. `zscore`, `zclip`, `olmo`: standard deviations."""
     count: int | None = None
-    """`skip`: in a row until training stops."""
+    """`skip`: number of consecutive skips until training stops."""
     nan_counts: bool = False
     """`skip`: count NaN, which the trainer does not."""
     dialect: str | None = None
-    """`features`: whose detector; None: torch_npu's."""
+    """`features`: the implementation of the detector; None: torch_npu's."""
     asd_config: str | None = None
     """`features`: the value of its environment variable."""
     margin_minutes: float = 0.0

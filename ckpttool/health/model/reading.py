@@ -12,12 +12,12 @@ class LogReading:
     """The logs that were read, with their contents other than metrics: notes and problems."""
 
     sources: tuple[str, ...]
-    """As the user would write them."""
+    """Paths, as the user would write them."""
     steps: int
-    """Steps that they show."""
+    """Number of steps in them."""
     notes: tuple[LogNote, ...]
     problems: tuple[LogProblem, ...]
-    """The first ones."""
+    """The first problems."""
     problem_count: int
     unreadable: int = 0
     """Logs that could not be read at all, or not to their end."""

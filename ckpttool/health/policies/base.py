@@ -33,7 +33,7 @@ class Watch(Protocol):
     def limit(self) -> float | None:
         """Return the smallest norm, exactly, that would be detected at the next step; None if it is unknown.
 
-        None is for a warm-up, and for a rule that is blind. What is not finite may be noticed all the same.
+        It is None in a warm-up, and for a rule that cannot detect anything. Non-finite values may be detected anyway.
         """
         ...
 
@@ -57,11 +57,11 @@ class PolicySettings:
     threshold: float | None = None
     """`skip`: the norm. Others: standard deviations."""
     count: int | None = None
-    """In a row until training stops."""
+    """Number of consecutive events until training stops."""
     nan_counts: bool = False
-    """Whether a NaN counts in a row."""
+    """Whether a NaN counts as one of them."""
     dialect: str | None = None
-    """Whose detector."""
+    """The implementation of the detector."""
     asd_config: str | None = None
     """The value of its environment variable."""
     dialects: tuple[AsdDialect, ...] = DIALECTS
@@ -74,7 +74,7 @@ class Policy(Protocol):
     name: ClassVar[str]
     """Its name for users."""
     options: ClassVar[tuple[str, ...]]
-    """Those of `ckpttool log replay` that are settings of it, in order."""
+    """The options of `ckpttool log replay` that are settings of it, in order."""
 
     @property
     def warm_up(self) -> int:
@@ -91,15 +91,15 @@ class Policy(Protocol):
         ...
 
     def begin(self) -> Watch:
-        """Return a memory without any step."""
+        """Return a state without any step."""
         ...
 
 
 class Coverage:
-    """Which steps of a log a policy judged."""
+    """The steps of a log that a policy judged."""
 
     def __init__(self, policy: Policy) -> None:
-        """Begin before the first step."""
+        """Start before the first step."""
         self._policy = policy
         self._first: Step | None = None
         self._last: Step | None = None
@@ -144,7 +144,7 @@ def judge(policy: Policy, metrics: Iterable[StepMetrics], coverage: Coverage | N
     Args:
         policy: The rule.
         metrics: In the order of the log.
-        coverage: Learns which steps were judged.
+        coverage: Records which steps were judged.
     """
     watch = policy.begin()
     for row in metrics:

@@ -15,18 +15,19 @@ from ckpttool.health.policies.base import PolicySettings, Watch, least_noticed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OlmoPolicy:
-    """Apply an update only if loss and norm are at most so many standard deviations above the window's mean.
+    """Apply an update only if loss and norm are at most a number of standard deviations above the window's mean.
 
     Source:
-        OLMo-core's SkipStepOptimizer. Its holes are kept: one NaN in the window forbids every update until it has
-        left it; a skipped spike enters the window and hides the next; after a constant stretch any rise is skipped.
+        OLMo-core's SkipStepOptimizer. Its weaknesses are kept: one NaN in the window prevents every update until it has
+        left the window; a skipped spike enters the window and hides the next; after a constant stretch any rise is
+        skipped.
     """
 
     name: ClassVar[str] = "olmo"
     options: ClassVar[tuple[str, ...]] = ("--threshold",)
 
     window: int = 128
-    """Steps before the current one."""
+    """Number of steps before the current step."""
     sigmas: float = 6.0
 
     @classmethod
@@ -40,7 +41,7 @@ class OlmoPolicy:
         return max(2, self.window // 2) - 1
 
     def begin(self) -> Watch:
-        """Return a memory without any step."""
+        """Return a state without any step."""
         return _Windows(self)
 
 

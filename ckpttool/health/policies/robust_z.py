@@ -1,4 +1,4 @@
-"""Our recommendation: a z-score on the logarithm of the norm that outliers cannot bend."""
+"""The recommended policy: a z-score on the logarithm of the norm, robust against outliers."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class RobustZPolicy:
     """Detect a norm whose logarithm is far above the median of recent normal norms.
 
     Median and MAD do not move when a few values explode; spikes stay out of the window, so one does not hide the next;
-    what is not finite is always a spike; and a row of spikes as long as `level_shift` is a new level, so the rule
-    cannot be stuck for good. The other policies here fail in at least one of these.
+    a non-finite norm is always a spike; and `level_shift` consecutive spikes are a new level, so the rule cannot block
+    permanently. The other policies here fail in at least one of these.
     """
 
     name: ClassVar[str] = "zscore"
@@ -37,11 +37,11 @@ class RobustZPolicy:
 
     z_limit: float = 7.0
     window: int = 256
-    """Normal steps that are remembered."""
+    """Number of normal steps in the window."""
     warm_up: int = 64
-    """Normal steps before anything is noticed."""
+    """Number of normal steps before the first detection."""
     level_shift: int = 50
-    """Spikes in a row that are the new level."""
+    """Number of consecutive spikes that are a new level."""
 
     @classmethod
     def from_settings(cls, settings: PolicySettings) -> RobustZPolicy:
@@ -49,7 +49,7 @@ class RobustZPolicy:
         return cls(z_limit=settings.threshold or cls().z_limit)
 
     def begin(self) -> Watch:
-        """Return a memory without any step."""
+        """Return a state without any step."""
         return _Window(self)
 
 
@@ -135,7 +135,7 @@ def robust(values: Collection[float]) -> tuple[float, float]:
     Raises:
         ValueError: There are no values.
     """
-    from statistics import median as median_of  # it loads fractions and random, for which no start should wait
+    from statistics import median as median_of  # it loads fractions and random, which would slow down the start
 
     if not values:
         raise ValueError("there is no median of nothing")

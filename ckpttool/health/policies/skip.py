@@ -1,4 +1,4 @@
-"""Data skip by the global norm, exactly as a trainer has it, or without its NaN gap."""
+"""Data skip by the global norm, exactly as in a trainer, or without its NaN gap."""
 
 from __future__ import annotations
 
@@ -30,8 +30,11 @@ class SkipPolicy:
     threshold: float = 3.0
     count_threshold: int = 10
     nan_counts: bool = False
-    """Whether a NaN counts in a row. In the trainer it does not, for it is not at or above the threshold: the count
-    starts again, though the update is dropped all the same."""
+    """Whether a NaN counts as a consecutive skip.
+
+    In the trainer it does not, because it is not at or above the threshold: the count restarts, although the update is
+    dropped.
+    """
 
     @property
     def warm_up(self) -> int:
@@ -48,7 +51,7 @@ class SkipPolicy:
         )
 
     def begin(self) -> Watch:
-        """Return a memory without any step."""
+        """Return a state without any step."""
         return _InARow(policy=self)
 
 
@@ -58,9 +61,9 @@ class _InARow(Watch):
 
     policy: SkipPolicy
     low: int = 0
-    """Certainly in a row."""
+    """Number of steps that are certainly consecutive."""
     high: int = 0
-    """At most in a row, if every step not shown was one of them."""
+    """Greatest possible number of consecutive steps, if every step that is not shown was one of them."""
     last: Step | None = None
     told: bool = False
     """Whether a possible stop in this row was reported."""

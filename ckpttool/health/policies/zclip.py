@@ -20,8 +20,8 @@ class ZClipPolicy:
     """Scale down a norm whose z-score is above the limit, and add only the scaled norm to the average.
 
     Source:
-        The published ZClip with its defaults. Its hole is kept: one NaN makes the mean NaN, and nothing is noticed
-        ever after.
+        The published ZClip with its defaults. Its weakness is kept: one NaN makes the mean NaN, and nothing is detected
+        after that.
     """
 
     name: ClassVar[str] = "zclip"
@@ -31,7 +31,7 @@ class ZClipPolicy:
     """Share of the old average at each step."""
     z_limit: float = 2.5
     warm_up: int = 25
-    """Steps that are only averaged."""
+    """Number of steps that are only averaged."""
     clip_factor: float = 1.0
 
     @classmethod
@@ -40,7 +40,7 @@ class ZClipPolicy:
         return cls(z_limit=settings.threshold or cls().z_limit)
 
     def begin(self) -> Watch:
-        """Return a memory without any step."""
+        """Return a state without any step."""
         return _Averaging(self)
 
     def clipped(self, average: Average, z: float) -> float:

@@ -83,8 +83,8 @@ def columns(
 ) -> Iterator[tuple[str, int | None, Column]]:
     """Yield each tensor's column, by name: one per recorded slice, with its number.
 
-    A tensor of which every rank has its own, now and always, is noted and left out: most are such where an optimizer's
-    state is shared out over thousands of ranks.
+    A tensor that is always different on every rank is recorded and left out: most tensors are, if an optimizer's state
+    is distributed over thousands of ranks.
     """
     by_names: dict[tuple[str, ...], list[IdenticalRanks]] = defaultdict(list)
     for group in groups:
@@ -130,7 +130,7 @@ class ReplicaSet:
     __slots__ = ("column", "is_recorded", "size", "values")
 
     def __init__(self, column: Column, *, is_recorded: bool) -> None:
-        """Take the related part of a column."""
+        """Store the related part of a column."""
         self.column = column
         self.is_recorded = is_recorded
         values: dict[bytes, int] = {}
@@ -138,7 +138,7 @@ class ReplicaSet:
             for value, groups in by_value.items():
                 values[value] = values.get(value, 0) + sum([len(group.ranks) for group in groups])
         self.values = values
-        """How many ranks hold each value now."""
+        """The number of ranks with each current value."""
         self.size = sum(values.values())
 
     def groups_with(self, value: bytes) -> Iterator[tuple[DigestHistory, IdenticalRanks]]:
@@ -179,8 +179,8 @@ class ReplicaSet:
 def replica_sets(column: Column, *, is_recorded: bool) -> Iterator[ReplicaSet]:
     """Group the files with the same slice: by the record, else by equality at other checkpoints.
 
-    Files that were equal at some checkpoint and then no more belong together if they changed together between two
-    checkpoints, or if one was equal to several that still agree.
+    Files that were equal only at earlier checkpoints belong together if they changed together between two checkpoints,
+    or if one was equal to several that still agree.
     """
     if is_recorded or len(column) == 1:
         yield ReplicaSet(column, is_recorded=is_recorded)
@@ -194,7 +194,7 @@ def replica_sets(column: Column, *, is_recorded: bool) -> Iterator[ReplicaSet]:
         return history
 
     largest: dict[tuple[int, bytes], DigestHistory] = {}
-    """By checkpoint and digest: the history with most copies that has it."""
+    """By checkpoint and digest: the history with the most copies that contains it."""
     for history in sorted(column, key=lambda history: -sizes[history]):
         for index, digest in enumerate(history):
             if digest is not None:

@@ -27,7 +27,7 @@ Look = Callable[[ShardReport, ShardReport, str], DifferingBytes | None]
 """Returns the bytes in which a tensor differs between two shards; None if they are unknown."""
 
 _UNSOUND = frozenset({Code.NONFINITE_VALUES, Code.NORM_JUMP, Code.ALL_ZERO_TENSOR, Code.CHECKSUM_MISMATCH})
-"""Evidence for the other of two that differ."""
+"""Findings about a file that support the other of two differing files."""
 
 _CONVICTS = frozenset({SuspicionKind.DIFFERS, SuspicionKind.STALE})
 """Damage if enough others agree."""
@@ -52,17 +52,19 @@ class Context(NamedTuple):
     recorded: RecordedSlices | None = None
     """The slices in the trainer's own record."""
     compare_bytes: Look | None = None
-    """Finds the differing bytes of two shards; None: they are not looked for."""
+    """Finds the differing bytes of two shards; None: they are not searched."""
     root: str = "DIR"
     name: str | None = None
-    """Of the tree and the checkpoint, for advice; no name: none is advised to repair it."""
+    """Root of the tree and name of the checkpoint, for advice; without a name, there is no advice to repair it."""
     sealed: Collection[str] = ()
-    """Paths of files that are as a manifest has them."""
+    """Paths of files that match a manifest."""
     rebuilt: Mapping[str, str | None] = {}
-    """By path, of files that were rebuilt from another one of the save: that one, which is no second witness; None: it
-    does not hold the same now."""
+    """By path of a rebuilt file: the file of the save from which it was rebuilt; None: it now has other contents.
+
+    Both are a single sample.
+    """
     ranks: Collection[Rank] = ()
-    """All that should have files in it, as far as is known."""
+    """All ranks that should have files in it, as far as known."""
 
 
 _NOTHING = Context()
@@ -74,7 +76,7 @@ def compare_replicas(
     """Find shards that differ from their replicas, or are under another rank's name.
 
     Args:
-        reports: Of the checkpoint; those without digests say nothing.
+        reports: Reports of the checkpoint; those without digests are not evidence.
         saves: Other checkpoints of the training, nearest first; may be empty.
         context: The other known facts.
     """
@@ -207,7 +209,7 @@ def _same_files(by_rank: Mapping[Rank, ShardReport], rebuilt: Mapping[str, str |
     first: dict[FileStamp, Rank] = {}
     same: dict[Rank, Rank] = {}
     for rank, report in sorted(by_rank.items()):
-        # In some stores objects of equal content have equal stamps, but no two names are of one object.
+        # In some stores objects of equal content have equal stamps, but two names never refer to one object.
         if report.stamp is not None and is_on_disk(report.stamp):
             first_rank = first.setdefault(report.stamp, rank)
             if first_rank != rank:
@@ -272,7 +274,7 @@ def reader_of_tensors(storage: Storage) -> Look:
         try:
             with storage.open(report.path) as ours, storage.open(replica.path) as theirs:
                 return differing_bytes(ours, theirs, (report, replica), name)
-        except OSError:  # the finding has no place then
+        except OSError:  # then the finding has no place
             return None
 
     return look
@@ -283,7 +285,7 @@ def differing_bytes(
 ) -> DifferingBytes | None:
     """Find where a tensor of a file differs from another file's; None if either no longer has it.
 
-    Where all of it is equal, no bit differs.
+    If all of it is equal, the number of differing bits is 0.
 
     Raises:
         OSError: The disk did not answer.

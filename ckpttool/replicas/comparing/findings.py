@@ -33,11 +33,11 @@ def replica_findings(
     """Report the results of comparing a checkpoint's replicas.
 
     Args:
-        doubts: Of the files of one role.
-        paths: Of these files.
+        doubts: The suspicions about files of one role.
+        paths: Paths of these files.
         places: The first difference of a rank's file in a tensor, if searched.
-        name: The checkpoint's; None: no one is advised to heal it.
-        root: The tree's, for that advice.
+        name: Name of the checkpoint; None: without advice to heal it.
+        root: Root of the tree, for that advice.
     """
     parted = [suspicion for suspicion in doubts if suspicion.kind is SuspicionKind.PARTED]
     findings = [

@@ -27,7 +27,7 @@ class Replicas:
     """Compares the replicas in the checkpoints of one tree."""
 
     def __init__(self, neighbours: Neighbours, reading: Reading) -> None:
-        """Take the checkpoints, and how they are read."""
+        """Store the checkpoints, and how they are read."""
         self._neighbours = neighbours
         self._reading = reading
         self._known: dict[CheckpointKey, Tensors] = {}
@@ -45,9 +45,9 @@ class Replicas:
     ) -> Generator[ShardReport, None, CopyComparison]:
         """Yield the reports of the other shards that were read, and return the result for the checkpoint.
 
-        One other checkpoint is read if none is known, a second if the first leaves something suspected, and more only
-        if they are read in any case. None is read if checksums prove every file and nothing is suspected: a checksum
-        inside a file does not prove whose it is, as a manifest does.
+        One other checkpoint is read if none is known, a second if the first leaves a suspicion, and more only if they
+        are read in any case. No other is read if checksums prove every file and there is no suspicion: unlike a
+        manifest, a checksum inside a file does not prove the rank of the file.
 
         Args:
             checkpoint: The checkpoint that is judged.
@@ -111,7 +111,7 @@ class Replicas:
         return next((checkpoint for checkpoint in unread if checkpoint.key in requested), None)
 
     def keep(self, checkpoint: Checkpoint, tensors: Tensors) -> None:
-        """Remember the tensors of a checkpoint that was read."""
+        """Store the tensors of a checkpoint that was read."""
         self._read.add(checkpoint.key)
         if tensors:
             rebuilt = self._reading.rebuilt(checkpoint)

@@ -1,7 +1,7 @@
 """Find files that differ from their replicas, and how: from digests of this checkpoint and of others.
 
-One tensor after the other is compared within each set of replicas. What a file shows in all its tensors becomes one
-`Suspicion`. How heavily that weighs is decided in `weight`.
+The tensors are compared one by one within each set of replicas. All differences of a file become one `Suspicion`. Its
+weight is decided in `weight`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _PAIR = 2
 """Of two files that differ it is unknown which is damaged: one fault makes two suspicions."""
 
 _MOST_DAMAGED = 4
-"""At most one in so many ranks may hold another file. If more differ, the parallel layout changed."""
+"""At most one in this many ranks may have another rank's file. If more differ, the parallel layout changed."""
 
 _OF_ONE_FILE = frozenset({SuspicionKind.DIFFERS, SuspicionKind.STALE, SuspicionKind.DRIFTED})
-"""Something happened to this file."""
+"""Kinds that mean damage to this file alone."""
 
 _OF_SEVERAL = frozenset({SuspicionKind.TIED, SuspicionKind.PARTED})
 """Some of these files are damaged and it is unknown which, or all changed."""
@@ -74,7 +74,7 @@ class _Difference(NamedTuple):
     proof: Proof | None
     """None: the tensor never changed before, so it is unknown whether these are replicas."""
     is_tied: bool = False
-    """Whether as many ranks hold the one value as hold the other."""
+    """Whether both values have the same number of ranks."""
     equal: tuple[int, ...] = ()
     """The checkpoints at which they were equal, as `_Comparison.offsets` counts."""
     unequal: tuple[int, ...] = ()
@@ -86,13 +86,13 @@ class _Difference(NamedTuple):
 
 
 class _Comparison:
-    """The differences that the tensors showed so far."""
+    """The differences of the tensors compared so far."""
 
     def __init__(self, groups: Sequence[IdenticalRanks], samples: Sequence[Sample]) -> None:
         self._groups = groups
         self._samples = samples
         self._offsets: list[int] = []
-        """How many known checkpoints away each sample is: negative if it is older than this one."""
+        """Distance of each sample in known checkpoints: negative if it is older than this one."""
         for sample in samples:
             if sample.older:
                 self._offsets.append(min((0, *self._offsets)) - 1)
@@ -104,9 +104,9 @@ class _Comparison:
         )
         self._differences: dict[IdenticalRanks, list[_Difference]] = defaultdict(list)
         self._parted: dict[IdenticalRanks, list[_Difference]] = defaultdict(list)
-        """Tensors in which all replicas differ from each other, so that no value is right."""
+        """Tensors in which all replicas differ from each other, so that no value is known to be right."""
         self._holders: Counter[str] = Counter()
-        """How many ranks hold each tensor."""
+        """The number of ranks with each tensor."""
         self._near: dict[tuple[IdenticalRanks, IdenticalRanks, int], bool] = {}
 
     def add(self, name: str, replicas: ReplicaSet) -> None:
@@ -221,7 +221,7 @@ class _Comparison:
         difference = difference._replace(proof=proof, equal=tuple(equal), unequal=tuple(unequal))
         changes = len(set(equal.values()))
         if proof is not Proof.RECORDED and not (changes > 1 and difference.is_drift):
-            # Between two starts of a training ranks may have changed places.
+            # Ranks may have changed places between two starts of a training.
             if len({digest for offset, digest in equal.items() if offset in self._same_run}) <= 1:
                 difference = difference._replace(proof=Proof.ONCE)
             if not self._were_replicas(group, difference, changes):
@@ -235,7 +235,7 @@ class _Comparison:
         Args:
             group: One of the two files.
             difference: Between it and its peer.
-            changes: How many values of the tensor they shared.
+            changes: Number of values of the tensor that they shared.
         """
         peer = difference.peer
         has_parted_before = changes == 1 and bool(difference.unequal)
@@ -344,7 +344,7 @@ class _Comparison:
         Args:
             group: The file.
             differences: All tensors in which it differs.
-            most_copies: The one of them that most replicas hold.
+            most_copies: The difference with the most replicas.
             proof: The weakest proof of these tensors.
             is_older: Whether most of these tensors are those of another checkpoint.
         """

@@ -1,4 +1,4 @@
-"""Files under another rank's name without a replica that would show it: slices never become equal."""
+"""Files under another rank's name that no replica reveals: different slices never become equal."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from ckpttool.replicas.comparing.model import Suspicion, SuspicionKind, few
 _PAIR = 2
 
 NearlyEqual: TypeAlias = Callable[[IdenticalRanks, IdenticalRanks, int], bool]
-"""Tells whether two files differed in few tensors at a checkpoint."""
+"""Returns whether two files differed in few tensors at a checkpoint."""
 
 
 def misplaced_files(
     groups: Sequence[IdenticalRanks], offsets: Mapping[int, int], nearly_equal: NearlyEqual
 ) -> Iterator[Suspicion]:
-    """Find files that are equal in every tensor here, though one of them had no equal at other checkpoints.
+    """Find files that are equal in every tensor here, although one of them was unique at other checkpoints.
 
-    Two such checkpoints prove it, or one at which nearly every rank had a slice of its own: else the other checkpoint
-    may hold the wrong file. Files that differed in few tensors say nothing: counters of each rank are equal at times.
-    Later checkpoints alone prove it only for two equal files among many slices: else a device may have drifted since,
-    or no one has trained the slices yet.
+    Two such checkpoints prove it, or one at which nearly every rank had a separate slice: otherwise the other
+    checkpoint may have the wrong file. Files that differed in few tensors are not evidence: counters of ranks are
+    sometimes equal. Later checkpoints alone prove it only for two equal files among many slices: otherwise a device may
+    have drifted since, or the slices were not trained yet.
 
     Args:
         groups: All files of one role.
-        offsets: By the place in a history: how many checkpoints away that one of the same start is; negative if older.
-        nearly_equal: Tells whether two files differed in few tensors at such a checkpoint.
+        offsets: By position in a history: distance in checkpoints to the checkpoint of the same start; negative if
+            older.
+        nearly_equal: Returns whether two files differed in few tensors at such a checkpoint.
     """
     by_content: dict[tuple[tuple[str, ...], bytes], list[IdenticalRanks]] = defaultdict(list)
     for group in groups:

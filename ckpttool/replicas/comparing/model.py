@@ -17,18 +17,18 @@ class Sample:
     """The tensors of ranks at another checkpoint, in the files of one role."""
 
     name: str
-    """The checkpoint's."""
+    """Name of the checkpoint."""
     step: Step | None
     older: bool
     """Whether it was saved before the one that is judged."""
     same_run: bool
     """Whether the same start of the training wrote both: between two starts ranks may change places."""
     tensors: Mapping[Rank, TensorDigests]
-    """Of the ranks whose tensors had the names, types and shapes that they have at the one that is judged."""
+    """Tensors of the ranks with the same names, types and shapes as at the judged checkpoint."""
 
 
 def credible_record(recorded: RecordedSlices | None, current: Mapping[Rank, TensorDigests]) -> RecordedSlices | None:
-    """Return a record unless the save's tensors contradict it: then it is of another parallel layout.
+    """Return a record unless the save's tensors contradict it: then it describes another parallel layout.
 
     Only a record that was not written with the save may be. Three things contradict it: several replicas of one slice
     differ in a tensor; single replicas differ in more than few tensors, and these are not all one file's; most tensors
@@ -71,9 +71,9 @@ def credible_record(recorded: RecordedSlices | None, current: Mapping[Rank, Tens
 
 
 FEW = 2
-"""Tensors that are a few, however many there are."""
+"""Number of tensors that always counts as few, regardless of the total."""
 _FEW_OF = 10
-"""One in so many is few, too: damage hits a place, and another file or another arrangement all of it."""
+"""One in this many also counts as few: damage affects one place, but a wrong file or arrangement affects all of it."""
 
 
 def few(tensors: int) -> int:
@@ -89,7 +89,7 @@ class DifferingBytes(NamedTuple):
     end: int
     """The byte after the last one of that range."""
     bits: int | None
-    """How many bits of the tensor differ, in all ranges; None if that was not counted."""
+    """Number of differing bits in the tensor, over all ranges; None if not counted."""
 
 
 class SuspicionKind(str, Enum):
@@ -104,11 +104,11 @@ class SuspicionKind(str, Enum):
     TIED = "tied"
     """In some tensors, as many copies support it as contradict it."""
     PARTED = "parted"
-    """So do all: they are replicas no more."""
+    """All differ: they are no longer replicas."""
     COPIED = "copied"
     """The file belongs to another rank: both are equal in every tensor, and had different slices before."""
     OUTLIER = "odd"
-    """Alone among all that have it; nothing proves that it should not."""
+    """It is the only differing file, but there is no proof that the files should be equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,33 +118,35 @@ class Suspicion:
     kind: SuspicionKind
     rank: Rank
     replicas: tuple[Rank, ...]
-    """Those that it should equal, ascending; where all parted, those that it no longer equals; of one that was copied,
-    those whose file it may be."""
+    """Ranks that it should equal, ascending.
+
+    If all differ: ranks that it no longer equals; for a copied file: ranks whose file it may be.
+    """
     tensors: tuple[str, ...]
-    """In which it differs, ascending."""
+    """Tensors in which it differs, ascending."""
     compared: int
-    """In how many of its tensors it could be compared with the others."""
+    """Number of its tensors that could be compared with the others."""
     proof: Proof
-    """The weakest of these tensors'."""
+    """The weakest proof among these tensors."""
     is_twin: bool
     """Whether the two files were equal in every tensor at every other checkpoint that is known."""
     as_of: str | None
-    """The other checkpoint from which most of the differences come, if they are this rank's own."""
+    """The other checkpoint with most of the differing tensors, if they are from this rank."""
     copy_of: Rank | None
     """A rank with the same differing tensors, though it is not a replica."""
     since: SavedAt | None
-    """Of a drift: the first known checkpoint at which it differs; None: this one."""
+    """For a drift: the first known checkpoint at which it differs; None: this one."""
     agreed_at: SavedAt | None
-    """The last one before at which it was equal; None of one that did not drift."""
+    """The last earlier checkpoint at which it was equal; None if it did not drift."""
     is_decided: bool = False
-    """Of two that differ: whether something else says that it is this one."""
+    """For two differing files: whether other evidence shows that this is the damaged one."""
     unheard: tuple[Rank, ...] = ()
     """Ranks that have or may have a copy as well, but give no evidence.
 
     Their file is lost, damaged independently, another rank's file under a second name, or equal to neither.
     """
     is_of_rebuilt: bool = False
-    """Whether its file, or one of the others', was rebuilt from another rank's: then not every copy is a witness."""
+    """Whether its file, or another one, was rebuilt from another rank's: then not every copy is independent."""
     may_be_right: bool = False
     """Whether a checksum proves the bytes of its file, and the others are two, or have no checksum."""
 
@@ -154,9 +156,11 @@ class ReplicaJudgement:
     """The comparison of one checkpoint's replicas, in the files of one role."""
 
     suspicions: tuple[Suspicion, ...]
-    """By rank."""
+    """Suspicions by rank."""
     agreed: Mapping[Rank, int]
-    """How many copies of each rank's file agree in every tensor, its own counted; 1 where some tensor has no replica
-    that is proven, or one differs."""
+    """Number of copies of each rank's file that agree in every tensor, including its own.
+
+    It is 1 if some tensor has no proven replica, or a replica differs.
+    """
     is_open: bool
-    """Whether yet another checkpoint may tell more: few tensors of some file have no replica that is proven."""
+    """Whether another checkpoint may show more: a few tensors of some file have no proven replica."""

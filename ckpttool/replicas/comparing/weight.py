@@ -80,10 +80,9 @@ A A .         one     2 saves -                      -               -       -  
 A A . .       one     2 saves -                      -               -       -       0
 ============= ======= ======= ====================== =============== ======= ======= =====
 
-A checksum inside a file proves its bytes, not whose they are. Only a manifest knows that. So a checksum does not clear
-a file that differs in most tensors, which may be another file; neither do two copies convict it, nor copies without a
-checksum. A file that drifted was saved as it was: neither clears
-it.
+A checksum inside a file proves its bytes, but not its rank. Only a manifest proves that. So a checksum does not clear a
+file that differs in most tensors, because it may be another rank's file; and two copies, or copies without a checksum,
+do not prove it damaged. A drifted file was already saved that way, so neither a checksum nor a manifest clears it.
 """
 
 from __future__ import annotations
@@ -116,7 +115,7 @@ class Evidence(NamedTuple):
     sound: AbstractSet[Rank] = frozenset()
     """A checksum or a manifest proves the bytes."""
     sealed: Collection[Rank] = ()
-    """A manifest proves the bytes, and whose they are."""
+    """A manifest proves the bytes and their rank."""
     unsound: Collection[Rank] = ()
     """Values are not finite, or jumped since the checkpoint before."""
 
@@ -171,7 +170,8 @@ def severity(suspicion: Suspicion) -> Severity:
     if kind is SuspicionKind.TIED:
         return Severity.SUSPECT
     is_known_file = suspicion.as_of is not None or suspicion.copy_of is not None
-    # At one other checkpoint slices may have been equal by chance, but not in all tensors of files that still agree.
+    # At one other checkpoint slices may have been equal by coincidence, but not in all tensors of files that still
+    # agree.
     agree_otherwise = kind is SuspicionKind.DIFFERS and 2 * len(suspicion.tensors) < suspicion.compared
     is_replica = suspicion.proof is not Proof.ONCE or (suspicion.is_twin and agree_otherwise)
     if is_known_file or (is_replica and not suspicion.may_be_right and is_outvoted(suspicion)):
