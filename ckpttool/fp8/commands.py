@@ -366,9 +366,9 @@ def verdict(*, output: Planned, logs: OwnLogs = None, fmt: FormatOpt = Format.TA
     raise typer.Exit(show(answer, fmt))
 
 
-def _logs(given: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def _logs(options: Sequence[str]) -> dict[str, tuple[str, ...]]:
     logs: dict[str, tuple[str, ...]] = {}
-    for name, equals, path in (text.partition("=") for text in given):
+    for name, equals, path in (text.partition("=") for text in options):
         if not (name and path):
             raise UsageError(f"--log takes ID=LOG, as in --log E4d=runs/e4d.log, not {name + equals + path!r}")
         logs[name] = (*logs.get(name, ()), path)

@@ -93,8 +93,8 @@ class AsdOptions:
         from dataclasses import fields, replace
 
         names = (field.name for field in fields(AsdConfig) if field.name not in {"enable", "with_checksum"})
-        given = {name: value for name in names if (value := getattr(self, name)) is not None}
-        return replace(base, enable=not self.disable, with_checksum=self.with_checksum, **given)
+        settings = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return replace(base, enable=not self.disable, with_checksum=self.with_checksum, **settings)
 
 
 @app.command(cls=Command)

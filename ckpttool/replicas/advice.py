@@ -92,8 +92,8 @@ def _advice(
     )
     target = find_targets(checkpoint, verdict, lambda place: str(tree.layout.peer_path(checkpoint, *place)))
     companions = samples_for(checkpoint, tree.inventory.checkpoints)
-    kin = [companion for companion in companions if companion.run == checkpoint.run and not companion.findings]
-    may_be = bool(target) and bool(kin) and _may_all_have_copies(tree, kin[0], target)
+    same_run = [companion for companion in companions if companion.run == checkpoint.run and not companion.findings]
+    may_be = bool(target) and bool(same_run) and _may_all_have_copies(tree, same_run[0], target)
     return heal_advice(point, checkpoint, root=root, is_proven=False) if may_be else None
 
 

@@ -248,8 +248,8 @@ def _in_short(reasons: Mapping[Rank, str]) -> str:
         for reason, sharing in ranks.items()
     ]
     text = "; ".join(texts[:_MOST_REASONS])
-    left = sum(map(len, [*ranks.values()][_MOST_REASONS:]))
-    return f"{text}; and {counted(left, 'other rank')}" if left else text
+    remaining = sum(map(len, [*ranks.values()][_MOST_REASONS:]))
+    return f"{text}; and {counted(remaining, 'other rank')}" if remaining else text
 
 
 def contradicted(shard: ShardHealing, tensor: str) -> ShardHealing:

@@ -252,9 +252,9 @@ def _with_metadata(tree: Tree, checkpoint: Checkpoint, shard: ShardHealing) -> S
     """Add the rebuilt file's header text."""
     if shard.donor is None or shard.tensor is not None:
         return shard
-    kin = samples_for(checkpoint, tree.inventory.checkpoints)
+    samples = samples_for(checkpoint, tree.inventory.checkpoints)
     with looking_at(tree.inventory.root):
-        return replace(shard, metadata=own_metadata(tree.storage, shard.target, shard.donor, kin))
+        return replace(shard, metadata=own_metadata(tree.storage, shard.target, shard.donor, samples))
 
 
 def _trash(tree: Tree, healing: Healing) -> str | None:

@@ -316,7 +316,7 @@ def _differs(ours: ByteSource, theirs: ByteSource, entry: TensorEntry) -> bool:
 
 
 def own_metadata(
-    storage: Storage, target: Target, donor: Donor, kin: Iterable[Checkpoint]
+    storage: Storage, target: Target, donor: Donor, same_run: Iterable[Checkpoint]
 ) -> tuple[tuple[str, str], ...] | None:
     """Return the text of a header: the donor's, and the rank's own for pairs that differ between the ranks elsewhere.
 
@@ -324,13 +324,13 @@ def own_metadata(
         storage: The tree.
         target: Whose header.
         donor: The shard that it is rebuilt from.
-        kin: Other checkpoints of the run, nearest first.
+        same_run: Other checkpoints of the run, nearest first.
 
     Raises:
         OSError: The disk did not answer.
     """
     current = _metadata(storage, donor.path)
-    for peer in kin:
+    for peer in same_run:
         paths = {shard.rank: shard.path for shard in peer.shards if shard.role is target.role}
         if target.rank in paths and donor.rank in paths:
             ours, theirs = _metadata(storage, paths[target.rank]), _metadata(storage, paths[donor.rank])

@@ -128,8 +128,8 @@ def retain(
     """
     checkpoints = newest_first(_of_one_training(inventory, policy.prefix))
     by_name = _named(inventory, policy.keep)
-    course = Lineage(inventory)
-    candidates = [_candidate(checkpoint, course, policy, verifier) for checkpoint in checkpoints]
+    lineage = Lineage(inventory)
+    candidates = [_candidate(checkpoint, lineage, policy, verifier) for checkpoint in checkpoints]
     _keep_last(candidates, policy, verifier)
     _keep_healthy(candidates, policy, verifier)
     _keep_every(candidates, policy, verifier)
@@ -176,35 +176,35 @@ def _named(inventory: Inventory, names: Iterable[str]) -> list[Checkpoint]:
     return checkpoints
 
 
-def _candidate(checkpoint: Checkpoint, course: Lineage, policy: RetentionPolicy, verifier: Verifier) -> _Candidate:
+def _candidate(checkpoint: Checkpoint, lineage: Lineage, policy: RetentionPolicy, verifier: Verifier) -> _Candidate:
     candidate = _Candidate(checkpoint)
-    two_runs = two_runs_in(checkpoint, course.inventory)
+    two_runs = two_runs_in(checkpoint, lineage.inventory)
     against = blocking((*checkpoint.findings, *([] if two_runs is None else [two_runs])))
     if not against:
         verdict = verifier.headers(checkpoint)
         candidate.word = verdict.word
         against = blocking(verdict.findings)
         candidate.is_intact = not against
-    doubts = (*not_acted_on(checkpoint), *([] if two_runs is None else [two_runs]))
+    warnings = (*not_acted_on(checkpoint), *([] if two_runs is None else [two_runs]))
     if against and all(finding.is_tie for finding in against):
         candidate.keep(Why.DISPUTED, f"one of two saves is wrong ({against[0].code.value}), and nothing shows which")
-    elif may_be_good(against) and any(finding not in doubts for finding in against):
+    elif may_be_good(against) and any(finding not in warnings for finding in against):
         candidate.keep(Why.DISPUTED, f"whether it is intact is unknown ({against[0].code.value}): it stays")
-    elif any(finding not in doubts for finding in against):
+    elif any(finding not in warnings for finding in against):
         candidate.keep(Why.NOT_WHOLE, f"not intact ({against[0].code.value}): never deleted")
     elif checkpoint.step is None:
         candidate.keep(Why.STEP_UNKNOWN, "no shard shows its step, so which checkpoints are newer is unknown")
-    elif doubts:
-        candidate.keep(Why.STEP_UNKNOWN, doubts[0].fact or doubts[0].message)
+    elif warnings:
+        candidate.keep(Why.STEP_UNKNOWN, warnings[0].fact or warnings[0].message)
     elif checkpoint.renames:
         candidate.keep(Why.NEEDS_RENAMES, "the ranks disagree about its name, so which files belong to it is a guess")
     else:
-        is_abandoned = course.abandoned(checkpoint) is not None
+        is_abandoned = lineage.abandoned(checkpoint) is not None
         if is_abandoned and not policy.drop_abandoned:
-            by_number = course.inventory.tracked is not None
+            by_number = lineage.inventory.tracked is not None
             when = " once enough checkpoints of the lineage have higher numbers" if by_number else ""
             candidate.keep(Why.ABANDONED, f"an abandoned branch; --drop-abandoned deletes it{when}")
-        on_course = not is_abandoned and course.done_again(checkpoint) is None
+        on_course = not is_abandoned and lineage.done_again(checkpoint) is None
         resumable = checkpoint.content is not Content.WEIGHTS_ONLY
         candidate.good = on_course and resumable and checkpoint.health is not Health.UNHEALTHY
         candidate.strong = verifier.has_checksums(checkpoint)
@@ -344,14 +344,14 @@ def _mending(
 
 def _judgements(inventory: Inventory) -> dict[_Key, tuple[object, ...]]:
     """Return the judgement of each checkpoint by its place among the others."""
-    course = Lineage(inventory)
+    lineage = Lineage(inventory)
     return {
         _key(checkpoint): (
             checkpoint.step,
             frozenset(finding.code for finding in blocking(checkpoint.findings)),
             bool(checkpoint.renames),
-            course.abandoned(checkpoint) is not None,
-            course.done_again(checkpoint) is not None,
+            lineage.abandoned(checkpoint) is not None,
+            lineage.done_again(checkpoint) is not None,
             two_runs_in(checkpoint, inventory) is not None,
         )
         for checkpoint in inventory.checkpoints

@@ -337,9 +337,9 @@ class Watch:
     def _announce(self, event: WatchEvent) -> None:
         from hashlib import sha256
 
-        given = self.question.tree.path or "."
-        root = given if self._tree is None else self._tree.inventory.root
-        place = root if self._tree is None or self._tree.machines.is_here else given
+        requested = self.question.tree.path or "."
+        root = requested if self._tree is None else self._tree.inventory.root
+        place = root if self._tree is None or self._tree.machines.is_here else requested
         identity = f"{os.path.realpath(place)}\0{event.kind.value}\0{event.subject}"
         reported = replace(
             event,

@@ -168,7 +168,9 @@ def layers_of(
     """
     worst: dict[int, float] = {}
     inside = "layers"
-    names = [(each.layer, each.mean if each.name.startswith("underflows") else 0.0) for each in measured]
+    names = [
+        (statistic.layer, statistic.mean if statistic.name.startswith("underflows") else 0.0) for statistic in measured
+    ]
     for layer, share in (*names, *((operand.layer, 0.0) for operand in arithmetic.operands)):
         match = _NUMBERED.search(layer)
         if match is not None:

@@ -55,8 +55,8 @@ def _rule(  # noqa: PLR0913  the columns of the table
     def check(view: Fp8View) -> Iterator[Problem]:
         for scope in filter(when, view.scopes):
             words = {"name": _Lookup(scope.spelt), "value": _Lookup(scope.get), "scope": scope}
-            message, remedy, found = (text and text.format_map(words) for text in (says, fix, actual))
-            yield problem(scope.key(*at.split()), message, remedy, expected=expected, actual=found)
+            message, remedy, value = (text and text.format_map(words) for text in (says, fix, actual))
+            yield problem(scope.key(*at.split()), message, remedy, expected=expected, actual=value)
 
     return Rule(code=code, check=check)
 

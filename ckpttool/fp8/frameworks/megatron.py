@@ -90,8 +90,8 @@ class Megatron(Framework):
             return self.all_extras
         # Megatron refuses tensor-parallel experts without sequence parallelism
         needed = {"--sequence-parallel"} if arguments.get("num_experts", "None") not in _OFF else set()
-        given = (flag for flag, name in _EXTRAS.items() if arguments.get(name, "False") not in _OFF)
-        return tuple(flag for flag in given if flag not in needed)
+        active = (flag for flag, name in _EXTRAS.items() if arguments.get(name, "False") not in _OFF)
+        return tuple(flag for flag in active if flag not in needed)
 
     def change(self, trial: Trial, setting: Setting) -> Change | str:
         """Return the flags."""

@@ -282,7 +282,9 @@ class Facts:
 
     def _untried(self) -> list[frozenset[Gemm]]:
         """Return the planned and supported sets without a result."""
-        planned = [each.trial.cell for each in self.measured.experiments.values() if each.change is not None]
+        planned = [
+            experiment.trial.cell for experiment in self.measured.experiments.values() if experiment.change is not None
+        ]
         return [cell for cell in planned if cell is not None and cell not in self.measured.cells]
 
     @property
@@ -339,7 +341,7 @@ class Facts:
     @property
     def not_separable(self) -> str:
         """A note if some of the causing products could not be tried alone; empty if not."""
-        refused = [each.trial for each in self.measured.experiments.values() if each.change is None]
+        refused = [experiment.trial for experiment in self.measured.experiments.values() if experiment.change is None]
         names = ", ".join(trial.id for trial in refused if trial.cell and trial.cell < self.culprits)
         return f"which of them alone would be enough is unknown here: {names}" if names else ""
 
@@ -353,7 +355,9 @@ class Facts:
     @property
     def best_cure(self) -> Cure | None:
         """The proven fix that keeps FP8, the smallest change first; else BF16 for the causing products."""
-        for trial in sorted((each.trial for each in self.measured.restoring()), key=lambda trial: bool(trial.recipe)):
+        for trial in sorted(
+            (experiment.trial for experiment in self.measured.restoring()), key=lambda trial: bool(trial.recipe)
+        ):
             is_of_all = trial.layers is None and trial.operand is None
             if is_of_all and (trial.recipe is not None or Arithmetic.CURRENT in trial.products.kinds):
                 return self.cure(trial.id)
@@ -368,7 +372,7 @@ def _price(cell: frozenset[Gemm]) -> tuple[int, list[int]]:
 
 def _layers(measured: Measured) -> str | None:
     """Return the pattern of the fewest layers whose products in BF16 close the gap."""
-    trials = [each.trial for each in measured.restoring() if each.trial.layers is not None]
+    trials = [experiment.trial for experiment in measured.restoring() if experiment.trial.layers is not None]
     return max(trials, key=lambda trial: len(trial.id)).layers if trials else None
 
 

@@ -63,7 +63,7 @@ class Measured:
 
     def restoring(self) -> list[Experiment]:
         """Return the experiments that close the gap."""
-        return [each for name, each in self.experiments.items() if self.outcome(name) is Outcome.RESTORES]
+        return [experiment for name, experiment in self.experiments.items() if self.outcome(name) is Outcome.RESTORES]
 
     @property
     def cells(self) -> Mapping[frozenset[Gemm], Shown]:
@@ -88,11 +88,11 @@ def measure(plan: Fp8Plan, runs: Sequence[Run], baseline: Curve | None) -> Measu
     against = {name: baseline if run.experiment.trial.from_last else reference for name, run in by_id.items()}
     against[REFERENCE] = None
     gates = {name: _gate(run, against[name]) for name, run in by_id.items()}
-    twins = _twins(by_id, gates)
-    for trials in twins:
+    groups = _twins(by_id, gates)
+    for trials in groups:
         for trial in trials:
             if not _keeps_arithmetic(trial):
-                other = next(twin.id for twin in trials if twin != trial)
+                other = next(peer.id for peer in trials if peer != trial)
                 why = f"its losses equal those of {other} to the last digit: it is the same log, or nothing was changed"
                 gates[trial.id] = replace(gates[trial.id], is_valid=False, reason=why)
     stretches: dict[str, Stretch] = {}
@@ -107,7 +107,7 @@ def measure(plan: Fp8Plan, runs: Sequence[Run], baseline: Curve | None) -> Measu
         floor = floor_of(stretches[REGROUPED].gap)
         if UNCHANGED in stretches:
             limit = limit_of(floor, plan.suspicion.tolerance or 0.0, stretches[UNCHANGED].gap.half)
-    alike = [[trial.id for trial in trials if _keeps_arithmetic(trial)] for trials in twins]
+    alike = [[trial.id for trial in trials if _keeps_arithmetic(trial)] for trials in groups]
     measured = Measured(
         plan=plan,
         experiments={name: run.experiment for name, run in by_id.items()},

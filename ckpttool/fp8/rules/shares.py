@@ -136,8 +136,8 @@ def is_settled(unchanged: Stretch, part: Stretch) -> bool:
     ]
     if len(common) < _PARTS:
         return False
-    places, gaps, lefts = (_means(values) for values in zip(*common, strict=True))
-    shares = [_closed(remainder, gap) for gap, remainder in zip(gaps, lefts, strict=True)]
+    places, gaps, remainders = (_means(values) for values in zip(*common, strict=True))
+    shares = [_closed(remainder, gap) for gap, remainder in zip(gaps, remainders, strict=True)]
     parts_of_gap = [gap / unchanged.gap.mean for gap in gaps]
     return not (_rises(places, parts_of_gap, by=_GROWING) or _rises(places, shares, by=_RISING))
 

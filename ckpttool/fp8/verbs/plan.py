@@ -286,18 +286,20 @@ def _with(
         hours = round(candidate.seconds * plan.horizon * question.devices / _SECONDS_PER_HOUR, 3)
     experiments = list(plan.experiments)
     for trial in trials:
-        own = replace(setting, folder=os.path.join(plan.output, trial.id))
+        trial_setting = replace(setting, folder=os.path.join(plan.output, trial.id))
         if trial.from_last and isinstance(last, LastStart):
-            own = replace(own, first_step=last.step, last_step=Step(last.step + plan.horizon), load=last.path)
-        change = last if trial.from_last and isinstance(last, str) else framework.change(trial, own)
+            trial_setting = replace(
+                trial_setting, first_step=last.step, last_step=Step(last.step + plan.horizon), load=last.path
+            )
+        change = last if trial.from_last and isinstance(last, str) else framework.change(trial, trial_setting)
         if trial.from_last and note is not None and isinstance(change, Change):
             change = replace(change, notes=(*change.notes, note))
         experiment = Experiment(
             trial=trial,
             change=change if isinstance(change, Change) else None,
             reason=None if isinstance(change, Change) else f"not expressible here: {change}",
-            first_step=own.first_step,
-            last_step=own.last_step,
+            first_step=trial_setting.first_step,
+            last_step=trial_setting.last_step,
             device_hours=hours,
         )
         experiments.append(experiment)

@@ -218,8 +218,8 @@ class RankRun:
 
         def moved(tensor: Tensor) -> Tensor:
             stored = tensor.detach()
-            own = copied(stored) if stored.device == self._device else stored.to(self._device)
-            return own.requires_grad_(tensor.requires_grad)
+            copy = copied(stored) if stored.device == self._device else stored.to(self._device)
+            return copy.requires_grad_(tensor.requires_grad)
 
         return map_tensors(self._content.batches[number], moved)
 
@@ -246,10 +246,10 @@ class RankRun:
         inputs = {key: value for key, value in batch.items() if key != "num_items_in_batch"}
         counted = batch.get("num_items_in_batch")
         # Without a number of items the trainer divides by the accumulation itself.
-        given = {} if counted is None else {"num_items_in_batch": counted}
-        result = self._model(**inputs, **given)
+        item_count = {} if counted is None else {"num_items_in_batch": counted}
+        result = self._model(**inputs, **item_count)
         loss = result["loss"] if isinstance(result, Mapping) else result[0]  # as the trainer takes it
-        return loss if given else loss / divisor
+        return loss if item_count else loss / divisor
 
     @contextmanager
     def _autocast(self, micro: MicroBatch) -> Iterator[None]:

@@ -100,11 +100,11 @@ class FeatureValueDetector:
         return tuple(events)
 
     def agree(self, *, wanted: bool, step: Step) -> tuple[GuardEvent, ...]:
-        """Start the checksum if any rank wants it; return the resulting events here.
+        """Start the checksum if any rank needs it; return the resulting events here.
 
         Args:
-            wanted: Whether it is `wants_checksum` on any rank. The same on all.
-            step: Now.
+            wanted: Whether `wants_checksum` is true on any rank. The same value on all ranks.
+            step: The current step.
         """
         if not wanted or self.checking:
             return ()
@@ -114,7 +114,7 @@ class FeatureValueDetector:
         return tuple(_encoded_event(event, step) for event in started)
 
     def saved(self) -> Json:
-        """Return everything that is remembered, as JSON."""
+        """Return the complete state, as JSON."""
         return {"watch": self.watch.saved(), "last": self.last}
 
     def restore(self, saved: Json, *, rank: Rank | None) -> None:

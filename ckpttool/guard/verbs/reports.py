@@ -30,9 +30,9 @@ def guard_report(events: str | os.PathLike[str] | Sequence[str]) -> GuardReport:
         UsageError: There is no such file.
     """
     patterns = (os.fspath(events),) if isinstance(events, (str, os.PathLike)) else tuple(events)
-    found = dict.fromkeys(name for pattern in patterns for name in _files(pattern))
+    matches = dict.fromkeys(name for pattern in patterns for name in _files(pattern))
     # The oldest first: full files are renamed to `.1`.
-    names = tuple(sorted(found, key=lambda name: (name.removesuffix(".1"), not name.endswith(".1"))))
+    names = tuple(sorted(matches, key=lambda name: (name.removesuffix(".1"), not name.endswith(".1"))))
     tally = GuardTally()
     notes: list[LogNote] = []
     problems: list[LogProblem] = []

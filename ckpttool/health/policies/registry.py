@@ -48,15 +48,15 @@ def policy_of(name: str, settings: PolicySettings) -> Policy:
     policy = policy_type(name)
     if settings.threshold is not None and not (0 < settings.threshold < math.inf):
         raise UsageError(f"--threshold must be above 0 and finite, not {settings.threshold:g}")
-    given = {
+    passed = {
         "--threshold": settings.threshold is not None,
         "--count": settings.count is not None,
         "--nan": settings.nan_counts,
         "--dialect": settings.dialect is not None,
         "--asd-config": settings.asd_config is not None,
     }
-    for option, is_given in given.items():
-        if is_given and option not in policy.options:
+    for option, is_passed in passed.items():
+        if is_passed and option not in policy.options:
             raise UsageError(f"{option} is not a setting of {policy.name}, which has {', '.join(policy.options)}")
     return policy.from_settings(settings)
 

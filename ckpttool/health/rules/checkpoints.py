@@ -99,9 +99,9 @@ def _pairs(report: HealthReport, inventory: Inventory) -> list[tuple[Checkpoint,
     """Return checkpoints on the training's current lineage with their judgements, newest first."""
     keys = (checkpoint.key for checkpoint in inventory.checkpoints)
     judgements = dict(zip(keys, report.judgements, strict=True))
-    course = Lineage(inventory)
-    best_first = course.best_first(newest_first(inventory.checkpoints))
-    return [(checkpoint, judgements[checkpoint.key]) for checkpoint in best_first if not course.abandoned(checkpoint)]
+    lineage = Lineage(inventory)
+    best_first = lineage.best_first(newest_first(inventory.checkpoints))
+    return [(checkpoint, judgements[checkpoint.key]) for checkpoint in best_first if not lineage.abandoned(checkpoint)]
 
 
 def with_newest(report: HealthReport, inventory: Inventory) -> HealthReport:

@@ -60,8 +60,8 @@ def gather(
 def _without_detectors(log: TrainingLog, sources: Collection[str], no_format: str) -> TrainingLog:
     """Return the log without the report that a detector's own log has no steps, which is expected."""
     problems = log.problems
-    kept = tuple(problem for problem in problems if problem.reason != no_format or problem.source not in sources)
-    return replace(log, problems=kept, problem_count=log.problem_count - len(problems) + len(kept))
+    remaining = tuple(problem for problem in problems if problem.reason != no_format or problem.source not in sources)
+    return replace(log, problems=remaining, problem_count=log.problem_count - len(problems) + len(remaining))
 
 
 def timeline_in(path: str) -> HealthTimeline | None:

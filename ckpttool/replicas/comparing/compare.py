@@ -244,13 +244,13 @@ def _sample(save: SavedTensors, role: ShardRole, current: Mapping[Rank, ShardRep
 
 
 def _located(
-    doubts: Iterable[Suspicion],
+    suspicions: Iterable[Suspicion],
     by_rank: Mapping[Rank, ShardReport],
     compare_bytes: Look,
     places: dict[tuple[Rank, str], DifferingBytes],
 ) -> Iterator[Suspicion]:
     """Add the place of the first difference of each suspicion; without one, a manifest has a wrong digest."""
-    for suspicion in doubts:
+    for suspicion in suspicions:
         tensors = suspicion.tensors
         while tensors and suspicion.kind is not SuspicionKind.COPIED:
             place = compare_bytes(by_rank[suspicion.rank], by_rank[suspicion.replicas[0]], tensors[0])

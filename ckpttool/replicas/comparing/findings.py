@@ -24,7 +24,7 @@ _LOOK_AT_DEVICE = "resume from an earlier checkpoint, and have that rank's devic
 
 
 def replica_findings(
-    doubts: Sequence[Suspicion],
+    suspicions: Sequence[Suspicion],
     paths: Mapping[Rank, str],
     places: Mapping[tuple[Rank, str], DifferingBytes] | None = None,
     name: str | None = None,
@@ -33,16 +33,16 @@ def replica_findings(
     """Report the results of comparing a checkpoint's replicas.
 
     Args:
-        doubts: The suspicions about files of one role.
+        suspicions: The suspicions about files of one role.
         paths: Paths of these files.
         places: The first difference of a rank's file in a tensor, if searched.
         name: Name of the checkpoint; None: without advice to heal it.
         root: Root of the tree, for that advice.
     """
-    parted = [suspicion for suspicion in doubts if suspicion.kind is SuspicionKind.PARTED]
+    parted = [suspicion for suspicion in suspicions if suspicion.kind is SuspicionKind.PARTED]
     findings = [
         _finding(suspicion, paths[suspicion.rank], places or {}, (root, name))
-        for suspicion in doubts
+        for suspicion in suspicions
         if suspicion not in parted
     ]
     if parted:

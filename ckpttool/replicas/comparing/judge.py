@@ -207,10 +207,10 @@ class _Comparison:
         """
         equal: dict[int, bytes] = {}
         unequal: list[int] = []
-        for offset, digest, own in zip(self._offsets, expected, history, strict=True):
-            if digest is not None and digest == own:
+        for offset, digest, actual in zip(self._offsets, expected, history, strict=True):
+            if digest is not None and digest == actual:
                 equal[offset] = digest
-            elif digest is not None and own is not None:
+            elif digest is not None and actual is not None:
                 unequal.append(offset)
         proof = difference.proof
         # An untrained tensor is equal in other slices, too; but then all trained tensors differ.
