@@ -1013,7 +1013,7 @@ def report(
         simulate_mindformers: The same for this version of MindFormers.
 
     Raises:
-        CkptToolError: As of `resolve`.
+        CkptToolError: As for `resolve`.
     """
     return _answer("report", locals())
 
@@ -1293,10 +1293,10 @@ def repair_meta(
         dry_run: Print the plan and change nothing, as without --apply.
 
     Raises:
-        UsageError: The name or prefix is not there.
-        LockedError: Another ckpttool changes this tree.
+        UsageError: The name or prefix does not exist.
+        LockedError: Another ckpttool is changing this tree.
         IncompleteError: The tree changed meanwhile.
-        WriteFailedError: A record could not be written; it is the old one, and those before it are new.
+        WriteFailedError: A record could not be written: it is unchanged, and the records before it are new.
         NotDurableError: A record is written, but the disk did not confirm it.
     """
     return _answer("repair_meta", locals())

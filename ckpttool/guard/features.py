@@ -53,7 +53,7 @@ class SilentErrors:
         """Choose the parameters to check; `features` is that of `Guard`.
 
         Raises:
-            UsageError: Ascend's own parser would stop the training over the settings.
+            UsageError: With these settings, Ascend's own parser would stop the training.
         """
         detector = FeatureValueDetector.of(features) if isinstance(features, str) else features
         self._detector = detector if detector is not None and detector.is_on else None
@@ -76,7 +76,7 @@ class SilentErrors:
         return self._detector is not None and self._detector.checking and self.is_on
 
     def judge(self, step: Step) -> bool:
-        """Judge the values of the previous step; return whether this rank wants a check, which all begin together."""
+        """Judge the values of the previous step; return whether this rank needs a check, which all begin together."""
 
         def judge() -> bool:
             findings, self._wrong_settings = self._wrong_settings, ()
@@ -127,7 +127,7 @@ class SilentErrors:
         return "feature values are no longer checked"
 
     def saved(self) -> Json:
-        """Return everything that is remembered, as JSON."""
+        """Return the complete state, as JSON."""
         if self._detector is None:
             return None
         return {"settings": _settings(self._detector), "detector": self._detector.saved()}
@@ -159,7 +159,7 @@ class _Taken:
     step: Step
     names: tuple[str, ...]
     largest: Tensor
-    """Absolute gradient of each."""
+    """Largest absolute gradient of each parameter."""
 
 
 class FeatureProbe:
@@ -169,8 +169,8 @@ class FeatureProbe:
         """Choose the parameters, and hook into the averaging of gradients if that is possible.
 
         Args:
-            model: As it is trained, with its wrapper.
-            interval: Every how many-th parameter of two or more dimensions is checked.
+            model: The trained model, with its wrapper.
+            interval: Interval of the checked parameters among those with two or more dimensions.
         """
         bare = model.module if isinstance(model, DistributedDataParallel) else model
         suitable = [
@@ -192,18 +192,18 @@ class FeatureProbe:
         knows_rank = self.is_before_reduction or alone
         rank = 0 if alone else dist.get_rank()
         self.rank = Rank(rank) if knows_rank else None
-        """Whose values they are; None if gradients are averaged before anybody can see them."""
+        """The rank of the values; None if gradients are averaged before they can be read."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the parameters that are checked, in the model's order."""
+        """Names of the checked parameters, in the model's order."""
         return tuple(self._chosen)
 
     @property
     def own_are_finite(self) -> bool | None:
         """Whether all gradients of this rank were finite before they were averaged; None if unknown.
 
-        Waits for the device: to be asked if something is wrong.
+        Waits for the device: call it only if there is a problem.
         """
         if not self._own_extremes:
             return None
@@ -213,9 +213,8 @@ class FeatureProbe:
         """Read the values of this step, after its gradients are complete and before they are clipped.
 
         Args:
-            step: That they are of.
-            scale: By which the loss was multiplied, if a scaler does that: only gradients that were taken in
-                backward are still scaled.
+            step: The step of the values.
+            scale: Factor of the loss, if there is a scaler: only gradients that were read in backward are still scaled.
 
         Raises:
             Exception: An error while they were read in backward, which must not raise.
@@ -240,7 +239,7 @@ class FeatureProbe:
         del self._taken[-1:]
 
     def values(self) -> tuple[FeatureValue, ...]:
-        """Return the values, each once; to be called a step later, when nothing waits for them."""
+        """Return the values, each once; call it a step later, so that nothing waits for them."""
         taken, self._taken = self._taken, []
         return tuple(
             FeatureValue(value=root * root, name=name, step=step.step, rank=self.rank)
@@ -257,11 +256,11 @@ class FeatureProbe:
         if model._comm_hooks or model.mixed_precision is not None or model._use_python_reducer:  # noqa: SLF001  torch has no public name for it
             return False
         if model.gradient_as_bucket_view and group.size().bit_count() != 1:
-            return False  # torch averages gradients that are accumulated in its buckets in another way than others
+            return False  # torch averages gradients that are accumulated in its buckets differently
         try:
             model.register_comm_hook(None, self._hook(group))
-        except RuntimeError:  # torch has a hook of its own registered, which is undocumented
-            model._comm_hooks.clear()  # noqa: SLF001  it notes ours before it refuses it
+        except RuntimeError:  # torch registered its own hook, which is undocumented
+            model._comm_hooks.clear()  # noqa: SLF001  torch records our hook before it refuses it
             return False
         return True
 
@@ -271,7 +270,7 @@ class FeatureProbe:
             if self._is_open:
                 try:
                     self._look(bucket)
-                except Exception as error:  # noqa: BLE001  in backward: whatever it is, the training must not end by it
+                except Exception as error:  # noqa: BLE001  no error in backward may end the training
                     self._failure = error
             return _average(group, bucket.buffer())
 
@@ -298,7 +297,7 @@ def _largest(gradients: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _local(gradient: Tensor) -> Tensor:
-    """Return its local data: of a sharded one this rank's part, of a sparse one its values."""
+    """Return its local data: this rank's part of a sharded tensor, the values of a sparse tensor."""
     local = own_part(gradient)
     local = local.coalesce().values() if local.is_sparse else local
     return local if local.numel() else local.new_zeros(1)
@@ -307,8 +306,8 @@ def _local(gradient: Tensor) -> Tensor:
 def _average(group: dist.ProcessGroup, buffer: Tensor) -> torch.futures.Future[Tensor]:
     """Average over ranks, bit for bit as torch does without a hook.
 
-    Its own `allreduce_hook` divides by the number of ranks; without a hook torch multiplies with the reciprocal, which
-    for three ranks gives other bits.
+    Its own `allreduce_hook` divides by the number of ranks; without a hook torch multiplies by the reciprocal, which
+    gives other bits for three ranks.
     """
     buffer.mul_(1.0 / group.size())
     work = dist.all_reduce(buffer, group=group, async_op=True)

@@ -1,7 +1,7 @@
 """The gradients of one optimizer: their norm, the only wait for the device, and the drop.
 
-Without gradients an optimizer touches neither weights nor its own state. With gradients of zero six of seven optimizers
-still move, by momentum and weight decay.
+Without gradients an optimizer changes neither weights nor its own state. With zero gradients, six of seven optimizers
+still change weights, by momentum and weight decay.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from ckpttool.core.errors import UsageError
 from ckpttool.guard.nested import is_sharded, own_part
 
 _CLIPS_ITSELF = "FullyShardedDataParallel"
-"""Torch's first; it is not imported for the check. The gradients of its second identify themselves."""
+"""Torch's first sharding API, not imported for the check. Gradients of the second one identify themselves."""
 
 _NEAR = 16
-"""Calls between a scaler and a hook of the optimizer that it steps, at most: they are seven."""
+"""Greatest number of calls between a scaler and a hook of the optimizer that it steps; the real number is seven."""
 
 
 def total_norm(parameters: Sequence[Tensor]) -> Tensor:
     """Return the L2 norm of all gradients, bit for bit the same on all ranks that share sharded parameters.
 
-    Of a `DTensor` the local part differs from rank to rank: who reads that decides differently on each. To put the
-    parts together takes all ranks, so with sharded parameters no rank may leave this out.
+    The local part of a `DTensor` differs between ranks, so decisions based on it would differ too. Combining the parts
+    involves all ranks, so with sharded parameters no rank may skip this call.
     """
     gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
     norms = [full(_norm(group)) for group in _by_mesh(gradients)]
@@ -40,13 +40,13 @@ def total_norm(parameters: Sequence[Tensor]) -> Tensor:
 
 
 def clip(parameters: Sequence[Tensor], most: float, norm: Tensor) -> None:
-    """Scale all gradients down to a norm, as torch does with their current norm given."""
+    """Scale all gradients down to a norm, as torch does, with their known current norm."""
     for group in _by_mesh(parameters):
         clip_grads_with_norm_(group, most, norm)
 
 
 def _by_mesh(tensors: Sequence[Tensor]) -> Iterable[Sequence[Tensor]]:
-    """Return plain tensors, and those of each mesh: torch accepts no lists of mixed kinds."""
+    """Return the plain tensors, and those of each mesh: torch does not accept lists of mixed kinds."""
     if {*map(type, tensors)} <= {Tensor, nn.Parameter}:
         return (tensors,)
     groups: dict[object, list[Tensor]] = {}
@@ -56,9 +56,10 @@ def _by_mesh(tensors: Sequence[Tensor]) -> Iterable[Sequence[Tensor]]:
 
 
 def _norm(gradients: Sequence[Tensor]) -> Tensor:
-    """Return the norm as torch's clipping computes it, also of gradients for which that has none.
+    """Return the norm as torch's clipping computes it, also for gradients that it does not support.
 
-    Of float16 in float32, for no float16 is larger than 65504; of sparse ones that of the elements that they hold.
+    The norm of float16 is computed in float32, because float16 ends at 65504; the norm of sparse gradients is that of
+    their elements.
     """
     if any(gradient.dtype is torch.float16 for gradient in gradients):
         gradients = [torch.linalg.vector_norm(gradient, dtype=torch.float32) for gradient in gradients]
@@ -68,23 +69,23 @@ def _norm(gradients: Sequence[Tensor]) -> Tensor:
 
 
 def full(norm: Tensor) -> Tensor:
-    """Return the complete value of a norm that is spread over ranks; any other unchanged."""
+    """Return the complete value of a norm that is spread over ranks; any other is unchanged."""
     full_norm: Tensor = norm.full_tensor() if is_sharded(norm) else norm  # type: ignore[attr-defined]  # a DTensor has it
     return full_norm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One rank's own facts about its step, on the host."""
+    """A rank's own facts about its step, on the host."""
 
     norm: float
     """L2 norm of all gradients, before clipping."""
     loss: float | None
     """Sum of the local losses of the micro-batches; None if the training reports no loss."""
     losses_finite: bool
-    """Whether each of these losses is."""
+    """Whether each of these losses is finite."""
     embedding: float | None = None
-    """Sum of squares of the embedding's gradient, before clipping; None if nothing is measured."""
+    """Sum of squares of the embedding's gradient, before clipping; None if it is not measured."""
 
 
 class Losses:
@@ -92,12 +93,12 @@ class Losses:
 
     def __init__(self) -> None:
         self._sum: Tensor | None = None
-        self._taint: Tensor | None = None  # zero as long as all are finite: whatever is not leaves a NaN
+        self._taint: Tensor | None = None  # zero as long as all are finite; a non-finite loss makes it NaN
 
     def add(self, loss: Tensor | float) -> None:
         """Add the loss of one micro-batch, of any shape, as passed to `backward`."""
         value = torch.as_tensor(loss).detach()
-        value = own_part(value)  # of a sharded one: each rank has all of it, and reading it involves all
+        value = own_part(value)  # a sharded loss: each rank has all of it, and reading it involves all ranks
         taint = value * 0
         if value.dim():
             value, taint = value.sum(), taint.sum()
@@ -132,7 +133,7 @@ class EmbeddingNorm:
     def __init__(self) -> None:
         self._parameter: Tensor | None = None
         self.applied: float | None = None
-        """Sum of squares at the last update that was applied; None: not measured, so nothing is known."""
+        """Sum of squares at the last applied update; None: not measured, so unknown."""
 
     def watch(self, parameter: Tensor) -> None:
         """Measure this parameter's gradient from the next step on.
@@ -164,7 +165,7 @@ class Updated:
     """The parameters that an optimizer updates."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Take the optimizer, and the model that defines their order."""
+        """Store the optimizer, and the model that defines their order."""
         self._model = model
         self._optimizer = optimizer
         self._groups: list[int] = []
@@ -172,7 +173,7 @@ class Updated:
         ordered = self.current()
         self.device = next((parameter.device for parameter in ordered), torch.device("cpu"))
         self.are_sharded = any(is_sharded(parameter) for parameter in ordered)
-        """Whether to reduce their gradients takes all ranks."""
+        """Whether reducing their gradients involves all ranks."""
         self.only_model_clips = any(kind.__name__ == _CLIPS_ITSELF for kind in type(model).__mro__)
         """Whether only the model's wrapper can compute the norm over all ranks, and only while it clips."""
 
@@ -190,9 +191,9 @@ class Updated:
         return self._ordered
 
     def drop(self) -> bool:
-        """Leave the optimizer nothing to do, and return True.
+        """Remove the gradients, so that the optimizer does nothing, and return True.
 
-        Not earlier than right before its step: a loss scaler raises if it finds no gradients to unscale.
+        Call it only right before the step: a loss scaler raises if it finds no gradients to unscale.
         """
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
@@ -211,7 +212,7 @@ def refuse_undroppable(model: nn.Module, optimizer: Optimizer) -> None:
     """Refuse an optimizer whose updates cannot be dropped.
 
     Raises:
-        UsageError: It is one.
+        UsageError: It is such an optimizer.
     """
     advice = "its updates cannot be dropped; mode='watch' reports which would have been dropped"
     if not hasattr(optimizer, "register_step_pre_hook"):
@@ -226,7 +227,7 @@ class Scaling:
     """The scaler of an optimizer, and whether it stepped without calling it."""
 
     def __init__(self, scaler: GradScaler | None, optimizer: Optimizer) -> None:
-        """Take the scaler that was handed over, and the optimizer."""
+        """Store the scaler that the caller passed, and the optimizer."""
         self.scaler = scaler
         self._optimizer = optimizer
         self._has_looked = scaler is not None

@@ -21,16 +21,16 @@ class ModuleTrace:
     """
 
     def __init__(self, model: nn.Module, label: Callable[[str, nn.Module], str] = lambda name, _module: name) -> None:
-        """Take the model, and a function from a module and its name to a label."""
+        """Store the model, and a function from a module and its name to a label."""
         self._labels = [(label(name, module), module) for name, module in model.named_modules()]
-        self._calls: list[tuple[int, int, str]] = []  # numbers of the nodes from and up to, and the module
+        self._calls: list[tuple[int, int, str]] = []  # first and last number of the nodes, and the module
         self._open: list[tuple[int, str]] = []
         self._handles: list[RemovableHandle] = []
 
     def __enter__(self) -> ModuleTrace:  # noqa: PYI034  `Self` is in Python since 3.11
         self._calls.clear()
         self._open.clear()
-        for label, module in self._labels:  # of hooks on all modules alike torch's compiler warns
+        for label, module in self._labels:  # torch's compiler warns about hooks on all modules
             self._handles += [
                 module.register_forward_pre_hook(self._beginning(label)),
                 module.register_forward_hook(self._end, always_call=True),
@@ -45,11 +45,11 @@ class ModuleTrace:
 
     @property
     def is_inside(self) -> bool:
-        """Whether a module's forward is running: also if it is recomputed in backward."""
+        """Whether a module's forward is running, including recomputation in backward."""
         return bool(self._open)
 
     def module(self) -> str:
-        """Return the innermost module whose operation is running; '' without one."""
+        """Return the innermost module whose operation is running; '' outside of modules."""
         if self._open:
             return self._open[-1][1]
         node = current_node()

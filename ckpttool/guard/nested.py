@@ -19,7 +19,7 @@ def is_sharded(tensor: Tensor) -> bool:
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a sharded tensor; any other unchanged."""
+    """Return this rank's part of a sharded tensor; any other is unchanged."""
     return cast("Any", tensor).to_local() if is_sharded(tensor) else tensor  # a DTensor
 
 
@@ -62,6 +62,6 @@ def map_tensors(value: object, change: Callable[[Tensor], Tensor]) -> Any:  # no
     if isinstance(value, list):
         return [map_tensors(item, change) for item in value]
     if isinstance(value, tuple) and type(value) is not torch.Size:
-        make = getattr(value, "_make", tuple)  # a named one stays so
+        make = getattr(value, "_make", tuple)  # a named tuple keeps its class
         return make(map_tensors(item, change) for item in value)
     return value

@@ -45,10 +45,10 @@ class Objects:
     scheduler: Stateful | None
     scaler: Stateful | None
     loader: object
-    """With `state_dict` and `load_state_dict`, as torchdata's `StatefulDataLoader`; None: the data are not in it."""
+    """With `state_dict` and `load_state_dict`, as torchdata's `StatefulDataLoader`; None: the state has no data."""
     guard: Guard | None
     extra: MutableMapping[str, Any]
-    """The user's values: one with a `state_dict` is saved by it, any other unchanged."""
+    """The user's values: a value with a `state_dict` is saved through it, any other unchanged."""
 
     @property
     def device(self) -> torch.device:
@@ -83,10 +83,10 @@ class Objects:
         }
 
     def load(self, tree: Tree) -> None:
-        """Restore everything except the random-number state: making the loader's iterator draws from it.
+        """Restore everything except the random-number state, because creating the loader's iterator draws from it.
 
         Raises:
-            UsageError: The objects are not those of the training that saved, or it ran on other shards of them.
+            UsageError: The objects differ from those of the training that saved, or were sharded differently.
         """
         self._assert_same(tree)
         model = unwrapped(self.model)
@@ -121,7 +121,7 @@ class Objects:
                 )
             if stateful is None and tree[part] is not None:
                 raise _gone(part)
-        if self.guard is None and tree["guard"] is not None:  # the other way round the guard says that it is blind
+        if self.guard is None and tree["guard"] is not None:  # in the opposite case the guard reports it
             raise _gone("guard")
         if missing := sorted(self.extra.keys() - tree["extra"].keys()):
             raise UsageError(
@@ -145,7 +145,7 @@ class Objects:
             for name, state in tree["optimizer"].items()
         }
         self.optimizer.load_state_dict({"state": states, "param_groups": tree["groups"]})
-        # torch gives a state the type of its parameter, which would take bits from moments that are kept wider.
+        # torch converts a state to the type of its parameter, which would truncate wider moments.
         for index, state in states.items():
             loaded = self.optimizer.state[parameters[index]]
             for key, value in state.items():
@@ -169,7 +169,7 @@ def _gone(part: str) -> UsageError:
 
 
 def _copied(value: object, parameter: Tensor) -> object:
-    """Return a state that shares no memory with the file that was read."""
+    """Return a state that shares no memory with the file."""
     if isinstance(value, Sharded):
         return _like(value, parameter)
     return value.clone() if isinstance(value, Tensor) else value
@@ -179,7 +179,7 @@ def _like(value: object, current: object) -> object:
     """Convert a shard back to its current form; any other value is returned unchanged.
 
     Raises:
-        UsageError: The shard is one of another number of parts, or cut otherwise.
+        UsageError: The shard is from another number of parts, or was divided differently.
     """
     if not isinstance(value, Sharded):
         return value

@@ -26,13 +26,13 @@ _SUM_ROUNDOFF = 2.0**-24
 """Products are summed up in float32, whatever their type."""
 _MOST_IN_A_SUM = torch.finfo(torch.float32).max
 _OPERAND_ROUNDOFF = {"highest": 0.0, "high": 2.0**-11, "medium": 2.0**-8}
-"""Of float32 products, by `torch.set_float32_matmul_precision`: TF32 and bfloat16 keep fewer bits of the operands."""
+"""Roundoff of float32 products, by `torch.set_float32_matmul_precision`: TF32 and bfloat16 keep fewer bits."""
 _FLUSHED = 2.0**-126
 """Numbers that matrix units flush to zero, in operands and products: Intel's AMX does."""
 _BLOCK = 1 << 18
-"""Elements that are summed up at once: a megabyte in float32."""
+"""Number of elements that are summed up at once: a megabyte in float32."""
 _ROWS_AT_ONCE = 256
-"""That are judged in float64."""
+"""Number of rows that are judged in float64."""
 
 Arguments: TypeAlias = "tuple[Any, ...]"
 Keywords: TypeAlias = "Mapping[str, Any]"
@@ -49,7 +49,7 @@ class Product:
     c: Tensor
     """[batch, m, n]"""
     addend: Tensor | None = None
-    """Of a shape that becomes [batch, m, n]."""
+    """A tensor whose shape broadcasts to [batch, m, n]."""
     alpha: float = 1.0
     beta: float = 1.0
 
@@ -93,7 +93,7 @@ PRODUCTS: Mapping[object, Callable[[Arguments, Keywords, Tensor], Product]] = Ma
         torch.ops.aten.baddbmm.default: _added,
     }
 )
-"""Operation -> how its arguments and its result are a product."""
+"""Operation -> function from its arguments and its result to a product."""
 
 
 def can_be_checked(product: Product) -> bool:
@@ -142,7 +142,7 @@ def worst_element(product: Product, rows: Tensor) -> WrongElement | None:
     """Judge rows in float64, each element by its own bound; None if all are right.
 
     Args:
-        product: That can be checked.
+        product: A product that can be checked.
         rows: [r, 2], batch and row.
     """
     for batch in sorted(set(rows[:, 0].tolist())):
@@ -156,14 +156,14 @@ def worst_element(product: Product, rows: Tensor) -> WrongElement | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Norms:
-    """L2 norms of the factors of a product: of all its rows, or of some."""
+    """L2 norms of the factors of a product, for all of its rows, or for some."""
 
     a: Tensor
     b: Tensor
-    """Of the complete matrix."""
+    """Norm of the complete matrix."""
     c: Tensor
     s: Tensor
-    """Of the sums of the rows of b."""
+    """Norm of the sums of the rows of b."""
     addend: Tensor | None
     rounded: Tensor
     """Sum of |c| instead, if roundings add up."""
@@ -232,7 +232,7 @@ def _worst_of(product: Product, b: Tensor, batch: int, rows: Tensor) -> WrongEle
 
 
 def _coarse(product: Product) -> float:
-    """Return the roundoff of a product that is coarser than its types; 0 if none is."""
+    """Return the roundoff of a product if it is coarser than that of its types; else 0."""
     kind = product.c.dtype
     if kind is torch.float32:
         return _OPERAND_ROUNDOFF[torch.get_float32_matmul_precision()]
@@ -278,7 +278,7 @@ def _blocks(rows: Tensor) -> Iterator[tuple[slice, slice]]:
 
 
 def _row_norms(rows: Tensor) -> Tensor:
-    if rows.dim() > 1 and rows.stride(-1) != 1:  # torch's own takes thirty times as long then
+    if rows.dim() > 1 and rows.stride(-1) != 1:  # then torch's own function is thirty times slower
         return rows.square().sum(-1).sqrt()
     norms: Tensor = torch.linalg.vector_norm(rows, dim=-1)
     return norms

@@ -13,11 +13,11 @@ States: TypeAlias = "dict[str, object]"
 """By generator: `torch`, `cuda`, `npu` or `xpu` (one for each device), `numpy` if it is imported, `python`."""
 
 _DEVICES = ("cuda", "npu", "xpu")
-"""Modules with a generator on each device, if torch has them; that of Ascend comes with torch_npu."""
+"""Modules with a generator on each device, if torch has them; torch_npu adds the module of Ascend."""
 
 
 def states(*, devices: bool = True) -> States:
-    """Return all of them, in the form for `state_tree.spell`; reading those of devices waits for these."""
+    """Return all states, in the form for `state_tree.spell`; reading those of devices waits for the devices."""
     saved: States = {"torch": torch.get_rng_state(), "python": random.getstate()}
     for name, module in _accelerators() if devices else ():
         if module.is_initialized():
@@ -44,7 +44,7 @@ def restore(saved: Mapping[str, object]) -> None:
     if "numpy" in saved:
         import numpy as np
 
-        np.random.set_state(cast("tuple[str, np.ndarray, int, int, float]", saved["numpy"]))  # noqa: NPY002  the global one
+        np.random.set_state(cast("tuple[str, np.ndarray, int, int, float]", saved["numpy"]))  # noqa: NPY002  the global generator
 
 
 def _accelerators() -> Iterator[tuple[str, Any]]:

@@ -45,14 +45,14 @@ class Chosen:
     file: str
     """Name of rank 0's file."""
     left_out: int = 0
-    """Batches behind the save that the plan leaves out."""
+    """Batches after the save that the plan skips."""
 
 
 class Resumed:
     """The point at which a training continues."""
 
     def __init__(self, shard: _Shard | None, *, rng: Tree | None = None, left_out: int = 0) -> None:
-        """Take the loaded state; None: there was none, and the training begins."""
+        """Store the loaded state; None: no save, so the training begins."""
         progress = None if shard is None else shard.progress
         self.checkpoint = None if shard is None else shard.checkpoint
         """Name of the save; None if the training begins."""
@@ -63,18 +63,18 @@ class Resumed:
         self.epoch = 1 if progress is None else progress.epoch
         """The epoch in which the training continues, from 1."""
         self.is_checked = shard is not None and shard.is_checked
-        """Whether every byte that was loaded is the one that a certificate or a seal recorded."""
+        """Whether every loaded byte matches a certificate or a seal."""
         self.left_out = left_out
-        """Batches behind the save that the plan leaves out, for they are bad: `batches` has still to pass over them."""
+        """Batches after the save that the plan skips because they are bad; `batches` still has to skip them."""
         self._rng = rng
 
     def batches(self, loader: Iterable[Batch_co]) -> Iterator[Batch_co]:
         """Iterate over a loader: the first time over the rest of its epoch, with the saved random numbers.
 
-        What the plan leaves out is loaded and thrown away first, into the next epoch if it reaches so far.
+        The batches that the plan skips are loaded and discarded first, even into the next epoch.
 
-        Making an iterator draws random numbers, so it is made first, and then they are set. A loader whose `__iter__`
-        is a generator makes nothing before its first batch: what it draws there it draws again.
+        Creating an iterator draws random numbers, so it is created before the generators are restored. A loader whose
+        `__iter__` is a generator creates nothing before its first batch, so its draws are repeated then.
         """
         iterator = iter(loader)
         if self._rng is not None:
@@ -89,7 +89,7 @@ class Indexed(Protocol[Item_co]):
     """A data set whose items have numbers."""
 
     def __getitem__(self, index: int, /) -> Item_co:
-        """Return one item."""
+        """Return an item."""
         ...
 
     def __len__(self) -> int:
@@ -100,7 +100,7 @@ class Indexed(Protocol[Item_co]):
 class SeededByIndex(Dataset[Item_co], Generic[Item_co]):
     """A data set whose random augmentation depends only on seed, epoch and index, not on the worker.
 
-    The random numbers of workers are in no checkpoint: without this, a resumed training augments otherwise.
+    No checkpoint has the random numbers of workers: without this, a resumed training augments differently.
     """
 
     def __init__(self, dataset: Indexed[Item_co], seed: int) -> None:
@@ -118,7 +118,7 @@ class SeededByIndex(Dataset[Item_co], Generic[Item_co]):
         return len(self._dataset)
 
     def __getitem__(self, index: int) -> Item_co:
-        """Return an item made with its own random numbers; those of the process are restored."""
+        """Return an item created with its own random numbers; those of the process are restored."""
         import random
 
         import numpy as np
@@ -163,7 +163,7 @@ def resume(
         return Resumed(None)
     restored = _on_every_rank(ranks, group, lambda: _read(layout, chosen, ranks))
     if objects.guard is not None and restored.tree["guard"] is None:
-        objects.guard.step = restored.progress.step  # it remembers nothing, and still counts on from here
+        objects.guard.step = restored.progress.step  # it has no memory, but continues the count from here
     _on_every_rank(ranks, group, lambda: objects.load(restored.tree))
     randomness.restore(restored.tree["rng"])
     if objects.guard is not None:
@@ -263,7 +263,7 @@ def _own_memory(tree: Tree) -> Tree:
     """Copy the parts that the training keeps, so that the complete file can be freed."""
 
     def own(value: object) -> object:
-        copies: dict[int, Tensor] = {}  # one for each tensor, wherever it is met
+        copies: dict[int, Tensor] = {}  # one copy per tensor, wherever it occurs
 
         def copy(tensor: Tensor) -> Tensor:
             if id(tensor) not in copies:
@@ -288,7 +288,7 @@ def _for_all(ranks: Ranks, group: Any, ask: Callable[[], Answer]) -> Answer:  # 
             answers = [ask()]
         except CkptToolError as error:
             answers = [error]
-        except Exception as error:  # noqa: BLE001  whatever it is, the others must not wait for this rank
+        except Exception as error:  # noqa: BLE001  after any error, the others must not wait for this rank
             answers = [IncompleteError(f"rank 0 could not choose: {type(error).__name__}: {error}")]
     distributed.broadcast_object_list(answers, src=0, group=group)
     if isinstance(answers[0], CkptToolError):
@@ -304,7 +304,7 @@ def _on_every_rank(ranks: Ranks, group: Any, work: Callable[[], Answer]) -> Answ
     error: Exception | None = None
     try:
         done = work()
-    except Exception as caught:  # noqa: BLE001  whatever it is, the others must not wait for this rank
+    except Exception as caught:  # noqa: BLE001  after any error, the others must not wait for this rank
         error = caught
     errors: list[str | None] = [None] * ranks.count
     distributed.all_gather_object(errors, None if error is None else f"{type(error).__name__}: {error}", group=group)

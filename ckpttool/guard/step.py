@@ -258,7 +258,7 @@ class Guard:
     # State in checkpoints.
 
     def saved(self) -> JsonObject:
-        """Return everything that is remembered: plain JSON, for a checkpoint."""
+        """Return the complete state: plain JSON, for a checkpoint."""
 
         def state(call: Callable[[], Json]) -> Json:
             return self._contain.run(Part.STATE, call, always=True)

@@ -102,7 +102,7 @@ class HealOrder:
     """The checkpoint to heal, and the options."""
 
     checkpoint: Annotated[str | None, ONE_NAME] = None
-    """Its name; None: the newest."""
+    """Name of the checkpoint; None: the newest."""
     donor: Annotated[
         Rank | None,
         Option(
@@ -113,7 +113,7 @@ class HealOrder:
             least=0,
         ),
     ] = None
-    """The rank to rebuild from; None: the one that most speaks for."""
+    """The rank to rebuild from; None: the best-supported candidate."""
     tensor: Annotated[
         str | None,
         Option("--tensor", "Replace only this tensor, if the rest is intact.", "Which checkpoint", metavar="NAME"),
@@ -121,7 +121,7 @@ class HealOrder:
     """Replace only this tensor; None: complete files."""
     apply: Annotated[bool, Option("--apply", "Carry it out; without it nothing is changed.", "What stays")] = False
     grace: Annotated[float, GRACE] = 300.0
-    """Seconds: while a shard is younger, someone is saving here."""
+    """Seconds: a younger shard is a sign of a save in progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,15 +134,15 @@ class Healing(Answered):
     layout: str
     checkpoint: Checkpoint
     shards: tuple[ShardHealing, ...]
-    """Those that are missing or damaged, by rank and path."""
+    """Missing or damaged shards, by rank and path."""
     lost: tuple[Finding, ...]
     """The checkpoint's other problems, which no donor can fix."""
     refusals: tuple[Finding, ...]
-    """Why nothing is changed, whatever could be."""
+    """Why nothing is changed, even if repairs are possible."""
     apply: bool
     resolved_from: str | None
     fixes: tuple[PointerFix, ...] = ()
-    """The trainer's records that shall name the checkpoint, because it will be the newest intact one."""
+    """The trainer's records that must name the checkpoint, because it will be the newest intact one."""
     trash: str | None = None
     """The place of the damaged files now, relative to the root; None if nothing was replaced."""
 

@@ -16,8 +16,8 @@ def rebuilt_from(reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal])
     """Return by path the source of each rebuilt file that still has its tensors.
 
     A file and its copy are a single sample: both are wrong if the first was. The same is true for files that were
-    rebuilt from a file that is gone or has changed since: the first of them represents the others. If several files
-    were rebuilt from each other, one of them is not a key.
+    rebuilt from a file that is gone or has changed since: the first of them represents the others. Among files that
+    were rebuilt from each other, one has no entry.
 
     Args:
         reports: Reports of one save, with the digests of tensors.

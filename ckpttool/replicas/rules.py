@@ -38,7 +38,7 @@ _TO_PROVE = (
 )
 
 _MIN_SAMPLES = 2
-"""Other checkpoints that must show two ranks equal: at one alone, they may be equal by chance, as at the start."""
+"""Other checkpoints that must show two ranks equal: at a single one, they may be equal by coincidence."""
 
 _BEGINNING = 0
 """The step at which different slices may be equal, because nothing was trained yet."""
@@ -47,7 +47,7 @@ _BY_COPIES = frozenset({Code.REPLICA_DIFFERS, Code.REPLICA_STALE, Code.REPLICA_D
 """Findings about a shard that only say that its copies differ."""
 
 _OF_NUMBERS = frozenset({Code.NONFINITE_VALUES, Code.NORM_JUMP, Code.ALL_ZERO_TENSOR})
-"""Findings that speak against one of two differing copies, however light they are on their own."""
+"""Findings that count against one of two differing copies, even if they are minor on their own."""
 
 _MOST_REASONS = 3
 """Reasons listed in a refusal."""
@@ -59,8 +59,8 @@ def find_targets(
     """Return the shards that are missing or damaged, by rank and path.
 
     Args:
-        checkpoint: With its expected ranks.
-        verdict: On all of its shards.
+        checkpoint: The checkpoint, with its expected ranks.
+        verdict: The verdict on all of its shards.
         path_of: Returns the path of a rank's shard; None if it is unknown.
     """
     damage: dict[str | None, list[Finding]] = defaultdict(list)
@@ -91,7 +91,7 @@ def find_targets(
 def stays_lost(verdict: Verdict, targets: Sequence[Target], tensor: str | None = None) -> tuple[Finding, ...]:
     """Return the problems of a checkpoint apart from the shards to rebuild.
 
-    A NaN in a damaged shard goes with it; if only one of its tensors is replaced, that of another tensor stays.
+    A rebuild removes a NaN in a damaged shard; if only one tensor is replaced, a NaN in another tensor remains.
     """
     rebuilt = {shard.path for shard in targets}
     findings = {finding for shard in targets for finding in shard.findings}
@@ -178,7 +178,7 @@ def _proof_of_candidate(target: Target, place: Place, report: ShardReport, evide
 
 
 def _donor(rank: Rank, report: ShardReport, proof: CopyProof, agrees: Rank | None) -> Donor:
-    """Return the donor with the best reason to trust it; at the least all of its numbers were checked."""
+    """Return the donor with the best evidence; at least, all of its numbers were checked."""
     trust = Trust.NUMERICS if agrees is None else Trust.COPY
     if report.checksum_matched or proof.proof is Proof.SEALED:
         trust, agrees = Trust.CHECKSUM, None
@@ -195,11 +195,12 @@ def _donor(rank: Rank, report: ShardReport, proof: CopyProof, agrees: Rank | Non
 
 
 def _intact_copies(target: Target, copies: Mapping[Place, ShardReport], evidence: Evidence) -> tuple[Place, ...] | str:
-    """Return the intact ones of several proven copies, or why they are unknown.
+    """Return the intact copies among several proven ones, or why they are unknown.
 
-    If copies differ, a checksum decides. Without one, three must agree, and they must be most of all copies that ever
-    were: two that were damaged alike, as by copying one over the other, would outvote the last intact one. Two are
-    enough if there never were more than three. Copies that were found damaged by nothing but this vote count, too.
+    If copies differ, a checksum decides. Without one, three must agree, and they must be the majority of all copies
+    that ever existed: two copies with the same damage, for example because one was copied over the other, would outvote
+    the last intact one. Two are enough if there were never more than three. Copies that count as damaged only because
+    of this vote are included.
     """
     suspected, silent = evidence.suspected_copies(target.place, copies)
     every = {**copies, **suspected}
@@ -237,7 +238,7 @@ def _files(reports: Iterable[ShardReport]) -> int:
 
 
 def _in_short(reasons: Mapping[Rank, str]) -> str:
-    """Join the reasons; ranks with the same one share it."""
+    """Join the reasons; ranks with the same reason share it."""
     if not reasons:
         return "no other rank has a shard of this kind"
     ranks: dict[str, list[Rank]] = {}
@@ -274,7 +275,7 @@ def _refused(target: Target, why: str, remedy: str) -> ShardHealing:
 def metadata_of(
     donor: Sequence[tuple[str, str]], own_then: Sequence[tuple[str, str]], donor_then: Sequence[tuple[str, str]]
 ) -> tuple[tuple[str, str], ...]:
-    """Return the text pairs of a rebuilt header: the donor's, except where the two ranks differ elsewhere.
+    """Return the text pairs of a rebuilt header: the donor's, except for pairs that differ elsewhere.
 
     Args:
         donor: The donor's pairs.
@@ -307,8 +308,8 @@ def is_held_back_by(healing: Healing, point: ResumePoint | NoResumePoint) -> boo
     """Return whether a checkpoint would be the newest intact one once it is healed.
 
     Args:
-        healing: Mends all that is wrong with it.
-        point: The choice as things are.
+        healing: The repair of all of its problems.
+        point: The current choice.
     """
     key = healing.checkpoint.key
     if isinstance(point, ResumePoint) and point.checkpoint.key == key:
@@ -334,7 +335,7 @@ def _kind(checkpoint: Checkpoint) -> tuple[object, ...]:
 
 
 class CopyProof(NamedTuple):
-    """The reason why a shard is known to be a copy of another."""
+    """The evidence that a shard is a copy of another."""
 
     proof: Proof
     record: str | None = None
@@ -350,7 +351,7 @@ class _Past(NamedTuple):
 
 
 class _RecordCheck(NamedTuple):
-    """How far the undamaged shards of a checkpoint confirm the trainer's record."""
+    """The extent to which the undamaged shards of a checkpoint confirm the trainer's record."""
 
     is_confirmed: bool
     """Whether some shards are copies by the record, and all such are equal."""
@@ -369,11 +370,11 @@ class Evidence:
         recorded: RecordedSlices | None,
         tensor: str | None,
     ) -> None:
-        """Take the evidence of one checkpoint.
+        """Store the evidence of one checkpoint.
 
         Args:
             reports: All shards of the checkpoint that could be read.
-            targets: Those that are missing or damaged.
+            targets: Missing or damaged shards.
             saves: Other checkpoints.
             recorded: The trainer's record, which is ignored if the shards contradict it.
             tensor: The one tensor that is to be replaced; None: all must be equal.
@@ -392,7 +393,7 @@ class Evidence:
             }
             recorded = credible_record(recorded, current)
         self._recorded = recorded
-        # Thousands of donors ask the same of all shards.
+        # Thousands of donors need the same facts about all shards.
         self._steady: dict[tuple[str, ShardRole, str | None], bool] = {}
         self._record_checks: dict[tuple[ShardRole, str | None], _RecordCheck] = {}
 
@@ -570,7 +571,7 @@ class Evidence:
                 return f"rank {donor[0]} was equal at {counted(len(in_run), 'other checkpoint')} of the run"
         for name, digest in current.items():
             values = {past.digests[name] for _, past in samples}
-            if len(values) == 1 and digest not in values:  # that it was equal proves nothing
+            if len(values) == 1 and digest not in values:  # its equality proves nothing
                 return (
                     f"{name} was the same in every checkpoint in which rank {donor[0]} was equal, and has changed since"
                 )
@@ -587,8 +588,8 @@ class Evidence:
     def _is_steady(self, saved: SavedShards, role: ShardRole, schema: str | None) -> bool:
         """Return whether exactly the ranks that were equal in a tensor at another checkpoint are equal now.
 
-        Between two starts of a training ranks may change places, and untrained tensors are equal by chance: both show
-        in the ranks that can still be compared.
+        Between two starts of a training ranks may change places, and untrained tensors are equal by coincidence: both
+        are visible in the ranks that can still be compared.
         """
         key = saved.name, role, schema
         if key not in self._steady:
@@ -607,7 +608,7 @@ class Evidence:
     def _rest_agrees(self, target: Place, donor: ShardReport, donor_past: ShardReport) -> bool:
         """Return whether the readable tensors of a damaged file changed as the donor's since another save of the run.
 
-        Only if most ranks are undamaged: ranks with another slice are then among them, and would show.
+        This is valid only if most ranks are undamaged: these then include ranks with another slice, which would show.
         """
         report = self._reports.get(target)
         damaged = sum(place[1] is target[1] for place in self._damaged)
@@ -657,7 +658,7 @@ def _is_only_outvoted(report: ShardReport) -> bool:
 
 
 def are_two_files(report: ShardReport, peer: ShardReport) -> bool:
-    """Return whether two reports are of two files: one file under two names is not its own copy."""
+    """Return whether two reports are about two files: one file under two names is not its own copy."""
     return report is not peer and (report.stamp is None or report.stamp != peer.stamp)
 
 

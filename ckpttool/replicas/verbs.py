@@ -54,7 +54,7 @@ from ckpttool.replicas.write import Rebuilding, differing_tensor, own_metadata
 from ckpttool.trainers.base import Refusal
 
 MOST_WITNESSES = 4
-"""Most other checkpoints to read for a proof: a shard without one by then is not taken for a copy."""
+"""Greatest number of other checkpoints to read for a proof: a shard without a proof by then is not a copy."""
 
 
 def heal(question: Where = None, order: HealOrder = HealOrder()) -> Healing:
@@ -107,11 +107,11 @@ def _proposal(tree: Tree, question: TreeQuestion, order: HealOrder) -> tuple[Hea
 def what_can_be_rebuilt(
     tree: Tree, checkpoint: Checkpoint, order: HealOrder
 ) -> tuple[Healing, Mapping[str, ShardReport]]:
-    """Find for each missing or damaged shard a donor, and return the reports on all shards, by path.
+    """Find a donor for each missing or damaged shard, and return the reports on all shards, by path.
 
     Args:
-        tree: Scanned with sizes.
-        checkpoint: Of this tree, with all that its own records tell.
+        tree: The tree, scanned with sizes.
+        checkpoint: A checkpoint of this tree, with all facts in its own records.
         order: The donor rank, and the part of a file.
     """
     session = session_for(tree, CheckQuestion(level=Level.NUMERICS))
@@ -168,7 +168,7 @@ def _donors(
         findings[finding.path].append(finding)
     seals = _seals(tree, checkpoint)
     stamps = {report.path: report.stamp for report in verdict.reports}
-    # A file rebuilt from another one is that file under another name.
+    # A file rebuilt from another file counts as that file under another name.
     stamps |= {path: stamps[origin] for path, origin in rebuilt_from(verdict.reports, seals).items()}
     current = _by_place(
         replace(report, findings=tuple(findings[report.path]), stamp=stamps[report.path]) for report in verdict.reports
@@ -191,7 +191,7 @@ def _donors(
 
 
 def _with_trust_of_donor(shard: ShardHealing, seals: Mapping[str, ShardSeal]) -> ShardHealing:
-    """Trust a seal that a heal wrote only as much as the evidence for that heal's donor."""
+    """Limit the trust in a seal that a heal wrote to the evidence for that heal's donor."""
     donor = shard.donor
     if donor is None or donor.trust is not Trust.CHECKSUM:
         return shard
@@ -269,7 +269,7 @@ def _trash(tree: Tree, healing: Healing) -> str | None:
 
 
 def _fixes(tree: Tree, healing: Healing) -> tuple[PointerFix, ...]:
-    """Find the trainer's records that shall name the checkpoint: it will be the newest intact one."""
+    """Find the trainer's records that must name the checkpoint: it will be the newest intact one."""
     if not healing.is_mended:
         return ()
     sharded = with_shards(healing)

@@ -53,7 +53,7 @@ class Rebuilding:
     """Prepares every file, and puts them in place when all are ready."""
 
     def __init__(self, tree: Tree, healing: Healing, reports: Mapping[str, ShardReport]) -> None:
-        """Take the plan, and the reports on the checkpoint's shards, by path."""
+        """Store the plan, and the reports on the checkpoint's shards, by path."""
         self._tree = tree
         self._root = tree.inventory.root
         self._healing = healing
@@ -65,8 +65,8 @@ class Rebuilding:
 
         Raises:
             IncompleteError: A donor changed, or a written file differs from it. Nothing was changed.
-            WriteFailedError: Nothing was changed, or the next change of the tree ends it.
-            NotDurableError: It is done, but the disk did not confirm it.
+            WriteFailedError: Nothing was changed, or the next change of the tree completes it.
+            NotDurableError: The heal is done, but the disk did not confirm it.
         """
         journal = f"{self._root}/{HEAL_JOURNAL}"
         try:
@@ -134,7 +134,7 @@ class Rebuilding:
         )
 
     def _add(self, path: str, ready: Ready, shard: ShardHealing | None = None) -> None:
-        """Note that a file is ready."""
+        """Record that a file is ready."""
         put = Put(path=path, temporary=ready.temporary, stamp=ready.stamp)
         if shard is not None and not shard.target.is_missing:
             retained = f"{self._healing.trash}/{path}"
@@ -145,7 +145,7 @@ class Rebuilding:
         """Read the written file back: it must be intact, with the donor's tensors.
 
         Raises:
-            IncompleteError: It is not, or does not.
+            IncompleteError: It is damaged, or its tensors differ.
         """
         task = CheckTask(
             root=self._root,
@@ -322,7 +322,7 @@ def own_metadata(
 
     Args:
         storage: The tree.
-        target: Whose header.
+        target: The shard whose header is written.
         donor: The shard that it is rebuilt from.
         same_run: Other checkpoints of the run, nearest first.
 

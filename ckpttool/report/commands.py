@@ -32,7 +32,7 @@ Form = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageOptions:
-    """The contents of the page besides the answer, and its output file."""
+    """The contents of the page in addition to the answer, and its output file."""
 
     output: Output
     form: Form = None
@@ -110,10 +110,10 @@ _PAGES = {
     ),
     "markdown": re.compile("<!-- ckpttool report -->\n## ckpttool report: "),
 }
-"""How a page of ours begins."""
+"""The beginning of a page that ckpttool wrote."""
 
 _STDOUT = "-"
-"""As a file to write."""
+"""The path as a file to write."""
 
 
 def _write_page(path: str, form: PageForm, answer: TreeReport, *, as_json: bool, dry_run: bool) -> None:

@@ -41,7 +41,7 @@ class ReportQuestion:
     strict: Annotated[
         bool, Option("--strict", "Exit with 10 if a newer checkpoint was skipped.", "Which checkpoint")
     ] = False
-    """Whether a newer checkpoint that was rejected is an exit of its own."""
+    """Whether a rejected newer checkpoint has a separate exit code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Curve:
     points: tuple[tuple[Step, float], ...]
     """Ascending by step; a value may be NaN or infinite."""
     threshold: float | None = None
-    """Values from here on are too high; None: unknown."""
+    """Values at or above this are too high; None: unknown."""
     shows_spikes: bool = False
     """Whether the spikes of the report are of this quantity."""
 
@@ -67,14 +67,14 @@ class TreeReport:
     loaded_from: str | None
     """The absolute path of the loaded checkpoint; None: no checkpoint, or only the form in the answer."""
     layout: str
-    """The word by which `--layout` knows it."""
+    """Its name for `--layout`."""
     trainer: str | None
     """Display name of the tree's trainer; None for a single file."""
     verification: Verification
-    """Of every checkpoint."""
+    """Verdicts on all checkpoints."""
     health: HealthAnswer
     curves: tuple[Curve, ...]
-    """The curves in the logs; none if there is no log."""
+    """The curves in the logs; empty without a log."""
     spikes: tuple[HealthEvent, ...]
     """Steps whose global norm was a spike, ascending."""
     notes: tuple[LogNote, ...]
@@ -88,8 +88,8 @@ class TreeReport:
     settings: tuple[tuple[str, str], ...]
     """The requested settings, by name."""
     resolved_from: str | None
-    """The path used instead of the given one, for people."""
+    """The path used instead of the requested one, for people."""
     made: float
     """Seconds since 1970."""
     seconds: float
-    """How long it took to look."""
+    """Duration of the check, in seconds."""

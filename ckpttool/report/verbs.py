@@ -48,7 +48,7 @@ def report(question: ReportQuestion | Where = None, *, form: PageForm | str = Pa
         form: `html`, a self-contained page; or `markdown`, under 60,000 characters.
 
     Raises:
-        CkptToolError: As of `resolve`.
+        CkptToolError: As for `resolve`.
     """
     return page(survey(question), PageForm(form))
 
@@ -74,8 +74,8 @@ def survey(
         own: Returns the trainer's own choice.
 
     Raises:
-        UsageError: A log is to be read from this process's own input, which is there only once.
-        CkptToolError: As of `resolve`.
+        UsageError: A log is to be read from this process's own input, which can be read only once.
+        CkptToolError: As for `resolve`.
     """
     if not isinstance(question, ReportQuestion):
         question = ReportQuestion(tree=tree_question(question))
@@ -86,9 +86,9 @@ def survey(
     question = replace(question, tree=replace(question.tree, sizes=True))
     with read_once() as session:
         answer = resolve(question.tree, question.choice, question.data)
-        session.takes = False  # all that two of these ask for was read by now
+        session.takes = False  # all data that two of these steps need has been read
         tree, level = answer.tree, question.choice.evidence
-        # Of one shard alone no other checkpoint is read to compare it with; of all every one is read in any case.
+        # For a single shard, no other checkpoint is read for comparison; otherwise all are read in any case.
         alone = tree.focus is not None
         name = None if alone else "all"
         everything = CheckQuestion(level=level, name=name, max_age=TRUSTED_SECONDS, replicas=not alone)
@@ -130,7 +130,7 @@ def _loaded_from(answer: Answer) -> str | None:
         return None
     try:
         return tree.from_the_top(plan.load.path)
-    except UsageError:  # the machines have it at several places
+    except UsageError:  # each machine has it at its own path
         return None
 
 

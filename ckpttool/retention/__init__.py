@@ -1,7 +1,7 @@
 """Deleting superseded checkpoints and restoring them: prune, trash, and records that name the newest intact one.
 
-For who runs out of disk: `ckpttool prune`, `trash`, `repair pointer`. It begins in `verbs.py`; what goes is decided in
-`rules.py`.
+Its commands are `ckpttool prune`, `trash` and `repair pointer`. It starts in `verbs.py`; `rules.py` decides which
+checkpoints are deleted.
 """
 
 from __future__ import annotations

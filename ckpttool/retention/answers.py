@@ -117,7 +117,7 @@ def _named_few(names: Sequence[str]) -> str:
 
 
 MOST_HOSTS = 16
-"""Machines that are listed with the files to delete."""
+"""Number of machines that are listed with the files to delete."""
 
 
 def _headline(pruning: Pruning) -> Text:
@@ -175,7 +175,7 @@ def _undo(pruning: Pruning) -> str:
 
 
 _MOST_NAMED = 3
-"""Checkpoints that a command for people names: more are taken from `ckpttool trash list`."""
+"""Number of checkpoints that a command for people names; for more, `ckpttool trash list` has the names."""
 
 
 def _outcome(pruning: Pruning) -> list[Text]:

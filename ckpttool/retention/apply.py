@@ -29,7 +29,7 @@ def paths_of(tree: Tree, checkpoint: Checkpoint) -> list[str]:
     """Return the files that are moved with a checkpoint, in order: its members, and separate seals.
 
     Raises:
-        UnknownLayoutError: Its layout does not say how a save is moved.
+        UnknownLayoutError: Its layout does not define how a save is moved.
         IncompleteError: Something that may belong to it cannot be checked.
     """
     paths = list(members_of(tree, checkpoint).paths)
@@ -58,7 +58,7 @@ def batches_of(tree: Tree, saves: Iterable[tuple[str, Sequence[str]]]) -> tuple[
         saves: The name of each checkpoint to delete, oldest first, and its files, in order.
 
     Raises:
-        IncompleteError: Something is not there any more.
+        IncompleteError: A file no longer exists.
     """
     taken = {folder.name for folder in in_trash(tree)}
     start = time.strftime(TIME_FORMAT, time.gmtime())
@@ -96,7 +96,7 @@ def let_go(tree: Tree, batches: Sequence[Batch], fixes: Sequence[PointerFix], *,
         IncompleteError: A file changed since the plan was made. Nothing was changed.
         UnsafeError: A link or another disk is in the way. Nothing was changed.
         WriteFailedError: The disk reported an error. Moved files are back, or will be with the next change.
-        NotDurableError: It is done, but the disk did not confirm it.
+        NotDurableError: The deletion is done, but the disk did not confirm it.
     """
     root = tree.inventory.root
     try:
@@ -151,7 +151,7 @@ def _made_room(tree: Tree, days: float) -> bool:
 
 
 def _move_one_by_one(root: str, batches: Sequence[Batch], fixes: Sequence[PointerFix], *, deletes: bool) -> None:
-    """Move and delete one checkpoint before the next: each makes the space that the next one needs."""
+    """Move and delete one checkpoint before the next: each frees the space that the next one needs."""
     for number, batch in enumerate(batches):
         _move(root, [batch], () if number else fixes)
         if deletes:

@@ -34,7 +34,7 @@ def _words(ctx: typer.Context, more: list[str] | None) -> list[str]:
     settings: Any = ctx.default_map
     path, arguments = ctx.params["path"], [*(more or ())]
     if path is not None and "path" not in settings.places:
-        arguments = [path, *arguments]  # or one more name, in the place of DIR
+        arguments = [path, *arguments]  # or another name instead of DIR
         path = None if _is_place(ctx.params["name"]) or _is_place(arguments[-1]) else settings.get("path")
     ctx.params["path"] = None
     # The argument is a path, not a name, whatever its form; a Path would drop the dot.

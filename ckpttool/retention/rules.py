@@ -3,9 +3,10 @@
 The rules, which the tests repeat in their own words:
 
 1. A checkpoint is deleted only if `keep_last` newer good ones stay, each with at least equal proof: if a checksum can
-prove a checkpoint, only checkpoints that a checksum did prove replace it. 2. A checkpoint that is damaged, incomplete,
-unreadable or of unknown step stays: only a person decides about it. A branch that the training left stays too, unless
-the policy includes it. 3. A deletion removes no evidence: an incomplete checkpoint does not look intact afterwards.
+   prove a checkpoint, only checkpoints that a checksum did prove replace it.
+2. A checkpoint that is damaged, incomplete, unreadable or of unknown step stays: only a person decides about it. A
+   branch that the training left stays too, unless the policy includes it.
+3. A deletion removes no evidence: an incomplete checkpoint does not look intact afterwards.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Verifier(Protocol):
         ...
 
     def content(self, checkpoint: Checkpoint) -> Verdict | None:
-        """Judge it by all its bytes; None if headers are enough."""
+        """Judge it by all of its bytes; None if headers are enough."""
         ...
 
     def is_intact_in(self, remaining: Inventory, checkpoint: Checkpoint) -> bool:
@@ -56,14 +57,14 @@ _Key = tuple[str, ...]
 
 @dataclass(slots=True)
 class _Candidate:
-    """One checkpoint while its fate is determined."""
+    """A checkpoint while its fate is determined."""
 
     checkpoint: Checkpoint
     word: VerdictWord | None = None
     is_intact: bool = False
-    """Whether nothing speaks against it by headers."""
+    """Whether headers show no problem."""
     stays: Why | None = None
-    """Why no count may let it go."""
+    """Why it stays regardless of counts."""
     because: str = ""
     good: bool = False
     """Whether a training could be resumed from it, as far as it was checked."""
@@ -71,7 +72,7 @@ class _Candidate:
     """Whether a checksum proves it, or could."""
     proven: bool = False
     refused: str = ""
-    """Why its layout says that it is not to be moved."""
+    """Why its layout forbids moving it."""
     why: list[Why] = field(default_factory=list)
 
     @property
@@ -116,14 +117,14 @@ def retain(
     """Decide about every checkpoint of a tree. Content is read only if a deletion depends on it.
 
     Args:
-        inventory: With expected ranks and recorded health.
+        inventory: The inventory, with expected ranks and recorded health.
         policy: The checkpoints to keep.
         verifier: Verifies one checkpoint.
-        without: Lists the same tree as it would be judged if some checkpoints were gone.
-        refused: Saves that their layout says are not to be moved, with its reason in words that follow "it".
+        without: Lists the same tree as if some checkpoints were deleted.
+        refused: Saves that must not be moved according to their layout, with its reason in words that follow "it".
 
     Raises:
-        UsageError: A name or prefix is not there, or several trainings lie here and none was chosen.
+        UsageError: A name or prefix does not exist, or there are several trainings and none was chosen.
         IncompleteError: The tree changed since its inventory was made.
     """
     checkpoints = newest_first(_of_one_training(inventory, policy.prefix))
@@ -212,7 +213,7 @@ def _candidate(checkpoint: Checkpoint, lineage: Lineage, policy: RetentionPolicy
 
 
 def _prove(candidate: _Candidate, verifier: Verifier) -> bool:
-    """Check a good one at the requested level, and return whether it is still good."""
+    """Check a good checkpoint at the requested level, and return whether it is still good."""
     if candidate.proven:
         return True
     verdict = verifier.content(candidate.checkpoint)
@@ -258,13 +259,13 @@ def _keep_every(candidates: Sequence[_Candidate], policy: RetentionPolicy, verif
     stretches: dict[tuple[int | None, int], list[_Candidate]] = defaultdict(list)
     for candidate in candidates:
         if candidate.good and candidate.stays is None and (stretch := candidate.at[1] // policy.keep_every):
-            # Steps of another batch size count something else, so each size has multiples of its own.
+            # Steps of another batch size are not comparable, so each size has separate multiples.
             stretches[candidate.checkpoint.scalars.global_batch_size, stretch].append(candidate)
     for members in stretches.values():
         members.sort(key=lambda candidate: (candidate.at[1], -candidate.at[0], candidate.checkpoint.format.value))
         count = _Count(1)
         for candidate in members:
-            # Alone in its stretch nothing goes because of it, so it need not be read.
+            # It is alone in its stretch, so no deletion depends on it, and it does not need to be read.
             if not count.replaces(candidate) and (len(members) == 1 or _prove(candidate, verifier)):
                 candidate.why.append(Why.EVERY)
                 count.add(candidate)
@@ -328,7 +329,7 @@ def _mending(
 ) -> _Candidate | None:
     """Return the newest one that alone restores some of the differing judgements; a half that restores none is skipped.
 
-    Each look is a scan of the tree, and there may be thousands that go.
+    Each check is a scan of the tree, and there may be thousands of deletions.
     """
     middle = (len(group) + 1) // 2
     for half in filter(None, (group[:middle], group[middle:])):

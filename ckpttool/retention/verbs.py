@@ -54,7 +54,7 @@ from ckpttool.retention.rules import retain
 from ckpttool.trainers.located import DiskKey
 
 POLL_SECONDS = 10.0
-"""Between two scans during a save: a save takes minutes, a scan of a large tree a second."""
+"""Seconds between two scans during a save: a save takes minutes, a scan of a large tree a second."""
 
 
 def prune(
@@ -100,7 +100,7 @@ def _assert_here(tree: Tree) -> None:
     """Check that the files to delete are in a folder of this machine.
 
     Raises:
-        UnsafeError: It does not.
+        UnsafeError: They are not.
     """
     hint = "without --apply the plan is shown, and --json lists each file"
     if not tree.machines.is_here:
@@ -123,7 +123,7 @@ def _apply(root: str, question: TreeQuestion, policy: RetentionPolicy, order: Pr
     """Plan again under the lock, and execute it."""
     with change_of(root, timeout=patience):
         tree = complete_tree(question)
-        if signs_of_writing(tree, grace=order.grace):  # it will be refused: no content need be read for that
+        if signs_of_writing(tree, grace=order.grace):  # it will be refused: no content has to be read for that
             order = replace(order, level=Level.STRUCTURE)
         pruning, batches = _proposal(tree, question, policy, order, [])
         if pruning.applied:
@@ -278,7 +278,7 @@ class _Verifier:
         self._verdicts: dict[CheckpointKey, Verdict] = {}
         self._left: tuple[Inventory, Session] | None = None
         self._whole: dict[tuple[CheckpointKey, ...], bool] = {}
-        """By a checkpoint and those that it was compared with."""
+        """By a checkpoint and the checkpoints with which it was compared."""
 
     def close(self) -> None:
         """Write results to the ledger, also after an interrupt."""

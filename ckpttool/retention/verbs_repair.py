@@ -34,16 +34,16 @@ def repair_meta(
     """List the trainer's records that do not name the newest intact checkpoint, and with `apply` correct them.
 
     Args:
-        question: Which tree.
+        question: The tree.
         choice: The checkpoint; its name or prefix if it is not the newest intact one.
         grace: Seconds: a younger shard is a sign of a save in progress.
-        apply: Write them, each atomically.
+        apply: Write the records, each atomically.
 
     Raises:
-        UsageError: The name or prefix is not there.
-        LockedError: Another ckpttool changes this tree.
+        UsageError: The name or prefix does not exist.
+        LockedError: Another ckpttool is changing this tree.
         IncompleteError: The tree changed meanwhile.
-        WriteFailedError: A record could not be written; it is the old one, and those before it are new.
+        WriteFailedError: A record could not be written: it is unchanged, and the records before it are new.
         NotDurableError: A record is written, but the disk did not confirm it.
     """
     question = tree_question(question)
@@ -66,7 +66,7 @@ def _proposal(tree: Tree, question: TreeQuestion, choice: ResumeQuestion, *, gra
     session = session_for(tree, CheckQuestion())
     point = choose(tree.inventory, choice, session.verdict)
     checkpoint = None if isinstance(point, NoResumePoint) else point.checkpoint
-    # The newest intact one is unknown while a newer one cannot be read; a record must not go back for that.
+    # While a newer checkpoint cannot be read, the newest intact one is unknown; a record must not go back then.
     against: list[Finding] = [] if apply else [*pending(tree)]
     whys = [why for rejected in point.rejected for why in rejected.reasons]
     if checkpoint is None:

@@ -52,7 +52,7 @@ def trash(question: Where = None, *, older_than: float | None = None) -> Trash:
     """List the trash of a tree, oldest first.
 
     Args:
-        question: Which tree.
+        question: The tree.
         older_than: Seconds: mark entries of at least this age.
 
     Raises:
@@ -85,18 +85,18 @@ def restore(question: Where, name: str, *more: str, grace: float = 300.0) -> Tra
     newer checkpoint.
 
     Args:
-        question: Which tree.
+        question: The tree.
         name: Name of the checkpoint, or of its folder in the trash if several checkpoints have the name.
         more: Names of further checkpoints.
         grace: Seconds: a younger shard in the tree is a sign of a save in progress.
 
     Raises:
         UsageError: A checkpoint does not exist, or its place is taken.
-        LockedError: Another ckpttool changes this tree.
+        LockedError: Another ckpttool is changing this tree.
         IncompleteError: A save is in progress, or an entry is not known to be one checkpoint.
         UnsafeError: A link or another disk is in the way.
-        WriteFailedError: The disk refused. Moved files stay; the next change of the tree completes it.
-        NotDurableError: It is done, but the disk did not confirm it.
+        WriteFailedError: The disk reported an error. Moved files stay; the next change of the tree completes it.
+        NotDurableError: The restore is done, but the disk did not confirm it.
     """
     question = tree_question(question)
     tree = _tree_of(question)
@@ -152,12 +152,12 @@ def empty_trash(question: Where = None, *, older_than: float = 0.0, apply: bool 
     """List the trash of a tree, and with `apply` delete it.
 
     Args:
-        question: Which tree.
+        question: The tree.
         older_than: Seconds: only entries of at least this age; 0: all of them.
-        apply: Do it.
+        apply: Delete them.
 
     Raises:
-        LockedError: Another ckpttool changes this tree.
+        LockedError: Another ckpttool is changing this tree.
         WriteFailedError: Something could not be deleted; entries before it are deleted.
     """
     answer = replace(trash(question, older_than=older_than), action=TrashAction.EMPTY, apply=apply)
@@ -188,7 +188,7 @@ class _TrashFolder(NamedTuple):
     listed: InTrash
     tree: Tree
     checkpoint: Checkpoint | None
-    """None if it does not have exactly one, or not all of it can be read."""
+    """None if the folder does not have exactly one, or cannot be read completely."""
     unread: Finding | None = None
     """A subfolder that cannot be listed: its contents are unknown."""
 
@@ -261,7 +261,7 @@ def _looked_into(tree: Tree, folder: TrashFolder) -> _TrashFolder:
             # Another machine may have the shards: then these files are significant.
             nbytes=checkpoint.nbytes or (ByteCount(0) if is_empty else None),
         )
-    elif is_empty:  # empty folders alone: an interrupted restore leaves no more
+    elif is_empty:  # only empty folders: these are the remains of an interrupted restore
         listed = replace(listed, nbytes=ByteCount(0))
     return _TrashFolder(listed, replace(tree, inventory=inventory, storage=storage), checkpoint)
 
@@ -278,10 +278,10 @@ def _has_files(storage: Storage, folder: str = "") -> bool:
 
 
 def _named(root: str, content: Sequence[_TrashFolder], name: str) -> _TrashFolder:
-    """Return the one with this name.
+    """Return the entry with this name.
 
     Raises:
-        UsageError: None has this name, or several have.
+        UsageError: No entry has this name, or several have it.
     """
     matches = [item for item in content if name in {item.listed.name, item.listed.folder}]
     if len(matches) == 1:
@@ -345,7 +345,7 @@ def _bring_back(root: str, batches: Sequence[Batch]) -> None:
     try:
         moves.restore(root, batches)
     except CkptToolError:
-        # Else the journal would stop every later command, and has nothing to tell.
+        # Otherwise the journal would block every later command, without need.
         if all(moves.is_untouched(root, batch) for batch in batches):
             remove(f"{root}/{JOURNAL}")
         raise

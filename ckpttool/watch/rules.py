@@ -1,9 +1,9 @@
 """Interpretation of a poll: new saves, saves to read, and events to report.
 
-A save goes from saving to complete to good or bad, and is gone when its files are. Two things look like damage and are
-none: a save under way, and one that the trainer's own retention takes away. So what is not whole counts only when its
-files have been at rest for longer than patience lasts, and what was read counts only of files that are still as they
-were. The clock is the watch's own, and never goes back.
+A save goes from saving to complete to good or bad, and disappears with its files. Two things look like damage but are
+not: a save in progress, and a save that the trainer's own retention deletes. So an incomplete save is reported only
+after its files have not changed for longer than the patience, and a result counts only if the files are unchanged
+since. The clock is the watch's own, and never goes back.
 """
 
 from __future__ import annotations

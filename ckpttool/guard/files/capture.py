@@ -45,10 +45,10 @@ from ckpttool.guard.model.capture import (
 )
 
 HEAD = "capture.json"
-"""Of rank 0, which does not wait for others."""
+"""Record of rank 0, which does not wait for others."""
 
 _FOLDER = re.compile(r"nan-at-([0-9]{8,18})(?:-[0-9]{1,3})?")
-"""Matches no trainer's pattern for a checkpoint: no layout recognizes a capture."""
+"""A name that matches no trainer's pattern for checkpoints: no layout recognizes a capture."""
 
 _RECORD = re.compile(r"r([0-9]{5,7})\.json")
 
@@ -60,7 +60,7 @@ _HEAD_SCHEMA = "ckpttool/capture/1"
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _BITS = re.compile(r"(?:[0-9a-f]{2}){1,16}")
 _OVER_BUDGET_BEFORE = ("above the limit of ", "beyond ")
-"""How the reason begins in captures without the field `over_budget` if there was no room for a part."""
+"""Beginning of the reason in captures without the field `over_budget`, if there was no room for a part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +188,7 @@ def read_rank(data: bytes, rank: int, *, where: str) -> RankCapture:
 
     Args:
         data: The complete file.
-        rank: Whose it is by its name.
+        rank: The rank in its file name.
         where: Names the file in errors.
 
     Raises:
@@ -238,7 +238,7 @@ def read_rank(data: bytes, rank: int, *, where: str) -> RankCapture:
 
 
 def _complete_record(data: bytes, schema: str, where: str) -> JsonObject:
-    # The hash first: a damaged file need not be parsed.
+    # The hash comes first: a damaged file does not need to be parsed.
     if not is_intact(data):
         raise ParseError("truncated or edited: it does not match its own hash", where=where)
     record = parse_object(data, where=where, limit=RECORD_LIMIT, most_memory=OWN_MEMORY)

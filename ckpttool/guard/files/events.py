@@ -28,22 +28,22 @@ from ckpttool.guard.model.guarding import Emit
 LONGEST_LINE = 4096
 """Bytes: the size that one `write` appends atomically, with other writers of the file."""
 _ROOM_FOR_LOST = 32
-"""Of those, for the count of lines that could not be written."""
+"""Bytes of those for the count of lines that could not be written."""
 
 _NEVER_CUT = ("schema", "kind", "step", "time", "cut")
 
 _ROTATED_AT = 256 << 20
-"""Bytes of a file, until it is put aside as `.1`: some million steps."""
+"""Bytes of a file until it is renamed to `.1`: a few million steps."""
 
 _MOST_WAITING = 4 << 20
 """Bytes that wait for an unresponsive disk; later lines are counted, and dropped."""
 
 _ONE_WRITE = 1 << 16
-"""Bytes that are written at once: each call lets the training go first, which costs milliseconds on a busy machine."""
+"""Bytes per write: each call yields to the training, which costs milliseconds on a busy machine."""
 
 _BUFFERED_SECONDS = 1.0
 _BUFFERED_BYTES = 1 << 16
-"""As above, whichever comes first: a loop of ten thousand steps a second must not lose any."""
+"""Lines per write, whichever comes first: a loop of ten thousand steps per second must not lose any."""
 
 _DURABLE = frozenset(
     {
@@ -64,7 +64,7 @@ class EventFile:
     process that was forked from this one, such as a data loader, writes nothing.
     """
 
-    def __init__(  # noqa: PLR0913  each but the first has a default, and is named where it is given
+    def __init__(  # noqa: PLR0913  all except the first have defaults, and callers name them
         self,
         output: str | os.PathLike[str],
         *,
@@ -80,13 +80,13 @@ class EventFile:
 
         Args:
             output: The training's output folder; the file is `guard/events-00000.jsonl` in it.
-            rank: Of this process, among all.
-            world_size: How many there are.
-            step: After which this process continues; 0: a fresh start.
-            policy: Which rule is in force, and its settings.
+            rank: Rank of this process, among all.
+            world_size: Number of processes.
+            step: The step after which this process continues; 0: a fresh start.
+            policy: The active policy, and its settings.
             versions: Versions of the training's software, by name.
-            io_timeout: Seconds after which a disk that does not answer is waited for no longer.
-            rotate_at: Bytes from which on the file is put aside.
+            io_timeout: Timeout in seconds for a disk that does not respond.
+            rotate_at: Number of bytes from which the file is rotated.
         """
         self.path = f"{os.path.abspath(output)}/{EVENTS_FOLDER}/events-{rank:05d}.jsonl"
         now = time.time()
@@ -128,7 +128,7 @@ class EventFile:
             try:
                 now = values.get("time") or self._now()
                 line = _line({"kind": kind.value, "step": int(step), **values, "time": now} | {"kind": kind.value})
-            except Exception:  # noqa: BLE001  a value whose own spelling fails must not end a training
+            except Exception:  # noqa: BLE001  a value that cannot be encoded must not end a training
                 line = b""
             if not line or self._bytes + len(line) > _MOST_WAITING:
                 self._dropped += 1
@@ -216,9 +216,9 @@ class EventSinks:
     """All receivers of events: the file of this rank, and the sinks. Nothing here raises."""
 
     def __init__(self, sinks: Sequence[Emit], *, begin: Callable[[], EventFile | None]) -> None:
-        """Take the sinks, and a function that opens the file at the first event; it returns None for no file."""
+        """Store the sinks, and a function that opens the file at the first event; it returns None for no file."""
         self.sinks: list[Emit] = list(sinks)
-        """One that raises three times is removed."""
+        """A sink that raises three times is removed."""
         self._begin: Callable[[], EventFile | None] | None = begin
         self._file: EventFile | None = None
         self._failures: Counter[int] = Counter()
@@ -231,7 +231,7 @@ class EventSinks:
         for sink in (*self.sinks, *(() if self._file is None else (self._file.emit,))):
             try:
                 sink(kind, step=step, **values)
-            except Exception as error:  # noqa: BLE001  whatever it is, the training must not end by it
+            except Exception as error:  # noqa: BLE001  no error here may end the training
                 self._failed(sink, step, error)
 
     def tell_all(self, events: Iterable[GuardEvent]) -> None:
@@ -290,8 +290,8 @@ class _File:
             self.close()
 
     def _put(self, lines: bytes) -> int:
-        """Write as much as there is room for, and return the number of bytes."""
-        # Whatever was torn, by a full disk or by a kill, ends here and does not take these lines with it.
+        """Write as much as fits, and return the number of bytes."""
+        # A line that was torn by a full disk or a kill ends here, and does not damage these lines.
         ending = b"\n" if self._is_torn else b""
         put = os.write(cast("int", self._handle), ending + lines)
         self._size += put
@@ -334,7 +334,7 @@ def _batches(lines: Sequence[bytes], most: int) -> Iterator[bytes]:
 
 def _at_the_end(close: Callable[[], None]) -> Callable[[], object]:
     """Close a file when this process ends, and return a function that cancels that."""
-    if "multiprocessing.util" in sys.modules:  # its forks end without running `atexit`
+    if "multiprocessing.util" in sys.modules:  # forked processes end without running `atexit`
         from multiprocessing.util import Finalize
 
         return Finalize(None, close, exitpriority=0).cancel

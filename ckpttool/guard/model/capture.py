@@ -16,7 +16,7 @@ from ckpttool.core.domain.units import ByteCount, Rank, Step
 from ckpttool.core.errors import ExitCode
 
 Setting: TypeAlias = "str | int | bool | None"
-"""One thing of the environment: a version, a switch, a number of threads."""
+"""A value of the environment: a version, a switch, a number of threads."""
 
 _MOST_SQUARES = 3.4028234663852886e38
 """The largest float32: a sum of squares beyond it makes the norm infinite."""
@@ -27,7 +27,7 @@ class CaptureLevel(str, Enum):
 
     FULL = "full"
     LIGHT = "light"
-    """No weights, but their digests: a replay takes them from a checkpoint."""
+    """Digests instead of weights: a replay takes the weights from a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +53,9 @@ class GradientFacts:
     name: str
     shape: tuple[int, ...]
     xxh3_128: str
-    """Of its bytes in order, 32 hexadecimal digits."""
+    """Digest of its bytes in order, 32 hexadecimal digits."""
     norm: float
-    """L2."""
+    """The L2 norm."""
     nan: int
     positive_inf: int
     negative_inf: int
@@ -64,7 +64,7 @@ class GradientFacts:
 
     @property
     def is_finite(self) -> bool:
-        """Whether every element is."""
+        """Whether every element is finite."""
         return self.first is None
 
 
@@ -93,7 +93,7 @@ class LeftOut:
 
     @property
     def remedy(self) -> str:
-        """How to have it in the next capture."""
+        """How to include it in the next capture."""
         if self.is_over_budget:
             return "give the guard CaptureSettings(budget=CaptureBudget(host_batches=...)) with room for a whole step"
         return "give the guard CaptureSettings(encode_batch=...), for plain tensors"
@@ -101,20 +101,20 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """One forward and backward of the step."""
+    """A forward and backward pass of the step."""
 
     loss: LossBits | None
-    """As it was handed to `backward`; None if the training gave none."""
+    """The loss passed to `backward`; None if the training passed none."""
     changed: bool
     """Whether a tensor of the batch changed between its forward and the end of the step: the changed one is stored."""
     left_out: LeftOut | None
     """The missing part of the batch; None if it is complete."""
     index: int | None
-    """Number of the batch in its epoch, if the training gives it."""
+    """Number of the batch in its epoch, if the training provides it."""
     outer_autocast: tuple[tuple[str, str], ...]
     """Device and type of each autocast that was on before the training's own code ran."""
     inner_autocast: tuple[tuple[str, str], ...] | None
-    """As above, when the model was called; None if that was not seen."""
+    """As above, when the model was called; None if the call was not observed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ class Rerun:
 
     losses: tuple[LossBits, ...]
     gradients: tuple[GradientFacts, ...]
-    """This rank's own, before any reduction."""
+    """Gradients of this rank, before any reduction."""
 
     @property
     def is_finite(self) -> bool:
@@ -136,10 +136,10 @@ class ShardFile:
     """The file with one rank's tensors."""
 
     name: str
-    """In the capture's folder."""
+    """Name in the capture's folder."""
     size: ByteCount
     xxh3_128: str
-    """Of the complete file, 32 hexadecimal digits."""
+    """Digest of the complete file, 32 hexadecimal digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,16 +150,16 @@ class RankCapture:
     world_size: int
     step: Step
     optimizer_step: int | None
-    """Updates applied before; None if unknown."""
+    """Number of updates applied before; None if unknown."""
     level: CaptureLevel
     host: str
     device: str
     """Device of its parameters: `cpu`, `cuda:0`."""
     micro_batches: tuple[MicroBatch, ...]
     gradients: tuple[GradientFacts, ...]
-    """As the step ended, so after a reduction if there is one; in the model's order."""
+    """Gradients at the end of the step, after any reduction; in the model's order."""
     rerun: Rerun | None
-    """None if it was not computed once more."""
+    """None if it was not computed again."""
     weights: tuple[tuple[str, str], ...]
     """Name and xxh3-128 of each parameter's bytes, if the weights themselves are not kept."""
     evaluating: tuple[str, ...]
@@ -167,7 +167,7 @@ class RankCapture:
     buffers_left_out: tuple[str, ...]
     """Names of buffers that are kept as they were after the forward, because all were too large to copy before it."""
     scale: float | None
-    """By which a loss scaler multiplied each loss; None without one."""
+    """Factor by which a loss scaler multiplied each loss; None without a scaler."""
     environment: tuple[tuple[str, Setting], ...]
     """By name."""
     model_config: EventValue
@@ -192,7 +192,7 @@ class RankCapture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Culprit:
-    """The rank on which it began, with the evidence."""
+    """The rank on which the fault began, with the evidence."""
 
     rank: Rank
     why: str
@@ -210,7 +210,7 @@ class Capture(Answered):
     step: Step
     world_size: int
     time: str | None
-    """When it was made, in UTC; None if rank 0 did not come to say it."""
+    """Time of the capture, in UTC; None if rank 0 did not record it."""
     ranks: tuple[RankCapture, ...]
     """Ascending."""
     culprits: tuple[Culprit, ...]
@@ -232,7 +232,7 @@ class CaptureRow:
     first: Step
     last: Step
     path: str
-    """Of the first."""
+    """Step of the first capture."""
 
     @property
     def count(self) -> int:
@@ -247,11 +247,11 @@ class Captures(Answered):
     NOUN: ClassVar[str] = "nan-captures"
 
     path: str
-    """As the user named it."""
+    """The folder, as the user named it."""
     captures: tuple[Capture, ...]
     """By step."""
     in_a_row: tuple[CaptureRow, ...] = ()
-    """Of those, two and more in a row."""
+    """Rows of two or more consecutive captures."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -283,15 +283,15 @@ class NanQuestion:
     ranks: Annotated[
         tuple[int, ...], Option("--rank", "Only this rank; repeatable.  [default: all]", "Replay", metavar="R", least=0)
     ] = ()
-    """Only these; none: all."""
+    """Only these ranks; empty: all."""
     device: Annotated[
         str | None, Option("--device", "cpu or cuda:N.  [default: as captured]", "Replay", metavar="DEVICE")
     ] = None
-    """`cpu`, `cuda:0`; None: as it was captured, if there is one."""
+    """`cpu`, `cuda:0`; None: the captured device, if this machine has it."""
     exact: Annotated[bool, Option("--exact", "Require every gradient to be equal bit for bit.", "Replay")] = False
     """Whether every gradient has to be equal in every bit."""
     locate: Annotated[bool, Option("--no-locate", "Do not search for the origin.", "Replay")] = True
-    """Whether to look for the origin, in a second run."""
+    """Whether to search the origin, in a second run."""
     weights: Annotated[
         str | None,
         Option("--weights", "Weights for a capture without weights (safetensors).", "Replay", metavar="FILE"),
@@ -301,20 +301,20 @@ class NanQuestion:
         float | None,
         Option("--timeout", "Give up after this time in seconds (exit 14).", "Replay", metavar="S", least=0.001),
     ] = None
-    """Seconds that it may take; None: as long as it needs."""
+    """Timeout in seconds; None: no limit."""
 
 
 class NanVerdict(str, Enum):
     """The origin of a value that was not finite."""
 
     TRANSIENT = "transient"
-    """Computed once more at once, on the same device, it was finite: the device, or a nondeterministic operation."""
+    """Computed again at once on the same device, it was finite: the device, or a nondeterministic operation."""
     DEVICE = "device"
-    """That rank's device computes it so again and again, and another does not."""
+    """The device of that rank reproduces it, and another device does not."""
     DATA_OR_MODEL = "data-or-model"
-    """Every device computes it so."""
+    """Every device reproduces it."""
     UNDECIDED = "undecided"
-    """A run is missing that would decide."""
+    """The run that would decide is missing."""
 
 
 class OriginKind(str, Enum):
@@ -349,7 +349,7 @@ class Origin:
     value: float | None = None
     """The element that is far too large, though finite; None if the tensor is not finite."""
     times_rms: float | None = None
-    """How many times the root mean square of the tensor's other elements that is."""
+    """Ratio of that element to the root mean square of the tensor's other elements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,24 +360,24 @@ class RankReplay:
     losses_equal: int
     """In every bit."""
     losses: int
-    """That are known of the step."""
+    """Number of known losses of the step."""
     micro_batches: int
     gradients_equal: int
     """In every bit."""
     gradients: int
-    """That there were to compare."""
+    """Number of gradients to compare."""
     pattern_differs: tuple[str, ...]
-    """Names of gradients that were finite there and are not here, or the other way round."""
+    """Names of gradients that were finite there and are not here, or vice versa."""
     losses_differ: tuple[int, ...]
-    """Micro-batches, from 0, whose loss is another."""
+    """Micro-batches with a different loss, from 0."""
     nonfinite: tuple[GradientFacts, ...]
     """Gradients of this run that are not finite."""
     is_finite: bool
-    """Whether every loss and gradient of this run is, and the norm of all gradients."""
+    """Whether every loss and gradient of this run, and the norm of all gradients, is finite."""
     norm_overflows: bool = False
     """Whether that norm is infinite in this run while each gradient is finite."""
     norm_differs: bool = False
-    """Whether that is so in one of the two runs alone."""
+    """Whether that is true in only one of the two runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,7 +399,7 @@ class NanReplay(Answered):
     """The folder, as the user named it."""
     step: Step
     device: str
-    """On which it was computed again."""
+    """The device on which it was computed again."""
     exact: bool
     """Whether every gradient has to be equal in every bit."""
     verdict: NanVerdict

@@ -26,7 +26,7 @@ class GuardMode(str, Enum):
 
     ACT = "act"
     WATCH = "watch"
-    """Nothing is dropped; the events show what would have been."""
+    """Nothing is dropped; the events show the updates that would have been dropped."""
 
 
 class Emit(Protocol):
@@ -43,9 +43,9 @@ class Proposal:
 
     action: Action
     norm: float
-    """L2 norm of all gradients, before clipping; NaN or infinite as it was."""
+    """L2 norm of all gradients, before clipping; it may be NaN or infinite."""
     is_finite: bool
-    """Whether the norm and every local loss are; or only gradients are not, and a loss scaler is to blame."""
+    """Whether the norm and every local loss are finite; or only gradients are not, because of a loss scaler."""
 
     @property
     def is_overflow(self) -> bool:
@@ -60,4 +60,4 @@ class Decision:
     action: Action
     events: tuple[GuardEvent, ...] = ()
     limit: float | None = None
-    """Norm to which the gradients are scaled down; None: as the training does it anyway."""
+    """Norm to which the gradients are scaled down; None: as the training does without the guard."""

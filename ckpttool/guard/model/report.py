@@ -18,9 +18,9 @@ class DroppedUpdate:
     kind: str
     """`skip`, `spike` or `nonfinite`."""
     norm: float | None
-    """Of all gradients."""
+    """Norm of all gradients."""
     ranks: tuple[Rank, ...]
-    """Whose numbers were the reason, if that is known."""
+    """The ranks whose numbers were the reason, if known."""
     message: str
     """One sentence."""
 
@@ -33,7 +33,7 @@ class CaptureTold:
     path: str
     """Its folder, as the training saw it."""
     here: str
-    """Its folder, seen from the event file, which may have been moved or copied since."""
+    """Its folder, relative to the event file, which may have been moved or copied since."""
     verdict: str | None
     """`transient`, if it was finite when it was computed once more; None: a replay decides."""
     culprits: tuple[Rank, ...]
@@ -48,7 +48,7 @@ class FaultTold:
     rank: Rank | None
     """None if unknown."""
     since_step: Step | None
-    """Of a strike, the step of its first abnormal value."""
+    """For a strike, the step of its first abnormal value."""
     message: str
     """One sentence, or the known facts about the place."""
 
@@ -61,7 +61,7 @@ class RankReport:
     host: str
     """Host of its last process."""
     starts: int
-    """Processes that wrote."""
+    """Number of processes that wrote."""
     first_step: Step | None
     last_step: Step | None
     """The last step in its events."""
@@ -69,7 +69,7 @@ class RankReport:
     applied: int
     dropped: int
     overflows: int
-    """Updates that a loss scaler is to blame for; neither applied nor dropped."""
+    """Number of updates that a loss scaler skipped; neither applied nor dropped."""
     captures: int
     capture_failures: int
     strikes: int
@@ -79,35 +79,35 @@ class RankReport:
     failed_saves: int
     last_save_failed: bool
     save_error: str | None
-    """Step and error of the last save that failed; None: none did."""
+    """Step and error of the last save that failed; None: no save failed."""
     guard_errors: int
     switched_off: tuple[str, ...]
     """Parts of the guard."""
     lost_lines: int
-    """Events that could not be written."""
+    """Number of events that could not be written."""
     overhead: float | None
     """The guard's mean share of a step; None if it was not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardReport(Answered):
-    """The events of a guarded training, and the next action. Ranks decide the same: most numbers hold for any rank."""
+    """The events of a guarded training, and the next action. Ranks decide the same, so most numbers hold for any."""
 
     NOUN = "guard-report"
 
     ranks: tuple[RankReport, ...]
     """In their order."""
     world_size: int | None
-    """How many there are; None if no file says it."""
+    """The number of ranks; None if no file has it."""
     is_watching: bool
-    """Whether something would have been dropped, and was not."""
+    """Whether an update would have been dropped, and was not."""
     stopped_at: Step | None
     """Step at which too many consecutive updates were dropped, if the training did not continue since."""
     drops: tuple[DroppedUpdate, ...]
-    """The first ones, by step."""
+    """The first captures, by step."""
     captures: tuple[CaptureTold, ...]
     in_a_row: tuple[CaptureRow, ...]
-    """Of those, two and more in a row on the same weights."""
+    """Rows of two or more consecutive captures with the same weights."""
     strikes: tuple[FaultTold, ...]
     abnormal_products: tuple[FaultTold, ...]
     disagreements: tuple[FaultTold, ...]
@@ -130,22 +130,22 @@ class GuardReport(Answered):
 
     @property
     def steps(self) -> int:
-        """Updates that were decided on."""
+        """Number of updates with a decision."""
         return max((rank.steps for rank in self.ranks), default=0)
 
     @property
     def applied(self) -> int:
-        """Of those, the ones whose updates were applied."""
+        """Number of those that were applied."""
         return max((rank.applied for rank in self.ranks), default=0)
 
     @property
     def dropped(self) -> int:
-        """Of those, the ones whose updates were dropped."""
+        """Number of those that were dropped."""
         return max((rank.dropped for rank in self.ranks), default=0)
 
     @property
     def overflows(self) -> int:
-        """Of those, the ones caused by a loss scaler."""
+        """Number of those that a loss scaler skipped."""
         return max((rank.overflows for rank in self.ranks), default=0)
 
     @property
@@ -155,18 +155,18 @@ class GuardReport(Answered):
 
     @property
     def saves(self) -> int:
-        """Checkpoints that each rank with any save has written."""
+        """Number of checkpoints that every rank with any save has written."""
         return min((rank.saves for rank in self.ranks if rank.saves), default=0)
 
     @property
     def worst_saves(self) -> RankReport | None:
-        """The rank with most failed saves, one whose last failed first; None if none failed."""
+        """The rank with the most failed saves, preferably one whose last save failed; None if no save failed."""
         failed = [rank for rank in self.ranks if rank.failed_saves]
         return max(failed, key=lambda rank: (rank.last_save_failed, rank.failed_saves), default=None)
 
     @property
     def failed_saves(self) -> int:
-        """Checkpoints of which a rank could not write its part, on the rank with most."""
+        """Greatest number of checkpoints of which a rank could not write its part."""
         return max((rank.failed_saves for rank in self.ranks), default=0)
 
     @property

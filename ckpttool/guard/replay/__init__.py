@@ -1,1 +1,1 @@
-"""A captured step again, in another process: whether it is reproduced, and where it began."""
+"""Computation of a captured step in another process: whether it is reproduced, and the origin of the fault."""

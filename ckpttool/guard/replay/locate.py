@@ -76,7 +76,7 @@ _MOVED = frozenset(
 """Operations that leave an infinity unchanged. The results of views share the storage, and are not new."""
 
 _BEYOND = 1e6
-"""Times the root mean square of a tensor's other elements: no training makes a weight so large."""
+"""Multiple of the root mean square of a tensor's other elements: no training makes a weight this large."""
 
 _LEAST_RMS = 1e-6
 """Lower limit for elements that are all zero or nearly zero: next to them a weight of 1 is normal."""
@@ -96,7 +96,7 @@ class Event:
     """A non-finite tensor, and its origin; or a finite one with an element that is far too large."""
 
     number: int = 0
-    """In the order of time."""
+    """Position in the order of time."""
     kind: OriginKind
     name: str
     """The operation, or the name of the input."""
@@ -111,14 +111,14 @@ class Event:
     value: float | None = None
     """The element that is far too large, though finite; None if the tensor is not finite."""
     times_rms: float | None = None
-    """How many times the root mean square of the tensor's other elements that is."""
+    """Ratio of that element to the root mean square of the tensor's other elements."""
 
 
 class Locator(TorchDispatchMode):
     """Checks every operation while it is active."""
 
     def __init__(self, model: nn.Module) -> None:
-        """Take the model, whose parameters and buffers have names."""
+        """Store the model, for the names of its parameters and buffers."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.events: list[Event] = []
         self._alive: list[Tensor] = []
@@ -129,7 +129,7 @@ class Locator(TorchDispatchMode):
         self._know(OriginKind.BUFFER, model.named_buffers())
 
     def know_inputs(self, batch: object) -> None:
-        """Take the tensors of a batch by their names."""
+        """Store the tensors of a batch by name."""
         self._know(OriginKind.INPUT, named_tensors(batch))
 
     def _know(self, kind: OriginKind, tensors: Iterable[tuple[str, Tensor]]) -> None:
@@ -139,7 +139,7 @@ class Locator(TorchDispatchMode):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Be on, in eager mode, with module names, and with source lines of the forward for the backward."""
+        """Activate the checks, in eager mode, with module names, and source lines of the forward for the backward."""
         with ExitStack() as stack:
             stack.enter_context(self._trace)
             stack.enter_context(torch.autograd.set_detect_anomaly(True, check_nan=False))
@@ -241,8 +241,8 @@ class Locator(TorchDispatchMode):
 def far_off(kind: OriginKind, tensors: Iterable[tuple[str, Tensor]]) -> Event | None:
     """Return the element furthest beyond a million times the root mean square of the rest of its tensor.
 
-    A trained weight has none: a flipped bit of its exponent makes 1e37 of 0.1. The largest hundredth of a tensor is not
-    counted among the others, so that a second such element does not hide the first.
+    Trained weights have no such element: a flipped bit of the exponent turns 0.1 into 1e37. The largest hundredth of a
+    tensor is excluded from the others, so that a second such element does not hide the first.
     """
     farthest, most = None, _BEYOND
     for name, tensor in tensors:
@@ -264,7 +264,7 @@ def far_off(kind: OriginKind, tensors: Iterable[tuple[str, Tensor]]) -> Event | 
 
 
 def _storage(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001  an address would be 0 for all that are empty
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001  an address would be 0 for all empty tensors
 
 
 def _is_bad(tensor: Tensor) -> bool:

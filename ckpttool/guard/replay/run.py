@@ -48,19 +48,19 @@ from ckpttool.guard.state_tree import Sharded, UnreadableState
 from ckpttool.guard.tensor_file import copied
 
 _OF_MODEL = "config."
-"""Begins the names of a model's own settings: those that differed are set as they were."""
+"""Prefix of a model's own settings: settings that differ are restored to the captured values."""
 
 _MOST_NAMED = 3
 
 _SQUARE_OVERFLOWS = 1.8e19
-"""Of a float32: from there on a product of such a weight may be infinite."""
+"""Magnitude of a float32 from which a product of such weights may be infinite."""
 
 
-class EntryDoesNotFit(Exception):  # noqa: N818  it says what is so
+class EntryDoesNotFit(Exception):  # noqa: N818  the name is a statement
     """The entry's result does not fit the capture, or the capture lacks data for a replay."""
 
     def __init__(self, why: str, *, remedy: str = "let the entry build the model that was trained") -> None:
-        """Take the problem, and the remedy."""
+        """Store the problem, and the remedy."""
         super().__init__(why)
         self.remedy = remedy
 
@@ -87,7 +87,7 @@ class RankRun:
             device: The device to compute on.
 
         Raises:
-            EntryDoesNotFit: The model has other parameters, buffers or modules, or is nothing that can be run.
+            EntryDoesNotFit: The model has other parameters, buffers or modules, or cannot be run.
         """
         self._captured = captured
         self._content = content
@@ -101,7 +101,7 @@ class RankRun:
         self._made = made
         self._model = unwrapped(model).to(device)
         self.differences = tuple(_take_config(self._model, captured.model_config))
-        """Settings of the model that were not as captured, and are now."""
+        """Settings of the model that differed from the captured values, and were set to them."""
         self.is_compiled = False
         """Whether compiled code computed a loss of the last run."""
         self._load()
@@ -248,7 +248,7 @@ class RankRun:
         # Without a number of items the trainer divides by the accumulation itself.
         item_count = {} if counted is None else {"num_items_in_batch": counted}
         result = self._model(**inputs, **item_count)
-        loss = result["loss"] if isinstance(result, Mapping) else result[0]  # as the trainer takes it
+        loss = result["loss"] if isinstance(result, Mapping) else result[0]  # as in the trainer
         return loss if item_count else loss / divisor
 
     @contextmanager
@@ -274,7 +274,7 @@ def _assert_same(noun: str, captured: Mapping[str, Tensor], current: Mapping[str
     """Name the tensors that do not fit.
 
     Raises:
-        EntryDoesNotFit: Something is missing, or there is more, or of another shape or type.
+        EntryDoesNotFit: A tensor is missing, unexpected, or of another shape or type.
     """
     missing = [name for name in captured if name not in current]
     extra = [name for name in current if name not in captured]
@@ -305,11 +305,11 @@ def _take_config(model: nn.Module, captured: object) -> Iterator[Difference]:
 def replay(capture: Capture, question: NanQuestion) -> NanReplay:
     """Compute the ranks of a capture again.
 
-    What the entry prints goes to stderr: stdout is the answer's.
+    The output of the entry goes to stderr: stdout is reserved for the answer.
 
     Raises:
         UsageError: There is no such entry, rank or device.
-        IncompleteError: It took longer than it may.
+        IncompleteError: It exceeded the timeout.
     """
     ranks = _requested_ranks(capture, question)
     device = _device(question.device, ranks)
@@ -334,7 +334,7 @@ class _Computed:
 
 
 class _Session:
-    """One question."""
+    """A question."""
 
     def __init__(
         self, capture: Capture, question: NanQuestion, device: torch.device, entry: Callable[[RankCapture], object]
@@ -345,7 +345,7 @@ class _Session:
         self._entry = entry
         requested = set(question.ranks or range(capture.world_size))
         self._findings: list[Finding] = []
-        for finding in capture.findings:  # a finding without a rank is about all
+        for finding in capture.findings:  # a finding without a rank concerns all ranks
             if finding.severity is Severity.NOTE or not finding.ranks or requested & set(finding.ranks):
                 self._findings.append(finding)
         self._differences: dict[tuple[str, str, str], Difference] = {}
@@ -404,7 +404,7 @@ class _Session:
         return note(GuardCode.ENVIRONMENT_DIFFERS, "; ".join(parts), remedy=remedy)
 
     def _computed(self, captured: RankCapture) -> _Computed | None:
-        """Compute one rank; None if that is impossible, which is a finding."""
+        """Compute one rank; None if that is impossible, which is reported as a finding."""
         try:
             content = self._content(captured)
             with torch.random.fork_rng(devices=[]):
@@ -416,7 +416,7 @@ class _Session:
             for difference in (*differences(dict(captured.environment), current), *run.differences):
                 self._differences[difference.what, str(difference.captured), str(difference.here)] = difference
             if captured.world_size > 1:
-                for name, gradient in run.gradients:  # divided before they are summed, as a reduction does it
+                for name, gradient in run.gradients:  # divided before they are summed, as in a reduction
                     part = gradient.detach() / captured.world_size
                     self._mean[name] = self._mean[name] + part if name in self._mean else part
             is_bad = not is_finite(result.losses, result.gradients)

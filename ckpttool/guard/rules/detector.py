@@ -25,7 +25,7 @@ _LONG_AGO = LocalTime(0.0)
 class FeatureValueDetector:
     """One rank's values, its strikes, and the checksum that all ranks start in the same step.
 
-    A strike alone starts nothing: `wants_checksum` goes into the ranks' next agreement, and what that says into
+    A strike alone starts nothing: `wants_checksum` enters the ranks' next agreement, and its result is passed to
     `agree`.
     """
 
@@ -33,7 +33,7 @@ class FeatureValueDetector:
     findings: tuple[Finding, ...] = ()
     """Problems of the settings, to be reported once."""
     last: LocalTime = field(default=_LONG_AGO, init=False)
-    """The latest time that was given: a clock that is put back does not turn the detector's back."""
+    """The latest time: if the clock is set back, the detector's time does not go back."""
     checking: bool = field(default=False, init=False)
     """Whether all ranks check their matrix products."""
 
@@ -43,10 +43,10 @@ class FeatureValueDetector:
 
         Args:
             settings: The value of the environment variable of Ascend's detector; None: its defaults, switched on.
-            dialect: Whose grammar, and whose way to count.
+            dialect: The grammar and the counting rule.
 
         Raises:
-            UsageError: The dialect's own parser would stop the training over the settings.
+            UsageError: With these settings, the dialect's own parser would stop the training.
         """
         if settings is None:
             return FeatureValueDetector(
@@ -66,7 +66,7 @@ class FeatureValueDetector:
 
     @property
     def is_on(self) -> bool:
-        """Whether the settings switch it on; else it detects nothing."""
+        """Whether the settings switch it on; otherwise it detects nothing."""
         return self.watch.policy.config.enable
 
     @property

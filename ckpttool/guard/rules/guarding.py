@@ -234,7 +234,7 @@ class SpikeGuard:
         return GuardEvent(kind=kind, step=self._row.step, values=values)
 
     def saved(self) -> JsonObject:
-        """Return everything that is remembered: plain JSON, for a checkpoint."""
+        """Return the complete state: plain JSON, for a checkpoint."""
         return {
             "schema": STATE_SCHEMA,
             "policy": _encode_policy(self._policy),

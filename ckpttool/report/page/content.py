@@ -109,7 +109,7 @@ _TOLD_AT = {
     "config": "Set in the config",
     "code": "Set in the code",
 }
-"""By the word that `fragment` has for it."""
+"""By the word that `fragment` uses."""
 
 
 def _unknown_at(kind: str) -> str:
@@ -172,7 +172,7 @@ class Save:
     size: str
     verdict: str
     tone: Tone
-    """Of the verdict."""
+    """Word of the verdict."""
     health: str
     health_tone: Tone
     fate: str
@@ -278,7 +278,7 @@ def kinds(report: TreeReport, most: int) -> list[Kind]:
     """Group all findings by kind, most severe first.
 
     Args:
-        report: All that is known.
+        report: All known facts.
         most: Findings listed one by one, over all kinds; at least one of each kind.
     """
     groups: dict[tuple[Severity, Row], list[PlacedFinding]] = {}
@@ -313,7 +313,7 @@ def _where(those: Sequence[PlacedFinding]) -> tuple[tuple[str, str], ...]:
     for item in those:
         if item.finding.ranks:
             ranks.setdefault(item.save, set()).update(item.finding.ranks)
-    if sum(map(len, ranks.values())) <= len(ranks):  # the table says it as shortly
+    if sum(map(len, ranks.values())) <= len(ranks):  # the table is equally short
         return ()
     return tuple((save, on_ranks(sorted(those))) for save, those in list(ranks.items())[:_MOST_PLACES])
 
@@ -386,7 +386,7 @@ _STOPPED = {
 
 
 def log_notes(report: TreeReport) -> list[str]:
-    """Return where the log shows that training stopped or went back, one clause each."""
+    """Return the places at which the log shows that training stopped or went back, a clause for each."""
     reported_lines = []
     for note in report.notes:
         if note.kind is NoteKind.REWIND and note.step is not None:

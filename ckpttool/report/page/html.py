@@ -24,10 +24,10 @@ MOST_FINDINGS = 200
 """Findings listed one by one; others are counted."""
 
 MOST_SAVES = 200
-"""Checkpoints that are drawn, newest first; the rest is counted."""
+"""Number of checkpoints that are drawn, newest first; the rest is counted."""
 
 COLUMNS, COARSE = 512, 128
-"""Of the map; and for a save with so many faults that single ones do not matter."""
+"""Number of labels of the map; more faults in a save are not shown one by one."""
 
 
 def html(report: TreeReport) -> str:
@@ -76,10 +76,10 @@ def _file(name: str) -> str:
 
 
 def _rank_ticks(width: int) -> Iterator[tuple[float, str]]:
-    """Yield the labels on the axis of the map, in per cent, with their ranks; none for one rank."""
+    """Yield the labels on the axis of the map, in per cent, with their ranks; no labels for a single rank."""
     if width < 2:  # noqa: PLR2004
         return
-    parts = 4 if width > 8 else 1  # noqa: PLR2004  fewer ranks are counted at a look
+    parts = 4 if width > 8 else 1  # noqa: PLR2004  fewer ranks need no labels
     for part in range(parts):
         rank = part * width // parts
         yield rank * 100 / width, f"{rank:,}"
@@ -94,18 +94,18 @@ class _Chart:
     unit: str
     svg: str
     ticks: Sequence[tuple[float, str]]
-    """How far down in per cent, and the value."""
+    """Vertical position in per cent, and the value."""
     steps: Sequence[tuple[float, str]]
-    """How far right in per cent, and the step."""
+    """Horizontal position in per cent, and the step."""
     limit: tuple[float, str] | None
-    """The threshold, likewise."""
+    """The same for the threshold."""
     marks: Sequence[tuple[float, str, str]]
-    """The saves: how far right in per cent, how healthy, and its name with its step."""
+    """The saves: horizontal position in per cent, health, and name with step."""
     summary: str
 
 
 _TALL = 0.09
-"""Of the height: labels nearer than that would lie on each other."""
+"""Share of the height: closer labels would overlap."""
 
 
 def _chart(panel: Curve, report: TreeReport, saves: Sequence[Save]) -> _Chart | None:
@@ -136,7 +136,7 @@ def _chart(panel: Curve, report: TreeReport, saves: Sequence[Save]) -> _Chart | 
 
 
 _APART = 0.2
-"""Of the width: as above."""
+"""Share of the width: as above."""
 
 
 def _step_ticks(scale: Scale) -> Iterator[tuple[float, str]]:

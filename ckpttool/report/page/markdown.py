@@ -16,16 +16,16 @@ MOST_FINDINGS = 20
 """Findings listed one by one; others are counted."""
 
 MOST_SAVES = 50
-"""Checkpoints that the table names, newest first."""
+"""Number of checkpoints in the table, newest first."""
 
 MOST_CHARACTERS = 60_000
-"""Of a page: a comment on a pull request takes 65,536."""
+"""Characters of a page: a comment on a pull request may have 65,536."""
 
 _MOST_OF_A_CELL = 400
-"""Characters of one cell: names and messages may be as long as a file system lets them."""
+"""Characters of a cell: names and messages may be as long as the file system allows."""
 
 MARKER = "<!-- ckpttool report -->"
-"""The first line: by it a file is known to be an earlier report."""
+"""The first line, which identifies a file as an earlier report."""
 
 
 def markdown(report: TreeReport) -> str:
@@ -68,7 +68,7 @@ def _lines(report: TreeReport) -> Iterator[str]:
 
 
 def _block(lines: Sequence[str]) -> Iterator[str]:
-    """Yield lines to be copied literally, in a fence that none of them ends."""
+    """Yield lines to be copied literally, in a fence that no line ends."""
     fence = "`" * (1 + max(2, *(len(run) for line in lines for run in re.findall("`+|$", line))))
     yield from (fence, *lines, fence)
 

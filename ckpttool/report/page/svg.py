@@ -22,12 +22,12 @@ _BAR = (3, 6)
 """Top and height of the bar of intact ranks; other marks are taller."""
 
 _LEAST = {Mark.DOUBT: 3, Mark.MISSING: 5, Mark.DAMAGED: 3}
-"""Units that a bad mark has at least: one of ten thousand ranks must be seen, and that a mark is hollow, too."""
+"""Least width of a bad mark in units: one of ten thousand ranks must be visible, and a hollow mark recognizable."""
 
 _CLASS = {Mark.GOOD: "ok", Mark.DOUBT: "doubt", Mark.MISSING: "gone", Mark.DAMAGED: "bad"}
 
 _SINGLE = 64
-"""Columns up to which each is set off from the next."""
+"""Number of columns up to which there are gaps between them."""
 
 
 def strip(row: Row, columns: int, title: str) -> str:
@@ -70,11 +70,11 @@ WIDE, HIGH = 1000, 300
 """Units across a curve, and from its top to its bottom."""
 
 _DRAWN = 500
-"""Columns of a curve: of each the lowest and the highest value are drawn."""
+"""Number of columns of a curve: for each, the lowest and the highest value are drawn."""
 
 _LEAST_DRAWN = 2
 _DECADES = 100
-"""Over so large a ratio of the largest to the smallest the scale is logarithmic."""
+"""Ratio of the largest to the smallest value above which the scale is logarithmic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +84,13 @@ class Scale:
     first: Step
     last: Step
     low: float
-    """On the drawn scale: the logarithm if it is logarithmic."""
+    """Values on the drawn scale: logarithms if it is logarithmic."""
     high: float
     logarithmic: bool
 
     @staticmethod
     def over(steps: Iterable[Step], values: Iterable[float]) -> Scale | None:
-        """Return the scale for drawing all of them; None if there are too few steps, or no finite value."""
+        """Return the scale for drawing all values; None if there are too few steps, or no finite value."""
         steps_sorted, finite = sorted({*steps}), [value for value in values if math.isfinite(value)]
         if len(steps_sorted) < _LEAST_DRAWN or not finite:
             return None
