@@ -4,15 +4,16 @@
     >>> plan = ckpttool.resolve("output", level="checksum", gbs=768)  # doctest: +SKIP
     >>> plan.name, plan.step, plan.data_skip_steps, plan.exit_code  # doctest: +SKIP
 
-Here are the functions, which take the options of their commands as keywords, and the errors that they raise. What they
-return is in `ckpttool.types`, and more functions are in `ckpttool.library`. Nothing is imported before it is asked for.
+This module has the functions, which take the options of their commands as keywords, and the errors that they raise.
+Their results are in `ckpttool.types`, and more functions are in `ckpttool.library`. Everything is imported on first
+use.
 """
 
 from __future__ import annotations
 
 import sys
 
-TYPE_CHECKING = False  # `typing` would be most of what `import ckpttool` costs
+TYPE_CHECKING = False  # `typing` would be most of the cost of `import ckpttool`
 if TYPE_CHECKING:
     from types import ModuleType
 

@@ -2,7 +2,7 @@
 
     >>> from ckpttool.types import Level, ResumePlan, TreeQuestion  # doctest: +SKIP
 
-Nothing is imported before it is asked for.
+Everything is imported on first use.
 """
 
 from __future__ import annotations

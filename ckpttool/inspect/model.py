@@ -19,10 +19,12 @@ class Distance:
     equal: bool
     """Bit for bit."""
     squares: float | None = None
-    """Sum of the squares of A's elements; None, as all below, where only bits were compared. Elements that are no
-    finite numbers in both count nowhere but in `lost` and `found`."""
+    """Sum of the squares of A's elements; None, as all below, if only bits were compared.
+
+    Elements that are not finite in both files count only in `lost` and `found`.
+    """
     other: float = 0.0
-    """The same of B."""
+    """The same for B."""
     dot: float = 0.0
     """Sum of the products."""
     moved: float = 0.0

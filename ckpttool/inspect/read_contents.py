@@ -35,9 +35,9 @@ def open_shard(
     Args:
         task: The shard.
         source: The open file.
-        patterns: Tensors whose statistics are requested; none: all.
+        patterns: Tensors whose statistics are requested; empty: all.
         stats: Whether statistics are requested.
-        passed: Told after each piece of the data how many bytes it had.
+        passed: Called after each piece of the data with its size in bytes.
 
     Raises:
         OSError: The disk did not answer, or the file was cut meanwhile.
@@ -115,10 +115,10 @@ def compare_shard(  # noqa: PLR0913  what may be asked, by keyword
     Args:
         task: The shard.
         source: The open file.
-        counterparts: Where the same tensors lie on the other side.
-        patterns: The requested tensors; none: all.
+        counterparts: The places of the same tensors on the other side.
+        patterns: The requested tensors; empty: all.
         numerics: Whether values are compared, or only bits.
-        passed: Told after each piece how many bytes of both it had.
+        passed: Called after each piece with its number of bytes on both sides.
 
     Raises:
         OSError: The disk did not answer, or the file was cut meanwhile.
@@ -198,7 +198,7 @@ _MOST_KEPT = 64
 def _shared(schema: str, entries: tuple[TensorEntry, ...]) -> tuple[TensorEntry, ...]:
     """Return equal tensors in the same order, stored once: thousands of ranks would not fit into memory.
 
-    Where they lie in the file may be another's; who wants to read them opens the file again.
+    Their positions may be those of another rank's file; to read them, open the file again.
     """
     shared = _KEPT.get(schema, ())
     if len(shared) == len(entries) and all(

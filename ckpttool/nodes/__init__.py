@@ -1,8 +1,7 @@
 """Parts: the view of a tree on each of many machines, recorded there and judged together elsewhere.
 
-For who has disks of one machine each: `ckpttool part` writes one (`verbs.py`), and every command that reads a tree
-takes a folder of them instead (`tree.py`). What the core asks of the machines that wrote them is answered in
-`machines.py`.
+If each machine has its own disk, `ckpttool part` writes a part there (`verbs.py`), and every command that reads a tree
+accepts a folder of parts instead (`tree.py`). `machines.py` answers the core's questions about the machines.
 """
 
 from __future__ import annotations

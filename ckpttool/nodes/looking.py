@@ -54,24 +54,24 @@ MOST_OF_ALL = 32 << 20
 """Bytes of all these together."""
 
 MOST_OF_A_VALUE = 32 << 10
-"""Bytes of an archive that may be a counter or the state of a loader, and no tensor worth the name."""
+"""Bytes of an archive that may be a counter or the state of a loader, but not a significant tensor."""
 
 MOST_VALUES = 64
-"""Archives of one file that are read as such."""
+"""Number of such archives that are read per file."""
 
 MOST_PIECES = 128 << 10
-"""Bytes that a part stores of one file read in pieces; if more was read, none."""
+"""Bytes that a part stores of a file read in pieces; if more was read, it stores none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """This machine's view: everything that a layout, a check or a rule may need elsewhere."""
+    """This machine's view: all data that a layout, a check or a rule may need elsewhere."""
 
     answers: Answers
     reports: Mapping[str, ShardReport]
     """The report on each shard, by its path."""
     saves: Mapping[str, str]
-    """The name of the save to which a shard belongs, by the shard's path; strays have none."""
+    """The name of the save to which a shard belongs, by the shard's path; strays have no save."""
     sealings: tuple[Sealing, ...] = ()
     """The seals, if any were requested; newest save first."""
     damaged: tuple[FoundDamaged, ...] = ()
@@ -89,11 +89,11 @@ def view_of(
     """Record the contents of a folder of this machine, with any part of a tree.
 
     Args:
-        located: The tree in it; None if there is none, or too little of one to recognize.
+        located: The tree in it; None without a tree, or if too little of it exists to recognize it.
         root: The folder.
-        question: Which saves to check, and how hard; of all others the headers are read. A save that is not there is
-            on other machines.
-        mine: This process's share of a listing, if several look at one disk; None: all of it.
+        question: The saves to check, and the level; for all other saves, the headers are read. A save that is missing
+            here is on other machines.
+        mine: This process's share of a listing, if several processes record one disk; None: all of it.
         share: The number of this part, from 1, and the total, if the files read are to be sealed.
     """
     answers = Answers()
@@ -122,7 +122,7 @@ def view_of(
                     here = _unnoted(tree, shared_out(located.storage, ""), root)
                     reports |= _contents(here, question, share, sealings)
                 tasks = [task for save in answered for task in plan_checks(root, save, Level.STRUCTURE)]
-                others = [task for task in tasks if task.path not in reports]  # whose headers show the usual structure
+                others = [task for task in tasks if task.path not in reports]  # these headers show the usual structure
                 reports |= _by_path(reports_of(others, WaitingEngine(timeout=question.timeout)))
         reports |= _by_path(_strays(root, sorted(remaining - reports.keys()), question))
         if remaining and not by_scalars:
@@ -145,9 +145,9 @@ def _by_path(reports: Iterable[ShardReport]) -> dict[str, ShardReport]:
 
 
 def _walk(storage: Storage, root: str) -> set[str]:
-    """Take all names and stamps, the small files that some trainer reads, and return the shards.
+    """Record all names, stamps and small files that any trainer reads, and return the shards.
 
-    No link to a folder is followed: where a layout has ranks or saves behind one, it asks for them on its own.
+    Links to folders are not followed: a layout with ranks or saves behind a link requests them itself.
     """
     shards, room, records = set(), MOST_OF_ALL, _records_of_any()
     for path in _files(storage, root):
@@ -227,7 +227,7 @@ def _contents(
             if share is not None:
                 save = next(checkpoint for checkpoint in saves if checkpoint.key == event.key)
                 sealings.append(_sealed(tree, tree.with_own_records(save), event, share))
-            for report in event.reports:  # in which numbers are compared with those of the save before
+            for report in event.reports:  # numbers are compared with those of the previous save
                 reports[report.path] = by_itself(report, read.get(report.path, report))
     return reports
 
@@ -260,7 +260,7 @@ def _note_seals(storage: Storage) -> None:
             folder = folders.pop()
             for entry in storage.entries(folder):
                 path = f"{folder}/{entry.name}"
-                if entry.kind is Kind.FOLDER:  # a save that is a folder has its seals in one of its name
+                if entry.kind is Kind.FOLDER:  # the seals of a save that is a folder are in a folder of the same name
                     folders.append(path)
                     continue
                 storage.stamp(path)
@@ -273,7 +273,7 @@ def _names(question: CheckQuestion) -> tuple[str, ...]:
 
 
 _IN_A_STORE = re.compile(r"(?:.*/)?(?:d/[0-9a-f]{32}|manifest\.ocdbt)")
-"""A file of an OCDBT store, which only the records of its save name."""
+"""A file of an OCDBT store, which is named only in the records of its save."""
 
 
 def _named_format(path: str) -> FormatName | None:
@@ -282,9 +282,9 @@ def _named_format(path: str) -> FormatName | None:
 
 
 def _strays(root: str, paths: list[str], question: CheckQuestion) -> Iterator[ShardReport]:
-    """Check stray shards that belong to no tree here: together with other machines' files they may.
+    """Check stray shards that belong to no tree here: they may belong to one together with other machines' files.
 
-    Their headers alone, unless all saves are to be read: the save that each belongs to is unknown.
+    Only their headers are checked, unless all saves are to be read: the save of each is unknown.
     """
     facts = _facts_of_any()
     level = question.level if "all" in _names(question) else Level.STRUCTURE
@@ -321,7 +321,7 @@ def _forget_much(answers: Answers, reports: Mapping[str, ShardReport], *, by_sca
     Args:
         answers: The recorded answers.
         reports: The report on each shard.
-        by_scalars: Whether the tree's layout asks a header for nothing but scalars.
+        by_scalars: Whether the tree's layout needs only scalars of a header.
     """
     for path, pieces in list(answers.pieces.items()):
         report = reports.get(path)
@@ -357,12 +357,12 @@ _READ_FOR_OTHERS = {
 def _read_for_others(noted: Storage, storage: Storage, paths: Iterable[str]) -> None:
     """Read headers and plain values that the records of another machine may refer to.
 
-    Nothing on this machine shows whether they will.
+    Whether they do is unknown on this machine.
 
     Args:
         noted: The storage that records its answers.
         storage: The same without it.
-        paths: Of files that look like shards.
+        paths: Paths of files that look like shards.
     """
     from ckpttool.core.formats import read_header
     from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError

@@ -42,10 +42,10 @@ class MachinesOfParts:
     is_here = False
 
     def __init__(self, merge: Merge, answers: Answers, views: Sequence[PartView]) -> None:
-        """Take the parts.
+        """Store the parts.
 
         Args:
-            merge: Who looked, and when.
+            merge: The machines, and the times of their parts.
             answers: The answers of a storage with all files.
             views: By machine, in the order of the merge's seats.
         """
@@ -57,7 +57,7 @@ class MachinesOfParts:
         """Return the absolute path of the tree's folder on them: their working directory is not ours.
 
         Raises:
-            UsageError: They have it at several places, or do not say where.
+            UsageError: They have it at several places, or their parts have no absolute path.
         """
         if len(self.merge.places) == 1:
             return self.merge.places[0]
@@ -67,7 +67,7 @@ class MachinesOfParts:
         )
 
     def report(self, path: str) -> ShardReport | None:
-        """Return the report on a shard; of several the most thorough, and of equal ones the worst."""
+        """Return the report on a shard: the most thorough one, and among equally thorough ones the worst."""
         copies = self.merge.copies.get(path)
         if copies is not None:
             return chosen_copy(copies).report
@@ -84,7 +84,7 @@ class MachinesOfParts:
     def found_damaged(self, storage: Storage) -> tuple[Mapping[str, FoundDamaged], Callable[[str], FileStamp]]:
         """Return damage found earlier on the machines, and the stamps of the files there.
 
-        Of several copies one that was found damaged counts, whichever is shown here.
+        If any of several copies was found damaged, that counts, whichever copy is shown here.
         """
         del storage
         damaged: dict[str, FoundDamaged] = {}
@@ -147,7 +147,8 @@ class MachinesOfParts:
     ) -> tuple[Located, Inventory]:
         """Return a tree without the saves that one machine moved to its trash and another still has.
 
-        What is left of one may look whole on fewer ranks, and is not. It is taken out of the answers, too.
+        The remaining files may look like an intact save with fewer ranks, but are not. They are also removed from the
+        answers.
         """
         trashed = self._trashed()
         folders_of: defaultdict[str, list[str]] = defaultdict(list)
@@ -182,7 +183,7 @@ class MachinesOfParts:
     def _is_of(self, located: Located, save: Checkpoint, folder: str, trashed: Collection[str]) -> bool:
         """Return whether a trash folder has files of a save: other trainings, or formats, may share its name.
 
-        What was saved again under the name of one that went is another one, and younger than its trash.
+        A later save under the name of a deleted one is a different save, and younger than the trash.
         """
         place, stamps = trash_folder(folder), self.answers.stamps
         shard_stamps = [stamps[shard.path] for shard in save.shards if shard.path in stamps]
@@ -193,7 +194,7 @@ class MachinesOfParts:
         if any(path.startswith(inside) for path in trashed):
             return True
         storage = open_storage(f"{located.storage.root}/{TRASH}/{folder}")
-        with suppress(OSError):  # a trash that cannot be read names no save
+        with suppress(OSError):  # the trash cannot be read, so no save is known to be in it
             inventory = located.layout.scan(storage, list_root(storage), ScanOptions())
             return save.key in {checkpoint.key for checkpoint in inventory.checkpoints}
         return False
@@ -263,17 +264,17 @@ class RecordedEngine:
     """An engine that reads nothing: it replays the reports of the machines that have the files."""
 
     def __init__(self, report_of: Callable[[str], ShardReport | None], *, but: Collection[Row] = ()) -> None:
-        """Take the reports.
+        """Store the reports.
 
         Args:
             report_of: Returns the report on a shard, by its path; None if it was not checked.
-            but: Codes of findings that are left out, since the question does not ask for them.
+            but: Codes of findings that are omitted, because the question does not include them.
         """
         self._report_of = report_of
         self._but = but
 
     def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
-        """Yield one observation per task, in order; of tasks that share a file, the first counts its bytes."""
+        """Yield one observation per task, in order; if tasks share a file, the first one counts its bytes."""
         visited = set()
         for task in tasks:
             report = self._report_of(task.path)

@@ -19,16 +19,16 @@ from ckpttool.nodes.storage import DIFFERENT, ENTRIES, FILE, Answers, Failure
 def merge(
     views: Iterable[PartView], *, source: str, unread: Sequence[tuple[str, str]], root: str | None
 ) -> MachinesOfParts:
-    """Put parts together.
+    """Combine parts.
 
     Args:
         views: At least one, in any order.
-        source: How they were given, for people.
+        source: The inputs, for people.
         unread: Names of files that cannot be read as parts, each with the reason.
-        root: Path of the tree if the parts call it differently; None: they must not.
+        root: Path of the tree if the parts have different paths; None: they must be equal.
 
     Raises:
-        UsageError: They are of different trees, or of looks that were divided differently.
+        UsageError: They are of different trees, or were divided differently.
     """
     ordered = sorted(views, key=_order)
     retained, left_out = _of_newest_run(ordered)
@@ -103,7 +103,7 @@ def _of_newest_run(views: Sequence[PartView]) -> tuple[list[PartView], tuple[Sea
         if before is None or before.seat.began_ns <= view.seat.began_ns:
             last[place] = view
     chosen = {id(view) for view in last.values()}
-    seats = {view.seat for view in last.values()}  # one that was given twice is left out, and not worth a word
+    seats = {view.seat for view in last.values()}  # a part that was passed twice is omitted without a message
     left_out = (view.seat for view in views if id(view) not in chosen)
     return [view for view in views if id(view) in chosen], tuple(seat for seat in left_out if seat not in seats)
 
@@ -125,7 +125,7 @@ def _copies(views: Sequence[PartView], paths: Collection[str]) -> dict[str, tupl
 
     Args:
         views: By number.
-        paths: The files that several have.
+        paths: The files that several machines have.
     """
     copies: defaultdict[str, list[tuple[Copy, bytes | None]]] = defaultdict(list)
     for view in views:
@@ -133,7 +133,7 @@ def _copies(views: Sequence[PartView], paths: Collection[str]) -> dict[str, tupl
         for path in view.answers.stamps:
             if path in paths:
                 by_line[view.line(path)].append(path)
-        for line, paths_in_line in by_line.items():  # a view remembers the reports of a few lines only
+        for line, paths_in_line in by_line.items():  # a view caches the reports of only a few lines
             for path in paths_in_line:
                 stamp = view.answers.stamps[path]
                 same = [
@@ -142,7 +142,7 @@ def _copies(views: Sequence[PartView], paths: Collection[str]) -> dict[str, tupl
                     if (copy.seat.disk, copy.stamp) == (view.seat.disk, stamp)
                 ]
                 if line is not None and any(line == copy_line for _, copy_line in same):
-                    continue  # written alike, so it need not be read
+                    continue  # the encoded lines are equal, so the report does not need to be decoded
                 report = view.report_of(path)
                 if all(copy.report != report for copy, _ in same):
                     copies[path].append((Copy(seat=view.seat, stamp=stamp, report=report), line))

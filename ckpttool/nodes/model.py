@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
 
 MOST_PART_BYTES = ByteCount(64 << 20)
-"""Of one part: those of 8 ranks have some 20 KB."""
+"""Greatest number of bytes of a part: a part of 8 ranks has about 20 KB."""
 
 MOST_PARTS_BYTES = ByteCount(2 << 30)
-"""Of all parts of a tree together."""
+"""Greatest number of bytes of all parts of a tree together."""
 
 BREAK_NS = 3600 * 10**9
 """Maximum delay between two machines of one unnamed run."""
 
 _MOST_NAMED = 8
-"""Part numbers in one line."""
+"""Number of part numbers in one line."""
 
 _MOST_TORN = 2
-"""Unreadable files, with reasons, in one line."""
+"""Number of unreadable files, with reasons, in one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +40,10 @@ class Seat:
     """The number of a part, and where and when it was taken."""
 
     number: int
-    """From 1."""
+    """Number of the part, from 1."""
     of: int
     run: str
-    """The same for all parts of one run; empty if unknown."""
+    """Name of the run, equal for all of its parts; empty if unknown."""
     host: str
     disk: str
     """Equal for two parts on one disk, and different for two disks."""
@@ -52,7 +52,7 @@ class Seat:
     root: str
     """The tree's path on that machine."""
     began_ns: int
-    """When it began to look, in nanoseconds since 1970."""
+    """Start of the recording, in nanoseconds since 1970."""
     ended_ns: int
     level: Level
     share: str | None = None
@@ -62,11 +62,11 @@ class Seat:
     room: Room | None = None
     """Free space on that disk; None if unknown."""
     absolute: str | None = None
-    """The same as `root`, from `/` on; None where the part is of a version that did not say."""
+    """The same as `root`, from `/` on; None if the version that wrote the part did not record it."""
     unwritable: tuple[str, ...] = ()
-    """The tree and folders in it to which the user who looked may not write."""
+    """The tree and folders in it to which the user of the process may not write."""
     inode: int | None = None
-    """Of the tree's folder: one export has the same under each of its addresses; None if there is no folder."""
+    """ID of the tree's folder: an export has the same ID under each of its addresses; None without a folder."""
 
     @property
     def name(self) -> str:
@@ -75,7 +75,7 @@ class Seat:
 
     @property
     def own_disk(self) -> str | None:
-        """The disk, if it is this machine's own; None for a disk that other machines see, which counts as one."""
+        """The disk, if it is this machine's own; None for a disk that other machines see; all of these count as one."""
         return None if self.shared else self.disk
 
     @property
@@ -86,7 +86,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """One machine's file of a path that several have."""
+    """One machine's file at a path that several machines have."""
 
     seat: Seat
     stamp: FileStamp
@@ -99,29 +99,29 @@ class Merge:
     """All parts of a tree, without their contents."""
 
     source: str
-    """How the parts were given."""
+    """The inputs, for people."""
     root: str
     """The tree's path on its machines."""
     of: int
-    """Parts that there are."""
+    """Number of parts."""
     seats: tuple[Seat, ...]
     """By number, host and time."""
     missing: tuple[int, ...]
-    """Numbers of parts that were not given or not read, from 1."""
+    """Numbers of parts that were not passed or not read, from 1."""
     blind: Mapping[int, str]
-    """Numbers of parts that could not list the tree's folder, each with why."""
+    """Numbers of parts that could not list the tree's folder, each with the reason."""
     unread: tuple[tuple[str, str], ...]
-    """Given inputs that are not readable parts: name and reason."""
+    """Inputs that are not readable parts: name and reason."""
     left_out: tuple[Seat, ...]
     """Parts of another run, and older ones of the same number."""
     holders: Mapping[str, tuple[int, ...]]
-    """Which of the seats, by their place in `seats`, have a file, by its path."""
+    """By path of a file: the positions in `seats` of the machines that have it."""
     copies: Mapping[str, tuple[Copy, ...]]
-    """Records of files that several parts have, by path; of equal ones on one disk only one."""
+    """Records of files that several parts have, by path; equal records on one disk appear once."""
     seats_read: tuple[Seat, ...] = ()
-    """As `seats`, and those that could not list the tree's folder."""
+    """All `seats`, and those that could not list the tree's folder."""
     divided: tuple[Mapping[str, str], ...] = ()
-    """Of each of the seats, for folders whose files were shared out: a hash of all names in it, by its path."""
+    """For each seat: hashes of all names in each folder whose files were divided, by the folder's path."""
     different: frozenset[str] = frozenset()
     """Records that differ between the seats, by their paths."""
 
@@ -134,7 +134,7 @@ class Merge:
 
     @property
     def lacking(self) -> str:
-        """The parts that are missing or could not list the folder, for people; empty if there are none."""
+        """The parts that are missing or could not list the folder, for people; empty if all could."""
         numbers = sorted({*self.missing, *self.blind})
         if not numbers:
             return ""
@@ -186,16 +186,16 @@ class PartQuestion:
 
     tree: TreeQuestion
     check: CheckQuestion
-    """How hard to look, and at which saves; of all others the headers are checked."""
+    """The level of the check, and the saves to check; for all other saves, the headers are checked."""
     out: str
     """A file, or a folder."""
     part: str = "auto"
     """`I/N`; `auto`, or `auto/N` if a launcher does not give the number."""
     split: Split = Split.AUTO
     ranks: tuple[Rank, ...] | None = None
-    """Ranks that will start on this machine; None: not given."""
+    """Ranks that will start on this machine; None: unknown."""
     devices_per_node: int | None = None
-    """Determines the ranks, with the machine's number; None: not given."""
+    """Number of devices per machine, which determines the ranks with the machine's number; None: unknown."""
     run: str | None = None
     """The same in all parts of this run; None: from the launcher."""
     seal: bool = False
@@ -209,19 +209,19 @@ class PartWritten(Answered):
     NOUN = "part"
 
     seat: Seat
-    """Which part it is."""
+    """The number of the part, with its place and time."""
     version: str
-    """Of the ckpttool that looked."""
+    """Version of ckpttool that wrote it."""
     path: str
-    """Its path."""
+    """Path of the file."""
     nbytes: ByteCount
-    """Its length."""
+    """Number of bytes of the file."""
     resolved_from: str | None
-    """The path used instead of the given one, for people."""
+    """The path used instead of the requested one, for people."""
     found: bool
     """Whether there is a tree."""
     words: tuple[tuple[VerdictWord, int], ...]
-    """Number of shards per verdict on their own, the best first: other machines may know more."""
+    """Number of shards per verdict on their own, the best first: other machines may have more evidence."""
 
     sealings: tuple[Sealing, ...] | None = None
     """The sealed saves, newest first; None if not requested."""

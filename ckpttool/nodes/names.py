@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 NO_RUN = "part"
-"""Begins the name of a part's file if its run has no name."""
+"""Prefix of a part's file name if its run has no name."""
 
 
 def process_of_part(text: str) -> Process | None:
-    """Return the number of the part; None if there is none.
+    """Return the number of the part; None if this process writes no part.
 
     Raises:
-        UsageError: That is not known.
+        UsageError: The number is unknown.
     """
     match = re.fullmatch(r"(auto)|auto/([1-9][0-9]{0,5})|([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text)
     if match is None or int(match[3] or 0) > int(match[4] or 0):
@@ -66,19 +66,19 @@ def run_of(question: PartQuestion, process: Process | None) -> str:
 
 
 def place_of(out: str, root: str, run: str, number: int, of: int) -> str:
-    """Return the file that is to be written.
+    """Return the path of the file to write.
 
     Args:
-        out: As the user names it. If it does not exist and there are several parts, it is a folder, unless it is named
-            as a part is: each machine would write the same file.
+        out: The path from the user. If it does not exist and there are several parts, it is a folder, unless it has the
+            name of a part: otherwise each machine would write the same file.
         root: The tree.
-        run: The name that all parts of this look have in common; empty if nothing gives one.
-        number: Of the part, from 1.
-        of: Parts that there are.
+        run: The common name of all parts of this run; empty if unknown.
+        number: Number of the part, from 1.
+        of: Total number of parts.
 
     Raises:
-        UsageError: It is in the tree, its folder does not exist, another file is in its place, or it is no file.
-        UnsafeError, WriteFailedError: Its folder cannot be made.
+        UsageError: It is in the tree, its folder does not exist, the path is taken by another file, or by something
+        other than a file. UnsafeError, WriteFailedError: Its folder cannot be created.
     """
     if out == STREAM:
         raise UsageError(
@@ -110,10 +110,10 @@ def assert_own(place: str, seat: Seat, *, keeps: bool = False) -> None:
     Args:
         place: The file.
         seat: The part to be written.
-        keeps: A watch keeps it: its process may have been restarted under another name, as a pod is.
+        keeps: Whether a watch keeps it: its process may have been restarted under another name, as for a pod.
 
     Raises:
-        UsageError: It is another machine's.
+        UsageError: It belongs to another machine.
     """
     owner = seat_in(place)
     if owner is None:

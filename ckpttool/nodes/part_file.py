@@ -1,8 +1,8 @@
 """The file of a part: one machine's view of a tree, as JSON lines.
 
-Line 1 is the `Seat`: which part it is, and where and when it was taken. Line 2 holds what the storage there answered.
-Each further line holds the shards of one save, a column per field of their `ShardReport`. The last line has the number
-of lines and a hash of all before it, so that a torn file is noticed.
+Line 1 is the `Seat`: the number of the part, its machine and time. Line 2 contains the answers of the storage there.
+Each further line contains the shards of one save, with a column per field of their `ShardReport`. The last line has the
+number of lines and a hash of all lines before it, so that a torn file is detected.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from ckpttool.nodes.storage import ENTRIES, FAILURES, FILE, KIND, OPEN, STAMP, A
 SCHEMA = "ckpttool/part/1"
 
 MOST_PARTS = 100_000
-"""Parts of one tree."""
+"""Greatest number of parts of a tree."""
 
 _BEGIN = f'{{"schema": "{SCHEMA}"'.encode("ascii")
 _BEGIN_OF_ANY_VERSION = b'{"schema": "ckpttool/part/'
@@ -62,7 +62,7 @@ _MOST_OF_A_SEAT = 1 << 20
 """Bytes of the first line."""
 
 _RETAINED_LINES = 4
-"""Saves whose decoded reports stay in memory: those of all saves would take too much."""
+"""Number of saves whose decoded reports stay in memory: those of all saves would need too much."""
 
 _MOST_CONTENT = 256 << 20
 """Bytes of all record files of a part together, once they are unpacked."""
@@ -81,7 +81,7 @@ class PartView:
     seat: Seat
     answers: Answers
     report_of: Callable[[str], ShardReport | None]
-    """The report on a shard, by its path; None if that machine did not look at it."""
+    """The report on a shard, by its path; None if that machine did not check it."""
     damaged: tuple[FoundDamaged, ...] = ()
     """Files whose content earlier checks there found damaged."""
     line: Callable[[str], bytes | None] = lambda path: None  # noqa: ARG005
@@ -102,7 +102,7 @@ def encode_part(
         seat: The number of the part, and where and when it was taken.
         answers: The answers of the storage there.
         saves: The reports on the shards of each save, by its name; each shard once.
-        version: Of the ckpttool that looked.
+        version: Version of ckpttool that wrote the part.
         damaged: Files that earlier checks there found damaged.
     """
     saves = list(saves)
@@ -149,7 +149,7 @@ def is_part(path: str) -> bool:
 
 
 def seat_in(path: str) -> Seat | None:
-    """Return the seat in the first line of a file; None if it has none, or cannot be read."""
+    """Return the seat in the first line of a file; None if it has no seat, or cannot be read."""
     try:
         return _decode_seat(_object(_head(path, _MOST_OF_A_SEAT).partition(b"\n")[0], "line 1"))
     except _WRONG:
@@ -215,7 +215,7 @@ def _object(line: bytes, where: str) -> JsonObject:
 
 
 def _hash(data: bytes) -> str:
-    from xxhash import xxh3_128_hexdigest  # half a millisecond that a start without parts need not pay
+    from xxhash import xxh3_128_hexdigest  # saves half a millisecond in a start without parts
 
     return xxh3_128_hexdigest(data)
 
@@ -284,7 +284,7 @@ _LETTERS = {kind: letter for letter, kind in _KINDS.items()}
 _REQUESTS = frozenset({ENTRIES, KIND, STAMP, FILE, OPEN})
 
 _LAST_ERRNO = 4095
-"""No system has a larger number of an error, and none larger than a C integer has a text."""
+"""Largest error number: no system has a larger one, and numbers above a C integer have no text."""
 
 _WITH_STAMP = 5
 """Columns of a file's row with its name and stamp; one more has the number of the line with its report."""
@@ -294,7 +294,7 @@ def _encode_answers(answers: Answers, line_of: Mapping[str, int]) -> dict[str, o
     """Encode the answers of a storage.
 
     Args:
-        answers: All of it.
+        answers: All answers.
         line_of: The number of the line with the report on a file, by its path.
     """
     listed: set[str] = set()
@@ -395,7 +395,7 @@ def _decode_entry(folder: str, columns: list[Json], answers: Answers, line_of: d
 # A line of a save: the reports on its shards.
 
 _Codec: TypeAlias = "tuple[Callable[[Any], Json], Callable[[Json], Any]]"
-"""How a value is encoded, and decoded again."""
+"""The encoding and decoding of a value."""
 
 
 def _plain(decode: Callable[[Json], Any]) -> _Codec:
@@ -441,7 +441,7 @@ _FIELDS: dict[str, _Codec] = {
 stay on their machine; what is known only once the reports of all ranks are together is left out, too."""
 
 _SCALAR = "scalar "
-"""The column of a scalar begins so."""
+"""Prefix of the column of a scalar."""
 
 
 def _encode_save(name: str, reports: Sequence[ShardReport], answers: Answers) -> dict[str, object]:
@@ -481,11 +481,11 @@ def _encode_save(name: str, reports: Sequence[ShardReport], answers: Answers) ->
 
 def _is_constant(column: Sequence[Json]) -> bool:
     first = column[0]
-    return all(value == first and type(value) is type(first) for value in column)  # 1 is no True
+    return all(value == first and type(value) is type(first) for value in column)  # 1 is different from True
 
 
 def _decode_save(line: bytes, where: str, answers: Answers) -> dict[str, ShardReport]:
-    """Decode the reports in a line, by the paths of the shards; none if ckpttool did not write it."""
+    """Decode the reports in a line, by the paths of the shards; empty if ckpttool did not write it."""
     try:
         record = _object(line, where)
         same, names = get_object(record, "same"), [as_str(name) for name in get_list(record, "columns")]
@@ -581,7 +581,7 @@ def _decode_finding(record: JsonObject, path: str) -> Finding:
 
 
 def encode_text(text: str) -> Json:
-    """Encode text; of a name that is not UTF-8, its bytes."""
+    """Encode text; for a name that is not UTF-8, its bytes."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -600,7 +600,7 @@ def decode_path(value: Json) -> str:
     """Decode a path in the tree or right above it.
 
     Raises:
-        ParseError: It leads elsewhere.
+        ParseError: It is outside of the tree.
     """
     path = decode_text(value)
     if path.startswith("/") or "\0" in path or ".." in path.split("/")[1:]:
@@ -642,7 +642,7 @@ def _packed(content: bytes) -> Json:
 
 
 class _Unpacker:
-    """Decodes the output of `_packed`, up to the size of any tree's records: a part may be a bomb."""
+    """Decodes the output of `_packed`, up to the size of any tree's records: a part may be a decompression bomb."""
 
     def __init__(self) -> None:
         self._bytes_left = _MOST_CONTENT

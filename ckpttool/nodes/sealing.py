@@ -24,22 +24,23 @@ from ckpttool.trainers.base import Refusal
 def seal_share(tree: Tree, checkpoint: Checkpoint, verdict: Verdict, share: tuple[int, int], *, now: float) -> Sealing:
     """Seal this machine's files of a checkpoint, in its own manifest next to the checkpoint's.
 
-    That ranks lack which others have speaks against nothing here: a seal is of files. What is not whole is not sealed,
-    nor what was sealed before; and where something speaks against the whole save, none of it is.
+    Missing ranks are not a problem here, because a seal is about files. Files that are not intact or already sealed are
+    not sealed; and if there is a finding against the complete save, none of it is sealed.
 
     Args:
         tree: The visible files, scanned with sizes.
-        checkpoint: Of this tree.
-        verdict: On the visible files: every byte read, with digests, compared with earlier seals.
-        share: The number of this machine, from 1, and of how many.
+        checkpoint: A checkpoint of this tree.
+        verdict: The verdict on the visible files: every byte read, with digests, compared with earlier seals.
+        share: The number of this machine, from 1, and the number of machines.
         now: Unix seconds.
 
     Returns:
-        As of `seal_checkpoint`, with the manifest of this machine alone; its findings are what was not sealed for them.
+        As for `seal_checkpoint`, with the manifest of this machine alone; its findings are the reasons why files were
+        not sealed.
 
     Raises:
-        LockedError: Another process with this number is sealing in this tree.
-        UnsafeError, WriteFailedError, NotDurableError: As of `seal_checkpoint`.
+        LockedError: Another process with this number is sealing in this tree. UnsafeError, WriteFailedError,
+        NotDurableError: As for `seal_checkpoint`.
     """
     place = tree.layout.seal_place(checkpoint)
     if isinstance(place, Refusal):
@@ -55,7 +56,7 @@ def seal_share(tree: Tree, checkpoint: Checkpoint, verdict: Verdict, share: tupl
         old, mine = read_manifest(tree.storage, place), read_alone(tree.storage, place, path)
         if isinstance(old, ManifestProblem):
             return not_sealed(checkpoint, place, (old.finding,))
-        if isinstance(mine, ManifestProblem):  # it was not there a moment ago
+        if isinstance(mine, ManifestProblem):  # it did not exist a moment ago
             return not_sealed(checkpoint, place, (mine.finding,))
         born = with_births(old, tree.storage, place, checkpoint.shards)
         remaining = intact - born.seals.keys()
@@ -66,7 +67,7 @@ def seal_share(tree: Tree, checkpoint: Checkpoint, verdict: Verdict, share: tupl
         new = manifest_of(
             place.layout, own_checkpoint, with_fields(verdict, reports=read), at=moment(now), by=__version__
         )
-        new = with_fields(new, world_size=None)  # who sees a part of a save does not know of how many ranks it is
+        new = with_fields(new, world_size=None)  # a machine with a part of a save does not know its number of ranks
         if wrong := born.findings or changed_since(tree.storage, read):
             return not_sealed(checkpoint, place, wrong)
         if remaining:

@@ -27,7 +27,7 @@ from ckpttool.core.storage.base import (
 )
 
 Failure: TypeAlias = tuple[str, int]
-"""The name of the error's class, and its number: never its words, which are another machine's."""
+"""The name of the error's class, and its number; never its text, which is in another machine's language."""
 
 ENTRIES, KIND, STAMP, FILE, OPEN = "entries", "kind", "stamp", "file", "open"
 """The requests that may have failed."""
@@ -43,14 +43,16 @@ class Answers:
     files: dict[str, bytes] = field(default_factory=dict)
     """Small files that were read completely."""
     pieces: dict[str, dict[int, bytes]] = field(default_factory=dict)
-    """The ranges that were read of other files, by offset; shorter than requested where the file ended."""
+    """The ranges that were read of other files, by offset; shorter than requested at the end of a file."""
     failures: dict[tuple[str, str], Failure] = field(default_factory=dict)
     """By the request and its path."""
     divided: dict[str, str] = field(default_factory=dict)
-    """Of folders whose files several looks shared out: a hash of all names, by its path."""
+    """For folders whose files were divided among processes: a hash of all names, by path."""
     by_host: dict[str, tuple[tuple[str, bytes], ...]] = field(default_factory=dict)
-    """Of records that each machine may have its own of, by path: what each one has, by the machine's name. Never
-    written down: it is known only where the looks are together."""
+    """For records of which each machine may have its own, by path: the content by the machine's name.
+
+    It is never written: it is known only where the parts are combined.
+    """
 
 
 class RecordedSource:
@@ -59,7 +61,7 @@ class RecordedSource:
     __slots__ = ("_path", "_pieces", "_shown", "stamp")
 
     def __init__(self, path: str, stamp: FileStamp, pieces: Mapping[int, bytes], report: ShardReport | None) -> None:
-        """Take its stamp, the ranges that were read, and its report."""
+        """Store its stamp, the ranges that were read, and its report."""
         self._path, self.stamp, self._pieces, self._shown = path, stamp, pieces, report
 
     @property
@@ -98,7 +100,7 @@ class RecordedStorage:
         inner: str,
         report_of: Callable[[str], ShardReport | None] = lambda path: None,  # noqa: ARG005
     ) -> None:
-        """Take the recorded answers.
+        """Store the recorded answers.
 
         Args:
             root: Of this folder, for `open_storage`.

@@ -44,12 +44,12 @@ def part(question: PartQuestion, *, read: Mapping[str, ShardReport] | None = Non
         read: Reports from earlier reads, by path: used for unchanged files.
 
     Returns:
-        What was written, whatever was found; None where the launcher says that this process has nothing to look at.
+        The written part, whatever it contains; None if the launcher assigns no files to this process.
 
     Raises:
         UsageError: The number of the part is unknown; or it cannot be written there.
-        UnsafeError: It is larger than any that would be read.
-        WriteFailedError, NotDurableError: It could not be written.
+        UnsafeError: It is larger than the limit for reading. WriteFailedError, NotDurableError: It could not be
+        written.
     """
     process = process_of_part(question.part)
     if process is None:
@@ -233,7 +233,7 @@ def _written(made: PartWritten, data: bytes, place: str) -> PartWritten:
     """
     from ckpttool.core.write.files import replace as write
 
-    # The file that is there now is our own; one that comes there meanwhile is not.
+    # The current file is our own; a file that appears meanwhile is not.
     write(place, data, overwrite=os.path.lexists(place), backup=False)
     return replace(made, path=place)
 
@@ -241,11 +241,11 @@ def _written(made: PartWritten, data: bytes, place: str) -> PartWritten:
 def _located(question: PartQuestion) -> tuple[Located | None, str]:
     """Return the local tree, if any, and its root: a missing tree is recorded in the part.
 
-    Where this machine has no tree, the root is where others will have one: in the first of the folders in which
-    trainings save, else in the folder that was named.
+    If this machine has no tree, the root is the probable place of the tree on other machines: the first of the folders
+    in which trainings save, else the named folder.
 
     Raises:
-        UsageError: Several trees are there; or it is no folder of this machine.
+        UsageError: There are several trees, or it is not a folder on this machine.
     """
     tree = question.tree
     path = shortest(DEFAULT_DIR if tree.path is None else tree.path)
@@ -324,7 +324,8 @@ def _claims(question: PartQuestion, process: Process) -> tuple[Rank, ...] | None
         return None
     node = process.node
     if node is None:
-        # By hand each is one machine; Open MPI tells how many processes a machine has, not which machine it is.
+        # Started by hand, each process is a machine; Open MPI shows the number of processes per machine, not the
+        # machine's.
         if process.local_count not in {None, 1}:
             raise UsageError("--devices-per-node: the number of this machine is unknown; give --ranks A-B")
         node = process.index

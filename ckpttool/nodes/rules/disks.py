@@ -20,10 +20,10 @@ from ckpttool.nodes.findings import NodesCode
 from ckpttool.nodes.model import Home, Merge, Seat
 
 _MOST_NAMED = 3
-"""Machines with the same missing files, and files, in one line."""
+"""Number of machines with the same missing files, and of files, in one line."""
 
 _MOST_COPIED = 8
-"""Files that a command names one by one; of more it takes their folders."""
+"""Number of files that a command names one by one; for more, it names their folders."""
 
 
 def with_placement(
@@ -249,7 +249,7 @@ def _elsewhere(
 
 def _rsync(source: Home, target: Home, paths: Sequence[str]) -> str:
     """Return the command that copies files to the same places below another folder; any name is quoted."""
-    hosts = [source.host, *[""] * (len(paths) - 1)]  # that of the first source is that of all
+    hosts = [source.host, *[""] * (len(paths) - 1)]  # the folder of the first source is that of all
     arguments = [f"{host}:{source.root}/./{path}" for host, path in zip(hosts, paths, strict=True)]
     return f"rsync -asR -- {' '.join(map(quote, arguments))} {quote(target.root + '/')}"
 
@@ -262,13 +262,13 @@ def needs_of(coming: NextSaves, merge: Merge, sizes: Mapping[str, int]) -> tuple
     """Compare for each disk the size of the next saves with the free space that its machine recorded.
 
     Args:
-        coming: Their destination, and the number that must fit.
-        merge: Who looked.
-        sizes: Bytes of each file of the save that is resumed from, by its path: the next ones are taken to be alike,
-            and each file to go to the disk that has it now.
+        coming: The destination of the saves, and the number that must fit.
+        merge: The machines of the parts.
+        sizes: Bytes of each file of the save that is resumed from, by its path: the next saves are assumed to be equal,
+            with each file on its current disk.
 
     Returns:
-        One for each disk that has files of that save, the one with the least room first; or why it is unknown.
+        One entry per disk with files of that save, the disk with the least room first; or why it is unknown.
     """
     if normpath(coming.folder) != normpath(merge.root):
         return disk_unknown(coming.folder, f"the parts report the free space only for {merge.root}")

@@ -27,20 +27,20 @@ from ckpttool.nodes.findings import NodesCode
 from ckpttool.nodes.model import BREAK_NS, Copy, Merge, Seat
 
 SKEW_SECONDS = 60.0
-"""By how much the clocks of machines may differ."""
+"""Allowed clock difference between machines."""
 
 _MOST_NAMED = 8
-"""Part numbers in one line."""
+"""Number of part numbers in one line."""
 
 
 def with_merge(inventory: Inventory, merge: Merge, *, declared: Collection[int | None], skew: float) -> Inventory:
     """Report for a tree of several machines, and for each save, unknown and contradicting files.
 
     Args:
-        inventory: All that they saw, as if it lay on one disk.
-        merge: Who looked, and when.
+        inventory: All recorded files, as if they were on one disk.
+        merge: The machines, and the times of their parts.
         declared: World sizes from the user or the config, if any: a checkpoint intact on as many ranks is complete.
-        skew: Seconds by which the machines' clocks may differ.
+        skew: Allowed clock difference between machines, in seconds.
     """
     judge = _Judge(inventory, merge, declared, int(skew * 1e9))
     checkpoints = tuple(map(judge.judged, inventory.checkpoints))
@@ -59,7 +59,7 @@ def with_merge(inventory: Inventory, merge: Merge, *, declared: Collection[int |
 def with_warning(decision: NoResumePoint, merge: Merge) -> NoResumePoint:
     """Report that the answer is unknown if only contradicting parts rule out some save.
 
-    Otherwise a script would conclude that there is nothing to resume from, and start afresh.
+    Otherwise a script would conclude that no save exists, and start from scratch.
     """
     doubtful = next((rejection for rejection in decision.rejected if _is_doubtful(rejection.reasons, merge)), None)
     if doubtful is None:
@@ -94,9 +94,9 @@ class _Judge:
         self._unseen = tuple(sorted({*merge.missing, *merge.blind}))
         self.stale: set[int] = set()
         self._homes: dict[int, set[int]] = {}
-        """In which seats a rank has files, over all saves."""
+        """By rank: the seats with its files, over all saves."""
         self._times: Counter[tuple[int, frozenset[int]]] = Counter()
-        """Of how many saves a seat has files of exactly these ranks."""
+        """Number of saves of which a seat has files of exactly these ranks."""
         for checkpoint in inventory.checkpoints:
             for at, ranks in self._ranks_of(checkpoint).items():
                 self._times[at, ranks] += 1
@@ -207,7 +207,7 @@ def _holders(checkpoint: Checkpoint, merge: Merge) -> set[int]:
 
 
 def _long_before(seats: Sequence[Seat]) -> Iterator[Finding]:
-    """Report parts that are older than the others: one that was not updated keeps its old content."""
+    """Report parts that are older than the others: a part without updates keeps its old content."""
     ordered = sorted(seats, key=lambda seat: seat.began_ns)
     before: list[Seat] = []
     ended = late = 0
@@ -230,12 +230,12 @@ def _long_before(seats: Sequence[Seat]) -> Iterator[Finding]:
 def _empty(seats: Sequence[Seat], seats_holding: AbstractSet[int]) -> Iterator[Seat]:
     """Yield the machines without any shard on their own disk: lost, another folder, or without a rank.
 
-    Where the processes of a machine shared its files out, one of them may well have none. Those of two machines that
-    call themselves and their disks alike, as containers may, tell which they are by their shares: each is there twice.
+    If the processes of a machine divided its files, one of them may have none. Two machines with equal names for
+    themselves and their disks, as containers may have, are distinguished by their shares: each share occurs twice.
 
     Args:
-        seats: Who looked.
-        seats_holding: Places in `seats` of machines with a shard.
+        seats: The seats of all parts.
+        seats_holding: Positions in `seats` of machines with a shard.
     """
     machines: dict[tuple[str, str], list[int]] = {}
     for at, seat in enumerate(seats):
@@ -293,7 +293,7 @@ def _of_share(path: str | None, seats: Sequence[Seat]) -> Finding:
 def _differing_listings(merge: Merge) -> dict[str, tuple[Seat, ...]]:
     """Return folders divided among parts that recorded different names there, and two such parts of each.
 
-    So it is with all of a tree whose folder is another one on another disk, whatever names it has.
+    This is true for a complete tree whose folder is on another disk, whatever its names.
     """
     disks: dict[str | None, list[tuple[Seat, Mapping[str, str]]]] = {}
     for seat, folders in zip(merge.seats, merge.divided, strict=False):
@@ -342,15 +342,15 @@ def _part_stale(checkpoint: Checkpoint, late: Sequence[Seat]) -> Finding:
     return unknown(NodesCode.PART_STALE, message, path=checkpoint.name, remedy=remedy)
 
 
-# Several machines have a file of one path.
+# Several machines have a file at one path.
 
 
 def differing(path: str, copies: Iterable[Copy]) -> Iterator[Finding]:
     """Report contradicting parts about a path, and separate copies on machines.
 
     Args:
-        path: Of the file.
-        copies: Its records, of which there are several.
+        path: Path of the file.
+        copies: Its records, at least two.
     """
     different: dict[str, list[Copy]] = {}
     for copy in copies:
@@ -394,7 +394,7 @@ def _of_one_disk(path: str, copies: Sequence[Copy]) -> Iterator[Finding]:
 
 
 def _may_be_same(first: ShardReport | None, second: ShardReport | None) -> bool:
-    """Return whether two records may be of the same bytes: they agree as far as both were checked."""
+    """Return whether two records may describe the same bytes: they agree as far as both were checked."""
     if first is None or second is None:
         return first is second
     names = ["format", "scalars", "schema_hash", "tensors", "tail_hash", "metadata_hash"]
