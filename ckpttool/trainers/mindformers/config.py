@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 Section = dict[str, object]
 
-_STREAMING = ("HFDataLoader", "CommonDataLoader")  # no set: a config may hold a list in its place
+_STREAMING = ("HFDataLoader", "CommonDataLoader")  # not a set: a config may have a list here
 _PACKS = "PackingHandler"
 _BOTH = 3
 """`dataset_broadcast_opt_level` if none is set and data are broadcast."""
 
 _BASE = "base_config"
-"""Names a file whose settings apply if this one has none."""
+"""Key of a file whose settings apply if this config has none."""
 
 _COMMON = frozenset({"load_checkpoint", "run_mode"})
-"""Others have one of these, too."""
-_NOT_ALONE = _COMMON | {"ignore_data_skip"}  # of Hugging Face's arguments, too
+"""Other trainers' configs have one of these, too."""
+_NOT_ALONE = _COMMON | {"ignore_data_skip"}  # also an argument of Hugging Face
 _OWN_WORDS = frozenset(TOP_ONLY) - _NOT_ALONE | {
     _BASE, "micro_batch_interleave_num", "only_save_strategy", "runner_wrapper", "src_strategy_path_or_dir",
     "train_dataset_task",
@@ -78,7 +78,7 @@ class TrainConfigs:
         return RANK_LAYOUT if with_trainer_defaults(config).use_legacy_format else ITERATION_LAYOUT
 
     def lint(self, config: RunConfig) -> tuple[Finding, ...]:
-        """Check it by the remaining rules as well."""
+        """Check the config by the remaining rules as well."""
         return as_the_file_has_them((*config.findings, *lint(config.settings, BEFORE_A_START)))
 
     def fixes(self, config: RunConfig) -> tuple[SafeFix, ...]:
@@ -90,7 +90,7 @@ def _is_own(data: Section) -> bool:
     """Distinguish a MindFormers config, which need not have every section, from other YAML.
 
     Source:
-        All configs in its repository, and YAML of others that has one of these words at the top level.
+        All configs in the MindFormers repository, and other projects' YAML with one of these words at the top level.
     """
     if data.keys() & _OWN_WORDS or data.keys() >= _COMMON:
         return True
@@ -101,12 +101,13 @@ def train_config_of(document: Document, *, path: str, devices: int | None = None
     """Return a YAML config's settings for resuming, parallelism and data, with all suspicious values.
 
     Defaults are those of MindFormers' own template (1.6 and later), so that a short config means here what it means
-    there: `sink_mode: True` and `sink_size: 1`, parallel sizes of 1, semi-automatic parallelism where `use_parallel`.
+    there: `sink_mode: True` and `sink_size: 1`, parallel sizes of 1, semi-automatic parallelism if `use_parallel` is
+    set.
 
     Args:
         document: The config.
-        path: As the user gave it.
-        devices: Ranks to be started. Only data-parallel mode needs it: its world size is in no config.
+        path: The config's path as the user typed it.
+        devices: Number of ranks to start. Only data-parallel mode needs it: no config contains its world size.
     """
     data, settings = document.data, settings_of(document, path=path)
     runner = _section(data, "runner_config")
@@ -150,13 +151,13 @@ def _with_sizes(config: TrainConfig, data: Section) -> TrainConfig:
     """Compute world size and global batch size as MindFormers 1.6 and later do.
 
     Source:
-        BaseTrainer._check_grad_accumulation_steps and _check_global_batch_size_for_auto_parallel: outside of
-        (semi-)automatic parallelism accumulation is reset to 1, so that only batch size and devices count.
+        BaseTrainer._check_grad_accumulation_steps and _check_global_batch_size_for_auto_parallel: outside
+        (semi-)automatic parallelism, accumulation is reset to 1, so only batch size and devices count.
     """
     runner = _section(data, "runner_config")
     batch = _count(runner, "batch_size")
     if _BASE in data:
-        return config  # another file has settings that this one only adds to
+        return config  # this file only adds to the settings of another
     if not _switch(data, "use_parallel"):
         return replace(config, world_size=1, global_batch_size=batch, pipeline_stages=1)
     if _section(data, "parallel").get("parallel_mode", 1) not in AUTO_PARALLEL:
@@ -215,7 +216,7 @@ def _dataset_samples(data: Section) -> int | None:
     """Return the number of samples of the training.
 
     Source:
-        BaseTrainer._process_megatron_dataset: of this data loader's data `sizes[0]` // global batch size are taken.
+        BaseTrainer._process_megatron_dataset takes `sizes[0]` // global batch size batches from this data loader.
     """
     loader = _section(_section(data, "train_dataset"), "data_loader")
     sizes = loader.get("sizes")
@@ -225,7 +226,7 @@ def _dataset_samples(data: Section) -> int | None:
 
 
 def _is_known(data: Section, section: Section, key: str) -> bool:
-    """Return whether a setting is known: if it is not here, another file may have it."""
+    """Return whether a setting is known: if this config lacks it, another file may set it."""
     return key in section or _BASE not in data
 
 
@@ -261,7 +262,7 @@ def _monitor(data: Section) -> Section:
 
 
 def _no_save_optim(data: Section) -> bool:
-    """Return whether saves lack optimizer state: by the section of 1.9, else by the callback's argument."""
+    """Return whether saves lack optimizer state, from the section of 1.9, else from the callback's argument."""
     value = _section(data, "checkpoint").get("no_save_optim")
     return bool(value) if value is not None else not _monitor(data).get("save_optimizer", True)
 
@@ -270,7 +271,8 @@ def _health_check_picks(data: Section) -> bool:
     """Return whether MindFormers sets a threshold, which its newer layout uses.
 
     Source:
-        Trainer._convert_health_checkpoint_config: `use_checkpoint_health_monitor` sets one where none is set.
+        Trainer._convert_health_checkpoint_config: `use_checkpoint_health_monitor` sets a threshold if the config has
+        none.
     """
     threshold = _section(_section(data, "monitor_config"), "health_checkpoint").get("embedding_local_norm_threshold")
     return bool(threshold) or bool(data.get("use_checkpoint_health_monitor"))

@@ -17,12 +17,12 @@ from ckpttool.trainers.mindformers.scalars import epoch_step, state_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MindFormersCounters:
-    """The position at which MindFormers 2.1.0 begins, by its own arithmetic."""
+    """The position at which MindFormers 2.1.0 resumes, computed with its own arithmetic."""
 
     initial_step: int
     """Batches that it considers done, at the new global batch size; its output and saves continue from here."""
     initial_epoch: int | None
-    """Epochs (data-sink mode: sinks) it believes to be done; None if that takes the size of the data set."""
+    """Epochs (data-sink mode: sinks) that it considers done; None if that depends on the size of the data set."""
     findings: tuple[Finding, ...]
 
 
@@ -31,20 +31,20 @@ class SavedSinks:
     """The data sinks of a run, according to its saves."""
 
     size: int | None
-    """Batches a sink; None: its epochs are no sinks of one size."""
+    """Batches per sink; None if its epochs are not sinks of equal size."""
     is_sure: bool
-    """False if it rests on a single number of epochs: one sink of 30 batches, or 30 steps of the first epoch."""
+    """False if the evidence is a single number of epochs: one sink of 30 batches, or 30 steps of the first epoch."""
 
 
 def saved_sinks(scalars: Scalars, run: Sequence[Checkpoint] = ()) -> SavedSinks | None:
-    """Determine from counts of steps and epochs whether a run had sinks; None if the save lacks one of them.
+    """Determine from the counts of steps and epochs whether a run had sinks; None if the save lacks a count.
 
-    With sinks of one size an epoch is a sink, so that steps / epochs is one whole number in all saves, and the step
-    in each name. Without, it is so at most in those that were made at the ends of epochs.
+    With sinks of equal size, an epoch is a sink: steps / epochs is the same integer in all saves, and equals the step
+    in each name. Without sinks, this is true at most of saves made at the end of an epoch.
 
     Args:
-        scalars: Of the requested save.
-        run: All saves of the same run; those of other batch sizes are left out.
+        scalars: The scalars of the requested save.
+        run: All saves of the same run; those of other batch sizes are ignored.
     """
     state = state_of(scalars)
     if not state.step_num or not state.epoch_num:
@@ -98,17 +98,17 @@ def mindformers_counters(  # noqa: PLR0913  all that it counts by, by keyword
 ) -> MindFormersCounters:
     """Compute as MindFormers 2.1.0 does, with rounding errors, and report the effect of each deviation.
 
-    The data position is not at stake where a launch config names `data_skip_steps`; these counters are: they decide
-    how many epochs are left, which step the next checkpoint is labelled with, and where the learning rate stands.
+    If a launch config sets `data_skip_steps`, the data position is safe, but these counters are not. They determine the
+    number of remaining epochs, the step in the next checkpoint's label, and the learning rate.
 
     Args:
-        scalars: From inside the checkpoint; a missing step counts as 0, as it does there.
-        new_global_batch_size: Samples a batch over all ranks in the resumed run; None: as it was.
-        new_sink_size: Batches a data sink in the resumed run; None without data sinking.
-        legacy: Whether the checkpoint is of the `rank_N` layout, whose counters are MindSpore parameters and thus
-            scaled in float32; the newer layout scales in float64, and does not scale the optimizer's step.
+        scalars: The scalars in the checkpoint; a missing step counts as 0, as it does in MindFormers.
+        new_global_batch_size: Samples per batch over all ranks in the resumed run; None if unchanged.
+        new_sink_size: Batches per data sink in the resumed run; None without data sinking.
+        legacy: Whether the checkpoint has the `rank_N` layout, whose counters are MindSpore parameters and thus scaled
+            in float32. The newer layout scales in float64, and does not scale the optimizer's step.
         dataset_size: Batches in the data set at the new batch size; None if unknown.
-        run: All saves of the same run: they tell whether it had sinks.
+        run: All saves of the same run: they show whether it had sinks.
 
     Source:
         load_resume_context_from_checkpoint and BaseTrainer.training_process. That Parameter(Int64) * float gives
@@ -136,7 +136,7 @@ def mindformers_counters(  # noqa: PLR0913  all that it counts by, by keyword
 
 
 def _float32(number: float) -> float:
-    """Round to the nearest float32: the product of two of them is exact in a float64, so it is rounded only once."""
+    """Round to the nearest float32. A product of two float32 values is exact in a float64, so it is rounded once."""
     rounded: float = struct.unpack("<f", struct.pack("<f", number))[0]
     return rounded
 
@@ -147,7 +147,7 @@ def _initial_epoch(case: _Case) -> int | None:
     if case.new_sink is not None:
         return case.scaled(case.epoch)
     if case.initial_step == 0:
-        return case.epoch  # 0 is a multiple of every size, so this passes for the end of an epoch
+        return case.epoch  # 0 is a multiple of every size, so this counts as the end of an epoch
     if case.dataset is None:
         return None
     return case.epoch - int(case.initial_step % case.dataset != 0)
@@ -190,8 +190,8 @@ def _sinks(case: _Case) -> Iterator[Finding]:
     difference = abs(sinks * size - case.initial_step)
     if not difference:
         return
-    # Each earlier change of the batch size rounded both counters down, the sinks to whole ones, and this one scales
-    # what they differ by.
+    # Each earlier change of the batch size rounded both counters down, the sinks to complete sinks. This change scales
+    # their difference.
     most_apart = size * (1 + max(1, -(-case.old_batch // case.new_batch)))
     if saved is not None and saved.size is None and difference > most_apart:
         yield _sink_changed(case, saved, size)
@@ -216,7 +216,7 @@ def _of_sinks(number: int, size: int) -> str:
 def _sink_changed(case: _Case, saved: SavedSinks, new: int) -> Finding:
     """Describe the result for a run whose epochs were counted differently.
 
-    Source: runs of MindFormers 2.1.0 in both layouts: what is planned beyond the end of the data is never trained.
+    Source: runs of MindFormers 2.1.0 in both layouts: steps planned beyond the end of the data are never trained.
     """
     epoch = case.epoch or 0
     short = case.scaled(epoch) * new - case.initial_step

@@ -65,7 +65,7 @@ def effects(resume: Resume) -> Effects:
 
 
 def _position(resume: Resume, question: DataQuestion, skip: SkipBatches) -> DataPosition:
-    """Leave the data to MindFormers if only it can know the batch size."""
+    """Let MindFormers position the data if only it can know the batch size."""
     advice = resume.plan.advice
     is_moved = advice is not None and advice.detour is not None and advice.followed
     if resume.config is None or skip.samples is None or is_moved:
@@ -86,7 +86,7 @@ def _logged_epoch(storage: Storage, checkpoint: Checkpoint, config: TrainConfig)
 
 
 def _deduplicated(storage: Storage, checkpoint: Checkpoint) -> bool | None:
-    """Read from a shard whether each tensor is in only one of them; None if unknown."""
+    """Read from a shard whether each tensor is in only one shard; None if unknown."""
     shard = checkpoint.shards[0]
     try:
         with storage.open(shard.path) as source:

@@ -27,26 +27,26 @@ from ckpttool.trainers.findings import TrainersCode
 HEALTH_FILE_LIMIT = ByteCount(64 << 20)
 """More than a hundred thousand saves fit; the file is never pruned, but no training saves that often."""
 
-_SALVAGED_BYTES = 256 << 10  # of a file that was refused because its values would fill the memory
-_SHOWN_ENTRIES = 20  # wrong entries that get a finding each; the rest is one number
+_SALVAGED_BYTES = 256 << 10  # of a file that was rejected because its values would fill the memory
+_SHOWN_ENTRIES = 20  # invalid entries with a finding each; the others are only counted
 _MARKS = {Health.HEALTHY: 0, Health.UNHEALTHY: 1}
 
 
 def read_health(storage: Storage, path: str) -> HealthBook:
     """Read the recorded health of each checkpoint file; the worst entry if a name occurs several times.
 
-    Whatever is wrong with the file is a finding, and what it covers is unknown, never healthy. Names are only
-    ever compared with names, never opened: they are text from a file.
+    Each problem in the file is a finding, and the health of the checkpoints it affects is unknown, never healthy. Names
+    are only compared with names, never opened: they are untrusted text.
 
     Args:
         storage: Where the file is.
-        path: The file, relative to the storage's root; shown as it is.
+        path: The file, relative to the storage's root; shown unchanged.
 
     Returns:
-        The book; its `path` is None if there is no such file.
+        The recorded health; its `path` is None if there is no such file.
 
     Source:
-        MindFormers appends one entry a save before the weights are written and never removes one, so names may
+        MindFormers appends one entry per save before it writes the weights, and never removes an entry. So names may
         occur twice and files may be gone. `is_health` 0 means healthy, 1 unhealthy.
     """
     try:
@@ -66,12 +66,12 @@ def read_health(storage: Storage, path: str) -> HealthBook:
 def updated_health_json(old: bytes | None, judgements: Iterable[tuple[str, Health]]) -> bytes:
     """Return the file's new content; identical bytes if nothing changes.
 
-    Order, unknown fields and entries of other checkpoints stay. Every entry of a judged name gets its mark, so that
-    no contradiction is left; a name without an entry gets one at the end. What is unknown changes nothing: the file has
-    no word for it.
+    Order, unknown fields and entries of other checkpoints are preserved. Every entry of a judged name gets the same
+    mark, so that no contradiction remains. A name without an entry gets one at the end. Unknown health changes nothing,
+    because the file cannot express it.
 
     Args:
-        old: The current file; None if there is none.
+        old: The current content; None if there is no file.
         judgements: File names as the trainer writes them (rank 0's), with their health.
 
     Raises:
@@ -85,7 +85,7 @@ def updated_health_json(old: bytes | None, judgements: Iterable[tuple[str, Healt
             continue
         own_entries = [entry for entry in entries if entry.get("ckpt_name") == name]
         for entry in own_entries:
-            # `True == 1`: only an integer is what MindFormers writes and readers understand.
+            # `True == 1`, but MindFormers writes integers, and readers understand nothing else.
             if type(entry.get("is_health")) is not int or entry["is_health"] != mark:
                 entry["is_health"] = mark
                 changed = True
@@ -100,7 +100,7 @@ def updated_health_json(old: bytes | None, judgements: Iterable[tuple[str, Healt
 def _salvaged(path: str, data: bytes, why: Finding) -> HealthBook:
     """Keep the unhealthy records among the complete entries before the end of a torn file.
 
-    A later entry may say worse of any checkpoint, so what was healthy is unknown; unhealthy stays unhealthy.
+    A lost entry may mark any checkpoint as unhealthy, so a healthy record becomes unknown; unhealthy stays unhealthy.
     """
     over_limit = memory_of(data) > MOST_MEMORY
     readable = data[:_SALVAGED_BYTES] if over_limit else data

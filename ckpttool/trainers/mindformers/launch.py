@@ -29,8 +29,8 @@ _MASTER_PORT = "8118"
 _LOG_DIR = "output/msrun_log"
 _STAYS = "MindFormers never removes checkpoints of older runs"
 _JOIN = "True"
-"""The command lasts as long as the training. The launcher's own default is to return at once, with 0: a script or a CI
-job would then take a training that is just starting for one that has succeeded."""
+"""The command lasts as long as the training. By default, the launcher returns at once with 0: a script or a CI job
+would then mistake a training that is just starting for one that has succeeded."""
 _CLUSTER_TIMEOUT = "7200"
 """Seconds that ranks wait for one another at the start."""
 
@@ -41,11 +41,11 @@ class MindFormersLaunch:
     folder = "MindFormers' own folder, the one with run_mindformer.py"
 
     def config(self, base: RunConfig, plan: ResumePlan) -> LaunchConfig:
-        """Return `render_config` of its text."""
+        """Return the result of `render_config` for its text."""
         return render_config(base.text, plan)
 
     def commands(self, job: LaunchJob) -> tuple[str, ...]:
-        """Return `launch_commands` of the same."""
+        """Return the result of `launch_commands` for the same arguments."""
         return launch_commands(job)
 
     def other_devices(self, base: RunConfig, devices: int) -> tuple[Finding, ...]:
@@ -55,29 +55,29 @@ class MindFormersLaunch:
         return tuple(other_devices(base, devices))
 
     def next_saves(self, base: RunConfig, inventory: Inventory) -> NextSaves:
-        """Go by the callback that saves."""
+        """Read them from the callback that saves."""
         return next_saves(base.settings, inventory.root, ranks=inventory.folder_ranks)
 
 
 def render_config(base_text: str, plan: ResumePlan) -> LaunchConfig:
-    """Return the user's config with the keys changed that make MindFormers follow the plan, and no other byte.
+    """Return the user's config with only those keys changed that make MindFormers follow the plan.
 
-    The text is edited where these keys stand, then read back: unless PyYAML finds the old document with exactly these
-    changes, nothing is returned. Read the base through `TrainConfigs` before: here nothing bounds its size.
+    The text is edited at these keys, then parsed again: if PyYAML does not find the old document with exactly these
+    changes, nothing is returned. Read the base through `TrainConfigs` first: this function does not limit its size.
 
     Args:
         base_text: The complete current file, line ends and byte order mark included.
         plan: The plan of the resume.
 
     Raises:
-        UsageError: The config contradicts the plan in a way that only its author can settle, or writes one of the
-            keys in a way that cannot be edited without changing others.
+        UsageError: The config contradicts the plan in a way that only its author can resolve, or contains a key in a
+            form that cannot be edited without changing others.
         CkptToolError: The edit went wrong; the caller must not write anything.
     """
     before = _load(base_text)
     editor = Editor(base_text)
     values = _wanted_settings(before, plan)
-    # Two levels are copied, so that a section which other keys share by an alias is not changed for them too.
+    # Two levels are copied, so that a section that other keys share through an alias does not change for them.
     after = {key: dict(value) if isinstance(value, dict) else value for key, value in before.items()}
     changes = []
     for key, value in values.items():
@@ -110,14 +110,14 @@ def _check_edit(text: str, after: dict[str, object], changes: list[ConfigChange]
 def launch_commands(job: LaunchJob) -> tuple[str, ...]:
     """Return one shell command per node, node 0 first.
 
-    The launcher takes 1, 2, 6 or 9 arguments. The short forms end before JOIN, so that the command would return at
-    once; they are not used. One device does not go through it at all: it would print a hint and exit 0, untrained.
-    `data_skip_steps` and `ignore_data_skip` stand in the config because `run_mindformer.py` has no option for them,
-    and its `--options` reads every True as False.
+    The launcher takes 1, 2, 6 or 9 arguments. The short forms end before JOIN, so the command would return at once;
+    they are not used. A single device does not use the launcher, which would print a hint and exit with 0, untrained.
+    `data_skip_steps` and `ignore_data_skip` are set in the config because `run_mindformer.py` has no option for them,
+    and its `--options` parses every True as False.
 
     Raises:
-        UsageError: No job can be made of these: no device, several nodes without an address, a config of a name
-            that MindFormers would not read.
+        UsageError: No job can be started with these arguments: no device, several nodes without an address, or a config
+            whose name MindFormers would not read.
     """
     _check(job)
     command = ["python", job.script or _SCRIPT, "--config", job.config]
@@ -128,7 +128,7 @@ def launch_commands(job: LaunchJob) -> tuple[str, ...]:
     tail = [_LOG_DIR, _JOIN, _CLUSTER_TIMEOUT]
     if job.nodes == 1:
         return (join([*start, _MASTER_PORT, *tail]),)
-    # The launcher puts the address into the text that it evaluates, as it does the command.
+    # The launcher inserts the address into the text that it evaluates, like the command.
     where = [str(job.devices_per_node), quote_for_eval(job.master_addr or ""), _MASTER_PORT]
     return tuple(join([*start, *where, str(node), *tail]) for node in range(job.nodes))
 
@@ -161,7 +161,7 @@ def _wanted_settings(document: Dict[str, object], plan: ResumePlan) -> dict[str,
         "load_ckpt_format": load.load_ckpt_format,
     }
     if not section:
-        # Only the spelling that the config has: a version knows one, and stops nowhere at the other.
+        # Only the form that the config uses: each version knows one form, and does not stop at the other.
         switches = [switch for switch in LEGACY_SWITCHES if switch in document] or LEGACY_SWITCHES[:1]
         values |= {
             switch: load.use_legacy_format
@@ -171,10 +171,10 @@ def _wanted_settings(document: Dict[str, object], plan: ResumePlan) -> dict[str,
     if section:
         if not isinstance(section, dict):
             raise UsageError("`checkpoint:` in the base config must be a section with its own keys")
-        values["checkpoint.load_path"] = load.load_checkpoint  # it wins over the top-level key
+        values["checkpoint.load_path"] = load.load_checkpoint  # it overrides the top-level key
         if section.get("no_load_optim") is not None:
-            values["checkpoint.no_load_optim"] = False  # it wins over resume_training
-    # Never under `trainer:`, where the documentation has them: there any key but two stops every start.
+            values["checkpoint.no_load_optim"] = False  # it overrides resume_training
+    # Never under `trainer:`, as in the documentation: there, any key but two stops every start.
     data = (setting for setting in plan.load.data if not setting.is_default or setting.place.name in document)
     return values | {setting.place.name: setting.value for setting in data}
 
@@ -231,23 +231,24 @@ def _shown(value: object) -> str:
     import yaml
 
     if isinstance(value, str | bool | int | None):
-        with suppress(UsageError):  # half a surrogate pair, which only an escape can say
+        with suppress(UsageError):  # half a surrogate pair, which needs an escape
             return spell(value)
     dumped: str = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), allow_unicode=True)
     return dumped.partition("\n")[0]
 
 
 def next_saves(settings: Settings, root: str, *, ranks: Iterable[Rank] = ()) -> NextSaves:
-    """Return where the next saves go, and how many exist before the oldest is deleted.
+    """Return the folder of the next saves, and how many exist before the oldest is deleted.
 
-    That is as many as are kept and the one that is being written. What is there now makes no room: MindFormers never
-    removes files of an older run. Where all are kept there is no such number; a run should have room for two at least.
+    The number is the retained saves plus the one being written. The present saves free no space: MindFormers never
+    removes files of an older run. If all saves are retained, there is no such number; a run should have space for at
+    least two.
 
     Args:
-        settings: Of the base config.
-        root: The checkpoint folder that is resumed from; a relative path in a config means a folder of wherever the
-            training is started, which is taken to be where it was started before.
-        ranks: Those that have a folder there.
+        settings: The settings of the base config.
+        root: The checkpoint folder to resume from. A relative path in a config is relative to the folder in which the
+            training is started, which is assumed to be the same as before.
+        ranks: The ranks that have a folder there.
     """
     view = ConfigView(settings)
     callback = next(iter(view.callbacks("CheckpointMonitor")), "callbacks.0")

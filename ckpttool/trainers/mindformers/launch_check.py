@@ -19,8 +19,8 @@ from ckpttool.trainers.mindformers.train_config import TrainConfig
 def check(config: TrainConfig, plan: ResumePlan, run: Sequence[Checkpoint] = ()) -> tuple[Finding, ...]:
     """Return the contradictions between a base config and the plan, without the config's own findings.
 
-    What a launch config puts right is a note, so that its reader knows what will change; what it must not change by
-    itself, because the user may mean it, is suspect.
+    A contradiction that a launch config corrects is a note, so that its reader knows the changes. One that it must not
+    correct, because the user may intend it, is suspect.
 
     Args:
         config: The base config, before it is rewritten.
@@ -44,7 +44,7 @@ def check(config: TrainConfig, plan: ResumePlan, run: Sequence[Checkpoint] = ())
 
 
 def other_devices(config: RunConfig, devices: int) -> Iterator[Finding]:
-    """Report a config for another number of devices than will be started, whatever it resumes from."""
+    """Report a config for another number of devices than will be started, for any checkpoint."""
     if config.world_size is not None and config.world_size != devices:
         yield _suspect(
             config,
@@ -124,7 +124,7 @@ def _format(config: TrainConfig, keys: LoadKeys) -> Iterator[Finding]:
 
 
 def _two_formats(name: object, fmt: str) -> str:
-    """Describe MindFormers' reading of a file name with the other format's suffix; empty if there is none."""
+    """Describe MindFormers' reading of a file name with the other format's suffix; empty if no such reading exists."""
     if not isinstance(name, str) or not name.endswith(".ckpt" if fmt == "safetensors" else ".safetensors"):
         return ""
     return f"`resume_training: {name}` with `load_ckpt_format: {fmt}` makes MindFormers look for {name}.{fmt}"
@@ -150,7 +150,8 @@ def _prefix(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
 
 
 def _world(config: TrainConfig, checkpoint: Checkpoint, keys: LoadKeys) -> Iterator[Finding]:
-    # It was chosen, so it is whole: where no record tells, the ranks that it has are the ranks that wrote it.
+    # A chosen checkpoint is intact. If no record contains the world size, the ranks with a shard are the ranks that
+    # wrote it.
     saved_world = checkpoint.topology.world_size or len(checkpoint.ranks)
     world = config.world_size
     if not saved_world or world is None or world == saved_world:

@@ -1,6 +1,7 @@
 """Mistakes in a training config that MindFormers detects late or never: a table of rules, and its checks.
 
-A new rule is a function, a row of the table and its finding. Read in, and tried on, MindFormers 1.6 to 2.1.
+A new rule is a function, a row of the table and its finding. The rules were read in, and tried on, MindFormers 1.6 to
+2.1.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from ckpttool.trainers.mindformers.train_config import (
 _SAVES = "CheckpointMonitor"
 """The callback that saves."""
 
-# What a setting may hold ---------------------------------------------------------------------------------------------
+# Valid values of settings ---------------------------------------------------------------------------------------------
 
 _SHOWN = 40  # characters of a wrong value that a message repeats
 
-# Settings that `ckpttool launch` writes itself: what is wrong with them in the base config has no effect afterwards.
+# Settings that `ckpttool launch` writes itself: a mistake in them in the base config has no effect afterwards.
 _REWRITTEN = frozenset({
     "load_checkpoint", "resume_training", "load_ckpt_format", "data_skip_steps", "ignore_data_skip",
     "checkpoint.no_load_optim", *LEGACY_SWITCHES,
@@ -52,7 +53,7 @@ _POSITIVE = (
 )  # fmt: skip
 
 _OF_SAVES = ("save_checkpoint_steps", "keep_checkpoint_max")
-"""Of each callback that saves: with 0 the start fails, or nothing is saved."""
+"""Settings of each callback that saves: with 0 the start fails, or nothing is saved."""
 
 _FLOATS = frozenset({
     "learning_rate", "lr_end", "lr", "min_lr", "max_lr", "weight_decay", "eps", "epsilon", "betas", "beta1", "beta2",
@@ -63,7 +64,7 @@ _FLOAT_ENDINGS = (
     "_theta", "_scale",
 )  # fmt: skip
 
-# What float() takes and YAML 1.1 does not: an exponent without a point before it or a sign in it.
+# Numbers that float() accepts but YAML 1.1 does not: an exponent without a sign, or without a point before it.
 _NUMBER_AS_TEXT = re.compile(r"[-+]?(\d[\d_]*(?:\.\d*)?|\.\d+)[eE][-+]?\d+")
 
 _COUNT = re.compile(r"[1-9][0-9]{0,8}")
@@ -75,7 +76,7 @@ def _number_as_text(view: ConfigView) -> Iterator[Problem]:
     for entry in view.entries:
         if entry.spelt is not None and isinstance(entry.value, str) and _NUMBER_AS_TEXT.fullmatch(entry.spelt):
             key = next((part for part in reversed(entry.key) if isinstance(part, str)), "")
-            # Under another key it may be meant as text: the hash of a commit can look like this.
+            # Under another key it may be text: the hash of a commit can look like this.
             is_number = key in _FLOATS or key.endswith(_FLOAT_ENDINGS)
             mantissa, _, exponent = entry.spelt.lower().partition("e")
             signed = exponent if exponent[0] in "+-" else f"+{exponent}"
@@ -117,7 +118,7 @@ def _bools(view: ConfigView) -> Iterator[Problem]:
     for key in _BOOLS:
         value = view.get(key)
         if not isinstance(value, bool | None):
-            # A word in quotes that is no other than this one; of any other text nobody knows what was meant.
+            # Only True or False in quotes has a fix; the intention of any other text is unknown.
             suggestion = value.capitalize() if isinstance(value, str) else None
             fix = suggestion if suggestion in {"True", "False"} else None
             remedy = "write True or False, without quotes; any text counts as True"
@@ -180,7 +181,7 @@ def _unknown_keys(view: ConfigView) -> Iterator[Problem]:
         names = known_keys.split()
         for entry in view.inside(section):
             name = str(entry.key[-1])
-            if name in names or name in TOP_ONLY:  # where one of the top stands in a section, another rule says so
+            if name in names or name in TOP_ONLY:  # another rule reports a top-level key in a section
                 continue
             close = get_close_matches(name, names, n=1)
             yield suspect(
@@ -190,14 +191,14 @@ def _unknown_keys(view: ConfigView) -> Iterator[Problem]:
             )
 
 
-# Settings that nobody reads, or that others overrule ------------------------------------------------------------------
+# Settings that MindFormers never reads, or that others override -------------------------------------------------------
 
-# All that a trainer class takes; `auto_register` names a class of the user's own, which may take anything.
+# All arguments of a trainer class; `auto_register` names a user-defined class, which may accept any argument.
 _OF_TRAINER = frozenset({"type", "model_name"})
 _OWN_CLASS = "auto_register"
-_WRITTEN_ONCE = frozenset({"data_skip_steps", "ignore_data_skip"})  # there by `ckpttool launch` before it knew
+_WRITTEN_ONCE = frozenset({"data_skip_steps", "ignore_data_skip"})  # written by earlier versions of `ckpttool launch`
 
-# Read in their section and nowhere else. (`batch_size` is left out: data set sections have one of their own.)
+# Settings that are read only in their section. (`batch_size` is omitted: data set sections have their own.)
 _HOMES = {
     "sink_mode": "runner_config", "sink_size": "runner_config", "epochs": "runner_config",
     "batch_size": "runner_config", "gradient_accumulation_steps": "runner_config",
@@ -349,7 +350,7 @@ def _prefix(view: ConfigView) -> Iterator[Problem]:
             )
 
 
-# Whether a training starts, on the ranks and slices that its author means ---------------------------------------------
+# Whether a training starts, on the ranks and slices that its author intends -------------------------------------------
 
 _TRAINS = frozenset({"train", "finetune"})
 
@@ -403,11 +404,11 @@ def _data_strategy(view: ConfigView) -> Iterator[Problem]:
         )
 
 
-# What a training saves ------------------------------------------------------------------------------------------------
+# Files that a training saves ------------------------------------------------------------------------------------------
 
 
 def _saved_as(view: ConfigView, callback: str) -> str:
-    """Return the format of the files: models of the newer kind and the newer layout are never saved as ckpt."""
+    """Return the format of the files: newer models and the newer layout are never saved as ckpt."""
     if view.get("use_legacy") is False or view.is_newer_layout:
         return "safetensors"
     return str(view.get(f"{callback}.checkpoint_format") or "ckpt")
@@ -415,7 +416,7 @@ def _saved_as(view: ConfigView, callback: str) -> str:
 
 def _keeps_one(view: ConfigView) -> Iterator[Problem]:
     if view.is_newer_layout:
-        return  # there the oldest goes after the new one is written
+        return  # there the oldest is deleted after the new one is written
     for callback in view.callbacks(_SAVES):
         if view.count(f"{callback}.keep_checkpoint_max", KEPT_CHECKPOINTS) == 1:
             yield suspect(
@@ -472,7 +473,7 @@ def _by_mtime(view: ConfigView) -> Iterator[Problem]:
         )
 
 
-# Skipping by the global norm, and the health monitor, which cannot say that it measures nothing -----------------------
+# Skipping by the global norm, and the health monitor, which cannot report that it measures nothing --------------------
 
 _SKIP = "use_skip_data_by_global_norm"
 _HEALTH = "use_checkpoint_health_monitor"
@@ -518,7 +519,7 @@ def _exclusive(view: ConfigView) -> Iterator[Problem]:
 
 
 def _clip(view: ConfigView) -> Iterator[Problem]:
-    # A missing section gets MindFormers' defaults, and there clipping is on; a section of one's own gets none of them.
+    # A missing section gets MindFormers' defaults, in which clipping is on; a section in the config gets no defaults.
     if view.is_on(_SKIP) and view.is_section("runner_wrapper") and not view.is_on("runner_wrapper.use_clip_grad"):
         yield suspect(
             "runner_wrapper.use_clip_grad",
@@ -577,7 +578,7 @@ def _floats(view: ConfigView) -> Iterator[Problem]:
         if setting is None or setting.value is None or isinstance(setting.value, float):
             continue
         if isinstance(setting.value, str) and setting.spelt is not None and "e" in setting.spelt.lower():
-            continue  # `3e0`: that YAML takes it for text is found, with its cure, wherever it stands
+            continue  # `3e0`: another rule reports, for any key, that YAML reads it as text, and the fix
         is_whole = isinstance(setting.value, int) and not isinstance(setting.value, bool)
         problem = suspect(
             key,
@@ -687,7 +688,7 @@ def _health_slices(view: ConfigView) -> Iterator[Problem]:
 
 
 def _health_model_size(view: ConfigView) -> Iterator[Problem]:
-    """The embedding is found by its number of elements, so both sizes must be known before the model is built."""
+    """The embedding is identified by its number of elements, so both sizes must be known before the model is built."""
     if not view.is_on(_HEALTH) or not view.is_section(_MODEL) or view.get("pretrained_model_dir"):
         return
     for key in ("hidden_size", "vocab_size"):
@@ -744,7 +745,7 @@ BEFORE_A_START: tuple[Rule[ConfigView], ...] = (
     Rule(code=MindFormersCode.YAML_NONE_IS_TEXT, check=_none_as_text, needs_all=False),
     Rule(code=MindFormersCode.UNKNOWN_KEY, check=_unknown_keys, needs_all=False),
 )
-"""All others, in the order in which a start meets their subjects."""
+"""All other rules, in the order in which a start reaches their subjects."""
 
 
 def lint(settings: Settings, rules: Iterable[Rule[ConfigView]]) -> tuple[Finding, ...]:

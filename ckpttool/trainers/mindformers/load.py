@@ -65,9 +65,9 @@ def load_keys(load: LoadSettings) -> LoadKeys:
 def data_settings(position: DataPosition) -> tuple[TrainerSetting, ...]:
     """Return the settings for a position in the data.
 
-    To skip nothing takes `ignore_data_skip`, for 0 means 'not set' to MindFormers, which then skips the steps of the
-    checkpoint. A `data_skip_steps` of the base config becomes null, which says 'not set' honestly and keeps its line
-    with its comment; if there is none, none is added.
+    Skipping nothing needs `ignore_data_skip`, because 0 means 'not set' to MindFormers, which then skips the steps of
+    the checkpoint. A `data_skip_steps` in the base config becomes null, which clearly means 'not set' and keeps its
+    line with its comment; if the config has no such line, no line is added.
     """
     match position:
         case SkipBatches(batches=0):
@@ -84,13 +84,13 @@ def counts_data_itself(scalars: Scalars, question: DataQuestion) -> bool:
     """Return whether MindFormers counts the data better than we can, because only it knows the batch size.
 
     Args:
-        scalars: Of the checkpoint: the basis of MindFormers' scaling, if it finds it there.
-        question: With what the config tells. Whatever it asks beyond a place where to go on, MindFormers does not do by
-            itself.
+        scalars: The checkpoint's scalars: the basis of MindFormers' scaling, if it finds them there.
+        question: The user's question, completed from the config. If it requests more than a position, MindFormers does
+            not do that on its own.
 
     Source:
-        load_resume_context_from_checkpoint: `initial_step = step_num * old / new` where the shard has both numbers,
-        and BaseTrainer.training_process, which skips that many unless `data_skip_steps` says another number.
+        load_resume_context_from_checkpoint: `initial_step = step_num * old / new` if the shard has both numbers, and
+        BaseTrainer.training_process, which skips that many unless `data_skip_steps` sets another number.
     """
     is_requested = question.new_dataset or question.dataset_changed_at is not None or question.segments
     counts = scalars.step is not None and scalars.global_batch_size is not None
@@ -98,7 +98,7 @@ def counts_data_itself(scalars: Scalars, question: DataQuestion) -> bool:
 
 
 def planned_skip(plan: ResumePlan) -> SkipBatches:
-    """Return the batches that a plan of MindFormers skips, or would without a change: its data are always counted."""
+    """Return the batches that a plan for MindFormers skips, or would skip: its data are always counted in batches."""
     skip = skip_of(plan.data)
     if skip is None:
         raise AssertionError(f"a plan of MindFormers counts batches, not {plan.data}")

@@ -1,7 +1,7 @@
 """Reasons for which MindFormers would load something other than the plan, or stop: one rule each.
 
-A new one is a function, a line in `RULES`, a code and its explanation. Rules see names and settings alone:
-what a file holds is `verify`'s business. Each was seen in a start of the real program, or read in its code.
+A new rule is a function, a line in `RULES`, a code and its explanation. Rules see only names and settings: `verify`
+checks the contents of files. Each case was seen in a start of the real program, or read in its code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PATTERN = frozenset("*?[")
 """Characters that `glob` does not take literally."""
 
 _FAULT_TOLERANCE = ("TTP:1", "UCE:1", "ARF:1", "HCCE:1")
-"""Words that make `MS_ENABLE_TFT` effective, anywhere in it; TRE and TSP do not."""
+"""Words that enable `MS_ENABLE_TFT` wherever they occur in it; TRE and TSP do not."""
 
 
 _OWN_FOLDER = "copy this checkpoint's files, each into its rank_N/, to a separate folder, and give that as DIR"
@@ -43,13 +43,13 @@ class Start:
     load_path: str
     """`load_checkpoint`, absolute, as a launch config has it."""
     config: TrainConfig | None = None
-    """None if no config is known: a rule that goes by one then says nothing."""
+    """None if no config is known: a rule that needs a config then reports nothing."""
     fault_tolerance: str = ""
     """`MS_ENABLE_TFT` as the start will see it."""
     logged_epoch: int | None = None
-    """Batches an epoch when the checkpoint was saved, as the training log has them; None: it does not tell."""
+    """Batches per epoch when the checkpoint was saved, from the training log; None if the log does not contain them."""
     deduplicated: bool | None = None
-    """Whether the shards say that each tensor is in one of them alone; None if they do not say."""
+    """Whether the shards declare that each tensor is in only one of them; None if they declare nothing."""
 
     @property
     def keys(self) -> LoadKeys:
@@ -66,7 +66,7 @@ def loaded_instead(start: Start) -> tuple[Finding, ...]:
 
 
 def _pattern(start: Start) -> Iterator[Finding]:
-    """Find paths that are more than themselves to `glob`.
+    """Find paths that `glob` does not take literally.
 
     Source:
         load_checkpoint_with_safetensors (1.6.0 to 2.1.0) loads `glob(sf_file_name)`, and the newer layout and merged
@@ -119,9 +119,9 @@ def _next_to_the_ranks(start: Start) -> Iterator[Finding]:
     """Report names that end in `.ckpt` next to the ranks' folders.
 
     Source:
-        check_ckpt_file_exist, asked before anything else by check_path_include_total_ckpt and by the loading of `.ckpt`
-        files (1.3.2 to 2.1.0): one such name, and whatever ends so is loaded into every rank. Re-slicing alone
-        (`auto_trans_ckpt`) takes the ranks' folders. Safetensors are loaded by other code.
+        check_ckpt_file_exist, called first by check_path_include_total_ckpt and by the loading of `.ckpt` files (1.3.2
+        to 2.1.0): if there is one such name, all files with that ending are loaded into every rank. Only re-slicing
+        (`auto_trans_ckpt`) uses the ranks' folders. Other code loads safetensors.
     """
     is_ckpt = start.keys.load_ckpt_format == "ckpt"
     reslices = start.config is not None and start.config.auto_trans_ckpt
@@ -143,9 +143,9 @@ def _resliced(start: Start) -> Iterator[Finding]:
     """Report other `.ckpt` files that resharding would load as weights; step and position come from the named one.
 
     Source:
-        TransformCkpt (1.3.2 to 2.1.0) is given the folder alone. mindspore.transform_checkpoints takes the last name of
-        each rank's folder; by rank, with `transform_process_num` or `transform_by_rank`, the newest time counts.
-        Safetensors are re-sliced by the label of the named file.
+        TransformCkpt (1.3.2 to 2.1.0) gets only the folder. mindspore.transform_checkpoints uses the last name in each
+        rank's folder; by rank, with `transform_process_num` or `transform_by_rank`, the newest time counts. Safetensors
+        are re-sliced by the label of the named file.
     """
     config, checkpoint = start.config, start.plan.point.checkpoint
     if config is None or not _reslices_ckpt(start):
@@ -174,8 +174,8 @@ def _uncountable(start: Start) -> Iterator[Finding]:
     """Report names next to the ranks' folders, or gaps between them, at which resharding `.ckpt` files stops.
 
     Source:
-        TransformCkpt.check_src_checkpoint_and_strategy (1.3.2 to 2.1.0): `int(name.split("_")[-1])` of whatever
-        `rank_*` finds, files too, must give 0, 1, 2 and so on.
+        TransformCkpt.check_src_checkpoint_and_strategy (1.3.2 to 2.1.0): `int(name.split("_")[-1])` of all matches of
+        `rank_*`, including files, must be 0, 1, 2 and so on.
     """
     if not _reslices_ckpt(start):
         return
@@ -214,7 +214,7 @@ def _rank_in_prefix(start: Start) -> Iterator[Finding]:
     """Report names in which MindFormers replaces the wrong number: it replaces the first rank in rank 0's name.
 
     Source:
-        replace_rank_id_in_ckpt_name (1.3.2 to 2.1.0). From 1.7 on a config with such a prefix is refused.
+        replace_rank_id_in_ckpt_name (1.3.2 to 2.1.0). From 1.7 on, a config with such a prefix is rejected.
     """
     if not isinstance(start.keys.resume_training, str):
         return
@@ -235,10 +235,10 @@ def _rank_in_prefix(start: Start) -> Iterator[Finding]:
 
 
 def _no_optimizer(start: Start) -> Iterator[Finding]:
-    """Report an iteration without optimizer shards; `no_save_optim` makes that legal.
+    """Report an iteration without optimizer shards, which `no_save_optim` makes legal.
 
     Source:
-        load_checkpoint of the newer layout (1.7.0 to 2.1.0) leaves as they are parameters that no file holds.
+        load_checkpoint of the newer layout (1.7.0 to 2.1.0) leaves parameters unchanged that no file contains.
     """
     checkpoint, config = start.plan.point.checkpoint, start.config
     is_newer = start.inventory.layout == ITERATION_LAYOUT
@@ -265,7 +265,7 @@ def _fault_tolerance(start: Start) -> Iterator[Finding]:
 
     Source:
         check_tft_valid, training_process and resume_ckpt_path_with_strategy (1.6.0 to 2.1.0): the newest file of any
-        rank, by its modification time, whatever `resume_training` names. `MS_ENABLE_TFT` alone switches it on.
+        rank, by modification time, regardless of `resume_training`. `MS_ENABLE_TFT` alone enables this.
     """
     config, name = start.config, start.keys.resume_training
     flags = [flag for flag in _FAULT_TOLERANCE if flag in start.fault_tolerance]
@@ -285,9 +285,9 @@ def _redundancy(start: Start) -> Iterator[Finding]:
     """Report shards that each have only part of the tensors, without a setting that combines them.
 
     Source:
-        load_param_into_net(remove_redundancy=True) wants a compiled network (MindSpore 2.7.2 and 2.10.0), and outside
-        of (semi-)automatic parallelism none is compiled. For safetensors the file's own word counts, for ckpt the
-        config's.
+        load_param_into_net(remove_redundancy=True) requires a compiled network (MindSpore 2.7.2 and 2.10.0), and
+        outside (semi-)automatic parallelism no network is compiled. For safetensors the file's own setting counts, for
+        ckpt the config's.
     """
     config, load = start.config, start.keys
     if config is None or not config.data_parallel or not load.use_legacy_format or config.auto_trans_ckpt:
@@ -333,4 +333,4 @@ RULES: tuple[Rule, ...] = (
     _no_optimizer,
     _length,
 )
-"""All of them, in the order in which a start meets their subjects."""
+"""All rules, in the order in which a start reaches their subjects."""

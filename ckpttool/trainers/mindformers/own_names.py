@@ -1,6 +1,6 @@
-"""MindFormers' parsing of file names: looser than ckpttool's, which matters for its choice.
+"""MindFormers' parsing of file names, which is less strict than ckpttool's and affects its choice.
 
-Source: the helpers for checkpoint names in its tools; the patterns are facts of its behaviour.
+Source: the helpers for checkpoint names in its tools; the patterns reproduce its behaviour.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ class Pick:
     """The choice of the simulated MindFormers."""
 
     name: str | None
-    """Checkpoint name, or None if it picks nothing that has one name."""
+    """Checkpoint name; None if it picks nothing, or files with different names."""
     because: str
     outcome: Outcome = Outcome.UNKNOWN
-    """Whether the choice then loads, which its own selection does not check."""
+    """Whether the chosen checkpoint then loads, which the selection itself does not check."""
 
 
 def label_of(file: str, fmt: str) -> tuple[int, int]:
     """Return epoch and step of a file name: the first match, anywhere in the name.
 
     Raises:
-        StopsError: There is none. One such file ends the whole resume.
+        StopsError: The name has no match. One such file stops the resume.
     """
     match = re.search(rf"-(\d+)_(\d+)\.{re.escape(fmt)}", file)
     if match is None:
@@ -46,12 +46,12 @@ def run_label_of(file: str, fmt: str) -> tuple[int, int, int]:
     """Return run, epoch and step, as the health monitor sorts rank 0's names.
 
     Raises:
-        StopsError: There is no number before the dash; the fallback for that reads a match that is None.
+        StopsError: There is no number before the dash; the fallback for that case uses a match that is None.
     """
     match = re.search(rf"_(\d+)-(\d+)_(\d+)\.{re.escape(fmt)}", file)
     if match is None:
         raise StopsError(f"its health monitor cannot sort {file}, which has no number before its last dash")
-    # Without a run suffix this is the rank. Only rank 0 sorts, so it is 0 and right by luck.
+    # Without a run suffix this is the rank. Only rank 0 sorts, so it is 0, which happens to be right.
     return _whole(match[1]), _whole(match[2]), _whole(match[3])
 
 
@@ -59,7 +59,7 @@ def rank_of(file: str) -> int:
     """Return the rank in a file name: the first, so that a prefix like `my_rank_7_model` misleads it.
 
     Raises:
-        StopsError: There is none.
+        StopsError: The name contains no rank.
     """
     match = re.search(r"_rank_(\d+)", file)
     if match is None:
@@ -71,7 +71,7 @@ def with_rank(file: str, rank: int) -> str:
     """Return the same name for another rank.
 
     Raises:
-        StopsError: There is no rank in it.
+        StopsError: The name contains no rank.
     """
     return file.replace(f"_rank_{rank_of(file)}", f"_rank_{rank}")
 
@@ -91,5 +91,5 @@ def checkpoint_name(file: str, fmt: str) -> str:
 def _whole(digits: str) -> int:
     try:
         return int(digits)
-    except ValueError:  # thousands of digits, which a meta.json may hold
+    except ValueError:  # thousands of digits, which a meta.json may contain
         raise StopsError(f"it cannot read a number of {len(digits)} digits in a name") from None

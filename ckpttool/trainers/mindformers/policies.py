@@ -28,10 +28,10 @@ NAN_BY_DEFAULT = NanWord.AS_MINDFORMERS
 
 
 class MindFormersWords:
-    """Settings of its config."""
+    """Settings in its config."""
 
     def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
-        """Count the batches from the start of the data; never 0, which would mean 'not set'."""
+        """Count the batches from the start of the data; never 0, which means 'not set'."""
         from ckpttool.core.domain.advice import TrainersDetour
         from ckpttool.trainers.mindformers.train_config import TRAINER
 
@@ -41,7 +41,7 @@ class MindFormersWords:
         return TrainersDetour(trainer=TRAINER, title="MindFormers", config=config)
 
     def skip(self, skip: SkipBatches) -> TrainersSkip | None:
-        """Read the data from the beginning if nothing is skipped: its setting has no zero."""
+        """Read the data from the beginning if nothing is skipped: its setting cannot be zero."""
         from ckpttool.core.domain.data_position import TrainersSkip
 
         sinks = "as MindSpore does"
@@ -56,7 +56,7 @@ class MindFormersWords:
         return "skip"
 
     def policy_words(self, settings: PolicyWords) -> PolicyWords:
-        """Return a policy's settings with MindFormers' word for whether a NaN counts for its data skip."""
+        """Return a policy's settings in MindFormers' terms, with the effect of a NaN on its data skip."""
         values = {False: NanWord.AS_MINDFORMERS.value, True: NanWord.STRICT.value}
         return tuple(
             ("nan", values[bool(value)]) if name == "nan_counts" else (name, value) for name, value in settings
@@ -65,8 +65,8 @@ class MindFormersWords:
     def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
         """Return the settings of its data skip and its health monitor.
 
-        MindFormers demands floats, and norms at all only with `local_norm` and `use_clip_grad`, which its documentation
-        leaves out in part.
+        MindFormers requires floats. It has norms only with `local_norm` and `use_clip_grad`, which its documentation
+        mentions only in part.
         """
         from ckpttool.core.domain.advice import Threshold, ThresholdSettings
         from ckpttool.core.render.yaml_edit import yaml_float

@@ -1,7 +1,7 @@
 """Number of steps that MindFormers will train and batches that the data will give, and their difference.
 
-MindFormers counts what is left by the checkpoint's counters, whatever the data skip is. Every number here was compared
-with runs of the real program (2.1.0), with sinks and without.
+MindFormers computes the remaining steps from the checkpoint's counters, regardless of the data skip. Every number here
+was compared with runs of the real program (2.1.0), with and without sinks.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ _STOPS = "stops with a ValueError, 'epoch' must bigger than 'initial_epoch'"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLength:
-    """The resumed run, in batches of its own size."""
+    """The resumed run, in batches of its own batch size."""
 
     per_epoch: int
-    """Batches an epoch."""
+    """Batches per epoch."""
     source: str
     """Its source, for people."""
     total: int
     """Batches of all epochs."""
     start: int
-    """Step from which MindFormers counts on."""
+    """Step from which MindFormers continues to count."""
     over: bool
-    """Whether MindFormers takes all epochs for done."""
+    """Whether MindFormers considers all epochs complete."""
     planned: int
     """Steps that it will train, if it is not over."""
     left: int
-    """Batches of the data after the skipped ones; 0 or less: more is skipped than there is."""
+    """Batches after the skipped ones; 0 or less if no batch remains."""
 
     @property
     def due(self) -> int:
@@ -56,13 +56,14 @@ class RunLength:
 def length_findings(
     config: TrainConfig | None, plan: ResumePlan, inventory: Inventory, logged: int | None = None
 ) -> Iterator[Finding]:
-    """Report a run that ends before or after its epochs, or does not begin; or the condition for that.
+    """Report a run that ends before or after its epochs, or does not start, or the condition for that.
 
     Args:
         config: The base config; None: not known.
         plan: The plan of the resume, with the start of its data.
         inventory: The complete tree: labels show the length of an epoch.
-        logged: Batches an epoch when the checkpoint was saved, as the training log has them; None: it does not tell.
+        logged: Batches per epoch when the checkpoint was saved, from the training log; None if the log does not contain
+            them.
     """
     if isinstance(plan.data, GoesOn):
         return
@@ -93,9 +94,9 @@ def run_length(
     """Return the length of the resumed run; None if the batches per epoch are unknown.
 
     Source:
-        load_resume_context_from_checkpoint, check_runner_config and Model.train: with sinks `epochs` becomes
-        data_size / sink_size * epochs, in floating point, and the counter counts sinks; without, the epoch that was
-        begun is trained again in whole, less what the data skip takes from its first.
+        load_resume_context_from_checkpoint, check_runner_config and Model.train: with sinks `epochs` becomes data_size
+        / sink_size * epochs, in floating point, and the counter counts sinks. Without sinks, the started epoch is
+        trained again completely, except for the batches that the data skip removes.
     """
     epoch_steps = _per_epoch(config, plan, inventory, logged)
     if epoch_steps is None or config.epochs is None:
@@ -142,7 +143,7 @@ def _per_epoch(
         batches = config.dataset_samples // batch
         return (batches, f"`sizes` has {config.dataset_samples} samples") if batches else None
     if is_moved(plan) and planned_skip(plan).batches < plan.next_step - 1:
-        return None  # log and names are of other data
+        return None  # log and names belong to other data
     if logged is not None:
         batches = _converted(logged, plan.point.checkpoint.scalars.global_batch_size, batch)
         return (batches, "from the training log") if batches > 0 else None
@@ -156,8 +157,8 @@ def _per_epoch(
 def _labelled(config: TrainConfig, checkpoint: Checkpoint, batch: int | None) -> int:
     """Return the batches per epoch that a name implies; 0 for none, -1 if they cannot be converted.
 
-    `4_20` at step 80 was saved 20 batches into the fourth epoch, so three have 60. Where labels count sinks, and after
-    a resume, they tell nothing.
+    `4_20` at step 80 was saved 20 batches into the fourth epoch, so three epochs have 60 batches. If labels count
+    sinks, and after a resume, they imply nothing.
     """
     label, step, old = epoch_step(checkpoint), checkpoint.step, checkpoint.scalars.global_batch_size
     if label is None or step is None or checkpoint.run:
@@ -181,8 +182,8 @@ def _converted(size: int, old: int | None, batch: int | None) -> int:
 def _had_sinks(config: TrainConfig, plan: ResumePlan, inventory: Inventory) -> Finding | None:
     """Report a run without sinks that continues one with sinks, whose number it interprets as epochs.
 
-    Saves that were all made at the ends of epochs count alike. They are told by the data set's size, else by a number
-    that no run of so many epochs reaches.
+    Saves that were all made at the end of an epoch have the same counts. The data set's size distinguishes them, else a
+    number that no run of so many epochs reaches.
     """
     checkpoint = plan.point.checkpoint
     epoch, batch = state_of(checkpoint.scalars).epoch_num, checkpoint.scalars.global_batch_size
@@ -280,8 +281,8 @@ def _of_unknown_length(config: TrainConfig, plan: ResumePlan) -> Iterator[Findin
 def _if_unchanged(config: TrainConfig, ends: str) -> Finding:
     """Report for which data the end of a run without sinks is right.
 
-    MindFormers keeps the number of epochs done, and finds the place in the epoch that was begun from the step and the
-    data set as it is now: after the first epoch another size moves the end.
+    MindFormers keeps the number of completed epochs, and computes the position in the started epoch from the step and
+    the current data set. So after the first epoch, another size moves the end.
     """
     return _note(
         config,
@@ -304,7 +305,7 @@ def _beyond(config: TrainConfig, plan: ResumePlan, length: RunLength) -> Finding
 
 
 def _moved(config: TrainConfig | None, plan: ResumePlan) -> Iterator[Finding]:
-    """Report where a run ends whose data continue elsewhere than its steps, if the epoch length is unknown."""
+    """Report the end of a run whose data continue elsewhere than its steps, if the epoch length is unknown."""
     ahead = planned_skip(plan).batches - (plan.next_step - 1)
     epochs_done = state_of(plan.point.checkpoint.scalars).epoch_num
     if ahead > 0:
@@ -330,7 +331,7 @@ def _moved(config: TrainConfig | None, plan: ResumePlan) -> Iterator[Finding]:
 
 
 def _parted(config: TrainConfig, length: RunLength) -> Iterator[Finding]:
-    """Report where a run ends whose steps, data and epochs do not end together."""
+    """Report the end of a run whose steps, data and epochs do not end together."""
     if length.planned > length.left:
         more = -((length.left - length.due) // length.per_epoch)
         remedy = _stop_at(length.left)

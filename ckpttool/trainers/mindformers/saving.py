@@ -1,4 +1,4 @@
-"""The rank layout as our own writer writes it: every name, scalar and record as in MindFormers."""
+"""The rank layout as our own writer produces it: every name, scalar and record is as in MindFormers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RankSaves:
     health_file = MindFormersHealthFile.name
 
     def objection(self, prefix: str) -> str | None:
-        """Reject prefixes that are ambiguous for MindFormers as well."""
+        """Also reject prefixes that are ambiguous to MindFormers."""
         if _PREFIX.fullmatch(prefix) is None:
             return "expected up to 64 letters, digits, _ and ."
         return "_rank_ precedes the rank" if "_rank_" in prefix else None
@@ -75,7 +75,7 @@ class RankSaves:
         return SaveLabel(prefix=shape.prefix, run=shape.run, epoch=shape.position.epoch, step=shape.position.step)
 
     def checkpoint(self, label: SaveLabel) -> str:
-        """Return `20_2`, or `_1-25_2` of a later start."""
+        """Return `20_2`, or `_1-25_2` for a later start."""
         return checkpoint_name(label.run, _position(label))
 
     def manifest(self, label: SaveLabel) -> str:

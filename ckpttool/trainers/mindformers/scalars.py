@@ -26,9 +26,9 @@ RULES = ScalarRules(
         RequestedScalar(name="step_num"),
         RequestedScalar(name="global_step"),
         RequestedScalar(name="loss_scale", is_integer=False),
-        RequestedScalar(name="global_batch_size", least=1),  # no batch of no samples can have been trained on
+        RequestedScalar(name="global_batch_size", least=1),  # a batch without samples cannot have been trained on
     ),
-    # `global_batch_size` came with 1.3, and the unified layout asks for it in its own rules.
+    # `global_batch_size` was added in 1.3, and the unified layout has its own rules for it.
     required=(
         (ShardRole.FULL, ("epoch_num", "step_num", "global_step", "loss_scale")),
         (ShardRole.SCALARS, ("epoch_num", "step_num", "global_step")),
@@ -38,7 +38,7 @@ RULES = ScalarRules(
         AgreedScalar(name="epoch_num", code=MindFormersCode.EPOCH_DISAGREES, severity=Severity.DAMAGE),
         AgreedScalar(name="global_step", code=Code.STEP_DISAGREES, severity=Severity.DAMAGE),
         AgreedScalar(name="global_batch_size", code=Code.SCHEMA_DIFFERS, severity=Severity.DAMAGE),
-        # All ranks scale by one number, but it is harmless if one does not.
+        # All ranks scale by the same number, but a rank that does not is harmless.
         AgreedScalar(name="loss_scale", code=Code.SCHEMA_DIFFERS, severity=Severity.SUSPECT),
     ),
     without="MindFormers would load this one and start at step 0",
@@ -47,7 +47,7 @@ RULES = ScalarRules(
 """The scalars that MindFormers appends: Int64 [] and, for the optimizer's own counter, Int32 [1]."""
 
 PLANNED_STEPS = "planned_steps"
-"""How many steps the run was to make, which the PyNative trainer writes as `step_num`."""
+"""Planned number of steps, which the PyNative trainer writes as `step_num`."""
 
 FACTS = ShardFacts(scalars=RULES.requested)
 
@@ -64,14 +64,14 @@ class TrainState:
     """Optimizer step: updates applied; overflowed and skipped batches do not count."""
     loss_scale: float | None = None
     global_batch_size: int | None = None
-    """Samples a batch over all ranks; files of MindFormers 1.2 have none."""
+    """Samples per batch over all ranks; files of MindFormers 1.2 lack it."""
     consumed_samples: int | None = None
     by_own_writer: bool = False
     """Whether ckpttool's writer made the file, which records a health only if it was measured."""
 
     @property
     def scalars(self) -> Scalars:
-        """The scalars common to all trainers, and the others by their own names."""
+        """The scalars common to all trainers, and the other scalars by their own names."""
         rest = (("epoch_num", self.epoch_num), ("global_step", self.global_step), ("loss_scale", self.loss_scale))
         return Scalars(
             step=self.step_num,
@@ -118,7 +118,7 @@ def state_of(scalars: Scalars) -> TrainState:
 
 
 def by_pynative(checkpoint: Checkpoint) -> bool:
-    """Return whether the PyNative trainer made a save."""
+    """Return whether the PyNative trainer wrote a save."""
     return any(name == PLANNED_STEPS for name, _ in checkpoint.scalars.rest)
 
 
@@ -130,8 +130,8 @@ def _integer(value: float | None) -> int | None:
 class EpochStep:
     """Epoch and step in a file name, both counted from 1.
 
-    In data-sink mode `epoch` counts sink intervals and `step` is the sink size; after a resume without
-    data sinking the numbers start again and are not even monotonic. So this is a label, not a position.
+    In data-sink mode `epoch` counts sink intervals and `step` is the sink size; after a resume without data sinking the
+    numbers restart and are not even monotonic. So this is a label, not a position.
     """
 
     epoch: int
@@ -165,7 +165,7 @@ class EpochStep:
         """Return the values that a shard's content must match.
 
         `epoch_num` is the label's epoch in every file that MindFormers writes. The label's step is counted in the epoch
-        (or is the sink size), so it tells only that no fewer steps were done.
+        (or is the sink size), so it is only a lower limit for the number of steps.
         """
         epoch = f"the name says epoch {self.epoch}, the content says %d"
         step = f"the name says step {self.step} of its epoch, the content says that only %d steps were completed"

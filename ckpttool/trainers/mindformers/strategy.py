@@ -1,4 +1,4 @@
-"""Number of ranks of a training, by its config and by the files next to its checkpoints."""
+"""Number of ranks of a training, from its config and from the files next to its checkpoints."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from ckpttool.trainers.mindformers.train_config import TrainConfig
 
 _STRATEGY = r"ckpt_strategy_rank_(?P<rank>[0-9]{1,9})\.(?:ckpt|json)"
-"""One for each rank, so their number tells the world size."""
+"""One file per rank, so their number is the world size."""
 
 STRATEGY_FOLDER = "strategy"
-"""Next to the checkpoints."""
+"""Folder of the strategy files, next to the checkpoints."""
 
 
 def world_evidence(output: Storage, config: RunConfig | None) -> Evidence:
-    """Return the evidence of both: the config first.
+    """Return the evidence from both, the config's first.
 
     Args:
         output: The folder with the tree.
-        config: Of the run that is to resume.
+        config: The config of the run to resume.
 
     Raises:
         UsageError: The config is another trainer's.
@@ -54,7 +54,7 @@ def _of_config(config: TrainConfig, world: int) -> WorldEvidence:
 
 
 def strategy_world(output: Storage) -> int | None:
-    """Return the ranks with a strategy file in an output folder, counted by the highest; None: there is none."""
+    """Return the ranks with a strategy file in an output folder, counted by the highest; None if there are no files."""
     return max(strategy_files(output), default=-1) + 1 or None
 
 
@@ -62,7 +62,7 @@ def strategy_files(output: Storage) -> dict[Rank, str]:
     """Return the paths of the strategy files in an output folder; one per rank if it has both forms."""
     try:
         names = sorted(entry.name for entry in output.entries(STRATEGY_FOLDER))
-    except OSError:  # most trees have none, and an unreadable one is no evidence
+    except OSError:  # most trees have none, and an unreadable folder proves nothing
         return {}
     matches = ((re.fullmatch(_STRATEGY, name), name) for name in names)
     return {Rank(int(match["rank"])): f"{STRATEGY_FOLDER}/{name}" for match, name in matches if match}

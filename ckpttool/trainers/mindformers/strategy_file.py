@@ -1,7 +1,7 @@
 """MindSpore's strategy files, and the slice of each tensor on each rank according to them.
 
-They say how the parameters of a pipeline stage lie over its ranks. There is one a rank, all of a stage the same,
-written as a training is compiled: before its first save, not with each.
+They record how the parameters of a pipeline stage are distributed over its ranks. Each rank has a file, equal for all
+ranks of a stage. It is written when a training is compiled: before its first save, not with each save.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from ckpttool.trainers.mindformers.strategy import STRATEGY_FOLDER, strategy_fil
 _T = TypeVar("_T")
 
 MOST_PARAMETERS = 100_000
-"""Of a stage. The largest models have some ten thousand, optimizer states counted."""
+"""Parameters of a stage. The largest models have some ten thousand, including optimizer states."""
 
 STRATEGY_LIMIT = 8 << 20
-"""Bytes. A real one has some 60 for each parameter and optimizer state."""
+"""Bytes. A real file has some 60 per parameter and optimizer state."""
 
 MOST_ARRANGEMENTS = 64
-"""Ways in which the tensors of a stage lie; a model has some ten."""
+"""Different distributions of the tensors of a stage; a model has some ten."""
 
 MOST_LOST = 4
 """Ranks of a stage per existing shard, so that a number in a file cannot cause a long count."""
 
 _MOST_RANKS, _MOST_SIDES = 1 << 20, 32
-"""Of a grid, far beyond any."""
+"""Dimensions of a grid, far more than any model has."""
 
 
 class SavedLayout(NamedTuple):
@@ -54,9 +54,9 @@ class SavedLayout(NamedTuple):
     sliced_by: tuple[int, ...]
     """Sides of the grid along which the parameter is sliced, counted from the innermost, 0."""
     step: int
-    """Between ranks that share out one slice, where the optimizer's states are sharded."""
+    """Distance between ranks that divide one slice, if the optimizer's states are sharded."""
     sharers: int
-    """Ranks that divide one slice; 0: every one has all of it, -1: all that would have the same."""
+    """Ranks that divide one slice; 0: each rank has all of it, -1: all ranks that would have the same slice."""
 
     @property
     def slice_of(self) -> Callable[[int], tuple[int, ...]] | None:
@@ -97,9 +97,9 @@ class StageStrategy(NamedTuple):
 
     stage: int
     ranks: int
-    """Of the stage."""
+    """Number of ranks in the stage."""
     layouts: Mapping[str, SavedLayout]
-    """By parameter; unknown layouts are left out."""
+    """Layouts by parameter; unknown layouts are omitted."""
 
     @property
     def own_ranks(self) -> range:
@@ -237,22 +237,22 @@ def _saved_layout(grid: Sequence[int], sides: Sequence[int], field: int, step: i
     return None if layout.slice_of is None else layout
 
 
-# What the files beside a tree say of a save --------------------------------------------------------------------------
+# Slices of a save according to the files next to a tree ---------------------------------------------------------------
 
 
 def strategy_slices(storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
     """Return the slices of a checkpoint from the strategy files; None if these are missing or not reliable.
 
-    MindSpore writes all ranks of a stage the same: of each stage two are read, and they have to agree. The next start
-    of a training writes over them: one that is newer than the checkpoint is of another start, which may have had
-    another arrangement.
+    MindSpore writes the same file for all ranks of a stage: two files per stage are read, and they must agree. The next
+    start of a training overwrites them: a file that is newer than the checkpoint belongs to another start, which may
+    have had another arrangement.
 
     Args:
         storage: The tree, next to the folder of the strategy files.
-        checkpoint: Of one file a rank.
+        checkpoint: A checkpoint with one file per rank.
 
     Raises:
-        OSError: The disk did not answer.
+        OSError: The disk could not be read.
     """
     output = open_storage(above(storage.root))
     paths = strategy_files(output)
@@ -261,7 +261,7 @@ def strategy_slices(storage: Storage, checkpoint: Checkpoint) -> RecordedSlices 
         return None
     stages = list(_stages(output, {rank: paths[rank] for rank in ranks if rank in paths}, storage, checkpoint))
     every = {rank for stage in stages for rank in stage.own_ranks}
-    # A grid with a side that is none of ranks, as where operators are interleaved, has more than there are.
+    # If a side of the grid does not count ranks, as with interleaved operators, the grid has more positions than ranks.
     if not set(ranks) <= every or max(every) > max(paths):
         return None
     return RecordedSlices(source=f"../{STRATEGY_FOLDER}", slices=_slices(stages), is_of_save=False)
@@ -294,7 +294,7 @@ def _stages(
 def _read(output: Storage, path: str) -> StageStrategy | None:
     try:
         return parse_strategy(output.small_file(path, limit=STRATEGY_LIMIT), where=path)
-    except (OSError, ParseError):  # an unreadable one is no evidence
+    except (OSError, ParseError):  # an unreadable file proves nothing
         return None
 
 

@@ -1,4 +1,4 @@
-"""Streaming data: the position is in state files of the data loader, whatever the config skips."""
+"""Streaming data: the position is in state files of the data loader, regardless of the config's skip."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BUILT_BY_STAGE = (1, 3)
 _BUILT_BY_SLICE = (2, 3)
 _SHOWN = 8
 STATE_LIMIT = ByteCount(64 << 20)
-"""A few counters for each file of the data set."""
+"""A few counters per file of the data set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class DatasetStates:
     """The state files of one step."""
 
     missing: tuple[Rank, ...]
-    """Ranks without one."""
+    """Ranks without a state file."""
     broken: tuple[tuple[Rank, str], ...]
     """Ranks whose file the loader cannot load, and why."""
     unread: tuple[tuple[Rank, str], ...]
@@ -40,8 +40,8 @@ def read_states(folder: str, ranks: Iterable[Rank]) -> DatasetStates:
     """Find the state of each rank, as the loader will; its contents belong to the `datasets` library.
 
     Args:
-        folder: Of the step.
-        ranks: Those that load a state.
+        folder: The folder of the step.
+        ranks: The ranks that load a state.
     """
     storage = open_storage(folder)
     missing, broken, unread = [], [], []
@@ -64,7 +64,8 @@ def writers(stream: StreamingData, world: int | None) -> tuple[Rank, ...] | None
 
     Source:
         is_dataset_built_on_rank: with `use_broadcast_data` (which is the default) the pipeline stages between the first
-        and the last get no data, and of the ranks that share a slice of the data one alone, the others are sent it.
+        and the last get no data, and of the ranks that share a slice of the data only one reads it and sends it to the
+        others.
     """
     if world is None:
         return None
@@ -85,7 +86,7 @@ def state_folder(stream: StreamingData, plan: ResumePlan) -> str | None:
 
     Source:
         BaseTrainer.training_process: `_resume_hf_iterable_dataset(dataset, initial_step)`, where step 0 reads no state;
-        `data_skip_steps` and `ignore_data_skip` are not asked.
+        `data_skip_steps` and `ignore_data_skip` are not read.
     """
     step = plan.next_step - 1
     return None if step == 0 or stream.state_dir is None else f"{stream.state_dir}/step_{step}"
@@ -95,8 +96,8 @@ def not_movable(config: TrainConfig, plan: ResumePlan, data: DataQuestion) -> It
     """Report options that would move the data position, which only the state files determine.
 
     Args:
-        config: Of streaming data.
-        plan: The resume.
+        config: A config with streaming data.
+        plan: The plan of the resume.
         data: The user's question about the data.
     """
     was, current = plan.point.checkpoint.scalars.global_batch_size, planned_skip(plan).global_batch_size
@@ -129,7 +130,7 @@ def _fixed(config: TrainConfig, label: str, fix: str) -> Finding:
 
 
 def _not_known(config: TrainConfig, why: str, fix: str) -> Finding:
-    """Report that the state files could not be searched for."""
+    """Report that the search for the state files failed."""
     return unknown(
         MindFormersCode.STREAM_STATE_MISSING,
         f"{why}, so whether the state files of the streaming data exist is unknown",
@@ -169,8 +170,8 @@ def state_findings(
 
     Args:
         plan: The plan of the resume.
-        config: With streaming data.
-        stream: The config's settings about them.
+        config: A config with streaming data.
+        stream: The config's settings for streaming.
         data: The user's question about the data.
     """
     return tuple(not_movable(config, plan, data)) or tuple(_states(plan, config, stream))

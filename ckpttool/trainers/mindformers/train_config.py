@@ -8,10 +8,10 @@ from ckpttool.core.domain.settings import RunConfig, dotted
 from ckpttool.core.errors import UsageError
 
 TRAINER = "mindformers"
-"""Its name: in JSON, and in a config or a plan."""
+"""MindFormers' name in JSON, and in a config or a plan."""
 
-AUTO_PARALLEL = (1, 2, "SEMI_AUTO_PARALLEL", "AUTO_PARALLEL")  # no set: a config may hold a list in its place
-"""The modes in which the sizes of `parallel_config` count; in every other one MindFormers resets them to 1."""
+AUTO_PARALLEL = (1, 2, "SEMI_AUTO_PARALLEL", "AUTO_PARALLEL")  # not a set: a config may have a list here
+"""The modes in which the sizes of `parallel_config` count; in any other mode MindFormers resets them to 1."""
 
 
 LEGACY_SWITCHES = ("use_legacy_format", "ckpt_use_legacy_format")
@@ -21,13 +21,13 @@ TOP_ONLY = (
     "load_checkpoint", "resume_training", "load_ckpt_format", "auto_trans_ckpt", "data_skip_steps", "ignore_data_skip",
     "use_checkpoint_health_monitor", "resume_by_last_timestamp_ckpt", "use_parallel", *LEGACY_SWITCHES,
 )  # fmt: skip
-"""Settings that are read at the top level and nowhere else, whatever some pages of the documentation show."""
+"""Settings that are read only at the top level, although some pages of the documentation show otherwise."""
 
 KEPT_CHECKPOINTS = 5
 """MindFormers' default of `keep_checkpoint_max` and of `save_max`."""
 
 WHOLE_DATA_SET = -1
-"""As a sink size."""
+"""The sink size that means the complete data set."""
 
 _MOE = """
 aux_loss_factor aux_loss_factors aux_loss_types balance_via_topk_bias callback_moe_droprate capacity_factor
@@ -66,11 +66,11 @@ class StreamingData:
     broadcast: bool
     """Whether some ranks get their data from others, and keep no position."""
     level: int
-    """Which do, if there are several: 1 inner pipeline stages, 2 all but one of a slice, 3 both."""
+    """Level of broadcasting: 1 to inner pipeline stages, 2 to all ranks of a slice but one, 3 both."""
     stages: int | None
     """Pipeline stages."""
     slices: int | None
-    """Parts into which a batch is sliced; None if it is not known."""
+    """Parts into which a batch is sliced; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,45 +90,45 @@ class TrainConfig(RunConfig):
     auto_trans_ckpt: bool
     """Whether MindFormers re-slices a checkpoint of another world size while loading."""
     use_legacy_format: bool
-    """False: the `iteration_*` layout. A top-level `checkpoint:` section forces it too."""
+    """False means the `iteration_*` layout. A top-level `checkpoint:` section forces it too."""
     has_checkpoint_section: bool
     use_checkpoint_health_monitor: bool
     global_batch_size_1_3: int | None = None
-    """What MindFormers 1.3.2 and older compute from the same settings: with `full_batch: False` they count every
-    device as a data-parallel one. None if they compute the same, or where it is not known."""
+    """The global batch size that MindFormers 1.3.2 and older compute from the same settings: with `full_batch: False`
+    they count every device as a data-parallel one. None if they compute the same, or if it is unknown."""
     health_check_picks: bool = False
     """Whether MindFormers 1.9 and later, in the newer layout, load the newest healthy iteration of the output folder
-    instead of the one that is asked for."""
+    instead of the requested one."""
     no_load_optim: bool = False
-    """Whether the `checkpoint:` section says to load weights alone, which starts the training at step 0."""
+    """Whether the `checkpoint:` section loads only weights, which starts the training at step 0."""
     no_save_optim: bool = False
     """Whether checkpoints of the newer layout are saved without optimizer state."""
     resume_training: str | bool | None = None
-    """As the config has it before a launch rewrites it; None if it is not set."""
+    """The value in the config before a launch rewrites it; None if it is not set."""
     reslices_by_time: bool = False
     """Whether re-slicing takes the newest `.ckpt` of a rank's folder, and not the last by name."""
     sinks_all: bool = False
     """Whether a data sink is the complete data set (`sink_size: -1`)."""
     dataset_samples: int | None = None
-    """Samples of the training's data set, where the config tells them (Megatron's `sizes`)."""
+    """Samples in the training's data set, if the config contains their number (Megatron's `sizes`)."""
     legacy_switch: str = LEGACY_SWITCHES[0]
     """The form of that switch in this config; the usual one if it has neither."""
     remove_redundancy: bool | None = None
-    """Whether shards are loaded as if each tensor were in only one of them; None if another file may set it."""
+    """Whether shards are loaded as if each tensor were in only one shard; None if another file may set it."""
     use_parallel: bool | None = None
-    """None if another file, which was not read, may set it."""
+    """None if another file may set it, which was not read."""
     data_parallel: bool = False
-    """Outside of (semi-)automatic parallelism: each device reads data of its own, and loads the file of its own rank.
-    World size and batch size then follow from the devices that are started, and stand in no config."""
+    """True outside (semi-)automatic parallelism: each device reads its own data, and loads the file of its own rank.
+    World size and batch size then follow from the devices that are started, and are in no config."""
     device_batch_size: int | None = None
-    """Samples a batch of one device; only where `data_parallel`."""
+    """Samples per batch of one device; only with `data_parallel`."""
     shards_optimizer: bool = False
-    """Whether devices that hold the same weights share out the optimizer's state."""
+    """Whether devices with the same weights divide the optimizer's state."""
     streaming: StreamingData | None = None
-    """None where the training data are not streamed."""
+    """None if the training data are not streamed."""
 
     def started_on(self, devices: int | None) -> TrainConfig:
-        """Return the meaning of the config on this number of devices: in data-parallel mode they set its sizes."""
+        """Return the meaning of the config on this number of devices: in data-parallel mode it determines the sizes."""
         if not self.data_parallel or devices is None:
             return self
         batch = None if self.device_batch_size is None else self.device_batch_size * devices
@@ -139,7 +139,7 @@ def with_trainer_defaults(config: RunConfig) -> TrainConfig:
     """Return a config as a MindFormers config, with all its settings.
 
     Raises:
-        UsageError: It is of another trainer.
+        UsageError: The config belongs to another trainer.
     """
     if isinstance(config, TrainConfig):
         return config
@@ -157,7 +157,7 @@ class ConfigView(View):
 
     @property
     def stages(self) -> int:
-        """Pipeline stages: 1 without automatic parallelism, whatever is set."""
+        """Pipeline stages; always 1 without automatic parallelism."""
         return max(self.count("parallel_config.pipeline_stage"), 1) if self.is_auto_parallel else 1
 
     @property

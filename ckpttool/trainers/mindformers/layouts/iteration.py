@@ -1,6 +1,6 @@
 """MindFormers' newer layout (1.7 and later): `iteration_00000030/{prefix}-model-0000000-0000004.safetensors`.
 
-Each save has a folder, shared by all ranks, with its records in it; a tracker file is beside them.
+Each save has a folder, shared by all ranks, with its records in it. A tracker file is next to these folders.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ _SLICE = r"""(?s:\('(?P<name>.+)', \((?P<slice>[0-9]{1,9},(?: [0-9]{1,9}(?:, [0-
 """A key of `storage_data`, in Python's form of a pair of a name and the numbers of a slice."""
 
 _MEMORY_A_FILE = 512 << 10
-"""With 8,192 ranks the file has some hundred megabytes, most of it numbers: 20 kB for each shard."""
+"""With 8,192 ranks the file has some hundred megabytes, mostly numbers: 20 kB per shard."""
 
 _SHARD_NAME = r"(?s:(?P<prefix>(?!\._).+)-)?(?P<role>model|opt)-(?P<rank>[0-9]{7})-(?P<world>[0-9]{7})\.safetensors"
 
@@ -94,10 +94,10 @@ _T = TypeVar("_T")
 
 COMMON_LIMIT = 64 * 1024
 METADATA_LIMIT = 1 << 30
-"""Bytes. A real one has about 9 KB for 4 ranks and 12 tensors, so some hundred MB for the largest models."""
+"""Bytes. A real file has about 9 KB for 4 ranks and 12 tensors, so some hundred MB for the largest models."""
 _SMALL_METADATA = 256 << 10
 _LARGE_METADATA = threading.Lock()
-"""Held while one that is not small is in memory: many iterations are read at the same time."""
+"""Locked while a large file is in memory: many iterations are read at the same time."""
 
 _RESTORE = "restore it from the disk of that rank, or resume from an older checkpoint"
 
@@ -148,7 +148,7 @@ class MindFormersIteration:
         return checkpoint
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
-        """Use each save's own record, else expect each role that the tree has on each rank."""
+        """Use each save's own record, else expect on each rank every role that occurs in the tree."""
         present_roles = {shard.role for checkpoint in inventory.checkpoints for shard in checkpoint.shards}
         roles = {ShardRole.MODEL} if evidence.weights_alone else {ShardRole.MODEL, *present_roles}
         return Expected(
@@ -203,7 +203,7 @@ class MindFormersIteration:
         return holds_its_mark(self.name, companion=BESIDE_THE_SAVES)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Name the save's folder: a path that has no tracker is taken as the iteration itself."""
+        """Use the save's folder: MindFormers treats a path without a tracker as the iteration itself."""
         from ckpttool.trainers.mindformers.load import LoadKeys
 
         if any(map(by_pynative, inventory.checkpoints)):
@@ -320,7 +320,7 @@ def _extra_safetensors(folder: str, prefix: str, names: Iterable[str]) -> list[F
     """Find files that MindFormers would read in addition to the two files of a single card.
 
     Source: generate_default_metadata_from_checkpoint (1.7.0 to 2.1.0) reads every file that `glob("*.safetensors")`
-    finds, and raises an error where two hold the same parameter.
+    finds, and raises an error if two files contain the same parameter.
     """
     start = f"{prefix}-" if prefix else ""
     own_names = {f"{start}{role}-{0:07d}-{1:07d}.safetensors" for role in _ROLES}
@@ -364,7 +364,7 @@ def _is_pynative(state: TrainState, number: int) -> bool:
 
     Args:
         state: Its contents.
-        number: In the folder's name.
+        number: The step in the folder's name.
 
     Source: `CommonInfo` of MindFormers 1.9.0 to 2.1.0; only that trainer sets `consumed_samples`.
     """
@@ -381,9 +381,9 @@ def _scalars(state: TrainState, *, pynative: bool) -> Scalars:
 
 
 def _of_one_trainer(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
-    """Find a wrong step among saves of the static trainer that alone would pass for one of the PyNative trainer.
+    """Find saves of the static trainer with a wrong step, which alone would look like the PyNative trainer's.
 
-    The last save of a run of that one says its own step, too: as many as the others say were to be made.
+    The last save of a PyNative run also records its own step, which equals the planned number in the other saves.
     """
     own_steps = {save.step for save in checkpoints if save.scalars.step == save.step and not by_pynative(save)}
     if 2 * len(own_steps) < len(checkpoints):
@@ -402,7 +402,7 @@ def _of_one_trainer(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
 
 
 def _other_step(step: int, number: int, path: str) -> Finding:
-    """Report a common.json with another step than its folder's name."""
+    """Report a common.json whose step differs from the folder's name."""
     return listed_damage(Code.STEP_DISAGREES, f"common.json says step {step}, the folder's name says {number}", path)
 
 
@@ -443,7 +443,7 @@ def metadata_memory(files: int) -> int:
     """Return the maximum memory for a metadata.json: it lists every slice of every rank.
 
     Args:
-        files: In the same folder: to make us use much memory, as many files are needed.
+        files: Number of files in the same folder: the more files, the more memory is allowed.
     """
     return MOST_MEMORY + files * _MEMORY_A_FILE
 
@@ -453,8 +453,8 @@ def parse_metadata(data: bytes, *, what: str, most_memory: int = MOST_MEMORY) ->
 
     Args:
         data: The complete file.
-        what: Names the file in the error.
-        most_memory: As `metadata_memory` gives it.
+        what: Name of the file for the error.
+        most_memory: The result of `metadata_memory`.
 
     Raises:
         ParseError: With the file and the key that is wrong.
@@ -491,7 +491,7 @@ def _read_common(storage: Storage, folder: str, findings: list[Finding]) -> Comm
 
 
 def _common_findings(state: TrainState, number: int, path: str, *, pynative: bool) -> list[Finding]:
-    """Compare it with the folder's name, and find missing or null fields that MindFormers uses."""
+    """Compare common.json with the folder's name, and find missing or null fields that MindFormers uses."""
     findings = []
     step = state.global_step if pynative else state.step_num
     if step not in {None, number}:
@@ -511,7 +511,7 @@ def _common_findings(state: TrainState, number: int, path: str, *, pynative: boo
 
 
 def _from_metadata(storage: Storage, path: str, read: Callable[[JsonObject, str], _T], *, files: int) -> _T:
-    """Read one; large ones one after the other, because many iterations are read in parallel."""
+    """Read a metadata.json; large files one after the other, because many iterations are read in parallel."""
     try:
         return read(parse_metadata(storage.small_file(path, limit=_SMALL_METADATA), what=path), path)
     except OverLimitError:
@@ -553,7 +553,7 @@ def _shared(slices: dict[Rank, int], shared: dict[tuple[tuple[Rank, int], ...], 
 def _read_metadata(
     storage: Storage, folder: str, world: int | None, findings: list[Finding], *, files: int
 ) -> tuple[str, ...] | None:
-    """Return the paths in metadata.json; None if it contains none that may be followed."""
+    """Return the paths in metadata.json; None if it contains no path that may be followed."""
     path = f"{folder}/metadata.json"
     try:
         names = _from_metadata(storage, path, files_in, files=files)
@@ -577,7 +577,7 @@ def _read_metadata(
 
 
 def _withheld(path: str, error: OSError) -> Finding:
-    """Report a part of a save that the disk withholds."""
+    """Report a part of a save that cannot be read from the disk."""
     message = f"cannot be read ({error.strerror or error}): unknown, not missing"
     remedy = LOST_LINK_REMEDY if isinstance(error, LostLinkError) else None
     return unknown(Code.UNREADABLE, message, path=path, remedy=remedy)
@@ -587,7 +587,7 @@ def _withheld(path: str, error: OSError) -> Finding:
 
 
 def _expectation(checkpoint: Checkpoint, evidence: Evidence, roles: AbstractSet[ShardRole]) -> Expectation:
-    """Expect weights in any case: without them MindFormers would train on from random ones."""
+    """Always expect weights: without them MindFormers would continue with random weights."""
     world = checkpoint.topology.world_size
     files: ExpectedFiles | None = None
     notes = []

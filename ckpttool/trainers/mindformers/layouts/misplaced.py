@@ -15,10 +15,10 @@ from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.mindformers.findings import MindFormersCode
 
 _MOST_OPENED = 256
-"""Files of other ranks' names, those of the highest ranks: they decide how many ranks there are."""
+"""Files named for other ranks, those of the highest ranks: they determine the number of ranks."""
 
-# At most so many digits: larger numbers are no step of any training, and int() of a million digits takes seconds.
-# Compiled when the first stray is met: most trees have none.
+# The number of digits is limited: no training has larger step numbers, and int() of a million digits takes seconds.
+# Compiled at the first stray: most trees have none.
 _SHARD = (
     r"(?s)rank_(?P<folder>[0-9]{1,9})/(?P<head>.+)_rank_(?P<rank>[0-9]{1,9})(?:_(?P<run>[0-9]{1,9}))?"
     r"-(?P<epoch>[0-9]{1,18})_(?P<step>[0-9]{1,18})(?P<suffix>\.(?:ckpt|safetensors))"
@@ -34,9 +34,9 @@ class Misplaced:
     target: str
     """The path that MindFormers searches for such a shard."""
     rank: int
-    """Whose it is, by its name."""
+    """The rank in its name."""
     neighbour: str
-    """Name of the same save's shard that belongs in the folder of this one."""
+    """Name of the same save's shard that belongs in this folder."""
 
     @property
     def is_elsewhere(self) -> bool:
@@ -70,9 +70,9 @@ class Misplaced:
 
 
 def mere_names(storage: Storage, strays: Iterable[str]) -> tuple[str, ...]:
-    """Return the strays with another rank's name and no shard: they are no evidence of such a rank.
+    """Return the strays with another rank's name that are not shards, and so not evidence of that rank.
 
-    One that is cut off begins as a shard does, and is one. What cannot be read may be one.
+    A truncated file that begins like a shard counts as one. A file that cannot be read may be one.
     """
     elsewhere = [file for path in strays if (file := _misplaced(path)) is not None and file.is_elsewhere]
     highest = sorted(elsewhere, key=lambda file: (-file.rank, file.path))[:_MOST_OPENED]

@@ -1,7 +1,7 @@
 """Meaning of the names of files and folders. A file name in a rank folder is parsed once per *shape* of name.
 
-A tree of 8,192 ranks holds tens of thousands of names but only a few shapes: they differ in the rank alone. So the
-rank is cut out and the rest is looked up, which is three times as fast as a regular expression for each file.
+A tree of 8,192 ranks contains tens of thousands of names but only a few shapes, because the names differ only in the
+rank. So the rank is cut out and the rest is looked up, which is three times as fast as a regular expression per file.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ RANK_LAYOUT, ITERATION_LAYOUT, UNIFIED_LAYOUT = "mindformers-rank", "mindformers
 """Names for `--layout` and JSON. Equal to their folders' names: comparisons of layouts are in this package."""
 
 SCALARS_FILE = "hyper_param.safetensors"
-"""Of unified weights: the training scalars."""
+"""The file of training scalars next to unified weights."""
 
 BESIDE_THE_SAVES = "the rank_N layout"
 """The layout with a file next to the saves that records their health."""
 
 RANK_MARK = "\0"
-"""Stands for the rank in a shape. No file name can hold it."""
+"""Replaces the rank in a shape. No file name can contain it."""
 
 MAX_RANK_DIGITS = 9
 """int() of a million digits takes seconds."""
 
 ITERATION_START = "iteration_"
-"""How the folder of one save begins in the newer layout."""
+"""Beginning of the name of a save's folder in the newer layout."""
 
 _ITERATION = rf"{ITERATION_START}[0-9]{{8,18}}"
 
@@ -47,7 +47,7 @@ SUFFIX_OF_FORMAT = {name: suffix for suffix, name in FORMAT_OF_SUFFIX.items()}
 
 
 WRITTEN = ("common.json", "metadata.json")
-"""Next to the shards, with every save of the newer layout. Not the tracker: we write that ourselves."""
+"""Files next to the shards in every save of the newer layout. The tracker is not one: we write that ourselves."""
 
 
 class FileKind(Enum):
@@ -56,14 +56,14 @@ class FileKind(Enum):
     CHECKPOINT = "checkpoint"
     META = "meta"
     NETWORK = "network"
-    """Weights alone: no optimizer state, so no training can continue from it."""
+    """Weights only, without optimizer state: no training can continue from it."""
     TRAINABLE = "trainable"
     BREAKPOINT = "breakpoint"
-    """Written while an exception unwound; it stores the step *in the epoch*."""
+    """Written while an exception propagated; it stores the step *in the epoch*."""
     IN_PROGRESS = "in-progress"
     GRAPH = "graph"
     OTHER_RANK = "other-rank"
-    """A checkpoint's name, but of another rank than the folder."""
+    """A checkpoint's name with a rank other than the folder's."""
     RESPELLED = "respelled"
     """A checkpoint's name, except for numbers in another form: MindFormers searches for no such file."""
     STRAY = "stray"
@@ -79,9 +79,9 @@ class FileName(NamedTuple):
     format: FormatName = FormatName.MINDSPORE_CKPT
 
 
-# At most 18 digits: larger numbers are no step of any training, and int() of a million digits takes seconds.
-# What macOS writes beside each file that it copies to somebody else's disk begins with `._`: it is no shard.
-# A pattern is compiled when the first name is met that needs it: many trees have no such names, and strays are rare.
+# At most 18 digits: no training has larger step numbers, and int() of a million digits takes seconds. The companion
+# files that macOS writes when it copies files to a foreign disk begin with `._`: they are not shards. A pattern is
+# compiled at the first name that needs it: many trees have no such names, and strays are rare.
 _CHECKPOINT = (
     rf"(?s:(?P<prefix>(?!\._).+))_rank_(?P<rank>{RANK_MARK}|[0-9]{{1,9}})(?:_(?P<run>[0-9]{{1,9}}))?"
     r"-(?P<epoch>[0-9]{1,18})_(?P<step>[0-9]{1,18})(?P<tail>_breakpoint)?\.(?P<suffix>ckpt|safetensors)"
@@ -102,7 +102,7 @@ _TEMPORARY = r"(?s:.+)\.tmp|tmp[a-z0-9_]{8}"
 def parse_shape(shape: str) -> FileName:  # noqa: PLR0911  one return a kind reads best
     """Determine a file's kind from its name, with RANK_MARK in place of the folder's rank.
 
-    Only whole names count: `old-llama_rank_0-20_2.ckpt.bak` is a stray.
+    Only complete matches count: `old-llama_rank_0-20_2.ckpt.bak` is a stray.
     """
     if shape == "meta.json":
         return FileName(kind=FileKind.META)
@@ -174,8 +174,8 @@ def shape_of(name: str, rank_token: str) -> str:
 
     Args:
         name: File name.
-        rank_token: `_rank_N` of the folder it stands in. Only its last occurrence is the rank: a prefix such
-            as `my_rank_7_model` may hold it too.
+        rank_token: `_rank_N` of the folder that contains the file. Only its last occurrence is the rank: a prefix such
+            as `my_rank_7_model` may contain it too.
     """
     head, token, tail = name.rpartition(rank_token)
     if token and tail[:1] in {"_", "-"}:
@@ -184,7 +184,7 @@ def shape_of(name: str, rank_token: str) -> str:
 
 
 def saves_in(listing: Listing) -> Iterator[str]:
-    """Return the folders of a tree that are called like a save in the newer layout."""
+    """Return the folders of a tree that are named like a save in the newer layout."""
     return filter(is_iteration, listing.folders(ITERATION_START))
 
 
@@ -194,7 +194,7 @@ def _is_unified(listing: Listing) -> bool:
 
 
 def _part_of_unified(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-    """Map any file in the root to the whole tree: it is one save."""
+    """Map any file in the root to the complete tree, which is one save."""
     return None if folder or file is None else WHOLE_TREE
 
 
@@ -214,7 +214,7 @@ def _part_of_iteration(listing: Listing, folder: str, file: str | None) -> Part 
 def _is_rank(listing: Listing) -> bool:
     """Recognize a folder named exactly `rank_N` with its own file in it, or such folders that are all empty.
 
-    Whoever starts ranks may keep their logs in folders of that name. A run that has just begun has saved nothing.
+    Launchers may store their logs in folders with such names. A run that has just started has saved nothing.
     """
     are_empty: set[bool] = set()
     for folder, names in listing.inside("rank_[0-9]{1,9}", most=None):
@@ -229,7 +229,7 @@ def _is_rank(listing: Listing) -> bool:
 def _part_of_rank(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
     """Map a rank's folder to all ranks, and one of its shards to the save on all ranks.
 
-    A training that changed over from the newer layout leaves its tracker.
+    A training that changed from the newer layout leaves its tracker behind.
     """
     if not folder:
         return WHOLE_TREE if file == TRACKER else None
@@ -241,7 +241,7 @@ def _part_of_rank(listing: Listing, folder: str, file: str | None) -> Part | Ref
     parsed = parse_shape(shape_of(file, f"_rank_{rank}"))
     if parsed.kind is not FileKind.CHECKPOINT:
         return Refusal(why=f"is not a checkpoint shard: expected NAME_rank_{rank}-EPOCH_STEP.ckpt")
-    # By the file's own name: others may have the same label in another format, or in another training.
+    # Use the file's own name: other files may have the same label in another format, or in another training.
     return Part(focus=file, resolved_from=f"checkpoint {checkpoint_name(parsed.run, parsed.position)} on all ranks")
 
 

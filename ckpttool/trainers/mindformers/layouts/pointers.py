@@ -1,6 +1,6 @@
 """The records in which MindFormers names each rank's latest save: each rank's meta.json.
 
-Hints; the shards are the truth. Here they are read, and spelled as MindFormers spells them.
+These records are only hints: the shards decide. This module reads them, and writes them as MindFormers does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.pointer import Pointer, PointerText
 
 META_LIMIT = 64 * 1024
-"""Bytes. A real meta.json has about 90; whatever is larger was not written by MindFormers."""
+"""Bytes. A real meta.json has about 90; MindFormers did not write a larger file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class MetaRecord:
 
     @property
     def escapes(self) -> bool:
-        """Whether the file name would lead out of the rank's folder, or contains control characters."""
+        """Whether the file name points outside the rank's folder, or contains control characters."""
         hostile = any(ord(character) < ord(" ") or character in "/\\\x7f" for character in self.file)
         return hostile or self.file in {"", ".", ".."}
 

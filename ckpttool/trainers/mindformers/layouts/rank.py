@@ -134,7 +134,7 @@ class MindFormersRank:
         return _path_for(checkpoint.shards[0], Rank(0)).rpartition("/")[2]
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Name the folder and the file: then every rank loads its own file of that name, without a choice."""
+        """Use the folder and the file name: then every rank loads its own file of that name, and chooses nothing."""
         from ckpttool.trainers.mindformers.load import LOAD_FORMAT, LoadKeys
 
         # Rank 0's file name as it is after the renames; MindFormers puts each rank's own number into it.
@@ -154,7 +154,7 @@ def seal_place(prefix: str, name: str, fmt: FormatName) -> SealPlace:
     # `x-_1` and `25_2` would give the name of `x` and `_1-25_2`.
     ambiguous = re.search(r"-_[0-9]+\Z", prefix) is not None
     path = own_path(f"{prefix}-{name}.{SUFFIX_OF_FORMAT[fmt]}", ".manifest.json", ambiguous=ambiguous)
-    # Our own writer writes no other format, and takes no such prefix.
+    # Our own writer writes no other format, and rejects such prefixes.
     births = births_begin(prefix, name) if fmt is FormatName.SAFETENSORS and not ambiguous else None
     return SealPlace(path=path, layout=RANK_LAYOUT, checkpoint=name, prefix=prefix, births=births)
 
@@ -174,9 +174,9 @@ class _Waiting:
     """Ranks with a folder that contains no checkpoint of any run."""
 
     size: WorldSize
-    """The world size that they suggest."""
+    """The world size that these folders suggest."""
     empty: frozenset[int]
-    """Those whose folder can be listed."""
+    """Ranks whose folder can be listed."""
 
 
 class _Folders:
@@ -194,9 +194,9 @@ class _Folders:
 
         Args:
             template: A shard of the same save.
-            size: Why it is missed.
-            rank: Whose it is.
-            role: The only one that there is.
+            size: The world size, and its evidence.
+            rank: The rank of the shard.
+            role: The only role in this layout.
         """
         del role
         path, folder = _path_for(template, rank), f"rank_{rank}"
@@ -243,8 +243,8 @@ def _size(world: int, why: str, remedy: str = _RESTORE) -> WorldSize:
 def _folders_without_checkpoint(inventory: Inventory) -> _Waiting | None:
     """Return the world size of folders in which no run left a checkpoint: emptied, or unreadable.
 
-    MindFormers makes a rank's folder when the rank starts, so each is a rank that trained here; no leftover of an
-    older, larger run looks like that, since such a run left files.
+    MindFormers creates a rank's folder when the rank starts, so each folder belongs to a rank that trained here. A
+    leftover of an older, larger run looks different, because such a run left files.
     """
     filled = {shard.rank for checkpoint in inventory.checkpoints for shard in checkpoint.shards}
     waiting = [rank for rank in inventory.folder_ranks if rank not in filled]
@@ -266,7 +266,7 @@ def _own_size(
     Args:
         run: The run.
         runs: All runs of the tree.
-        waiting: Ranks that have a folder, but no checkpoint of any run in it.
+        waiting: Ranks whose folder contains no checkpoint of any run.
         gathered: The shard of the run's highest rank that is in another rank's folder.
     """
     own_world = run.world_size
@@ -276,7 +276,7 @@ def _own_size(
     has_grown = any(
         later.prefix == run.prefix and later.run > run.run and later.world_size > own_world for later in runs
     )
-    if waiting is None or waiting.size.world <= own_world or has_grown:  # the folder came with the growth
+    if waiting is None or waiting.size.world <= own_world or has_grown:  # the run grew, which created the folder
         return replace(_size(own_world, f"its highest rank is {own_world - 1}"), confirmed=False)
     world = waiting.size.world
     if world % own_world or not waiting.empty.issuperset(range(own_world, world)):
@@ -293,13 +293,13 @@ def _own_size(
 def _weighed(own_size: WorldSize, own_sizes: Sequence[WorldSize], evidence: Sequence[WorldEvidence]) -> WorldSize:
     """Weigh the evidence for a larger world than the run's own files show.
 
-    A run on a whole fraction of another run's ranks is a training that went on smaller or larger. Any other
-    difference (3 of 4, 7 of 8, 1 of many) is a rank folder that got lost, and unknown is never good.
+    If a run's number of ranks divides another run's, the training continued with fewer or more ranks. Any other
+    difference (3 of 4, 7 of 8, 1 of many) means that a rank folder was lost, and unknown is never good.
 
     Args:
-        own_size: The result of the run's own files.
-        own_sizes: Those of each run.
-        evidence: From `--world-size`, a config, strategy files or a seal.
+        own_size: The world size according to the run's own files.
+        own_sizes: The same for each run.
+        evidence: World sizes from `--world-size`, a config, strategy files or a seal.
     """
     for world in evidence:
         if world.declared:
@@ -319,9 +319,9 @@ def _unproven_shrinks(
 ) -> dict[tuple[str, int], Finding]:
     """Suspect a run on fewer ranks than an earlier one while it has only one save.
 
-    A crash during the first save of a run looks the same where the ranks that were slower left nothing. Nobody's
-    crash is at the same rank twice: a second save of that size, also by a later run, proves that it is meant. So does
-    a config that starts just this size.
+    A crash during the first save of a run looks the same if the slower ranks left no file. No crash repeats at the same
+    rank: a second save of that size, also by a later run, proves that the size is intended. So does a config for
+    exactly this size.
     """
     if any(world.declared for world in evidence):
         return {}

@@ -19,7 +19,7 @@ from ckpttool.trainers.mindformers.layouts.pointers import META_LIMIT
 _RANK_TOKEN = f"_rank_{RANK_MARK}"
 
 _META_MARK = b"_rank_\\u0000"
-"""RANK_MARK in JSON text's form, so that ranks with equal records have equal bytes."""
+"""RANK_MARK as JSON text encodes it, so that ranks with equal records have equal bytes."""
 
 _FILE, _LOST = Kind.FILE, Kind.LOST
 
@@ -31,9 +31,9 @@ class RankFolder(NamedTuple):
     shapes: tuple[str, ...]
     """Shapes of the regular files, sorted."""
     meta: bytes | None
-    """meta.json with this rank's number replaced by an escaped RANK_MARK; None if there is none."""
+    """meta.json with this rank's number replaced by an escaped RANK_MARK; None if the folder has no meta.json."""
     stamps: tuple[FileStamp | None, ...]
-    """Of the checkpoint shapes, in the order of `shapes`; empty if sizes were not requested."""
+    """File stamps of the checkpoint shapes, in the order of `shapes`; empty if sizes were not requested."""
     findings: tuple[Finding, ...] = ()
     readable: bool = True
 
@@ -46,18 +46,18 @@ class RankFolder(NamedTuple):
         return f"rank_{self.rank}/{self.name_of(shape)}"
 
 
-# Half the time of a named tuple is its own constructor in Python.
+# The Python constructor takes half the time of creating a named tuple.
 _rank_folder = partial(tuple.__new__, RankFolder)
 
 
 def list_rank_folders(storage: Storage, listing: Listing, *, sizes: bool) -> tuple[list[RankFolder], list[str]]:
     """List every rank's folder, in rank order.
 
-    A link under a rank's name that leads nowhere, or where nobody may look, is a rank that cannot be read: someone
-    laid it out on another disk.
+    If a link with a rank's name is dangling, or its target is not accessible, the rank cannot be read: its folder is on
+    another disk.
 
     Returns:
-        The folders, and the names in the root that are no rank's folder: `rank_0_bak`, `rank_table.json`.
+        The folders, and the other names in the root: `rank_0_bak`, `rank_table.json`.
     """
     ranks, strays = [], []
     for entry in listing.entries:
@@ -139,7 +139,7 @@ def _is_cut_the_same(shape: str) -> bool:
 def _stamps(storage: Storage, rank: int, shapes: tuple[str, ...]) -> tuple[FileStamp | None, ...]:
     stamps: list[FileStamp | None] = []
     for parts in _around_the_rank(shapes):
-        try:  # as `stamp_if_there`, without a call a file
+        try:  # as `stamp_if_there`, without a call per file
             stamps.append(None if parts is None else storage.stamp(f"rank_{rank}/{parts[0]}{rank}{parts[1]}"))
         except OSError:
             stamps.append(None)

@@ -1,6 +1,6 @@
 """List `rank_N/` folders: files of all ranks of one save form a checkpoint, saves of one start form a run.
 
-What the names and meta.json in them show is said once for all ranks that it is true of.
+A finding about names or meta.json is reported once for all ranks to which it applies.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def scan_ranks(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 def _group(
     cohorts: Sequence[Cohort], samples: Sequence[Mapping[str, Sample]]
 ) -> tuple[dict[_Key, _Group], list[dict[str, dict[int, int]]]]:
-    """Group the files of all ranks by save; also return how each cohort's runs were matched."""
+    """Group the files of all ranks by save; also return the matched runs of each cohort."""
     arranged = [runs_by_prefix(cohort, sampled) for cohort, sampled in zip(cohorts, samples, strict=True)]
     references = reference_runs(arranged)
     groups: dict[_Key, _Group] = {}
@@ -168,7 +168,7 @@ def _checkpoint(key: _Key, groups: Mapping[_Key, _Group]) -> Checkpoint:
 def _renames(key: _Key, shards: Sequence[Shard], groups: Mapping[_Key, _Group]) -> tuple[Rename, ...]:
     """Return the files that need the suffix of most ranks' files (ties: that of the lowest rank).
 
-    A suffix under which a rank has another file already is passed over: a rename must not overwrite a shard.
+    A suffix is skipped if a rank already has another file with it: a rename must not overwrite a shard.
     """
     if len({shard.run for shard in shards}) == 1:
         return ()
@@ -228,7 +228,7 @@ def _summaries(checkpoints: Iterable[Checkpoint], unfinished: Mapping[tuple[str,
     summaries = []
     for (prefix, run), members in sorted(runs.items()):
         steps = [member.step for member in members if member.step is not None]
-        highest = max(member.shards[-1].rank or 0 for member in members)  # they stand in rank order
+        highest = max(member.shards[-1].rank or 0 for member in members)  # they are in rank order
         summaries.append(
             RunSummary(
                 prefix=prefix,
@@ -289,7 +289,7 @@ def meta_findings(
     samples: Sequence[Mapping[str, Sample]],
     alignments: Sequence[Mapping[str, Mapping[int, int]]],
 ) -> list[Finding]:
-    """Compare every meta.json with the shards next to it. These are only notes: the shards decide."""
+    """Compare every meta.json with the shards next to it. The results are only notes: the shards decide."""
     folders_by_finding: dict[Finding, list[RankFolder]] = defaultdict(list)
     saved: dict[EpochStep, list[RankFolder]] = defaultdict(list)
     names: dict[EpochStep, str] = {}
@@ -354,7 +354,7 @@ def _judge_meta(
     except ParseError as error:
         return None, note(Code.META_UNREADABLE, f"{error}; the step is taken from the shards")
     file = folder.name_of(record.file)
-    hostile = RANK_MARK in record.file.replace(f"_rank_{RANK_MARK}", "")  # ours stands after `_rank_` alone
+    hostile = RANK_MARK in record.file.replace(f"_rank_{RANK_MARK}", "")  # our own mark occurs only after `_rank_`
     if hostile or MetaRecord(position=record.position, file=file).escapes:
         message = "last_ckpt_file is not a plain file name; it is not followed, and MindFormers must not read it"
         return None, unsafe(Code.UNSAFE_NAME, message)
@@ -374,7 +374,7 @@ def _compare(
         return note(MindFormersCode.META_DISAGREES, f"meta.json names {record.position}, but a file of another save")
     at, newest_here = (_label(name, name.position, alignment) for name in (named, newest_name))
     if shape not in folder.shapes:
-        if at == newest_here:  # of another prefix or format: the files' own names tell them apart
+        if at == newest_here:  # of another prefix or format: the file names differ
             at, newest_here = (name.replace(RANK_MARK, "N") for name in (shape, newest_shape))
         message = f"meta.json is at {at}, but its file does not exist; the newest here is {newest_here}"
         return note(MindFormersCode.META_AHEAD, message)
@@ -384,7 +384,7 @@ def _compare(
 
 
 def _label(name: FileName, position: EpochStep, alignment: Mapping[str, Mapping[int, int]]) -> str:
-    """Format the checkpoint's name in tables: by the run's number on most ranks."""
+    """Format the checkpoint's name for tables, with the run's number on most ranks."""
     return checkpoint_name(alignment.get(name.prefix, {}).get(name.run, name.run), position)
 
 

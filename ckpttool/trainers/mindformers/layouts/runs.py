@@ -1,12 +1,13 @@
-"""Assignment of files to runs, if every rank counts its runs on its own; and the true steps.
+"""Assignment of files to runs when every rank counts its runs on its own, and the true steps.
 
-MindFormers numbers a run by what it finds in the rank's *own* folder at process start. A replaced node starts with
-an empty folder, so its files lack the suffix that all other ranks' files of the same run have; a rank that died
-before its first save is one behind. Ranks whose folders hold the same names form a *cohort*; each cohort's own run
-numbers are matched by the true steps they share with those of the cohort that has seen most runs.
+MindFormers derives a run's number from the files in the rank's *own* folder at process start. A replaced node starts
+with an empty folder, so its files lack the suffix that all other ranks' files of the same run have; a rank that died
+before its first save is one run behind. Ranks whose folders contain the same names form a *cohort*; each cohort's own
+run numbers are matched by the true steps they share with those of the cohort that has seen most runs.
 
-One header tells the step of a save where nothing is odd. A stale copy under a newer name, or one flipped bit, would
-otherwise move a whole checkpoint to where no one looks for it: then further ranks are asked, and most are believed.
+If the labels are consistent, one header shows the step of a save. If they are not, shards of more ranks are read, and
+the majority decides. Otherwise a stale copy under a newer name, or one flipped bit, would put an intact checkpoint in
+the wrong place.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ MOST_ASKED = 5
 """Maximum number of shards of a cohort to open if the first one is implausible."""
 
 LEAP = 8
-"""Times as many steps an epoch as at the save before: the second save of a first epoch may have that by right."""
+"""Factor of steps per epoch over the previous save: the second save of a first epoch may reach it legitimately."""
 
 MAX_STEP = 1 << 40
-"""No training has done a trillion steps."""
+"""No training has run a trillion steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The facts about a checkpoint in one shard of a cohort."""
+    """The facts in one shard of a cohort about its checkpoint."""
 
     state: TrainState
     step: Step | None
@@ -55,7 +56,7 @@ class Cohort:
     folders: tuple[RankFolder, ...]
     """In rank order."""
     checkpoints: tuple[tuple[int, str, FileName], ...]
-    """Index in the folders' `shapes`, the shape, and the shape parsed."""
+    """Index in the folders' `shapes`, the shape, and the parsed shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,7 @@ class Place:
     global_batch_size: int | None = None
 
     def may_be(self, peer: Place) -> bool:
-        """Return whether both may be the same, as far as they are known."""
+        """Return whether both may be the same position: their known values are equal."""
         steps, sizes = {self.step, peer.step}, {self.global_batch_size, peer.global_batch_size}
         return len(steps - {None}) <= 1 and len(sizes - {None}) <= 1
 
@@ -75,11 +76,11 @@ Positions = Mapping[EpochStep, Place]
 """The saves of one run, by label."""
 
 RunsOf = Mapping[int, Positions]
-"""By run number, as one cohort counts."""
+"""Runs by number, as one cohort counts them."""
 
 
 def cohorts_of(folders: Sequence[RankFolder]) -> list[Cohort]:
-    """Group the ranks by the names they have, the largest group first (ties: the one with the lowest rank)."""
+    """Group the ranks by the names in their folders, the largest group first (ties: the group with the lowest rank)."""
     groups: dict[tuple[str, ...], list[RankFolder]] = defaultdict(list)
     for folder in folders:
         groups[folder.shapes].append(folder)
@@ -103,8 +104,8 @@ def reference_runs(
 ) -> dict[str, dict[int, dict[EpochStep, Place]]]:
     """Choose for each prefix the reference runs for all cohorts: those of the cohort with most runs.
 
-    A replaced node, or a rank that died before its first save, has seen fewer; no rank has seen a run that was not.
-    Among equals the largest cohort counts, for it comes first.
+    A replaced node, or a rank that died before its first save, has seen fewer runs; no rank has seen a run that did not
+    exist. Of equal cohorts the largest is used, because it comes first.
     """
     references: dict[str, dict[int, dict[EpochStep, Place]]] = {}
     for by_prefix in arranged:
@@ -117,12 +118,13 @@ def reference_runs(
 def align_runs(runs_of: RunsOf, reference: RunsOf) -> dict[int, int]:
     """Match one cohort's run numbers with the reference's.
 
-    Later runs stay later. A run goes where it shares most saves; where it shares none or several equally, it keeps
-    its own number. Two of the cohort's runs become one only where the second fits nowhere else and has other labels:
-    so looks a run of which some files were renamed to the suffix of the other ranks.
+    Later runs stay later. A run is matched with the run with which it shares most saves; if it shares no saves, or
+    equally many with several runs, it keeps its own number. Two of the cohort's runs are combined only if the second
+    fits no other run and has other labels. This happens if some files of a run were renamed to the suffix of the other
+    ranks.
 
-    Where the cohort's own numbers share as many saves in all, they stand: after a rewind a run may share more with the
-    one that did its steps again than with itself, where other ranks lost some of its files.
+    If the cohort's own numbers share equally many saves in all, they are kept. After a rewind, a run may share more
+    saves with the run that repeated its steps than with itself, because other ranks lost some of its files.
 
     Returns:
         The reference's number for each of the cohort's.
@@ -176,7 +178,8 @@ def sample_cohort(storage: Storage, cohort: Cohort, options: ScanOptions) -> dic
     """Open one header per save, and more if it contradicts its label or the other saves.
 
     Returns:
-        By shape. The step is None if no shard tells it, and where shards contradict each other without a majority.
+        The facts by shape. The step is None if no shard contains it, or if the shards contradict each other without a
+        majority.
     """
     states = {shape: _first_state(storage, cohort, shape, name) for _, shape, name in cohort.checkpoints}
     names = {shape: name for _, shape, name in cohort.checkpoints}
@@ -213,12 +216,12 @@ def _scalars(storage: Storage, folder: RankFolder, shape: str, name: FileName) -
             header = read_header(source, named=name.format, facts=FACTS)
             is_own = any(entry.name == OWN_STATE for entry in header.entries)
             return replace(state_in(header.scalars), by_own_writer=is_own)
-    except OSError:  # the check of every shard, later, says which and why
+    except OSError:  # the later check of every shard reports which and why
         return None
 
 
 def _fits(state: TrainState, position: EpochStep) -> bool:
-    """Return whether a shard may have been saved with this label: an epoch has at least one step."""
+    """Return whether this label is possible for a shard: an epoch has at least one step."""
     if state.epoch_num is not None and state.epoch_num != position.epoch:
         return False
     step = state.step_num
@@ -228,8 +231,8 @@ def _fits(state: TrainState, position: EpochStep) -> bool:
 def _out_of_order(names: Mapping[str, FileName], states: Mapping[str, TrainState]) -> set[str]:
     """Find saves whose steps contradict their labels, jump, or are before those of an earlier run.
 
-    A training may really have saved so: after a resume labels are not in order, and a rewind goes back. So further
-    ranks are asked, and believed.
+    Such saves may be genuine: after a resume, labels are not in order, and a rewind repeats steps. So shards of more
+    ranks are read, and they decide.
     """
     runs: dict[tuple[str, int], list[tuple[EpochStep, int, str]]] = {}
     for shape, name in names.items():
@@ -244,7 +247,7 @@ def _out_of_order(names: Mapping[str, FileName], states: Mapping[str, TrainState
             is_same = before == after  # in two formats
             if (later != earlier if is_same else later <= earlier) or _leaps(before, earlier, after, later):
                 out_of_order |= {first_name, second_name}
-        # At another batch size steps are counted anew; and where a shard holds none, they never were.
+        # A new batch size changes the count of steps. If a shard has no batch size, it never changed.
         far = {shape: step * (states[shape].global_batch_size or 1) for _, step, shape in saves}
         out_of_order |= {shape for shape, place in far.items() if place <= reached.get(prefix, -1)}
         reached[prefix] = max(reached.get(prefix, -1), *far.values())
@@ -259,7 +262,7 @@ def _leaps(before: EpochStep, earlier: int, after: EpochStep, later: int) -> boo
 def _checked_again(
     storage: Storage, folders: Sequence[RankFolder], shape: str, name: FileName, first: TrainState
 ) -> TrainState:
-    """Read shards of several ranks; return the state of most if it fits the label, else of most that fit the label.
+    """Read shards of several ranks; return the majority's state, or the majority's among states that fit the label.
 
     Without such a majority the step is unknown.
     """

@@ -46,7 +46,7 @@ NAME = "unified"
 
 
 class MindFormersUnified:
-    """A folder with `hyper_param.safetensors`: MindFormers loads all of it, without a choice."""
+    """A folder with `hyper_param.safetensors`: MindFormers loads all of it, and chooses nothing."""
 
     name = UNIFIED_LAYOUT
     signs = UNIFIED
@@ -99,7 +99,7 @@ class MindFormersUnified:
         return checkpoint
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
-        """Go by the map of parameters to files."""
+        """Use the map of parameters to files."""
         return by_own_records(inventory)
 
     def is_unfinished(self, name: str) -> bool:
@@ -141,7 +141,7 @@ class MindFormersUnified:
         return holds_its_mark(self.name, companion=BESIDE_THE_SAVES)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Name the folder: all of it is loaded."""
+        """Use the folder: all of it is loaded."""
         from ckpttool.trainers.mindformers.load import LoadKeys
 
         keys = LoadKeys(
@@ -154,12 +154,12 @@ class MindFormersUnified:
 
 
 def _state(storage: Storage) -> TrainState:
-    from ckpttool.core.formats import read_header  # to tell that a folder is of another layout takes names alone
+    from ckpttool.core.formats import read_header  # names are enough to recognize a folder of another layout
 
     try:
         with storage.open(SCALARS_FILE) as source:
             return state_in(read_header(source, named=FormatName.SAFETENSORS, facts=FACTS).scalars)
-    except OSError:  # the check of every file, later, says which and why
+    except OSError:  # the later check of every file reports which and why
         return TrainState()
 
 

@@ -22,9 +22,9 @@ class MindFormersLogs:
     """`log/rank_N/info.log`, and the output captured by `msrun`.
 
     Source:
-        MindFormers writes `log/rank_N/info.log` below the output folder and rotates it (`info.log.1` is the one
-        before). `msrun` catches what a process prints in `msrun_log/worker_N.log`, by default in the output folder,
-        and starts it again at each launch. Both hold the same lines, so the first kind that is there is enough.
+        MindFormers writes `log/rank_N/info.log` in the output folder and rotates it (`info.log.1` is the previous
+        file). `msrun` captures the output of a process in `msrun_log/worker_N.log`, by default in the output folder,
+        and replaces it at each launch. Both contain the same lines, so the first kind that exists is enough.
     """
 
     names = ("rank_N/info.log", "worker_N.log")
@@ -65,25 +65,25 @@ def _info_logs(folder: str) -> RankLogs:
 
 
 def _numbered(folder: str, pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
-    with suppress(OSError):  # it is only looked for: not being there is the usual case
+    with suppress(OSError):  # usually there is no such log
         for entry in open_storage(folder).entries(""):
             if match := pattern.fullmatch(entry.name):
                 yield entry.name, match[1]
 
 
 def logged_epoch(root: str, *, step: int, epoch: int | None) -> int | None:
-    """Return the batches per epoch in the log's last line about a save's step; None if there is none.
+    """Return the batches per epoch in the log's last line about a save's step; None if there is no such line.
 
-    Batches are of the size that the save has, for the line is about the step that made it.
+    The batches have the save's batch size, because the line is about the step that preceded the save.
 
     Args:
-        root: The folder of the checkpoints, in whose neighbourhood the log is.
-        step: Steps done, as the save counts them.
-        epoch: The save's own number of epochs, which may be one of sinks.
+        root: The folder of the checkpoints; the log is near it.
+        step: Completed steps, as the save counts them.
+        epoch: The save's own number of epochs, or of sinks.
 
     Source:
-        MFLossMonitor (1.3.2 to 2.1.0): n is always the step within N batches. With sinks e follows from the step, too;
-        without, it is the epoch that MindSpore counts and the save holds.
+        MFLossMonitor (1.3.2 to 2.1.0): n is always the step within N batches. With sinks, e also follows from the step;
+        without, it is the epoch that MindSpore counts and the save records.
     """
     ranks = MindFormersLogs().near(root)
     if not ranks:

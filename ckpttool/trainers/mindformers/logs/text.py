@@ -16,8 +16,9 @@ from ckpttool.core.logs.base import Block, LogSource, UnreadableError, blocks, n
 
 _Match = re.Match[bytes]
 
-# Every step line, and of the usual one the fields: byte for byte as every version from 1.5 on writes them. What
-# differs is read field by field below. One search for both, from a literal on, is where the reader spends its time.
+# Matches every step line, and the fields of the usual form, byte for byte as every version from 1.5 on writes them.
+# Lines that differ are read field by field below. The reader spends its time in this one search, which starts with a
+# literal.
 _STEP = re.compile(
     rb"Epoch:\[(?: *(\d{1,18})/[ \d]+\], step:\[ *(\d{1,18})/ *(\d{1,18})\], loss: *(\d+\.\d+), "
     rb"(?:(?!per_step_time: )\w+_loss: [^,\n]+, )*per_step_time: \d+ms, lr: \d+\.?\d*(?:e[+-]\d+)?, "
@@ -28,12 +29,13 @@ _LOSS = re.compile(rb"(?<!_)loss:\s*(?:\[\s*)?([^,\]/\s]+)")
 _NORM = re.compile(rb"global_norm:?\s*(\[[^\]\n]*\]|[^,\s]+)")
 _OVERFLOW = re.compile(rb"overflow cond:\s*(?:\[\s*)?(True|False)")
 _LM_LOSS = re.compile(rb"\blm_loss: (\d+\.\d+)")
-"""Without the balance term of a mixture of experts: comparisons of runs use this one."""
+"""The loss without the balance term of a mixture of experts: comparisons of runs use this one."""
 _RATE = re.compile(rb"\blr: *(\d+\.?\d*(?:e[+-]\d+)?)")
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 _TIME_CHARS = len("2024-05-01 12:30:00")
 _LONGEST_PREFIX = 500
-"""Bytes from a time stamp to the step line's brace that are copied for each step; a longer prefix is an odd line's."""
+"""Bytes from a time stamp to the step line's brace that are copied for each step; a line with a longer prefix is
+unusual."""
 _STEP_OF = attrgetter("step")
 
 # These search whole blocks, so no match may cross a line end.
@@ -59,7 +61,7 @@ _SETTERS = {field: getattr(StepMetrics, field).__set__ for field in StepMetrics.
 def _step_rows(count: int, columns: Mapping[str, Iterable[object]]) -> list[StepMetrics]:
     """Return the same values as StepMetrics(...) for each step, field after field, in a third of the time.
 
-    A gigabyte of log holds millions of them: no line of Python runs for each.
+    A gigabyte of log contains millions of steps, so no line of Python may run for each.
     """
     made: list[StepMetrics] = list(map(object.__new__, repeat(StepMetrics, count)))
     for field, put in _SETTERS.items():
@@ -86,7 +88,7 @@ class MindFormers:
     name = "mindformers"
 
     def recognise(self, head: bytes) -> bool:
-        """Recognize it by the beginning of the content."""
+        """Recognize the log by the beginning of its content."""
         return POSITION.search(head) is not None or b"mindformers[" in head or b"[mindformers/" in head
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
@@ -104,9 +106,9 @@ class _Reader:
         self._pending: StepMetrics | None = None
         self._odd = False  # whether the open step's line was unusual, as it is with a NaN
         self._last = Step(0)
-        self._skip: bool | None = None  # a line that does not tell its step; the next one may
+        self._skip: bool | None = None  # a line without its step; the next one may have it
         self._prefix = 0  # bytes from the time stamp to the step line's brace: the same in all lines of one logger
-        self._stamped = _TIME  # so many time stamps, each followed by the rest of such a prefix
+        self._stamped = _TIME  # the expected number of time stamps, each followed by the rest of such a prefix
 
     def read(self) -> Iterator[LogItem]:
         for block in blocks(self._source):
@@ -127,7 +129,7 @@ class _Reader:
             yield self._pending
 
     def _plain(self, block: Block, matches: list[_Match], steps: list[StepMetrics]) -> Iterator[LogItem]:
-        """Hand out a block of usual step lines and noise, which most blocks are."""
+        """Yield the steps of a block that contains only usual step lines and noise, as most blocks do."""
         if not steps:
             return
         numbers = [self._last, *map(_STEP_OF, steps)]
@@ -145,7 +147,7 @@ class _Reader:
     def _only_embeddings(self, marks: list[_Mark], matches: list[_Match], steps: list[StepMetrics]) -> bool:
         """Assign embedding norms to the previous steps, if a block has no other line of a monitor.
 
-        With the health monitor on, every step has such a line: they must not cost as much as the rare ones.
+        With the health monitor on, every step has such a line, so they must be cheaper than the rare lines.
         """
         if any(handle is not _Reader.embedding_line or not match[1] for handle, match in marks):
             return False
@@ -181,7 +183,7 @@ class _Reader:
     def _decode(self, data: bytes, matches: list[_Match]) -> list[StepMetrics | None]:
         """Parse the usual step lines of a block column by column; None for the others.
 
-        A call for each line, or a line of Python for each value, would take longer than to find them.
+        A call per line, or a line of Python per value, would take longer than the search.
         """
         if not matches:
             return []
@@ -214,13 +216,13 @@ class _Reader:
     def _begin(epoch: bytes | None, epoch_steps: bytes) -> int | None:
         """Return the steps before an epoch; None if the line is unusual.
 
-        Epochs count from 1, and steps are never negative: in epoch 0 a digit was lost.
+        Epochs count from 1, and steps are never negative: epoch 0 means that a digit was lost.
         """
         number_of_epoch = 0 if epoch is None else int(epoch)
         return (number_of_epoch - 1) * int(epoch_steps) if number_of_epoch else None
 
     def _times(self, data: bytes, ends: list[int]) -> list[str | None]:
-        """Return the time stamp of the line before each place: all at once if they are equally far before it."""
+        """Return the time stamp of the line before each place: all at once if their distances are equal."""
         width = self._prefix
         if 0 < width <= min(_LONGEST_PREFIX, ends[0]):
             heads = b"".join([data[end - width : end] for end in ends])
@@ -275,7 +277,7 @@ class _Reader:
         yield from self._open(metrics, block, start, is_irregular=True)
 
     def _open(self, metrics: StepMetrics, block: Block, position: int, *, is_irregular: bool = False) -> list[LogItem]:
-        """Yield the previous step and keep this one open; report where the log goes back."""
+        """Yield the previous step and keep this one open; report if the log goes back."""
         self._settle_skip()
         pending, self._pending = self._pending, metrics
         if pending is not None and pending.step == metrics.step and pending.global_norm == metrics.global_norm:
@@ -323,11 +325,12 @@ class _Reader:
         return [*items, self._note(NoteKind.NORM_STOP, block, match.start(), self._open_step(), value=norm)]
 
     def nan_line(self, block: Block, match: _Match) -> list[LogItem]:
-        # Only after an unusual step: elsewhere the line is not even looked for, so where blocks end must not decide.
+        # Only after an unusual step: elsewhere such lines are not searched for, and the result must not depend on block
+        # limits.
         return [self._note(NoteKind.NAN_STOP, block, match.start(), self._open_step())] if self._odd else []
 
     def embedding_line(self, block: Block, match: _Match) -> Sequence[LogItem]:
-        """Add the norm to the open step. A second one belongs to an unprinted step: it is unknown which."""
+        """Add the norm to the open step. A second one belongs to an unprinted step: that step is unknown."""
         if self._pending is None or self._pending.embedding_local_norm is not None:
             return ()
         if match[1]:  # the usual form: every step has such a line
@@ -393,7 +396,8 @@ def _monitor_marks(data: bytes, *, is_irregular: bool) -> list[_Mark]:
 
     Args:
         data: A block.
-        is_irregular: Whether a step before or in it is unusual. A NaN is, so only then training can have ended at one.
+        is_irregular: Whether a step in the block or before it is unusual. A NaN is unusual, so only then can training
+            have ended at one.
     """
     marks: list[_Mark] = []
     if b"threshold" in data:

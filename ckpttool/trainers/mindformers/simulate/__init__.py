@@ -1,6 +1,6 @@
 """MindFormers' own choice of a checkpoint, with the quirks behind it.
 
-Every `resolve` asks `names` how MindFormers reads a name; what only a simulation needs is imported by that.
+Every `resolve` uses `names` for MindFormers' reading of a name; a simulation imports the modules that only it needs.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def view_of(start: OwnStart, folder: Storage) -> MindFormersView:
     """Return MindFormers' view of a folder, with the config's settings or those that fit the newest save.
 
     Args:
-        start: With the tree and the config.
-        folder: That which `load_checkpoint` names.
+        start: The start, with the tree and the config.
+        folder: The folder that `load_checkpoint` names.
     """
     from ckpttool.trainers.mindformers.load import LOAD_FORMAT
     from ckpttool.trainers.mindformers.simulate.view import MindFormersSettings, view_for_mindformers
@@ -65,7 +65,7 @@ def view_of(start: OwnStart, folder: Storage) -> MindFormersView:
             use_legacy_format=mine.use_legacy_format,
         )
         world = world or mine.world_size
-    if newest is not None:  # else only the folders tell, of which none holds a checkpoint
+    if newest is not None:  # else only the folders show the number of ranks, and no folder has a checkpoint
         world = newest.topology.world_size or 1
     settings = replace(settings, world_size=world or None)
     return view_for_mindformers(folder, settings, output=open_storage(above(start.storage.root)))
@@ -74,15 +74,15 @@ def view_of(start: OwnStart, folder: Storage) -> MindFormersView:
 def simulate(view: MindFormersView, version: str) -> Simulation:
     """Return which checkpoint this version of MindFormers would choose on its own, and why.
 
-    It is the selection alone: whether the picked files then load is another matter, and the sentence says so where
-    the names already show that they will not.
+    This is only the selection: the chosen files may still fail to load. The sentence reports it if the names already
+    show that they will not load.
 
     Args:
         view: The inputs of the choice.
         version: `2.1`, `2.1.0`, …
 
     Raises:
-        UsageError: The version is not known.
+        UsageError: The version is unknown.
     """
     from ckpttool.trainers.mindformers.simulate.choice import choose
     from ckpttool.trainers.mindformers.simulate.versions import series_of

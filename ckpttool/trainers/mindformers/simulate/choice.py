@@ -1,9 +1,9 @@
 """MindFormers' own choice, in both layouts: it uses names, times and small records, and opens no shard.
 
-Source of the selection in the `rank_N` layout: `get_resume_checkpoint` and what it calls, as the wheels in `versions`
-have them; the order of the steps and each step's quirk are theirs. Of that in the `iteration_*` layout:
-`get_checkpoint_path`, `verify_ckpt_valid` and `get_healthy_checkpoint_path` of the wheels 1.7.0 to 2.1.0, and the
-reading of common.json that follows them. The sentences here never speak of what is inside a shard.
+Source of the selection in the `rank_N` layout: `get_resume_checkpoint` and the functions that it calls, in the wheels
+listed in `versions`; the order of the steps and the quirks of each step are theirs. Source of the selection in the
+`iteration_*` layout: `get_checkpoint_path`, `verify_ckpt_valid` and `get_healthy_checkpoint_path` of the wheels 1.7.0
+to 2.1.0, and the reading of common.json that follows them. The sentences here never mention the contents of a shard.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def choose(view: MindFormersView, series: str) -> Pick:
 
     Raises:
         StopsError: They would stop.
-        UnreadError: A record decides that could not be read here.
+        UnreadError: The choice depends on a record that could not be read here.
     """
     quirks = quirks_of(series)
     if view.entries is None:
@@ -66,7 +66,7 @@ def choose(view: MindFormersView, series: str) -> Pick:
 
 
 def _is_newer(view: MindFormersView) -> bool:
-    """Return which of its two algorithms it uses: by the config, else by the folder."""
+    """Return which of its two algorithms it uses, according to the config, else to the folder."""
     if view.settings.use_legacy_format is not None:
         return not view.settings.use_legacy_format
     signs = (view.tracker.reading, view.itself.common.reading)
@@ -88,7 +88,7 @@ class _Tree:
         self.entries = frozenset(entry.name for entry in view.entries or ())
         self.ranks: dict[int, RankView] = {int(rank.name.removeprefix("rank_")): rank for rank in view.ranks}
         self.world = len(view.ranks) if settings.world_size is None else settings.world_size
-        # This version's number of ranks.
+        # Number of ranks according to this version.
         self.count = self.world
         if Quirk.COUNTS_RANK_ENTRIES in quirks:
             self.count = sum(name.startswith("rank_") for name in self.entries)
@@ -99,11 +99,11 @@ class _Tree:
         return any(file.name == name and (file.is_folder or file.mtime_ns is not None) for file in files or ())
 
     def files(self, rank: int, *, of: int) -> tuple[SeenEntry, ...]:
-        """Return the contents of the rank's folder, in its own order.
+        """Return the contents of the rank's folder, in the folder's order.
 
         Args:
             rank: The rank.
-            of: How many ranks the simulated version looks for here, for the error.
+            of: Number of ranks that the simulated version expects here, for the error.
 
         Raises:
             StopsError: There is no such folder.
@@ -145,7 +145,7 @@ def _of_ranks(tree: _Tree) -> Pick:
 def _oldest_meta(tree: _Tree) -> tuple[str | None, list[int]]:
     """Return the smallest (epoch, step) over all ranks, as a file with the prefix of the first rank that has it.
 
-    Nothing newer is considered, and no other prefix. Also return the ranks whose record could not be used.
+    Newer checkpoints and other prefixes are not considered. Also return the ranks whose record could not be used.
     """
     oldest: tuple[int, int] | None = None
     file = ""
@@ -207,7 +207,7 @@ def _groups(tree: _Tree, oldest: str, *, limit: tuple[int, int] | None) -> dict[
     groups: dict[tuple[int, int], list[str]] = {}
     for rank in range(tree.count):
         start = prefix.replace(f"rank_{rank_in_oldest}", f"rank_{rank}")
-        if tree.monitored:  # the other runs, too: up to the last underscore, which begins the run suffix or the rank
+        if tree.monitored:  # including other runs: up to the last underscore, which begins the run suffix or the rank
             start = start[: start.rfind("_")]
         for file in tree.files(rank, of=tree.count):
             if file.name.startswith(start) and file.name.endswith(f".{tree.fmt}"):
@@ -290,8 +290,8 @@ def _newest_everywhere(tree: _Tree, *, why: str) -> Pick:
 def _require_same_newest(tree: _Tree) -> None:
     """Run its check before each rank loads its own newest file, if no meta.json can be used.
 
-    It compares names only if one rank's newest follows the naming rule. Its second look forgets the format, so with
-    safetensors it finds no file and stumbles over that.
+    It compares names only if one rank's newest file follows the naming rule. Its second search ignores the format, so
+    with safetensors it finds no file and fails.
     """
     count = tree.count if Quirk.COUNTS_RANK_ENTRIES_FOR_TIMES in tree.quirks else tree.world
     expected = _first_regular(tree, count)
@@ -335,12 +335,12 @@ def _newest(tree: _Tree, rank: int, fmt: str, *, of: int) -> SeenEntry | None:
             raise StopsError(f"rank_{rank}/{file.name} is a broken link without a modification time, which it needs")
         # Python's getmtime: a float, in which times less than a quarter of a microsecond apart are equal.
         seconds = file.mtime_ns // _SECOND_NS + 1e-9 * (file.mtime_ns % _SECOND_NS)
-        if seconds >= at:  # of equals, the one listed last
+        if seconds >= at:  # of equal times, the entry listed last
             latest, at = file, seconds
     return latest
 
 
-# The `iteration_*` layout: what the tracker names, and never anything older ------------------------------------------
+# The `iteration_*` layout: the save in the tracker, and never an older one --------------------------------------------
 
 
 def _of_iterations(view: MindFormersView, quirks: frozenset[Quirk], fields: frozenset[str]) -> Pick:

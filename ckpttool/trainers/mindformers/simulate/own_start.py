@@ -2,9 +2,9 @@
 
 Source:
     `Trainer.train`, `_check_config_rules` and `convert_checkpoint_config` of the wheels 1.6.0 to 2.1.0, and
-    `load_resume_context_from_checkpoint`; runs of the real program with each of the four modes. From 1.9 on
-    `validate_checkpoint_config` stops where a resume names a file, or a folder with Hugging Face's weights, in both
-    layouts. `preload_ckpt` looks for `.ckpt` files in either layout, unless `load_ckpt_format` says otherwise.
+    `load_resume_context_from_checkpoint`; runs of the real program with each of the four modes. From 1.9 on,
+    `validate_checkpoint_config` stops if a resume names a file, or a folder with Hugging Face weights, in both layouts.
+    `preload_ckpt` searches for `.ckpt` files in either layout, unless `load_ckpt_format` sets another format.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class _LoadSettings:
     resumes: Value
     """True, or a file's name in the rank_N layout."""
     why_not: str
-    """The reason for not resuming, if so."""
+    """The reason for not resuming; empty if it resumes."""
     switch: str = _RESUME
-    """Which key says so."""
+    """The key that causes it."""
 
 
 def as_it_stands(start: OwnStart, plan: ResumePlan) -> JudgedStart:
@@ -85,7 +85,7 @@ def as_it_stands(start: OwnStart, plan: ResumePlan) -> JudgedStart:
     if start.config is None:
         return JudgedStart(simulation=None, why="without --config the start of MindFormers is unknown")
     config = with_trainer_defaults(start.config)
-    if config.world_size is None:  # as many as wrote it, by default
+    if config.world_size is None:  # the ranks that wrote it, by default
         config = config.started_on(plan.point.checkpoint.topology.world_size)
     view = ConfigView(config.settings)
     if view.setting(_BASE) is not None and not {_LOAD, _RESUME} <= {str(entry.key[0]) for entry in view.entries}:
@@ -96,7 +96,7 @@ def as_it_stands(start: OwnStart, plan: ResumePlan) -> JudgedStart:
         _refuse_types(config, view)
         judged = _judged(start, plan, config, settings)
     except _HoldsModelError as stop:
-        # A launch config that names the same folder stops there, too.
+        # A launch config that names the same folder also stops there.
         is_alike = inside(start.inventory.root, plan.load.path) == stop.folder
         judged = JudgedStart(simulation=_stopped(stop), in_the_way=stop.path if is_alike else None)
     except _SettingError as stop:
@@ -159,7 +159,7 @@ def _load_settings(config: TrainConfig, view: ConfigView) -> _LoadSettings:
     key = _SECTION_LOAD if view.get(_SECTION_LOAD) is not None else _LOAD
     no_load = view.get(_NO_OPTIMIZER)
     if no_load is None:
-        # It is switched off where the older key names nothing, whatever the section names.
+        # It is disabled if the older key names nothing, regardless of the section.
         resumes = bool(resumes) and bool(view.get(_LOAD))
         return _LoadSettings(
             key=key, path=view.get(key), resumes=resumes, why_not=f"`{_RESUME}` is off, or `{_LOAD}` empty"
@@ -223,7 +223,7 @@ def _from_tree(start: OwnStart, config: TrainConfig, settings: _LoadSettings, re
         message = f"`{settings.key}: {settings.path}` has {model}: a Hugging Face model, {_SINCE_1_9}"
         raise _HoldsModelError(message, folder=relative, path=f"{relative}/{model}".lstrip("/"))
     view = ConfigView(config.settings)
-    is_ckpt = view.setting(_FORMAT) is None or view.get(_FORMAT) == "ckpt"  # any other value is as good as safetensors
+    is_ckpt = view.setting(_FORMAT) is None or view.get(_FORMAT) == "ckpt"  # any other value counts as safetensors
     if not config.use_legacy_format and is_ckpt:
         raise StopsError(
             "`load_ckpt_format` is ckpt, the default, so it looks for .ckpt files and finds none: the newer "
@@ -258,7 +258,7 @@ def _hugging_face(storage: Storage, relative: str) -> str | None:
 
 
 def _named(start: OwnStart, config: TrainConfig, name: str, relative: str) -> Simulation:
-    """Load the file of that name, each rank its own; only that rank checks whether it exists.
+    """Load each rank's own file of that name; only the rank itself checks whether the file exists.
 
     Raises:
         StopsError: A rank does not find it.
@@ -271,7 +271,7 @@ def _named(start: OwnStart, config: TrainConfig, name: str, relative: str) -> Si
     holders = (save for save in start.inventory.checkpoints if first in {shard.path for shard in save.shards})
     save = next(holders, None)
     of_save = None if save is None else save.topology.world_size
-    # Ranks beyond those that wrote it take what is re-sliced for them.
+    # Ranks beyond those that wrote it load shards re-sliced for them.
     world = (None if config.auto_trans_ckpt else config.world_size) or of_save or len(ranks)
     for rank in range(world):
         path = f"{folder}rank_{rank}/{with_rank(file, rank)}"
@@ -306,11 +306,11 @@ def _simulation(name: str | None, outcome: Outcome, because: str) -> Simulation:
 
 
 def _data(config: TrainConfig, plan: ResumePlan, simulation: Simulation) -> tuple[str | None, str]:
-    """Return how its data continue differently from the plan, and by which key; None if they do not, or by no setting.
+    """Return how its data deviate from the plan, and the key; None if they do not, or if no setting causes it.
 
     Source:
         BaseTrainer.training_process: `data_skip_steps`, else the steps of the checkpoint, unless `ignore_data_skip`;
-        MindSpore then rounds down to whole sinks.
+        MindSpore then rounds down to complete sinks.
     """
     if simulation.would_resume != plan.point.checkpoint.name:
         return None, ""
@@ -318,7 +318,7 @@ def _data(config: TrainConfig, plan: ResumePlan, simulation: Simulation) -> tupl
     ignores = bool(view.get(_IGNORE))
     due = planned_skip(plan)
     sizes = {due.global_batch_size, config.global_batch_size} - {None}
-    if config.streaming is not None or len(sizes) > 1:  # of other sizes than the config's something else is said
+    if config.streaming is not None or len(sizes) > 1:  # another finding reports other batch sizes than the config's
         return None, ""
     skips = 1 if view.is_on(_SKIP) else view.count(_SKIP, 0)  # True counts as 1
     if isinstance(plan.data, GoesOn):

@@ -79,16 +79,16 @@ _COMMON_FIELDS = {
     "global_batch_size": "1.7",
     "ckpt_status": "1.9",
     "consumed_samples": "2.1",
-    "data_plan_state": "2.1",  # of an unreleased 2.1; it is dropped before the fields are counted
+    "data_plan_state": "2.1",  # of an unreleased 2.1; it is removed before the fields are counted
 }
-"""All that may stand in common.json, by the first series that knows it: one field more is an error."""
+"""All fields that common.json may have, by the first series that knows them: any other field is an error."""
 
 
 def series_of(version: str) -> str:
     """Return the series of a version, the key of the table: a patch release behaves like its series.
 
     Raises:
-        UsageError: No such version is known. A guess would be no better than none.
+        UsageError: No such version is known, and a guess would be of no use.
     """
     match = _VERSION.fullmatch(version)
     if match is None or match[1] not in _SERIES:

@@ -1,6 +1,6 @@
 """MindFormers' view when it chooses a checkpoint on its own: names, times and small records, never a shard.
 
-Odd trees are what it is for, so nothing here raises.
+It is made for damaged trees, so nothing here raises an error.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ _MAX_TRACKER = 1 << 16  # a number of some digits
 
 
 class Reading(str, Enum):
-    """How far a record file could be read. Each leads to another path through MindFormers' code."""
+    """How far a record file could be read. Each case leads to another path through MindFormers' code."""
 
     PRESENT = "present"
     MISSING = "missing"
     NOT_TEXT = "not-text"
-    """Its bytes are no UTF-8."""
+    """Its bytes are not UTF-8."""
     NOT_JSON = "not-json"
     WRONG_SHAPE = "wrong-shape"
-    """JSON, but not the objects and lists that MindFormers takes for granted."""
+    """JSON, but not the objects and lists that MindFormers expects."""
     NOT_A_FILE = "not-a-file"
     UNREADABLE = "unreadable"
-    """No permission, a fault of the disk, or beyond all limits: MindFormers may be able to read it all the same."""
+    """No permission, a disk error, or beyond all limits: MindFormers may still be able to read it."""
 
 
 def require_read(reading: Reading, path: str) -> None:
     """Refuse to continue from a record that could not be read.
 
     Raises:
-        UnreadError: It could not.
+        UnreadError: The record could not be read.
     """
     if reading is Reading.UNREADABLE:
         raise UnreadError(f"{path} could not be read")
@@ -63,7 +63,7 @@ class SeenEntry:
 class MetaView:
     """One rank's meta.json with its raw values; None for a value of another type.
 
-    An epoch or step may be a bool: MindFormers takes `true` for an integer, and stumbles later.
+    An epoch or step may be a bool: MindFormers accepts `true` as an integer, and fails later.
     """
 
     reading: Reading
@@ -78,7 +78,7 @@ class RankView:
 
     name: str
     files: tuple[SeenEntry, ...] | None
-    """As the folder lists them, for MindFormers takes the first of equals; None if it cannot be listed."""
+    """In the folder's order, because MindFormers takes the first of equal entries; None if it cannot be listed."""
     meta: MetaView
 
 
@@ -88,7 +88,7 @@ class HealthView:
 
     reading: Reading
     marks: tuple[int | None, ...] = ()
-    """Of each entry: 0 is healthy; None if it is absent or no number, which counts as unhealthy."""
+    """The health in each entry: 0 is healthy; None if it is absent or not a number, which counts as unhealthy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class MetadataView:
 
     reading: Reading
     files: tuple[str, ...] = ()
-    """Each name once, in the order in which the file names them first."""
+    """Each name once, in the order of first occurrence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,17 +136,18 @@ class TrackerView:
 class MindFormersSettings:
     """The settings that affect MindFormers' own choice, with its defaults.
 
-    Disks count as shared: where each node has its own, no node sees what the others would take.
+    Disks count as shared: if each node has its own, no node sees the files that the others would choose.
     """
 
     load_ckpt_format: str = "ckpt"
     use_checkpoint_health_monitor: bool = False
-    """Legacy: the top-level key. Newer layout: a threshold under `monitor_config.health_checkpoint`."""
+    """In the legacy layout, the top-level key; in the newer layout, a threshold under
+    `monitor_config.health_checkpoint`."""
     resume_by_last_timestamp_ckpt: bool = False
     use_legacy_format: bool | None = None
-    """Which of the two layouts the config is for; None: not known, so that the folder tells."""
+    """Which of the two layouts the config is for; None if unknown, so that the folder decides."""
     world_size: int | None = None
-    """Ranks that train; None: as many as there are rank folders."""
+    """Number of ranks that train; None for the number of rank folders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,14 +157,14 @@ class MindFormersView:
     path: str
     """The checkpoint folder, absolute and free of links."""
     entries: tuple[SeenEntry, ...] | None
-    """None where the folder cannot be listed."""
+    """None if the folder cannot be listed."""
     ranks: tuple[RankView, ...]
     """In the order of their numbers."""
     health: HealthView
     itself: IterationView
     """The folder itself, which may be an iteration's."""
     iterations: tuple[IterationView, ...]
-    """Whatever is named `iteration_…`, as the folder lists it."""
+    """All entries named `iteration_…`, in the folder's order."""
     tracker: TrackerView
     settings: MindFormersSettings
 
@@ -173,7 +174,7 @@ def view_for_mindformers(
 ) -> MindFormersView:
     """Return MindFormers' view of this folder.
 
-    The order in which folders list their names is kept: where several files would do, MindFormers takes the first.
+    The order of the names in each folder is kept: if several files qualify, MindFormers takes the first.
 
     Args:
         storage: The folder that `load_checkpoint` names.
@@ -205,7 +206,7 @@ def _rank(storage: Storage, name: str) -> RankView:
     if listed is None:
         return RankView(name=name, files=None, meta=MetaView(reading=Reading.MISSING))
     files = tuple(_seen(entry, _mtime(storage, name, entry)) for entry in listed)
-    # A missing record is seen in the listing, which is cheaper than to fail at opening it.
+    # The listing shows a missing record, which is cheaper than a failed attempt to open it.
     has_meta = any(entry.name == "meta.json" for entry in listed)
     meta = _meta(storage, f"{name}/meta.json") if has_meta else MetaView(reading=Reading.MISSING)
     return RankView(name=name, files=files, meta=meta)
@@ -217,7 +218,7 @@ def _mtime(storage: Storage, folder: str, entry: Entry) -> int | None:
     try:
         # A store without times has the file anyway; then the newest is unknown.
         return storage.stamp(f"{folder}/{entry.name}").modified_ns or 0
-    except NotRegularError as odd:  # a folder has a time as well, and MindFormers asks for no more
+    except NotRegularError as odd:  # a folder has a time as well, and MindFormers needs no more
         return odd.modified_ns
     except OSError:
         return None
@@ -238,7 +239,7 @@ def _meta(storage: Storage, path: str) -> MetaView:
     reading, value = _json(storage, path)
     if reading is not Reading.PRESENT:
         return MetaView(reading=reading)
-    if not value:  # {} and null: MindFormers passes over them like over a torn file
+    if not value:  # {} and null: MindFormers skips them like a torn file
         return MetaView(reading=Reading.NOT_JSON)
     if not isinstance(value, dict):
         return MetaView(reading=Reading.WRONG_SHAPE)
@@ -323,7 +324,7 @@ def _tracker(storage: Storage, listed: list[Entry] | None) -> TrackerView:
 def _bytes(storage: Storage, path: str, *, limit: int) -> tuple[Reading, bytes]:
     try:
         return Reading.PRESENT, storage.small_file(path, limit=limit)
-    except (FileNotFoundError, LostLinkError):  # MindFormers asks os.path.exists, which says no to both
+    except (FileNotFoundError, LostLinkError):  # MindFormers calls os.path.exists, which is false for both
         return Reading.MISSING, b""
     except (NotRegularError, IsADirectoryError):
         return Reading.NOT_A_FILE, b""
@@ -334,7 +335,7 @@ def _bytes(storage: Storage, path: str, *, limit: int) -> tuple[Reading, bytes]:
 def _json(storage: Storage, path: str, *, most_memory: int = MOST_MEMORY) -> tuple[Reading, Json]:
     """Parse as leniently as MindFormers: duplicate keys and NaN are valid here, unlike in our own readers.
 
-    What would fill the memory is not read. MindFormers does read it; what comes of that no one can tell.
+    A file that would fill the memory is not read. MindFormers does read it; the result is unknown.
     """
     reading, data = _bytes(storage, path, limit=min(most_memory // 2, DEFAULT_LIMIT))
     if reading is not Reading.PRESENT:
@@ -355,7 +356,7 @@ def _integer(value: Json) -> int | None:
 
 
 def _status(value: Json) -> int | None:
-    """Keep whether the value equals 0 in Python, the only fact that MindFormers uses."""
+    """Return only whether the value equals 0 in Python, the one fact that MindFormers uses."""
     if isinstance(value, float) and value == 0:
         return 0
     return int(value) if isinstance(value, int) else None
