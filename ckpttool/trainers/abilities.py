@@ -34,14 +34,14 @@ class HealthFile(Protocol):
         ...
 
     def read(self, storage: Storage, path: str) -> HealthBook:
-        """Read the records; problems are findings. The path is relative to the storage's root."""
+        """Read the records and report problems as findings. The path is relative to the storage's root."""
         ...
 
     def updated(self, old: bytes | None, judgements: Iterable[tuple[str, Health]]) -> bytes:
         """Return its new content with the health of saves, by their recorded names; the old content if nothing changes.
 
         Raises:
-            ValueError: The old content is not of such a file.
+            ValueError: The old content is not from such a file.
         """
         ...
 
@@ -56,14 +56,14 @@ class ConfigReader(Protocol):
     def read(self, file: ConfigFile, *, devices: int | None = None) -> RunConfig | None:
         """Return the config's settings for resuming, parallelism and data; None if it is not a config of this trainer.
 
-        Whose it is, its words tell: what another trainer may have, too, tells nothing.
+        Only keys that no other trainer uses identify the trainer.
 
         Args:
             file: The complete file.
-            devices: Ranks that will be started, for configs in which that does not stand.
+            devices: Number of ranks to start, for configs that do not contain it.
 
         Raises:
-            CkptToolError: It is one of this trainer's and cannot be used.
+            CkptToolError: The config is this trainer's and cannot be used.
         """
         ...
 
@@ -96,7 +96,7 @@ class LaunchTarget(Protocol):
         """Return the user's config with only the settings of the plan changed.
 
         Raises:
-            CkptToolError: It cannot be made of this one.
+            CkptToolError: This config cannot be changed that way.
         """
         ...
 
@@ -104,16 +104,16 @@ class LaunchTarget(Protocol):
         """Return the shell command for each node, by node rank.
 
         Raises:
-            UsageError: No job can be made of these.
+            UsageError: No job can be started with these arguments.
         """
         ...
 
     def other_devices(self, base: RunConfig, devices: int) -> tuple[Finding, ...]:
-        """Report a config for another number of devices than will be started, whatever it resumes from."""
+        """Report a config for another number of devices than will be started, for any checkpoint."""
         ...
 
     def next_saves(self, base: RunConfig, inventory: Inventory) -> NextSaves:
-        """Return where the next saves go, and how many must fit there."""
+        """Return the folder of the next saves, and how many must fit there."""
         ...
 
 
@@ -127,9 +127,9 @@ class OwnStart:
     checked: Callable[[Checkpoint], Verdict]
     """Checks a save's headers and sizes: most trainers pick by names, and find out later."""
     config: RunConfig | None
-    """Of the run that is to resume; None: not known."""
+    """Config of the run to resume; None if unknown."""
     world_size: int | None
-    """Ranks that the user says it has."""
+    """Number of ranks according to the user."""
 
 
 class Simulator(Protocol):
@@ -140,10 +140,11 @@ class Simulator(Protocol):
 
         Args:
             start: The tree, and the config and the number of ranks of the run.
-            version: As people write it: `2.1`; None: the newest known, or as all known versions do it.
+            version: The version as people write it: `2.1`; None for the newest known version, or the behaviour of all
+                known versions.
 
         Raises:
-            UsageError: The version is not known.
+            UsageError: The version is unknown.
         """
         ...
 

@@ -1,7 +1,7 @@
 """The interfaces of a trainer: the layout of its files, the meaning of its records, and its settings for a load.
 
-A layout has no defaults: whoever adds one answers every question, and mypy asks for each answer that is missing. Of a
-trainer what is not given is not known: "unknown", None and a `Refusal` are answers, too.
+A layout has no defaults: a new layout must answer every question, and mypy reports each missing answer. For a trainer,
+a missing answer means unknown: "unknown", None and a `Refusal` are also answers.
 """
 
 from __future__ import annotations
@@ -46,19 +46,20 @@ class ScanOptions:
     """Options of a scan beyond the names."""
 
     sizes: bool = False
-    """Also take every shard's stamp: one more call a file."""
+    """Also take every shard's stamp: one more call per file."""
     steps_per_epoch: int | None = None
     """Sink size, or batches in the data set: converts names to steps if no shard shows them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A valid answer, too: this layout does not support the request."""
+    """Also a valid answer: this layout does not support the request."""
 
     why: str
-    """In words that follow the path, or the request, in a sentence: "is one checkpoint, not a tree of …"."""
+    """The reason, in words that follow the path, or the request, in a sentence: "is one checkpoint, not a tree of
+    …"."""
     is_of_tree: bool = False
-    """Whether nothing in the tree may ever be moved, not only this one as things stand."""
+    """Whether nothing in the tree may ever be moved, not only this save at present."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,7 @@ class Part:
     """The meaning of a path inside a tree."""
 
     focus: str | None
-    """The save's name, or the name of the selected file; None if it is all of them."""
+    """The save's name, or the name of the selected file; None for all saves."""
     resolved_from: str | None
     """The selected object: "checkpoint 20_2 on all ranks"; None if it is the tree."""
 
@@ -85,8 +86,8 @@ class Members:
     """The files that belong to one save only, and may be moved with it."""
 
     paths: tuple[str, ...]
-    """Files, or the one folder that holds them, relative to the root. The first goes first: once it is gone, the save
-    looks whole to nobody."""
+    """Files, or the one folder that contains them, relative to the root. The first is moved first: once it is gone, the
+    save no longer looks intact."""
     records: tuple[str, ...] = ()
     """The trainer's records of a save besides its shards: their times, too, show that one is in progress."""
 
@@ -102,31 +103,33 @@ class LayoutSigns:
     gives_way: bool = False
     """Whether saves of other layouts have the same signs: then a folder claimed by another is not of this layout."""
     recognise: Callable[[Listing], bool]
-    """Tells by names whether a folder is arranged so; where others name folders alike, by the names in those.
+    """Returns whether a folder has this layout, by its names, or by the names in its folders if other layouts use the
+    same folder names.
 
-    The folder is the root of the tree, which holds the saves: a save itself is a part of the tree around it. It is
-    asked with a listing of one entry, too: by what is in that it is told whose save it is.
+    The folder is the root of the tree, which contains the saves: a save itself is a part of the tree around it. The
+    listing may contain only one entry, whose contents then identify the trainer of the save.
 
     Raises:
         OSError: A folder that would tell cannot be listed.
     """
     part: Callable[[Listing, str, str | None], Part | Refusal | None]
-    """Tells what a folder below the root, or a file in it or in the root, is a part of if the tree is so arranged.
+    """Returns the part to which a folder below the root, or a file in it or in the root, belongs if the tree has this
+    layout.
 
     Args:
-        listing: The root, or of it no more than the entry that the path begins with: where a save may have any
-            name, what is in the folder tells.
+        listing: The root, or only the entry with which the path begins: if a save may have any name, the contents of
+            the folder decide.
         folder: Its path, `checkpoint-12/optimizer_0`; empty for the root itself.
-        file: The name of the file in it that was meant; None for the folder itself.
+        file: The name of the selected file in it; None for the folder itself.
 
     Returns:
-        None if no tree of this layout has such a path; a refusal where it has the folder, but not such a file.
+        None if no tree of this layout has such a path; a refusal if it has the folder, but not such a file.
 
     Raises:
         OSError: A folder that would tell cannot be listed.
     """
     reference: str
-    """Where the layout is: `module:name`; empty for that of a lone file, which no folder is recognised by."""
+    """Place of the layout: `module:name`; empty for the layout of a single file, by which no folder is recognized."""
 
     @property
     def layout(self) -> Layout:
@@ -164,8 +167,8 @@ class Layout(Protocol):
     def with_own_records(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         """Add to a save its own records that are too large to read for every save of a tree.
 
-        It is asked of each save that is judged, before a shard is opened: which files are missing, as findings; how
-        long the others must be at least.
+        This is called for each save to judge, before a shard is opened. It reports missing files as findings, and sets
+        the minimum lengths of the other files.
 
         Raises:
             OSError: The disk did not answer.
@@ -219,11 +222,11 @@ class Layout(Protocol):
         ...
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
-        """Return such records as they are after a save, by path; one that cannot name it is left out."""
+        """Return such records as they are after a save, by path, without those that cannot name it."""
         ...
 
     def recorded_name(self, checkpoint: Checkpoint) -> str | Refusal:
-        """Return the name of a save in the trainer's health file; a refusal if that lists none of this layout."""
+        """Return the name of a save in the trainer's health file; a refusal if it lists none of this layout."""
         ...
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
@@ -236,7 +239,7 @@ class Resume:
     """A resume, before its trainer's effects are added."""
 
     plan: ResumePlan
-    """Its data position is not known yet, and its next step is the one after the checkpoint's."""
+    """The plan without a data position; its next step is the one after the checkpoint's."""
     inventory: Inventory
     """The complete tree: files next to the chosen checkpoint may be loaded instead."""
     storage: Storage
@@ -246,7 +249,7 @@ class Resume:
     """The sizes of the resumed run from the user or the config."""
     config: RunConfig | None
     environment: Mapping[str, str] | None
-    """As the start will see it; None: not known."""
+    """The environment of the start; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +261,7 @@ class Effects:
     settings: tuple[TrainerSetting, ...]
     """The settings for that."""
     next_step: Step | None = None
-    """Global step that it does first; None: the one after the checkpoint's, as its counter continues."""
+    """First global step; None for the one after the checkpoint's, because its counter continues."""
     findings: tuple[Finding, ...]
     """Its mistakes, the save that it loads instead, and contradictions of the config; with the reader's findings."""
 
@@ -274,7 +277,7 @@ def no_effects(title: str) -> Effects:
 class Trainer:
     """One training framework: a new one is its folder and its lines in the registry.
 
-    Each answer is given by where it is, `module:name`, and is imported when someone asks; what is left out is unknown.
+    Each answer is a reference, `module:name`, which is imported on first use; a missing answer is unknown.
     """
 
     name: str
@@ -282,17 +285,17 @@ class Trainer:
     title: str
     """Its display name, for sentences."""
     records: str = ""
-    """What the small files are called that it reads in saves and beside them, as a pattern; empty: none.
+    """Pattern of the names of the small files that it reads in saves and next to them; empty for no files.
 
-    Of these alone a machine's part holds what is in them.
+    A machine's part contains the contents of only these files.
     """
     places: tuple[str, ...] = ()
-    """Where its saves lie below an output folder or a working directory, a training's own first.
+    """Places of its saves below an output folder or a working directory, a training's own first.
 
-    A `*` at the end of a folder's name stands for a number: `logs/version_*/saves`.
+    A `*` at the end of a folder's name represents a number: `logs/version_*/saves`.
     """
     layout_names: tuple[str, ...] = ()
-    """How it arranges checkpoints, most specific first."""
+    """Its layouts of checkpoints, most specific first."""
     layouts_at: tuple[str, ...] = ()
     """The `LayoutSigns` of these, in the same order."""
     log_formats_at: tuple[str, ...] = ()
@@ -302,13 +305,13 @@ class Trainer:
     health_file_at: str | None = None
     """Its record of health: a `HealthFile`."""
     configs_at: str | None = None
-    """How its configs are read: a `ConfigReader`."""
+    """The reader of its configs: a `ConfigReader`."""
     launch_at: str | None = None
-    """How it is started: a `LaunchTarget`."""
+    """The way to start it: a `LaunchTarget`."""
     words_at: str | None = None
     """Its settings for ckpttool's advice: `Phrasing`."""
     asd_dialects_at: tuple[str, ...] = ()
-    """Its own detectors of silent errors, each an `AsdDialect`; those of the frameworks are known without it."""
+    """Its own detectors of silent errors, each an `AsdDialect`, besides those of the frameworks."""
     scalars_at: str | None = None
     """The scalars of its progress in a file: `OwnScalars`."""
     simulator_at: str | None = None
@@ -347,12 +350,12 @@ class Trainer:
 
     @property
     def launch(self) -> LaunchTarget | None:
-        """How it is started; None if unknown."""
+        """The way to start it; None if unknown."""
         return cast("LaunchTarget | None", _if_any(self.launch_at))
 
     @property
     def words(self) -> Phrasing | None:
-        """Its settings for ckpttool's advice; None if there are none."""
+        """Its settings for ckpttool's advice; None if it has no such settings."""
         return cast("Phrasing | None", _if_any(self.words_at))
 
     @property
@@ -375,7 +378,7 @@ class Trainer:
 
         Args:
             output: The folder with the tree.
-            config: Of the run that is to resume.
+            config: The config of the run to resume.
 
         Raises:
             UsageError: The config is another trainer's.
@@ -388,7 +391,7 @@ class Trainer:
         return told(output, config)
 
     def objections(self, checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
-        """Return the objections to a save at the sizes of the resumed run; all but a note rule it out.
+        """Return the objections to a save at the sizes of the resumed run; all except notes rule it out.
 
         Args:
             checkpoint: The save.

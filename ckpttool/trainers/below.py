@@ -16,17 +16,17 @@ from ckpttool.trainers.others import others_saves
 from ckpttool.trainers.parts import recognised, trees_around
 
 LEVELS = 8
-"""How far below a folder a tree is looked for."""
+"""Depth of the search for a tree below a folder."""
 MOST_FOLDERS = 20_000
 """Limit of listed folders: larger trees are requested in parts."""
 
 
 class TreeFolder(NamedTuple):
-    """A folder with the names of a tree, or that may be one."""
+    """A folder with the names of a tree, or a possible tree."""
 
     path: str
     is_known: bool
-    """False: it cannot be listed."""
+    """False if it cannot be listed."""
 
 
 def trees_below(
@@ -36,13 +36,13 @@ def trees_below(
 
     Args:
         root: The start folder.
-        layout: Look for this one alone.
-        levels: How deep.
-        most: Folders to list at most.
-        hidden: Whether folders are looked into whose names begin with a dot.
+        layout: Search only for this layout.
+        levels: Depth of the search.
+        most: Maximum number of folders to list.
+        hidden: Whether to search folders whose names begin with a dot.
 
     Raises:
-        IncompleteError: There are more of them.
+        IncompleteError: There are more folders.
     """
     if _is_in_a_save(root, layout):
         return

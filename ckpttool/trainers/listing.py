@@ -1,6 +1,6 @@
 """The names in a folder, and in some of its subfolders, by which a layout is recognized.
 
-No more of a file is read than its first bytes, and those only where someone asks for them.
+Only the first bytes of a file are read, and only on request.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ckpttool.core.records import OWN_FOLDER
 from ckpttool.core.storage.base import Entry, Kind, Storage
 
 MOST_LOOKED_INTO = 8
-"""Folders or files of one kind: a tree may hold thousands of saves, and they look alike."""
+"""Folders or files of one kind: a tree may contain thousands of similar saves."""
 
 HEAD_BYTES = 1024
-"""Of a file: enough for all signatures that formats begin with, and for the first names in a torch file."""
+"""Bytes of a file: enough for the signatures of all formats, and for the first names in a torch file."""
 
 RECORD_BYTES = 4 << 20
-"""Of a record that tells whose a tree is; that of some thousand slices has 1 MB."""
+"""Bytes of a record that identifies the trainer of a tree; a record of some thousand slices has 1 MB."""
 
 _MOST_SORTED = 1000
 """Names among which those with the highest numbers are searched; of more, a sample over the alphabet."""
@@ -86,7 +86,7 @@ class Listing:
 
         Args:
             pattern: The complete name; by default any but that of our own folder.
-            most: Folders to look into; None: into all, in the order of their names, where the highest may be empty.
+            most: Number of folders to search; None for all, in the order of their names, if the highest may be empty.
 
         Raises:
             OSError: After all others, if one cannot be listed: its contents are unknown.
@@ -112,7 +112,7 @@ class Listing:
         self, kind: Kind, pattern: str, most: int | None, read: Callable[[str], Seen]
     ) -> Iterator[tuple[str, Seen]]:
         start, end = _literal(pattern)
-        # A dozen layouts ask of thousands of names: the literal end is compared before the pattern is.
+        # A dozen layouts check thousands of names: the literal end is compared before the pattern.
         names = [name for name, entry_kind in self.beginning(start) if entry_kind is kind and name.endswith(end)]
         if pattern != _ANY:
             names = list(filter(re.compile(pattern).fullmatch, names))
@@ -142,7 +142,7 @@ def _literal(pattern: str) -> tuple[str, str]:
 
 
 def numbers_in(name: str) -> list[int]:
-    """Return the numbers in a name, in order; one that is too long for a step is split."""
+    """Return the numbers in a name, in order; a number that is too long for a step is split."""
     return [int(digits) for digits in re.findall("[0-9]{1,18}", name)]
 
 
@@ -150,7 +150,7 @@ def list_root(storage: Storage) -> Listing:
     """List a folder, sorted by name.
 
     Raises:
-        OSError: It cannot be listed.
+        OSError: The folder cannot be listed.
     """
     return _listing(storage, tuple(sorted(storage.entries(""), key=itemgetter(0))))
 
@@ -161,7 +161,7 @@ def show_alone(storage: Storage, entry: Entry) -> Listing:
 
 
 def _listing(storage: Storage, entries: tuple[Entry, ...]) -> Listing:
-    @cache  # several layouts ask for the same
+    @cache  # several layouts request the same
     def names_in(folder: str) -> frozenset[str]:
         return frozenset(entry.name for entry in storage.entries(folder))
 
@@ -174,7 +174,7 @@ def _listing(storage: Storage, entries: tuple[Entry, ...]) -> Listing:
     def record(file: str) -> bytes | None:
         try:
             return storage.small_file(file, limit=RECORD_BYTES)
-        except OSError:  # the check of every save says which and why
+        except OSError:  # the check of every save reports which and why
             return None
 
     return Listing(entries=entries, names_in=names_in, head=head, record=record)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MOST_NAMED = 5
 """Trees in one line, if several match."""
 MOST_LEVELS_UP = 3
-"""How far above the current folder a tree is looked for."""
+"""Height of the search for a tree above the current folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +41,11 @@ class _Wish:
     """The evidence for a layout, if a folder contains several."""
 
     layout: str | None
-    """Take this one alone."""
+    """Use only this layout."""
     config: RunConfig | None
-    """Of the run that is to resume."""
+    """Config of the run to resume."""
     root: str | None = None
-    """The path of the tree whose parts are given."""
+    """The path of the tree to which the parts belong."""
 
 
 def locate(
@@ -54,16 +54,16 @@ def locate(
     """Find the tree that `path` selects.
 
     Args:
-        path: As it was given; None: `./output/checkpoint`, else the tree in or around the current folder. Where it
-            names parts, the tree is the one that they are of.
-        layout: Take this one alone.
-        config: Of the run to resume: its trainer knows in which of several layouts it saves.
-        root: The tree's path, if it differs between the machines of the given parts.
+        path: The user's path; None for `./output/checkpoint`, else the tree in or around the current folder. If it
+            names parts, the tree is the one that they describe.
+        layout: Use only this layout.
+        config: The config of the run to resume: its trainer knows in which of several layouts it saves.
+        root: The tree's path, if it differs between the machines of the parts.
 
     Raises:
-        UnknownLayoutError: There is none; the message has the places searched.
+        UnknownLayoutError: No tree was found; the message lists the places searched.
         UsageError: There are several, and none is selected.
-        IncompleteError: The folder is there but cannot be read.
+        IncompleteError: The folder exists but cannot be read.
     """
     wish = _Wish(layout=layout, config=config, root=root)
     if path is None and not is_there(open_storage(DEFAULT_DIR), ""):
@@ -89,7 +89,7 @@ def locate_emptied(path: str | None, *, layout: str | None = None) -> Located | 
 
     Args:
         path: As in `locate`.
-        layout: Look for this one alone.
+        layout: Search only for this layout.
 
     Raises:
         UsageError: The trash has several layouts, and none is selected.
@@ -121,7 +121,7 @@ def intended(layouts_: Sequence[Layout], where: str, config: RunConfig | None) -
     Args:
         layouts_: The layouts in a folder.
         where: That folder, for people.
-        config: Of the run that is to resume: its trainer knows in which one it saves.
+        config: The config of the run to resume: its trainer knows in which layout it saves.
 
     Raises:
         UsageError: None is selected.
@@ -157,7 +157,7 @@ def _withheld(path: str) -> Iterator[None]:
 
 
 _LIKE_A_NAME = r"(?:(?P<folder>.*)[/:])?(?P<name>(?:[^/:]*[_-])?[0-9]+)"
-"""Of a checkpoint, alone or behind its tree."""
+"""Name of a checkpoint, alone or after its tree."""
 
 
 def _missing(path: str, hint: str = "") -> UnknownLayoutError:
@@ -177,7 +177,7 @@ def _emptied(folder: str) -> Located | None:
 
 
 def _hint(folder: str) -> str:
-    """Name the trees slightly below a folder that is not one: the user may have meant one of them."""
+    """Name the trees slightly below a folder that is not a tree: the user may have intended one of them."""
     emptied = _emptied(folder)
     if emptied is not None:
         from ckpttool.core.render.shell import quote
@@ -207,7 +207,7 @@ def _further_below(folder: str, layout: str | None = None) -> Iterator[TreeFolde
     """Yield the trees slightly below a folder, not in hidden folders with snapshots, caches and environments.
 
     Raises:
-        IncompleteError: There are more folders than are looked into for it.
+        IncompleteError: There are more folders than the limit of the search.
     """
     from ckpttool.trainers.below import trees_below
 
@@ -217,7 +217,7 @@ def _further_below(folder: str, layout: str | None = None) -> Iterator[TreeFolde
 def _only_one_below(path: str, wish: _Wish) -> Located | None:
     """Return the only tree slightly below a folder; None if there are others, or may be.
 
-    What the folder itself once held, in its trash or by its tracker, may have been meant instead.
+    If its trash or its tracker shows that the folder itself had checkpoints, the user may have intended those.
     """
     if _emptied(path) is not None or _whose(list_root(open_storage(path))):
         return None
@@ -234,7 +234,7 @@ def _only_one_below(path: str, wish: _Wish) -> Located | None:
 def _around_us(wish: _Wish) -> Located | None:
     """Find the tree around the working directory: all of it, because no part was requested.
 
-    Its root is told in full: a config to which it is copied does not lie in the tree.
+    Its root is an absolute path: a config to which it is copied is not in the tree.
     """
 
     def here() -> Located | None:
@@ -258,7 +258,7 @@ def _first(*attempts: Callable[[], Located | None]) -> Located | None:
     """Return the first tree found.
 
     Raises:
-        OSError: None was found, and a possible place cannot be read.
+        OSError: No tree was found, and a possible place cannot be read.
     """
     unread = None
     for attempt in attempts:
@@ -285,7 +285,7 @@ def _around_file(path: str, wish: _Wish) -> Located:
     if name in TRACKERS:
         owner = _whose(list_root(open_storage(folder)))
         raise UnknownLayoutError(f"{folder} has no checkpoints that ckpttool knows{owner}")
-    # What no tree claims is none of its: nobody who names it means the newest of its saves.
+    # A file that no tree claims belongs to no tree: a user who names it does not want the tree's newest save.
     return _loose(folder, name)
 
 
@@ -293,7 +293,7 @@ def _around_part(path: str, folder: str, file: str | None, wish: _Wish) -> Locat
     """Find the tree that a folder, or a file in it, is a part of, according to a layout.
 
     Args:
-        path: As it was given, for people.
+        path: The user's path, for people.
         folder: That folder.
         file: The selected file in it; None for the folder itself.
         wish: The selected layout.
@@ -331,7 +331,7 @@ def _hold_parts(listing: Listing) -> bool:
 
 
 def _of_parts(path: str, wish: _Wish) -> Located:
-    from ckpttool.core.extensions import first_imported  # few folders hold parts
+    from ckpttool.core.extensions import first_imported  # few folders contain parts
 
     read: PartsReader | None = first_imported(lambda feature: feature.parts_reader)
     if read is None:
@@ -342,13 +342,14 @@ def _of_parts(path: str, wish: _Wish) -> Located:
 
 
 def _around_folder(path: str, wish: _Wish) -> Located:
-    # Who names a layout may mean what lies in a save of another; else that is none of its own.
+    # A user who names a layout may want a tree inside a save of another; otherwise that tree is only a part of the
+    # save.
     attempts = (partial(_around_part, path, path, None, wish), partial(_below, path, wish))
     located = _first(*(attempts if wish.layout is None else reversed(attempts)))
     if wish.layout is None and (located is None or located.storage.root == path):
         _refuse_save_of_others(path, by_name=located is not None and not located.layout.signs.gives_way)
     elif wish.layout is None and located is not None and path.startswith(f"{located.storage.root}/"):
-        _refuse_save_of_others(located.storage.root, by_name=True)  # of which the path is a part
+        _refuse_save_of_others(located.storage.root, by_name=True)  # the path is a part of that save
     if located is not None:
         if located.storage.root == path and _hold_parts(located.listing):
             advice = "give a folder without parts, or move the parts to their own folder"
@@ -381,7 +382,7 @@ def _refuse_others_below(path: str, listing: Listing) -> None:
     """Report which folder, in one that is not a tree, has checkpoints of an unknown trainer.
 
     Raises:
-        UnknownLayoutError: There is one.
+        UnknownLayoutError: There is such a folder.
     """
     for name, _ in listing.inside():
         nested = f"{path}/{name}"
@@ -419,10 +420,10 @@ def _refuse_save_of_others(path: str, *, by_name: bool) -> None:
 
     Args:
         path: The folder.
-        by_name: Whether it is one only by its name, in addition to its contents.
+        by_name: Whether the name must also match, in addition to the contents.
 
     Raises:
-        UnknownLayoutError: It is.
+        UnknownLayoutError: The folder is such a save.
     """
     for root, inner in islice(outward(path), 1):
         title = others_saves(show_alone(open_storage(root), Entry(inner, Kind.FOLDER)), by_name=by_name)

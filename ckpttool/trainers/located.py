@@ -1,4 +1,4 @@
-"""The tree of a path, and the questions for its machines."""
+"""The tree of a path, and the interface to its machines."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Located:
     listing: Listing
     layout: Layout
     focus: str | None
-    """The shard's or the save's own name, where the path was one."""
+    """The name of the shard or save, if the path was one."""
     resolved_from: str | None
-    """The path used instead of the given one, for people; None if it is the path."""
+    """The path used instead of the user's, for people; None if they are the same."""
     machines: Machines | None = None
     """The other machines with records of the tree; None if it is read from here."""
 
@@ -61,7 +61,7 @@ class Machines(Protocol):
             root: The folder as the inventory names it.
 
         Raises:
-            UsageError: They have it at several places, or do not say where.
+            UsageError: They have it in several places, or did not record the place.
         """
         ...
 
@@ -94,11 +94,11 @@ class Machines(Protocol):
         """Add to a decision the start machine of each rank, missing files, and the files that other machines may have.
 
         Args:
-            decision: The plan, or that there is none.
-            layout: The tree's.
-            inventory: The tree's.
+            decision: The plan, or the absence of one.
+            layout: The layout of the tree.
+            inventory: The inventory of the tree.
             question: The path and the options of the request.
-            node: This machine's environment and mounts; None: read them.
+            node: This machine's environment and mounts; None to read them.
         """
         ...
 
@@ -109,8 +109,8 @@ class Machines(Protocol):
 
         Args:
             coming: Their destination, and the number that must fit.
-            storage: The tree's.
-            paths: The shards of the save that is resumed from; the next saves are taken to be alike.
+            storage: The storage of the tree.
+            paths: The shards of the save to resume from; the next saves are assumed to be similar.
             disk: This machine's file systems.
         """
         ...
@@ -119,7 +119,7 @@ class Machines(Protocol):
         """Return the size of a file on each disk that has it.
 
         Args:
-            path: Of the file.
+            path: The path of the file.
             size: Its bytes if all copies have the same size.
         """
         ...
@@ -136,13 +136,13 @@ class PartsReader(Protocol):
         """Return that tree.
 
         Args:
-            path: The path of their parts, as given.
-            layout: Take this one alone.
-            config: Of the run that is to resume.
+            path: The path of their parts, as the user typed it.
+            layout: Use only this layout.
+            config: The config of the run to resume.
             root: The tree's path, if it differs between its machines.
 
         Raises:
-            UnknownLayoutError: None of them saw one.
+            UnknownLayoutError: No machine saw a tree.
             UsageError: They recorded several trees, and none is selected.
             IncompleteError: Some parts are missing, or none can be read.
         """

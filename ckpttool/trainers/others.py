@@ -1,6 +1,6 @@
 """Recognition of saves of trainers without a layout here, so that they are refused by name and not called damaged.
 
-Sources: what these projects call their files when they save; no file is opened.
+Sources: the names that these projects give their saved files; no file is opened.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SAVES = (
     _Save(title="SpeechBrain", folder=r"CKPT\+.+", holds=(r"CKPT\.yaml",)),
     _Save(title="torchtune", folder="recipe_state", holds=(r"recipe_state\.pt",)),
 )
-"""The more telling first."""
+"""Signs of saves, the more specific first."""
 
 _BESIDE = (
     ("SkyRL", r"latest_ckpt_global_step\.txt"),
@@ -69,7 +69,7 @@ def others_saves(listing: Listing, *, by_name: bool = False) -> str | None:
 
     Args:
         listing: The folder's names.
-        by_name: Whether a save must be called as its trainer calls it, too.
+        by_name: Whether a save must also have the name that its trainer gives it.
     """
     saves = (save for save in _SAVES if not (by_name and save.folder == _ANY))
     return next((save.title for save in saves if _holds_one(listing, save)), None)
@@ -78,7 +78,7 @@ def others_saves(listing: Listing, *, by_name: bool = False) -> str | None:
 def without_others(listing: Listing) -> Listing:
     """Return a folder's names without the saves of unknown trainers.
 
-    Where few of many that are called alike are looked into, these speak for the rest.
+    If only a few of many folders with similar names are searched, these represent the rest.
     """
     patterns = [save.folder for save in _SAVES if save.folder != _ANY and _holds_one(listing, save)]
     if not patterns:
@@ -101,7 +101,7 @@ def looks_like(listing: Listing) -> str | None:
 def _holds_one(listing: Listing, save: _Save) -> bool:
     try:
         return any(_all_there(save.holds, names) for _, names in listing.inside(save.folder))
-    except OSError:  # one that cannot be listed is nobody's
+    except OSError:  # a folder that cannot be listed identifies no trainer
         return False
 
 

@@ -24,17 +24,17 @@ def layouts() -> tuple[LayoutSigns, ...]:
 
 
 def recognised(listing: Listing, *, layout_name: str | None = None) -> list[Layout]:
-    """Return every layout that a folder is arranged in: a training that changed over leaves two.
+    """Return every layout that a folder has: a training that changed its layout leaves two.
 
-    One that gives way is returned where it is the only one, or has several saves that are none of the others'. Saves of
-    trainers that are not known here are passed over, unless a layout is asked for.
+    A layout that gives way is returned if it is the only one, or has several saves that belong to no other. Saves of
+    unknown trainers are ignored, unless a layout is requested.
 
     Args:
         listing: The folder's names.
         layout_name: Only this layout, if a folder has several.
 
     Raises:
-        OSError: None was found, and a folder that would tell cannot be listed.
+        OSError: No layout was found, and a folder that would decide cannot be listed.
     """
     layouts_here: list[LayoutSigns] = []
     unread = None
@@ -56,7 +56,7 @@ def recognised(listing: Listing, *, layout_name: str | None = None) -> list[Layo
 def _has_its_own(layout: LayoutSigns, listing: Listing, peers: Sequence[LayoutSigns]) -> bool:
     """Return whether a layout that gives way has a series in a folder: a single one is an export.
 
-    Where the others' own saves look like its saves, what nobody claims is a copy of one of theirs.
+    If the saves of other layouts look like its saves, an unclaimed folder is a copy of one of theirs.
 
     Raises:
         OSError: A folder that would tell cannot be listed.
@@ -76,27 +76,26 @@ class Around(NamedTuple):
     storage: Storage
     listing: Listing
     layouts: list[Layout]
-    """Empty where the names fit, but nothing that is there."""
+    """Empty if the names match, but not the existing contents."""
     parts: Mapping[str, Part | Refusal]
-    """The part that the path is, by the layout's name."""
+    """The part at the path, by the layout's name."""
     is_inside: bool
-    """False: it is a file in the root."""
+    """False for a file in the root."""
 
 
 def trees_around(folder: str, file: str | None, *, layout_name: str | None = None) -> Iterator[Around]:
     """Yield the trees of which a folder, or a file in it, may be a part, outermost first.
 
-    What is in a save may look like another trainer's tree. Whose it is, what is in the path itself tells: its names
-    may be those of several trainers, as may be what is beside it.
+    The contents of a save may look like another trainer's tree. The contents of the path itself identify the trainer:
+    its names, and those next to it, may be those of several trainers.
 
     Args:
         folder: That folder.
         file: The selected file in it; None for the folder itself.
-        layout_name: Look for this layout alone.
+        layout_name: Search only for this layout.
 
     Raises:
-        OSError: Behind all others, where the folder around it cannot be listed; whoever cannot look further up sees no
-            tree there.
+        OSError: After all others, if the folder around it cannot be listed; no tree is visible further up.
     """
     unread = None
     for root, inner in reversed([*([] if file is None else [(folder, "")]), *outward(folder)]):
@@ -124,7 +123,7 @@ def outward(folder: str) -> Iterator[tuple[str, str]]:
     root, inner = folder, ""
     for _ in range(DEEPEST_PART):
         parent, name = os.path.split(root)
-        if name in {"", os.curdir, os.pardir}:  # the path does not say the folder's own name
+        if name in {"", os.curdir, os.pardir}:  # the path does not contain the folder's own name
             parent, name = os.path.split(os.path.abspath(root))
         if not name or is_local(parent) != is_local(folder):
             return

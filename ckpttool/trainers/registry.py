@@ -26,7 +26,7 @@ TRAINERS: tuple[str | Trainer, ...] = (
     "ckpttool.trainers.lightning:TRAINER",
     "ckpttool.trainers.torch_dcp:TRAINER",
 )
-"""Most specific first; each by its reference, so that a start imports only those it needs."""
+"""Most specific first; each trainer is a reference, so that a start imports only those it needs."""
 
 LAYOUT_NAMES = (
     "mindformers-rank",
@@ -46,7 +46,7 @@ LAYOUT_NAMES = (
 """Values of `--layout`, the most usual first; a table, so that help imports no trainer."""
 
 FIRST = "mindformers"
-"""Whose words documents had before they had every trainer's."""
+"""The trainer whose terms documents used before they had every trainer's."""
 
 
 def trainers() -> Iterator[Trainer]:
@@ -83,5 +83,5 @@ def trainer_of(layout: Layout) -> Trainer | None:
 
 
 def trainer_named(name: str) -> Trainer:
-    """Return a trainer by the name that a config or a plan has."""
+    """Return a trainer by its name in a config or a plan."""
     return next(trainer for trainer in trainers() if trainer.name == name)

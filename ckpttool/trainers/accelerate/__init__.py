@@ -20,7 +20,7 @@ FOLDER = "checkpoints"
 """In the project's folder, for automatically numbered saves."""
 NUMBERED = r"checkpoint_[0-9]{1,18}"
 RANK_STATE = r"random_states_(?P<rank>[0-9]{1,9})\.pkl"
-"""One a rank; these and registered objects are written last."""
+"""One file per rank; these and registered objects are written last."""
 LOADER = r"dl_state_dict(?:_[0-9]{1,9})?\.bin"
 
 
@@ -43,7 +43,7 @@ def recognise(listing: Listing) -> bool:
         return True
     if not listing.has(FOLDER):
         return False
-    from ckpttool.trainers.listing import MOST_LOOKED_INTO  # a help that names the layouts looks into no folder
+    from ckpttool.trainers.listing import MOST_LOOKED_INTO  # help that lists the layouts reads no folder
 
     numbered = sorted(filter(_is_numbered, listing.names_in(FOLDER)), key=lambda name: (len(name), name))
     return any(_has_rank_state(listing.names_in(f"{FOLDER}/{name}")) for name in numbered[-MOST_LOOKED_INTO:])

@@ -1,7 +1,7 @@
 """Accelerate's layout: `checkpoints/checkpoint_i/` with automatic numbers, else any folder that a script names.
 
-The tree is the folder around `checkpoints/`: of all entries in that Accelerate wants a number, so nothing of ours may
-lie there.
+The tree is the folder around `checkpoints/`: Accelerate requires a number in all entries of that folder, so our files
+must be elsewhere.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def traps(strays: Sequence[str], checkpoints: Sequence[Checkpoint]) -> Iterator[
     """Find entries that it would load or stop at, and saves whose numbers contradict their steps.
 
     Args:
-        strays: Paths in `checkpoints/` that are no saves.
+        strays: Paths in `checkpoints/` that are not saves.
         checkpoints: The saves, the newest last.
     """
     numbers = [number for save in checkpoints if (number := first_number(save.name)) is not None]
@@ -54,7 +54,7 @@ def traps(strays: Sequence[str], checkpoints: Sequence[Checkpoint]) -> Iterator[
 
 
 def choose(start: OwnStart) -> Choice | ChoiceUnknown:
-    """Take the highest first number in a name, as with automatic naming."""
+    """Choose the highest first number in a name, as with automatic naming."""
     try:
         names = sorted(entry.name for entry in start.storage.entries(FOLDER))
     except OSError:

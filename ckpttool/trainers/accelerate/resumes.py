@@ -2,9 +2,9 @@
 
 Source:
     `Accelerator.load_state`, `skip_first_batches` and `ProjectConfiguration` of accelerate 1.15, and runs of them.
-    Loaders with states of their own (torchdata 0.11, shuffled), compared with uninterrupted twins: accelerate 1.14 and
-    1.15 go on exactly within the first epoch alone; in a later one they take the first one's order, and at an epoch's
-    end nothing is equal.
+    Loaders with states of their own (torchdata 0.11, shuffled), compared with uninterrupted runs: accelerate 1.14 and
+    1.15 continue exactly only within the first epoch. In a later epoch they use the order of the first, and at the end
+    of an epoch nothing is equal.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OTHER_RANKS = "the data loader's state is for another number of ranks"
 
 
 def load(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
-    """Name the folder, and with automatic numbers the number of the next save."""
+    """Set the folder and, with automatic numbers, the number of the next save."""
     path = inventory.path_of(folder_of(checkpoint.name, checkpoint.shards))
     place = Place.parsed("code:accelerator.load_state(input_dir)")
     settings = [TrainerSetting(place=place, value=path, is_path=True)]

@@ -26,7 +26,7 @@ from ckpttool.trainers.hf_saves.save_folder import NamePattern, SaveFolder, abse
 from ckpttool.trainers.listing import Listing
 
 _NTH = r"(?:_[0-9]{1,9})?"
-"""Of the second model, optimizer or schedule on."""
+"""Number in the file names of the second and further models, optimizers or schedules."""
 _WEIGHTS = rf"(?:pytorch_)?model{_NTH}(?:-[0-9]{{5}}-of-[0-9]{{5}})?\.(?:safetensors|bin)"
 _REGISTERED = r"custom_checkpoint_[0-9]{1,9}\.pkl"
 _NAMED = file_names(
@@ -45,9 +45,9 @@ class _Scanned(NamedTuple):
 
     checkpoint: Checkpoint
     kinds: frozenset[str]
-    """Names of its files and folders of slices that are no rank's."""
+    """Names of its files and folders of slices that belong to no rank."""
     updates: int | None
-    """The count of its schedule; None if it has none."""
+    """The count of its schedule; None if it has no schedule."""
 
 
 def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
@@ -55,7 +55,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 
     Args:
         storage: The tree.
-        listing: Of its root.
+        listing: The names in its root.
         options: Options beyond the names.
     """
     entries = storage.entries(FOLDER) if listing.has(FOLDER) else []

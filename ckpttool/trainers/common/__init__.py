@@ -33,14 +33,12 @@ LAUNCHERS_VARIABLES = (
 def jobs_of(environment: Mapping[str, str]) -> tuple[Job, ...]:
     """Return each launcher's job, if it may run on more than one machine.
 
-    A variable that is not there, or holds no whole number above 0 (`2(x2)`, nothing, a word), says nothing.
+    A variable that is unset, or is not an integer above 0 (`2(x2)`, empty, a word), is ignored.
 
     Source:
         sbatch(1), mpirun(1) and torchrun's documentation; mindspore/parallel/cluster of 2.10 for msrun.
     """
-    if not any(
-        name in environment for name in LAUNCHERS_VARIABLES
-    ):  # so it is on most machines, and that needs no import
+    if not any(name in environment for name in LAUNCHERS_VARIABLES):  # the case on most machines, which needs no import
         return ()
     from ckpttool.trainers.common.launchers import jobs_in
 

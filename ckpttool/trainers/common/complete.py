@@ -16,7 +16,7 @@ def complete(resume: Resume, view: View, key: str, *, ends: str) -> Finding:
     """Report that the training of a config is complete.
 
     Args:
-        resume: From the checkpoint that was chosen.
+        resume: The resume from the chosen checkpoint.
         view: The config's settings.
         key: The limit that is reached.
         ends: The trainer's reaction, in words that follow its name.

@@ -30,7 +30,7 @@ def jobs_in(environment: Mapping[str, str]) -> Iterator[Job]:
             continue
         if here is not None and here < ranks:
             said = f"{whole}={ranks} and {part}={here}"
-            # One process a machine need not be a rank: it may start several.
+            # One process per machine need not be a rank: it may start several.
             per_device = here > 1
             yield Job(said_by=said, several=True, ranks=ranks if per_device else None, counts_ranks=per_device)
         elif here is None and whole == "WORLD_SIZE":

@@ -25,17 +25,17 @@ class LintedConfigs:
     """Reader of such configs."""
 
     trainer: str
-    """By its name."""
+    """Name of the trainer."""
     words: tuple[str, ...]
-    """Every config has one of them: a file without them is not parsed."""
+    """Words of which every config has one: a file without them is not parsed."""
     is_own: Callable[[View], bool]
-    """Tells by keys that no other trainer has."""
+    """Recognizes a config by keys that no other trainer has."""
     rules: tuple[Rule[View], ...]
     replicas: Callable[[View], int | None] = _not_reported
-    """Counts the data-parallel ranks that it is for; None: nothing, or it hangs on how it is started."""
+    """Counts the data-parallel ranks of the config; None if it sets no number, or the number depends on the start."""
 
     def may_be_own(self, content: bytes) -> bool:
-        """Look for the trainer's own words."""
+        """Search for the trainer's own words."""
         return any(key.encode() in content for key in self.words)
 
     def read(self, file: ConfigFile, *, devices: int | None = None) -> RunConfig | None:
@@ -66,7 +66,7 @@ class LintedConfigs:
         return None
 
     def lint(self, config: RunConfig) -> tuple[Finding, ...]:
-        """Check it by the trainer's rules."""
+        """Check the config by the trainer's rules."""
         view = View(config.settings)
         return findings(view, problems(view, self.rules), path=config.path)
 

@@ -31,11 +31,11 @@ def one_save(folders: str) -> Refusal:
 
 
 def holds_its_mark(layout: str, *, companion: str) -> Refusal:
-    """Refuse to record health beside the saves, because each contains it.
+    """Refuse to record health next to the saves, because each contains it.
 
     Args:
         layout: Its name.
-        companion: The layout whose saves are recorded so.
+        companion: The layout whose saves are recorded that way.
     """
     mark = f"in {layout} each checkpoint contains its own mark, and checkpoints are never changed"
     return Refusal(why=f"is for {companion}: {mark}")
@@ -54,7 +54,7 @@ def in_order_of_progress(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
 
 
 def tracked_by(checkpoints: Iterable[Checkpoint], name: str | None) -> list[Checkpoint]:
-    """Mark the save that a record names as the last, intact or not; None: it names none."""
+    """Mark the save that a record names as the last, intact or not; None if the record names no save."""
     return [replace(save, is_tracked=True) if save.name == name else save for save in checkpoints]
 
 
@@ -75,7 +75,7 @@ def one_run(checkpoints: Sequence[Checkpoint]) -> tuple[RunSummary, ...]:
     """Summarize the progress of a training whose names show no runs.
 
     Args:
-        checkpoints: All of the tree, the newest last.
+        checkpoints: All checkpoints of the tree, the newest last.
     """
     if not checkpoints:
         return ()
@@ -112,7 +112,7 @@ def marked_unfinished(listing: Listing, names: Iterable[str]) -> frozenset[str]:
 
     Args:
         listing: The folder of the saves.
-        names: Of the saves.
+        names: The names of the saves.
     """
     marks = {entry.name for entry in listing.entries if entry.name.endswith(UNFINISHED_MARK)}
     if not marks:
@@ -154,8 +154,8 @@ def tracked_in(storage: Storage, record: str, name: str, step: Step | None) -> T
     Args:
         storage: The tree.
         record: Its path.
-        name: Of the save.
-        step: In that name.
+        name: The name of the save.
+        step: The step in that name.
     """
     stamp = stamp_if_there(storage, record)
     return Tracked(name=name, step=step, written_ns=None if stamp is None else stamp.modified_ns)
@@ -166,8 +166,8 @@ def timed(storage: Storage, checkpoints: Sequence[Checkpoint], tracked: Tracked 
 
     Args:
         storage: The tree.
-        checkpoints: All of it.
-        tracked: The save in the tracker; None: none.
+        checkpoints: All checkpoints of the tree.
+        tracked: The save in the tracker; None if it names no save.
     """
     progress = Progress(checkpoints)
     if tracked is None:
@@ -182,7 +182,7 @@ def timed(storage: Storage, checkpoints: Sequence[Checkpoint], tracked: Tracked 
 def lost_link(storage: Storage, path: str, rank: Rank | None) -> list[Finding]:
     """Report a dangling link under a shard's name, in the words of the check of every shard.
 
-    The shard counts as listed: what it should lead to is unknown, not missing.
+    The shard counts as listed: its target is unknown, not missing.
     """
     try:
         with storage.open(path):
@@ -200,7 +200,7 @@ def listed_shard(
         storage: The tree.
         shard: The facts in its name.
         kind: Whether it is a file, a folder or neither.
-        findings: Of the save.
+        findings: The findings of the save.
         sizes: Whether to take its stamp, too.
     """
     if kind not in {Kind.FILE, Kind.LOST}:

@@ -58,7 +58,7 @@ _MOST_PARTS = 10_000
 
 
 def model_weights(listing: Listing) -> tuple[Entry, ...]:
-    """Return the files of a model saved without a training, in the first naming that matches; none: no model."""
+    """Return the files of a model saved without a training, in the first matching naming; empty for no model."""
     files = [entry for entry in listing.entries if entry.kind is Kind.FILE]
     if not any(entry.name in _CONFIGS for entry in files):
         return ()
@@ -106,7 +106,7 @@ class LooseFile:
         self._folders = folders
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
-        """Look at each file's header."""
+        """Read each file's header."""
         names = [entry.name for entry in listing.entries]
         seen_files = {name: self._format_of(storage, name) for name in names}
         fmt, values = seen_files[names[0]]
@@ -187,7 +187,7 @@ class LooseFile:
         return Refusal(why=f"is not in a {self._folders()} folder: its other ranks are unknown")
 
     def _meaning(self, values: ScalarValues) -> tuple[ScalarRules, Scalars, Facts]:
-        """Determine the trainer from the names of the scalars; the first trainer if there are none."""
+        """Determine the trainer from the names of the scalars; without scalars, the first trainer."""
         names = {name for name, _ in values}
         best_scalars = max(
             self._scalars, key=lambda scalars: len(names & {scalar.name for scalar in scalars.rules.requested})
@@ -219,7 +219,7 @@ def _whole(name: str) -> str:
 
 
 def _parts(name: str) -> Iterator[str]:
-    """Yield the names of all parts, given one; for a file without parts, its own name."""
+    """Yield the names of all parts of a file; for a file without parts, its own name."""
     match = re.fullmatch(_WEIGHTS, name)
     count = 0 if match is None or match["parts"] is None else int(match["parts"])
     yield name

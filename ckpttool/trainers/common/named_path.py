@@ -12,9 +12,10 @@ from ckpttool.core.storage import is_local
 def inside(root: str, path: str) -> str | None:
     """Return the target of a path in a tree, `rank_0/a.ckpt`, empty for its root; None if it is elsewhere.
 
-    A relative path is one of wherever the training is started, which need not be where we are: if nothing is there from
-    here, it is taken for a place in the tree where the tree's own path ends as it begins, and `started_in` says from
-    which folder that is so. A `~` is a name like any other: who expands it says so.
+    A relative path is relative to the folder in which the training is started, which may differ from ours. If nothing
+    exists there from here, and the end of the tree's own path matches its beginning, it counts as a place in the tree;
+    `started_in` returns the folder for which this is true. A `~` is an ordinary name: trainers that expand it handle
+    that.
 
     Args:
         root: The tree, as it was opened.
@@ -58,7 +59,7 @@ def elsewhere(root: str, path: str, path_text: str) -> tuple[str | None, Outcome
     Args:
         root: The tree, as it was opened.
         path: As a config has it.
-        path_text: Which setting names it, for the beginning of a sentence.
+        path_text: The setting that names it, for the beginning of a sentence.
     """
     if is_gone(root, path):
         tilde = ", because `~` is not expanded" if path.startswith("~") else ""

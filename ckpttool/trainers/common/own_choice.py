@@ -1,4 +1,4 @@
-"""The trainer's own choice of a save, if one rule holds for all its versions."""
+"""The trainer's own choice of a save, if one rule applies to all its versions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ckpttool.trainers.base import Trainer
 
 Choice: TypeAlias = tuple[str | None, Outcome, str]
-"""Its choice, None if there is none; the outcome; one sentence with the reason."""
+"""Its choice or None, the outcome, and one sentence with the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,15 +35,15 @@ class ConfigChoice:
     """The effect of a config on a start."""
 
     choice: Choice | ChoiceUnknown | None = None
-    """None: it leaves the choice to the trainer."""
+    """None if it leaves the choice to the trainer."""
     key: str = ""
-    """Which of its settings decides."""
+    """The setting that decides."""
     mend: str | None = None
     """The change that makes it load the chosen save."""
     lacks: str | None = None
     """The parts of the save that it leaves out, and the consequence."""
     path: str | None = None
-    """By which it goes, as it is opened."""
+    """The opened folder from which it loads."""
 
 
 def _by_itself(start: OwnStart, view: View) -> ConfigChoice:

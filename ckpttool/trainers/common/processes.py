@@ -23,22 +23,22 @@ class _Row:
     needs: tuple[str, ...]
     """Required variables, each with its value after a `=` if that matters."""
     lacks: tuple[str, ...] = ()
-    """Variables that must not be there."""
+    """Variables that must not be set."""
     index: str = ""
     count: tuple[str, ...] = ()
-    """The first existing one decides. If there is none, the user must give it."""
+    """The first variable that is set decides. If none is set, the user must specify the value."""
     local_index: str = ""
     local_count: str | Callable[[_Environment, int | None], int | None] = ""
     node: str = ""
     alone: bool = False
     """Whether it starts one process on a machine."""
     run: tuple[str, ...] = ()
-    """Joined by dots."""
+    """Variables whose values are joined by dots."""
     attempt: str = ""
     looks: bool = True
     """False if it only supervises others, without files of its own to record."""
     refusal: str = ""
-    """Why a process started so cannot know which one it is."""
+    """The reason that a process started this way cannot know its number."""
 
 
 def _tasks_here(environment: _Environment, local_index: int | None) -> int | None:
@@ -78,7 +78,7 @@ _TABLE = (
         local_index="OMPI_COMM_WORLD_LOCAL_RANK",
         local_count="OMPI_COMM_WORLD_LOCAL_SIZE",
     ),
-    _Row(  # under Slurm it has the variables of srun's as well, but those of the one task that started them all
+    _Row(  # under Slurm it also has srun's variables, but those of the single task that started all processes
         launcher="MPICH",
         needs=("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
         index="PMI_RANK",
@@ -87,7 +87,7 @@ _TABLE = (
         local_count="MPI_LOCALNRANKS",
     ),
     _Row(launcher="msrun", needs=("MS_ROLE=MS_SCHED",), looks=False),
-    # RANK_ID would not do: where nobody told msrun the node's rank, it exports 0 to all workers.
+    # RANK_ID is not reliable: if msrun does not know the node's rank, it exports 0 to all workers.
     _Row(
         launcher="msrun",
         needs=("MS_ROLE=MS_WORKER", "MS_NODE_ID"),
@@ -148,7 +148,7 @@ _TABLE = (
     ),
     _Row(launcher="Kubernetes", needs=("JOB_COMPLETION_INDEX",), index="JOB_COMPLETION_INDEX", alone=True),
 )
-"""The innermost launcher decides: the first row that fits.
+"""The innermost launcher decides: the first row that matches.
 
 Recorded from actual starts, except for the last four rows.
 """
@@ -176,11 +176,11 @@ def process_of(environment: Mapping[str, str], *, count: int | None = None) -> P
     """Return the number of this process in its launcher; None for a process that only supervises others.
 
     Args:
-        environment: This process's.
-        count: How many there are, where the user says so; a launcher that tells must say the same.
+        environment: The environment of this process.
+        count: Number of processes, if the user specifies it; a launcher that reports it must agree.
 
     Raises:
-        UsageError: This environment is of no known launcher, or has invalid values.
+        UsageError: This environment matches no known launcher, or has invalid values.
 
     Source:
         Recorded from torchrun 2.13, Open MPI 4.1, MPICH 4.0, MindSpore 2.10's msrun and Slurm 22.05; read in

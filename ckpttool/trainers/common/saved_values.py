@@ -26,7 +26,7 @@ def first_value(storage: Storage, paths: Iterable[str]) -> object:
 
 
 def count_at(values: object, *path: str) -> int | None:
-    """Return the count; None if there is no number, or an implausible one."""
+    """Return the count; None if there is no number, or an implausible number."""
     value = integer_at(values, *path)
     return value if value is not None and 0 <= value < 10**STEP_DIGITS else None
 

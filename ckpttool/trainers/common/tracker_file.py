@@ -44,8 +44,8 @@ def tracked_step(storage: Storage) -> Step:
 
     Raises:
         FileNotFoundError: There is no tracker.
-        OSError: It cannot be read.
-        ParseError: It has no step.
+        OSError: The tracker cannot be read.
+        ParseError: The tracker has no step.
     """
     return _step(_text(storage))
 

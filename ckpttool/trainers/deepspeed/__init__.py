@@ -38,7 +38,7 @@ _OF_PARTS = (
     rf"layer_[0-9]+-model_.*model_states\.pt|layer_-?[0-9]+_expert_[0-9]+_mp_rank_(?:{_SLICE})_model_states\.pt"
     rf"|expp_rank_[0-9]+_mp_rank_(?:{_SLICE})_optim_states\.pt"
 )
-"""Layers of a pipeline, and experts with their optimizer state: no record tells how many there are."""
+"""Layers of a pipeline, and experts with their optimizer state: no record contains their number."""
 
 
 class StatesFile(NamedTuple):
@@ -46,9 +46,9 @@ class StatesFile(NamedTuple):
 
     role: ShardRole
     slice: int | None = None
-    """Of the model: `mp_rank`; None if its name does not show one."""
+    """Rank within the model: `mp_rank`; None if its name does not show it."""
     replica: int | None = None
-    """The data-parallel rank; None for a file that all of them share."""
+    """The data-parallel rank; None for a file that all ranks share."""
     is_bf16: bool = False
 
 
@@ -86,7 +86,7 @@ def _replica(dp: int | None) -> str:
 def recognise(listing: Listing) -> bool:
     """Recognize a folder with model states, with optimizer states or `latest` next to it; or only a replica's file.
 
-    Those are all that a machine has that saves to a disk of its own and is not the first one.
+    A machine that saves to its own disk, and is not the first, has only such files.
     """
     has_latest = listing.has(LATEST)
     for folder, names in listing.inside():

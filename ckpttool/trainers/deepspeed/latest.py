@@ -15,13 +15,13 @@ _LIMIT = 1024
 
 
 def latest_tag(storage: Storage, record: str = LATEST) -> str:
-    """Return the tag in `latest`, as DeepSpeed reads it; empty if there is none.
+    """Return the tag in `latest`, as DeepSpeed reads it; empty if the file has no tag.
 
-    The text is anybody's: it is compared with names, never followed.
+    The text is untrusted: it is compared with names, never followed.
 
     Raises:
-        FileNotFoundError: There is none.
-        OSError: It cannot be read.
+        FileNotFoundError: The file does not exist.
+        OSError: The file cannot be read.
     """
     return storage.small_file(record, limit=_LIMIT).decode("utf-8", "surrogateescape").strip()
 

@@ -47,7 +47,7 @@ class DeepSpeedTags(WrittenTogether):
         return own_folder(checkpoint, f"`{LATEST}`")
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Return `latest` and the model files that replicas share; of layers and experts a rank reads its own.
+        """Return `latest` and the model files that replicas share; each rank reads its own layers and experts.
 
         Source:
             `_get_all_ckpt_names` of `deepspeed/runtime/engine.py` counts all of them on each machine; DeepSpeed 0.19.

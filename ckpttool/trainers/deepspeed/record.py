@@ -1,6 +1,6 @@
 """The record of the save in one of a tag's model files: its progress, number of files, and settings.
 
-Only the pickle inside is read, and followed without being run.
+Only the pickle inside is read, and interpreted without being executed.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ckpttool.trainers.deepspeed import StatesFile, model_file, optimizer_file
 
 _OPTIMIZER_FROM = 1
 _WEIGHTS_FROM = 3
-"""Stages of ZeRO from which on each data-parallel rank has files of its own: the optimizer's, and the weights' too."""
+"""ZeRO stages from which on each data-parallel rank has its own files: for the optimizer, and for the weights."""
 
 _MOST_RANKS = 1 << 17
-"""More than any training has: one record must not decide how many files we look for."""
+"""More than any training has: one record must not determine the number of files to search for."""
 
 
 class Seen(NamedTuple):
@@ -28,9 +28,9 @@ class Seen(NamedTuple):
     weights_by_replica: bool
     """Whether each data-parallel rank has a model file."""
     optimizer: bool
-    """Whether any has a part of the optimizer's state."""
+    """Whether any file has a part of the optimizer's state."""
     is_bf16: bool
-    """Whether those are named for it."""
+    """Whether those files are named for the data-parallel rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +38,9 @@ class TagRecord:
     """The known facts about a tag."""
 
     step: int | None
-    """`global_steps`: global batches, those included whose update an overflow skipped."""
+    """`global_steps`: global batches, including those whose update was skipped after an overflow."""
     updates: int | None
-    """Of the optimizer: without those that were skipped."""
+    """Updates of the optimizer, without those that were skipped."""
     samples: int | None
     """`global_samples`: the samples consumed by the training, at any batch sizes."""
     replicas: int | None
@@ -48,12 +48,12 @@ class TagRecord:
     slices: int | None
     """`mp_world_size`: parts of the model, over tensor and pipeline parallelism."""
     stages: int
-    """Of the pipeline."""
+    """Stages of the pipeline."""
     zero_stage: int | None
-    """What ZeRO shares out: 0 nothing, 1 the optimizer, 2 gradients besides, 3 the weights besides; None where the
-    settings are not in the file: of a config that was given by its path there is only that."""
+    """The state that ZeRO divides: 0 nothing, 1 the optimizer, 2 also gradients, 3 also weights. None if the settings
+    are not in the file: of a config that was passed by its path, the file has only the path."""
     global_batch_size: int | None
-    """Samples an update; None where the settings do not tell."""
+    """Samples per update; None if the settings do not show it."""
     holds_optimizer: bool
     """Whether the file itself has the optimizer's state."""
 
@@ -71,7 +71,7 @@ class TagRecord:
         return Scalars(step=self.step, samples=self.samples, global_batch_size=self.global_batch_size)
 
     def is_beyond(self, file: StatesFile) -> bool:
-        """Return whether a file is of a rank that this save did not have."""
+        """Return whether a file belongs to a rank that this save did not have."""
         beyond_slices = file.slice is not None and self.slices is not None and file.slice >= self.slices
         return beyond_slices or bool(self.replicas and (file.replica or 0) >= self.replicas)
 
@@ -83,14 +83,14 @@ class TagRecord:
         """Return whether each data-parallel rank has a part of the optimizer state; None if unknown."""
         if self.zero_stage is None and not (self.holds_optimizer or view.optimizer or view.weights_by_replica):
             return None
-        # Without ZeRO there are such parts, too, with the optimizers for bf16.
+        # Without ZeRO, the optimizers for bf16 also have such parts.
         by_zero = (self.zero_stage or 0) >= _OPTIMIZER_FROM or self.are_weights_shared_out(view)
         return by_zero or (view.optimizer and not self.holds_optimizer)
 
     def rank(self, file: StatesFile) -> Rank | None:
-        """Return the rank of a file: of a shared one the first rank; None if its name does not show it.
+        """Return the rank of a file, or the first rank of a shared file; None if its name does not show it.
 
-        Source: `PipelineParallelGrid`: of a world that is laid out as stages, replicas and slices, in this order.
+        Source: `PipelineParallelGrid`: ranks are arranged by stage, replica and slice, in this order.
         """
         if file.slice is None or not self.replicas or not self.slices:
             return None

@@ -2,7 +2,7 @@
 
 Source:
     `load_checkpoint`, `_get_all_zero_checkpoints` and `_load_zero_checkpoint` of `deepspeed/runtime/engine.py` 0.19.8,
-    and what they did with trees that were damaged on purpose.
+    and their behaviour with deliberately damaged trees.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def choose(start: OwnStart) -> Choice:
 def choice_of(start: OwnStart, view: View) -> ConfigChoice:
     """Use its JSON: whether it loads a universal checkpoint, and which files its ZeRO stage reads.
 
-    Source: `load_checkpoint`, `_get_all_ckpt_names` and `_load_checkpoint` of 0.19.8: names are made of the stage.
+    Source: `load_checkpoint`, `_get_all_ckpt_names` and `_load_checkpoint` of 0.19.8: names depend on the stage.
     """
     if view.is_on(_UNIVERSAL):
         return ConfigChoice(choice=_of_universal(start), key=_UNIVERSAL, mend=f"remove `{_UNIVERSAL}`")
@@ -57,9 +57,7 @@ def choice_of(start: OwnStart, view: View) -> ConfigChoice:
     mend = f"write `{_STAGE}: {wrote[0]}`"
     if stage not in {0, 1, 2, 3}:
         return ConfigChoice(choice=ChoiceUnknown(why=f"`{_STAGE}` is {stage}, and {made}"), key=_STAGE, mend=mend)
-    if (
-        stage == 0 and wrote != _WEIGHTS_PARTED
-    ):  # the model's file is there, and what comes of the optimizer is not known
+    if stage == 0 and wrote != _WEIGHTS_PARTED:  # the model's file exists; the optimizer is unknown
         why = f"ZeRO is off, so the optimizer is expected in the model's file, and {made}"
         return ConfigChoice(choice=ChoiceUnknown(why=why), key=_STAGE, mend=mend)
     why = f"`{_STAGE}: {stage}` looks for files with other names: {made}"
@@ -125,7 +123,7 @@ def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, 
     files = [parsed for path in checkpoint.expected or () if (parsed := parse(path.rpartition("/")[2])) is not None]
     replicas = {file.replica for file in files if file.replica is not None}
     slices = {file.slice for file in files}
-    model_parallel = 1 if len(slices) == 1 else None  # of several parts no name tells how many are a pipeline's
+    model_parallel = 1 if len(slices) == 1 else None  # with several parts, no name shows how many belong to a pipeline
     saved = AskedSizes(
         world=checkpoint.topology.world_size, tensor=model_parallel, pipeline=model_parallel, data=len(replicas) or None
     )

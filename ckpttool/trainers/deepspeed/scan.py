@@ -102,7 +102,7 @@ def _tracked(storage: Storage, tag: str, named: Checkpoint | None) -> Tracked | 
 
 
 def _scan_tag(storage: Storage, name: str, options: ScanOptions, *, is_latest: bool) -> Checkpoint | None:
-    """Return the save in a folder; None if there is none."""
+    """Return the save in a folder; None if it contains no save."""
     match = re.fullmatch(DEFAULT_TAG, name)
     findings: list[Finding] = []
     entries: list[Entry] = []
@@ -158,7 +158,7 @@ def _seen(files: Sequence[_File]) -> Seen:
 def _shards(
     storage: Storage, files: Sequence[_File], record: TagRecord | None, findings: list[Finding], options: ScanOptions
 ) -> tuple[Shard, ...]:
-    """Return the files of the save; each other file or non-file adds a finding."""
+    """Return the files of the save; any other file or non-file adds a finding."""
     shards: list[Shard] = []
     for path, parsed, kind in files:
         if record is not None and record.is_beyond(parsed):

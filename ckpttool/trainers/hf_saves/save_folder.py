@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from ckpttool.trainers.torch_dcp.store import DcpStore
 
 _SUFFIXES = {"safetensors": FormatName.SAFETENSORS}
-"""Of all others torch is the writer."""
+"""torch writes all other files."""
 
 _SLICES = r"(?:pytorch_model_fsdp|optimizer)_[0-9]{1,9}"
 """Folders of torch.distributed.checkpoint with weights or optimizer in slices."""
 _SLICES_OF = {ShardRole.MODEL: "pytorch_model_fsdp_", ShardRole.OPTIMIZER: "optimizer_"}
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _MOST_PARTS = 4096
-"""That are looked for: a name can say any number."""
+"""Maximum number of parts to search for: a name can contain any number."""
 _INDEX_LIMIT = 64 << 20
 _KILLED = r"\.tmp[A-Za-z0-9]{6}"
-"""Under which safetensors writes before it renames."""
+"""Temporary name under which safetensors writes before it renames."""
 
 
 class FileNamed(NamedTuple):
@@ -55,7 +55,7 @@ class NamePattern(NamedTuple):
     """Files that a trainer writes with matching names."""
 
     pattern: str
-    """For the complete name; a group `rank` is the file's rank, an empty one the only rank."""
+    """Pattern of the complete name; the group `rank` is the file's rank, or the only rank if empty."""
     role: ShardRole
 
 
@@ -64,14 +64,14 @@ class SaveFolder(NamedTuple):
 
     name: str
     names: frozenset[str]
-    """Of all that is in it."""
+    """All names in the folder."""
     shards: tuple[Shard, ...]
-    """By (rank, path)."""
+    """The files, sorted by (rank, path)."""
     findings: tuple[Finding, ...]
     expected: tuple[str, ...] | None
-    """Paths of all existing files, and of those in the records of its folders; None if one has no valid record."""
+    """Paths of all existing files, and of those in the records of its folders; None if a folder has no valid record."""
     is_listed: bool = True
-    """False where the folder cannot be listed."""
+    """False if the folder cannot be listed."""
 
     def path(self, name: str) -> str:
         """Return the path of one of its files."""
@@ -85,7 +85,7 @@ class SaveFolder(NamedTuple):
 
     @property
     def ranks(self) -> frozenset[Rank]:
-        """Those that have a file of their own."""
+        """Ranks that have their own file."""
         return frozenset(shard.rank for shard in self.shards if shard.rank is not None)
 
     def has(self, role: ShardRole) -> bool:
@@ -120,11 +120,11 @@ def list_save(storage: Storage, folder: str, named: Callable[[str], FileNamed | 
 
     Args:
         storage: The tree.
-        folder: The save's.
+        folder: The folder of the save.
         named: Returns the meaning of a file.
         sizes: Whether to take each file's stamp, too.
     """
-    from ckpttool.trainers.torch_dcp.store import read_store  # to tell whose a tree is takes names alone
+    from ckpttool.trainers.torch_dcp.store import read_store  # names are enough to identify the trainer of a tree
 
     findings: list[Finding] = []
     shards: list[Shard] = []
@@ -163,11 +163,11 @@ def _unfinished(store: DcpStore, path: str) -> Iterator[Finding]:
 
 
 def read_by_all(folder: str, shards: Iterable[Shard]) -> ReadByAll:
-    """Return the files of a save that each process reads: all without a rank; of slices it reads some.
+    """Return the files of a save that each process reads: all files without a rank, and some of the slices.
 
     Args:
-        folder: The save's.
-        shards: Of it.
+        folder: The folder of the save.
+        shards: Its shards.
     """
     from ckpttool.core.domain.placement import ReadByAll
 
@@ -212,7 +212,7 @@ def absent(path: str, subject: str) -> Finding:
 
     Args:
         path: Its expected path.
-        subject: It is, in words that the sentence begins with.
+        subject: The file, in words that begin the sentence.
     """
     remedy = "restore it from a copy, or resume from another checkpoint"
     return listed_damage(Code.SHARD_MISSING, f"{subject} is missing", path, remedy=remedy)
@@ -224,9 +224,7 @@ def with_own_records(storage: Storage, checkpoint: Checkpoint, folder: str) -> C
     Args:
         storage: The tree.
         checkpoint: As scanned: files known to be missing are not reported again.
-        folder: Its own.
-
-    Raises:
+        folder: The folder of the save. Raises:
         OSError: The disk did not answer.
     """
     from ckpttool.trainers.torch_dcp.store import read_store_closely
@@ -259,17 +257,17 @@ class WeightsIndex(NamedTuple):
     """The index of weights in parts."""
 
     tensors: dict[str, set[str]]
-    """By the name of the part that they lie in."""
+    """Tensors by the name of the part that contains them."""
     nbytes: int | None
-    """Of all tensors together; None if it does not say."""
+    """Total bytes of all tensors; None if the index does not contain them."""
 
 
 def read_index(storage: Storage, path: str) -> WeightsIndex:
     """Read the index of the tensors in each part of the weights.
 
     Raises:
-        OSError: It cannot be read, or is larger than any.
-        ParseError: It is not an index.
+        OSError: The index cannot be read, or is larger than any real one.
+        ParseError: The file is not an index.
     """
     record = parse_object(storage.small_file(path, limit=_INDEX_LIMIT), where=path)
     tensors: dict[str, set[str]] = defaultdict(set)
@@ -277,7 +275,7 @@ def read_index(storage: Storage, path: str) -> WeightsIndex:
         tensors[as_str(file, where=path, key=tensor)].add(tensor)
     metadata = record.get("metadata")
     total = metadata.get("total_size") if isinstance(metadata, dict) else None
-    if isinstance(total, float) and math.isfinite(total):  # some write it as 1.0
+    if isinstance(total, float) and math.isfinite(total):  # some versions write it as 1.0
         total = int(total)
     return WeightsIndex(tensors, total if isinstance(total, int) else None)
 

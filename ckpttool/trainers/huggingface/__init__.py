@@ -35,11 +35,11 @@ def saves_called_otherwise(listing: Listing, *, every: bool = False) -> list[str
     """Return the saves downloaded or copied under another name, if no save next to them has its own name.
 
     Args:
-        listing: Of their folder, or of it no more than one entry.
-        every: Look into all folders, not only into a few.
+        listing: The names in their folder, or only one of its entries.
+        every: Search all folders, not only a few.
     """
     save_names: list[str] = []
-    with suppress(OSError):  # an unreadable one shows nothing
+    with suppress(OSError):  # an unreadable folder shows nothing
         looked_into = listing.inside(most=None) if every else listing.inside()
         save_names += [name for name, names in looked_into if _is_complete_save(names)]
         if save_names and any(re.fullmatch(SAVE, name) for name in listing.names_in("")):

@@ -20,7 +20,7 @@ _OWN = (
     "save_strategy", "load_best_model_at_end", "restore_callback_states_from_checkpoint", "save_on_each_node",
     AUTOMATIC,
 )  # fmt: skip
-"""Not `resume_from_checkpoint`, `output_dir` and `ignore_data_skip`, which others have, too."""
+"""Excludes `resume_from_checkpoint`, `output_dir` and `ignore_data_skip`, which other trainers also have."""
 
 KEEPS_ONE = "`save_total_limit: 1` keeps one checkpoint: if it is damaged or bad, there is no older one"
 KEEP_TWO = "set save_total_limit to 2 or more"

@@ -2,11 +2,11 @@
 
 Source:
     `Trainer._inner_training_loop` of transformers 4.57 and 5.23, and runs of it: `global_step // steps_per_epoch`
-    epochs are passed over and `global_step % steps_per_epoch` batches of the next one are skipped, both with the sizes
-    of the new run. Runs compared with uninterrupted twins: transformers 4.57.3, 5.0.0 and 5.1.0 keep the micro batch of
-    `trainer_state.json`, 5.2.0 and 5.23.0 take that of the arguments; with `auto_find_batch_size` all keep the one that
-    was found. Within a later epoch than the first, accelerate 1.10.1 to 1.14.0 go on in the first one's order, 1.15.0
-    in its own. Data without a length are read from their beginning where they had ended before.
+    epochs and `global_step % steps_per_epoch` batches of the next epoch are skipped, both with the sizes of the new
+    run. Runs compared with uninterrupted runs: transformers 4.57.3, 5.0.0 and 5.1.0 keep the micro batch of
+    `trainer_state.json`, 5.2.0 and 5.23.0 use that of the arguments; with `auto_find_batch_size` all keep the size that
+    was found. Within an epoch after the first, accelerate 1.10.1 to 1.14.0 continue in the first epoch's order, 1.15.0
+    in the current epoch's order. Data without a length are read from their beginning if they had ended before.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ _MODEL_CONFIG_LIMIT = 1 << 20
 
 
 class _Split(NamedTuple):
-    """The division of an optimizer step; None: unknown."""
+    """The division of an optimizer step; None if unknown."""
 
     micro: int | None
-    """Samples a batch of one rank."""
+    """Samples per batch of one rank."""
     accumulation: int | None
     ranks: int | None
 
     @property
     def batch(self) -> int | None:
-        """Samples of a step over all ranks."""
+        """Samples per step over all ranks."""
         if self.micro is None or self.accumulation is None or self.ranks is None:
             return None
         return self.micro * self.accumulation * self.ranks
@@ -78,11 +78,11 @@ class _Run(NamedTuple):
     read: Consumed
     epochs: Epochs | None
     is_told: bool
-    """Whether a config says how the new run cuts a step, so that only its ranks are taken for granted."""
+    """Whether a config sets the new run's division of a step, so that only the ranks are assumed."""
     last_is_short: bool
-    """Whether an epoch ended before, whose last batch may have had fewer samples: these are not counted."""
+    """Whether an earlier epoch ended, whose last batch may have had fewer samples: these are not counted."""
     version: str | None
-    """Of transformers, from the model's config next to the weights."""
+    """Version of transformers, from the model's config next to the weights."""
 
     def at(self, new_batch: int | None) -> GoesOn:
         """Return the position for steps of this many samples."""
@@ -104,7 +104,7 @@ def effects(resume: Resume) -> Effects:
     arguments = ArgumentsReader(resume.storage)(f"{name}/{ARGUMENTS}")
     try:
         state = read_state(resume.storage, f"{name}/{STATE}")
-    except (OSError, ParseError):  # it was read when it was judged
+    except (OSError, ParseError):  # it was read when the save was judged
         state = None
     run = _run(resume, state, arguments)
     position = _position(run, skips=_skips_data(resume, arguments))
@@ -123,7 +123,7 @@ def effects(resume: Resume) -> Effects:
 def _complete(resume: Resume, run: _Run) -> Iterator[Finding]:
     """Report a config that requests no more steps or epochs than were trained.
 
-    Source: runs of transformers 5.23: the loop looks only after a step, if an epoch that it is to do is left.
+    Source: runs of transformers 5.23: the loop checks the limit only after a step, if an epoch remains.
     """
     if resume.config is None:
         return
@@ -265,7 +265,7 @@ def _of_split(run: _Run) -> GoesOn:
     unchanged = taken
     if current.micro is not None:
         unchanged = run.at(current._replace(micro=was.micro).batch)
-    elif taken.effect is DataEffect.EXACT:  # as many samples on other ranks: the micro batch must be another
+    elif taken.effect is DataEffect.EXACT:  # equally many samples on other ranks: the micro batch must differ
         unchanged = replace(taken, effect=DataEffect.UNKNOWN, repeated=None, lost=None)
     if (taken.effect, taken.repeated, taken.lost) == (unchanged.effect, unchanged.repeated, unchanged.lost):
         return taken

@@ -57,8 +57,9 @@ class HfTrainerLayout(Untracked):
         """Return all files without a rank; each rank reads only some of the slices and of FSDP's gathered optimizer.
 
         Source:
-            `Trainer._inner_training_loop`, `_load_from_checkpoint` and `_load_optimizer_and_scheduler` of
-            transformers 5.23: each process looks for these in the folder itself, and begins anew what it does not find.
+            `Trainer._inner_training_loop`, `_load_from_checkpoint` and `_load_optimizer_and_scheduler` of transformers
+            5.23: each process searches the folder itself for these files, and re-initialises any state that it does not
+            find.
         """
         from ckpttool.core.domain.placement import ReadByAll
         from ckpttool.trainers.hf_saves.save_folder import read_by_all

@@ -25,7 +25,7 @@ class HfTrainer:
     name = "hf-trainer"
 
     def recognise(self, head: bytes) -> bool:
-        """Recognize it by the beginning of the content."""
+        """Recognize the log by the beginning of its content."""
         is_state = head.lstrip().startswith(b"{") and b'"log_history"' in head
         return is_state or _PRINTED.search(head) is not None
 

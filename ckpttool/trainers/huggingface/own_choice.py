@@ -27,9 +27,9 @@ def choice_of(start: OwnStart, view: View) -> ConfigChoice:
     """Use the path in its arguments; without one, its script decides.
 
     Source:
-        `Trainer.train(resume_from_checkpoint=…)`: a path is opened as it is. The field of TrainingArguments does
-        nothing by itself; scripts pass it on, and some look for the highest number if it is not set. With True it looks
-        in `output_dir`, of which alone TrainingArguments expands a `~`.
+        `Trainer.train(resume_from_checkpoint=…)`: a path is opened unchanged. The field of TrainingArguments alone has
+        no effect; scripts pass it on, and some search for the highest number if it is not set. With True it searches
+        `output_dir`, the only path in which TrainingArguments expands a `~`.
     """
     path = view.get(RESUME)
     if path is True or (path in {None, False} and view.is_on(AUTOMATIC)):
@@ -47,7 +47,7 @@ def choice_of(start: OwnStart, view: View) -> ConfigChoice:
 
 
 def _highest_elsewhere(start: OwnStart, view: View, switch: str) -> ConfigChoice:
-    """Search the output folder, where it chooses the highest number."""
+    """Search the output folder, and choose the highest number there."""
     output, root = view.get(OUTPUT), start.inventory.root
     if output is None:
         return ConfigChoice(key=switch)
@@ -58,7 +58,7 @@ def _highest_elsewhere(start: OwnStart, view: View, switch: str) -> ConfigChoice
 
 
 def choose(start: OwnStart) -> Choice:
-    """Take the highest number."""
+    """Choose the highest number."""
     numbered = [
         save
         for save in start.inventory.checkpoints

@@ -1,4 +1,4 @@
-"""Place of Trainer's log: in the saves, of which the newest has all of it."""
+"""Place of Trainer's log: in the saves; the newest save has the complete log."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class HfLogs:
     names = (f"checkpoint-N/{STATE}",)
 
     def near(self, root: str) -> tuple[RankLogs, ...]:
-        """Return the newest that is not cut off."""
+        """Return the newest log that is not truncated."""
         storage = open_storage(root)
-        with suppress(OSError):  # it is only looked for: not being there is the usual case
+        with suppress(OSError):  # usually there is no such log
             saves = [entry.name for entry in storage.entries("") if re.fullmatch(SAVE, entry.name)]
             for save in sorted(saves, key=lambda name: int(name.rpartition("-")[2]), reverse=True):
                 with suppress(OSError), storage.open(f"{save}/{STATE}") as source:
@@ -29,7 +29,7 @@ class HfLogs:
         return ()
 
     def inside(self, folder: str) -> tuple[str, ...]:
-        """Return the one of a save."""
+        """Return the log in a save."""
         with suppress(OSError):
             if any(entry.name == STATE for entry in open_storage(folder).entries("")):
                 return (f"{folder}/{STATE}",)

@@ -36,19 +36,18 @@ _MOST_LOSSES = 1024
 _MOST_ARGUMENTS = 1 << 20
 """Bytes that are compared; a real one has about 5,000."""
 _LEAST_EPOCH = 1e-12
-"""Smaller fractions of an epoch no training counts."""
+"""No training counts smaller fractions of an epoch."""
 _SAME_EPOCH = 1e-9
-"""By which a fraction of an epoch may differ from the one that was written: it is rounded to a double."""
+"""Tolerance for a fraction of an epoch, which is rounded to a double when it is written."""
 
 
 class Epochs(NamedTuple):
     """The length of a run's epochs."""
 
     steps: int
-    """Optimizer steps each."""
+    """Optimizer steps per epoch."""
     batches: int | None
-    """Micro batches of each rank, which the last step of an epoch may have fewer of than the others; None: nothing
-    tells."""
+    """Micro batches per rank and epoch: the last step of an epoch may have fewer than the others. None if unknown."""
 
 
 class State(NamedTuple):
@@ -57,20 +56,20 @@ class State(NamedTuple):
     step: int
     epoch: float | None
     micro_batch: int | None
-    """Samples a batch on each rank."""
+    """Samples per batch on each rank."""
     best: str | None
-    """The folder of the save with the best metric, as it was called when that was made."""
+    """The folder of the save with the best metric, with its name at that time."""
     lacks_length: bool = False
     """Whether the data set has no length: then Trainer plans for more epochs than any training has."""
     logged: tuple[int, float] | None = None
-    """Step and epoch of an entry of its log that is within an epoch; None: no such entry, or the log was not read."""
+    """Step and epoch of a log entry within an epoch; None if there is no such entry, or the log was not read."""
 
     losses: tuple[tuple[int, float], ...] = ()
-    """The first that it logged, by step: a run that resumes carries them on as they are."""
+    """The first logged losses, by step: a resumed run preserves them unchanged."""
     is_whole_log: bool = False
-    """Whether these are all that it logged."""
+    """Whether these are all logged losses."""
     log: tuple[int, int] | None = None
-    """The range of its entries in the file; None: it does not have Trainer's form."""
+    """The range of its entries in the file; None if the file does not have Trainer's form."""
 
     @property
     def is_in_later_epoch(self) -> bool | None:
@@ -83,7 +82,7 @@ class State(NamedTuple):
         """Return the length of its epochs; None if the data have no length, or it is unknown.
 
         Args:
-            accumulation: Micro batches a step; None: not known.
+            accumulation: Micro batches per step; None if unknown.
         """
         if self.epoch is None or not _LEAST_EPOCH < self.epoch < math.inf or self.lacks_length:
             return None
@@ -157,7 +156,7 @@ def read_ends_of_state(storage: Storage, path: str) -> State:
             tail = source.read(size - _END, _END)
     else:
         size = len(before) + len(begins) + len(tail)
-    _, ends, after = tail.partition(_LOG_ENDS)  # no text of JSON holds a line's end: neither is a part of one
+    _, ends, after = tail.partition(_LOG_ENDS)  # JSON text contains no line end, so neither is a part of such text
     if begins and ends:
         with suppress(ParseError):
             state = _state(before + begins + ends + after, path)
@@ -213,11 +212,11 @@ class Log(NamedTuple):
 def logs_contradict(log: Log, later: Log, *, until: int) -> bool:
     """Return whether the log of a later save changed entries of an earlier one up to a step.
 
-    A run that goes on writes what it had logged byte by byte as it was, and two runs that parted never log alike again:
-    the end of the earlier log tells. Only if that differs all entries are compared.
+    A run that continues writes its earlier entries again byte for byte, and two runs that diverged never log the same
+    values again: so the end of the earlier log decides. Only if it differs are all entries compared.
 
     Raises:
-        OSError: One cannot be read.
+        OSError: A log cannot be read.
     """
     length = log.end - log.begin
     last = min(length, _END)
@@ -256,7 +255,7 @@ def _logged(entries: object) -> tuple[int, float] | None:
 
 
 def _parsed(data: bytes, path: str) -> JsonObject:
-    if len(data) <= _SMALL:  # whatever is in it takes little memory; of a thousand saves this is half the time
+    if len(data) <= _SMALL:  # any contents take little memory; for a thousand saves this is half the time
         with suppress(ValueError, RecursionError):
             record = json.loads(data)
             if isinstance(record, dict):
@@ -268,12 +267,12 @@ class ArgumentsReader:
     """Reads `training_args.bin`, which is equal in all saves of a run: equal files are read once."""
 
     def __init__(self, storage: Storage) -> None:
-        """Take the tree."""
+        """Store the tree."""
         self._storage = storage
         self._known: dict[bytes, Arguments] = {}
 
     def __call__(self, path: str) -> Arguments:
-        """Return one's contents; empty if it cannot be read, because no training needs it."""
+        """Return the contents for a save; empty if they cannot be read, because no training needs them."""
         try:
             with self._storage.open(path) as source:
                 data = source.read(0, _MOST_ARGUMENTS)
@@ -311,7 +310,7 @@ def _arguments(source: ByteSource) -> Arguments:
 def global_batch(state: State | None, arguments: Arguments, world: int | None) -> int | None:
     """Return the samples per optimizer step over all ranks; None if unknown.
 
-    The state's own size is that of a rank, whatever devices it drives and whatever size was found to fit.
+    The state's own size is that of a rank, regardless of its number of devices and of the size found to fit.
     """
     micro = (state.micro_batch if state is not None else None) or arguments.micro_batch
     ranks = world or arguments.world

@@ -69,19 +69,19 @@ class _Scanned(NamedTuple):
 
     checkpoint: Checkpoint
     confirmed: bool
-    """Whether more than the ranks' own files tells how many there were."""
+    """Whether other evidence than the ranks' own files shows the number of ranks."""
     pace: float | None
-    """Optimizer steps an epoch; None if nothing tells."""
+    """Optimizer steps per epoch; None if unknown."""
     losses: dict[int, float]
-    """The first that its record has, by step."""
+    """The first losses in its record, by step."""
     logged_to: int | None
-    """The last step to which its log is known; None if nothing is."""
+    """The last step to which its log is known; None if no step is known."""
     best: str | None
     """The save with the best metric so far, as the state has it."""
     log: Log | None
     """Place of its complete log; None if unknown."""
     is_read: bool
-    """Whether all of that was read."""
+    """Whether the complete log was read."""
 
 
 def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
@@ -89,7 +89,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 
     Args:
         storage: The tree.
-        listing: Of its root.
+        listing: The names in its root.
         options: Options beyond the names.
     """
     names = [name for name in listing.folders("checkpoint-") if re.fullmatch(SAVE, name)]
@@ -227,7 +227,7 @@ def _part(scanned: _Scanned, later: _Scanned) -> bool:
         return False
     try:
         return logs_contradict(scanned.log, later.log, until=scanned.checkpoint.step or 0)
-    except OSError:  # which its own check says
+    except OSError:  # which its own check reports
         return False
 
 
@@ -285,7 +285,7 @@ def with_model_config(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
     try:
         parse_object(storage.small_file(path, limit=_CONFIG_LIMIT), where=path, nonfinite=True)
     except FileNotFoundError:
-        return checkpoint  # an adapter has none, and Trainer does without
+        return checkpoint  # an adapter has no config, and Trainer does not need it
     except ParseError as error:
         torn = listed_damage(Code.META_UNREADABLE, f"{error}: Trainer reads it first and stops", path)
         return replace(checkpoint, findings=(*checkpoint.findings, torn))
@@ -302,7 +302,7 @@ def _content(save: SaveFolder) -> Content:
 def _what_is_lacking(save: SaveFolder, *, has_tag: bool) -> Iterator[Finding]:
     """Find missing files that every save has, or that always come together, except with `save_only_model`.
 
-    DeepSpeed's tag holds weights and optimizer, and often the schedule, too.
+    DeepSpeed's tag contains weights and optimizer, and often the schedule.
     """
     if has_tag:
         return
@@ -324,9 +324,9 @@ def _what_is_lacking(save: SaveFolder, *, has_tag: bool) -> Iterator[Finding]:
 
 
 def _world(save: SaveFolder, arguments: Arguments) -> int | None:
-    """Return the number of ranks that must have a file; None if none has one, because all load the same files.
+    """Return the number of ranks that must have a file; None if no rank has one, because all load the same files.
 
-    A run of one rank calls its file otherwise, so a number in a name tells of two at least.
+    A run of one rank names its file differently, so a number in a name shows at least two ranks.
     """
     if not save.ranks:
         return None

@@ -52,7 +52,7 @@ def is_version(name: str) -> bool:
 
 
 def step_in(name: str) -> int | None:
-    """Return the step in a name of Lightning's form, `epoch=1-step=12.ckpt`; None: none."""
+    """Return the step in a name of Lightning's form, `epoch=1-step=12.ckpt`; None for another name."""
     steps = re.findall(r"(?:^|[^a-z])step=([0-9]{1,18})(?![0-9])", name)
     return int(steps[0]) if len(steps) == 1 else None
 

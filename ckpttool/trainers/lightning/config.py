@@ -1,8 +1,8 @@
 """The YAML of Lightning's command line: settings that harm a resume.
 
 Source:
-    Lightning 2.6.6: `cli.py` (`seed_everything`, `trainer`, `ckpt_path`, all of them below the subcommand where a file
-    is for several), `callbacks/model_checkpoint.py`, `_CheckpointConnector._parse_ckpt_path`.
+    Lightning 2.6.6: `cli.py` (`seed_everything`, `trainer`, `ckpt_path`, all of them below the subcommand if a file is
+    for several), `callbacks/model_checkpoint.py`, `_CheckpointConnector._parse_ckpt_path`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ckpttool.trainers.lightning.callbacks import fit_prefix, items_of, saving_c
 
 _PATH = "ckpt_path"
 _OF_OTHERS = ("defaults", "exp_manager", "trainer._target_")
-"""Hydra's and NeMo's, who build a Trainer from a config of their own: its callbacks stand elsewhere."""
+"""Keys of Hydra and NeMo, which build a Trainer from their own config: its callbacks are elsewhere."""
 
 
 def _is_own(view: View) -> bool:
@@ -63,8 +63,8 @@ def _goes_by_metric(view: View, callback: str) -> bool:
     """Return whether a metric chooses the saves to keep, so that the newest may be deleted.
 
     Source:
-        `ModelCheckpoint._save_topk_checkpoint` and `_save_last_checkpoint` of 2.6: `last` is a copy of what was saved
-        last, and where a metric decides that is the best.
+        `ModelCheckpoint._save_topk_checkpoint` and `_save_last_checkpoint` of 2.6: `last` is a copy of the save made
+        last, and if a metric decides, that is the best save.
     """
     return isinstance(view.get(f"{callback}.monitor"), str) and view.count(f"{callback}.save_top_k", 1) > 0
 

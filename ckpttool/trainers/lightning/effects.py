@@ -42,7 +42,7 @@ def effects(resume: Resume) -> Effects:
     try:
         with resume.storage.open(f"{checkpoint.name}/{META}" if is_folder else checkpoint.name) as source:
             record = read_record(source, sharded=is_folder)
-    except OSError:  # it was read when it was judged
+    except OSError:  # it was read when the save was judged
         record = Record()
     read = consumed(resume.plan, resume.inventory, resume.data)
     if record.optimizers not in {None, 1}:  # the step counts the updates of each
@@ -55,7 +55,7 @@ def effects(resume: Resume) -> Effects:
 def _complete(resume: Resume, record: Record) -> Iterator[Finding]:
     """Report a config that requests no more steps or epochs than were trained.
 
-    Source: runs of Lightning 2.6.6, which begins an epoch whatever the limit if the save was made before its end.
+    Source: runs of Lightning 2.6.6, which begins an epoch regardless of the limit if the save was made before its end.
     """
     if resume.config is None:
         return

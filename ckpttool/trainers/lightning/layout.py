@@ -43,7 +43,7 @@ class LightningLayout(Untracked):
         return False
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Name the file, which every process loads; of a folder the records, and the slices."""
+        """Return the file, which every process loads, or the records and the slices of a folder."""
         from ckpttool.trainers.torch_dcp.store import read_by_all
 
         return read_by_all(checkpoint)
@@ -58,7 +58,7 @@ class LightningLayout(Untracked):
         return Members(paths=(checkpoint.name,))
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
-        """Return a place in the save's folder, or for a file one in our own."""
+        """Return a place in the save's folder or, for a file, in our own folder."""
         if any("/" in shard.path for shard in checkpoint.shards):
             return super().seal_place(checkpoint)
         path = own_path(checkpoint.name, ".manifest.json")

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 _START = "a start with ckpt_path='last'"
 _ON_SLURM = "a start on Slurm without a ckpt_path"
 _LOGGERS = {"TensorBoardLogger", "CSVLogger"}
-"""Which count their versions themselves."""
+"""Loggers that count their versions themselves."""
 _REMEDY = "resume with ckpt_path=PATH, never 'last', and remove it"
 
 
 def choice_of(start: OwnStart, view: View) -> ConfigChoice:
     """Use the `ckpt_path` of its command line's config.
 
-    Source: `LightningCLI` hands `ckpt_path` on to `Trainer.fit`; without one only Slurm's saves are looked for.
+    Source: `LightningCLI` hands `ckpt_path` on to `Trainer.fit`; without it, only Slurm's saves are searched for.
     """
     key = "fit.ckpt_path" if view.is_section("fit.trainer") else "ckpt_path"
     path = view.get(key)
@@ -56,9 +56,9 @@ def _dirpaths(view: View) -> Iterator[str]:
 
 
 def _of_last(start: OwnStart, view: View) -> Choice | ChoiceUnknown | None:
-    """Search the folder of each callback; None: here.
+    """Search the folder of each callback; None for this folder.
 
-    Source: `_find_last_checkpoints` looks in `dirpath`, else below `default_root_dir`; a `~` is expanded in both.
+    Source: `_find_last_checkpoints` searches `dirpath`, else `default_root_dir`; a `~` is expanded in both.
     """
     root, folders_here = start.inventory.root, 0
     folders = list(_dirpaths(view))
@@ -175,7 +175,7 @@ def _outcome(start: OwnStart, save: Checkpoint, holds: str) -> Choice:
 
 
 def newest_lasts(storage: Storage, entries: Iterable[Entry]) -> list[str]:
-    """Return the choice of `ckpt_path="last"`: none if there is none, several if their times are equal.
+    """Return the choice of `ckpt_path="last"`: empty if nothing qualifies, several if their times are equal.
 
     Args:
         storage: The tree.

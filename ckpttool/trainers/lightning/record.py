@@ -28,15 +28,15 @@ class Record:
     """`global_step`: updates of all optimizers together."""
     epoch: int | None = None
     batches: int | None = None
-    """That each rank had begun since the training's start."""
+    """Batches that each rank had begun since the training's start."""
     in_epoch: int | None = None
-    """Of these, in the epoch that was under way."""
+    """Batches of these in the current epoch."""
     ends_epoch: bool = False
-    """Whether the last of them was the epoch's last."""
+    """Whether the last of them was the last of the epoch."""
     counts_epoch: bool = False
-    """Whether the epoch's end was counted when it was saved: not within the step that was its last."""
+    """Whether the end of the epoch was counted at the save: it is not within the last step."""
     optimizers: int | None = None
-    """How many count in `step`."""
+    """Number of optimizers that count in `step`."""
     has_loader_state: bool = False
     """Whether the data loader saved its position."""
     content: Content = Content.UNKNOWN
@@ -46,7 +46,7 @@ class Record:
         """Number of epochs that a resumed run considers complete before its first step; None if unknown.
 
         Source: runs of Lightning 2.6.6: a loader whose state was taken at an epoch's last batch, before the epoch was
-        counted, gives none of the next one either.
+        counted, yields no batch of the next epoch either.
         """
         if self.epoch is None or not self.ends_epoch:
             return self.epoch
@@ -73,7 +73,7 @@ def read_record(source: ByteSource, *, sharded: bool) -> Record:
     except BrokenPickleError:
         return Record()
     states = value_at(tree, "optimizer_states")
-    # A folder's weights and optimizer states lie in its shards; what is saved beside weights alone is neither.
+    # A folder's weights and optimizer states are in its shards; values saved next to weights alone are neither.
     scheduler = value_at(tree, "lr_schedulers") if sharded else states
     step, epoch = count_at(tree, "global_step"), count_at(tree, "epoch")
     processed = count_at(tree, *_FIT, "epoch_progress", "current", "processed")

@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveEntry:
-    """One file or folder that is called like a save."""
+    """One file or folder that is named like a save."""
 
     name: str
     record: Record
     stamp: FileStamp | None
-    """Of the file, or of a folder's record; None if there is none, or it cannot be read."""
+    """Stamp of the file, or of a folder's record; None if it does not exist or cannot be read."""
     store: DcpStore | None = None
     """The contents of a folder besides its record; None for a file."""
     is_folder: bool = False
     is_cut_off: bool = False
-    """Whether a mark next to it shows that."""
+    """Whether a mark next to it shows that it is unfinished."""
     findings: tuple[Finding, ...] = ()
 
 
@@ -72,7 +72,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 
 
 def _traps(storage: Storage, listing: Listing, checkpoints: list[Checkpoint]) -> Iterator[Finding]:
-    """Find what a start without a named save would load, if any such file exists."""
+    """Find the file that a start without a named save would load, if any."""
     if not any(is_last(entry.name) or hpc_number(entry.name) is not None for entry in listing.entries):
         return iter(())
     from ckpttool.trainers.lightning.own_choice import traps
@@ -97,7 +97,7 @@ def _entry_of(storage: Storage, entry: Entry, options: ScanOptions) -> SaveEntry
 
 def _found_folder(storage: Storage, name: str, options: ScanOptions) -> SaveEntry:
     from ckpttool.trainers.torch_dcp import is_own
-    from ckpttool.trainers.torch_dcp.store import read_store  # most trees hold files
+    from ckpttool.trainers.torch_dcp.store import read_store  # most trees contain files
 
     record, stamp, store, findings = Record(), None, None, []
     try:

@@ -40,13 +40,13 @@ class SaveKind(str, Enum):
     """The format of a save, by the contents of its folder."""
 
     DISTRIBUTED = "torch_dist"
-    """Slices that any ranks can load, with `metadata.json`."""
+    """Slices that any number of ranks can load, with `metadata.json`."""
     LEGACY = "torch"
     """A folder for each part of the model."""
     PLAIN_DCP = "torch_dcp"
     """Slices without `metadata.json`."""
     UNKNOWN = "unknown"
-    """Nothing in it that tells."""
+    """Contents that do not identify the format."""
 
 
 def kind_of(names: frozenset[str]) -> SaveKind:
@@ -80,7 +80,7 @@ class ModelPart(NamedTuple):
 
     tensor: int
     pipeline: int | None
-    """None where the pipeline has one stage."""
+    """None if the pipeline has one stage."""
     expert: int | None
     """None if experts are not distributed."""
 

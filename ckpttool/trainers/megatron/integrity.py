@@ -1,6 +1,6 @@
 """`integrity.json`: SHA-256 of the files in a save's folder, which core 0.17 and later write with `--verify-integrity`.
 
-The trainer compares them only where it is started with that option: on its first rank, while the accelerators wait.
+The trainer compares them only if it is started with that option: on its first rank, while the accelerators wait.
 """
 
 from __future__ import annotations

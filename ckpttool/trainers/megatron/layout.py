@@ -61,11 +61,11 @@ class MegatronIterations(WrittenTogether):
         return own_folder(checkpoint, "the tracker", METADATA_JSON, INTEGRITY, COMMON)
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
-        """Return the tracker and the records, and the slices or parts of the model: a rank reads some of those.
+        """Return the tracker and the records, and the slices or parts of the model, of which a rank reads some.
 
         Source:
             `_load_base_checkpoint` of `megatron/training/checkpointing.py`, branch core_r0.16.0; without a tracker a
-            rank begins again.
+            rank starts from step 0.
         """
         from ckpttool.core.domain.placement import ReadByAll
         from ckpttool.trainers.torch_dcp.store import read_by_all
@@ -73,7 +73,7 @@ class MegatronIterations(WrittenTogether):
         sizes = dict(checkpoint.scalars.rest)
         if all("/mp_rank_" in shard.path for shard in checkpoint.shards):
             parts = tuple(shard.path for shard in checkpoint.shards)
-            # Without replicas each part of the model is read by those alone who wrote it.
+            # Without replicas, only the ranks that wrote a part of the model read it.
             return ReadByAll(surely=(TRACKER,), perhaps=() if sizes.get("data") == 1 else parts)
         paths = read_by_all(checkpoint)
         record = f"{checkpoint.name}/{METADATA_JSON}"

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
     """Name the folder and the iteration, and make Megatron-LM stop if that is missing.
 
-    A tracker that says `release` goes before `--ckpt-step`. In the legacy layout the distributed optimizer's state is
-    read from the save that the tracker names, whatever `--ckpt-step` says: there the tracker must name this one.
+    A tracker that names `release` takes precedence over `--ckpt-step`. In the legacy layout the distributed optimizer's
+    state is read from the save that the tracker names, regardless of `--ckpt-step`: there the tracker must name this
+    save.
 
     Source: `_load_base_checkpoint` and `load_checkpoint` of `megatron/training/checkpointing.py`, core_r0.16.0.
     """
@@ -75,7 +76,7 @@ class MegatronWords:
     def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
         """Format its option for a shell: it needs every single iteration.
 
-        After a stop it can do what one number of steps cannot: train the good batches before the bad ones.
+        After a stop this can train the good batches before the bad ones, unlike a single number of steps.
         """
         from ckpttool.core.domain.advice import StopAdvice, TrainersDetour
 

@@ -14,7 +14,7 @@ _FITS_ANY = frozenset({"fully_reshardable", "fully_sharded_model_space"})
 
 
 _MOST_PARTS = 1 << 17
-"""Of a model; more than any training has: one record must not decide how many files we look for."""
+"""Parts of a model, more than any training has: one record must not determine the number of files to search for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class SaveRecord:
     expert_tensor: int
     """Sizes of tensor, pipeline and expert parallelism, and of tensor parallelism within experts."""
     distributed_optimizer: bool
-    """Whether the optimizer's state is in files, or slices, of its own."""
+    """Whether the optimizer's state is in its own files or slices."""
     saves_optimizer: bool
     sharding: str | None
     """How the distributed optimizer's state was cut: `dp_reshardable` fits no other tensor or pipeline size."""
@@ -63,7 +63,7 @@ class SaveRecord:
         return self.distributed_optimizer and self.saves_optimizer
 
     def parts(self) -> dict[ModelPart, Rank]:
-        """Return the parts of the model with a folder in the legacy layout, each with the rank that wrote it.
+        """Return the parts of the model with a folder in the legacy layout, with the rank that wrote each part.
 
         Source: `save_checkpoint` lets the ranks write that are first among those with the same experts; the order of
         ranks is `tp-cp-ep-dp-pp`, and `etp-ep-edp-pp` for experts (`megatron/core/parallel_state.py`).

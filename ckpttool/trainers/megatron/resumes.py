@@ -1,9 +1,9 @@
 """Megatron-LM's own choice, its effects on a resume, and the sizes that it refuses.
 
 Source:
-    `load_checkpoint` and `_load_base_checkpoint` of `megatron/training/checkpointing.py`, `data_samplers.py` beside it,
-    and `megatron/core/optimizer/distrib_optimizer.py`, core_r0.16.0; and what they did with trees that were damaged on
-    purpose.
+    `load_checkpoint` and `_load_base_checkpoint` of `megatron/training/checkpointing.py`, `data_samplers.py` next to
+    it, and `megatron/core/optimizer/distrib_optimizer.py`, core_r0.16.0; and their behaviour with deliberately damaged
+    trees.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _with(start: OwnStart, named: Checkpoint) -> tuple[Outcome, str]:
 
 
 def effects(resume: Resume) -> Effects:
-    """Return where its samplers continue, and the tracker's effect on the start."""
+    """Return the position of its samplers, and the tracker's effect on the start."""
     checkpoint = with_digests(resume.storage, resume.plan.point.checkpoint)
     if by_bridge(checkpoint):
         return Effects(position=Unknown(why=_OF_BRIDGE), settings=(), findings=())
@@ -107,7 +107,7 @@ _REORDERED_REMEDY = "keep the global batch size, or set the length of the run wi
 
 
 def _position(resume: Resume) -> GoesOn:
-    """Go on behind the samples that `args` of the save count."""
+    """Continue after the samples that `args` of the save count."""
     arguments = _args(resume.storage, resume.plan.point.checkpoint)
     read = consumed(resume.plan, resume.inventory, resume.data)
     kind = text_at(arguments, "dataloader_type") or "single"

@@ -75,7 +75,7 @@ class _ToRead(NamedTuple):
     sizes: bool
     """Whether to take each file's stamp, too."""
     most: int
-    """Bytes of the record of slices up to which it is read; a larger one is left for a closer look."""
+    """Bytes of the record of slices up to which it is read; a larger record is read later if needed."""
 
 
 class _Files(NamedTuple):

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from ckpttool.trainers.listing import Listing
 
 RECORD = "_CHECKPOINT_METADATA"
-"""Names the items of a save."""
+"""File that names the items of a save."""
 RECORD_LIMIT = 16 << 20
-"""Bytes of it; a real one has some hundred."""
+"""Bytes of this file; a real one has some hundred."""
 TREE = "_METADATA"
-"""In an item: names its arrays."""
+"""File in an item that names its arrays."""
 SHARDING = "_sharding"
-"""In an item with arrays of JAX: how they were spread over devices."""
+"""File in an item with arrays of JAX: their distribution over devices."""
 ARRAYS = "array_metadatas"
 """A folder in such an item."""
 FIRST_API = ".experimental.v1."

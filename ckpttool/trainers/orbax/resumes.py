@@ -25,7 +25,7 @@ _NO_ITEM = "no item of the save contains the position in the data"
 
 
 def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
-    """Name the step, or to a bare checkpointer the folder."""
+    """Set the step or, for a bare checkpointer, the folder."""
     path = inventory.path_of(checkpoint.name)
     by_step, by_path = (
         Place.parsed("code:manager.restore(step)"),
@@ -75,7 +75,7 @@ def effects(resume: Resume) -> Effects:
 
 
 def _loader(resume: Resume) -> str | None:
-    """Return the item that a data loader wrote; None if there is none."""
+    """Return the item that a data loader wrote; None if there is no such item."""
     path = f"{resume.plan.point.checkpoint.name}/{RECORD}"
     try:
         item_handlers = parse_object(resume.storage.small_file(path, limit=RECORD_LIMIT), where=path).get(

@@ -44,10 +44,10 @@ class _Record:
     items: dict[str, str]
     """Names of handlers by item; the empty name is the save's own folder."""
     metrics: int
-    """How many the training rated it by."""
+    """Number of metrics by which the training rated it."""
     began_ns: int | None
     committed_ns: int | None
-    """When it was committed, in nanoseconds since 1970."""
+    """Time of the commit, in nanoseconds since 1970."""
 
 
 def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
@@ -55,7 +55,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 
     Args:
         storage: The tree.
-        listing: Of its root.
+        listing: The names in its root.
         options: Options beyond the names.
     """
     names = [name for name in listing.folders() if prefix_and_step(name) is not None]
@@ -75,7 +75,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 
 
 def _of_trainings(saves: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """Leave out names whose prefix no save with a record has: folders that only end in a number."""
+    """Exclude names whose prefix no save with a record has: folders that only end in a number."""
     kept_saves = list(saves)
     bare = {
         save.name for save in kept_saves if any(finding.code is Code.METADATA_INCOMPLETE for finding in save.findings)
@@ -134,7 +134,7 @@ def _scan_save(storage: Storage, name: str, options: ScanOptions) -> Checkpoint:
 
 
 def _record(storage: Storage, name: str, findings: list[Finding]) -> _Record | None:
-    """Read the record of a save; without it, Orbax restores only with the items given."""
+    """Read the record of a save; without it, Orbax restores only if the items are specified."""
     path = f"{name}/{RECORD}"
     try:
         record = parse_object(storage.small_file(path, limit=RECORD_LIMIT), where=path)
@@ -182,7 +182,7 @@ class _Item:
     shards: tuple[Shard, ...]
     expected: tuple[str, ...]
     lacks_sharding: bool = False
-    """Whether it has arrays of JAX without their sharding."""
+    """Return whether it has arrays of JAX without their sharding."""
 
 
 def _of_item(storage: Storage, folder: str, options: ScanOptions) -> _Item:
@@ -195,7 +195,8 @@ def _of_item(storage: Storage, folder: str, options: ScanOptions) -> _Item:
         item_name for item_name, kind in names.items() if item_name.startswith(_OF_PROCESS) and kind is Kind.FOLDER
     )
     if not stores and _DATA not in names and MANIFEST not in names:
-        # An item of the script's own: what it holds no record tells. Of arrays that lie otherwise, none is read.
+        # An item of the script's own, with contents that no record describes. Arrays stored in another form are not
+        # read.
         return _Item(shards=(), expected=() if names else (folder,))
     manifest = f"{folder}/{MANIFEST}"
     places = ([f"{folder}/{_DATA}"] if _DATA in names else []) + [

@@ -85,7 +85,7 @@ def _needed(storage: Storage, by_path: dict[str, Shard], path: str, least: int) 
 def _against(
     storage: Storage, folder: str, store: Store, needed: dict[str, int], shards: list[Shard | None]
 ) -> Iterator[Finding]:
-    """Report what is missing, broken, or implausible."""
+    """Report missing, broken, or implausible files."""
     paths = {shard.path for shard in shards if shard is not None}
     for path in sorted(path for path in store.least if leads_out(path))[:1]:
         message = f"names {quoted(path)}, which is outside the save; it is not followed"
@@ -95,7 +95,7 @@ def _against(
         yield helped(damage(Code.SHARD_MISSING, message, path=path))
     for error in store.broken[:MAX_FINDINGS]:
         yield helped(damage(error.code, f"a node of the store: {error}", path=f"{folder}/{error.path}"))
-    if not store.broken and paths >= needed.keys():  # else it is known why some are not found
+    if not store.broken and paths >= needed.keys():  # otherwise the reason for missing arrays is known
         yield from _absent(storage, folder, store.arrays)
 
 
@@ -122,7 +122,7 @@ def _named(data: bytes, path: str) -> frozenset[str]:
     """Return the names of all arrays.
 
     Raises:
-        ParseError: It is no such list.
+        ParseError: The file is not such a list.
     """
     names = set()
     for key, value in get_object(parse_object(data, where=path), "tree_metadata", where=path).items():

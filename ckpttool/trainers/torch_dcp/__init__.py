@@ -1,6 +1,6 @@
 """torch.distributed.checkpoint (DCP): folders of slices, as custom training loops save them.
 
-Layouts of several trainers stand on it: `store` reads one such folder, `saves` a tree of them.
+Layouts of several trainers are based on it: `store` reads one such folder, `saves` a tree of them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def recognise(listing: Listing) -> bool:
 
 def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
     """Map a save's folder and its contents to the save."""
-    from ckpttool.core.records import OWN_FOLDER  # a help that names the layouts looks into no folder
+    from ckpttool.core.records import OWN_FOLDER  # help that lists the layouts reads no folder
     from ckpttool.core.storage.base import Kind
 
     name = folder.partition("/")[0]

@@ -1,4 +1,4 @@
-"""Any tree of torch.distributed.checkpoint saves: `step_000015/{.metadata, __0_0.distcp}`, whatever they are called."""
+"""Any tree of torch.distributed.checkpoint saves: `step_000015/{.metadata, __0_0.distcp}`, with any names."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TorchDcpLayout(FoldersOfSlices):
         return replace(inventory, checkpoints=saves)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Name the folder, as the application must: nothing chooses for it."""
+        """Set the folder, as the application must: nothing chooses on its own."""
         path = inventory.path_of(checkpoint.name)
         setting = TrainerSetting(place=Place.parsed("code:dcp.load(..., checkpoint_id)"), value=path, is_path=True)
         return LoadSettings(trainer=TRAINER.name, path=path, settings=(setting,))
@@ -102,7 +102,7 @@ def _saves(listing: Listing) -> Iterator[str]:
 
 
 def _save_record(storage: Storage, name: str, store: DcpStore) -> SaveRecord:
-    """Find counters under the usual names of applications; the rest is the application's own."""
+    """Find counters under the usual names of applications; other contents belong to the application."""
     from ckpttool.core.decide.steps import read_name
     from ckpttool.trainers.torch_dcp.saves import BATCHES, SAMPLES, STEPS, SaveRecord, progress
 

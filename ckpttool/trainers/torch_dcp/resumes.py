@@ -29,7 +29,7 @@ def effects(resume: Resume) -> Effects:
 def choose(start: OwnStart) -> ChoiceUnknown:
     """Report that nothing is chosen.
 
-    Source: `torch.distributed.checkpoint.load`, whose `checkpoint_id` has no default that means the newest.
+    Source: `torch.distributed.checkpoint.load`, whose `checkpoint_id` has no default for the newest.
     """
     del start
     why = "it chooses nothing: the training's own script names the folder (checkpoint_id)"

@@ -72,7 +72,7 @@ class SaveTree:
 
         Args:
             storage: The tree.
-            listing: Of its root.
+            listing: The names in its root.
             options: Options beyond the names.
         """
         names = sorted(self.is_save(listing))
@@ -134,16 +134,16 @@ def _cut_off(save: Checkpoint) -> Checkpoint:
 
 
 def progress(storage: Storage, folder: str, store: DcpStore, keys: Mapping[str, Iterable[str]]) -> dict[str, int]:
-    """Return whole numbers that a save has besides its tensors.
+    """Return integers that a save has besides its tensors.
 
     Args:
         storage: The tree.
-        folder: Of the save.
+        folder: The folder of the save.
         store: Its record.
         keys: The possible names of each result: the complete name, or its last part.
 
     Returns:
-        Those of which exactly one value is called so; a boolean is no number.
+        The numbers with exactly one matching name; a boolean is not a number.
     """
     places = value_slices(store)
     places_by_key = {

@@ -1,11 +1,11 @@
 """A folder of torch.distributed.checkpoint by any writer: `.metadata` and the `.distcp` files that it names.
 
-Layouts of several trainers have such folders, as whole saves or as parts of them.
+Layouts of several trainers have such folders, as complete saves or as parts of them.
 
 Source:
-    `torch/distributed/checkpoint/filesystem.py` of torch 2.13: `.metadata` is written last, through `.metadata.tmp`;
-    where ranks do not talk to each other (`use_collectives=False`) each writes its own `__N.metadata` instead. In all
-    folders that were checked the slices of a file touch, and those of a tensor cover it.
+    `torch/distributed/checkpoint/filesystem.py` of torch 2.13: `.metadata` is written last, through `.metadata.tmp`; if
+    ranks do not communicate (`use_collectives=False`), each writes its own `__N.metadata` instead. In all folders that
+    were checked, the slices of a file are contiguous, and those of a tensor cover it.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class DcpStore:
     shards: tuple[Shard, ...]
     """The existing `.distcp` files that belong to it, by path; all of them if no record was read."""
     expected: tuple[str, ...] | None
-    """The files that its record names, sorted; those that are there where it is too large to be read at a scan. None
-    where there is no record, or a broken one."""
+    """The files that its record names, sorted; the existing files if it is too large to be read in a scan. None if
+    there is no record, or the record is broken."""
     commit: CommitState
     findings: tuple[Finding, ...]
     """Problems of its record, and files that no record names."""
@@ -68,9 +68,9 @@ def read_store(storage: Storage, folder: str, *, sizes: bool = False, most: int 
 
     Args:
         storage: The tree.
-        folder: Below its root; empty for the root itself.
-        sizes: Also take every shard's stamp: one more call a file.
-        most: Bytes of the record up to which it is read. A larger one is left for `with_own_records`, which reads any.
+        folder: A path relative to its root; empty for the root itself.
+        sizes: Also take every shard's stamp: one more call per file.
+        most: Bytes of the record up to which it is read. `with_own_records` reads larger records.
 
     Raises:
         OSError: The folder cannot be listed.
@@ -85,7 +85,7 @@ def read_store(storage: Storage, folder: str, *, sizes: bool = False, most: int 
         )
     metadata, findings = _records(storage, folder, files, most)
     if metadata is None:
-        # What a larger record names is told by a closer look; until then what is there is believed to be all.
+        # The names in a larger record are read later; until then the existing files count as complete.
         expected = None if findings else tuple(shard.path for shard in shards)
         commit = CommitState.UNKNOWN if findings else CommitState.COMMITTED
         return DcpStore(shards=shards, expected=expected, commit=commit, findings=findings, metadata=None)
@@ -98,7 +98,7 @@ def read_store_closely(storage: Storage, checkpoint: Checkpoint, *folders: str) 
     Args:
         storage: The tree.
         checkpoint: As scanned.
-        folders: Those of its folders that are such ones as this module reads; empty for the root.
+        folders: Its folders that this module reads; empty for the root.
 
     Raises:
         OSError: A folder cannot be listed, or its record cannot be checked.
@@ -126,11 +126,11 @@ def read_store_closely(storage: Storage, checkpoint: Checkpoint, *folders: str) 
 
 
 def read_by_all(checkpoint: Checkpoint) -> ReadByAll:
-    """Return the files of a save that each machine reads: records, and files without a rank; of slices it reads some.
+    """Return the files of a save that each machine reads: records, files without a rank, and some of the slices.
 
     Source:
-        `dcp.load` of torch 2.13 reads `.metadata` on every rank; a value that is saved once, such as a counter, is
-        in the file of whichever rank wrote it.
+        `dcp.load` of torch 2.13 reads `.metadata` on every rank; a value that is saved once, such as a counter, is in
+        the file of the rank that wrote it.
     """
     from ckpttool.core.domain.placement import ReadByAll
 
@@ -155,7 +155,7 @@ def _below(folder: str, name: str) -> str:
 
 
 def _shard(storage: Storage, path: str, *, sizes: bool) -> Shard:
-    # Whoever wrote it, each rank reads of it what it needs.
+    # Each rank reads the slices that it needs, regardless of the rank that wrote them.
     stamp = stamp_if_there(storage, path) if sizes else None
     return Shard(path=path, rank=None, role=ShardRole.DATA, format=FormatName.TORCH_ZIPS, stamp=stamp)
 
@@ -174,7 +174,7 @@ def _records(
     storage: Storage, folder: str, files: Sequence[str], most: int
 ) -> tuple[DcpMetadata | None, tuple[Finding, ...]]:
     """Read the record, or those of all ranks; none if one is too large, none with findings if it is bad."""
-    from ckpttool.core.formats.torch.dcp import DcpMetadata, read_dcp_metadata  # a tree of names alone needs neither
+    from ckpttool.core.formats.torch.dcp import DcpMetadata, read_dcp_metadata  # a tree with only names needs neither
 
     names = [METADATA] if METADATA in files else [name for name in files if OF_RANK.fullmatch(name)]
     parts: list[DcpMetadata] = []
@@ -274,7 +274,7 @@ def _compared(
         changed = {*ends}
     least = {_below(folder, path): end for path, end in ends.items()}
     listed = {shard.path: shard for shard in shards}
-    # A record may name files in folders, which no trainer does: they are looked for, not listed.
+    # A record may name files in folders, which no trainer does: such files are searched for, not listed.
     inner = (path for path in sorted(least.keys() - listed.keys()) if "/" in path.removeprefix(f"{folder}/"))
     listed |= {shard.path: shard for path in inner if (shard := _shard(storage, path, sizes=True)).stamp is not None}
     findings += [stray(path) for path in sorted(listed.keys() - least.keys())]
@@ -310,7 +310,7 @@ class _Files:
         self.ends = ends
         """First byte after the last slice of each file."""
         self.slices = counts
-        """How many each tensor or value has."""
+        """Number of slices of each tensor or value."""
 
 
 def _unsafe(record: str, metadata: DcpMetadata) -> Iterator[Finding]:
@@ -373,9 +373,9 @@ def _partly(name: str, tensor: SplitTensor, volumes: dict[tuple[int, ...], int])
     """Report that the parts of a tensor do not cover it; None if they do.
 
     Args:
-        name: Of the tensor.
-        tensor: As the record declares it.
-        volumes: Of shapes that were multiplied before.
+        name: The name of the tensor.
+        tensor: The tensor as the record declares it.
+        volumes: Volumes of shapes that were computed before.
     """
     shape, covered = tensor.shape, 0
     for offsets, sizes in tensor.chunks:
@@ -403,11 +403,11 @@ def values_of(storage: Storage, folder: str, slices: Mapping[str, Slice]) -> dic
 
     Args:
         storage: The tree.
-        folder: Of the save.
-        slices: Which, by name.
+        folder: The folder of the save.
+        slices: The slices to read, by name.
 
     Returns:
-        Plain values by name, with inert objects for what would be made of classes; what cannot be read is left out.
+        Plain values by name, with inert objects in place of class instances, and without unreadable values.
     """
     from ckpttool.core.formats.torch.plain import plain_values
 
@@ -418,7 +418,7 @@ def values_of(storage: Storage, folder: str, slices: Mapping[str, Slice]) -> dic
         try:
             with storage.open(_below(folder, content.path)) as source:
                 values[name] = plain_values(source, content.offset, content.offset + content.length)
-        except (OSError, BrokenPickleError):  # the check of every file, later, says which and why
+        except (OSError, BrokenPickleError):  # the later check of every file reports which and why
             continue
     return values
 

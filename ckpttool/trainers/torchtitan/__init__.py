@@ -17,7 +17,7 @@ SAVE = "step-([0-9]{1,18})"
 INDEX = "model.safetensors.index.json"
 """The sign of a save in Hugging Face's form."""
 SECTION = "checkpoint"
-"""Of its config: the settings of saves."""
+"""Section of its config with the settings of saves."""
 ON = (f"{SECTION}.enable", f"{SECTION}.enable_checkpoint")
 """The switch for saves: in 0.2 and later, and in 0.1."""
 LEFT_OUT = f"{SECTION}.exclude_from_loading"
@@ -25,10 +25,10 @@ STATE = ("optimizer.", "lr_scheduler", "dataloader.", "train_state")
 """Prefixes of the names of everything except weights."""
 
 _OWN = b"train_state"
-"""In the record of every save of torchtitan, except for weights alone."""
+"""Name in the record of every save of torchtitan, except those with only weights."""
 
 _OF_A_LOOP = (_OWN, b"optim", b"BytesStorageMetadata")
-"""In the record of any save with more than weights: optimizer state, or values that are not tensors."""
+"""Names in the record of any save with more than weights: optimizer state, or values that are not tensors."""
 
 
 def recognise(listing: Listing) -> bool:

@@ -2,8 +2,8 @@
 
 Source:
     `torchtitan/components/dataloader.py` of torchtitan 0.3.0: each data-parallel rank saves its loader's state under
-    its own number, with how many there were; another number is refused. Run with 4 ranks: 2 stop with an AssertionError
-    ("dataloader resharding is not supported yet"), 6 with a CheckpointException.
+    its own number, with the number of ranks; another number of ranks is refused. Run with 4 ranks: 2 stop with an
+    AssertionError ("dataloader resharding is not supported yet"), 6 with a CheckpointException.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WEIGHTS = "only weights are loaded, so the data starts from the beginning"
 
 
 def effects(resume: Resume) -> Effects:
-    """Return where the loaders continue."""
+    """Return the position at which the loaders continue."""
     read = consumed(resume.plan, resume.inventory, resume.data)
     checkpoint = resume.plan.point.checkpoint
     if checkpoint.content is Content.WEIGHTS_ONLY:

@@ -1,7 +1,7 @@
 """A save in Hugging Face's form, written by `last_save_in_hf`: safetensors and an index that names them.
 
 Source:
-    `torchtitan/components/checkpoint.py` of torchtitan 0.3.0; no run was at hand to look at.
+    `torchtitan/components/checkpoint.py` of torchtitan 0.3.0, without a real run.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class TorchtitanLayout(FoldersOfSlices):
         return replace(inventory, findings=in_order((*taken, *rest)))
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
-        """Name the step, of the folder that the config already names; weights alone by their path."""
+        """Set the step in the folder that the config already names, or the path for a save with only weights."""
         from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
 
         path = inventory.path_of(checkpoint.name)
@@ -95,7 +95,7 @@ def _content(storage: Storage, name: str, store: DcpStore) -> Content:
         return Content.WEIGHTS_ONLY
     if store.commit is not CommitState.COMMITTED:
         return Content.UNKNOWN
-    # A record that is too large to be followed at a scan is only searched.
+    # A record that is too large to be read in a scan is only searched.
     return Content.FULL if _mentions(storage, f"{name}/{METADATA}", b"train_state") else Content.UNKNOWN
 
 
@@ -107,5 +107,5 @@ def _mentions(storage: Storage, path: str, key: bytes) -> bool:
         with storage.open(path) as source:
             begins = range(0, source.stamp.size, _PIECE)
             return any(key in source.read(begin, _PIECE + len(key)) for begin in begins)
-    except OSError:  # which the closer look says
+    except OSError:  # which the later check reports
         return False

@@ -31,7 +31,7 @@ class TorchtitanLog:
     name = "torchtitan"
 
     def recognise(self, head: bytes) -> bool:
-        """Recognize it by the beginning of the content."""
+        """Recognize the log by the beginning of its content."""
         return _LINE.search(head) is not None
 
     def read(self, source: LogSource) -> Iterator[LogItem]:

@@ -2,7 +2,7 @@
 
 Source:
     `CheckpointManager._find_load_step` of torchtitan 0.3.0: `re.search("step-([0-9]+)")` over all entries of the folder
-    that hold `.metadata` or `model.safetensors.index.json`; then `step-N` is opened. It never falls back.
+    that contain `.metadata` or `model.safetensors.index.json`; then `step-N` is opened. It never falls back.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ def strays_taken(listing: Listing) -> Iterator[Finding]:
     """Find entries that are not saves and make it load a missing or unfinished one.
 
     Args:
-        listing: Of the tree's root.
+        listing: The names in the tree's root.
     """
     try:
         numbered = sorted(_numbered(listing))
-    except OSError:  # what it holds is not known
+    except OSError:  # its contents are unknown
         return
     if not numbered:
         return
@@ -166,7 +166,7 @@ def choose(start: OwnStart) -> Choice:
 
 def _stop(start: OwnStart, save: Checkpoint) -> str | None:
     """Return why it stops at a save; None if it loads it."""
-    # It goes by the state in the save: a folder of another number is loaded as well.
+    # It uses the state in the save: a folder with another number is also loaded.
     against = [each for each in blocking(start.checked(save).findings) if each.code is not Code.STEP_DISAGREES]
     if against:
         return against[0].message

@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from ckpttool.trainers.listing import Listing
 
 ROLES = ("actor", "critic")
-"""Folders of a save, one for each trained model; any other with a rank's file also counts."""
+"""Folders of a save, one per trained model; any other folder with a rank's file also counts."""
 OWN_ROLE = ""
-"""Of the SFT trainer's saves: it trains one model, whose files are in the save's folder itself."""
+"""Role in the SFT trainer's saves: it trains one model, whose files are in the save's folder itself."""
 DATA = "data.pt"
-"""Where the data loader stood; the driver has one for all ranks."""
+"""Position of the data loader; the driver has one for all ranks."""
 DATA_OF_RANK = r"data_[0-9]{1,7}\.pt"
-"""The same of the SFT trainer, which has a loader on each data-parallel rank."""
+"""The same for the SFT trainer, which has a loader on each data-parallel rank."""
 
 SAVE = rf"global_step_([0-9]{{1,{STEP_DIGITS}}})"
 STATES = r"(?P<kind>model|optim|extra_state)_world_size_(?P<world>[0-9]{1,7})_rank_(?P<rank>[0-9]{1,7})\.pt"
 KINDS = {"model": ShardRole.MODEL, "optim": ShardRole.OPTIMIZER, "extra_state": ShardRole.STATE}
-"""By the prefix of a rank's file name."""
+"""Roles by the prefix of a rank's file name."""
 
 
 def holds_a_model(names: Iterable[str]) -> bool:

@@ -1,8 +1,8 @@
 """Effects of verl on a resume: the position of its data loader, and the numbers of ranks that it cannot use.
 
 Source:
-    torchdata 0.11.0, run: a StatefulDataLoader whose state was taken at an epoch's last batch, as verl saves inside of
-    its loop, gives no batch at all once that is restored; any other continues with the next batch.
+    torchdata 0.11.0, run: a StatefulDataLoader whose state was taken at an epoch's last batch, as verl saves inside its
+    loop, yields no batch after a restore; any other loader continues with the next batch.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _MOST_SAVES = 16
 
 
 def effects(resume: Resume) -> Effects:
-    """Return where the loader continues: the driver has one for all ranks, so their number changes nothing.
+    """Return the position of the loader: the driver has one for all ranks, so their number changes nothing.
 
-    The SFT trainer has no driver: what becomes of its loaders is not known.
+    The SFT trainer has no driver: the position of its loaders is unknown.
     """
     checkpoint = resume.plan.point.checkpoint
     state = _loaders_state(checkpoint)
@@ -75,7 +75,7 @@ def effects(resume: Resume) -> Effects:
 
 
 def _loaders_state(checkpoint: Checkpoint) -> str | None:
-    """Return a state of a loader that the SFT trainer saved; None if there is none, or it is the driver's."""
+    """Return a loader state that the SFT trainer saved; None if it does not exist, or is the driver's."""
     names = {
         posixpath.basename(shard.path)
         for shard in checkpoint.shards
@@ -86,14 +86,14 @@ def _loaders_state(checkpoint: Checkpoint) -> str | None:
 
 
 def _is_within(batches: int | None) -> str:
-    """Format the condition that it was not saved at an epoch's last batch."""
+    """Format the condition that the save was not made at an epoch's last batch."""
     if batches is None:
         return "an epoch has more batches than were read"
     return f"an epoch has more than {counted(batches, 'batch', 'batches')}"
 
 
 def _goes_further(resume: Resume, batches: int) -> bool:
-    """Return whether an epoch is known to have more batches: another save was made later in one."""
+    """Return whether an epoch is known to have more batches: another save was made later in an epoch."""
     checkpoint = resume.plan.point.checkpoint
     saves = [save.name for save in resume.inventory.checkpoints if save.name != checkpoint.name]
     return any((_yielded(resume, f"{name}/{DATA}") or 0) > batches for name in saves[-_MOST_SAVES:])
@@ -104,7 +104,7 @@ def _yielded(resume: Resume, path: str) -> int | None:
     try:
         with resume.storage.open(path) as source:
             state = plain_values(source)
-    except (OSError, BrokenPickleError):  # which the check of the file says
+    except (OSError, BrokenPickleError):  # which the check of the file reports
         return None
     return batches_in(state)
 

@@ -1,6 +1,6 @@
 """The count in the state of a StatefulDataLoader: the batches of its epoch.
 
-Source: stateful_dataloader.py of torchdata 0.11; a loader with processes of its own counts them elsewhere.
+Source: stateful_dataloader.py of torchdata 0.11; a loader with its own processes counts them elsewhere.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def _stop(start: OwnStart, save: Checkpoint) -> str | None:
     """Return why it stops at a save; None if it loads it."""
     findings = (
         finding for finding in start.checked(save).findings if finding.code is not Code.STEP_DISAGREES
-    )  # it asks for no step
+    )  # it does not need a step
     against, world = blocking(findings), save.topology.world_size
     if against:
         return save_finding_text(against[0], save)

@@ -74,9 +74,9 @@ class _RoleFolder:
     """`actor`; empty for the save's folder."""
     shards: tuple[Shard, ...]
     kinds: frozenset[str]
-    """Of files that any rank has."""
+    """Kinds of files that any rank has."""
     worlds: Counter[int]
-    """Files by the number of ranks that their names tell."""
+    """Files by the number of ranks in their names."""
     findings: tuple[Finding, ...]
 
     @property
@@ -110,7 +110,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 
     Args:
         storage: The tree.
-        listing: Of its root.
+        listing: The names in its root.
         options: Options beyond the names.
     """
     saves = (name for name in listing.folders() if step_of(name) is not None)
@@ -124,7 +124,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     checkpoints = _with_identities(storage, checkpoints, counts)
     known_names = {TRACKER, OWN_FOLDER, *names}
     strays = tuple(entry.name for entry in listing.entries if entry.name not in known_names)
-    if tracked is not None:  # times tell whether what it does not cover was saved before it or after
+    if tracked is not None:  # times show whether saves that it does not cover are older or newer
         checkpoints = [
             stamped(storage, save) if (save.step or 0) > (tracked.step or 0) else save for save in checkpoints
         ]
@@ -148,13 +148,13 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 def _confirmed(saves: Sequence[Checkpoint], counts: Mapping[str, int], tracked: Tracked | None) -> Iterator[Checkpoint]:
     """Suspect a number beyond the tracker that neither the loader's batch count nor the order of saves confirms.
 
-    Without a tracker the lowest number is believed, unless its own count speaks against it.
+    Without a tracker the lowest number counts as correct, unless its own count contradicts it.
     """
     named_step = None if tracked is None else tracked.step or 0
     beyond = [save for save in saves if named_step is None or (save.step or 0) > named_step]
     if named_step is None and _has_several_a_step(saves, counts):
         counts = {}
-    if not beyond or (named_step is None and len(saves) <= (1 if counts else 2)):  # two numbers alone tell nothing
+    if not beyond or (named_step is None and len(saves) <= (1 if counts else 2)):  # two numbers alone prove nothing
         yield from saves
         return
     lower = [save for save in saves if save not in beyond]
@@ -205,8 +205,8 @@ def _with_exchanged_names(saves: Sequence[Checkpoint], counts: Mapping[str, int]
 def _exchanged(counts: Mapping[int, int]) -> dict[int, int]:
     """Return the saves that have each other's batch counts in a cycle: by its number, the number that each counts.
 
-    With a batch for each step, a step less its count is the batches of the epochs before, a multiple of what one epoch
-    has: by no such number do saves with their own names lead to one another.
+    With one batch per step, a step minus its count is the number of batches in the epochs before, a multiple of the
+    batches per epoch: no such number leads from one correctly named save to another.
 
     Args:
         counts: Batches of its epoch that each save read, by the step in its name.
@@ -226,10 +226,10 @@ def _exchanged(counts: Mapping[int, int]) -> dict[int, int]:
 def _with_other_updates(
     saves: Sequence[Checkpoint], counts: Mapping[str, int], updates: Mapping[str, int]
 ) -> Iterator[Checkpoint]:
-    """Doubt the numbers of saves that count another number of updates.
+    """Suspect the numbers of saves that count another number of updates.
 
-    A run that began with the weights of another one, or that trains its critic alone at first, counts fewer in all of
-    its saves, by the same number. Several updates a step are usual.
+    A run that started with the weights of another, or that trains only its critic at first, counts fewer in all of its
+    saves, by the same number. Several updates per step are usual.
     """
     lags = Counter((save.step or 0) - updates[save.name] for save in saves if save.name in updates)
     most = 0
@@ -282,13 +282,13 @@ def _rename(save: Checkpoint) -> str:
 
 
 def _batches(storage: Storage, saves: Sequence[Checkpoint]) -> dict[str, int]:
-    """Read how many batches of its epoch the data loader of each save counts, by the save's name."""
+    """Read the number of batches in its epoch that each save's data loader counts, by the save's name."""
     read = map_waiting(lambda save: batches_in(first_value(storage, [_loader_path(save)])), saves)
     return {save.name: count for save, count in zip(saves, read, strict=True) if count is not None}
 
 
 def _updates(storage: Storage, saves: Sequence[Checkpoint]) -> dict[str, int]:
-    """Read how many updates each save counts, the most of its models, by the save's name."""
+    """Read the number of updates that each save counts, the maximum over its models, by the save's name."""
     read = map_waiting(lambda save: max(_updates_of_roles(storage, save), default=0), saves)
     return {save.name: made for save, made in zip(saves, read, strict=True) if made}
 
@@ -309,7 +309,7 @@ def _updates_of_roles(storage: Storage, save: Checkpoint) -> Iterator[int]:
 
 
 def _steps_of(storage: Storage, path: str) -> list[int]:
-    """Return how many steps an optimizer made with some of its parameters."""
+    """Return the number of steps that an optimizer made with some of its parameters."""
     from ckpttool.core.formats.scalars import read_single
     from ckpttool.core.formats.torch.contents import torch_contents
     from ckpttool.core.formats.torch.zip_directory import read_zip_directory
@@ -330,8 +330,8 @@ def _is_confirmed(step: int, count: int | None, steps: Sequence[int], counts: Ma
 
     Args:
         step: The step in its name.
-        count: Batches of its epoch that were read; None if nothing tells.
-        steps: Of the saves before it, ascending.
+        count: Batches of its epoch that were read; None if unknown.
+        steps: Steps of the saves before it, ascending.
         counts: Their batches by their steps.
     """
     gap = step - steps[-1]
@@ -344,14 +344,14 @@ def _is_confirmed(step: int, count: int | None, steps: Sequence[int], counts: Ma
         return False
     if earlier:
         return is_next or epochs % earlier == 0
-    may_be_renamed = count % gap == 0 and count not in steps  # of the save that is not there
+    may_be_renamed = count % gap == 0 and count not in steps  # the missing save's number
     return is_next and not may_be_renamed
 
 
 def _emptied(saves: Sequence[_Save], tracked: Tracked | None) -> list[str]:
     """Return the folders from which verl's own retention removed the models: at least one newer save has some.
 
-    Source: `max_actor_ckpt_to_keep`, by which `actor/` goes and `data.pt` beside it stays.
+    Source: `max_actor_ckpt_to_keep`, which deletes `actor/` and keeps `data.pt` next to it.
     """
     last = max((index for index, save in enumerate(saves) if save.roles), default=0)
     named = None if tracked is None else tracked.name
@@ -374,7 +374,7 @@ def _scan_save(storage: Storage, name: str, options: ScanOptions) -> _Save:
         _shard(storage, f"{name}/{data_file}", None, ShardRole.STATE, options)
         for data_file in sorted(filter(is_data, entries))
     ]
-    # What lies beside a model's files goes with them: its config and its tokenizer.
+    # The companions of a model's files are deleted with them: its config and its tokenizer.
     strays = [] if OWN_ROLE in roles else sorted(entries.keys() - {*roles, *filter(is_data, entries), MANIFEST_NAME})
     return _Save(
         name=name,
@@ -385,7 +385,7 @@ def _scan_save(storage: Storage, name: str, options: ScanOptions) -> _Save:
 
 
 def _is_role(storage: Storage, save: str, name: str, kind: Kind) -> bool:
-    """Return whether an entry of a save's folder is that of one model; an unreadable one may be."""
+    """Return whether an entry of a save's folder is that of one model; an unreadable entry may be."""
     if name in ROLES:
         return True
     if kind is not Kind.FOLDER:
@@ -483,7 +483,7 @@ def _with_identities(storage: Storage, checkpoints: list[Checkpoint], counts: Ma
 
 
 def _loader_state(storage: Storage, save: Checkpoint) -> bytes | None:
-    """Return the content of `data.pt`; None if there is none, or it is larger than a loader's state."""
+    """Return the content of `data.pt`; None if it does not exist, or is larger than a loader's state."""
     try:
         return storage.small_file(_loader_path(save), limit=_LOADER_LIMIT)
     except OSError:  # what is wrong with it is for the check of every file
@@ -498,7 +498,7 @@ def _loader_path(save: Checkpoint) -> str:
 def _identity(storage: Storage, save: Checkpoint) -> str | None:
     """Return the checksums inside one rank's files; None if a file of weights has none.
 
-    An actor that is not trained yet is alike in all saves, and what is beside it is not.
+    An actor that is not trained yet is equal in all saves, and the files next to it are not.
     """
     models = [shard for shard in save.shards if shard.role is ShardRole.MODEL]
     own_shards = [shard for shard in save.shards if models and shard.rank == models[0].rank]
@@ -574,5 +574,5 @@ def _tracker(storage: Storage, names: set[str]) -> tuple[Tracked | None, list[Fi
     if name in names:
         return tracked, []
     message = f"the tracker names {name}, which does not exist: with resume_mode=auto verl starts from scratch"
-    # Nothing is saved before the first step: a 0 was written by somebody, and tells nothing of the training's course.
+    # Nothing is saved before the first step: a 0 was written by hand, and proves nothing about the training.
     return tracked if step else None, [note(Code.TRACKER_DISAGREES, message, path=TRACKER)]
