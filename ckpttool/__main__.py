@@ -8,11 +8,11 @@ import sys
 from contextlib import suppress
 
 COLLECTIONS = (100_000, 50, 100)
-"""Thresholds of the garbage collector: seldom. A start allocates less than the first, and none of it is garbage."""
+"""High thresholds of the garbage collector: a start allocates less than the first, and none of it is garbage."""
 
 
 def main() -> None:
-    """Run the command line. Optional steps at start and exit are left out: a fifth of a short command's time."""
+    """Run the command line. Optional steps at start and exit are skipped: a fifth of a short command's time."""
     gc.set_threshold(*COLLECTIONS)
     try:
         from ckpttool.cli.main import run

@@ -338,7 +338,7 @@ def diff(
 
     Raises:
         UnknownLayoutError: There is nothing that ckpttool knows.
-        UsageError: No checkpoint or no tensor has that name, or one is a file and the other one is not.
+        UsageError: No checkpoint or no tensor has that name, or only one is a file.
         NothingToResumeError: A tree has no checkpoint.
         IncompleteError: A tree's folder cannot be read.
     """

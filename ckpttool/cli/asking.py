@@ -1,7 +1,7 @@
 """The functions of `import ckpttool`: keywords are passed to the command of that name.
 
-So a function has each option, each default and each limit of its command, and answers what the command would print.
-Whoever asks with a question object asks what the command itself asks.
+So a function has the options, defaults and limits of its command, and returns the answer that the command would print.
+A question object is the one that the command itself uses.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Verb(NamedTuple):
     place: str
     """`"module:name"` in the package of the function for its questions, with its text."""
     answers: str = ""
-    """`"module:name"` of its command's answer, if that is not the same; several with `|` between them."""
+    """`"module:name"` of its command's answer, if it differs; several answers are separated by `|`."""
     alone: bool = False
     """Whether a path without options is a question, too."""
     positional: tuple[str, ...] = ()
-    """Options that may be given without their names, after the arguments."""
+    """Options that may be passed without their names, after the arguments."""
     without: frozenset[str] = frozenset()
     """Parameters of the command that are for people, besides those of every command."""
 
@@ -59,13 +59,13 @@ VERBS: Mapping[str, Verb] = {
     "explain": Verb("core.verbs.explaining:explain", alone=True),
     "demo": Verb("core.verbs.trying:demo"),
 }
-"""By their names, which are those of their commands."""
+"""Functions by name, which is the name of the command."""
 
 FOR_PEOPLE = frozenset(
     {"more", "below", "verbose", "quiet", "json", "no_config", "debug", "fmt", "form", "field", "limit", "all_rows"}
     | {"ranks_per_node"}
 )
-"""Parameters of commands that say how an answer is shown, and DIRs after the first one."""
+"""Parameters of commands that set the form of an answer, and DIRs after the first one."""
 
 
 def answer(verb: str, given: dict[str, Any]) -> Any:  # noqa: ANN401  each function says what it returns
@@ -83,7 +83,7 @@ def answer(verb: str, given: dict[str, Any]) -> Any:  # noqa: ANN401  each funct
     unknown = given.pop("unknown")
     given = {name: value for name, value in given.items() if value is not None and value is not default.get(name)}
     questions = {type(value).__name__ for value in given.values() if is_frozen(type(value))}
-    if questions and not unknown:  # without the command: no argument of it is given
+    if questions and not unknown:  # without the command: it has no arguments
         return _by_question(verb, subject, given, questions)
     options, operands = options_of(verb), operands_of(verb)
     if unknown:
@@ -96,10 +96,10 @@ def answer(verb: str, given: dict[str, Any]) -> Any:  # noqa: ANN401  each funct
 
 
 def _by_question(verb: str, subject: str, given: Mapping[str, Any], questions: set[str]) -> Any:  # noqa: ANN401
-    """Ask with the command's own questions.
+    """Call the function with the command's own questions.
 
     Raises:
-        UsageError: Options are given, too.
+        UsageError: There are also options.
     """
     function = question_function(verb)
     parameters = signature(function).parameters
@@ -126,7 +126,7 @@ def by_command(verb: str, given: Mapping[str, Any]) -> Any:  # noqa: ANN401  as 
     command, arguments = command_of(verb), arguments_of(verb, given)
     with output.taken() as answers:
         try:
-            settings = _group().context_settings  # as the group hands them on to its commands
+            settings = _group().context_settings  # as the group passes them to its commands
             with command.make_context(f"ckpttool {verb.replace('_', '-')}", arguments, **settings) as context:
                 command.invoke(context)
         except typer.Exit:
@@ -190,7 +190,7 @@ def arguments_of(verb: str, given: Mapping[str, Any]) -> list[str]:
     """Format the keywords as a command line.
 
     Raises:
-        UsageError: A value is of a kind that no option takes.
+        UsageError: A value has a type that no option accepts.
     """
     options, operands = options_of(verb), operands_of(verb)
     typed: list[str] = []
@@ -226,7 +226,7 @@ def takes_number(param: Any) -> bool:  # noqa: ANN401  as above
     kind = getattr(param, "type", None)
     if kind is None:  # typer 0.29 does not show it, and checks the value itself
         return True
-    has_unit = getattr(getattr(kind, "func", None), "takes_number", False)  # as `duration` says
+    has_unit = getattr(getattr(kind, "func", None), "takes_number", False)  # as in the message of `duration`
     return has_unit or kind.name.startswith(("int", "float")) or str(param.metavar).startswith(("STEP|", "STEP["))
 
 
@@ -251,6 +251,6 @@ def _text(verb: str, name: str, value: object, param: Any) -> str:  # noqa: ANN4
     if not isinstance(value, str) and not (is_number and takes_number(param)):
         raise UsageError(f"{verb}: {name} takes {'a number' if takes_number(param) else 'text'}, not {value!r}")
     text = str(value)
-    if "\0" in text:  # no command line can have one
+    if "\0" in text:  # no command line can contain it
         raise UsageError(f"{verb}: {name} has a zero byte: {text!r}")
     return text

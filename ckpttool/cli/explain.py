@@ -61,7 +61,7 @@ class _Word(NamedTuple):
 
 
 def _of_answers(code_text: str, width: int) -> _Word | None:
-    """Explain an exit code or a verdict; None: it is neither."""
+    """Explain an exit code or a verdict; None if it is neither."""
     ended, verdict = _exit_code(code_text), _verdict(code_text)
     if ended is not None:
         meanings = _meanings_of(ended)
@@ -89,7 +89,7 @@ def _exit_code(code_text: str) -> ExitCode | None:
 
 
 def _meanings_of(code: int) -> dict[str, str]:
-    """Return the meaning of an exit code in each command that declares it; a group stands for its commands."""
+    """Return the meaning of an exit code in each command that declares it; a group represents its commands."""
     from ckpttool.cli.main import app
 
     group: Any = typer.main.get_command(app)

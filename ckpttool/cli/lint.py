@@ -32,7 +32,7 @@ from ckpttool.health.commands_asd import Dialect
 from ckpttool.health.verbs.asd import check_asd
 
 _DETECTION = re.compile(r"\s*(?:[A-Z_]+=)?\s*[a-z_]\w*\s*:(?!//|\\).*", re.DOTALL)
-"""`enable:true,cooldown:5`, or with its variable: `NPU_ASD_CONFIG=enable:true`."""
+"""Form of the value: `enable:true,cooldown:5`, or with its variable: `NPU_ASD_CONFIG=enable:true`."""
 _CONFIG_ENDINGS = (".yaml", ".yml", ".json", TOML)
 
 Inputs = Annotated[
@@ -91,7 +91,7 @@ def lint(
 
 
 def _settings(path: str) -> Fp8Settings | None:
-    """Return a file's settings as FP8's rules read them; None if they cannot."""
+    """Return a file's settings as FP8's rules read them; None if they cannot read it."""
     if not os.path.isfile(path):  # noqa: PTH113  as the user gave it
         return None
     try:

@@ -22,7 +22,7 @@ class Place(NamedTuple):
     """The module of a command, and its summary."""
 
     module: str
-    """In the package; it has a function of this name, or an `app` of several."""
+    """Module in the package; it has a function of this name, or an `app` with several."""
     summary: str
 
 
@@ -55,7 +55,7 @@ MORE = {
     "guide": Place("core.commands.guide", "Show a page of the manual, without a network."),
     "demo": Place("core.commands.demo", "Write a small damaged tree to try things on."),
 }
-"""The commands that it names in one line, with those of `PLUMBING`."""
+"""The commands that it lists in one line, with those of `PLUMBING`."""
 
 PLUMBING = {
     "part": Place("nodes.commands", "Record what this machine sees of a tree, as one part of many."),
@@ -90,7 +90,7 @@ _AS_JSON = ({"--json"}, {"--format=json"}, {"--format", "json"})
 
 
 class _Group(Group):
-    """Imports a command when it is called: `--help` and `scan` need not wait for the imports of `launch`."""
+    """Imports a command when it is called: `--help` and `scan` do not wait for the imports of `launch`."""
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401  the base class's signature
         """Run a command line, and end with an exit code and at most one line on stderr; typer prints four."""
@@ -101,7 +101,7 @@ class _Group(Group):
         except typer.TyperException as error:
             _answer_usage(error)
             code = ExitCode.USAGE
-        except (CkptToolError, OSError) as error:  # before a command was reached: the version cannot be written, say
+        except (CkptToolError, OSError) as error:  # before a command was reached, such as in --version
             code = _report(error, debug=False)
         if _is_json_requested(sys.argv[1:] if arguments is None else arguments):
             _print_error_document(int(code or ExitCode.OK))
@@ -171,7 +171,7 @@ class _Group(Group):
             formatter.write_text("中文快速上手: ckpttool guide zh")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  as above
-        """Take `help COMMAND` for `COMMAND --help`, and `version` for `--version`."""
+        """Treat `help COMMAND` as `COMMAND --help`, and `version` as `--version`."""
         if args[:1] == ["version"]:
             args = ["--version", *args[1:]]
         version_flags = {"--version", "-V"} & {*args}
@@ -236,7 +236,7 @@ def _report(error: Exception, *, debug: bool) -> ExitCode:
 
 
 def _tracker() -> str | None:
-    """Return the bug tracker's address from the package's metadata; None if it is not there."""
+    """Return the bug tracker's address from the package's metadata; None if the metadata lacks it."""
     from importlib.metadata import PackageNotFoundError, metadata
 
     try:
@@ -296,8 +296,8 @@ def _options(
 def run() -> int:
     """Run the command line of this process, and return its exit code."""
     for stream in (sys.stdout, sys.stderr):
-        # Names that are no UTF-8 are escaped already; what is left must not stop a result on an ASCII terminal, and
-        # neither must a stream that cannot be told so.
+        # Names that are not UTF-8 are escaped already; other characters must not stop a result on an ASCII terminal,
+        # and neither must a stream that cannot be reconfigured.
         if hasattr(stream, "reconfigure"):
             with suppress(OSError):
                 stream.reconfigure(errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""`ckpttool repair`: the shards of a checkpoint, and the records that name one; alone, a plan of both."""
+"""`ckpttool repair`: the shards of a checkpoint, and the records that name a checkpoint; alone, a plan of both."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Contents of a shard or a checkpoint, and the differences between two.
 
-For who wants to look inside: `ckpttool inspect`, `ckpttool diff`. It begins in `verbs.py` and `verbs_diff.py`.
+The commands are `ckpttool inspect` and `ckpttool diff`. Start reading in `verbs.py` and `verbs_diff.py`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _MOST_NAME_CHARS = 500
 
 
 def document(answer: Contents) -> Document:
-    """`ckpttool/contents/1`: the answer of `inspect`, with every requested tensor, whatever a table shows."""
+    """`ckpttool/contents/1`: the answer of `inspect`, with every requested tensor, regardless of a table's rows."""
     return {
         "schema": "ckpttool/contents/1",
         "root": answer.inventory.root,
@@ -186,7 +186,7 @@ _WITH_STATS = (
     *(("DTYPE", 7), ("SHAPE", 8)),
     *((" NORM", 1), (" ABSMAX", 4), (" MIN", 5), (" MAX", 6), (" NAN", 2), (" INF", 2), (" ZERO", 3)),
 )
-"""Headers, and their places when room is short."""
+"""Headers, and their places if space is short."""
 
 
 def named(name: str) -> str:
@@ -195,7 +195,7 @@ def named(name: str) -> str:
 
 
 def _holders_text(row: TensorRow, ranks: Sequence[Rank]) -> str:
-    """Name the ranks that have it, and where it differs from most."""
+    """Name the ranks that have it, and the ranks on which it differs from most."""
     if not row.ranks:
         placement = "shared"
     elif row.ranks == tuple(ranks):

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 _MOST_SCALARS = 16
 _ODD = 10.0
-"""As many times the median as a change is shown in yellow from."""
+"""Multiple of the median from which a change is shown in yellow."""
 _DIGITS = 6
-"""Of a displayed distance: further digits of a sum in F64 differ between machines."""
+"""Digits of a displayed distance: further digits of a sum in F64 differ between machines."""
 
 _Held = Sequence[tuple[str, Shape, tuple[Rank, ...]]]
 
 
 def document(answer: Difference) -> Document:
-    """`ckpttool/difference/1`: the answer of `diff`, with every differing tensor, whatever a table shows."""
+    """`ckpttool/difference/1`: the answer of `diff`, with every differing tensor, regardless of a table's rows."""
     return {
         "schema": "ckpttool/difference/1",
         "level": answer.level.word,

@@ -23,7 +23,7 @@ class Comparison:
     def __init__(
         self, a: ByteSource, b: ByteSource, *, numerics: bool, passed: Callable[[int], None] | None = None
     ) -> None:
-        """Take the open files, whether values or only bits are compared, and a callback for the bytes read."""
+        """Store the open files, whether values or only bits are compared, and a callback for the bytes read."""
         self._passed = passed
         self._sources = a, b
         self._buffers = memoryview(bytearray(BLOCK_BYTES)), memoryview(bytearray(BLOCK_BYTES))
@@ -33,7 +33,7 @@ class Comparison:
         """Compare two tensors; None if shapes differ, types differ and are not numeric, or they are scattered.
 
         Raises:
-            OSError: The disk did not answer, or a file was cut meanwhile.
+            OSError: The disk could not be read, or a file was truncated meanwhile.
         """
         if a.shape != b.shape or not (self._is_there(a) and self._is_there(b)):
             return None

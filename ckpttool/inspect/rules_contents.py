@@ -28,7 +28,7 @@ from ckpttool.core.domain.shard import TensorEntry
 from ckpttool.core.domain.units import ByteCount, Rank
 
 _UNCOUNTED = frozenset({DType.STRING, DType.OPAQUE})
-"""Types whose shape says nothing of their bytes."""
+"""Types whose shape does not determine their bytes."""
 
 _MOMENTS = frozenset(
     {"accum", "adam_m", "adam_v", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "moment1", "moment2", "moments"}
@@ -39,7 +39,7 @@ _STATE = frozenset(
 )
 WEIGHTS = "weights"
 _SHARED = Rank(-1)
-"""In place of the rank of a file that all share."""
+"""Replaces the rank of a file that all ranks share."""
 
 
 def kind_of(name: str) -> str:
@@ -70,13 +70,13 @@ class Gathering:
     """Collects the contents of shards, in any order, and keeps only the data for the rows."""
 
     def __init__(self, patterns: Sequence[str] = (), seals: Mapping[str, ShardSeal] | None = None) -> None:
-        """Take the requested tensors, and the manifest's records of the files, by path."""
+        """Store the requested tensors, and the manifest's records of the files, by path."""
         self._patterns = patterns
         self._seals = seals or {}
         self._files: list[FileRow] = []
         self._values: list[tuple[Rank, str, tuple[tuple[str, Value], ...]]] = []
         self._entries: dict[str, tuple[TensorEntry, ...]] = {}
-        """By schema: ranks that hold the same need it once."""
+        """Rows by schema: ranks with the same schema share it."""
         self._holders: dict[str, list[Rank]] = defaultdict(list)
         self._stats: dict[str, ElementStats] = {}
 
@@ -104,7 +104,7 @@ class Gathering:
 
         Args:
             inventory: The tree.
-            checkpoint: Whose shards they are.
+            checkpoint: The checkpoint of the shards.
             file: The path of the file, if only one was requested.
             findings: Their problems.
         """
@@ -160,7 +160,7 @@ class Gathering:
         return rows
 
     def _scalars(self) -> Iterable[ScalarRow]:
-        # By their spelling: to a dictionary True is 1, and NaN is not itself.
+        # By their text: to a dictionary True is 1, and NaN does not equal NaN.
         by_value: dict[str, dict[str, list[tuple[Rank, Value]]]] = defaultdict(lambda: defaultdict(list))
         for rank, _, values in sorted(self._values, key=itemgetter(0, 1)):
             for name, value in values:

@@ -16,7 +16,7 @@ from ckpttool.inspect.model import Difference, Distance, Group, Movement, Scalar
 from ckpttool.inspect.rules_contents import as_counted, kind_of
 
 FEWEST = 3
-"""Tensors of a kind that must have moved before one is measured by the others' median."""
+"""Minimum number of moved tensors of a kind for a comparison with their median."""
 
 _Held = tuple[tuple[str, Shape, tuple[Rank, ...]], ...]
 
@@ -44,13 +44,13 @@ class Distances:
         if distance.squares is None:
             return
         terms = (distance.squares, distance.other, distance.dot, distance.moved)
-        # Sums of F64 that are beyond F64 tell no distance.
+        # Sums that overflow F64 give no distance.
         sums = [Fraction(number) if math.isfinite(number) else Fraction(0) for number in terms]
         sums_before = self._sums.get(name)
         self._sums[name] = (
             sums if sums_before is None else [first + second for first, second in zip(sums_before, sums, strict=True)]
         )
-        largest = (distance.largest, -1 if rank is None else -rank - 2)  # of several equal ones the lowest rank
+        largest = (distance.largest, -1 if rank is None else -rank - 2)  # of equal distances, the lowest rank's
         self._largest[name] = max(self._largest.get(name, largest), largest)
         gained, lost = self._nonfinite.get(name, (0, 0))
         self._nonfinite[name] = (gained + distance.found, lost + distance.lost)
@@ -103,7 +103,7 @@ def _cosine(sums: list[Fraction]) -> float | None:
     before, after, dot, _ = sums
     if not before or not after:
         return None
-    # Rounding may have made it a hair more than one.
+    # Rounding may have made it slightly more than one.
     return max(-1.0, min(1.0, math.copysign(_root(dot * dot / (before * after)), dot)))
 
 
@@ -123,8 +123,8 @@ def compared(
         a: The contents of one side.
         b: The contents of the other.
         level: Whether bits or numbers were compared as well.
-        distances: Of the tensors that could be.
-        findings: The problems of either.
+        distances: The distances of the tensors that could be compared.
+        findings: The problems of either side.
     """
     movements = distances.movements()
     same_ranks = _ranks(a) == _ranks(b)
@@ -181,7 +181,7 @@ def _what(row: TensorRow | None, row_after: TensorRow | None, *, same_ranks: boo
     differences = (
         ("dtype", {dtype for dtype, _ in ours} != {dtype for dtype, _ in theirs}),
         ("shape", {shape for _, shape in ours} != {shape for _, shape in theirs}),
-        # Where the worlds have other sizes, every tensor is on other ranks.
+        # If the world sizes differ, every tensor is on other ranks.
         ("ranks", same_ranks and _variants_of(row) != _variants_of(row_after)),
     )
     kinds = tuple(kind for kind, differs in differences if differs)
@@ -206,7 +206,7 @@ def _ranks(contents: Contents) -> set[Rank]:
 
 
 def _oddness(change: TensorChange) -> tuple[object, ...]:
-    """Return a sort key for unusual changes: tensors of one side first, then another form, then NaN."""
+    """Return a sort key for unusual changes: tensors of one side first, then changed forms, then NaN."""
     movement = change.movement
     grave = min(_GRAVEST.index(kind) for kind in change.what)
     if movement is None:
@@ -224,7 +224,7 @@ def _scalars(a: Contents, b: Contents) -> Iterator[ScalarChange]:
     before, after = ({row.name: row for row in side.scalars} for side in (a, b))
     for name in {**before, **after}:
         row, row_after = before.get(name), after.get(name)
-        # By their spelling: NaN is not itself, and True is 1.
+        # By their text: NaN does not equal NaN, and True is 1.
         if repr(row and (row.value, row.others)) != repr(row_after and (row_after.value, row_after.others)):
             yield ScalarChange(
                 name=name,

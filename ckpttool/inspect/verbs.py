@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ckpttool.core.verify.observation import Observation
 
 TIMEOUT_SECONDS = 600.0
-"""After which a read counts as hung, for each shard or GiB of one."""
+"""Seconds after which a read counts as hung, per shard or per GiB of a shard."""
 
 
 class Side(NamedTuple):
@@ -45,7 +45,7 @@ class Side(NamedTuple):
 
     tree: Tree
     checkpoint: Checkpoint
-    """With only the one shard, if a file was selected."""
+    """The checkpoint, with only one shard if a file was selected."""
     file: str | None
     """That shard's path."""
 
@@ -68,9 +68,9 @@ def inspect(  # noqa: PLR0913  what may be asked, by keyword
             the name of a checkpoint in `tree`; None: that tree.
         tree: The tree for names; None: `DEFAULT_DIR`, else in or around the current folder.
         checkpoint: A checkpoint of that tree.
-        tensors: Names or patterns of a shell; none: all.
-        stats: Read the tensors' data, too: norms, extremes, zeros, NaN.
-        layout: Look for this layout alone.
+        tensors: Names or shell patterns; empty for all.
+        stats: Also read the tensors' data: norms, extremes, zeros, NaN.
+        layout: Search only for this layout.
 
     Raises:
         UnknownLayoutError: There is nothing that ckpttool knows.
@@ -120,10 +120,10 @@ def side_of(
     Args:
         path: A file, a folder, `DIR:NAME`, or the name of a checkpoint in `tree`; None: that tree.
         checkpoint: A checkpoint of the tree that is found.
-        layout: Look for this layout alone.
+        layout: Search only for this layout.
         tree: The tree for names.
-        is_intact: Of a tree without a name take the newest checkpoint that is whole as far as headers tell, if there is
-            one; else the newest of which the listing misses nothing; else the newest.
+        is_intact: In a tree without a name, choose the newest checkpoint that is intact according to its headers; else
+            the newest without missing files; else the newest.
 
     Raises:
         UnknownLayoutError: There is nothing that ckpttool knows.
@@ -197,7 +197,7 @@ def _of_tree(path: str | None, name: str | None, layout: str | None, *, is_intac
 
 
 def _of_file(path: str, layout: str | None) -> Side:
-    """Find the checkpoint of a file, which provides its rank and its seal; else use only the file."""
+    """Find the checkpoint of a file, for its rank and its seal; without one, use only the file."""
     try:
         tree = _here(TreeQuestion(path=path, layout=layout, sizes=True))
         several = chosen(tree, None)
@@ -219,9 +219,9 @@ def opened(
     """Open every shard of a side, and return its contents, in any order.
 
     Args:
-        side: Whose shards.
-        tensors: Names or patterns of a shell; none: all.
-        stats: Read the tensors' data, too.
+        side: The side with the shards.
+        tensors: Names or shell patterns; empty for all.
+        stats: Also read the tensors' data.
         is_all: Whether this is the only request to the shards, so that each is then finished.
     """
     work = partial(check, compare=partial(open_shard, patterns=tuple(tensors), stats=stats))
@@ -233,7 +233,7 @@ def opened(
 
 
 def tasks_of(side: Side, *, copies: int = 1) -> list[CheckTask]:
-    """Return one task per shard, whose cost is the size of this many files like it."""
+    """Return one task per shard; its cost is the size of this many similar files."""
     sizes = {shard.path: shard.stamp.size for shard in side.checkpoint.shards if shard.stamp is not None}
     tasks = plan_checks(side.tree.inventory.root, side.checkpoint, Level.STRUCTURE)
     return [replace(task, cost=ByteCount(copies * sizes.get(task.path, 0))) for task in tasks]

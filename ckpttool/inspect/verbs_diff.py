@@ -40,16 +40,16 @@ def diff(  # noqa: PLR0913  what may be asked, by keyword
 
     Args:
         a: A shard of any format; a tree (its newest intact checkpoint); `DIR:NAME`; or a checkpoint's name in `tree`.
-        b: The other one.
+        b: The other side.
         tree: The tree for names.
         checkpoint: A checkpoint of both trees.
         level: STRUCTURE compares headers, CHECKSUM every bit of the tensors, NUMERICS every element.
-        tensors: Names or patterns of a shell; none: all.
-        layout: Look for this layout alone.
+        tensors: Names or shell patterns; empty for all.
+        layout: Search only for this layout.
 
     Raises:
         UnknownLayoutError: There is nothing that ckpttool knows.
-        UsageError: No checkpoint or no tensor has that name, or one is a file and the other one is not.
+        UsageError: No checkpoint or no tensor has that name, or only one is a file.
         NothingToResumeError: A tree has no checkpoint.
         IncompleteError: A tree's folder cannot be read.
     """
@@ -83,7 +83,7 @@ def _comparable(a: str, b: str, ours: Side, theirs: Side) -> tuple[Side, Side]:
     """Return both in comparable form: the ranks of two single files do not matter.
 
     Raises:
-        UsageError: One is a file of several, and the other one a checkpoint.
+        UsageError: One side is a file of several, and the other a checkpoint.
     """
     if (ours.file is None) is not (theirs.file is None) and max(
         len(side.checkpoint.shards) for side in (ours, theirs)
@@ -101,7 +101,7 @@ def _without_rank(side: Side) -> Side:
 
 
 def _placed(side: Side, peer: Side, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Add to findings which of two trees they are about."""
+    """Add to each finding the tree that it concerns."""
     root = side.tree.inventory.root
     for finding in findings:
         is_foreign = finding.path is not None and root not in {peer.tree.inventory.root, "."}
@@ -122,7 +122,7 @@ def _shared_places(side: Side) -> set[_Held]:
 def _listed(
     observed: Iterable[Observation], shared: set[_Held], lists: dict[_Held, dict[str, str]]
 ) -> Iterator[Observation]:
-    """Record on the way which of several files contains each tensor."""
+    """Record, while reading, which of several files contains each tensor."""
     for observation in observed:
         shard_key, contents = (observation.task.rank, observation.task.role), observation.result(Opened)
         if contents is not None and shard_key in shared:

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 def read_views(path: str) -> Iterator[tuple[str, PartView | str]]:
-    """Yield every given part, with its name; for an unreadable one the reason.
+    """Yield every part, with its name; for an unreadable part, the reason.
 
     Args:
-        path: A folder, in which all files with a part's name are read; such a file; `-` for standard input, which
-            carries such files, one behind another.
+        path: A folder, in which all files with a part's name are read; such a file; `-` for standard input, with one or
+            more such files in sequence.
 
     Raises:
-        UnsafeError: There are more of them than any training has.
+        UnsafeError: There are more parts than any training has.
         OSError: The folder cannot be listed.
     """
     if path == STREAM:
@@ -79,13 +79,13 @@ def locate_parts(path: str, *, layout: str | None, config: RunConfig | None, roo
     """Return the tree that several machines checked.
 
     Args:
-        path: Of the parts, as it was given.
-        layout: Take this one alone.
-        config: Of the run that is to resume.
+        path: The path of the parts, as the user typed it.
+        layout: Use only this layout.
+        config: The config of the run to resume.
         root: The tree's path, if it differs between its machines.
 
     Raises:
-        UnknownLayoutError: None of them saw one.
+        UnknownLayoutError: No machine saw a tree.
         UsageError: They recorded several trees, and none is selected.
         IncompleteError: Some parts are missing.
     """
