@@ -44,7 +44,7 @@ class Movement:
     relative: float | None
     """L2 norm of the change divided by that of A; None if A is all zero, or not numeric."""
     cosine: float | None
-    """Of the angle between both; None if one is all zero."""
+    """Cosine of the angle between both; None if one is all zero."""
     largest: float
     """Largest change of one element."""
     largest_rank: Rank | None
@@ -52,7 +52,7 @@ class Movement:
     nonfinite: tuple[int, int]
     """NaN and infinities in A and in B."""
     times_median: float | None
-    """`relative` by the median of all tensors of its kind that moved; None if there are too few."""
+    """`relative` divided by the median of all tensors of its kind that moved; None if they are too few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +61,11 @@ class TensorChange:
 
     name: str
     kind: str
-    """`weights`, or which state of an optimizer, by its name."""
+    """`weights`, or the state of an optimizer, according to its name."""
     what: tuple[str, ...]
     """`added`, `gone`; `dtype`, `shape`, `ranks`, `values`."""
     before: tuple[tuple[str, Shape, tuple[Rank, ...]], ...]
-    """Types and shapes in A, and the ranks that hold them."""
+    """Types and shapes in A, and the ranks that have them."""
     after: tuple[tuple[str, Shape, tuple[Rank, ...]], ...]
     movement: Movement | None = None
     """None if values were not compared, or are not numeric."""
@@ -80,7 +80,7 @@ class Group:
     """Bit for bit."""
     moved: int
     median: float | None
-    """Of their relative L2 distances; None if none moved, or only bits were compared."""
+    """Median of their relative L2 distances; None if no tensor moved, or only bits were compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class ScalarChange:
 
     name: str
     before: Value | None
-    """None if A has none."""
+    """Value in A; None if A lacks it."""
     after: Value | None
 
 
@@ -103,11 +103,11 @@ class Difference(Answered):
     b: Contents
     level: Level
     tensors: tuple[TensorChange, ...]
-    """The oddest first."""
+    """Differing tensors, the most unusual first."""
     same: int
     """Tensors without any difference, on all ranks that have them."""
     uncompared: int
-    """Tensors whose values were to be compared and could not be, on one rank at least."""
+    """Tensors whose values could not be compared as requested, on at least one rank."""
     groups: tuple[Group, ...]
     scalars: tuple[ScalarChange, ...]
     findings: tuple[Finding, ...]
@@ -115,7 +115,7 @@ class Difference(Answered):
     differing_is_damage: bool = False
     """Whether a difference has its own exit code, and an impossible comparison another."""
     most_rows: int | None = None
-    """Rows of a table that people are shown at most; None: all."""
+    """Maximum number of rows of a table for people; None for all."""
 
     @property
     def exit_code(self) -> ExitCode:

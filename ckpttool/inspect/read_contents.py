@@ -69,7 +69,7 @@ def opened_shard(task: CheckTask, source: ByteSource) -> tuple[Observation, Open
         schema="",
     )
     if header is None or any(finding.code is Code.OVER_LIMIT for finding in report.findings):
-        return observed, opened  # nothing is kept of a refused file
+        return observed, opened  # the contents of a rejected file are dropped
     if header.format in {FormatName.TORCH_ZIP, FormatName.TORCH_ZIPS}:
         return observed, _of_torch(observed, opened, source)
     opened = replace(
@@ -98,7 +98,7 @@ class Counterparts(NamedTuple):
     by_file: Mapping[str, str]
     """The counterpart of a file, if that is one file; by path."""
     by_tensor: Mapping[tuple[Rank | None, str], str]
-    """Otherwise: the file with a tensor of a rank."""
+    """Otherwise, the file with a tensor of a rank."""
 
 
 def compare_shard(  # noqa: PLR0913  what may be asked, by keyword

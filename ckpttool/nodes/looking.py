@@ -48,7 +48,7 @@ DEEPEST = 6
 """Folders below a tree in which any trainer has files of its saves."""
 
 MOST_OF_A_RECORD = 1 << 20
-"""Maximum bytes of a record next to the shards in a part, if no layout reads it here."""
+"""Maximum bytes in a part of a record next to the shards, if no layout reads it here."""
 
 MOST_OF_ALL = 32 << 20
 """Bytes of all these together."""
@@ -205,7 +205,7 @@ def _ask(noted: Located) -> tuple[Tree, tuple[Checkpoint, ...]]:
 
 
 def _unnoted(tree: Tree, own_storage: Storage, root: str) -> Tree:
-    """Return a tree that is read without being recorded, with the saved results about it."""
+    """Return a tree that is read without recording, with the saved results about it."""
     inventory = replace(tree.inventory, root=root)
     remembered = with_found_damaged(inventory, own_storage, tree.seal_place, found_damaged(root), own_storage.stamp)
     return replace(tree, storage=own_storage, inventory=remembered)
@@ -246,7 +246,7 @@ def by_itself(report: ShardReport, read: ShardReport) -> ShardReport:
     findings = report.findings
     if bare is not None:
         findings = tuple(bare if finding.code is bare.code else finding for finding in findings)
-    digest = None if report.digest is None else replace(report.digest, chunks=())  # the manifest has them
+    digest = None if report.digest is None else replace(report.digest, chunks=())  # the manifest contains them
     return replace(report, copies=1, copy_matched=False, findings=findings, digest=digest)
 
 
@@ -308,7 +308,7 @@ def _strays(root: str, paths: list[str], question: CheckQuestion) -> Iterator[Sh
 
 
 def _forget_foreign(answers: Answers, root: str) -> None:
-    """Drop each record that is a link out of the tree: it may be any file of this machine."""
+    """Drop each record that is a link to a place outside the tree: it may be any file of this machine."""
     real_root = os.path.realpath(root)
     for path in [path for path in answers.files if os.path.islink(f"{root}/{path}")]:
         if not os.path.realpath(f"{root}/{path}").startswith(f"{real_root}/"):

@@ -1,4 +1,4 @@
-"""The machines of a tree's parts: questions of the core are answered from the parts."""
+"""The machines of a tree's parts, which answer the core's requests from the parts."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ class MachinesOfParts:
         )
 
     def _forget(self, paths: Iterable[str]) -> None:
-        """Hide some files or folders from now on; `merge.holders` keeps them."""
+        """Hide some files or folders from now on; `merge.holders` still lists them."""
         entries, removed = self.answers.entries, set(paths)
         folders = tuple(f"{path}/" for path in removed if path in entries)
         for inner in [entry for entry in entries if entry in removed or entry.startswith(folders)]:
@@ -257,7 +257,7 @@ OF_THE_SAVE_BEFORE = frozenset({Code.NORM_JUMP, Code.ALL_ZERO_TENSOR})
 """Codes that depend only on the statistics of the previous save."""
 
 OF_CONTENT = OF_THE_SAVE_BEFORE | {Code.CHECKSUM_MISMATCH, Code.CHECKSUM_MISSING, Code.NONFINITE_VALUES}
-"""Codes that no header shows: comparisons of headers ignore them."""
+"""Codes that headers cannot show: comparisons of headers ignore them."""
 
 
 class RecordedEngine:

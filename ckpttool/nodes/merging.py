@@ -24,7 +24,7 @@ def merge(
     Args:
         views: At least one, in any order.
         source: The inputs, for people.
-        unread: Names of files that cannot be read as parts, each with the reason.
+        unread: Names of files that cannot be read as parts, with the reasons.
         root: Path of the tree if the parts have different paths; None: they must be equal.
 
     Raises:
@@ -168,7 +168,7 @@ def _answers(views: Sequence[PartView], copies: dict[str, tuple[Copy, ...]]) -> 
 
 
 def _listed(views: Sequence[PartView]) -> dict[str, tuple[Entry, ...]]:
-    """Join the listings; if machines differ about a name, the worst kind decides."""
+    """Merge the listings; if machines disagree on a name, the worst kind decides."""
     listed: defaultdict[str, dict[str, Kind]] = defaultdict(dict)
     for view in views:
         for folder, entries in view.answers.entries.items():

@@ -56,9 +56,9 @@ class Seat:
     ended_ns: int
     level: Level
     share: str | None = None
-    """Its share of the files of a common disk: `2/8`; None: all visible files."""
+    """Its share of the files of a common disk: `2/8`; None for all visible files."""
     claims: tuple[Rank, ...] | None = None
-    """Ranks that will start on this machine, ascending; None: unknown."""
+    """Ranks that will start on this machine, ascending; None if unknown."""
     room: Room | None = None
     """Free space on that disk; None if unknown."""
     absolute: str | None = None
@@ -105,7 +105,7 @@ class Merge:
     of: int
     """Number of parts."""
     seats: tuple[Seat, ...]
-    """By number, host and time."""
+    """The seats, sorted by number, host and time."""
     missing: tuple[int, ...]
     """Numbers of parts that were not passed or not read, from 1."""
     blind: Mapping[int, str]
@@ -197,14 +197,14 @@ class PartQuestion:
     devices_per_node: int | None = None
     """Number of devices per machine, which determines the ranks with the machine's number; None: unknown."""
     run: str | None = None
-    """The same in all parts of this run; None: from the launcher."""
+    """The same in all parts of this run; None to use the launcher's."""
     seal: bool = False
     """Also record checksums of the visible shards, reading the checkpoints in `check` for that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartWritten(Answered):
-    """A written part, whatever it contains."""
+    """A written part, with any contents."""
 
     NOUN = "part"
 
@@ -228,7 +228,7 @@ class PartWritten(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """0: a part is an answer, whatever it contains."""
+        """Always 0: a part is an answer, with any contents."""
         return ExitCode.OK
 
     @property

@@ -65,7 +65,7 @@ _RETAINED_LINES = 4
 """Number of saves whose decoded reports stay in memory: those of all saves would need too much."""
 
 _MOST_CONTENT = 256 << 20
-"""Bytes of all record files of a part together, once they are unpacked."""
+"""Bytes of all record files of a part together, unpacked."""
 
 _PLAIN_BYTES = 64
 """Records up to this size are not compressed: it would save nothing."""
@@ -85,7 +85,7 @@ class PartView:
     damaged: tuple[FoundDamaged, ...] = ()
     """Files whose content earlier checks there found damaged."""
     line: Callable[[str], bytes | None] = lambda path: None  # noqa: ARG005
-    """The line with the report on a shard, as it was written: equal lines report the same of the same files."""
+    """The line with the report on a shard, as it was written: equal lines contain equal reports on the same files."""
 
 
 def encode_part(
@@ -99,7 +99,7 @@ def encode_part(
     """Return the content of a part's file.
 
     Args:
-        seat: The number of the part, and where and when it was taken.
+        seat: The number of the part, and its place and time.
         answers: The answers of the storage there.
         saves: The reports on the shards of each save, by its name; each shard once.
         version: Version of ckpttool that wrote the part.
@@ -144,7 +144,7 @@ def read_parts(data: bytes, *, name: str) -> Iterator[tuple[str, PartView | str]
 
 
 def is_part(path: str) -> bool:
-    """Return whether a file begins as a part does; False if it cannot be read."""
+    """Return whether a file begins like a part; False if it cannot be read."""
     return _head(path, len(_BEGIN_OF_ANY_VERSION)) == _BEGIN_OF_ANY_VERSION
 
 
@@ -437,8 +437,8 @@ _FIELDS: dict[str, _Codec] = {
     "digest": _optional((lambda digest: [digest.xxh3_128, *digest.chunks], _decode_digest)),
     "remembered": _plain(as_bool),
 }
-"""The fields of a report that need no more than their own value, in the order of their columns. `stats` are many and
-stay on their machine; what is known only once the reports of all ranks are together is left out, too."""
+"""The fields of a report that are encoded on their own, in the order of their columns. The many `stats` stay on their
+machine. Fields that are known only from the reports of all ranks together are also omitted."""
 
 _SCALAR = "scalar "
 """Prefix of the column of a scalar."""

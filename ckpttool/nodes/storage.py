@@ -45,7 +45,7 @@ class Answers:
     pieces: dict[str, dict[int, bytes]] = field(default_factory=dict)
     """The ranges that were read of other files, by offset; shorter than requested at the end of a file."""
     failures: dict[tuple[str, str], Failure] = field(default_factory=dict)
-    """By the request and its path."""
+    """Failures by request and path."""
     divided: dict[str, str] = field(default_factory=dict)
     """For folders whose files were divided among processes: a hash of all names, by path."""
     by_host: dict[str, tuple[tuple[str, bytes], ...]] = field(default_factory=dict)
@@ -66,14 +66,14 @@ class RecordedSource:
 
     @property
     def shown(self) -> ShardReport | None:
-        """The report on it, unless there are bytes, which show more."""
+        """The report on it, unless bytes were recorded, which show more."""
         return None if self._pieces else self._shown
 
     def read(self, offset: int, length: int) -> bytes:
         """Return the bytes from `offset`; fewer than `length` only at the end of the file.
 
         Raises:
-            OSError: They were not read on its machine.
+            OSError: The bytes were not read on its machine.
         """
         end = min(offset + length, self.stamp.size)
         if end <= offset:
@@ -232,7 +232,7 @@ def _absent(path: str) -> OSError:
 
 
 class RecordsDifferError(OSError):
-    """A record that differs between machines: the right one is unknown."""
+    """A record that differs between machines: the right content is unknown."""
 
 
 _ERRORS: dict[str, tuple[type[OSError], str]] = {
@@ -241,7 +241,7 @@ _ERRORS: dict[str, tuple[type[OSError], str]] = {
     OverLimitError.__name__: (OverLimitError, "more bytes than such a file can have"),
     RecordsDifferError.__name__: (RecordsDifferError, "the machines have different records"),
 }
-"""The errors that keep their class, and the words for them; any other is an `OSError` with its number."""
+"""The errors that keep their class, with their texts; any other is an `OSError` with its number."""
 
 FAILURES = frozenset({OSError.__name__, *_ERRORS})
 """Names of the classes of errors that an answer may be."""
@@ -282,7 +282,7 @@ def lend(scheme: str, key: str, open_inner: Callable[[str, str], Storage]) -> No
 
 
 def take_back(scheme: str, key: str) -> None:
-    """Open these roots no longer."""
+    """Stop opening these roots."""
     _OPENED.pop(_begin(scheme, key), None)
 
 
@@ -290,7 +290,7 @@ def opened(root: str) -> Storage:
     """Open a root behind a key.
 
     Raises:
-        UsageError: The key is not lent.
+        UsageError: The key has no function.
     """
     begin, _, path = root.partition("!")
     open_inner = _OPENED.get(f"{begin}!")
@@ -324,13 +324,13 @@ class NotingStorage:
     """A storage that records the answers of another one."""
 
     def __init__(self, root: str, storage: Storage, answers: Answers, inner: str) -> None:
-        """Take the storage, and the destination of its answers.
+        """Set the recorded storage, and the destination of its answers.
 
         Args:
             root: Its path here.
-            storage: Answers.
+            storage: The storage that answers.
             answers: All answers so far.
-            inner: Its root by the path relative to the tree's; empty for that itself.
+            inner: The path of its root relative to the tree's root; empty for the tree's root.
         """
         self.root = root
         self._storage = storage
@@ -416,13 +416,13 @@ class Divided(NamedTuple):
     """One process's share of a folder."""
 
     mine: list[Entry]
-    """The entries of this process: its share, and all that is not shared out."""
+    """The entries of this process: its share, and all undivided entries."""
     names: list[str] | None
-    """All names that are shared out, sorted; None if none are. A process that sees other names sees another disk."""
+    """All divided names, sorted; None if no names are divided. A process that sees other names sees another disk."""
 
 
 Mine: TypeAlias = "Callable[[str, list[Entry]], Divided]"
-"""Takes a folder's path, relative to the tree's root, and its entries."""
+"""A function of a folder's path, relative to the tree's root, and its entries."""
 
 
 def by_folder(sign: str, index: int, count: int) -> Mine:
@@ -455,7 +455,7 @@ def by_file(suffixes: frozenset[str], index: int, count: int) -> Mine:
     """Divide a tree in which ranks share folders: the k-th shard of each, by name, goes to process k mod count.
 
     Args:
-        suffixes: Of shards' names; every process reads all other files, which are records.
+        suffixes: Suffixes of shards' names; every process reads all other files, which are records.
         index: Of this process, from 0.
         count: Processes.
     """
@@ -474,12 +474,12 @@ class SharedOut(PassedOn):
     """A storage that lists only the entries of one process; all processes see the same disk."""
 
     def __init__(self, storage: Storage, mine: Mine, inner: str, divided: dict[str, str]) -> None:
-        """Take the complete storage.
+        """Set the complete storage.
 
         Args:
-            storage: As it is.
-            mine: Keeps the files to check.
-            inner: Its root by the path relative to the tree's.
+            storage: The complete storage.
+            mine: Selects the files to check.
+            inner: The path of its root relative to the tree's root.
             divided: Destination for a hash of the divided names, by folder.
         """
         super().__init__(storage)

@@ -85,25 +85,25 @@ def _destination(question: PartQuestion, process: Process) -> tuple[Located | No
     """Return the local tree, if any, its root, and the file for its part.
 
     Raises:
-        UsageError, UnsafeError, WriteFailedError: As of `_located` and `place_of`.
+        UsageError, UnsafeError, WriteFailedError: The same as in `_located` and `place_of`.
     """
     located, root = _located(question)
     return located, root, place_of(question.out, root, run_of(question, process), process.index + 1, process.count)
 
 
 def parts_of_nodes(question: PartQuestion) -> Iterator[PartWritten | IncompleteError]:
-    """Record what each node of the cluster that `on_ray` joined sees, and write the parts here.
+    """Record the view of each node of the cluster that `on_ray` joined, and write the parts here.
 
     Args:
         question: The tree to record, whose path is the same on all nodes. The parts' numbers are assigned here.
 
     Yields:
-        What was written, node by node; for a node that is lost, that what it has is unknown.
+        The written parts, node by node; for a lost node, the finding that its files are unknown.
 
     Raises:
-        UsageError: No cluster was joined; a node cannot look, or has another version; or what is asked for makes no
+        UsageError: No cluster was joined, a node cannot check the tree or has another version, or the request makes no
             sense there.
-        UnsafeError, WriteFailedError, NotDurableError: As of `part`.
+        UnsafeError, WriteFailedError, NotDurableError: The same as in `part`.
     """
     from ckpttool.core.verify.engines.ray import assert_same
 
@@ -161,10 +161,10 @@ def _made(
 ) -> tuple[PartWritten, bytes]:
     """Read the local files; return the part, with only its path missing, and its content.
 
-    What `read` reports of files that are still the same counts more than their headers.
+    For unchanged files, the reports in `read` count more than their headers.
 
     Raises:
-        UsageError: The work is to be divided, and nothing says among how many processes.
+        UsageError: The work must be divided, but the number of processes is unknown.
         UnsafeError: The part is larger than any that would be read.
     """
     began = time.time_ns()
@@ -265,10 +265,10 @@ def _located(question: PartQuestion) -> tuple[Located | None, str]:
 
 
 def _divided(split: Split, process: Process, *, shared: bool) -> tuple[int, int] | None:
-    """Return the number of this process, from 0, and how many share the work; None: this one does all of it.
+    """Return the number of this process, from 0, and the number of processes that share the work; None if it does all.
 
     Raises:
-        UsageError: The work is to be divided on this machine, and nothing says among how many processes.
+        UsageError: The work must be divided on this machine, but the number of processes is unknown.
     """
     if split is Split.ALL or (split is Split.AUTO and shared):
         index, count = process.index, process.count
@@ -317,7 +317,7 @@ def _mine(located: Located | None, divided: tuple[int, int] | None) -> Mine | No
 
 
 def _claims(question: PartQuestion, process: Process) -> tuple[Rank, ...] | None:
-    """Return the ranks that will start here, if the user gave them."""
+    """Return the ranks that will start here, if the user specified them."""
     if question.ranks is not None:
         return question.ranks
     if question.devices_per_node is None:

@@ -34,7 +34,7 @@ def with_placement(
     Args:
         plan: The checkpoint to load.
         merge: The machines and their files.
-        read: The files that every machine needs.
+        read: The files that every machine reads.
         checkpoints: All saves of the tree.
     """
     placement = placement_of(plan.point.checkpoint, _homes(merge))
@@ -64,7 +64,7 @@ def not_everywhere(read: ReadByAll, merge: Merge) -> tuple[Finding, ...]:
 
 
 def stale_copies(chosen: Checkpoint, checkpoints: Sequence[Checkpoint], merge: Merge) -> tuple[Finding, ...]:
-    """Find the machines that have ranks' files of other saves, and none of the chosen one, which is elsewhere.
+    """Find the machines that have ranks' files of other saves, but no file of the chosen save, which is elsewhere.
 
     If the machines claim ranks, `placement_of` finds it.
     """
@@ -120,7 +120,7 @@ def _disks(merge: Merge) -> list[Home]:
 def _lacking(
     surely: Sequence[str], perhaps: Sequence[str], lacking_disks: Sequence[Home], disks: Sequence[Home]
 ) -> Finding:
-    """Report files missing on some machines, and how the first of them gets them."""
+    """Report files missing on some machines, and the way to copy them to the first."""
     lack, first = surely or perhaps, lacking_disks[0]
     files = ", ".join(lack[:_MOST_NAMED])
     if len(lack) > _MOST_NAMED:
@@ -162,7 +162,7 @@ class Placement:
     """The start machine of each rank, and the findings against it."""
 
     placed: tuple[Placed, ...]
-    """By the first rank; empty if no machine claims ranks."""
+    """Start machines, sorted by first rank; empty if no machine claims ranks."""
     findings: tuple[Finding, ...]
 
 
@@ -228,7 +228,7 @@ def _elsewhere(
         for shard in shards[rank]:
             holders = [home for home in homes if shard.path in home.files]
             if not holders or any(home.shared or home.host == claimers[0].host for home in holders):
-                continue  # no machine has it: a missing shard is another finding
+                continue  # on no machine: another finding reports a missing shard
             lacking[holders[0].host].append(shard.path)
             by_host.setdefault(holders[0].host, holders[0])
         for host, paths in lacking.items():

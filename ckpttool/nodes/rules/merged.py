@@ -278,7 +278,7 @@ def _divided(seats: Sequence[Seat]) -> Iterator[Seat]:
     for group in disks.values():
         shares = {seat.share for seat in group}
         if None in shares:
-            continue  # a complete record needs no others
+            continue  # a complete record needs no other parts
         of = Counter(str(share).partition("/")[2] for share in shares)
         if all(str(times) != count for count, times in of.items()):
             yield from group
@@ -313,7 +313,7 @@ def _differing_listings(merge: Merge) -> dict[str, tuple[Seat, ...]]:
 
 
 def _is_another_folder(first: Seat, second: Seat) -> bool:
-    """Distinguish two exports from one mounted by two addresses; some mounts number folders arbitrarily."""
+    """Distinguish two exports from one export mounted by two addresses; some mounts number folders arbitrarily."""
     return first.disk != second.disk and None not in {first.inode, second.inode} and first.inode != second.inode
 
 
@@ -408,7 +408,7 @@ def _may_be_same(first: ShardReport | None, second: ShardReport | None) -> bool:
 
 
 def _on_several(path: str, copies: Sequence[Copy]) -> Finding:
-    """Report that machines have their own files under one path; if they differ, the right one is unknown."""
+    """Report that machines have their own files under one path; if they differ, the right file is unknown."""
     hosts = _hosts(copies)
     named = hosts if len(hosts) <= _MOST_NAMED else [*hosts[:_MOST_NAMED], f"{len(hosts) - _MOST_NAMED} more"]
     where = f"{', '.join(named[:-1])} and {named[-1]}" if len(named) > 1 else f"two disks of {named[0]}"
