@@ -104,7 +104,7 @@ def short_name(one: Scene) -> str:
 
 
 def other_stages(one: Scene) -> Iterator[tuple[bytes, str]]:
-    """Put a file of another pipeline stage in this one's place: other layers, so other names."""
+    """Replace the file by that of another pipeline stage: other layers, so other names."""
     plain = scene(short_name(one), "1 MB", PLAIN).data
     for layer in range(1, 10):
         yield from_elsewhere(one, plain.replace(b"layers.0.", b"stage%d.0." % layer)), "another stage"
@@ -114,7 +114,7 @@ LEGACY = {"ckpt": ("sink2_ckpt", "nosink_ckpt", "health_pp2", "async_ckpt"), "st
 
 
 def other_steps(fmt: str, kind: str) -> Tally:
-    """Put rank 0's file of every other step of a tree in the place of each of its files, in every real tree."""
+    """Replace each file of rank 0 by its file at every other step, in every real tree."""
     tally = Tally()
     change = broken.with_crc if kind == CRC else broken.unchanged
     for tree in LEGACY[fmt]:
@@ -130,7 +130,7 @@ def names_in(tree: str) -> Sequence[str]:
 
 
 def same_step_of_another_run(one: Scene) -> Iterator[tuple[bytes, str]]:
-    """Put a file in its place that another run saved at the same step: the same scalars, other weights."""
+    """Replace the file by that of another run at the same step: the same scalars, other weights."""
     small = scene(short_name(one), "small", PLAIN).data
     for run in range(1, 10):
         yield from_elsewhere(one, broken.megabyte(f"run {run}", small)), "another run's tensors"
@@ -172,7 +172,7 @@ FAULTS = (
 )
 
 Task = tuple[int, str, str, tuple[int, int, int] | None]
-"""Row, format, kind of scene, and which of its bits (from, to, every n-th); None: all that `make` yields."""
+"""Row, format, kind of scene, and the range of its bits (from, to, every n-th); None: all results of `make`."""
 
 
 def tasks(*, every: int) -> Iterator[Task]:
@@ -192,17 +192,17 @@ def tasks(*, every: int) -> Iterator[Task]:
 
 
 def odd(number: int) -> int:
-    """Return the next odd number: by such steps every bit of a byte has its turn."""
+    """Return the next odd number: with odd steps, every bit of a byte is covered."""
     return number | 1
 
 
 def bits_of(fault: Fault, one: Scene) -> Sequence[int]:
-    """Which bits are flipped."""
+    """The bits that are flipped."""
     return broken.header_bits(one) if fault.header_only else range(8 * len(one.data))
 
 
 def done(task: Task) -> tuple[int, Tally]:
-    """Do one piece of the work; in a process of its own."""
+    """Do one piece of the work, in a separate process."""
     row, fmt, kind, part = task
     fault = FAULTS[row]
     if fault.tally is not None:
@@ -216,7 +216,7 @@ def done(task: Task) -> tuple[int, Tally]:
 
 
 def written_by_mindspore(every: int) -> Tally:
-    """Flip every bit of the files that MindSpore itself wrote with `crc_check`, each all alone."""
+    """Flip every single bit of the files that MindSpore itself wrote with `crc_check`."""
     tally = Tally()
     for path in sorted((FIXTURES / "crc").glob("*.*")):
         if path.suffix in {".ckpt", ".safetensors"}:
@@ -229,14 +229,14 @@ def written_by_mindspore(every: int) -> Tally:
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What the table says, and which bars were missed."""
+    """The lines of the table, and the missed limits."""
 
     lines: list[str] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
 
 
 def share(tally: Tally, column: str) -> str:
-    """Spell how much was found; never '100 %' where anything was missed."""
+    """Format the share that was detected; never '100 %' if anything was missed."""
     tried, found = tally.tried[column], tally.found[column]
     if not tried:
         return "–"
@@ -246,7 +246,7 @@ def share(tally: Tally, column: str) -> str:
 
 
 def row_of(fault: Fault, tally: Tally, outcome: Outcome) -> None:
-    """Write one line, and compare it with its bars."""
+    """Write one line, and compare it with its limits."""
     suffixes = " and ".join(FORMATS[fmt][1] for fmt in fault.formats)
     name = f"{fault.what} ({fault.size} {suffixes})" if fault.size != "small" else f"{fault.what} (small {suffixes})"
     misses = tally.misses.get(SIBLINGS, Counter())
@@ -255,7 +255,7 @@ def row_of(fault: Fault, tally: Tally, outcome: Outcome) -> None:
     outcome.lines.append(f"| {name} | {tally.tried[SIBLINGS]:,} | {columns} | {places or '–'} |")
     if tally.found[MANIFEST] != tally.tried[MANIFEST]:
         outcome.missed.append(f"{name}: with a manifest {share(tally, MANIFEST)}, not 100 %")
-    if tally.found[CRC] != tally.tried[CRC] and "shard" not in fault.what:  # a file in the wrong place is whole
+    if tally.found[CRC] != tally.tried[CRC] and "shard" not in fault.what:  # a file in the wrong place is intact
         outcome.missed.append(f"{name}: with CRC {share(tally, CRC)}, not 100 % ({dict(tally.misses[CRC])})")
     for column, ranks in ((REPLICAS, "three"), (PAIR, "two")):
         if tally.found[column] != tally.tried[column]:
@@ -282,7 +282,7 @@ def measured(*, every: int, trees: int) -> Outcome:
     """Damage each file in every way, and check the intact ones, too."""
     tallies = [Tally() for _ in FAULTS]
     work = list(tasks(every=every))
-    # Forked, so that scenes are made once; each process has its own copy afterwards.
+    # Forked, so that scenes are built once; each process has its own copy afterwards.
     with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
         for row, tally in pool.imap_unordered(done, work):
             tallies[row].add(tally)
@@ -315,7 +315,7 @@ def measured(*, every: int, trees: int) -> Outcome:
 
 
 def false_alarms(trees: int) -> Iterator[str]:
-    """Verify what is whole, at every level."""
+    """Verify intact trees, at every level."""
     real = [path for path in sorted(FIXTURES.iterdir()) if (path / "output").is_dir()]
     for folder in real:
         yield from (f"{folder.name}: {finding}" for level in Level for finding in healthy.alarms(folder, level))
@@ -337,7 +337,7 @@ def write_into(page: Path, lines: Sequence[str]) -> bool:
 
 
 def main() -> int:
-    """Print the table; exit with 1 where a bar is missed."""
+    """Print the table; exit with 1 if a limit is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="every 50th bit and 50 trees; the page stays as it is")
     quick = parser.parse_args().quick

@@ -1,17 +1,17 @@
-"""What a shard's header costs, as ratios to references that ran in the same minute.
+"""Cost of reading a shard's header, as ratios to references that ran in the same minute.
 
     python benchmarks/formats.py [rounds]
 
-Everything is measured in turns and in CPU time, and the median of the rounds' ratios is printed: absolute times say
-nothing about another machine, nor about this one an hour later. All files are in the page cache.
+Everything is measured in turns and in CPU time, and the median of the rounds' ratios is printed: absolute times are not
+valid for another machine, nor for this machine an hour later. All files are in the page cache.
 
 The reference for safetensors is the package itself: open the file and list the keys. Targets: 1.4 for a header seen for
-the first time; 0.15 for the whole *check* of a shard whose header another rank had already, in two reads; and 12 for a
-shard of 100,000 tensors over one of 10,000.
+the first time; 0.15 for the complete *check* of a shard whose header another rank already had, in two reads; and 12 for
+a shard of 100,000 tensors over one of 10,000.
 
-The reference for `.ckpt` is `mindspore.load_checkpoint` of the same file, where MindSpore is installed; targets 0.01
-with 300 tensors and 0.03 with 3,000. Reading the file is *not* the reference: how fast a kernel copies from its page
-cache changes from one machine to the next, and says nothing about either parser.
+The reference for `.ckpt` is `mindspore.load_checkpoint` of the same file, if MindSpore is installed; targets 0.01 with
+300 tensors and 0.03 with 3,000. Reading the file is *not* the reference: the speed of copying from the page cache
+depends on the machine, and shows nothing about either parser.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from ckpttool.trainers.mindformers.scalars import FACTS
 ROUNDS = 41
 CALLS = 8
 ELEMENTS = {300: 512 * 1024, 3000: 16 * 1024}
-"""Float32 elements of a tensor, by how many tensors there are: 600 MB in big tensors, 200 MB in small ones."""
+"""Float32 elements of a tensor, by number of tensors: 600 MB in big tensors, 200 MB in small ones."""
 
 MOST_OF_MINDSPORE = {300: 0.01, 3000: 0.03}
-"""Of its loader's time, by how many tensors there are."""
+"""Target as a share of its loader's time, by number of tensors."""
 
 
 def varint(value: int) -> bytes:
-    """Spell a number as protobuf does."""
+    """Encode a number as protobuf does."""
     out = bytearray()
     while value > 0x7F:  # noqa: PLR2004
         out.append(value & 0x7F | 0x80)
@@ -61,12 +61,12 @@ def varint(value: int) -> bytes:
 
 
 def delimited(key: int, body: bytes) -> bytes:
-    """Spell a field of some length."""
+    """Encode a field of some length."""
     return bytes([key]) + varint(len(body)) + body
 
 
 def write_ckpt(path: Path, tensors: dict[str, np.ndarray]) -> None:
-    """Write what `mindspore.save_checkpoint` writes for these tensors."""
+    """Write the same bytes as `mindspore.save_checkpoint` for these tensors."""
     with path.open("wb") as file:
         for name, array in tensors.items():
             dims = b"".join(b"\x08" + varint(dim) for dim in array.shape)
@@ -92,12 +92,12 @@ def ratio(ours: Callable[[], object], theirs: Callable[[], object], rounds: int)
 
 
 def show(name: str, value: float, target: float) -> None:
-    """Print one figure beside its target."""
+    """Print one figure next to its target."""
     print(f"{name:58s} {value:8.4f}   target {target:6.2f}   {'ok' if value <= target else 'MISSED'}", flush=True)
 
 
 def task(folder: Path, name: str) -> CheckTask:
-    """Ask for the check of one header."""
+    """Return the task of checking one header."""
     return CheckTask(
         facts=FACTS,
         root=str(folder),
@@ -111,7 +111,7 @@ def task(folder: Path, name: str) -> CheckTask:
 
 
 class Counted:
-    """An open file that counts what is read of it."""
+    """An open file that counts its reads."""
 
     def __init__(self, source: ByteSource) -> None:
         """Wrap an open file."""
@@ -147,7 +147,7 @@ def header(folder: Path, name: str, named: FormatName, *, first: bool = False) -
 
 
 def package(path: Path) -> object:
-    """Do with safetensors' own package what can be done with it."""
+    """Read the file with the safetensors package."""
     with safe_open(path, "np") as file:
         return file.keys()
 

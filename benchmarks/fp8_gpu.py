@@ -1,10 +1,10 @@
-"""What only a GPU can tell of FP8: whether the hardware and Transformer Engine do what `ckpttool fp8` reckons with.
+"""Check on a GPU whether the hardware and Transformer Engine behave as `ckpttool fp8` assumes.
 
     python benchmarks/fp8_gpu.py [--quick]
 
-Each line says what was expected, what was found, and whether both are equal; costs are ratios to something that was
-measured in the same run. Without a GPU of Hopper or later it says "not run" and nothing else: so it was wherever this
-file says nothing more, and the checks themselves are then untried, too. `--quick` casts every 4,096th pattern.
+Each line has the expected and the actual value, and whether both are equal; costs are ratios to a reference from the
+same run. Without a GPU of Hopper or later it prints only "not run"; then the checks themselves are untested, too.
+`--quick` casts every 4,096th pattern.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ GEMMS = {
     "E8": "PerTensorScaling: {enabled: True, gemms: [dgrad], tensors: [gradient]}",
     "FakeQuant with MXFP8": "FakeQuant: {enabled: True, gemms: [dgrad], tensors: [gradient], quant_format: MXFP8E4M3}",
 }
-"""Experiment -> the feature that does it."""
+"""Experiment -> the feature that performs it."""
 DID = {
     "E3": {"fprop": "fake fake", "dgrad": "fake fake", "wgrad": "fake fake"},
     "E4d": {"fprop": "quantized quantized", "dgrad": "high high", "wgrad": "quantized quantized"},
@@ -54,7 +54,7 @@ DID = {
     "E8": {"fprop": "quantized quantized", "dgrad": "current quantized", "wgrad": "quantized quantized"},
     "FakeQuant with MXFP8": FAILED,
 }
-"""Experiment -> what the log says of the operands of each product, by name."""
+"""Experiment -> the logged casts of the operands of each product, by name."""
 
 
 def line(what: str, *, expected: object, found: object) -> str:
@@ -68,14 +68,14 @@ def bits(values: Array) -> Array:
 
 
 def patterns(*, step: int) -> Iterator[Array]:
-    """Yield all F32 numbers, or every so many-th, in pieces."""
+    """Yield all F32 numbers, or every n-th, in pieces."""
     for first in range(0, PATTERNS, PIECE * step):
         last = min(PATTERNS, first + PIECE * step)
         yield np.arange(first, last, step, dtype=np.uint64).astype(np.uint32).view(np.float32)
 
 
 def cuda_cast(*, step: int, device: str = "cuda") -> Iterator[str]:
-    """Cast every F32 pattern by torch, clamped first as trainers do, and say how many differ from numpy's."""
+    """Cast every F32 pattern by torch, clamped first as in trainers, and print how many differ from numpy's."""
     import torch
 
     for format_, dtype in ((Fp8Format.E4M3, torch.float8_e4m3fn), (Fp8Format.E5M2, torch.float8_e5m2)):
@@ -92,7 +92,7 @@ def cuda_cast(*, step: int, device: str = "cuda") -> Iterator[str]:
 
 
 def accumulation() -> Iterator[str]:
-    """Say how much further fast accumulation is from F32 than slow, by the length of the sums."""
+    """Print the distance from F32 of fast and of slow accumulation, by the length of the sums."""
     import torch
 
     one = torch.ones((), device="cuda")
@@ -185,13 +185,13 @@ def delayed() -> Iterator[str]:
 
 
 def off_switch() -> str:
-    """Return what the feature is called that leaves FP8 out for a product."""
+    """Return the name of the feature that switches FP8 off for a product."""
     major, minor = version("transformer-engine").split(".")[:2]
     return "DisableQuantizationGEMM" if (int(major), int(minor)) >= (2, 13) else "DisableFP8GEMM"
 
 
 def experiments() -> Iterator[str]:
-    """Train a linear layer for two steps under each debug config, and read what its log says of the operands."""
+    """Train a linear layer for two steps under each debug config, and read the casts of the operands from its log."""
     for name, feature in GEMMS.items():
         with tempfile.TemporaryDirectory() as folder:
             features = f"  transformer_engine: {{{feature.replace('{off}', off_switch())}}}\n"
@@ -230,7 +230,7 @@ def one_layer(folder: str) -> None:
 
 
 def histogram() -> Iterator[str]:
-    """Say what counting the magnitudes of an operand costs beside the product that takes it."""
+    """Print the cost of counting the magnitudes of an operand, relative to the product that uses it."""
     import torch
 
     left, right = (torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16) for _ in range(2))
@@ -264,7 +264,7 @@ def why_not() -> str | None:
 
 
 def lacks(package: str) -> bool:
-    """Tell whether a package is not installed."""
+    """Return whether a package is not installed."""
     try:
         version(package)
     except PackageNotFoundError:
@@ -273,7 +273,7 @@ def lacks(package: str) -> bool:
 
 
 def main() -> None:
-    """Check all that can be checked here."""
+    """Run all checks that are possible here."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="cast every 4,096th pattern alone")
     parser.add_argument("--one-layer", metavar="FOLDER", help=argparse.SUPPRESS)

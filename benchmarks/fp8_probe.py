@@ -1,9 +1,9 @@
-"""What `fp8 probe` costs beside reading the same bytes, and how much memory a worker takes.
+"""Cost of `fp8 probe` relative to reading the same bytes, and the memory of a worker.
 
     python benchmarks/fp8_probe.py [speed] [memory]
 
-One thread, CPU time, from the page cache: each ratio is the middle of pairs that took turns in this run, so what else
-the machine does counts for little.
+One thread, CPU time, from the page cache: each ratio is the median of pairs that ran in turns, so that other load on
+the machine has little effect.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ckpttool.fp8.rules.risk import is_probed
 from tests.support.shard_writers import entries_json, safetensors_file
 
 SPEEDS = ((4096, 4096, 5.0), (4096, 11_008, 5.0), (8192, 14_336, 3.0))
-"""Rows, columns, and the largest ratio that is wanted."""
+"""Rows, columns, and the target ratio."""
 MOST_MIB = 64
 """Memory of a worker."""
 

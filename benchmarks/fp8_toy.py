@@ -50,19 +50,19 @@ LARGEST = 448.0  # of E4M3
 TEXT_BYTES, VALIDATION_BYTES, VALIDATION_EVERY = 1 << 20, 1 << 15, 25
 
 Cell = Mapping[tuple[Gemm, Operand], Arithmetic]
-"""What each of the six operands goes through."""
+"""The cast of each of the six operands."""
 WORDS = {Arithmetic.FP8: "Quantize", Arithmetic.BF16: "High Precision"}
 
 
 def cell(*low: Gemm, as_: Arithmetic = Arithmetic.FP8, other: Arithmetic = Arithmetic.BF16) -> Cell:
-    """Return the cell in which both operands of some products go through one thing, and the others through another."""
+    """Return the cell in which both operands of some products have one cast, and the others another."""
     return {
         (gemm, operand): as_ if gemm in low else other for gemm, operands in OPERANDS.items() for operand in operands
     }
 
 
 def cell_of(features: Mapping[str, Any]) -> Cell:
-    """Return what the one feature of a debug config makes of the candidate's operands."""
+    """Return the casts of the candidate's operands under the feature of a debug config."""
     ((feature, setting),) = features.items()
     changed = dict(cell(*Gemm))
     for gemm in map(Gemm, setting["gemms"]):
@@ -83,14 +83,14 @@ def to_fp8(values: Tensor, amax: Tensor) -> Tensor:
 
 
 class Quantiser:
-    """What happens to one operand of one product."""
+    """The cast of one operand of one product."""
 
     def __init__(self) -> None:
         self.history = torch.zeros(HISTORY)
         self.newest = torch.zeros(())
 
     def __call__(self, values: Tensor, arithmetic: Arithmetic) -> Tensor:
-        """Return the operand as the product takes it."""
+        """Return the operand in the form for the product."""
         if arithmetic is Arithmetic.BF16:
             return values.bfloat16().float()
         amax = values.abs().max()
@@ -98,7 +98,7 @@ class Quantiser:
         return to_fp8(values, self.history.max() if arithmetic is Arithmetic.FP8 else amax)
 
     def end_step(self) -> None:
-        """Take the largest magnitude of this step into the history."""
+        """Add the largest magnitude of this step to the history."""
         self.history = torch.cat((self.newest[None], self.history[:-1]))
         self.newest = torch.zeros(())
 
@@ -131,7 +131,7 @@ class Linear(nn.Module):
         self.quantisers = {site: Quantiser() for site in self.cell}
 
     def operands(self, gemm: Gemm, values: Mapping[Operand, Tensor]) -> Iterator[Tensor]:
-        """Yield both operands of a product as it takes them."""
+        """Yield both operands of a product in the form for it."""
         for operand, value in values.items():
             yield self.quantisers[gemm, operand](value, self.cell[gemm, operand])
 
@@ -140,7 +140,7 @@ class Linear(nn.Module):
         return torch.stack([quantiser.history for quantiser in self.quantisers.values()])
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Go on with histories."""
+        """Restore the histories."""
         for quantiser, history in zip(self.quantisers.values(), state, strict=True):
             quantiser.history = history.clone()
 
@@ -187,7 +187,7 @@ class Model(nn.Module):
         return cross_entropy(self.head(self.norm(hidden)).flatten(0, 1), text[:, 1:].flatten())
 
     def linears(self) -> dict[str, Linear]:
-        """Return the layers that FP8 is about, by name."""
+        """Return the layers that FP8 affects, by name."""
         return {name: module for name, module in self.named_modules() if isinstance(module, Linear)}
 
 
@@ -210,15 +210,15 @@ class Run:
     """Folder for its log and, if it saves, its checkpoints."""
     cell: Cell
     start: Path | None = None
-    """The checkpoint that it begins at; None: from scratch."""
+    """The checkpoint from which it starts; None: from scratch."""
     keep_history: bool = True
     """Whether the scales continue with the histories of the checkpoint."""
     last: int = STEPS
-    """The step that it ends with."""
+    """The last step."""
     parts: int = 1
     """Number of micro-batches per batch."""
     debug: Mapping[str, Any] | None = None
-    """A section of a debug config: `layers` and the feature that is on there."""
+    """A section of a debug config: `layers` and the feature that is active there."""
     saves: bool = False
 
     def __call__(self) -> Path:
@@ -253,7 +253,7 @@ class Training:
         self.text, self.validation = library_text()
 
     def begin(self) -> int:
-        """Load the checkpoint that the run begins at, and return the first step to do."""
+        """Load the checkpoint from which the run starts, and return the first step to do."""
         if self.run.start is None:
             return 1
         for group in self.optimizer.param_groups:  # its state must exist to be loaded into
@@ -279,7 +279,7 @@ class Training:
         save(self._state(step=step), checkpoint_id=self.run.folder / "saves" / f"step_{step:06d}", no_dist=True)
 
     def step(self, step: int) -> str:
-        """Do one step, and return what its line of the log says behind its number."""
+        """Do one step, and return the text of its line in the log after the number."""
         chance = torch.Generator().manual_seed(step)
         begins = torch.randint(len(self.text) - CONTEXT, (BATCH,), generator=chance)
         samples = torch.stack([self.text[begin : begin + CONTEXT + 1] for begin in begins])
@@ -300,7 +300,7 @@ class Training:
 
     @torch.no_grad()
     def validate(self) -> float:
-        """Return the loss over text that is not learned, without a trace in the scales."""
+        """Return the loss over validation text, without an effect on the scales."""
         samples = self.validation.unfold(0, CONTEXT + 1, CONTEXT)
         for linear in self.model.linears().values():
             linear.cell = cell()
@@ -309,14 +309,14 @@ class Training:
         return cast("float", loss)
 
     def _compute(self) -> None:
-        """Let each layer compute as the run says."""
+        """Configure each layer for the run."""
         for name, linear in self.model.linears().items():
             linear.cell = self.run.cell
             if self.run.debug is not None and re.search(self.run.debug["layers"]["layer_name_regex_pattern"], name):
                 linear.cell = cell_of(self.run.debug["transformer_engine"])
 
     def operands(self) -> Iterator[str]:
-        """Yield what each operand went through, in the words of nvdlfw-inspect's log."""
+        """Yield the cast of each operand, in the words of nvdlfw-inspect's log."""
         for name, linear in self.model.linears().items():
             for (gemm, operand), arithmetic in linear.cell.items():
                 word = WORDS.get(arithmetic, "modify_tensor()")
@@ -342,11 +342,11 @@ CELLS = {
     "current scaling for dgrad": cell(DGRAD, as_=Arithmetic.CURRENT, other=Arithmetic.FP8),
     "current scaling for dgrad, wgrad": cell(DGRAD, WGRAD, as_=Arithmetic.CURRENT, other=Arithmetic.FP8),
 }
-"""What the table shows, against all in BF16."""
+"""The values in the table, relative to all products in BF16."""
 
 
 def train(out: Path) -> None:
-    """Make the baseline, once more with other sums, and the candidate."""
+    """Run the baseline, the baseline with another order of sums, and the candidate."""
     for run in (BASELINE, REPEAT, CANDIDATE):
         replace(run, folder=out / run.folder)()
 
@@ -393,7 +393,7 @@ def mean_loss(log: Path) -> float:
 
 
 def table(out: Path) -> str:
-    """Return, for each cell, how far it leaves BF16 and how much of the candidate's gap it restores."""
+    """Return, for each cell, its gap to BF16 and the share of the candidate's gap that it restores."""
     reference = mean_loss(Run(folder=out / BASELINE.folder, cell=cell())())
     gaps = {
         name: mean_loss(Run(folder=out / name.replace(", ", "_").replace(" ", "_"), cell=of)()) - reference
@@ -407,7 +407,7 @@ def table(out: Path) -> str:
 
 
 def main() -> None:
-    """Do what is asked for."""
+    """Run the requested command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     tasks = parser.add_subparsers(dest="task", required=True)
     tasks.add_parser("train").add_argument("out", type=Path)

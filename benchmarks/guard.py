@@ -54,7 +54,7 @@ class Model(nn.Module):
 
 
 class Training:
-    """A model with its optimizer, and a guard or none."""
+    """A model with its optimizer, with or without a guard."""
 
     def __init__(self, output: str | None, *, distributed: bool, **settings: Any) -> None:  # noqa: ANN401  of `Guard`
         torch.manual_seed(1)
@@ -81,7 +81,7 @@ class Training:
 
 
 def ratios(plain: Training, guarded: Training, pairs: int, clock: Clock) -> tuple[list[float], list[float]]:
-    """Return the seconds of each plain step, and how many times as long its guarded twin took."""
+    """Return the seconds of each plain step, and the ratio of the guarded step to it."""
     chance = torch.Generator().manual_seed(2)
     seconds, found = [], []
     for number in range(pairs + WARM_UP):
@@ -124,7 +124,7 @@ def alone(name: str, pairs: int, **settings: Any) -> None:  # noqa: ANN401  of `
 
 
 def nbytes(held: object) -> int:
-    """Return what a value takes, and what it is made of."""
+    """Return the memory of a value, and its components."""
     if isinstance(held, (Tensor, np.ndarray)):
         return held.nbytes
     inner = held.values() if isinstance(held, dict) else held if isinstance(held, (tuple, list)) else ()
@@ -151,7 +151,7 @@ def together(rank: int, pairs: int, folder: str) -> None:
 
 
 def main() -> None:
-    """Measure each."""
+    """Run each measurement."""
     pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     torch.set_num_threads(1)
     memory()

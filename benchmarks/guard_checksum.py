@@ -1,9 +1,9 @@
-"""What the matrix checksum costs, what it finds, and whether it ever accuses a product that is right.
+"""Cost of the matrix checksum, its detections, and its false alarms.
 
     python benchmarks/guard_checksum.py [cost] [step] [found] [clean]
 
-One thread, CPU time: each ratio is the middle of pairs that took turns in this run, so what else the machine does
-counts for little. `found` flips single bits of right products, on the same data for our rule and for Ascend's.
+One thread, CPU time: each ratio is the median of pairs that ran in turns, so that other load on the machine has little
+effect. `found` flips single bits of right products, on the same data for our rule and for Ascend's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 INTEGERS = {"f32": (torch.int32, 32), "bf16": (torch.int16, 16), "f16": (torch.int16, 16)}
 LIMITS = {"f32": 1.5, "bf16": 2.0}
 PEAKED, SUSPICIOUS, SMALLEST = 5, 5, 5e-20
-"""Of Ascend's rule: from where on a row is peaked, how far it may be off, and what is nothing."""
+"""Ascend's rule: the limit for a peaked row, its tolerance, and the limit for zero."""
 SPARSE = 0.05
 WIDTH, LAYERS, LENGTH, BATCH, LETTERS = 256, 4, 128, 8, 512
 
@@ -38,13 +38,13 @@ def product(a: Tensor, b: Tensor) -> Product:
 
 
 def is_accused(found: Product) -> bool:
-    """Tell whether our rule calls a product wrong."""
+    """Return whether our rule reports a product as wrong."""
     rows = suspicious_rows(found)
     return bool(len(rows)) and worst_element(found, rows) is not None
 
 
 def ascend_accuses(found: Product, again: Tensor) -> bool:
-    """Tell whether the rule of Ascend's patch does: another result when it is computed once more."""
+    """Return whether the rule of Ascend's patch does: a different result when it is computed again."""
     a, b, c = found.a[0].float(), found.b[0].float(), found.c[0].float()
     columns = c.shape[-1]
     error = (c.sum(-1) - a @ b.sum(-1)).abs()
@@ -56,7 +56,7 @@ def ascend_accuses(found: Product, again: Tensor) -> bool:
 
 
 def pairs(plain: Callable[[], object], checked: Callable[[], object], times: int) -> float:
-    """Return how many times as long the second takes."""
+    """Return the ratio of the second time to the first."""
     found = []
     for number in range(times + 2):
         took: dict[Callable[[], object], float] = {}
@@ -70,7 +70,7 @@ def pairs(plain: Callable[[], object], checked: Callable[[], object], times: int
 
 
 def cost() -> None:
-    """Print what a check takes, in products of the same operands."""
+    """Print the time of a check, in units of the product of the same operands."""
     for name in ("f32", "bf16"):
         for size in (512, 1024, 2048):
             a, b = (torch.randn(size, size).to(TYPES[name]) for _ in range(2))
@@ -97,7 +97,7 @@ class Model(nn.Module):
 
 
 def step() -> None:
-    """Print what a whole step takes while it is checked."""
+    """Print the time of a complete step while it is checked."""
     torch.manual_seed(1)
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -130,7 +130,7 @@ def flipped(found: Product, name: str, row: int, column: int, bit: int) -> Produ
 
 
 def found_bits() -> None:
-    """Print of each bit how many of its flips are found, by ours and by Ascend's rule."""
+    """Print for each bit the number of flips that our rule and Ascend's rule detect."""
     for name, columns in (("f32", 512), ("bf16", 512), ("bf16", 4096)):
         right, again = None, None
         seen, ours, theirs = Counter[int](), Counter[int](), Counter[int]()
@@ -167,7 +167,7 @@ def kinds(rows: int, columns: int) -> Iterator[tuple[str, Tensor]]:
 
 
 def clean() -> None:
-    """Print how many right rows are suspected, and how many accused: none may be."""
+    """Print the number of correct rows that are suspected, and that are reported: this must be 0."""
     rows = suspected = accused = overflown = 0
     seed = 0
     while rows < ROWS:
@@ -188,7 +188,7 @@ def clean() -> None:
 
 
 def main() -> None:
-    """Measure what is asked for, or all."""
+    """Run the requested measurements, or all."""
     torch.set_num_threads(1)
     parts = {"cost": cost, "step": step, "found": found_bits, "clean": clean}
     for name, part in parts.items():

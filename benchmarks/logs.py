@@ -1,12 +1,12 @@
-"""Logs against a Python loop that only splits the lines, and what `calibrate` takes of memory for one.
+"""Cost of reading logs, against a Python loop that only splits the lines; and the memory of `calibrate`.
 
     python benchmarks/logs.py [MEGABYTES]
 
-Three made logs: `monitored` is what grows to gigabytes (a run that logs the local norms of some layers at each step);
-`health` has the embedding norm at each step; `bare` nothing but step lines and progress bars, which is the worst case:
-every second line has to be understood, not skipped.
+There are three generated logs: `monitored` is the kind that grows to gigabytes (a run that logs the local norms of some
+layers at each step); `health` has the embedding norm at each step; `bare` has only step lines and progress bars, which
+is the worst case: every second line has to be parsed, not skipped.
 
-The two take turns, and CPU time is what counts, so that the ratio means something on a busy machine too.
+Both run in turns and are measured in CPU time, so that the ratio is valid on a busy machine, too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LAYERS = {"monitored": 12, "health": 0, "bare": 0}
 TARGETS = {"monitored": "  (target 1.5)", "bare": "  (target 2.0)"}
 ROUNDS = 7
 CALIBRATE_MEBIBYTES = 64
-"""For a log of 200 MB."""
+"""Memory limit for a log of 200 MB."""
 
 
 def lines(kind: str) -> Iterator[str]:
@@ -59,25 +59,25 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def read_all(path: Path) -> int:
-    """Read the log as every command does, and return how many items it has."""
+    """Read the log as every command does, and return its number of items."""
     return sum(1 for _ in log_reader().read(str(path)))
 
 
 def split_all(path: Path) -> None:
-    """Split every line, and do nothing with it."""
+    """Split every line, and discard it."""
     with path.open(encoding="utf-8") as log:
         for line in log:
             line.split()
 
 
 def mebibytes_of_calibrate(path: Path) -> float:
-    """Return the peak of a process that calibrates from the log."""
+    """Return the peak memory of a process that calibrates from the log."""
     subprocess.run([sys.executable, "-m", "ckpttool", "calibrate", str(path)], check=False, capture_output=True)
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
 
 
 def measure(kind: str, size: int, folder: Path) -> None:
-    """Print what one kind of log takes."""
+    """Print the cost of one kind of log."""
     path = folder / f"{kind}.log"
     with path.open("w", encoding="utf-8") as log:
         made = lines(kind)

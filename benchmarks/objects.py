@@ -30,7 +30,7 @@ GETS_TARGET, SHARE_TARGET = 1.05, 1 / 20
 
 
 def write_tree(folder: Path, shards: int) -> None:
-    """Write one checkpoint of so many ranks, in a folder each, as safetensors of one small tensor."""
+    """Write one checkpoint with this many ranks, one folder per rank, as safetensors of one small tensor."""
     for rank in range(shards):
         place = folder / "run" / "checkpoint" / f"rank_{rank}"
         place.mkdir(parents=True)
@@ -42,7 +42,7 @@ def write_tree(folder: Path, shards: int) -> None:
 
 
 def serve(folder: str, delay: str) -> None:
-    """Be the store until the input ends; print the address, then for each line that comes what was asked since."""
+    """Serve the store until the input ends; print the address, then per input line the requests since the last."""
     from tests.support.s3_relay import relay_over
 
     with relay_over(Path(folder)) as relay:
@@ -68,7 +68,7 @@ def look(root: str) -> None:
 
 
 def one_thread(shards: int) -> float:
-    """Return the seconds that so many GETs take, one after another; a tenth of them is measured."""
+    """Return the seconds of this many consecutive GETs; a tenth of them is measured."""
     from obstore.store import from_url
 
     store = from_url("s3://bucket", client_options={"allow_http": True})
@@ -85,11 +85,11 @@ class Cost(NamedTuple):
     lists: int
     heads: int
     gets: int
-    """Of shards; each rank's `meta.json` is one more."""
+    """Requests for shards; each rank's `meta.json` adds one."""
     scan_seconds: float
     header_seconds: float
     one_thread_seconds: float
-    """That as many GETs take, one after another."""
+    """Seconds of as many consecutive GETs."""
     rss_mib: float
 
 

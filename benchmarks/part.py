@@ -1,4 +1,4 @@
-r"""What it costs to write down what one of many machines sees, against `verify` of the same.
+r"""Cost of recording the view of one of many machines, against `verify` of the same files.
 
     python benchmarks/part.py [rounds]
 
@@ -35,7 +35,7 @@ RANKS = 8
 
 
 def ratio(one: Callable[[], object], other: Callable[[], object], rounds: int) -> tuple[float, float]:
-    """Return how many times the second one takes the first takes: time, and CPU of this process; the medians."""
+    """Return the median ratios of the first to the second: time, and CPU time of this process."""
     ratios = []
     for _ in range(rounds + 1):
         times = []

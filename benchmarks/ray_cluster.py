@@ -33,11 +33,11 @@ from tests.support.shard_writers import entries_json, safetensors_file  # noqa: 
 
 ROUNDS = 5
 TREES = (("structure", Level.STRUCTURE, 8192, 4096), ("checksum", Level.CHECKSUM, 64, 16 << 20))
-"""Of each: its name, how hard to look, ranks, bytes of a shard."""
+"""Name, level, ranks, and bytes per shard of each case."""
 
 
 def write_tree(folder: Path, ranks: int, size: int) -> str:
-    """Write one checkpoint of one tensor a rank, and return its root."""
+    """Write one checkpoint with one tensor per rank, and return its root."""
     content = os.urandom(size)
     for rank in range(ranks):
         place = folder / "checkpoint" / f"rank_{rank}"
@@ -48,7 +48,7 @@ def write_tree(folder: Path, ranks: int, size: int) -> str:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Return how long something takes."""
+    """Return the duration of a call."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began

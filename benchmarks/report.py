@@ -1,4 +1,4 @@
-r"""What a page costs beyond the reading: how large it is, and how long it takes, by the processor's clock.
+r"""Cost of a page besides reading: its size, and its CPU time.
 
     python benchmarks/report.py
 
@@ -8,7 +8,7 @@ r"""What a page costs beyond the reading: how large it is, and how long it takes
     chess board          8,192 ranks x 50 saves, in each every 16th rank: drawn coarser
     share                of a report on a tree of 512 ranks x 4 saves, all of which is on this disk: what is not reading
 
-What was seen of the large trees is made up in memory: to read them takes minutes and says nothing about the page.
+The facts about the large trees are generated in memory: reading them takes minutes and shows nothing about the page.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ HIDDEN_RANKS, HIDDEN_SAVES = 512, 4
 
 
 def finding(rank: int, path: str) -> Finding:
-    """A file that is cut off."""
+    """A truncated file."""
     message = f"The file ends at byte {rank * 977}, but the record that begins before it is longer."
     remedy = "copy it again if it is a copy; what a crash cut off while it was saved is lost"
     return damage(Code.SHARD_TRUNCATED, message, path=path, ranks=(Rank(rank),), remedy=remedy)
@@ -108,7 +108,7 @@ def made_up(like: TreeReport, *, ranks: int, saves: int, faults: dict[int, set[i
 
 
 def scattered(number: int, *, ranks: int, saves: int) -> dict[int, set[int]]:
-    """So many faults, anywhere."""
+    """This many faults, at random places."""
     chance = Random(7)  # noqa: S311  the same page in every run
     found: dict[int, set[int]] = {}
     for _ in range(number):
@@ -117,7 +117,7 @@ def scattered(number: int, *, ranks: int, saves: int) -> dict[int, set[int]]:
 
 
 def measured(what: str, answer: TreeReport) -> tuple[int, float]:
-    """Write a page, and say how large it is and how long it took."""
+    """Write a page, and print its size and duration."""
     began = time.process_time()
     nbytes = len(page(answer, PageForm.HTML).encode())
     seconds = time.process_time() - began
@@ -126,7 +126,7 @@ def measured(what: str, answer: TreeReport) -> tuple[int, float]:
 
 
 def main() -> None:
-    """Print all figures, and fail where a target is missed."""
+    """Print all figures, and fail if a target is missed."""
     with tempfile.TemporaryDirectory() as folder:
         builder = TreeBuilder(Path(folder)).legacy(ranks=HIDDEN_RANKS)
         for number in range(1, HIDDEN_SAVES + 1):

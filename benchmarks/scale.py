@@ -40,7 +40,7 @@ CONTENT_BYTES = 256 << 20
 
 
 class Merge(NamedTuple):
-    """What it costs to answer from parts, and from one disk."""
+    """Cost of an answer from parts, and from one disk."""
 
     parts: int
     bytes_a_shard: float
@@ -50,7 +50,7 @@ class Merge(NamedTuple):
 
 
 class Base(NamedTuple):
-    """What was measured, and with how many ranks."""
+    """The measurements, and their number of ranks."""
 
     ranks: int
     cost: Cost
@@ -69,7 +69,7 @@ def answer(root: str) -> None:
 
 
 def answered(root: Path) -> tuple[float, float]:
-    """Return seconds and MiB of a process that resolves: the least of three."""
+    """Return the seconds and MiB of a process that resolves: the least of three."""
     command = [sys.executable, __file__, "answer", str(root)]
     runs = [json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for _ in range(3)]
     return min(seconds for seconds, _ in runs), min(mib for _, mib in runs)
@@ -102,7 +102,7 @@ def merged(ranks: int) -> Merge:
 
 
 def read_speed() -> float:
-    """Return the bytes a second at which one process reads and hashes a shard that is in the page cache."""
+    """Return the bytes per second at which one process reads and hashes a shard in the page cache."""
     from ckpttool import verify
     from ckpttool.types import CheckQuestion, Level, TreeQuestion
 
@@ -121,10 +121,10 @@ def read_speed() -> float:
 
 
 def reckoned(ranks: int, size: float, machines: int, base: Base) -> str:
-    """Say what so many ranks would cost."""
+    """Print the cost of this many ranks."""
     times = ranks / base.ranks
     lists = -(-ranks * (CHECKPOINTS + 1) // 1000)
-    headers = 2 * base.cost.header_seconds * times  # of the newest one, and of one that shows what it should be
+    headers = 2 * base.cost.header_seconds * times  # the newest checkpoint, and one for comparison
     alone = ranks * size / base.bytes_a_second
     shared = alone / machines / 60
     return "\n".join(
@@ -141,7 +141,7 @@ def reckoned(ranks: int, size: float, machines: int, base: Base) -> str:
 
 
 def main(sizes: list[int]) -> None:
-    """Measure each size, and reckon from the last."""
+    """Measure each size, and extrapolate from the last."""
     for ranks in sizes:
         cost, merge = measured(ranks), merged(ranks)
         print(f"measured with {ranks:,} ranks:")

@@ -1,4 +1,4 @@
-r"""How long a scan takes, as ratios to references that ran in the same minute.
+r"""Time of a scan, as ratios to references that ran in the same minute.
 
     python benchmarks/scan.py [rounds]
 
@@ -55,7 +55,7 @@ RANKS = (1024, 8192)
 SLOW_RANKS = 1024
 SAVES = 1000
 LATENCY = 0.002
-"""Seconds a call, as on a busy network file system."""
+"""Seconds per call, as on a busy network file system."""
 
 MEMORY = """
 import resource, sys
@@ -102,18 +102,18 @@ class SlowStorage:
 
 
 def one_thread() -> AbstractContextManager[object]:
-    """Forbid the pool, as a disk that never waits does."""
+    """Disable the pool, as for a disk that never waits."""
     return mock.patch.object(fan_out, "sleeps", return_value=0)
 
 
 def processor_seconds() -> float:
-    """Return what this process and its children used so far."""
+    """Return the time that this process and its children have used."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 class Measured:
-    """What functions took that ran in turns."""
+    """Times of functions that ran in turns."""
 
     def __init__(self, functions: dict[str, Callable[[], object]], rounds: int, clock: Callable[[], float]) -> None:
         """Run all functions in turns; the first turn warms up."""
@@ -127,12 +127,12 @@ class Measured:
             self._turns.append(turn)
 
     def ratio(self, name: str, reference: str) -> float:
-        """Return how many times the reference one took, as the median over the turns."""
+        """Return the ratio of a function to the reference, as the median over the turns."""
         return statistics.median(turn[name] / turn[reference] for turn in self._turns[1:])
 
 
 def find(root: str) -> None:
-    """Ask the standard tool for every name and size."""
+    """List every name and size with the standard tool."""
     subprocess.run(["find", root, "-printf", "%s %p\\n"], stdout=subprocess.DEVNULL, check=True)  # noqa: S607
 
 
@@ -150,7 +150,7 @@ def list_names(storage: Storage) -> None:
 
 
 def measure(root: str, ranks: int, rounds: int) -> None:
-    """Print how the scans of one tree compare."""
+    """Compare the scans of one tree."""
 
     def forced() -> None:
         with one_thread():
@@ -180,7 +180,7 @@ def measure(root: str, ranks: int, rounds: int) -> None:
 
 
 def measure_slow(root: str, ranks: int) -> None:
-    """Print what threads gain where every call waits."""
+    """Print the gain by threads if every call waits."""
     storage = SlowStorage(root)
 
     def alone() -> None:
@@ -193,7 +193,7 @@ def measure_slow(root: str, ranks: int) -> None:
 
 
 def measure_saves(root: Path, count: int, rounds: int) -> None:
-    """Print how the scan of a tree with a folder and a record a save compares."""
+    """Compare the scan of a tree with one folder and one record per save."""
     for number in range(1, count + 1):
         folder = root / f"checkpoint-{number}"
         shutil.copytree(ROOT / "fixtures" / "layouts" / "hf_single" / "checkpoint-12", folder)

@@ -47,7 +47,7 @@ class Module(NamedTuple):
     """One file of a package."""
 
     name: str
-    """Dotted; of a package's `__init__.py` that of the package."""
+    """Dotted name; for a package's `__init__.py`, the name of the package."""
     is_package: bool
     text: str
     tree: ast.Module
@@ -74,7 +74,7 @@ def modules_of(package: Path) -> list[Module]:
 
 
 def line_count(modules: Iterable[Module]) -> int:
-    """Count lines, blank ones too."""
+    """Count lines, including blank ones."""
     return sum(len(module.text.splitlines()) for module in modules)
 
 
@@ -85,7 +85,7 @@ def nodes(modules: Iterable[Module]) -> Iterator[ast.AST]:
 
 
 def decisions(node: ast.AST) -> int:
-    """Count what one node, without those below it, decides."""
+    """Count the decisions of one node, without those below it."""
     if isinstance(node, DECIDES):
         return 1
     if isinstance(node, ast.BoolOp):
@@ -201,19 +201,19 @@ with open(told, "w") as file:
 
 
 class Walked(NamedTuple):
-    """How far a command went through the code."""
+    """The depth of a command in the code."""
 
     modules: tuple[str, ...]
-    """Of ours, by name: what is there when it ends."""
+    """Names of our modules that are imported when it ends."""
     entered: int
     deepest: int
 
 
 def walked(*words: str, cwd: Path) -> Walked:
-    """Run a command line of ckpttool and see how far it goes.
+    """Run a command line of ckpttool and measure its depth.
 
     Raises:
-        OSError: It did not come to its end.
+        OSError: It failed.
     """
     told = cwd / "walked.json"
     told.unlink(missing_ok=True)
@@ -231,7 +231,7 @@ def walked(*words: str, cwd: Path) -> Walked:
 
 
 def walked_rows() -> list[Row]:
-    """Measure what some commands go through."""
+    """Measure the depth of some commands."""
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
         walked("demo", "night", cwd=here)

@@ -1,4 +1,4 @@
-"""How long a command takes to start, as ratios to `python -c pass` that ran in the same minute.
+"""Startup time of commands, as ratios to `python -c pass` that ran in the same minute.
 
     python benchmarks/startup.py [rounds]
     python benchmarks/startup.py where
@@ -44,7 +44,7 @@ def environment() -> dict[str, str]:
 
 
 def processor_seconds() -> float:
-    """Return what all children used so far."""
+    """Return the time that all children have used."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -54,7 +54,7 @@ TYPER = f"import gc, os; gc.set_threshold(*{COLLECTIONS}); import typer; os._exi
 
 
 class Turn(NamedTuple):
-    """What one command took once."""
+    """Times of one run of a command."""
 
     wall: float
     processor: float

@@ -1,4 +1,4 @@
-r"""How long a table takes of which every row is shown, as a ratio to the same answer in JSON.
+r"""Time of a table with all rows, as a ratio to the same answer in JSON.
 
     python benchmarks/tables.py [rounds]
 
@@ -26,7 +26,7 @@ TENSORS = 10_000
 
 
 def measure(name: str, *arguments: str, rounds: int) -> None:
-    """Print how the two forms of one answer compare."""
+    """Compare the two forms of one answer."""
     forms = {form: lambda form=form: command(*arguments, "--format", form) for form in ("table", "json")}
     print(f"{name:<28} {Measured(forms, rounds, processor_seconds).ratio('table', 'json'):.2f} x JSON")
 

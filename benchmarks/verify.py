@@ -1,4 +1,4 @@
-"""Print what reading, checksums and numbers cost, as ratios to `dd` and others, each beside its target.
+"""Print the cost of reading, checksums and numbers, as ratios to `dd` and others, each next to its target.
 
 Everything is run in turn, round after round, and the median of the rounds' ratios is printed: so a machine that
 becomes slower half-way slows both sides. Warm figures are ratios of CPU time, which other work on the machine disturbs
@@ -54,7 +54,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MIB = 1 << 20
 DD = ("/bin/dd", "of=/dev/null", "bs=1M")
 TENSORS = 4
-"""A file has as many, each a quarter."""
+"""Number of tensors per file, each a quarter of it."""
 FIGURES = {
     "CRC32 / dd": 1.6,
     "xxh3-128 / dd": 1.7,
@@ -146,13 +146,13 @@ def cost_of(work: Callable[[], object]) -> Cost:
 
 
 def cpu_seconds() -> float:
-    """Return what this process and its ended children have used."""
+    """Return the time that this process and its ended children have used."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def in_turn(rounds: int, **works: Callable[[], object]) -> dict[str, list[Cost]]:
-    """Run all works, one after the other, so many times."""
+    """Run all tasks one after the other, this many times."""
     costs: dict[str, list[Cost]] = {name: [] for name in works}
     for _ in range(rounds):
         for name, work in works.items():
@@ -167,7 +167,7 @@ def ratio(costs: dict[str, list[Cost]], ours: str, theirs: str, *, of: str = "wa
 
 
 def show(name: str, value: float, note: str = "") -> None:
-    """Print one figure beside its target."""
+    """Print one figure next to its target."""
     target = FIGURES[name]
     print(
         f"{name:45s} {value:7.2f}   target {target:5.2f}   {'ok' if value <= target else 'MISSED'} {note}", flush=True
@@ -180,7 +180,7 @@ def dd(path: Path) -> None:
 
 
 def drop(path: Path) -> None:
-    """Take a file out of the page cache."""
+    """Remove a file from the page cache."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -202,7 +202,7 @@ def passed(path: Path, wants: Wants, dtype: DType | None = None) -> Any:  # noqa
 
 
 def everything(path: Path, dtype: DType) -> Any:  # noqa: ANN401  (thrown away)
-    """Find out all that can be found out."""
+    """Compute all statistics."""
     return passed(path, Wants(crc_end=path.stat().st_size, xxh=True, entry_crcs=True, numerics=True), dtype)
 
 
@@ -216,7 +216,7 @@ class WithoutNorm(NumericFold):
 
 
 def finite(path: Path, dtype: DType) -> None:
-    """Look for NaN and infinity in a file."""
+    """Search for NaN and infinity in a file."""
     fold = WithoutNorm(dtype, Scratch())
     with LocalStorage(str(path.parent)).open(path.name) as source:
         for offset, block in read_blocks(source, 0, source.stamp.size):
@@ -227,7 +227,7 @@ def finite(path: Path, dtype: DType) -> None:
 
 @contextmanager
 def files(folder: Path, mebibytes: int) -> Iterator[tuple[Path, Path]]:
-    """Make a file of F32 and one of BF16, and delete them."""
+    """Create a file of F32 and a file of BF16, and delete them afterwards."""
     paths = folder / "f32.bin", folder / "bf16.bin"
     rng = np.random.default_rng(0)
     with paths[0].open("wb") as wide, paths[1].open("wb") as narrow:
@@ -282,7 +282,7 @@ def warm_figures(f32: Path, bf16: Path, rounds: int) -> None:
 
 
 def all_finite(tensor: torch.Tensor) -> bool:
-    """Ask torch."""
+    """Compute with torch."""
     return bool(torch.isfinite(tensor).all())
 
 
@@ -301,7 +301,7 @@ def torch_figures(f32: Path, bf16: Path, rounds: int) -> None:
 
 
 def at_once(works: Sequence[Callable[[], object]]) -> None:
-    """Run each in a thread of its own."""
+    """Run each in a separate thread."""
     threads = [threading.Thread(target=work) for work in works]
     for thread in threads:
         thread.start()
@@ -331,7 +331,7 @@ def thread_figures(f32: Path, bf16: Path, rounds: int) -> None:
 
 
 def cold_figures(f32: Path, rounds: int) -> None:
-    """Compare with a file that is on the disk alone."""
+    """Compare with a file that is only on the disk."""
     costs: dict[str, list[Cost]] = {"dd": [], "ours": []}
     for _ in range(max(3, rounds // 2)):
         drop(f32)
@@ -430,7 +430,7 @@ def asked(path: Path) -> Iterator[tuple[str, CheckTask]]:
 
 
 def checked(task: CheckTask, times: int) -> None:
-    """Check a file so many times."""
+    """Check a file this many times."""
     for _ in range(times):
         report = judge([check(task)])
         if (report.tensor_digests is not None) is not task.digests or worst(report.findings) > Severity.NOTE:
@@ -491,7 +491,7 @@ def memory_figure(folder: Path, gibibytes: int) -> None:
 
 
 def main() -> None:
-    """Run all of it."""
+    """Run all benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dir", default=None, help="where the files go; a disk, for the cold figures")
     parser.add_argument("--size", type=int, default=1024, help="MiB of each of the two files")

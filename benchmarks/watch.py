@@ -1,4 +1,4 @@
-r"""What a look of `ckpttool watch` costs where nothing happened, as a ratio to a full scan that ran in the same minute.
+r"""Cost of a poll of `ckpttool watch` if nothing happened, as a ratio to a full scan in the same minute.
 
     python benchmarks/watch.py [rounds]
 

@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 MAX_DEPTH = 24
-"""Containers in containers. `parse_json` reads 64 brackets: each of these takes two, and a record has its own."""
+"""Greatest depth of containers. `parse_json` reads 64 brackets: a container needs two, and a record has its own."""
 
 _ARRAY_TYPE = re.compile(r"[<>|][biufc][0-9]{1,2}")
-"""The types of numpy arrays that can be encoded; never `O`: objects are pickles."""
+"""The types of numpy arrays that can be encoded; never `O`, because objects are pickles."""
 
 _LONGEST_INTEGER = 10_000  # bits: Python itself reads no more than 4,300 digits
-_MOST_EMPTY = 4  # times its elements may the memory be that one takes; else its bytes are kept in order
+_MOST_EMPTY = 4  # greatest ratio of a tensor's memory to its elements; above it the elements are stored in order
 _MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "ordered"}
 _SEQUENCES: dict[type, str] = {tuple: "tuple", torch.Size: "size"}
 
@@ -69,7 +69,7 @@ class Unsaveable(TypeError):  # noqa: N818  it names what cannot be saved
     """
 
     def __init__(self, path: str, reason: str) -> None:
-        """Take its path and its type."""
+        """Store its path and its type."""
         super().__init__(f"{path or 'the value'}: {reason}")
         self.path = path
         self.reason = reason
@@ -80,7 +80,7 @@ class EncodedValue:
     """A value in two parts that belong together."""
 
     tensors: dict[str, torch.Tensor]
-    """By name: detached, on their device, sharing memory with the value. The same tensor is in it once."""
+    """Tensors by name: detached, on their device, sharing memory with the value. Each tensor occurs once."""
     tree: Json
     """The rest, with the tensors' names in their places."""
 
@@ -91,26 +91,26 @@ class Sharded:
 
     local: torch.Tensor
     shape: tuple[int, ...]
-    """Of the complete tensor."""
+    """Shape of the complete tensor."""
     stride: tuple[int, ...]
-    """Of the complete tensor, in elements."""
+    """Strides of the complete tensor, in elements."""
     mesh_shape: tuple[int, ...]
     mesh_names: tuple[str, ...]
-    """Of the mesh's dimensions; empty if they have none."""
+    """Names of the mesh's dimensions; empty if they have none."""
     placements: tuple[str, ...]
-    """One for each dimension of the mesh: `shard:N` or `replicate`."""
+    """One entry per dimension of the mesh: `shard:N` or `replicate`."""
     device_type: str
 
 
 def spell(value: object, prefix: str = "") -> EncodedValue:
-    """Take a value apart.
+    """Split a value into tensors and JSON.
 
     Args:
         value: Anything of the types that the module names, nested.
-        prefix: Begins the name of every tensor; the rest is the way to it, joined by dots.
+        prefix: Prefix of every tensor's name; the rest is its path, joined by dots.
 
     Raises:
-        Unsaveable: Something in it has no spelling. Nothing was copied yet.
+        Unsaveable: A value in it cannot be encoded. Nothing was copied yet.
     """
     speller = _Speller()
     tree = speller.tree(value, prefix, 0)
@@ -125,8 +125,8 @@ class _Speller:
         self._names: dict[object, str] = {}
         self._inside: set[int] = set()
 
-    def tree(self, value: object, path: str, depth: int) -> Json:  # noqa: PLR0911  one for each type
-        match value:  # exact types: a subclass would come back as something else
+    def tree(self, value: object, path: str, depth: int) -> Json:  # noqa: PLR0911  one return per type
+        match value:  # exact types: a subclass would be restored as another type
             case None | bool():
                 return value
             case int() if type(value) is int:
@@ -187,7 +187,7 @@ class _Speller:
             raise Unsaveable(path, f"a tensor of {value.layout} on {value.device}, which has no plain bytes")
         plain = value.detach().resolve_conj().resolve_neg()
         record: JsonObject = {"requires_grad": True} if value.requires_grad else {}
-        # The strides, too: in another order in memory another kernel takes it, and the last bits differ.
+        # The strides, too: another order in memory selects another kernel, and the last bits differ.
         if not plain.is_contiguous() and _fits(plain.shape, plain.stride()):
             record |= {"shape": list(plain.shape), "stride": list(plain.stride())}
             for dimension, step in enumerate(plain.stride()):
@@ -272,7 +272,7 @@ def _text(value: str, path: str) -> str:
     """Return a text that a file can represent.
 
     Raises:
-        Unsaveable: It has half a surrogate pair, which is no UTF-8.
+        Unsaveable: It has half of a surrogate pair, which UTF-8 cannot represent.
     """
     try:
         value.encode("utf-8")
@@ -320,8 +320,8 @@ def read(tree: Json, tensors: Mapping[str, torch.Tensor]) -> object:
     """Rebuild a value from the output of `spell`; shared tensors are shared again.
 
     Args:
-        tree: As `EncodedValue.tree`; from a file it may be anything.
-        tensors: By name. They are used as they are, not copied.
+        tree: A tree like `EncodedValue.tree`; a tree from a file is not trusted.
+        tensors: Tensors by name. They are used without a copy.
 
     Returns:
         The value; a `Sharded` where a `DTensor` was.
@@ -352,7 +352,7 @@ class _Reader:
         except (ParseError, TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise UnreadableState(f"{tag}: {error}") from None
 
-    def _tagged(self, tag: str, tree: JsonObject) -> object:  # noqa: C901, PLR0911, PLR0912  one for each tag
+    def _tagged(self, tag: str, tree: JsonObject) -> object:  # noqa: C901, PLR0911, PLR0912  one return per tag
         match tag:
             case "dict" | "ordered":
                 rows = [(key, self.value(item)) for key, item in as_object(tree[tag]).items()]

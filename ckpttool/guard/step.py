@@ -67,15 +67,15 @@ _ALARMS = {
 """Advice for the training, by the alarm's name."""
 
 
-class GuardStop(CkptToolError):  # noqa: N818  it is what a training ends by, not an error of it
-    """So many consecutive updates were dropped that the weights are bad. The last one was dropped, too."""
+class GuardStop(CkptToolError):  # noqa: N818  it ends a training, but is not an error in it
+    """So many consecutive updates were dropped that the weights are bad. The last update was dropped, too."""
 
 
 class MicroBatch:
     """The context around forward and backward of one micro-batch; an exception inside passes through."""
 
     def __init__(self, guard: Guard, batch: object, index: int | None) -> None:
-        """Take the guard, the batch as the model gets it, and its number in the epoch."""
+        """Store the guard, the batch in the form that the model gets, and its number in the epoch."""
         self._guard = guard
         self._batch = batch
         self._index = index
@@ -90,7 +90,7 @@ class MicroBatch:
         self._guard.end()
 
     def loss(self, loss: Tensor) -> Tensor:
-        """Take the loss, as passed to `backward`, and return it: nothing waits for the device."""
+        """Record the loss, as passed to `backward`, and return it: nothing waits for the device."""
         self._guard.take_loss(loss)
         return loss
 
@@ -113,7 +113,7 @@ class Guard:
     It raises nothing but `GuardStop`: a failure inside is reported as an event, and the update is applied.
     """
 
-    def __init__(  # noqa: PLR0913  each has a default, and is named where it is given
+    def __init__(  # noqa: PLR0913  all have defaults, and callers name them
         self,
         model: nn.Module,
         optimizer: Optimizer,
@@ -135,22 +135,24 @@ class Guard:
         """Register the guard on an optimizer.
 
         Args:
-            model: As it is trained, wrapped or not.
-            optimizer: One guard each; several may share a model.
+            model: The trained model, wrapped or not.
+            optimizer: The optimizer, with one guard per optimizer; several may share a model.
             output: The training's output folder: events go into `guard` in it; None: only to `sinks`.
-            policy: Which updates to drop or to clip; None: only those that are not finite.
-            mode: `act`, or `watch`: nothing is dropped, and events show what would have been.
-            count_threshold: How many dropped in a row end the training.
-            scaler: Of the loss: its overflows are its own business. One not handed over is found at its first update.
-            features: What judges feature values of gradients, or its settings as `NPU_ASD_CONFIG` has them; None:
-                they are not checked.
-            patrol: Matrix products are checked in one step of so many; 0: only after a strike of `features`.
+            policy: The updates to drop or to clip; None: only non-finite ones.
+            mode: `act`, or `watch`: nothing is dropped, and events show the updates that would have been dropped.
+            count_threshold: Number of consecutive drops that ends the training.
+            scaler: The scaler of the loss, which handles its own overflows. A scaler that is not passed is found at its
+                first update.
+            features: The detector for feature values of gradients, or its settings in the form of `NPU_ASD_CONFIG`;
+                None: no check.
+            patrol: Interval in steps of the check of matrix products; 0: only after a strike of `features`.
             on_abnormal: The reaction to a wrong product: `warn`, an event, or `stop`, the end of the training.
-            replica_every: Steps between two comparisons of the weights that DDP keeps alike on all ranks; 0: never.
+            replica_every: Number of steps between two comparisons of the weights that DDP keeps equal on all ranks; 0:
+                never.
             capture: The data to capture of a non-finite step, in `guard/captures` of the output folder; None: nothing.
             group: The ranks that train this model together; None: all.
             sinks: Further receivers of events.
-            step: Steps that the training did before.
+            step: Number of steps that the training did before.
 
         Raises:
             UsageError: Updates of this optimizer cannot be dropped, or a setting is not valid.
@@ -162,12 +164,12 @@ class Guard:
         if self.mode is GuardMode.ACT:
             refuse_undroppable(model, self.optimizer)
         self.step = Step(step)
-        """Steps that the training did, applied or not: the number of the last one."""
+        """Number of steps that the training did, applied or not: the number of the last step."""
         self._began = self.step  # here, or at the restored step
         self.applied = True
-        """Whether the last update was: if a learning rate must not move with a dropped one, ask this."""
+        """Whether the last update was applied: check it if the learning rate must not advance with a dropped update."""
         self.on_stop: Callable[[GuardStop], None] | None = None
-        """Called in place of raising `GuardStop`, by trainers that end in another way."""
+        """Called instead of raising `GuardStop`, for trainers that end in another way."""
         self.embedding = EmbeddingNorm()
         """The norm of the embedding's gradient, from which the health of saves follows, if a writer names one."""
         self._output = None if output is None else os.fspath(output)
@@ -193,17 +195,17 @@ class Guard:
         self._is_open = False  # a step has begun
         self._is_decided = False
         self._drops = False
-        self._is_repeated = False  # a closure is called again in a step that was counted
-        self._norms_agreed = False  # once at least: it is one norm that all ranks have
+        self._is_repeated = False  # a closure is called again in a step that was already counted
+        self._norms_agreed = False  # true after the first call: all ranks have the same norm
         self._is_slow = False
         self._hook: RemovableHandle | None = None
-        if hasattr(self.optimizer, "register_step_pre_hook"):  # else it is watched, and the trainer asks `decide`
+        if hasattr(self.optimizer, "register_step_pre_hook"):  # otherwise it is watched, and the trainer calls `decide`
             self._hook = self.optimizer.register_step_pre_hook(self._before_update)
             self.optimizer.register_step_post_hook(self._after_update)
 
     @property
     def sinks(self) -> list[Emit]:
-        """Receivers of events besides the file; more can be added. One that raises three times is removed."""
+        """Receivers of events besides the file; more can be added. A sink that raises three times is removed."""
         return self._events.sinks
 
     def micro(self, batch: object = None, *, index: int | None = None) -> MicroBatch:
@@ -231,7 +233,7 @@ class Guard:
         if norm is None:
             return clip_grad_norm_(parameters, max_norm)
         most = max_norm if limit is None else min(max_norm, limit)
-        self._clip(most if most < math.inf else None, norm)  # of an infinite norm torch would make NaN even then
+        self._clip(most if most < math.inf else None, norm)  # with an infinite norm torch would produce NaN even then
         return norm
 
     def decide(self, norm: Tensor | float) -> bool:
@@ -276,7 +278,7 @@ class Guard:
         try:
             record = as_object(saved)
             self.step = self._began = Step(get_optional_int(record, "step") or self.step)
-        except ParseError:  # or there is nothing: the rule says so
+        except ParseError:  # or nothing was saved: the policy reports that
             record = {}
         self._norms_agreed = record.get("norms_agreed") is True
         captures = record.get("captures")
@@ -313,7 +315,7 @@ class Guard:
                 policy=self._spikes.saved()["policy"],
                 versions={"python": sys.version.split()[0], "torch": torch.__version__},
             )
-        except Exception as error:  # noqa: BLE001  whatever it is, the training must not end by it
+        except Exception as error:  # noqa: BLE001  no error here may end the training
             self._events.tell(GuardEventKind.GUARD_ERROR, step=self._began, part="events", error=one_line(error))
             return None
 
@@ -331,7 +333,7 @@ class Guard:
     # Micro-batches.
 
     def begin(self, batch: object, index: int | None = None) -> None:
-        """Begin a micro-batch, and with the first one the step. Called by `MicroBatch`."""
+        """Begin a micro-batch, and with the first micro-batch the step. Called by `MicroBatch`."""
         if self._is_repeated:
             return
         if self._contain.run(Part.STATE, self._scaling.has_stepped) and self._is_open:
@@ -341,7 +343,7 @@ class Guard:
             self._is_open, self._is_decided, self._drops = True, False, False
             self._contain.step = Step(self.step + 1)
             self._contain.run(Part.BUFFERS, self._buffers.take)
-            if self._hook is not None:  # behind hooks that came later: those of others still find gradients
+            if self._hook is not None:  # moved behind later hooks, so that hooks of others still find gradients
                 self._hook.remove()
                 self._hook = self.optimizer.register_step_pre_hook(self._before_update)
         if (memory := self._memory) is not None and batch is not None:
@@ -355,7 +357,7 @@ class Guard:
             self._contain.run(Part.MEMORY, self._memory.leave, always=True)
 
     def take_loss(self, loss: Tensor) -> None:
-        """Take the local loss of a micro-batch. Called by `MicroBatch`."""
+        """Record the local loss of a micro-batch. Called by `MicroBatch`."""
         if self._is_repeated:
             return
         self._contain.run(Part.NORM, lambda: self._losses.add(loss))
@@ -365,9 +367,9 @@ class Guard:
     # The decision.
 
     def _norm(self, parameters: Sequence[Tensor], *, instead: bool = False) -> Tensor | None:
-        """Compute the norm; in place of the training's own computation, it is not the guard's time."""
+        """Compute the norm; it replaces the training's own computation, so its time does not count as the guard's."""
         if self._updated.are_sharded:
-            return total_norm(parameters)  # takes all ranks, so whatever it raises, it raises as torch's own does
+            return total_norm(parameters)  # involves all ranks, so it raises its errors as torch's own function does
         return self._contain.run(Part.NORM, lambda: total_norm(parameters), waits=instead)
 
     def _decide(self, norm: Tensor | float | None, *, scale: Tensor | None = None) -> float | None:
@@ -448,12 +450,12 @@ class Guard:
         decision = self._contain.run(Part.POLICY, lambda: self._spikes.settle(proposal))
         if decision is not None:
             return decision
-        # The other ranks settled the same numbers, and drop if any rank wanted to.
+        # The other ranks settled the same numbers, and drop if any rank proposed it.
         must_wait = self.mode is GuardMode.ACT and (proposal.action is not Action.APPLY or not proposal.is_finite)
         return Decision(action=Action.SKIP if must_wait else Action.APPLY)
 
     def _culprits(self, reading: Reading | None, agreed: Agreement) -> list[int]:
-        """Return the ranks whose own numbers are not finite. All ranks must call it, or none."""
+        """Return the ranks whose own numbers are not finite. All ranks must call it, or no rank."""
         if agreed.is_finite or self._contain.is_off:
             return []
         own_are_finite = self._features.own_are_finite()
@@ -495,7 +497,7 @@ class Guard:
         if is_due:
             message = f"{message}: {self._features.cost_too_much(message)}"
         else:
-            self._is_slow = True  # reported once: nothing is left to do less of
+            self._is_slow = True  # reported once: no further work can be dropped
         if self._features.is_on == is_due:
             self.tell(GuardEventKind.ALARM, step=self.step, name="guard-too-slow", message=message)
 
@@ -519,7 +521,7 @@ class Guard:
     # The capture of a step that is not finite.
 
     def _captures(self) -> CaptureStore:
-        """Return the captures of this rank. Made on first use: the process group may be made after the guard."""
+        """Return the captures of this rank. Created on first use: the process group may be created after the guard."""
         if self._store is None:
             self._store = CaptureStore(
                 os.path.join(self._output or "", EVENTS_FOLDER),
@@ -547,7 +549,7 @@ class Guard:
             )
             self._captures().capture(memory, facts)
 
-        self._contain.run(Part.CAPTURE, capture, waits=True)  # it is not part of every step's cost
+        self._contain.run(Part.CAPTURE, capture, waits=True)  # it does not count as the cost of an ordinary step
 
     # The moment before the update.
 
@@ -565,8 +567,8 @@ class Guard:
     def _guarded(self, closure: Callable[[], object]) -> Callable[[], object]:
         """Return a replacement for the closure of one optimizer step, which LBFGS calls many times.
 
-        All calls are one step for a guard that watches. If updates are dropped each is a step of its own: the
-        gradients of any call may be those that do harm.
+        In watch mode, all calls are one step. If updates can be dropped, each call is a separate step, because the
+        gradients of any call may be harmful.
         """
         was_called = False
 
@@ -594,7 +596,7 @@ class Guard:
             limit = self._decide(norm, scale=scale)
             if norm is not None:
                 self._clip(limit, norm)
-            if self._scaling.is_on:  # which at an overflow does not call it at all
+            if self._scaling.is_on:  # which does not call it at all after an overflow
                 self._alarm("decided-too-late", step=self.step)
         if self._drops:
             self.applied = self._contain.run(Part.DROP, self._updated.drop) is None

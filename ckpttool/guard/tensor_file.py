@@ -36,16 +36,16 @@ _NAMES = {
 TYPES: dict[torch.dtype, DType] = {
     dtype: stored for name, stored in _NAMES.items() if isinstance(dtype := getattr(torch, name, None), torch.dtype)
 }
-"""The format's types that this torch has."""
+"""The types of the format that this version of torch has."""
 
 _DTYPES = {stored: dtype for dtype, stored in TYPES.items()}
 
 _MOST_HEADER = 100_000_000
-"""The format itself allows no longer one."""
+"""The longest header that the format allows."""
 
 
 def block(tensor: torch.Tensor) -> memoryview:
-    """Return the elements of a tensor in order, as a file's bytes: a copy from an accelerator, or of one with gaps.
+    """Return the elements of a tensor in order, as a file's bytes: a copy if it is on an accelerator or has gaps.
 
     Raises:
         ValueError: The format has no such type: see `TYPES`.
@@ -58,7 +58,7 @@ def block(tensor: torch.Tensor) -> memoryview:
 
 
 def named(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, DType, tuple[int, ...]]]:
-    """Yield the header entry of each: name, type and shape."""
+    """Yield the header entry of each tensor: name, type and shape."""
     for name, tensor in tensors:
         yield name, TYPES[tensor.dtype], tuple(tensor.shape)
 
@@ -83,7 +83,7 @@ def tensors_in(content: mmap.mmap | memoryview, path: str) -> dict[str, torch.Te
     """Return the tensors by name in the bytes of a complete file, whose memory they share; `path` is for errors.
 
     Raises:
-        ValueError: As `open_tensors`.
+        ValueError: As for `open_tensors`.
     """
     from ckpttool.core.formats.safetensors.header import parse_strictly
 
@@ -102,7 +102,7 @@ def tensors_in(content: mmap.mmap | memoryview, path: str) -> dict[str, torch.Te
         if not count:
             made[entry.name] = torch.empty(entry.shape, dtype=dtype)
             continue
-        if begin % dtype.itemsize:  # no file of ours, nor of safetensors itself: it sorts wide types first
+        if begin % dtype.itemsize:  # not written by us or by safetensors, which sorts wide types first
             raise ValueError(f"{path}: a tensor begins in the middle of an element")
         made[entry.name] = torch.frombuffer(content, dtype=dtype, count=count, offset=begin).reshape(entry.shape)
     return made

@@ -1,7 +1,7 @@
 """Atomic checkpoints, sealed from memory, and complete enough to continue bit for bit.
 
-The header is written by ourselves, not by the safetensors library: that takes all tensors at once, in memory, and here
-one at a time is copied from the device, hashed and written.
+The header is written here and not by the safetensors library, which needs all tensors in memory at once. Here, one
+tensor at a time is copied from the device, hashed and written.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ from ckpttool.guard.tensor_file import block, named
 STATE_SCHEMA = "ckpttool/training-state/1"
 
 _STATE_UNIT = 64 << 10
-"""Bytes to whose multiples it is filled up with blanks, so that saves of different steps have the same header."""
+"""The header is padded with blanks to a multiple of this many bytes, so that all saves have equal headers."""
 
 _PACKED = {DType.I64: "<q", DType.I32: "<i", DType.F32: "<f"}
 
 _PATIENCE_SECONDS = 5.0
-"""To wait for another who brings the health file up to date."""
+"""Seconds to wait for another process that updates the health file."""
 
 
 class CheckpointWriter:
     """Saves a training, each rank its own file, without waiting for another rank.
 
-    Use it in a `with` statement, or `close` it: what is being saved in the background is waited for.
+    Use it in a `with` statement, or `close` it: both wait for the save in the background.
     """
 
-    def __init__(  # noqa: PLR0913  each is named where it is given
+    def __init__(  # noqa: PLR0913  callers name each argument
         self,
         output: str,
         objects: Objects,

@@ -33,15 +33,15 @@ from ckpttool.health.policies.registry import settings_of
 STATE_SCHEMA = "ckpttool/guard-state/1"
 
 STOPS_AT = 10
-"""Dropped in a row: as many as the trainer has by which the rule is best known."""
+"""Number of consecutive drops, as in the trainer that made the rule known."""
 
 _SCALER_TRIES = 20
-"""Overflows in a row that are a loss scaler's own business: a scale of 65536 is 1 after 16 of them."""
+"""Number of consecutive overflows that are left to a loss scaler: a scale of 65536 is 1 after 16 of them."""
 
 _RECENT = 1000
-"""Steps over which dropped updates are counted for the alarm."""
+"""Number of steps over which dropped updates are counted for the alarm."""
 _USUAL_DROPS = 10
-"""Among those. A public run lost 393 of 394 updates to its threshold without a warning."""
+"""Number of drops among those. A public run lost 393 of 394 updates to its threshold without a warning."""
 
 _LONGEST_WARM_UP = 10_000
 
@@ -65,11 +65,11 @@ class SpikeGuard:
     def __init__(
         self, policy: Policy | None = None, count_threshold: int = STOPS_AT, mode: GuardMode = GuardMode.ACT
     ) -> None:
-        """Take the rule.
+        """Store the policy.
 
         Args:
-            policy: Which updates to drop or to clip; None: only those that are not finite.
-            count_threshold: How many dropped in a row end the training: the weights are bad then, not the data.
+            policy: The updates to drop or to clip; None: only non-finite ones.
+            count_threshold: Number of consecutive drops that ends the training: then the weights are bad, not the data.
             mode: Whether the guard acts, or only watches.
 
         Raises:
@@ -88,12 +88,12 @@ class SpikeGuard:
         self._noticed: tuple[HealthEvent, ...] = ()
         self._own_is_finite = True
         self.in_a_row = 0
-        """Dropped since the last one that was applied."""
+        """Number of updates dropped since the last applied one."""
         self.dropped = 0
-        """Updates in all that were; none if nothing is done."""
+        """Total number of dropped updates; 0 in watch mode."""
         self.applied = 0
         self.overflows = 0
-        """Updates in all that a loss scaler is to blame for."""
+        """Total number of updates that a loss scaler skipped."""
         self._overflows_in_a_row = 0
         self._stop_reported = False
         self._settled = 0
@@ -149,7 +149,7 @@ class SpikeGuard:
             decision = self._apply()
         else:
             decision = self._drop(agreed)
-        # If this rank cannot propose, as its norm could not be taken, it still settles.
+        # If this rank cannot propose because its norm could not be computed, it still settles.
         self._row, self._noticed = StepMetrics(step=Step(self._row.step + 1)), ()
         self._own_is_finite = True
         return decision
@@ -219,7 +219,7 @@ class SpikeGuard:
                 yield self._event(_PASSED_ON[event.kind], **values)
 
     def _too_often(self) -> Iterator[GuardEvent]:
-        """Report that too many of the last thousand were dropped, once in a thousand steps."""
+        """Report that too many of the last thousand updates were dropped, once per thousand steps."""
         self._recent.append(self._settled)
         while self._recent[0] <= self._settled - _RECENT:
             self._recent.popleft()
@@ -283,7 +283,7 @@ class SpikeGuard:
         rows = [get_int(saved, key) for key in ("in_a_row", "overflows_in_a_row", "settled")]
         recent = deque(as_int(place) for place in get_list(saved, "recent"))
         stop_told, alarmed = get_bool(saved, "stop_told"), get_optional_int(saved, "alarmed")
-        # All of it could be read: nothing is remembered by halves.
+        # All of it could be read: the state is never restored partially.
         self._watch, self._recent, self._stop_reported, self._alarmed = watch, recent, stop_told, alarmed
         self.dropped, self.applied, self.overflows = totals
         self.in_a_row, self._overflows_in_a_row, self._settled = rows

@@ -43,7 +43,7 @@ def in_a_row(captures: Sequence[Capture]) -> tuple[CaptureRow, ...]:
     """Return the rows of captures on the same weights: neighbouring steps, the same ranks, and as many updates.
 
     Args:
-        captures: By step.
+        captures: The captures, by step.
     """
     columns: list[tuple[Step, object, str]] = []
     for capture in captures:
@@ -103,7 +103,7 @@ def compared(
 
     Args:
         captured: The rank's capture.
-        losses: Of each micro-batch, in this run.
+        losses: Losses of each micro-batch, in this run.
         facts: This run's gradients of this rank alone.
         reduced: The mean over all ranks of this run, if all were run; None if some were not.
     """
@@ -160,7 +160,7 @@ def _to_compare(
         before, after = captured.gradients, facts
     else:
         before, after = (captured.rerun.gradients if captured.rerun is not None else ()), facts
-    # Of a sharded parameter a rank kept its part, and a run has all of it: those cannot be compared.
+    # For a sharded parameter, a rank stored its part, and a run has all of it: these cannot be compared.
     by_name, current = {gradient.name: gradient for gradient in before}, {gradient.name: gradient for gradient in after}
     sharded = {name for name, gradient in by_name.items() if name in current and gradient.shape != current[name].shape}
     return (
@@ -189,11 +189,11 @@ def verdict(
 ) -> tuple[NanVerdict, str]:
     """Return the origin, with the evidence.
 
-    Three runs tell: at once on the same device, again on such a device, and on another one. A CPU that trained has no
-    other: if it happens again there, it is data or model.
+    Three runs decide: at once on the same device, again on such a device, and on another device. For a training on a
+    CPU there is no other device: if the fault recurs there, data or model is the cause.
 
     Args:
-        captured: The ranks' captures, of those that were run again.
+        captured: Captures of the ranks that were run again.
         replayed: These runs, in the same order.
         same_device: Whether they were run on the kind of device on which they were captured.
         origin: The origin, if found.

@@ -1,4 +1,4 @@
-"""Report from events: the course of a training, and what to do next."""
+"""Report from events: what happened in a training, and what to do next."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MOST = 100
 
 _MOST_CHARACTERS = 500
 _MOST_CAPTURES = 3
-"""Captures for which a command is suggested; a run makes no more."""
+"""Number of captures for which a command is suggested; a run makes no more."""
 
 _DROPS = frozenset({GuardEventKind.SKIP, GuardEventKind.SPIKE, GuardEventKind.NONFINITE})
 _FORGOT = frozenset({GuardEventKind.BLIND, GuardEventKind.GUARD_RESET})
 _ELSEWHERE = "another rank"
-"""How a rank begins that drops with the others."""
+"""Beginning of the reason on a rank that drops because of others."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class _OfRank:
     lost: int = 0
     last_save_failed: bool = False
     save_error: tuple[Step, str] | None = None
-    """Of the last save that failed."""
+    """Step of the last save that failed."""
     stopped_at: Step | None = None
     switched_off: set[str] = field(default_factory=set)
     overhead: float = 0.0
@@ -78,7 +78,7 @@ class GuardTally:
     """Collects the events of all ranks, file by file, in constant memory."""
 
     def __init__(self) -> None:
-        """Begin without an event."""
+        """Start without an event."""
         self._ranks: dict[Rank, _OfRank] = {}
         self._rank: Rank | None = None
         self._captures_here: str | None = None
@@ -97,7 +97,7 @@ class GuardTally:
 
     @property
     def steps(self) -> int:
-        """Lines with the numbers of a step."""
+        """Number of lines with the numbers of a step."""
         return sum(rank.counts[GuardEventKind.STEP] for rank in self._ranks.values())
 
     def begin(self, captures: str | None = None) -> None:
@@ -110,7 +110,7 @@ class GuardTally:
         self._captures_here = captures
 
     def add(self, event: GuardEvent) -> None:
-        """Add the next event of a file, whose first one is a `run` that identifies it."""
+        """Add the next event of a file; its first event is a `run` that identifies it."""
         values = event.values
         if self._rank is None:
             self._rank = Rank(_integer(values, "rank") or 0)
@@ -169,7 +169,7 @@ class GuardTally:
             ranks=tuple(sorted(rank for rank in ranks if rank is not None)),
             message=_text(values, "message"),
         )
-        # The one that says why, before one that only drops with the others.
+        # A rank with a reason comes before ranks that only drop with it.
         if drop is None or (drop.message.startswith(_ELSEWHERE) and not update.message.startswith(_ELSEWHERE)):
             self._drops[key] = replace(update, ranks=update.ranks or (() if drop is None else drop.ranks))
 
@@ -273,7 +273,7 @@ def _next(report: GuardReport) -> list[tuple[str, ...]]:
     later = {step for row in report.in_a_row for step in range(row.first + 1, row.last + 1)}
     worth = [capture for capture in report.captures if capture.step not in later]
     for capture in worth[:_MOST_CAPTURES]:
-        # From a file, and there to be typed: no command may take it for an option.
+        # It comes from a file and will be typed: no command may interpret it as an option.
         path = f"./{capture.here}" if capture.here.startswith("-") else capture.here
         commands.append(("ckpttool", "guard", "inspect", path))
     if report.alarms:

@@ -84,7 +84,7 @@ def replay_nan(question: NanQuestion) -> NanReplay:
     Raises:
         UnknownLayoutError: There is no capture, or there are several.
         UsageError: There is no such entry, rank or device.
-        IncompleteError: torch is not installed, or it took longer than it may.
+        IncompleteError: torch is not installed, or the replay exceeded the timeout.
     """
     path = question.path
     if not _is_capture(open_storage(path), ""):
@@ -123,9 +123,9 @@ def _read(storage: Storage, folder: str, shown_path: str, *, shards: bool) -> Ca
     """Read a capture.
 
     Args:
-        storage: Its place.
+        storage: The storage that contains it.
         folder: Relative to the storage's root.
-        shown_path: As the user named it.
+        shown_path: The path, as the user named it.
         shards: Whether the tensors' files are read and compared with their digests.
     """
     prefix = f"{folder}/" if folder else ""

@@ -1,4 +1,4 @@
-"""In a training: save in a form that every command reads, and resume exactly there."""
+"""Save in a training, in a form that every command reads; and resume exactly from a save."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def _chosen(path: str, layout: SaveLayout, prefix: str | None, world: int) -> Ch
         return None
     try:
         answer = resolve(TreeQuestion(path=root, layout=layout.name, world_size=world), ResumeQuestion(prefix=prefix))
-    except UnknownLayoutError:  # events of the guard, say, lie there before the first save
+    except UnknownLayoutError:  # for example, the guard's events are there before the first save
         return None
     decision = answer.decision
     if isinstance(decision, NoResumePoint):
@@ -192,8 +192,8 @@ def _planned(path: str) -> Chosen:
     """Read a plan.
 
     Raises:
-        UsageError: It cannot be followed here.
-        NothingToResumeError: It says that there is nothing to resume from.
+        UsageError: It cannot be executed here.
+        NothingToResumeError: According to the plan, there is nothing to resume from.
     """
     from ckpttool.guard.resume import Chosen
 
@@ -201,14 +201,14 @@ def _planned(path: str) -> Chosen:
         with open(path, "rb") as file:
             plan = parse_object(file.read(), where=path)
         if get_str(plan, "schema", where=path) != _PLAN_SCHEMA:
-            raise ParseError(f"expected {_PLAN_SCHEMA}", where=path, key="schema")  # noqa: TRY301  caught below, as all that is wrong with it
+            raise ParseError(f"expected {_PLAN_SCHEMA}", where=path, key="schema")  # noqa: TRY301  caught below, like all of its problems
         if plan.get("resume") is None:
             raise NothingToResumeError(f"{path} has no checkpoint to resume from")
         resume = get_object(plan, "resume", where=path)
         if get_list(resume, "renames", where=path):
             raise UsageError(f"{path} requires renames first, which saves of ckpttool.checkpoint_writer never need")
         name = get_str(resume, "resume_training", where=path)
-        # Batches behind the save that the plan leaves out: those around a spike, or up to a stop.
+        # Batches after the save that the plan skips: those around a spike, or up to a stop.
         advice = as_object(plan.get("advice") or {}, where=path, key="advice")
         detour = as_object(advice.get("detour") or {}, where=path, key="detour")
         left_out = get_int(detour, "skip_batches", where=path) if detour else 0
