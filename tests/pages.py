@@ -81,7 +81,10 @@ def meanings(of: type) -> Iterator[tuple[str, str]]:
 
 
 def _versions(_page: Path, _of: str) -> Iterator[str]:
-    yield from (f"| MindFormers on its own | {' | '.join(KNOWN_VERSIONS)} |", f"|---{'|---' * len(KNOWN_VERSIONS)}|")
+    yield from (
+        f"| MindFormers without ckpttool | {' | '.join(KNOWN_VERSIONS)} |",
+        f"|---{'|---' * len(KNOWN_VERSIONS)}|",
+    )
     quirks = [quirks_of(series_of(version)) for version in KNOWN_VERSIONS]
     for quirk in Quirk:
         yield f"| {_cell(quirk.effect)} | {' | '.join('yes' if quirk in those else '–' for those in quirks)} |"

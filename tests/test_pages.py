@@ -194,6 +194,18 @@ def test_the_page_about_mindformers_links_to_the_groups_of_all_rules_about_its_c
     assert [group for group in groups if f"[{group}](findings.md#{slug(group)})" not in page] == []
 
 
+def test_all_pages_about_trainers_have_the_same_heading_for_the_resume_without_ckpttool() -> None:
+    contents = text_of(GUIDE / "README.md").partition("## One page per trainer\n")[2].partition("\n## ")[0]
+    pages = re.findall(r"^- \[([a-z-]+)\]", contents, re.MULTILINE)
+    assert len(pages) >= 10
+    begin = "How (?:each version of )?(.*?) resumes without ckpttool"
+    for page in pages:
+        text = text_of(GUIDE / f"{page}.md")
+        title = text.partition("\n")[0].removeprefix("# ").removeprefix("Hugging Face's ")
+        assert re.findall(f"^## {begin}$", text, re.MULTILINE) == [title]
+        assert re.findall(f"^{begin},", text, re.MULTILINE) == [title]
+
+
 def test_every_finding_is_in_one_group() -> None:
     entries = re.findall(r'^\| <a id="(.*?)"></a>', text_of(GUIDE / "findings.md"), re.MULTILINE)
     assert sorted(entries) == sorted(row.value for row in rows())
