@@ -26,6 +26,7 @@ from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.plan import may_be_good
 from ckpttool.core.domain.progress import newest_first
 from ckpttool.core.domain.retention import Fate, RetentionPlan, RetentionPolicy, Why
+from ckpttool.core.domain.units import counted
 from ckpttool.core.domain.verdict import Verdict, VerdictWord
 from ckpttool.core.errors import IncompleteError, UsageError
 
@@ -369,25 +370,33 @@ def _goes(candidate: _Candidate) -> bool:
 
 
 _BECAUSE = {
-    Why.LAST: "among the {last} newest good",
-    Why.VERIFIED: "among the {last} newest that are proven by a checksum",
-    Why.UNPROVEN: "it can be proven by a checksum, and fewer than {last} newer ones were",
-    Why.HEALTHY: "among the {healthy} newest healthy",
+    Why.LAST: "among the {last} newest good checkpoints",
+    Why.VERIFIED: "among the {last} newest checkpoints proven by a checksum",
+    Why.UNPROVEN: "a checksum can prove it, and fewer than {last} newer checkpoints are proven by one",
+    Why.HEALTHY: "among the {healthy} newest healthy checkpoints",
     Why.EVERY: "the first at or after a multiple of {every} steps",
     Why.NAMED: "named by --keep",
-    Why.NEWER: "fewer than {last} newer good",
+    Why.NEWER: "fewer than {last} newer good checkpoints",
     Why.UNKNOWN_FILES: "its folder has files that ckpttool does not know",
     Why.NOT_MOVED: "must not be moved: it {refused}",
     Why.EVIDENCE: "without it another checkpoint would be judged differently (ranks, branches, headers)",
 }
+_BECAUSE_OF_ONE = {
+    Why.LAST: "the newest good checkpoint",
+    Why.VERIFIED: "the newest checkpoint proven by a checksum",
+    Why.UNPROVEN: "a checksum can prove it, and no newer checkpoint is proven by one",
+    Why.HEALTHY: "the newest healthy checkpoint",
+    Why.NEWER: "no newer good checkpoint",
+}
+"""The same if the policy keeps one."""
 
 
 def _fate(candidate: _Candidate, policy: RetentionPolicy) -> Fate:
     if _goes(candidate):
-        reason = f"{policy.keep_last} newer good {'stays' if policy.keep_last == 1 else 'stay'}"
+        stay = "stays" if policy.keep_last == 1 else "stay"
+        reason = f"{counted(policy.keep_last, 'newer good checkpoint')} {stay}"
         return Fate(checkpoint=candidate.checkpoint, why=(Why.REPLACED,), because=reason, word=candidate.word)
-    numbers = {"last": policy.keep_last, "healthy": policy.keep_healthy, "every": policy.keep_every}
-    texts = [_BECAUSE[why].format(**numbers, refused=candidate.refused) for why in candidate.why]
+    texts = [_because(why, policy, refused=candidate.refused) for why in candidate.why]
     if candidate.stays is not None:
         return Fate(
             checkpoint=candidate.checkpoint,
@@ -398,6 +407,13 @@ def _fate(candidate: _Candidate, policy: RetentionPolicy) -> Fate:
     return Fate(
         checkpoint=candidate.checkpoint, why=tuple(candidate.why), because="; ".join(texts), word=candidate.word
     )
+
+
+def _because(why: Why, policy: RetentionPolicy, *, refused: str) -> str:
+    numbers = {"last": policy.keep_last, "healthy": policy.keep_healthy, "every": policy.keep_every}
+    keeps = policy.keep_healthy if why is Why.HEALTHY else policy.keep_last
+    text = _BECAUSE_OF_ONE.get(why, _BECAUSE[why]) if keeps == 1 else _BECAUSE[why]
+    return text.format(**numbers, refused=refused)
 
 
 def _other(checkpoint: Checkpoint, *, named: bool) -> Fate:

@@ -137,12 +137,19 @@ class TestTheNewest:
         plan = planned(FOUR, RetentionPolicy(keep_last=2))
         assert going(plan) == {"10_2", "20_2"}
         assert [(fate.checkpoint.name, fate.because) for fate in plan.fates] == [
-            ("40_2", "among the 2 newest good"),
-            ("30_2", "among the 2 newest good"),
-            ("20_2", "2 newer good stay"),
-            ("10_2", "2 newer good stay"),
+            ("40_2", "among the 2 newest good checkpoints"),
+            ("30_2", "among the 2 newest good checkpoints"),
+            ("20_2", "2 newer good checkpoints stay"),
+            ("10_2", "2 newer good checkpoints stay"),
         ]
         assert [one.name for one in plan.good] == ["40_2", "30_2"]
+
+    def test_a_policy_that_keeps_one_speaks_of_one(self) -> None:
+        plan = planned(FOUR, RetentionPolicy(keep_last=1))
+        assert [fate.because for fate in plan.fates[:2]] == [
+            "the newest good checkpoint",
+            "1 newer good checkpoint stays",
+        ]
 
     def test_where_there_are_too_few_nothing_goes(self) -> None:
         assert going(planned(FOUR, RetentionPolicy(keep_last=4))) == set()
@@ -217,7 +224,7 @@ class TestHealth:
         assert going(planned(self.INVENTORY, RetentionPolicy(keep_last=1, keep_healthy=1))) == {"10_2", "20_2"}
         plan = planned(self.INVENTORY, RetentionPolicy(keep_last=1, keep_healthy=2))
         assert going(plan) == {"20_2"}
-        assert plan.fates[-1].because == "among the 2 newest healthy"
+        assert plan.fates[-1].because == "among the 2 newest healthy checkpoints"
 
     def test_a_rotten_healthy_one_does_not_stand_in_for_an_older(self) -> None:
         inventory = tree(
@@ -305,7 +312,7 @@ class TestProof:
         plan = planned(FOUR, verifier=verifier)
         assert going(plan) == {"10_2", "30_2"}
         assert whys(plan)["20_2"] == (Why.VERIFIED,)
-        assert plan.fates[2].because == "among the 1 newest that are proven by a checksum"
+        assert plan.fates[2].because == "the newest checkpoint proven by a checksum"
         assert verifier.read == ["20_2"]
 
     def test_content_that_does_not_agree_counts_for_nothing_and_never_goes(self) -> None:
@@ -325,7 +332,7 @@ class TestProof:
         assert going(plan) == {"10_2"}
         assert whys(plan)["40_2"] == (Why.LAST,)
         assert whys(plan)["20_2"] == whys(plan)["30_2"] == (Why.UNPROVEN,)
-        assert plan.fates[1].because == "it can be proven by a checksum, and fewer than 1 newer ones were"
+        assert plan.fates[1].because == "a checksum can prove it, and no newer checkpoint is proven by one"
 
     def test_without_a_look_at_content_a_seal_still_counts_for_more(self) -> None:
         verifier = Verifier(sealed=["20_2"], rotten=["20_2"], looked="structure")

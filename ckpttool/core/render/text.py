@@ -221,7 +221,9 @@ class Table:
         table = RichTable(box=None, pad_edge=False, header_style=_HEADER_STYLE, padding=padding)
         for column in self._columns:
             widest = max(_longest(cell, no_wrap=column.no_wrap) for cell in (column.header, *column.cells))
-            table.add_column(column.header, justify=column.justify, no_wrap=column.no_wrap, min_width=widest)
+            # rich first shrinks all columns that may wrap: one of single words must not take room from the others.
+            is_rigid = column.no_wrap or widest == max(map(_width, (column.header, *map(_plain, column.cells))))
+            table.add_column(column.header, justify=column.justify, no_wrap=is_rigid, min_width=widest)
         for row in zip(*(column.cells for column in self._columns), strict=True):
             table.add_row(*row)
         return table

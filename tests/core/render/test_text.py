@@ -60,9 +60,11 @@ def test_a_table_breaks_no_name_and_wraps_what_is_prose() -> None:
     table.add_column("NAME")
     table.add_column("WHY")
     table.add_row("iteration_00000030", Text("kept for another"))
+    assert drawn(table, 29)[1:] == ["iteration_00000030  kept for", "                    another"]
     assert drawn(table, 20) == [
         "NAME                WHY",
-        "iteration_00000030  kept for",
+        "iteration_00000030  kept",
+        "                    for",
         "                    another",
     ]
 
