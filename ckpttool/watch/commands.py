@@ -234,11 +234,12 @@ class KeepOptions:
 
 @exits(
     {
-        0: "Stopped by SIGTERM; with --once: no problem is known.",
+        0: "Stopped by SIGTERM; with --once: every checkpoint is good.",
         10: "With --once: a checkpoint is damaged, or suspect.",
         11: "With --once: there is no checkpoint.",
         **OF_A_TREE,
         13: "The tree is already being watched.",
+        14: "With --once: a checkpoint was not read, or could not be read.",
     }
 )
 @grouped

@@ -196,13 +196,11 @@ class Watched:
 
     @property
     def exit_code(self) -> ExitCode:
-        """The safest code over all reported saves, by their verdicts; 11 without a save."""
+        """The safest code over all saves, by their verdicts; 14 for a save that was not read; 11 without a save."""
         if not self.saves:
             return ExitCode.NOTHING_TO_RESUME
-        states = {save.state for save in self.saves}
-        codes = {ExitCode.INCOMPLETE for save in self.saves if save.told_incomplete}
-        codes |= {ExitCode.INCOMPLETE for node in self.nodes if node.told or not node.mark}
-        if SaveState.COMPLETE in states or states == {SaveState.SAVING}:  # not judged yet
+        codes = {ExitCode.INCOMPLETE for node in self.nodes if node.told or not node.mark}
+        if {save.state for save in self.saves} & {SaveState.SAVING, SaveState.COMPLETE}:  # unread, or without a result
             codes.add(ExitCode.INCOMPLETE)
         unknown = {VerdictWord.UNREADABLE, VerdictWord.UNSTABLE, VerdictWord.UNSUPPORTED}
         for save in self.saves:

@@ -95,6 +95,14 @@ def test_one_look_at_files_that_were_just_written_says_why_it_ends_with_14(tree:
     assert (quiet.code, quiet.stdout + quiet.stderr) == (14, "")
 
 
+def test_one_look_at_a_good_save_and_a_newer_one_that_it_does_not_read_ends_with_14(tree: Path) -> None:
+    os.utime(shard(tree, 1, 2))
+    done = ask("watch", str(tree), "--once", "--format", "json")
+    assert [(event["event"], event["checkpoint"]) for event in events(done.stdout)] == [("good", "1_1")]
+    assert "2_1 was not read: one of its files changed" in done.stderr
+    assert done.code == 14
+
+
 def cut(root: Path) -> None:
     path = shard(root, 1, 2)
     path.write_bytes(path.read_bytes()[:40])
