@@ -1369,13 +1369,13 @@ def explain(
     code: str | None = None,
     **unknown: NoReturn,
 ) -> Explained:
-    """Explain a finding: its meaning, how ckpttool knows it, and what to do.
+    """Explain a finding, a verdict or an exit code: its meaning, how ckpttool knows it, and what to do.
 
     Args:
         code: A finding's code, a verdict or an exit code; all if omitted.
 
     Raises:
-        UsageError: There is no such finding.
+        UsageError: There is no such finding, verdict or exit code.
     """
     return _answer("explain", locals())
 

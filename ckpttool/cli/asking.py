@@ -56,7 +56,7 @@ VERBS: Mapping[str, Verb] = {
     "repair_meta": Verb("retention.verbs_repair:repair_meta"),
     "replay": Verb("health.verbs.replay:replay"),
     "calibrate": Verb("health.verbs.replay:calibrate"),
-    "explain": Verb("core.verbs.explaining:explain", alone=True),
+    "explain": Verb("core.verbs.explaining:explain"),
     "demo": Verb("core.verbs.trying:demo"),
 }
 """Functions by name, which is the name of the command."""

@@ -87,6 +87,10 @@ ANSWERS: dict[str, tuple[str, Asked]] = {
         lambda: ckpttool.library.fp8_compare(CurvesQuestion(baseline=LOG, candidate=LOG)),
     ),
     "explain": ("explain shard-missing", lambda: ckpttool.explain(Code.SHARD_MISSING)),
+    "explain a code": ("explain Shard_Missing", lambda: ckpttool.explain("Shard_Missing")),
+    "explain all": ("explain", ckpttool.explain),
+    "explain a verdict": ("explain suspect", lambda: ckpttool.explain("suspect")),
+    "explain an exit code": ("explain 11", lambda: ckpttool.explain("11")),
     "inspect": ("inspect output", lambda: ckpttool.inspect("output")),
     "diff": ("diff 10_2 20_2 --tree output", lambda: ckpttool.diff("10_2", "20_2", tree="output")),
 }
