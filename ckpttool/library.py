@@ -248,7 +248,7 @@ def verify(
 
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `Tree` or `TreeQuestion`.
-        question: Which shards, and how hard to look at them.
+        question: Which shards to check, and how thoroughly.
         layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
             megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
         world_size: Number of ranks of the training, if the folders do not show it.
@@ -274,7 +274,7 @@ def verify(
         Each shard's report as it is finished, then the verdict on its checkpoint; newest checkpoint first.
 
     Raises:
-        UsageError: The checkpoint that was named is not there.
+        UsageError: The named checkpoint does not exist.
     """
     return _answer("verify", locals())
 
@@ -396,13 +396,13 @@ def resolve(
 ) -> Answer:
     """Choose the checkpoint to resume from, and compute where the data starts.
 
-    The files of the chosen checkpoint are compared once more with what was read before it is returned.
+    Before it is returned, the chosen checkpoint's files are compared again with the files as they were read.
 
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `TreeQuestion`.
         choice: Which checkpoints may be chosen.
         data: The changes to the data.
-        node: Tells the disk and the launchers; None: those of this machine.
+        node: The disk and the launchers; None: those of this machine.
         layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
             megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
         world_size: Number of ranks of the training, if the folders do not show it.
@@ -1037,9 +1037,9 @@ def lint_config(
         skip_foreign: Skip files that are not training configs.
 
     Returns:
-        One check a config. A file that cannot be used at all is a finding too, with its exit code, and so is a folder
-        without a training config. YAML of others, and a config for inference, is counted where it was found in a
-        folder, and a finding where it was named and is not to be skipped.
+        One check per config. An unusable file is also a finding, with its exit code, and so is a folder without a
+        training config. Other YAML files, and configs for inference, are counted if they are in a folder, and are
+        findings if they were named and are not to be skipped.
     """
     return _answer("lint_config", locals())
 
@@ -1105,7 +1105,7 @@ def seal(
 
     Args:
         path: Checkpoint folder, output folder, one rank's folder, or one shard. Or `Tree` or `TreeQuestion`.
-        name: A checkpoint's name, `latest` or `all`, or several of these; None or none: latest.
+        name: A checkpoint's name, `latest` or `all`, or several of these; None or empty: latest.
         layout: Look only for this layout: mindformers-rank, mindformers-iteration, mindformers-unified, orbax,
             megatron, verl, deepspeed, hf-trainer, accelerate, torchtitan, lightning, torch-dcp, loose-file.
         world_size: Number of ranks of the training, if the folders do not show it.
@@ -1120,10 +1120,10 @@ def seal(
         ray_address: Address of the cluster. Default: RAY_ADDRESS. None is started.
 
     Raises:
-        UsageError: The checkpoint that was named is not there.
-        UnknownLayoutError: Its layout has no place for a seal of any of them.
-        UnsafeError: The tree is neither a folder of this machine nor in an object store, a link would lead out of it,
-            or what a store keeps would have to be replaced.
+        UsageError: The named checkpoint does not exist.
+        UnknownLayoutError: Its layout has no place for a seal of any of these checkpoints.
+        UnsafeError: The tree is neither a folder on this machine nor in an object store, a link points outside it, or a
+            stored object would have to be replaced.
         LockedError: Another process is sealing in this tree.
         WriteFailedError: Nothing was changed.
         NotDurableError: A manifest is in place, but the disk did not confirm it.

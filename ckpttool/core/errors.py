@@ -50,24 +50,24 @@ class UsageError(CkptToolError):
 
 
 def unknown_word(
-    noun: str, word: str, known: Sequence[str], where: str, meant: Sequence[str] | None = ()
+    noun: str, word: str, known: Sequence[str], where: str, matches: Sequence[str] | None = ()
 ) -> UsageError:
     """Report an unknown name, with the closest match, or the place that lists all names.
 
     Args:
         noun: The kind of name.
-        word: As it was written.
+        word: The name as the user wrote it.
         known: All names.
         where: The place that lists them.
-        meant: The certain match; none: similar names; None: no suggestion.
+        matches: The certain matches; empty: similar names; None: no suggestion.
     """
-    close = meant or ([] if meant is None else nearest(word.lower(), known))
+    close = matches or ([] if matches is None else nearest(word.lower(), known))
     advice = f"did you mean {' or '.join(close)}?" if close else where
     return UsageError(f"unknown {noun} {word!r}: {advice}")
 
 
 def nearest(word: str, known: Sequence[str]) -> list[str]:
-    """Return the names spelled most like a word, nearest first: none that is much less like it than the nearest."""
+    """Return the names most similar to a word, most similar first; much less similar names are left out."""
     from difflib import SequenceMatcher, get_close_matches
 
     close = get_close_matches(word, known, cutoff=_LIKE)
@@ -76,7 +76,7 @@ def nearest(word: str, known: Sequence[str]) -> list[str]:
 
 
 _LIKE, _MUCH_LESS = 0.6, 0.15
-"""Of 1 for an equal word: how much a name must be like it, and how much less than the nearest it may be."""
+"""Minimum similarity of a name (1: equal), and the maximum distance from the most similar name."""
 
 
 class ConfigError(UsageError):

@@ -65,13 +65,13 @@ def row_of(code: str) -> Row:
     raise ValueError(f"{code!r} is not the code of a finding")
 
 
-def imported(reference: str) -> Any:  # noqa: ANN401  whoever asks says which protocol it keeps
+def imported(reference: str) -> Any:  # noqa: ANN401  the caller knows the protocol of the object
     """Import what a reference `"module:name"` names."""
     module, _, name = reference.partition(":")
     return getattr(import_module(module), name)
 
 
 def first_imported(place: Callable[[Feature], str | None]) -> Any:  # noqa: ANN401  as above
-    """Import the first feature's object of a kind, by the reference that `place` returns; None if there is none."""
+    """Import the first feature's object of a kind, by the reference that `place` returns; None if no feature has it."""
     reference = next(filter(None, map(place, features())), None)
     return None if reference is None else imported(reference)

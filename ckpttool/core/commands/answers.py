@@ -1,6 +1,6 @@
 """The common way to show an answer, and the exit code of its command.
 
-What a command is made of is said in the manual's page about the architecture.
+The architecture page of the manual describes the parts of a command.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def show_each(ask: Callable[[str | None], Answered], paths: Sequence[str | None]
 
 
 def show_trees(ask: Callable[[str | None], Answered | None], paths: Iterable[str | None], fmt: Format) -> ExitCode:
-    """As `show_each`, but always as one document.
+    """Show all trees as `show_each` does, but always as one document.
 
-    What stops the question about one tree is said, and does not stop the others. An answer of None is left out.
+    An error in one tree is reported and does not stop the others. An answer of None is left out.
 
     Raises:
         WriteFailedError: The answer could not be written.

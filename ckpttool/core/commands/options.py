@@ -1,7 +1,7 @@
 """Options: the fields of a command's questions, each of which typer sees as one option.
 
-What every command takes (`--json`, `--quiet`, `--verbose`, `--no-config`, `--debug`) is added to those that do not name
-it themselves. Options of a tree are in `tree_options`: a command that looks at none need not wait for them.
+The options of every command (`--json`, `--quiet`, `--verbose`, `--no-config`, `--debug`) are added to commands that do
+not define them. The options of a tree are in `tree_options`, so that a command that reads no tree does not import them.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def finite(value: float | None) -> float | None:
     """Reject `nan`, for which every comparison is false, and `inf`: the callback of every numeric option.
 
     Raises:
-        BadParameter: The value is no number.
+        BadParameter: The value is not a number.
     """
     if value is not None and not math.isfinite(value):
         raise typer.BadParameter(f"{value} is not a finite number")
@@ -234,7 +234,7 @@ class _Field(NamedTuple):
     name: str
     parameter: inspect.Parameter
     parse: Callable[[Any], Any] | None = None
-    """Makes the field of what typer parsed; of None it keeps its own default."""
+    """Converts typer's value to the field's; for None the field keeps its default."""
     also: str | None = None
     """A second field that is made of the same option."""
 
@@ -318,7 +318,7 @@ def _field(name: str, annotation: Any, default: Any) -> _Field | _Question:  # n
         kind, default, parse = _as_typed(kind, default)
     word = first.partition("/")[0].strip("-").replace("-", "_").lower()
     parameter = inspect.Parameter(
-        name if iskeyword(word) or not word.isidentifier() else word,  # `--from` is no name, nor is `[DIR]`
+        name if iskeyword(word) or not word.isidentifier() else word,  # neither `--from` nor `[DIR]` is a valid name
         inspect.Parameter.KEYWORD_ONLY,
         default=default,
         annotation=Annotated[kind, _info(option, kind)],

@@ -84,10 +84,10 @@ def is_dry_run() -> bool:
 
 
 def result(*pieces: str) -> None:
-    """Write the result, which is complete before its first byte is written.
+    """Write the result; it must be complete before its first byte is written.
 
     Raises:
-        WriteFailedError: It could not be written: a full disk, say. A reader who has left is no failure.
+        WriteFailedError: It could not be written, for example because the disk is full. A closed pipe is not an error.
     """
     if is_taken():
         return
@@ -160,7 +160,7 @@ def _has_pager() -> bool:
 def _width() -> int | None:
     """Return the width for a result; None if rich knows it: on a terminal, or by the environment.
 
-    Elsewhere a line ends where it ends: whoever greps wants all of it, and rich would take the width of stdin.
+    Elsewhere lines are not wrapped: `grep` needs complete lines, and rich would use the width of stdin.
     """
     from ckpttool.core.render.text import UNLIMITED
 

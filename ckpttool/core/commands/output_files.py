@@ -1,6 +1,6 @@
-"""Files that a command writes besides its answer, replacing only an earlier one of the same kind.
+"""Files that a command writes in addition to its answer. They replace only an earlier file of the same kind.
 
-What an earlier one is told by is said beside the command.
+Each command defines how an earlier file is recognised.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ def assert_replaceable(path: str, *, option: str, is_ours: Callable[[ByteSource]
 
 
 def assert_outside(path: str, root: str | None, *, option: str) -> None:
-    """Reject a target in the tree that is read; None: there is none.
+    """Reject a target inside the tree that is read. `root` is None if no tree is read.
 
     Raises:
-        UsageError: It is in the tree.
+        UsageError: The target is in the tree.
     """
     if root is not None and lies_under(path, root):
         raise UsageError(f"{option} {path!r} is in the checkpoint tree, which is never changed")
 
 
 def root_of(tree: TreeQuestion) -> str | None:
-    """Return the folder that is read; None if there is none, which the report itself then shows."""
+    """Return the folder that is read; None if it does not exist, which the report then shows."""
     try:
         located = locate(tree.path, layout=tree.layout, config=tree.config)
     except UsageError:  # several trees: nothing is changed in any
@@ -87,11 +87,11 @@ def whole(judge: Callable[[str], bool]) -> Callable[[ByteSource], bool]:
     return is_ours
 
 
-def first_line(source: ByteSource) -> Any:  # noqa: ANN401  whatever stands there
+def first_line(source: ByteSource) -> Any:  # noqa: ANN401  any JSON value
     """Parse the first line of a file as JSON.
 
     Raises:
-        ValueError: It is no JSON.
+        ValueError: It is not JSON.
     """
     return json.loads(source.read(0, min(source.stamp.size, _FIRST_LINE)).partition(b"\n")[0])
 

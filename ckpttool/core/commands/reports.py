@@ -94,7 +94,7 @@ def codes(texts: list[str] | None) -> tuple[Row, ...]:
     """Parse `--allow CODE`.
 
     Raises:
-        UsageError: One of them is no finding's code, or says that there is nothing to launch.
+        UsageError: A code is unknown, or it means that there is nothing to launch.
     """
     return tuple(_code(text) for text in texts or ())
 
@@ -125,10 +125,10 @@ def _file(text: str) -> tuple[ReportFormat, str]:
 
 
 def show(answer: Preflight | Lint, options: ReportOptions) -> ExitCode:
-    """Write the files, then the result: its reader can rely on them, unless an error follows.
+    """Write the files, then the result, so that its reader can rely on the files unless an error follows.
 
     Raises:
-        CkptToolError: A file could not be written. The result is no worse for it, and is shown before.
+        CkptToolError: A file could not be written. The result is still valid, and is shown first.
     """
     failed = None
     for fmt, path in () if output.is_dry_run() else options.files():
@@ -202,16 +202,16 @@ _VERDICT = re.compile(r"(NO-GO|GO): |[0-9]+ configs?: nothing prevents")
 def assert_reports_replaceable(
     files: Sequence[tuple[ReportFormat, str]], *, inputs: Iterable[str], tree: TreeQuestion | None = None
 ) -> None:
-    """Reject a report's file that is not ours, before an hour of checking.
+    """Reject a report path that ckpttool may not overwrite, before an hour of checking.
 
     Args:
-        files: Format and path of each.
-        inputs: Files that the question is about.
+        files: Format and path of each report.
+        inputs: Files that the command reads.
         tree: The tree that is read, if any.
 
     Raises:
-        UsageError: One lies in the tree or is a file that was asked about, its folder is not there, something else
-            stands in its place, or two are one file.
+        UsageError: A report path is in the tree, is an input file, has no parent folder, is taken by another kind of
+            file, or is used twice.
     """
     for (_, first), (_, second) in combinations(files, 2):
         if same_file(first, second):

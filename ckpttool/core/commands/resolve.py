@@ -143,7 +143,7 @@ def _print(answer: Resolution, names: Sequence[str]) -> ExitCode:
     """Print one value per line, as requested; nothing without a checkpoint, so that a script does not continue.
 
     Raises:
-        UsageError: There is no such field, or it is no line.
+        UsageError: The field does not exist, or its value does not fit on one line.
     """
     from ckpttool.core.render.answers.plan import document
     from ckpttool.core.render.json import members
@@ -161,7 +161,7 @@ def _value(document_members: Mapping[str, Document], name: str) -> str:
     """Return the line of a field by its dotted name or its last part.
 
     Raises:
-        UsageError: There is no such field, or it is no line.
+        UsageError: The field does not exist, or its value does not fit on one line.
     """
     from ckpttool.core.render.json import one_line
 
@@ -171,7 +171,7 @@ def _value(document_members: Mapping[str, Document], name: str) -> str:
     ]
     place = name if name in document_members or len(matches) != 1 else matches[0]
     if place not in document_members:
-        raise unknown_word("field", name, list(document_members), "--format json shows them", meant=matches)
+        raise unknown_word("field", name, list(document_members), "--format json shows them", matches=matches)
     line = one_line(document_members[place])
     if line is None:
         raise UsageError(f"--print {place}: the field is not a single line; use --format json")

@@ -38,7 +38,7 @@ _WITHOUT = frozenset({"explain", "guide", "schema"})
 
 
 def variable_of(param: str, command: str) -> str | None:
-    """Return the environment variable of a command's parameter; None if there is none."""
+    """Return the environment variable of a command's parameter; None if it has no variable."""
     key = None if command in _WITHOUT else _KEY_OF.get(param)
     return None if key is None else f"CKPTTOOL_{key.upper().replace('-', '_')}"
 
@@ -46,7 +46,7 @@ def variable_of(param: str, command: str) -> str | None:
 class Settings(dict[str, Any]):
     """Gives typer each value that the command line lacks, and records its source.
 
-    Nothing is looked for before it is asked for: `--help` needs none of it.
+    Each value is looked up only when typer requests it: `--help` needs none of them.
     """
 
     def __init__(self, ctx: Any, *, with_file: bool) -> None:  # noqa: ANN401  typer's own
@@ -55,7 +55,7 @@ class Settings(dict[str, Any]):
         self.places: dict[str, str] = {}
         """By the parameter's name: its source, a variable or the file."""
         self.passed_over: list[str] = []
-        """Why files that lie nearer are not obeyed."""
+        """Why nearer settings files are not used."""
         self._ctx = ctx
         self._file: Mapping[str, Any] | None = None if with_file else {}
         self._place = ""
@@ -106,7 +106,7 @@ class Settings(dict[str, Any]):
         return values
 
     def _is_ours(self, place: Path) -> bool:
-        """Return whether a file exists that nobody else can have written; `prune` relies on it."""
+        """Return whether a settings file exists that no other user can have written; `prune` relies on it."""
         try:
             link, file = place.lstat(), place.stat()
         except OSError:  # it may exist anyway: the later read reports the error

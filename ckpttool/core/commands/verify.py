@@ -162,7 +162,7 @@ def bucket(text: str) -> tuple[int, int] | Fraction | int:
     """Parse `--subset`: N/T, a fraction of all bytes, or a number of them.
 
     Raises:
-        UsageError: It is none of these, or not two whole numbers with 1 <= N <= T.
+        UsageError: The text has another form, or N and T are not whole numbers with 1 <= N <= T.
     """
     if (part := share(text)) is not None:
         return part

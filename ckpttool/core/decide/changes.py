@@ -1,7 +1,7 @@
-"""Preconditions for changing a tree, and the checkpoint that its records shall name afterwards.
+"""Preconditions for changing a tree, and the checkpoint that its records must name afterwards.
 
-Nobody may be writing to it meanwhile; and the trainer's pointers shall name the newest whole checkpoint, never one that
-is gone.
+No process may write to the tree meanwhile. The trainer's pointers must name the newest intact checkpoint, never a
+deleted one.
 """
 
 from __future__ import annotations

@@ -22,11 +22,11 @@ class Consumed:
     """Samples read before a save, according to that save."""
 
     samples: int | None
-    """None: nothing tells."""
+    """None: unknown."""
     source: SampleSource | None
     """None where `samples` is."""
     old_batch: int | None
-    """Samples a batch over all ranks when it was saved; None: nothing tells."""
+    """Global batch size when it was saved, in samples; None: unknown."""
     new_batch: int | None
     """The same in the run that resumes: as it was, unless someone says otherwise."""
 
@@ -120,13 +120,13 @@ def by_step(
 ) -> GoesOn:
     """Recompute the position from the step as if all steps had the new size: correct only if the size did not change.
 
-    Compared is with the place that the run itself held when it saved: by its own size, whatever it had been before.
+    The result is compared with the run's position at the save, computed with its batch size at that time.
 
     Args:
-        step: Steps done when it was saved; the new run passes over as many of its own.
+        step: Steps done when it was saved; the new run skips the same number of its steps.
         read: The samples read, according to the save.
-        epoch_steps: Steps an epoch at the old size; None: the data have no end, or nothing tells.
-        epoch_samples: Samples an epoch; None: as many as its steps would have if the last one was a full one.
+        epoch_steps: Steps per epoch at the old size; None: the data have no end, or the number is unknown.
+        epoch_samples: Samples per epoch; None: computed from its steps, as if the last batch was full.
         why: How the trainer does it, in one sentence.
     """
     old, new = read.old_batch, read.new_batch
@@ -158,8 +158,8 @@ def restarting(read: Consumed, *, epoch_samples: int | None, why: str) -> GoesOn
 
     Args:
         read: The samples read, according to the save.
-        epoch_samples: Samples an epoch; None: nothing tells.
-        why: How it comes, in one sentence.
+        epoch_samples: Samples per epoch; None: unknown.
+        why: The reason, in one sentence.
     """
     cycle = None if read.samples is None or epoch_samples is None else read.samples % epoch_samples
     return GoesOn(

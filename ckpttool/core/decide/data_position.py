@@ -27,23 +27,24 @@ def skip_seen_data(
 ) -> SkipBatches:
     """Count the batches to drop so that the resumed run loses no sample.
 
-    The samples of all segments are summed first and divided once. Where that is no whole number of new batches
-    (and of sinks: trainers that sink round down to one on their own), rounding down repeats the remainder; rounding up
+    The samples of all segments are summed first and divided once. If the result is not a whole number of new batches
+    (and of data sinks: trainers with data sinking round down to one), rounding down repeats the remainder; rounding up
     would lose it.
 
     Args:
-        segments: Batches consumed, by the global batch size they had.
-        new_global_batch: Samples a batch over all ranks, in the run that resumes.
-        sink_size: Batches a data sink in the run that resumes; None without data sinking.
+        segments: Batches consumed, per global batch size.
+        new_global_batch: Global batch size of the resumed run, in samples.
+        sink_size: Batches per data sink in the resumed run; None without data sinking.
 
     Returns:
-        Batches of `new_global_batch` samples, and the samples that are seen twice.
+        Batches of `new_global_batch` samples, and the number of samples seen twice.
 
     Raises:
         ValueError: A batch or sink size is below 1, or a number of steps negative.
 
     Source:
-        Trainers scale the step by a ratio in floating point and truncate; here it is exact and the remainder is told.
+        Trainers scale the step by a floating-point ratio and truncate; this function is exact and returns the
+        remainder.
     """
     sizes = [new_global_batch, *(segment.global_batch_size for segment in segments)]
     if min(sizes) < 1 or (sink_size is not None and sink_size < 1) or any(segment.steps < 0 for segment in segments):
@@ -243,11 +244,11 @@ def exact_batches_near(samples: int, global_batch: int, *, sink_size: int | None
 
     Args:
         samples: Samples consumed.
-        global_batch: The size wished for, in samples.
-        sink_size: Batches a data sink: the skip must be a multiple of it too.
+        global_batch: The preferred size, in samples.
+        sink_size: Batches per data sink: the skip must also be a multiple of it.
 
     Returns:
-        The next smaller and the next larger one, where they exist (larger: up to 8 times the wish).
+        The next smaller and the next larger size, if they exist (larger: up to 8 times the preferred size).
     """
     unit = sink_size or 1
     if samples % unit:

@@ -81,7 +81,7 @@ class Problem:
     """Where to look: dotted, an existing key or in an existing section."""
     message: str
     remedy: str
-    """The change that mends it."""
+    """The change that fixes it."""
     expected: str | None = None
     """The right value, if there is exactly one."""
     actual: str | None = None
@@ -97,7 +97,7 @@ class Rule(Generic[_V]):
     code: Row
     check: Callable[[_V], Iterator[Problem]]
     needs_all: bool = True
-    """Whether a setting that is missing may be held against the config, so that all of it must be known."""
+    """Whether a missing setting may count as a mistake, so that the complete config must be known."""
 
 
 def suspect(key: str, message: str, remedy: str, *, expected: str | None = None, actual: str | None = None) -> Problem:

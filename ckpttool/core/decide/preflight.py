@@ -44,10 +44,10 @@ def by_check(
     """Return the findings of a decision by check; findings about the config are not among them.
 
     Args:
-        decision: As `resolve` gave it, with this config.
-        config: The base config, whose own check has its findings; None if there is none.
+        decision: The decision of `resolve` with this config.
+        config: The base config, whose findings belong to its own check; None without a config.
         strict: Whether a rejected newer checkpoint prevents a launch.
-        of_devices: The trainer's findings about the devices that will be started.
+        of_devices: The trainer's findings about the devices to be started.
         view: Whether ranks are also grouped by machine.
     """
     by_name: dict[str, list[Finding]] = {"checkpoint": [*_chosen_or_not(decision, view, strict=strict)]}

@@ -16,14 +16,14 @@ IGNORE_HEALTH = "--ignore-health chooses it anyway"
 def attach_health(inventory: Inventory, book: HealthBook, names: Sequence[str | None]) -> Inventory:
     """Attach to each checkpoint its recorded health; unknown without a record.
 
-    A trainer may record one rank's file alone. A mark of another rank's file, whoever wrote it, is about the same save,
-    and the worst of all counts.
+    A trainer may record only one rank's file. A record of another rank's file, by any writer, is about the same save;
+    the worst record counts.
 
     Args:
         inventory: Of the tree.
         book: The trainer's health file.
-        names: Under which it has each of the checkpoints, in their order; None where the record is inside the
-            checkpoint: what `scan` read there stands.
+        names: The name of each checkpoint in that file, in the order of the checkpoints; None if the record is inside
+            the checkpoint: then the health that `scan` read remains.
     """
     findings = [*inventory.findings, *book.findings]
     recorded = {record.name: record.health for record in book.records}
@@ -57,7 +57,7 @@ def against(findings: Iterable[Finding], *, ignore: bool) -> list[Finding]:
 
     Args:
         findings: Of the checkpoint, or of its shards.
-        ignore: Health is no reason.
+        ignore: Whether to ignore the health.
     """
     return [finding for finding in blocking(findings) if not ignore or finding.code.taken_with != "--ignore-health"]
 
@@ -90,13 +90,13 @@ def health_reason(checkpoint: Checkpoint, *, require: bool, ignore: bool) -> Fin
 def record_without_answer(book: HealthBook, *, named: bool, health: Health) -> tuple[Finding, ...]:
     """Report that a choice was made without a health file that should have been used.
 
-    One that is torn still tells its bad news, but the end that no one has seen is about the newest. Whoever names a
-    file means all of it.
+    A truncated file still reports bad checkpoints, but its missing end is about the newest ones. A user who names a
+    file expects all of it to be used.
 
     Args:
         book: The readable contents of the file.
         named: Whether the user named it.
-        health: Of the chosen checkpoint: facts from a log or the save itself replace the file.
+        health: The health of the chosen checkpoint: facts from a log or the save itself replace the file.
     """
     unread = any(finding.severity is Severity.UNKNOWN for finding in book.findings)
     if not book.over_limit and not (unread and (named or health is Health.UNKNOWN)):

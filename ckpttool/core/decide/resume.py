@@ -165,7 +165,7 @@ def _only_left(
 ) -> Iterator[Finding]:
     """Report a checkpoint whose only problem is that the training abandoned it, which may be wrong.
 
-    Headers are opened to know; every byte of what is not chosen is not read for that.
+    Only headers are opened for this; the full content of a checkpoint that is not chosen is not read.
     """
     for rejection in rejected:
         save = rejection.checkpoint
@@ -204,7 +204,7 @@ def _newest_in_full(
 ) -> list[Rejection]:
     """Report all problems of a newest save that lacks files, so that restoring these is known to be enough.
 
-    Headers are opened for that; to read every byte of what will not be chosen would cost too much.
+    Only headers are opened for this; to read every byte of a checkpoint that is not chosen would cost too much.
     """
     if not rejected or question.evidence.reads_content or not list(blocking(rejected[0].checkpoint.findings)):
         return rejected
@@ -258,7 +258,7 @@ def _with_true_remedies(
 ) -> list[Finding]:
     """Offer an option as the remedy only if nothing else speaks against the checkpoint.
 
-    Headers are opened for that. To read every byte of what will not be chosen would cost too much for a promise.
+    Only headers are opened for this. To read every byte of a checkpoint that is not chosen would cost too much.
     """
     unread = ", if its shards are intact: they were not read"
     if not question.evidence.reads_content:
@@ -442,8 +442,8 @@ def ranks_to_restore(rejected: Sequence[Rejection], *, opened: bool) -> tuple[Fi
     """Name the only ranks that prevent the newest checkpoint, if other ranks are intact.
 
     Args:
-        rejected: Every checkpoint, newest first, with all that is known against it.
-        opened: Whether the newest one's shards were looked into, on all ranks that have one.
+        rejected: All rejected checkpoints, newest first, with every finding against them.
+        opened: Whether the newest checkpoint's shards were opened on all ranks that have one.
     """
     ranks = _at_fault(rejected[0]) if rejected else frozenset()
     if not ranks:
@@ -510,7 +510,7 @@ def two_runs_in(checkpoint: Checkpoint, inventory: Inventory) -> Finding | None:
 def gap_notes(verdict: Verdict) -> list[Finding]:
     """Report in a note a gap of an hour or more between the files of one save, if nothing else suggests two runs.
 
-    A rank's folder that was copied from another disk looks the same, so it is no reason to pass the save over.
+    A rank folder that was copied from another disk looks the same, so the gap does not reject the save.
     """
     stamps = [(report.stamp, report.path) for report in verdict.reports if report.stamp is not None]
     files = sorted((stamp.modified_ns, path) for stamp, path in stamps if stamp.modified_ns is not None)

@@ -76,18 +76,18 @@ def _seal(report: ShardReport, now: str) -> ShardSeal:
 def merge(old: Manifest | None, new: Manifest, *, reseal: bool) -> tuple[Manifest, tuple[Finding, ...]]:
     """Combine the recorded manifest with the current one.
 
-    What was recorded first is what later damage is measured by, so it stays where the two differ: a seal that takes
-    whatever it finds would bless the damage it is there to show. A shard that is gone stays recorded for the same
-    reason: the manifest may be all that knows of the last rank. New shards are added.
+    Later damage is measured against the first record, so the first record stays if the two differ: a seal that accepts
+    any content would hide the damage it exists to show. A deleted shard stays recorded for the same reason: the
+    manifest may be the only record of the last rank. New shards are added.
 
     Args:
-        old: As read from the disk; None if there was none.
-        new: Of the files as they are now.
+        old: The manifest on the disk; None if there was no manifest.
+        new: The manifest of the current files.
         reseal: Replace all records with the current ones; unchanged files keep their `first_seen`.
 
     Returns:
-        The manifest to keep (`old` itself where nothing is new), and what differs from it; with `reseal` notes on what
-        it said otherwise.
+        The manifest to keep (`old` itself if nothing is new), and the differences from it; with `reseal`, notes on the
+        records that were replaced.
     """
     if old is None:
         return new, ()

@@ -14,8 +14,8 @@ def start_findings(
     Args:
         start: The simulated start.
         plan: The intended start.
-        trainer: Who is started, as people call it.
-        config: The path of its config; None if there is none.
+        trainer: The trainer's display name.
+        config: The path of its config; None without a config.
         remedy: The remedy that makes it load the chosen save.
     """
     chosen, simulation = plan.point.checkpoint, start.simulation

@@ -1,8 +1,8 @@
 """The rule for a checkpoint's step, for every layout and every command.
 
-A step comes from inside a checkpoint, else from its name. A name tells it only behind the stem that the checkpoints of
-the tree share, and never against what is inside, what the siblings hold, or when they were committed. A checkpoint
-whose step fails this rule is neither deleted, nor sealed, nor healed, nor named in a tracker.
+The step is read from inside a checkpoint, else from its name. A name counts only after the stem that the checkpoints of
+the tree share, and only if the content, the siblings and the commit times do not contradict it. A checkpoint whose step
+fails this rule is not deleted, sealed, healed or named in a tracker.
 """
 
 from __future__ import annotations

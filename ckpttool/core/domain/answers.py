@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-TYPE_CHECKING = False  # `typing` would be a third of what `import ckpttool` costs
+TYPE_CHECKING = False  # `typing` would take a third of the time of `import ckpttool`
 if TYPE_CHECKING:
     from typing import Any, ClassVar
 

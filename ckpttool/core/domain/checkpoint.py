@@ -114,9 +114,9 @@ class Checkpoint:
     rules: ScalarRules = NO_RULES
     """The scalars in its shards, and the rules about them."""
     scalars: Scalars
-    """As one rank's shard has them; `verify` tells whether the others agree."""
+    """The values from one rank's shard; `verify` checks that the other ranks agree."""
     step: Step | None
-    """True global step; None if nothing tells it."""
+    """True global step; None if unknown."""
     step_source: StepSource
     named: NamedStep | None = None
     """The step in its name; None in a layout whose names are compared with the content elsewhere."""
@@ -249,7 +249,7 @@ class Inventory:
     unlisted: tuple[str, ...] = ()
     """Folders that could not be listed, by path: their contents are unknown, not missing."""
     strays: tuple[str, ...] = ()
-    """Paths that are no checkpoint and no known record, sorted."""
+    """Paths that are neither checkpoints nor known records, sorted."""
     mere_names: tuple[str, ...] = ()
     """Those of them that have a shard's name and hold none: empty, zeroed, or of no known format."""
     tracked: Tracked | None = None
@@ -266,7 +266,7 @@ class Inventory:
         return inner if self.root == "." else f"{self.root}/{inner}"
 
     def named(self, name: str) -> Checkpoint | None:
-        """Return the first save with this name; None if there is none."""
+        """Return the first save with this name; None if no save has it."""
         return next((checkpoint for checkpoint in self.checkpoints if checkpoint.name == name), None)
 
 
@@ -299,14 +299,14 @@ def shorter_shards(
 ) -> Iterator[tuple[Checkpoint, Checkpoint, Shard, ByteCount, ByteCount]]:
     """Yield shards that may be truncated: shorter than the same rank's in another save, unlike another rank's.
 
-    Sizes prove nothing: it is for people to look at. Less than a thousandth is not told: what a file says beside its
-    tensors may be shorter.
+    Sizes prove nothing; the result is for people to check. A difference below a thousandth is not reported: the content
+    other than tensors may be shorter.
 
     Args:
-        checkpoints: In the order of the report.
+        checkpoints: The saves, in the order of the report.
 
     Yields:
-        The save, the one it is compared with, the shard, its size, and the other's.
+        The save, the save it is compared with, the shard, its size, and the other shard's size.
     """
     sized = [(checkpoint, _sizes(checkpoint)) for checkpoint in checkpoints]
     for at, (checkpoint, sizes) in enumerate(sized):

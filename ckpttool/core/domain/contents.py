@@ -28,7 +28,7 @@ class ElementStats:
     infinities: int
     zeros: int
     least: float | None
-    """Of the finite elements; None if there are none."""
+    """Of the finite elements; None if there are no finite elements."""
     greatest: float | None
     norm: float
     """L2 norm of the finite elements; of several files the largest, since it is unknown whether they hold slices or

@@ -37,17 +37,17 @@ class SkipBatches:
     batches: int
     """Batches to skip."""
     repeated_samples: int | None
-    """Samples that the resumed run sees a second time, because the skip is a whole number of batches (and sinks).
-    None if there are some, but no batch size tells how many."""
+    """Samples that the resumed run sees a second time, because the skip is a whole number of batches (and sinks). None
+    if samples repeat but the batch size, and so their number, is unknown."""
     samples: int | None
-    """Samples consumed before the place where the data go on; None where the batch size is not known (and not needed).
+    """Samples consumed before the position where the data resume; None if the batch size is unknown (and not needed).
     """
     global_batch_size: int | None
     """New global batch size in samples; None if neither a shard nor the user gave it."""
     sink_size: int | None = None
     """Batches a data sink, where the skip was rounded down to a multiple of it."""
     lost_samples: int | None = 0
-    """Samples that are left out on purpose, to get around them; None: some, but no batch size tells how many."""
+    """Samples skipped on purpose; None: some, but their number is unknown without a batch size."""
     begins_anew: bool = False
     """Whether the data are new, so that earlier consumption does not count."""
 
@@ -67,7 +67,7 @@ class SampleSource(str, Enum):
     CONTENT = "content"
     """The save itself: its trainer counts them."""
     COMPUTED = "computed"
-    """Its step, and how many samples a batch had."""
+    """Computed from the step and the batch size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class GoesOn:
     samples: int | None = None
     """Samples consumed at the save; None: unknown, or not used."""
     source: SampleSource | None = None
-    """The source of `samples`; None if there is none, or the trainer uses only them."""
+    """The source of `samples`; None without a source, or if the trainer uses only samples."""
     tokens: int | None = None
     """Tokens consumed, where the trainer counts those."""
     batches: int | None = None
@@ -92,11 +92,11 @@ class GoesOn:
     where: str | None = None
     """Folder or file of the data loader's states, as the trainer will look for it; None: it goes by none."""
     exact_with: tuple[TrainerSetting, ...] = ()
-    """Settings with which no sample is repeated or lost; empty if there are none, or none are needed."""
+    """Settings with which no sample is repeated or lost; empty if no such settings exist or are needed."""
     exact_if: tuple[str, ...] = ()
-    """What must hold for no sample to be repeated, lost or moved, with the versions that matter: sentences without
-    "if" before and a full stop behind. Of an exact position it is taken for granted; of any other it does not hold, or
-    nothing that was checked tells. Empty: nothing to say."""
+    """The conditions under which no sample is repeated, lost or moved, with the versions that matter: clauses without a
+    leading "if" and a final full stop. An exact position assumes that they are true; for any other position they are
+    false or not checked. Empty: no conditions."""
     unchanged: SkipBatches | None = None
     """The equivalent in skipped batches without a change; None: its trainer skips none."""
 

@@ -8,7 +8,8 @@ from enum import Enum
 class DType(Enum):
     """An element type. The value is its safetensors name; `bits` is the width of one element.
 
-    Five have no safetensors name, because only MindSpore's `.ckpt` holds them: I4X2, HIF8, C128, STRING, OPAQUE.
+    Five types have no safetensors name, because only MindSpore's `.ckpt` contains them: I4X2, HIF8, C128, STRING,
+    OPAQUE.
     """
 
     BOOL = "BOOL"

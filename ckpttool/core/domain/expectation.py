@@ -21,7 +21,7 @@ class WorldEvidence:
     source: str
     """In words that finish the sentence 'expected N ranks because …'."""
     declared: bool
-    """True for the user or a config, who are believed; False for leftovers, which are weighed."""
+    """True if the user or a config declares it, which is trusted; False for leftover files, which are only evidence."""
     confirms: bool = False
     """Instead of all that: it may start another size than was saved, and only settles a doubt about a run of its own
     size. So speaks a config that lets the trainer re-slice."""
@@ -105,7 +105,7 @@ class Expectation:
     """The expected files of one save."""
 
     files: ExpectedFiles | None
-    """None if nothing tells: then it is unknown whether the save is intact."""
+    """None if unknown: then it is also unknown whether the save is intact."""
     topology: Topology
     """How many ranks it must have, or that all of them share its files."""
     doubts: tuple[Finding, ...] = ()

@@ -126,7 +126,7 @@ def summary_of(findings: Sequence[Finding], world: int | None = None, view: View
         lines = sorted({finding.line for finding in findings if finding.line is not None})
         is_one_file = len({finding.path for finding in findings}) == 1
         return f"{total}, on {on_lines(lines)}" if lines and is_one_file else total
-    # A tree may hold more ranks than a config starts: of these it is no share.
+    # A tree may contain more ranks than a config starts; then "N of M" would be wrong.
     of = "" if world is None or not ranks[-1] < world else f" ({len(ranks)} of {world})"
     return f"{total}, on {on_ranks(ranks, everything=view.everything)}{of}{nodes and f', {nodes}'}"
 

@@ -130,7 +130,7 @@ else:
             else:
                 parameters.append(name)
         head = f"def __init__(self, *, {', '.join(parameters)}):\n"
-        exec(head + "\n".join(lines), names_by_value)  # noqa: S102  names of fields, which a module of ours spells
+        exec(head + "\n".join(lines), names_by_value)  # noqa: S102  field names come from our own modules
         init = names_by_value["__init__"]
         init.__qualname__ = f"{cls.__qualname__}.__init__"
         init.__annotations__ = {**cls.__annotations__, "return": None}
@@ -183,15 +183,15 @@ else:
 
 
 def many(cls: type[_T], count: int, **columns: Sequence[object] | repeat[object]) -> list[_T]:
-    """Make many values of one class from a column per field, in half the time: without a Python call per value.
+    """Make many values of one class from a column per field, in half the time: no Python call per value is needed.
 
     Args:
         cls: A class of frozen values.
         count: How many.
-        **columns: As many values for each field, defaults included; an endless `repeat` for what all share.
+        **columns: `count` values for each field, defaults included; an endless `repeat` for a value that all share.
 
     Raises:
-        TypeError: Columns are missing, or are of no field.
+        TypeError: Columns are missing, or do not belong to a field.
         ValueError: A column has more or fewer values.
     """
     names: tuple[str, ...] = cls.__slots__  # type: ignore[attr-defined]  # each frozen class has them

@@ -32,9 +32,9 @@ class Place:
 
     kind: PlaceKind
     name: str
-    """Keys of a config joined by dots; an argument with its dashes (one without is said as `name=value`); the name of a
-    variable; a call with the keyword that takes the value, behind `..., ` where it has further arguments; the path of a
-    file below the checkpoint folder, whose content the value is."""
+    """Keys of a config joined by dots; an argument with its dashes (without dashes it is written `name=value`); the
+    name of a variable; a call with the keyword that takes the value, after `..., ` if it has further arguments; or the
+    path of a file below the checkpoint folder whose content is the value."""
 
     def __str__(self) -> str:
         """Return the form that JSON and tables use."""
@@ -87,7 +87,7 @@ class LoadSettings:
     """Fields under `resume` in `ckpttool/plan/1`, each with the place of the setting that it repeats."""
 
     def value(self, place: str) -> SettingValue:
-        """Return the value at a place; None if there is none."""
+        """Return the value at a place; None if there is no value."""
         return next((setting.value for setting in self.settings if str(setting.place) == place), None)
 
     def at(self, path: str) -> LoadSettings:

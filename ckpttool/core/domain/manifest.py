@@ -113,7 +113,7 @@ class Sealed(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """The safest code over all checkpoints; if there is none, nothing was sealed."""
+        """The safest code over all checkpoints; without checkpoints, the code for "nothing sealed"."""
         if not self.sealings:
             return ExitCode.NOTHING_TO_RESUME
         return of_findings(finding for sealing in self.sealings for finding in sealing.findings)

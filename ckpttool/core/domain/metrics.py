@@ -21,7 +21,7 @@ def parse_local_time(text: str) -> LocalTime:
     """Return the moment that a log writes as `2024-05-01 12:30:00`, with or without `,123` at the end.
 
     Raises:
-        ValueError: It is no such moment.
+        ValueError: The text is not such a time.
     """
     return LocalTime(datetime.fromisoformat(text.replace(",", ".")).replace(tzinfo=timezone.utc).timestamp())
 

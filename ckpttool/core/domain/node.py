@@ -45,7 +45,7 @@ class Node:
 
     environment: Mapping[str, str]
     mounts: str
-    """In the form of `/proc/self/mountinfo`; empty if there is none."""
+    """In the format of `/proc/self/mountinfo`; empty if that file does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

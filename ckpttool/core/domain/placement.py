@@ -13,7 +13,7 @@ class ReadByAll:
     surely: tuple[str, ...] = ()
     """Every machine reads them, and stops or begins at step 0 without one; files that the save lacks do not matter."""
     perhaps: tuple[str, ...] = ()
-    """Besides, it reads some of these: no record tells which."""
+    """It also reads some of these files; no record shows which."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

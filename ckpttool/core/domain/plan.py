@@ -93,7 +93,7 @@ class ResumePoint:
     lost_samples: int | None = None
     """The same in samples; None if no batch size is known."""
     lost_time: LostTime | None = None
-    """How long these steps took; None if nothing tells, or none is lost."""
+    """How long these steps took; None if unknown, or if no step is lost."""
     saved_ns: int | None = None
     """When the last of its shards was written, by the files' times, in nanoseconds since 1970; None: not known."""
     rejected: tuple[Rejection, ...]
@@ -126,7 +126,7 @@ class NoResumePoint:
 
     @property
     def is_sure(self) -> bool:
-        """Whether it is certain that there is none: no unread save and no other machine may have an intact one."""
+        """Whether it is certain that no intact save exists: not among unread saves, and not on another machine."""
         reasons = [reason for rejection in self.rejected for reason in rejection.reasons]
         if seen_in_part((*self.findings, *reasons)) or withheld(self.findings):
             return False
@@ -193,8 +193,8 @@ class Simulation:
     version: str | None
     """None: as the trainer's known versions do it alike."""
     would_resume: str | None
-    """Checkpoint name, or that of a folder that is none; None if it stops with an error, starts from random weights,
-    or lets every rank differ."""
+    """Name of a checkpoint, or of a folder that is not a checkpoint; None if the start fails, begins with random
+    weights, or loads different checkpoints per rank."""
     outcome: Outcome
     because: str
     """One sentence: why that one, and why it ends so."""

@@ -25,7 +25,7 @@ class Outcome(str, Enum):
 
     PASSED = "passed"
     SKIPPED = "skipped"
-    """An earlier check left nothing to look at."""
+    """An earlier check left nothing to check."""
     UNKNOWN = "unknown"
     """Could not be checked: no proof of anything wrong, and none of the opposite."""
     FAILED = "failed"
@@ -82,8 +82,8 @@ _STOPS_FIRST = (
     ExitCode.DAMAGE,
     ExitCode.INCOMPLETE,
 )
-"""The safest first, as of one answer; but what stops a command is a reason among others: without a question there is
-no answer."""
+"""The safest code first, as in a single answer. Errors that stop another command are only one reason among others here:
+a command that could not run has no answer."""
 
 
 def exit_of(checks: Iterable[Check]) -> ExitCode:
@@ -138,7 +138,7 @@ class Preflight(OfChoice, Answered):
     config: str | None
     """None where the trainer's configs are not read, so that there is nothing to give."""
     root: str | None
-    """The checkpoint folder; None if there is none."""
+    """The checkpoint folder; None without a folder."""
     checks: tuple[Check, ...]
     decision: ResumePlan | NoResumePoint | None = None
     disk: DiskNeed | None = None
@@ -192,7 +192,7 @@ class Lint(Answered):
     fixed: tuple[FixedConfig, ...] = ()
     """The files fixed and written before the rules were applied."""
     foreign: tuple[str, ...] = ()
-    """YAML files that were found in folders, or were to be skipped, and are no training configs."""
+    """YAML files in folders, or files to be skipped, that are not training configs."""
     view: View = USUAL
     """The view for display."""
     command: str = "lint-config"

@@ -42,9 +42,9 @@ class Progress:
         return prefix in self._in_samples
 
     def batch_size(self, checkpoint: Checkpoint) -> int | None:
-        """Return the batch size that a checkpoint's step counts in, in samples; None if unknown.
+        """Return the global batch size of a checkpoint's steps, in samples; None if unknown.
 
-        A run that names mark has one size, so what most of its saves say holds for all of them.
+        A run that is identified by names has one size, so the size in most of its saves applies to all of them.
         """
         if checkpoint.label is None:
             return checkpoint.scalars.global_batch_size
@@ -78,9 +78,9 @@ class Progress:
 def newest_first(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
     """Sort by lineage: run, then progress; never by mtime.
 
-    A checkpoint without a known step (all of its shards empty, say, after a power cut) stands where its name puts it
-    among the others of its run: it cannot be chosen, but whoever reads the answer must learn that it is there. So must
-    he of one whose run nothing marks and whose batch size nothing tells, where others differ: it stands first.
+    A checkpoint without a known step (for example, all of its shards are empty after a power failure) is placed by its
+    name among the others of its run: it cannot be chosen, but the reader must see that it exists. If a checkpoint has
+    no known run and no known batch size, and the batch sizes of others differ, it comes first.
     """
     ordered = list(checkpoints)
     progress = Progress(ordered)

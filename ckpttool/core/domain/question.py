@@ -148,7 +148,7 @@ class TreeQuestion:
             metavar="PATH",
         ),
     ] = None
-    """Of parts that several machines wrote: what the tree is called, where they call it differently."""
+    """For parts that several machines wrote: the path of the tree on those machines, if they use different paths."""
     skew: Annotated[
         float | None,
         Option(
@@ -187,7 +187,7 @@ class SpikeQuestion:
     around: Step | None = None
     """The spike nearest to this step; None: the last one, or the stop if training ended in one."""
     every: int | None = None
-    """Checkpoints were saved every so many steps and all are good; None: the tree tells."""
+    """Steps between saves, all of which are taken as good; None: use the checkpoints of the tree."""
 
 
 def spike(text: str) -> SpikeQuestion:

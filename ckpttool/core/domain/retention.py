@@ -66,8 +66,8 @@ class PruneOrder:
             "Evidence",
         ),
     ] = None
-    """How hard to look at those that justify that others go. None: at every byte where there is a checksum to compare
-    with, else at headers."""
+    """How thoroughly to check the checkpoints that justify a deletion. None: every byte if there is a checksum to
+    compare with, else headers."""
     grace: Annotated[float, GRACE] = 300.0
     """Seconds: while a shard is younger, someone is writing here."""
     wait: Annotated[
@@ -339,8 +339,8 @@ class Trash(Answered):
     content: tuple[InTrash, ...]
     """Oldest first, as it was before."""
     findings: tuple[Finding, ...]
-    """Of a list, and of what is to be deleted: what is not known, or is in the way. Of what was restored: what its
-    headers show."""
+    """For a list or a deletion: what is unknown, or prevents the deletion. For a restored checkpoint: what its headers
+    show."""
     resolved_from: str | None
     """The path used instead of the given one, for people."""
 
@@ -374,7 +374,8 @@ class Repair(Answered):
     root: str
     layout: str
     checkpoint: Checkpoint | None
-    """The newest intact one, or the requested one, which they shall name; None if there is none."""
+    """The newest intact checkpoint, or the requested one, which the pointers are to name; None without such a
+    checkpoint."""
     fixes: tuple[PointerFix, ...]
     refusals: tuple[Finding, ...]
     apply: bool

@@ -108,7 +108,7 @@ class TensorStat:
     nans: int
     infinities: int
     absmax: float
-    """Largest magnitude of the finite elements, exact; 0.0 if there are none."""
+    """Largest magnitude of the finite elements, exact; 0.0 without finite elements."""
     norm: float
     """L2 norm of the finite elements, within 1e-5 of the true value (F64: 1e-12); infinite if F64 overflows."""
     denormal_only: bool
@@ -275,7 +275,7 @@ class Verification(Answered):
 
     @property
     def exit_code(self) -> ExitCode:
-        """The safest code over all checkpoints; if there is none, nothing was proven."""
+        """The safest code over all checkpoints; without checkpoints, the code for "nothing proven"."""
         if not self.verdicts:
             return ExitCode.NOTHING_TO_RESUME
         findings = (finding for verdict in self.verdicts for finding in verdict.findings)

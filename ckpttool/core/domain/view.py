@@ -16,7 +16,7 @@ class View:
         int | None,
         Option("--ranks-per-node", "Also show damage per node, with N consecutive ranks each.", metavar="N", least=1),
     ] = None
-    """Ranks in a row that one machine runs, from 0 on: then damage is told by machines, too. None: not known."""
+    """Consecutive ranks per machine, from rank 0: damage is then also reported per machine. None: unknown."""
     everything: Annotated[bool, Option("--verbose -v", "Show all details, and the settings used.")] = False
     """Every finding, every rejected checkpoint and every rank, instead of the first ones and a number."""
 

@@ -66,7 +66,7 @@ class Header:
     schema_hash: str | None
     """As `schema_hash` computes it; None where the header could not be parsed to its end."""
     last_page: tuple[int, int] | None = None
-    """First byte, and first byte after, of the last tensor data; None if there are none, or no one can tell."""
+    """First byte of the last tensor's data, and the byte after its end; None without tensor data, or if unknown."""
 
 
 CRC_LIMIT = 2**32

@@ -40,13 +40,13 @@ class ConfigFile:
 
     @cached_property
     def document(self) -> Document:
-        """The document parsed as TOML by its name, as JSON if it is that, else as YAML.
+        """The document, parsed as TOML if its name says so, as JSON if it is valid JSON, else as YAML.
 
-        YAML takes most JSON too, but reads `1e-8` in it as text.
+        A YAML parser accepts most JSON, but reads `1e-8` as text.
 
         Raises:
-            ConfigError: It is none of these.
-            UnsafeError: Larger or deeper than a config can be.
+            ConfigError: The text is in none of these formats.
+            UnsafeError: It is larger or deeper than a config can be.
         """
         if self.path.endswith(TOML):
             return _toml(self.content, self.path)

@@ -18,7 +18,7 @@ def varint(buffer: bytes, at: int) -> tuple[int, int]:
 
     Raises:
         IndexError: The buffer ends within it.
-        WireError: It is no such number.
+        WireError: It is not a varint.
     """
     value = buffer[at]
     if value < 0x80:  # noqa: PLR2004  (one byte, as nearly always)
@@ -38,7 +38,7 @@ def varints(packed: bytes) -> Iterator[int]:
     """Yield the numbers of a packed field.
 
     Raises:
-        WireError: They are none.
+        WireError: The bytes are not varints.
     """
     at = 0
     try:
@@ -58,10 +58,10 @@ def signed(value: int) -> int:
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Yield the fields of a message in order: the key, which is eight times the field's number plus its wire type.
 
-    What has a length or a fixed width comes as bytes, a varint as a number without a sign.
+    Values with a length or a fixed width are yielded as bytes, varints as unsigned numbers.
 
     Raises:
-        WireError: It is no message.
+        WireError: It is not a message.
     """
     at, end = 0, len(message)
     try:

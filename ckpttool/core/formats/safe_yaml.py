@@ -92,7 +92,7 @@ def read_bytes(path: str) -> bytes:
     """Return the content of a config file.
 
     Raises:
-        ConfigError: It cannot be opened, or is no regular file.
+        ConfigError: It cannot be opened, or is not a regular file.
         UnsafeError: It is larger than a config can be; no more than the limit was read.
     """
     content = read_head(path)
@@ -104,7 +104,7 @@ def read_head(path: str) -> bytes:
     """Return the content of a file; of a file too large for a config, slightly more than the limit.
 
     Raises:
-        ConfigError: It cannot be opened, or is no regular file.
+        ConfigError: It cannot be opened, or is not a regular file.
     """
     try:
         with open(path, "rb", opener=_open_regular) as file:

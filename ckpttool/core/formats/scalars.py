@@ -46,7 +46,7 @@ class ScalarPlan:
 
     @property
     def last_read(self) -> int:
-        """First byte of the last read; 0 if there is none."""
+        """First byte of the last read; 0 without reads."""
         return self.reads[-1][0] if self.reads else 0
 
 

@@ -164,7 +164,7 @@ def lines(source: LogSource) -> Iterator[tuple[int, bytes] | LogProblem]:
 def lines_with(block: Block, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a block that contain one of several words, each once, with its number, without its end.
 
-    What is longer than any line that tells something is left out.
+    Lines that are longer than any useful line are left out.
     """
     end = -1
     for match in pattern.finditer(block.data):
@@ -206,11 +206,11 @@ class UnreadableError(ValueError):
 
 
 def number(text: bytes) -> float | None:
-    """Return the number, with or without brackets around it; NaN and infinity are numbers, `None` is None.
+    """Return the number, with or without brackets; NaN and infinity are numbers, `None` is None.
 
     Raises:
-        UnreadableError: It is something else. `[1 31049]` is 1.31049 or 131049 with a digit or the point lost in
-            printing: no one can tell, so nobody may guess.
+        UnreadableError: The text is not a number. `[1 31049]` may be 1.31049 or 131049 with a character lost in
+            printing, so it is ambiguous.
     """
     bare = text.strip().removeprefix(b"[").removesuffix(b"]").strip()
     if _DECIMAL.fullmatch(bare):

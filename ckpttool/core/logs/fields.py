@@ -33,7 +33,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """Field of StepMetrics -> the names it goes by, the likeliest first."""
 
 Row = tuple[int, Mapping[str, str]]
-"""Line, and field of StepMetrics -> text; an empty text is no value."""
+"""Line, and field of StepMetrics -> text; an empty text means no value."""
 
 CURVES = frozenset({"learning_rate", "validation_loss"})
 """Fields for comparisons of complete runs only: elsewhere errors in these do not matter."""

@@ -62,12 +62,12 @@ def event_lines(
 ) -> Iterator[EventLine | LogProblem | LogNote]:
     """Yield every event, in the order of the file and in bounded memory.
 
-    A line that is not whole, where the file ends or another process began, was torn by what ended its writer: that is
-    a note. Any other that cannot be read is a problem. Kinds that a later ckpttool may write are passed over.
+    An incomplete line at the end of the file, or before another process began, means that its writer was killed: that
+    is a note. Any other unreadable line is a problem. Kinds that a later ckpttool may write are skipped.
 
     Args:
         source: The file.
-        items: Its lines, if they have been partly read.
+        items: Its lines, if some were already read.
     """
     torn: LogProblem | None = None
     for item in lines(source) if items is None else items:

@@ -15,7 +15,7 @@ KEPT_PROBLEMS = 50
 """Enough to see the problem; others are only counted, except the first log that cannot be read to its end."""
 
 _MOST_ATTEMPTS = 1000
-"""No training is started more often; a log that goes back more often tells no attempts, only steps."""
+"""No training is started more often; if a log goes back more often, attempts are not counted, only steps."""
 
 _FIELDS = tuple(field.name for field in fields(StepMetrics) if field.name not in {"step", "embedding_local_norm"})
 

@@ -103,8 +103,8 @@ class LogReader:
     def read(self, path: str, *, stdin: BinaryIO | None = None) -> Iterator[LogItem]:
         """Yield the entries of one log, in order and in bounded memory; gzip is decompressed.
 
-        A file that cannot be read to its end, or that no format recognises, ends in a problem with line 0: with many
-        logs, one that is truncated is no reason to hear nothing of the others.
+        A file that cannot be read to its end, or that no format recognises, yields a problem with line 0: one truncated
+        log must not hide the others.
 
         Args:
             path: The file, or `-`.
@@ -234,7 +234,7 @@ def _open_finite(path: str, flags: int) -> int:
     if (stat.S_ISCHR(kind) and path != os.devnull) or stat.S_ISBLK(kind) or stat.S_ISSOCK(kind):
         os.close(fd)
         raise OSError(None, "not a file")
-    os.set_blocking(fd, True)  # from a writer that is there, wait for more
+    os.set_blocking(fd, True)  # wait for more data from the connected writer
     return fd
 
 

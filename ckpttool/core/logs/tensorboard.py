@@ -2,8 +2,8 @@
 
     length (8 bytes)  its checksum (4)  event (length bytes)  its checksum (4)
 
-Scalars are told as `simple_value`, as torch and TensorFlow 1 write them, or as a tensor without dimensions, as
-TensorFlow 2 does.
+Scalars are in `simple_value`, as torch and TensorFlow 1 write them, or in a tensor without dimensions, as TensorFlow 2
+does.
 
 Source: `record_writer.cc`, `event.proto`, `summary.proto` and `tensor.proto` in TensorFlow; `data_compat.py` and
 `tensor_util.py` in TensorBoard.
@@ -256,7 +256,7 @@ def _event(record: int, data: bytes) -> _Event:
     """Read an event.
 
     Raises:
-        WireError: It is none.
+        WireError: It is not an event.
     """
     step, time = 0, 0.0
     values: dict[str, float] = {}

@@ -26,9 +26,9 @@ PART_SUFFIX = ".ckptpart"
 """Of a file with one machine's part of a tree."""
 
 OWN_STATE = "ckpttool.state"
-"""The tensor in which our own writer holds as JSON what is no tensor: no other writer's file has one.
+"""The tensor in which ckpttool's own writer stores, as JSON, everything other than tensors; no other writer uses it.
 
-It differs from rank to rank, so it is not in the file's metadata, which is equal in all files of a save.
+It differs per rank, so it is not in the file's metadata, which is equal in all files of a save.
 """
 
 STREAM = "-"
@@ -53,7 +53,7 @@ class SealPlace:
     prefix: str | None
     """The checkpoint's; None where the manifest is in the checkpoint's own folder, whatever its files are called."""
     births: str | None = None
-    """The prefix of its shards' birth certificates, before the rank; None if there are none."""
+    """The prefix of its shards' birth certificates, before the rank; None without birth certificates."""
 
     @classmethod
     def inside(cls, folder: str, *, layout: str, checkpoint: str) -> SealPlace:
@@ -107,7 +107,7 @@ def _own_place(environment: Mapping[str, str], variable: str, usual: str) -> str
 
 
 def leads_out(path: str) -> bool:
-    """Return whether a path leads out of the tree; it comes from an untrusted file."""
+    """Return whether a path from an untrusted file points outside the tree."""
     return "\0" in path or any(part in {"", ".", ".."} for part in path.split("/"))
 
 

@@ -1,7 +1,7 @@
 """Birth certificates: digests of a shard from the bytes in the writer's memory, taken before they reach the disk.
 
-Each is a manifest of one shard, in a place of its own, for ranks do not wait for one another: whoever writes a shard
-seals it. Here, too, all that is recorded of a save is put together; the manifest of `ckpttool seal` speaks first.
+Each is a manifest of one shard in its own file, because ranks do not wait for one another: the rank that writes a shard
+seals it. This module also combines all records of a save; the manifest of `ckpttool seal` has priority.
 """
 
 from __future__ import annotations

@@ -206,8 +206,8 @@ def decode_damaged(line: JsonObject) -> FoundDamaged:
     """Decode the findings about a file.
 
     Raises:
-        ParseError: It is spelled otherwise.
-        ValueError, OverflowError: It was found at no time that there is.
+        ParseError: It has another form.
+        ValueError, OverflowError: Its time is impossible.
     """
     from ckpttool.core.formats.strict_json import get_bool, get_int, get_optional_int, get_optional_str, get_str
     from ckpttool.core.records.hashed_json import stamp_of

@@ -1,8 +1,8 @@
-"""A JSON document whose last key is the hash of everything before it, to detect a torn or edited one.
+"""A JSON document whose last key is the hash of everything before it, to detect truncation and edits.
 
-The hash covers bytes, not values: a document is intact exactly where it is the one that was written. It finds
-accidents; whoever can change the document can also hash it again. Also: training scalars, as
-all of ours have them, and the stamps of files.
+The hash covers bytes, not values: a document is intact only if its bytes are those that were written. It detects
+accidents, not attacks: an attacker can compute a new hash. The module also reads the training scalars and file stamps
+that all of our documents contain.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def stamp_of(line: JsonObject) -> FileStamp:
     """Return the stamp in the member `stamp` of an object.
 
     Raises:
-        ParseError: There is none, or it has another form.
+        ParseError: The stamp is missing, or has another form.
     """
     stamp = get_object(line, "stamp")
     return FileStamp.on_disk(
@@ -69,10 +69,10 @@ def _hash(body: bytes | memoryview) -> str:
 
 
 def scalars_of(record: JsonObject, *, where: str) -> ScalarValues:
-    """Return the scalars in an object, without those that are null.
+    """Return the scalars in an object, except null values.
 
     Raises:
-        ParseError: One is no number, or negative.
+        ParseError: A scalar is not a number, or is negative.
     """
     return tuple(
         (name, as_float(value, where=where, key=name))

@@ -45,7 +45,7 @@ _TRASHED = re.compile(r"(?P<time>[0-9]{8}T[0-9]{6}Z)-[^/]+")
 def journal_bytes(batches: Iterable[Batch]) -> bytes:
     """Encode a journal; `read_journal` reads the same value back.
 
-    Paths are other people's bytes, so each stands as one character a byte: JSON cannot hold what is no UTF-8.
+    Paths are arbitrary bytes, so each byte is written as one character: JSON cannot represent invalid UTF-8.
     """
     records = (
         {
@@ -62,7 +62,7 @@ def read_journal(storage: Storage) -> tuple[Batch, ...]:
     """Read the moves of an interrupted prune; empty if none was interrupted.
 
     Raises:
-        IncompleteError: There is a journal, but it cannot be read or believed.
+        IncompleteError: There is a journal, but it is unreadable or invalid.
     """
     return _each(_batch, storage, _PRUNE)
 
@@ -87,7 +87,7 @@ def read_heal_journal(storage: Storage) -> tuple[Put, ...]:
     """Read the files prepared by an interrupted heal; empty if none was interrupted.
 
     Raises:
-        IncompleteError: There is a journal, but it cannot be read or believed.
+        IncompleteError: There is a journal, but it is unreadable or invalid.
     """
     return _each(_put, storage, _HEAL)
 

@@ -162,14 +162,14 @@ def lookup(ledger: Ledger, task: CheckTask, stamp: FileStamp, *, now: float, max
 def save(place: str | None, reports: Collection[ShardReport], *, seals: Mapping[str, ShardSeal], began: float) -> None:
     """Save the good reports, and remove shards that are no longer good.
 
-    Where the cache cannot be written nothing is remembered, and nothing is said: the answer does not depend on it.
+    If the cache cannot be written, nothing is saved or reported: the answer does not depend on it.
 
     Args:
-        place: As `ledger_place` gives it.
-        reports: In any order. Those that came from the ledger stay as old as they are.
+        place: The path that `ledger_place` returns.
+        reports: The reports, in any order. Reports from the ledger keep their age.
         seals: The records that the reports were compared with, by path.
-        began: Unix seconds when the first of these reads began. A file that was written less than `RACY_SECONDS`
-            before may have changed once more while it was read, without another mtime: it is not remembered.
+        began: Unix seconds when the first of these reads began. A file that was written less than `RACY_SECONDS` before
+            may have changed again while it was read, with the same mtime: it is not saved.
     """
     news = {
         report.path: _remembered(report, seals.get(report.path), began)

@@ -120,16 +120,17 @@ def _escaped(text: str) -> str:
 def read_manifest(storage: Storage, place: SealPlace) -> Manifest | ManifestProblem | None:
     """Read all manifests of a save as one: its own, those added to it, and those of each machine.
 
-    Where they say different things of a shard, what was recorded first counts. On disks that is said, too: one of them
-    is of other bytes. But a save's own manifest overrules those beside it on the same disk: it was sealed again.
+    If they disagree about a shard, the first record counts. On disks the disagreement is also reported, because one of
+    them is about other bytes. But a save's own manifest overrides the added ones on the same disk: the save was sealed
+    again.
 
     Args:
         storage: The tree.
-        place: As the layout gives it.
+        place: The place that the layout returns.
 
     Returns:
-        The manifest; or why it cannot be believed (torn, edited, of another checkpoint, written by a newer ckpttool);
-        or None if there is none.
+        The manifest; the reason why it is invalid (truncated, edited, of another checkpoint, written by a newer
+        ckpttool); or None without a manifest.
     """
     found = [
         (owner, path, manifest)

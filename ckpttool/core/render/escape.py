@@ -9,7 +9,7 @@ _HIDDEN = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}
 def shown(text: str) -> str:
     r"""Return `text` for display: terminal control characters become `\xNN` or `\uNNNN`.
 
-    Bytes that are no UTF-8 (surrogates, as Python holds them) come out as the bytes they are.
+    Invalid UTF-8 (surrogates in Python) is shown as the original bytes.
     """
     if text.isascii() and text.isprintable():
         return text

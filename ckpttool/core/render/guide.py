@@ -61,13 +61,13 @@ def place_of(topic: str) -> Place | None:
 
 
 def page_of(topic: str) -> str | None:
-    """Return the name of the page about a topic; None if there is none."""
+    """Return the name of the page about a topic; None if there is no such page."""
     place = place_of(topic)
     return None if place is None else place.page
 
 
 def page(topic: str) -> str | None:
-    """Return the Markdown of the page or section about a topic; None if there is none."""
+    """Return the Markdown of the page or section about a topic; None if there is no such topic."""
     place = place_of(topic)
     if place is None:
         return None

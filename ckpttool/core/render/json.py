@@ -37,16 +37,16 @@ _LISTS = frozenset({list, tuple, dict})
 
 
 def pieces(document: Document) -> list[str]:
-    """Encode a document as `dumps` does, but in pieces: ten thousand ranks need not be in memory twice."""
+    """Encode a document as `dumps` does, as separate pieces: ten thousand ranks need not be in memory twice."""
     return list(_encode(document, "\n"))
 
 
 def _encode(value: Document, line: str) -> Iterator[str]:
-    """Encode a value as `json.dumps(indent=2)` does, in a third of its time: that does not use the fast encoder.
+    """Encode a value as `json.dumps(indent=2)` does, in a third of the time: that lacks the fast encoder.
 
     Args:
         value: The value to encode.
-        line: The end of a line, and how far the value is moved in on the next one.
+        line: A line end and the indentation of the next line.
     """
     inner = f"{line}  "
     if isinstance(value, EncodedList):

@@ -12,14 +12,15 @@ from ckpttool.core.render.answers.preflight import kinds, ranks_of, verdict, wor
 from ckpttool.core.render.escape import shown
 
 MOST_ROWS = 500
-"""Kinds of reasons; GitHub takes a megabyte of summaries a step. Every other format has all."""
+"""Maximum number of kinds of reasons: GitHub accepts one megabyte of summaries per step. Every other format lists
+all."""
 
 _MARKS = re.compile(r"[\\`*_{}\[\]#~$!@]|:(?=\S)|(?<=\bwww)\.", re.IGNORECASE)
 """Characters that Markdown, or a service that shows it, may interpret; a backslash escapes them."""
 
 _CALLS = re.compile(r"@(?=\w)|(?<!&)#(?=\d)")
-"""What calls a person or links an issue even behind a backslash: services look for it in what Markdown has become.
-A blank without a width behind it says it is not; other tools that write comments do the same."""
+"""Characters that mention a person or link an issue even after a backslash: services search the rendered Markdown. A
+zero-width space after the character prevents it; other tools that write comments do the same."""
 
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"}
 """Characters that would end a cell or begin a tag, and are safest if replaced."""

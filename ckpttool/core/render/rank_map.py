@@ -197,7 +197,7 @@ def _axis(saves: Sequence[tuple[Checkpoint, Sequence[Finding]]]) -> _Axis:
     of_saves = Counter(name for names in names_of_saves for name in names)
     names = sorted(name for name, number in of_saves.items() if number > 1)
     places = {name: place for place, name in enumerate(names)}
-    # What no other save has stands beside what no other has of those: its name may be new at each save.
+    # Files that only one save has share a column with such files of other saves: their names may be new in each save.
     extra_names = [sorted(name for name in names if of_saves[name] == 1) for names in names_of_saves]
     places |= {name: len(names) + at for those in extra_names for at, name in enumerate(those)}
     width = len(names) + max(map(len, extra_names), default=0)
@@ -219,7 +219,7 @@ def _spans(parts: _Parts, axis: _Axis, columns: int) -> Iterator[Span]:
     cells = list(_cells(parts, axis.width, columns))
     if parts.worst is not None and all(verdict_word is None for _, verdict_word, _ in cells):
         cells = [(column, parts.worst, 0) for column in range(columns)]
-    # What is not expected and not there is no cell: neighbours are alike only where nothing lies between them.
+    # A file that is neither expected nor present has no cell: equal cells are joined only if they are adjacent.
     for (_, verdict_word), same in groupby(enumerate(cells), key=lambda item: (item[1][0] - item[0], item[1][1])):
         run = [cell for _, cell in same]
         first, last = run[0][0], run[-1][0]

@@ -20,7 +20,7 @@ def quote(argument: str) -> str:
     """Return `argument` as one word of a bash command, on one line.
 
     Raises:
-        ValueError: It has a NUL, which no argument of a program can contain.
+        ValueError: It contains a NUL, which a program argument cannot contain.
     """
     if "\0" in argument:
         raise ValueError("an argument cannot contain a NUL")
@@ -30,11 +30,11 @@ def quote(argument: str) -> str:
 def quote_for_eval(argument: str) -> str:
     """Return `argument` as one word of a text that a script runs with an unquoted `eval $TEXT`.
 
-    Before `eval` parses the quotes, bash has split the text at white space and expanded the wildcards in it. Where
-    ordinary quotes do not survive that, the word is spelled in `$'…'`, with no such character left.
+    Before `eval` parses the quotes, bash splits the text at white space and expands its wildcards. If ordinary quotes
+    do not survive that, the word is written as `$'…'`, with every such character escaped.
 
     Raises:
-        ValueError: It has a NUL, which no argument of a program can contain.
+        ValueError: It contains a NUL, which a program argument cannot contain.
     """
     return quote(argument) if _SPLIT_PROOF.fullmatch(argument) else _ansi_c(argument)
 

@@ -233,9 +233,9 @@ class Columns:
     """A table that drops the least important columns on a narrow terminal, and names them."""
 
     def __init__(self, headers: Sequence[tuple[str, int]], rows: Sequence[Sequence[str | Text]]) -> None:
-        """Take the rows, and for each column its header and its priority if space is short; 0 is never dropped.
+        """Take the rows, and each column's header and priority if space is short; priority 0 is never dropped.
 
-        A header that begins with a blank stands over numbers, which go to the right.
+        A header that begins with a blank is for a column of numbers, which is right-aligned.
         """
         self._headers = headers
         self._rows = rows

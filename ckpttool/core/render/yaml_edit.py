@@ -1,8 +1,8 @@
 """Edits of a YAML text that leave all other bytes unchanged.
 
-PyYAML's event stream tells the position of each key and value to the character. A value is replaced in place and a
-key is added on a line of its own (in `{…}`: before the brace); comments, order, quotes, anchors, line ends, a byte
-order mark and a missing last line end stay because nothing touches them. No writer of YAML is involved.
+PyYAML's event stream gives the exact position of each key and value. A value is replaced in place and a key is added on
+a line of its own (in `{…}`: before the brace); comments, order, quotes, anchors, line ends, a byte order mark and a
+missing last line end stay because nothing touches them. No YAML writer is involved.
 """
 
 from __future__ import annotations

@@ -54,10 +54,10 @@ def open_storage(root: str) -> Storage:
 
 
 def _opener(root: str) -> Callable[[str], Storage]:
-    """Return the opener of a root.
+    """Return the function that opens a root.
 
     Raises:
-        UsageError: There is none, or it includes a password or signature.
+        UsageError: No storage supports the root, or it includes a password or signature.
     """
     scheme, path = _split(root)
     if scheme and re.fullmatch(_TELLS_TOO_MUCH, path):
@@ -77,7 +77,7 @@ def _opener(root: str) -> Callable[[str], Storage]:
 
 
 def _of_feature(scheme: str) -> Callable[[str], Storage] | None:
-    from ckpttool.core.extensions import first_imported  # few roots are so spelled
+    from ckpttool.core.extensions import first_imported  # few roots have this form
 
     opener: Callable[[str], Storage] | None = first_imported(lambda feature: (feature.storages or {}).get(scheme))
     return opener

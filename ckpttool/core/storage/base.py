@@ -104,7 +104,7 @@ class Storage(Protocol):
         """Return the stamp of a regular file, links followed: it shows whether the file changed later.
 
         Raises:
-            NotRegularError: It is no regular file.
+            NotRegularError: It is not a regular file.
             OSError: It cannot be checked.
         """
         ...
@@ -115,7 +115,7 @@ class Storage(Protocol):
         Raises:
             OverLimitError: It has more than `limit` bytes.
             LostLinkError: It is a link, and its target does not exist.
-            NotRegularError: It is no regular file.
+            NotRegularError: It is not a regular file.
             OSError: It cannot be read.
         """
         ...
@@ -125,7 +125,7 @@ class Storage(Protocol):
 
         Raises:
             LostLinkError: It is a link, and its target does not exist.
-            NotRegularError: It is no regular file.
+            NotRegularError: It is not a regular file.
             OSError: It cannot be read.
         """
         ...

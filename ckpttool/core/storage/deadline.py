@@ -14,7 +14,7 @@ def within(seconds: float, work: Callable[[], R], label: str) -> R:
 
     Raises:
         TimeoutError: It took too long.
-        Exception: As the work raises it.
+        Exception: Any exception that the work raises.
     """
     done: list[R] = []
     failed: list[BaseException] = []
@@ -22,7 +22,7 @@ def within(seconds: float, work: Callable[[], R], label: str) -> R:
     def run() -> None:
         try:
             done.append(work())
-        except BaseException as error:  # noqa: BLE001  whoever waits is told
+        except BaseException as error:  # noqa: BLE001  it is raised again in the waiting thread
             failed.append(error)
 
     thread = threading.Thread(target=run, daemon=True)

@@ -31,7 +31,7 @@ class LocalSource:
         os.close(self._fd)
 
     def fileno(self) -> int:
-        """Return the open descriptor, so that the kernel can be told how it is read."""
+        """Return the open descriptor, which is needed to give the kernel read hints."""
         return self._fd
 
     def read(self, offset: int, length: int) -> bytes:
@@ -75,7 +75,7 @@ class LocalStorage:
                 return [
                     entry_of((entry.name, _FILE if entry.is_file() else _kind_of_other(entry))) for entry in listing
                 ]
-        except OSError:  # a loop of links is no reason to know nothing of the other names
+        except OSError:  # a loop of links must not hide the other names
             return self._entries_with_care(full)
 
     def _entries_with_care(self, full: str) -> list[Entry]:

@@ -16,22 +16,22 @@ _LOCAL = frozenset({
     "aufs", "bcachefs", "btrfs", "devtmpfs", "ecryptfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "fuseblk",
     "iso9660", "jfs", "msdos", "nilfs2", "ntfs", "ntfs3", "overlay", "ramfs", "reiserfs", "rootfs", "squashfs", "tmpfs",
     "ubifs", "vfat", "xfs", "zfs",
-    # The programs behind these lay something over a disk of this machine.
+    # These programs add a layer over a disk of this machine.
     "fuse.bindfs", "fuse.encfs", "fuse.fuse-overlayfs", "fuse.gocryptfs", "fuse.mergerfs", "fuse.ntfs-3g",
 })  # fmt: skip
-"""In neither list, and unknown: `9p` and `virtiofs`, which hand on a folder of the host, whatever that is on;
-`autofs`, which is no file system yet; a bare `fuse`, which does not say what is behind it."""
+"""Types in neither list are unknown: `9p` and `virtiofs` share a folder of the host, which may be on any disk; `autofs`
+is not mounted yet; a bare `fuse` does not name its program."""
 
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 def mount_table() -> str:
-    """Return the kernel's table of this process's mounts; empty if there is none."""
+    """Return the kernel's mount table of this process; empty if the system has no such table."""
     return _text("/proc/self/mountinfo")
 
 
 def boot_id() -> str:
-    """Return an ID that is unique to this machine until its next boot; empty if there is none."""
+    """Return an ID that is unique to this machine until its next boot; empty if the system has no such ID."""
     return _text("/proc/sys/kernel/random/boot_id").strip()
 
 

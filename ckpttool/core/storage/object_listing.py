@@ -62,7 +62,7 @@ class ObjectListing:
         """Return the contents of a folder.
 
         Raises:
-            OSError: There is none, or the store does not show it.
+            OSError: The folder does not exist, or the store does not list it.
         """
         with self._lock:
             parent, _, name = path.rpartition("/")
@@ -160,10 +160,10 @@ class ObjectListing:
     def _assert_store(self, path: str) -> None:
         """Check that an empty listing comes from a store: a proxy's HTML page also parses as empty.
 
-        Such a page stands behind every address, also behind one that no store has.
+        A proxy returns such a page for every address, even for a bucket that does not exist.
 
         Raises:
-            OSError: It is none.
+            OSError: The address is not a store.
         """
         try:
             with in_our_words(self._url_of(path)):

@@ -34,7 +34,7 @@ def opened_store(url: str) -> ObjectStore:
     """Return the store of a bucket, with credentials from the environment.
 
     Raises:
-        UsageError: obstore is not installed, or the environment tells nonsense.
+        UsageError: obstore is not installed, or an environment variable is invalid.
     """
     try:
         from obstore.store import from_url
@@ -104,10 +104,10 @@ MOST_BYTES = 1 << 53
 
 
 def stamp_of(meta: ObjectMeta) -> FileStamp:
-    """Return what shows whether an object changed: its size, and its ETag and version if it has them, else its time.
+    """Return the stamp that shows changes of an object: its size, and its ETag and version if known, else its time.
 
     Raises:
-        BrokenRulesError: The store tells a size that no object has.
+        BrokenRulesError: The store reports an impossible size.
     """
     if not 0 <= meta["size"] <= MOST_BYTES:
         raise BrokenRulesError(f"the store violated its protocol: it lists an object of {meta['size']} bytes")

@@ -1,9 +1,9 @@
 """Object stores: `s3://`, `gs://`, `az://`, read by obstore.
 
-Nothing is requested twice: a listing has entries and stamps. A store is asked for a complete tree at once, and never
-about a single object: one recursive list of the folder that was named tells all names, sizes and ETags below it. What
-is above it is listed by names alone, for a bucket may hold anything. What is read is bound to what was listed: an
-object that was replaced since is refused, not mixed.
+Nothing is requested twice: a listing has entries and stamps. The tree is listed in one request, never per object: a
+recursive list of the named folder returns all names, sizes and ETags below it. Folders above it are listed by name
+only, because a bucket may contain anything. Each read is bound to the listing: an object that was replaced since then
+is rejected, so old and new bytes never mix.
 """
 
 from __future__ import annotations

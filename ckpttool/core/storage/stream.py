@@ -43,24 +43,24 @@ def read_blocks(
 ) -> Iterator[tuple[int, memoryview]]:
     """Yield every byte of a range as (offset in the file, bytes), in order.
 
-    The bytes are valid until the next block is asked for: all blocks share one buffer, so a file of any
-    size costs half a MiB. Blocks end at whole multiples of their size; two workers that meet at such a border
-    therefore see exactly the blocks that one worker would see.
+    The bytes are valid until the next block is requested: all blocks share one buffer, so a file of any size needs half
+    a MiB. Blocks end at multiples of their size, so two workers that meet at such a boundary see exactly the blocks
+    that one worker would see.
 
-    What the page cache did not hold before is dropped again behind us, so that a check beside a
-    running training does not push the training's own files out of memory.
+    Pages that were not in the page cache before are dropped after reading, so that a check does not evict the files of
+    a training on the same machine.
 
     Args:
         source: An open file.
         begin: First byte.
-        end: First byte that is not read.
-        buffer: Memory to reuse, of at least `BLOCK_BYTES`; None: allocate it.
-        size: Bytes of a block, counted from `begin`, at most `BLOCK_BYTES`; None: blocks end as said above.
+        end: First byte after the range.
+        buffer: Memory to reuse, at least `BLOCK_BYTES`; None: allocate it.
+        size: Bytes per block, counted from `begin`, at most `BLOCK_BYTES`; None: blocks end as described above.
 
     Raises:
         ShrankError: The file ends inside the range. All blocks before that have been yielded.
         OSError: The disk did not answer.
-        ValueError: The range ends before it begins, the buffer is too small, or the size of blocks impossible.
+        ValueError: The range ends before it begins, the buffer is too small, or the block size is impossible.
     """
     if not 0 <= begin <= end:
         raise ValueError(f"not a range of bytes: {begin} to {end}")
@@ -124,8 +124,8 @@ class _PageCache:
         # By default nothing is dropped: a training may be about to read it.
         if was_cached(descriptor, begin, end) is False:
             self._descriptor = descriptor
-        # Also undoes POSIX_FADV_RANDOM, which a walk over headers sets. Not POSIX_FADV_WILLNEED on top: where the
-        # device reads far ahead by itself, that took more than twice as long.
+        # This also resets POSIX_FADV_RANDOM, which a walk over headers sets. POSIX_FADV_WILLNEED is not added: on a
+        # device with its own long read-ahead, it took more than twice as long.
         os.posix_fadvise(descriptor, begin, end - begin, os.POSIX_FADV_SEQUENTIAL)
 
     def passed(self, offset: int) -> None:

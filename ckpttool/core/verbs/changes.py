@@ -37,11 +37,11 @@ def changeable_tree(question: TreeQuestion, *, planned: bool = False) -> Tree:
 
     Args:
         question: Which.
-        planned: The change is only planned, in a tree of any kind.
+        planned: Whether the change is only planned, in a tree of any kind.
 
     Raises:
-        UnknownLayoutError: It is of a layout whose saves are never moved.
-        UnsafeError: It is no folder of this machine.
+        UnknownLayoutError: Its layout does not allow checkpoints to be moved.
+        UnsafeError: It is not a folder on this machine.
     """
     tree = scan(replace(question, sizes=True))
     if not planned:
@@ -53,12 +53,12 @@ def changeable_tree(question: TreeQuestion, *, planned: bool = False) -> Tree:
 
 
 def complete_tree(question: TreeQuestion, *, planned: bool = False) -> Tree:
-    """Scan a complete tree that may be changed, with sizes; arguments as of `changeable_tree`.
+    """Scan a complete tree that may be changed, with sizes; the arguments are those of `changeable_tree`.
 
     Raises:
-        UnknownLayoutError: It is of a layout whose saves are never moved.
-        UsageError: The path means one checkpoint, not all.
-        UnsafeError: It is no folder of this machine.
+        UnknownLayoutError: Its layout does not allow checkpoints to be moved.
+        UsageError: The path selects one checkpoint, not all.
+        UnsafeError: It is not a folder on this machine.
     """
     tree = changeable_tree(question, planned=planned)
     if tree.focus is not None:
@@ -136,7 +136,7 @@ def pending(tree: Tree) -> list[Finding]:
     """Report that a prune or a heal was interrupted, or is running.
 
     Raises:
-        IncompleteError: Its journal cannot be believed.
+        IncompleteError: Its journal is invalid.
     """
     if not (read_journal(tree.storage) or read_heal_journal(tree.storage)):
         return []

@@ -122,16 +122,16 @@ def lint_config(
     """Check training configs for mistakes that a trainer reports late, or never. Reads no checkpoint.
 
     Args:
-        paths: Files, and folders, in which all YAML files are looked at, as deep as they lie; hidden folders and links
-            to folders are passed over.
+        paths: Files, and folders, whose YAML files are checked recursively; hidden folders and links to folders are
+            skipped.
         allowed: Findings that the user accepts.
-        skip_foreign: Whether who names files does not know which of them are training configs.
+        skip_foreign: Skip named files that are not training configs.
         view: The view for display.
 
     Returns:
-        One check a config. A file that cannot be used at all is a finding too, with its exit code, and so is a folder
-        without a training config. YAML of others, and a config for inference, is counted where it was found in a
-        folder, and a finding where it was named and is not to be skipped.
+        One check per config. An unusable file is also a finding, with its exit code, and so is a folder without a
+        training config. Other YAML files, and configs for inference, are counted if they are in a folder, and are
+        findings if they were named and are not to be skipped.
     """
     if isinstance(paths, (str, os.PathLike)):
         paths = (os.fspath(paths),)

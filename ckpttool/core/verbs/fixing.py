@@ -22,15 +22,15 @@ def fix_config(answer: Lint, *, allowed: Iterable[Row] = (), apply: bool = False
     """Correct the settings that have one right value; comments, order and every other byte stay.
 
     Args:
-        answer: As `lint_config` gave it; its files are read again.
-        allowed: Findings that the user accepts: they stay, as do those that a comment allows.
-        apply: Whether to write, each file atomically; without it nothing is changed.
+        answer: The answer of `lint_config`; its files are read again.
+        allowed: Findings that the user accepts: they stay, as do findings that a comment allows.
+        apply: Write the files, each atomically; otherwise nothing is changed.
 
     Returns:
-        The configs in which there is something to mend.
+        The configs that have something to fix.
 
     Raises:
-        CkptToolError: One could not be read or written; those before it are mended.
+        CkptToolError: A config could not be read or written; the configs before it are fixed.
     """
     from ckpttool.core.write.files import replace
 
@@ -61,7 +61,7 @@ def _assert_only_these_values(before: str, after: str, values: dict[KeyPath, str
     """Check that the new text parses as the old one with these values, and nothing else."""
     old, new = _values(before, path), _values(after, path)
     old |= {key: _values(f"a: {value}", path)["a",] for key, value in values.items()}
-    if repr(old) != repr(new):  # which tells True from 1, and 1 from 1.0
+    if repr(old) != repr(new):  # distinguishes True from 1, and 1 from 1.0
         raise CkptToolError(
             f"{path!r} was not changed, because the fixed text would not read back correctly; fix it by hand"
         )

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.settings import RunConfig
 
 
-def launch(  # noqa: PLR0913  # the last two are what the machine says, where it is not to be asked
+def launch(  # noqa: PLR0913  # the last two replace what the machine reports
     question: Where = None,
     choice: ResumeQuestion = ResumeQuestion(),
     data: DataQuestion = DataQuestion(),
@@ -152,9 +152,9 @@ def _is_already(path: str, content: bytes) -> bool:
 
 
 def _job(config: RunConfig, plan: ResumePlan, order: LaunchOrder) -> LaunchJob | None:
-    """Return how many devices each node starts; all others would wait for a rank that no node starts.
+    """Return how many devices each node starts; with a wrong number, all nodes would wait for a missing rank.
 
-    None where nothing tells how many there are: then there is a finding that says so.
+    Return None if the number is unknown; a finding then reports that.
     """
     devices = order.devices_per_node
     if devices is None:

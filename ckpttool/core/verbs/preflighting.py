@@ -102,11 +102,11 @@ class Context(NamedTuple):
     question: PreflightQuestion
     answer: Answer
     config: BaseConfig | None
-    """None: there is none."""
+    """None without a config."""
     plan: ResumePlan | None
     """With the path that the trainer loads; None: nothing was chosen."""
     edited: LaunchConfig | CkptToolError | None
-    """The launch config, or why there is none; None without a choice, or if the user tells the trainer what to load."""
+    """The launch config, or why it was not made; None without a choice, or if the user sets the checkpoint to load."""
     findings: Mapping[str, tuple[Finding, ...]]
     """The findings of the decision, by the name of their check."""
     needs: _Needs
@@ -236,7 +236,7 @@ def _answered(context: Context, rules: tuple[Rule, ...]) -> Preflight:
 
 
 def _by_hand(question: PreflightQuestion, config: BaseConfig | None, answer: Answer, disk: Disk) -> Context:
-    """Collect the facts about a start for which `launch` writes no config: the user tells the trainer what to load."""
+    """Collect the facts about a start for which `launch` writes no config: the user sets the checkpoint to load."""
     decision = answer.decision
     plan = decision if isinstance(decision, ResumePlan) else None
     run = None if config is None else config.run
@@ -283,7 +283,7 @@ class Judged:
     plan: ResumePlan | None
     """With the absolute path of the tree: the trainer may start in another folder."""
     edited: LaunchConfig | CkptToolError | None
-    """The launch config, or why there is none; None if no checkpoint was chosen."""
+    """The launch config, or why it was not made; None if no checkpoint was chosen."""
 
     def launch_config(self) -> LaunchConfig | None:
         """Return the launch config; None if a finding prevents the launch.

@@ -57,7 +57,7 @@ class Answer(Resolution):
     tree: Tree
     question: TreeQuestion
     verdicts: Mapping[tuple[CheckpointKey, tuple[Finding, ...]], Verdict]
-    """What headers and sizes showed of the saves that were looked at; empty where more was read of them."""
+    """Verdicts from headers and sizes for the saves that were checked; empty if more was read."""
 
 
 class PassedOver(NamedTuple):
@@ -103,11 +103,11 @@ class ReadsLogs(Protocol):
         """Apply the logs to the checkpoints.
 
         Args:
-            inventory: With recorded health; with sizes and times where the question needs them.
-            question: Which logs, and how to judge.
-            root: The path of the tree: logs next to it are used, too.
+            inventory: The checkpoints with recorded health; with sizes and times if the question needs them.
+            question: Which logs to use, and how to judge them.
+            root: The path of the tree: logs next to it are also used.
             stages: Pipeline stages, if known.
-            ignore: Health is no reason.
+            ignore: Whether to ignore the health.
 
         Raises:
             UsageError: A log does not exist or needs an option, or a spike is to be avoided without any log.
@@ -124,13 +124,13 @@ def resolve(
 ) -> Answer:
     """Choose the checkpoint to resume from, and compute where the data starts.
 
-    The files of the chosen checkpoint are compared once more with what was read before it is returned.
+    Before it is returned, the chosen checkpoint's files are compared again with the files as they were read.
 
     Args:
         question: Which tree.
         choice: Which checkpoints may be chosen.
         data: The changes to the data.
-        node: Tells the disk and the launchers; None: those of this machine.
+        node: The disk and the launchers; None: those of this machine.
 
     Raises:
         UnknownLayoutError: There is no tree at the path, or nothing in it can be loaded by its trainer.
@@ -350,7 +350,7 @@ def with_detours(advice: SpikeAdvice | StopAdvice, trainer: Trainer | None) -> S
 
     Args:
         advice: The advice.
-        trainer: The trainer that is to go around. Where it is none of them, nobody's settings are of use to it.
+        trainer: The trainer that will skip the spike. If it supports no detour, the detours have no settings.
     """
     if advice.detour is None:
         return advice

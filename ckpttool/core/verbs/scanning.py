@@ -165,7 +165,7 @@ class Tree(Listing):
 
     @property
     def trainer(self) -> Trainer | None:
-        """Whose checkpoints these are; None for a lone file."""
+        """The trainer of these checkpoints; None for a single file."""
         return trainer_of(self.layout)
 
     @property
@@ -236,14 +236,14 @@ def scan_emptied(question: TreeQuestion) -> Tree | None:
 def trees_below(root: str, *, layout: str | None = None) -> list[str]:
     """List the folders in and below a folder, sorted, that look like trees or cannot be listed.
 
-    No link is followed, no checkpoint looked into. Whether such a tree holds a checkpoint is what `scan` tells.
+    No link is followed and no checkpoint is opened. `scan` shows whether such a tree contains a checkpoint.
 
     Args:
         root: The start folder.
-        layout: Look for this one alone.
+        layout: Look only for this layout.
 
     Raises:
-        IncompleteError: There are too many folders to look at.
+        IncompleteError: There are too many folders to list.
     """
     from ckpttool.trainers.below import trees_below
 
@@ -335,10 +335,11 @@ def interrupted(storage: Storage) -> tuple[Finding, ...]:
 def looking_at(root: str) -> Iterator[None]:
     """Turn a file that a layout or a trainer cannot read into an error with its path.
 
-    Most of them make a finding of it, and answer for the rest; where one does not, nobody knows.
+    Most layouts and trainers report a finding and handle the other files; this covers the errors that they do not
+    handle.
 
     Raises:
-        IncompleteError: The disk withholds something.
+        IncompleteError: A file could not be read.
     """
     try:
         yield
@@ -404,7 +405,7 @@ def read_config(path: str) -> RunConfig:
     """Read what a training config says about resuming, parallelism and data.
 
     Raises:
-        UsageError: It cannot be read, or is no safe YAML.
+        UsageError: It cannot be read, or is not safe YAML.
     """
     from ckpttool.core.formats.safe_yaml import read_bytes
     from ckpttool.core.verbs.configs import parse_config
@@ -481,7 +482,7 @@ def _health_folders(root: str) -> tuple[str, str]:
 
 
 def health_file_near(root: str, name: str) -> str | None:
-    """Return the health file that `scan` reads for the checkpoints in a folder; None if there is none.
+    """Return the health file that `scan` reads for the checkpoints in a folder; None if there is no health file.
 
     Raises:
         IncompleteError: It is unknown whether it exists: writing might create a second one.

@@ -49,15 +49,15 @@ def seal(
 
     Args:
         tree: The answer of `scan`, or which tree.
-        name: A checkpoint's name, `latest` or `all`, or several of these; None or none: latest.
+        name: A checkpoint's name, `latest` or `all`, or several of these; None or empty: latest.
         reseal: Record the current content if it differs from the seal.
-        jobs: Threads that read; None: one a core.
+        jobs: Threads that read; None: one per core.
 
     Raises:
-        UsageError: The checkpoint that was named is not there.
-        UnknownLayoutError: Its layout has no place for a seal of any of them.
-        UnsafeError: The tree is neither a folder of this machine nor in an object store, a link would lead out of it,
-            or what a store keeps would have to be replaced.
+        UsageError: The named checkpoint does not exist.
+        UnknownLayoutError: Its layout has no place for a seal of any of these checkpoints.
+        UnsafeError: The tree is neither a folder on this machine nor in an object store, a link points outside it, or a
+            stored object would have to be replaced.
         LockedError: Another process is sealing in this tree.
         WriteFailedError: Nothing was changed.
         NotDurableError: A manifest is in place, but the disk did not confirm it.
@@ -131,27 +131,27 @@ def seal_checkpoint(
 ) -> Sealing:
     """Write the manifest of an intact checkpoint, or add to the existing one.
 
-    A manifest must not bless damage: where anything weighs more than a note nothing is written, and the answer says
-    what stands against it. It is refused too where the manifest that is there cannot be believed (without `reseal`),
-    and where a file changed since its bytes were read.
+    A manifest must not hide damage: if any finding is more severe than a note, nothing is written, and the answer has
+    the reasons. The seal is also refused if the existing manifest is invalid (without `reseal`), or if a file changed
+    since its bytes were read.
 
     Args:
-        tree: Scanned with sizes.
-        checkpoint: Of this tree, with the world size as far as it is known.
-        verdict: On this checkpoint, of all its shards, every byte read, with digests. It must come from the files
-            alone: whether they agree with an older manifest is found out here, under the lock.
+        tree: The tree, scanned with sizes.
+        checkpoint: A checkpoint of this tree, with the world size if known.
+        verdict: The verdict on this checkpoint: all shards, every byte read, with digests. It must come from the files
+            alone: this function compares them with an older manifest, under the lock.
         now: Unix seconds.
-        reseal: Record the current content if it differs from the seal, or that cannot be read.
+        reseal: Record the current content if it differs from the seal, or if the seal is unreadable.
 
     Returns:
-        What is recorded now. Its findings are reasons to refuse where `manifest` is None, else what differs from the
-        values recorded before, which were kept.
+        The current record. If `manifest` is None, its findings are the reasons to refuse; otherwise they are
+        differences from the earlier values, which were kept.
 
     Raises:
         ValueError: A shard has no report with a digest.
         UnknownLayoutError: The layout has no place for a seal.
         LockedError: Another process is sealing in this tree.
-        UnsafeError: The checkpoint's folder is a link out of the tree, through which nothing is written.
+        UnsafeError: The checkpoint's folder is a link out of the tree; ckpttool does not write through it.
         WriteFailedError: Nothing was changed.
         NotDurableError: The manifest is in place, but the disk did not confirm it.
     """

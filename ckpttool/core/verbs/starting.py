@@ -44,8 +44,8 @@ def judged_launch(answer: Answer, written: RunConfig) -> tuple[Answer, JudgedSta
 def with_start(answer: Answer) -> ResumePlan | NoResumePoint:
     """Add a note to the decision if a start without the chosen checkpoint in its settings would load another one.
 
-    It is looked at only if something may be said: a config is given, a newer save was rejected, or the tree is odd.
-    Without a config, a trainer that goes by one is taken to look in this tree by itself.
+    The start is checked only if a note is possible: the user gave a config, a newer save was rejected, or the tree is
+    unusual. Without a config, a trainer that needs one is assumed to search this tree.
     """
     plan, trainer = answer.decision, answer.tree.trainer
     if not isinstance(plan, ResumePlan) or trainer is None:

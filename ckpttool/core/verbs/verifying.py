@@ -121,10 +121,10 @@ def on_ray(address: str | None = None) -> Iterator[None]:
     """Make the nodes of a Ray cluster read for every function called inside; all nodes must see the tree.
 
     Args:
-        address: `HOST:PORT`, as `ray start` prints it; None: of the connection that this program has already.
+        address: `HOST:PORT`, as `ray start` prints it; None: use the existing connection of this program.
 
     Raises:
-        UsageError: Ray is not installed, or that is no cluster of its version.
+        UsageError: Ray is not installed, or the cluster has another version.
         IncompleteError: The address does not respond.
     """
     from ckpttool.core.verify.engines.ray import RayCluster
@@ -289,13 +289,13 @@ def verify(
 
     Args:
         tree: The answer of `scan`, or which tree.
-        question: Which shards, and how hard to look at them.
+        question: Which shards to check, and how thoroughly.
 
     Returns:
         Each shard's report as it is finished, then the verdict on its checkpoint; newest checkpoint first.
 
     Raises:
-        UsageError: The checkpoint that was named is not there.
+        UsageError: The named checkpoint does not exist.
     """
     tree_, started = tree_of(tree), time.monotonic()
     return Running(
@@ -325,7 +325,7 @@ def chosen(tree: Tree, name: str | tuple[str, ...] | None) -> Sequence[Checkpoin
     """Return the checkpoints that `--checkpoint NAME|latest|all` selects, given once or several times, newest first.
 
     Raises:
-        UsageError: There is none of that name, or the given path is of another one.
+        UsageError: No checkpoint has that name, or the path selects another checkpoint.
     """
     ordered = newest_first(tree.inventory.checkpoints)
     if isinstance(name, tuple):
@@ -367,7 +367,7 @@ def forecast(tree: Tree | Where = None, question: CheckQuestion = CheckQuestion(
         question: As `verify` takes it.
 
     Raises:
-        UsageError: The checkpoint that was named is not there.
+        UsageError: The named checkpoint does not exist.
     """
     from ckpttool.core.domain.forecast import CheckpointForecast, Forecast
 

@@ -41,9 +41,9 @@ def check(
 
     Args:
         task: The task.
-        storage: The storage to read; None opens the task's own root, as a process elsewhere would.
-        compare: The work on the opened file; None: a check at the task's level.
-        passed: Told after each block of content how many bytes it had.
+        storage: The storage to read; None: open the task's root, as a remote process does.
+        compare: The function to run on the open file; None: a check at the task's level.
+        passed: Called after each block of content with its number of bytes.
     """
     storage, looking = storage or open_storage(task.root), partial(compare or _observed, passed=passed)
     observed = _attempt(task, storage, looking)
@@ -123,7 +123,7 @@ def _with_tensors(observed: Observation, source: ByteSource) -> tuple[Observatio
     from ckpttool.core.verify.checks.structure import contents_of_torch
 
     records, contents = contents_of_torch(observed, source)
-    if observed.header is None or records is None:  # a file without a record has nothing to look at
+    if observed.header is None or records is None:  # a file without a record has nothing to check
         return observed, ()
     spans = {record.as_entry().spans for record in records.entries}
     by_spans: dict[tuple[tuple[int, int], ...], TensorEntry] = {}

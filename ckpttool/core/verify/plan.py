@@ -49,12 +49,12 @@ def plan_checks(
     """Plan the check of every shard of a checkpoint, in the order (rank, path).
 
     Args:
-        root: Folder that the paths start from.
-        checkpoint: With its shards' sizes, where `level` reads content.
-        level: How hard to look.
-        seals: A manifest's records, by path.
-        hashes: Also hash every file as a whole, for sealing. Such a hash cannot be joined, so no file is shared; nor is
-            one of which the save holds a digest.
+        root: The folder that the paths are relative to.
+        checkpoint: The checkpoint, with its shards' sizes if `level` reads content.
+        level: How thoroughly to check.
+        seals: The records of a manifest, by path.
+        hashes: Also hash every complete file, for sealing. Such a hash cannot be joined, so no file is split between
+            workers; nor is a file whose digest is in the save.
     """
     digests = dict(checkpoint.digests)
     facts = ShardFacts(scalars=checkpoint.rules.requested)

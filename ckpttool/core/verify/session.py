@@ -79,7 +79,7 @@ class Scope:
     requested: Collection[CheckpointKey] = ()
     """Checkpoints that will all be judged, if known: to read one of them earlier costs nothing."""
     reads_other: bool = True
-    """Read others than these, too, if nothing else tells which ranks hold copies of the same tensors."""
+    """Also read other shards if nothing else shows which ranks have copies of the same tensors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +240,8 @@ class Session:
         from ckpttool.core.records.birth import recorded
 
         manifest = recorded(self._storage, place, checkpoint.shards)
-        # Headers alone verify nothing, with a manifest or without: it is no reason to reject a checkpoint there.
+        # Headers alone verify nothing, with or without a manifest, so at that level the findings do not reject a
+        # checkpoint.
         at_most = Severity.NOTE if self._scope.level is Level.STRUCTURE else Severity.UNKNOWN
         findings = tuple(replace(finding, severity=at_most) for finding in manifest.findings)
         return manifest.seals, (*findings, *manifest.disputed)

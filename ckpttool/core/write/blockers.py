@@ -45,11 +45,11 @@ def files_to_move(root: str, paths: Iterable[str]) -> Iterator[FileToMove]:
 def links_to(root: str, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Find the links next to and inside the paths to move that point to or into them, each with its target.
 
-    A person points to a save so, and so does a script that replaces equal files of two saves.
+    People link to a save in this way, and so do scripts that replace equal files of two saves.
 
     Args:
         root: The tree.
-        paths: Files and folders, relative to its root. A link within one of them to itself is not told.
+        paths: Files and folders, relative to the root. A link inside one of them to itself is not reported.
     """
     paths = list(paths)
     folders = {path.rpartition("/")[0] for path in paths} | {""}

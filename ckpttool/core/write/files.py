@@ -27,21 +27,21 @@ _OWN_TEMPORARY = re.compile(r"\.ckpttool-[0-9a-f]{16}\.tmp")
 def replace(path: str, data: bytes, *, overwrite: bool, backup: bool, mode: int = 0o666) -> None:
     """Write `data` to `path` so that a reader always sees the complete old or new file, even after a power failure.
 
-    A new file is complete and on the disk under a temporary name before its name changes hands, and the name is never
-    missing in between. A failed fsync is not retried: the kernel may have dropped the pages, so a second one that
-    succeeds proves nothing.
+    A new file is complete and on the disk under a temporary name before it is renamed, and the name is never missing. A
+    failed fsync is not retried: the kernel may have dropped the pages, so a second fsync that succeeds proves nothing.
 
     Args:
         path: The file. Its folder must exist; a symbolic link is refused, because its target may be anywhere.
         data: The complete content.
-        overwrite: Whether a file that is there may go. Without it even a file that appears meanwhile stays.
-        backup: Whether the file that goes stays as `<path>.bak`.
-        mode: Of a file that was not there, before the umask; one that was keeps its own.
+        overwrite: Whether an existing file may be replaced. Without it, even a file that appears meanwhile stays.
+        backup: Whether to keep the replaced file as `<path>.bak`.
+        mode: Mode of a new file, before the umask; an existing file keeps its mode.
 
     Raises:
-        UsageError: The file is there and may not be overwritten.
-        UnsafeError, WriteFailedError: Nothing was changed. The first where a link, a FIFO or a device is in the way.
-        NotDurableError: The new content is in place, but the folder could not be brought to the disk.
+        UsageError: The file exists and may not be overwritten.
+        UnsafeError, WriteFailedError: Nothing was changed. UnsafeError means that a link, a FIFO or a device is in the
+            way.
+        NotDurableError: The new content is in place, but the folder could not be synced to the disk.
     """
     folder, name = os.path.split(path)
     try:
@@ -80,7 +80,7 @@ def append(path: str, data: bytes) -> None:
     """Append `data` to a file in one write, so that others may append too. A missing file is created.
 
     Raises:
-        WriteFailedError: It could not be written, or is no regular file.
+        WriteFailedError: It could not be written, or is not a regular file.
     """
     try:
         handle = open_to_append(path)
@@ -98,7 +98,7 @@ def open_to_append(path: str) -> int:
 
     Raises:
         OSError: It cannot be opened, for example because it is a link.
-        WriteFailedError: It is no regular file, or has a second name.
+        WriteFailedError: It is not a regular file, or has a second name.
     """
     # Without O_NONBLOCK this would block on a pipe without a reader.
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
@@ -175,8 +175,8 @@ def remove(path: str) -> None:
 def sweep(folder: str) -> None:
     """Remove the temporary files that a killed ckpttool left in a folder.
 
-    Only for a folder that nobody else writes to, which is for the caller to know: hold its lock. Nothing depends on
-    them, so one that cannot be removed stays.
+    The caller must hold the folder's lock, so that no other process writes to it. Nothing depends on these files, so a
+    file that cannot be removed stays.
     """
     with suppress(OSError):
         for name in os.listdir(folder):
@@ -194,16 +194,16 @@ def is_own_temporary(name: str) -> bool:
 def locked(path: str, *, timeout: float) -> Iterator[None]:
     """Hold the lock for `path`, from before the read until after the replacement.
 
-    Without it concurrent updates are lost. The lock is a file beside it, `<path>.lock`, and stays there: to unlink a
-    lock file lets two waiters hold two different files. Where the file system knows no locks, a soft lock
-    `<path>.softlock` takes its place, explicitly: filelock by itself would change over in silence, under the same name.
+    Without the lock, concurrent updates are lost. The lock is the file `<path>.lock`, which is never deleted: otherwise
+    two waiters could lock two different files. If the file system does not support locks, a soft lock `<path>.softlock`
+    is used explicitly: filelock would switch silently, under the same name.
 
     Args:
         path: The path to lock; it need not exist.
         timeout: Seconds to wait for another holder; 0 tries once.
 
     Raises:
-        LockedError: Another process held it all the time.
+        LockedError: Another process kept the lock until the timeout.
         UnsafeError: A link, a pipe or a file with a second name has the lock file's name.
         WriteFailedError: The lock file cannot be made.
     """
@@ -403,7 +403,7 @@ def _acquire(path: str, timeout: float) -> Any:  # noqa: ANN401  # two lock clas
 
 
 def _hard_lock(lock_path: str, timeout: float) -> Any:  # noqa: ANN401  # as above
-    """Make a lock that fails on file systems without locks; before filelock 4 it did so without being told."""
+    """Make a lock that fails on file systems without locks; before filelock 4 this was the default."""
     import filelock
 
     make: Any = filelock.FileLock

@@ -62,12 +62,12 @@ def place(path: str, files: Mapping[str, bytes], *, instead_of: Iterable[str] = 
     """Put a folder with these files in place atomically.
 
     Args:
-        path: The folder; the one that it is in must exist.
+        path: The folder; its parent must exist.
         files: Content by name.
-        instead_of: Names of files that the folder may hold that is there now; with anything else in it, it stays.
+        instead_of: Names of files that an existing folder may contain; if it contains anything else, it stays.
 
     Raises:
-        UnsafeError: There is a folder, and more in it.
+        UnsafeError: The folder exists and contains other files.
         WriteFailedError: It could not be written; the old content is unchanged.
         NotDurableError: It is in place, but the disk did not confirm it.
     """

@@ -1,8 +1,8 @@
 """Move checkpoints to the trash, or back, atomically. Renames happen in folders opened without following links.
 
-A batch is renamed in order, and the first rename is on the disk before the second is made. So whatever moment the
-power goes at, a batch that is not complete lacks its first file: rank 0's, without which nobody counts it as whole.
-(If the highest rank's went first, what is left would look like a checkpoint of fewer ranks.)
+A batch is renamed in order, and the first rename is on the disk before the second is made. So whenever the power fails,
+an incomplete batch lacks its first file: rank 0's, without which no reader takes it as intact. (If the highest rank's
+file went first, the rest would look like a checkpoint of fewer ranks.)
 """
 
 from __future__ import annotations
@@ -169,8 +169,8 @@ def _changed(move: Move) -> IncompleteError:
 def _restore_batch(root_fd: int, batch: Batch) -> None:
     """Restore the first file last, after all others are safe.
 
-    Until all names are on the disk, each file keeps its name in the trash as well: of two names, a power cut may take
-    the removal of one and lose the other.
+    Until all names are on the disk, each file also keeps its name in the trash: a power failure may keep the removal of
+    one name and lose the other name.
     """
     if not _is_there(root_fd, batch.trash):  # stopped before it was made, or after it was removed
         return

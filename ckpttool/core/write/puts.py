@@ -1,7 +1,7 @@
-"""Files that are prepared next to their destination, and then all put in place.
+"""Prepare files next to their destination, then put all of them in place.
 
-What is laid ready is whole and on the disk, so whoever finds the list of it can end what was begun: each file is put in
-its place by one rename, and one that is there already is left.
+Prepared files are complete and on the disk, so any later process that finds their list can finish the operation: each
+file is put in place by one rename, and an existing file is kept.
 """
 
 from __future__ import annotations

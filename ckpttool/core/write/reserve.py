@@ -25,11 +25,11 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def keep_reserve(folder: str, *, files: int) -> None:
-    """Create a reserve for moving a checkpoint of this many files, if there is none; errors are ignored.
+    """Create a reserve for moving a checkpoint of this many files, unless it exists; errors are ignored.
 
     Args:
-        folder: Our own, in the tree. It must be there.
-        files: Of the largest checkpoint.
+        folder: ckpttool's folder in the tree. It must exist.
+        files: Number of files of the largest checkpoint.
     """
     nbytes = min(_LEAST_BYTES + files * _BYTES_A_FILE, _MOST_BYTES)
     path = f"{folder}/{NAME}"

@@ -68,21 +68,21 @@ class FileDigest:
 def stream(path: str, blocks: Iterable[Block], *, size: ByteCount, temporary: str) -> Streamed:
     """Write blocks to `path` so that a reader always sees all of them or the old file, even after a power failure.
 
-    The digests are of the very bytes that are handed to the disk, not of what it gives back. Free space is asked for
-    first, for a disk that fills up in the middle of a save stops everybody who writes to it; it is not reserved, which
-    some C libraries emulate by writing everything once more.
+    The digests are of the bytes sent to the disk, not of bytes read back. Free space is checked first, because a disk
+    that fills up during a save stops every process that writes to it. Space is not reserved, because some C libraries
+    emulate that by writing everything twice.
 
     Args:
-        path: The file. Its folder must exist; a regular file that is there is replaced.
+        path: The file. Its folder must exist; an existing regular file is replaced.
         blocks: The content, in order.
-        size: Bytes that all of them have.
-        temporary: Name in the same folder under which it is written. What is there is left from a writer that was
-            killed, and goes: nobody else may write under this name.
+        size: Total bytes of all blocks.
+        temporary: Temporary name in the same folder. An existing file with this name was left by a killed writer and is
+            replaced: no other process may use the name.
 
     Raises:
         UnsafeError, WriteFailedError: Nothing was changed. The first where a link, a FIFO or a device is in the way.
-        NotDurableError: The file is in place, but the folder could not be brought to the disk.
-        ValueError: The blocks had another size.
+        NotDurableError: The file is in place, but the folder could not be synced to the disk.
+        ValueError: The blocks had another total size.
     """
     folder, name = os.path.split(path)
     try:

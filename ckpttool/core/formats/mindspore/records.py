@@ -71,7 +71,7 @@ class Record(NamedTuple):
 
     tag: bytes
     type: bytes | None
-    """None for a map parameter, whose content is not looked into."""
+    """None for a map parameter, whose content is not read."""
     dims: tuple[int, ...]
     begin: int
     """First byte of the tensor's content."""
@@ -100,12 +100,12 @@ class RecordReader:
         """Read the head of the record that begins at `at`.
 
         Args:
-            buffer: A part of the file; the content itself need not be in it.
+            buffer: A part of the file; it need not include the content.
             at: Start of the record in the buffer: a byte `RECORD`.
 
         Raises:
             IndexError: The buffer ends before the content begins.
-            BadRecordError: This is no record.
+            BadRecordError: This is not a record.
         """
         try:
             return self._read(buffer, at)

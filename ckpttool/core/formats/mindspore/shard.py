@@ -1,7 +1,7 @@
 """MindSpore's `.ckpt`: consecutive protobuf records, and with `crc_check` a CRC-32 after them.
 
-A file that was cut between two records is a valid file; only its siblings can tell. What can be told from one file
-alone is told here.
+A file that was truncated between two records is still valid; only its siblings can show the loss. This module reports
+the damage that a single file shows.
 
 Source: `_exec_save`, `_write_parameter_bytes_data` and `_parse_ckpt_proto` in MindSpore's train/serialization.py.
 """
@@ -183,7 +183,7 @@ def _cut(begin: int, end: int | None, size: int) -> BadRecordError:
 
 
 def read_trailer(rest: bytes, *, offset: int, size: int) -> Checksum:
-    """Read the checksum behind the last record.
+    """Read the checksum after the last record.
 
     Args:
         rest: The file from `offset` on, or enough of it for the head of any record.
@@ -191,7 +191,7 @@ def read_trailer(rest: bytes, *, offset: int, size: int) -> Checksum:
         size: Bytes of the file.
 
     Raises:
-        BadRecordError: It is no checksum.
+        BadRecordError: It is not a checksum.
     """
     if not rest.startswith(_MARK[: len(rest)]):
         raise _misplaced(rest, offset, size)

@@ -115,7 +115,7 @@ class Scanner:
             raise self._unexpected("a string")
         try:
             value, self._at = _DECODER.raw_decode(self._text, self._at)
-            value.encode()  # half a surrogate pair is no character
+            value.encode()  # half a surrogate pair is not a character
         except (JSONDecodeError, UnicodeEncodeError) as error:
             raise self._unexpected("a complete string") from error
         return str(value)
@@ -265,20 +265,20 @@ def encoded_header(tensors: Iterable[tuple[str, DType, tuple[int, ...]]]) -> tup
 
 
 def metadata_in(text: str) -> tuple[tuple[str, str], ...] | None:
-    """Return the metadata of a header in their own order; None if it has none.
+    """Return the metadata of a header in file order; None if it has no metadata.
 
     Raises:
-        InvalidHeaderError: It is no header.
+        InvalidHeaderError: It is not a header.
     """
     entry = _scan(text, [])
     return None if entry is None else tuple(entry)
 
 
 def with_metadata(text: str, metadata: Sequence[tuple[str, str]] | None) -> bytes:
-    """Encode the bytes before the tensors of a file, with the tensors of another header and these metadata.
+    """Encode the bytes before a file's tensors, with the tensors of another header and this metadata.
 
     Raises:
-        InvalidHeaderError: It is no header.
+        InvalidHeaderError: It is not a header.
     """
     rows: list[_Row] = []
     _scan(text, rows)

@@ -187,18 +187,18 @@ class ParsedHeader:
 
 
 def _parse(block: bytearray, end: int, requested: tuple[RequestedScalar, ...]) -> tuple[ParsedHeader, str | None]:
-    """Parse a header, or return it from the cache: data-parallel ranks and successive steps have the same one.
+    """Parse a header, or return it from the cache: data-parallel ranks and successive steps have the same header.
 
     Args:
-        block: Begins with the header and its length; later bytes do not matter.
+        block: Bytes that begin with the header and its length; later bytes are ignored.
         end: Where the header ends.
-        requested: Scalars that are wanted.
+        requested: The requested scalars.
 
     Returns:
-        What it says, where the checksum in its metadata may be another file's; and this file's.
+        The parsed header, whose checksum in the metadata may be another file's; and this file's checksum.
 
     Raises:
-        UnicodeDecodeError: It is no UTF-8.
+        UnicodeDecodeError: It is not valid UTF-8.
     """
     digits = re.compile(_CRC_DIGITS).match(block, LENGTH_BYTES, end)
     hole = (end, end) if digits is None else digits.span(1)
@@ -219,7 +219,7 @@ def _parsed(block: bytearray, end: int, requested: tuple[RequestedScalar, ...]) 
     """Parse a header that is not in the cache.
 
     Raises:
-        UnicodeDecodeError: It is no UTF-8.
+        UnicodeDecodeError: It is not valid UTF-8.
     """
     view = memoryview(block)
     last = bytes(view[max(LENGTH_BYTES, end - ALIGNMENT) : end])

@@ -1,8 +1,8 @@
-"""Tensors and values in a zip archive of `torch.save`: its pickle is followed by opcode, never unpickled.
+"""Tensors and values in a zip archive of `torch.save`: its pickle is read opcode by opcode, never unpickled.
 
 Source:
-    `torch/serialization.py` of torch 2.13: `data.pkl` names each tensor's record in the folder `data`, `byteorder` says
-    how numbers lie in them; `safetensors/torch.py` for what a type is called.
+    `torch/serialization.py` of torch 2.13: `data.pkl` names each tensor's record in the folder `data`, `byteorder`
+    gives their byte order; `safetensors/torch.py` for the names of types.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class TorchContents:
     entries: tuple[TensorEntry, ...] = ()
     """By the place in the pickle; without spans where the numbers lie scattered, or no one can tell where."""
     values: tuple[tuple[str, Value], ...] = ()
-    """Numbers and texts that are no tensors, by their place in the pickle."""
+    """Numbers and texts other than tensors, by their path in the pickle."""
     unread: int = 0
     """Tensors of kinds that are not followed: sparse, quantised, on no device."""
     version: str | None = None
@@ -74,11 +74,11 @@ def torch_contents(source: ByteSource, records: Sequence[ZipEntry]) -> TorchCont
 
     Args:
         source: The open file.
-        records: All records of it that are stored as they are; none where its directory does not hold together. The
-            pickle stands at the beginning of the file, so what tensors there are can be told even then.
+        records: All uncompressed records of the archive; empty if its directory is inconsistent. The pickle is at the
+            beginning of the file, so the tensors can be listed even then.
 
     Returns:
-        What can be told; nothing where the pickle is no whole one, which `verify` says.
+        The readable contents; empty if the pickle is truncated, which `verify` reports.
 
     Raises:
         OSError: The disk did not answer.

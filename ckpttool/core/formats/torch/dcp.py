@@ -38,7 +38,7 @@ class SplitTensor(NamedTuple):
     """A tensor, and its division into parts."""
 
     dtype: str | None
-    """torch's name of it; None if it is no type."""
+    """torch's name of the type; None if it is not a type."""
     shape: Numbers
     chunks: tuple[Chunk, ...]
 

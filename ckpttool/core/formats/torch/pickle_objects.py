@@ -61,7 +61,7 @@ class Tensor(NamedTuple):
 
     storage: Stored
     dtype: str | None
-    """torch's name of it; None where the storage's class tells."""
+    """torch's name of the type; None if the storage's class defines it."""
     offset: int
     """In elements."""
     shape: tuple[int, ...]
@@ -122,10 +122,10 @@ def _container(plain: Callable[[Any], object], given: object) -> object:
 
 
 def is_key(key: object) -> bool:
-    """Return whether a dictionary may contain it: hashing a deep one, or one with many parts, could take hours.
+    """Return whether the object may be a dictionary key: hashing a deep or very large object could take hours.
 
-    The hash of a tuple is computed again each time, from all that is in it, however often one thing stands there; and a
-    tuple in a tuple a million deep ends the interpreter.
+    The hash of a tuple is computed each time from all of its elements, even if they are the same object; and tuples
+    nested a million deep crash the interpreter.
     """
     if type(key) is tuple:
         return len(key) <= _MOST_KEY_PARTS and all(type(part) is not tuple and is_key(part) for part in key)

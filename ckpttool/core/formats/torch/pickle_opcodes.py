@@ -182,7 +182,7 @@ class Ahead:
         return self._named(module, name)
 
     def _named(self, module: bytes, name: bytes) -> Name:
-        """Keep a name that was spelled out."""
+        """Record a name that was written in full."""
         qualified = modern(module.decode(errors="backslashreplace"), name.decode(errors="backslashreplace"))
         self.put()
         return qualified

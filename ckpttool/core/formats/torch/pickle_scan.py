@@ -1,13 +1,13 @@
-"""The globals that a pickle uses, read from its opcodes. Nothing is unpickled, and there is no stack.
+"""Globals that a pickle uses, read from its opcodes. Nothing is unpickled, and there is no stack.
 
-Not `pickletools`: it makes a Python object of every argument, so one opcode could fill the memory.
+`pickletools` is not used: it makes a Python object of every argument, so one opcode could fill the memory.
 
-A name stands in the opcode itself (GLOBAL, INST), or is the two strings that were pushed last (STACK_GLOBAL, since
-protocol 4), each spelled out or taken from the memo. No pickler does it in another way, so a name that is come by
-otherwise is a hidden one.
+A name is in the opcode itself (GLOBAL, INST), or is the last two strings pushed (STACK_GLOBAL, since protocol 4), each
+written in full or taken from the memo. No pickler uses another way, so a name that is formed differently is hidden on
+purpose.
 
-What calls `getattr` with plain constants at once is no more than a dotted name, as newer protocols write it. So that
-it cannot be called in another way, such a pickle is read again, and every thing that it remembers is checked.
+A direct call of `getattr` with plain constants is only a dotted name, as newer protocols write it. To exclude any other
+call, such a pickle is read again, and every memo entry is checked.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class PickleReader:
                 self._called_for(self._named.names[place])
             return
         if opcode in b"qr":
-            self._trusted = False  # picklers that number by themselves do not mix
+            self._trusted = False  # picklers that number memo entries implicitly never mix the two ways
             self._put(int.from_bytes(argument, "little"), 1 + len(argument))
             if self._careful and self._is_new:
                 self._accuse()

@@ -1,12 +1,12 @@
-"""Values in a torch file besides its tensors: counters, sizes, names, as plain values. Nothing is unpickled.
+"""Values in a torch file other than its tensors: counters, sizes and names, as plain values. Nothing is unpickled.
 
-Dictionaries, lists, tuples, numbers, texts, bytes, booleans and None come as they are; sets come as lists. What would
-be an object of a class is a `Made`, a class or a function a `Global`, a tensor a `Tensor`: to ask those for a number is
-to be told nothing.
+Dictionaries, lists, tuples, numbers, texts, bytes, booleans and None come as they are; sets come as lists. An object of
+a class becomes a `Made`, a class or a function a `Global`, a tensor a `Tensor`: the functions below return None for
+them.
 
 Source:
-    `torch/serialization.py` of torch 2.13: an archive begins with `data.pkl`; a legacy file is a row of pickles, namely
-    a magic number, the protocol, what the machine was like, then what was saved.
+    `torch/serialization.py` of torch 2.13: an archive begins with `data.pkl`; a legacy file is a sequence of pickles: a
+    magic number, the protocol, facts about the machine, then the saved object.
 """
 
 from __future__ import annotations
@@ -98,12 +98,12 @@ def value_at(tree: object, *path: str | int) -> object:
 
 
 def integer_at(tree: object, *path: str | int) -> int | None:
-    """Return the whole number at a path of keys; None if there is none. A boolean is not a number."""
+    """Return the integer at a path of keys; None if there is no integer. A boolean is not an integer."""
     value = value_at(tree, *path)
     return value if type(value) is int else None
 
 
 def text_at(tree: object, *path: str | int) -> str | None:
-    """Return the text at a path of keys; None if there is none."""
+    """Return the text at a path of keys; None if there is no text."""
     value = value_at(tree, *path)
     return value if isinstance(value, str) else None

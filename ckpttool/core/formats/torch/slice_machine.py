@@ -1,7 +1,7 @@
 """A pickle machine for the record of torch.distributed.checkpoint: it skips the opcodes common to every slice.
 
-A large model's has half a million slices, so what is written for each of them is passed over as a whole, wherever it
-is spelled as torch spells it; the rest is followed opcode by opcode.
+The record of a large model has half a million slices, so the opcodes of each slice are skipped together if they are
+exactly those that torch writes; the rest is executed opcode by opcode.
 
 Source:
     `torch/distributed/checkpoint/{metadata,filesystem}.py` of torch 2.13, as Python 3.11 pickles it.
@@ -71,8 +71,8 @@ def numbers_in(value: object) -> Numbers:
     return value
 
 
-# What torch writes for a slice, a part and a tensor after the first of each: everything that stands there again is a
-# number in the memo.
+# The opcodes that torch writes for a slice, a part and a tensor after the first of each: every repeated value is a memo
+# index.
 _AGAIN = rb"(h.|j....)"
 _NUMBER = rb"(?:K.|M..|J....|\x8a\x05.{5}|\x8a\x06.{6})"
 _SIZE = (

@@ -37,10 +37,10 @@ def read_zips(source: ByteSource, *, thoroughly: bool) -> ZipDirectory:
 
     Args:
         source: The open file.
-        thoroughly: False: of the last one alone, which tells whether the file was cut.
+        thoroughly: False: read only the last archive, which shows whether the file was truncated.
 
     Returns:
-        Their records, each with the place of its slice in its name, and every way in which they do not hold together.
+        Their records, each with the position of its slice in its name, and every inconsistency.
 
     Raises:
         OSError: The disk did not answer.

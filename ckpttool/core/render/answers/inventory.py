@@ -251,7 +251,7 @@ class _CheckpointTable:
         from ckpttool.core.render.text import line
 
         checkpoints = self._newest_first[: self._limit]
-        # If batch sizes differ, steps are no order; a single size needs only its own column.
+        # If batch sizes differ, steps do not give the order; a single size needs only its own column.
         sizes = {checkpoint.scalars.global_batch_size for checkpoint in self._newest_first} - {None}
         yield _Column("STEP", [_number(checkpoint.step) for checkpoint in checkpoints])
         updates = [dict(checkpoint.facts).get("optimizer_step") for checkpoint in checkpoints]

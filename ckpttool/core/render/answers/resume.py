@@ -33,9 +33,9 @@ def setting_document(setting: TrainerSetting) -> dict[str, Document]:
 
 
 def fragment(settings: Iterable[TrainerSetting]) -> list[tuple[str, str]]:
-    """Format settings: the kind of place, and a text to copy, in order of importance.
+    """Format settings as the kind of place and a text to copy, in order of importance.
 
-    What stands at another place says the same as what stands before it: its kind begins with `or`.
+    If a setting repeats the previous one at another place, its kind begins with `or`.
     """
     texts: dict[tuple[bool, PlaceKind], list[TrainerSetting]] = {}
     for setting in settings:
@@ -124,11 +124,11 @@ def yaml_block(plan: ResumePlan, remarks: Iterable[str]) -> str:
     """Return the settings to paste into the training's config; everything else is a comment.
 
     Args:
-        plan: With the path as the training sees it.
+        plan: The plan, with the path as the training sees it.
         remarks: Further comments, one line each.
 
     Raises:
-        UsageError: A value is no text that YAML can say.
+        UsageError: YAML cannot represent a value.
     """
     from ckpttool.core.render.shell import join
     from ckpttool.core.render.yaml_edit import spell

@@ -1,1 +1,1 @@
-"""One module for each way of looking at a shard."""
+"""Checks of a shard, one module per kind."""

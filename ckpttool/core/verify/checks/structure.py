@@ -164,9 +164,8 @@ def metadata_hash(header: Header) -> str | None:
 def misspelt(header: Header) -> tuple[Finding, ...]:
     """Find words in a header's text that are one bit away from a word that MindSpore writes.
 
-    No checksum covers this text, and no size follows from it. Anybody may write other words, and they are no damage.
-    But no one writes `crc_nul` by intent: it is where a checksum was, and the file would pass for one that never had
-    any.
+    No checksum covers this text, and no size depends on it. Other words are not damage, because any writer may add
+    them. But no writer intends `crc_nul`: it is a damaged checksum entry, and the file would seem to have no checksum.
     """
     return _one_bit_off(_common(header))
 

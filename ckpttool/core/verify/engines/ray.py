@@ -151,7 +151,7 @@ def _assert_answers(address: str) -> None:
     """Check that the address responds: Ray itself would retry for minutes, with messages on stderr.
 
     Raises:
-        UsageError: It is no address.
+        UsageError: It is not an address.
         IncompleteError: The address does not respond.
     """
     import socket
@@ -191,8 +191,8 @@ class RayEngine:
     def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
         """Yield one observation per task, as the batches return.
 
-        Where nobody wants the rest, those that are under way are left to themselves: who leaves the cluster ends them.
-        Ray 2.60 aborts the process where one that is cancelled ends on its own meanwhile.
+        If the caller stops early, running batches are not cancelled: they end when the process leaves the cluster. Ray
+        2.60 aborts the process if a cancelled batch finishes in the meantime.
         """
         waiting = deque(batches(tasks, self._cluster.cores))
         flying: dict[object, Sequence[CheckTask]] = {}

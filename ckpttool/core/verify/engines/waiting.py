@@ -24,7 +24,7 @@ TIMEOUT_SECONDS = 600.0
 
 
 TICK_SECONDS = 0.5
-"""How often engines look at deadlines."""
+"""How often engines check deadlines."""
 
 IDLE_SECONDS = 1.0
 """After so long without work a thread ends on its own: no one has to say that a session is over."""
@@ -184,10 +184,10 @@ class OnceEngine:
         """Take the engine that reads, and the earlier results.
 
         Args:
-            engine: Reads the rest.
-            results: Shared by all that ask.
+            engine: The engine that reads the remaining shards.
+            results: The results shared by all engines.
             stamp: Returns the current stamp of a path.
-            done: Told of each task that needs no reading.
+            done: Called with each task that needs no reading.
         """
         self._engine, self._kept, self._stamp, self._done = engine, results, stamp, done
 

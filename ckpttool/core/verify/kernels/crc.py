@@ -90,7 +90,7 @@ def entries_crc(entries: Iterable[EntryBytes]) -> EntriesCrc:
     """
     written = stored = 0
     for entry in sorted(entries, key=lambda entry: entry.name):
-        # A lone surrogate cannot come from MindSpore, but may stand in a damaged header; it must not raise.
+        # MindSpore cannot write an unpaired surrogate, but a damaged header may contain one; it must not raise.
         name = entry.name.encode("utf-8", "surrogatepass")
         stored = join_crc32(crc32(name, stored), entry.crc32, entry.nbytes)
         written = crc32(name, written)

@@ -33,7 +33,7 @@ class PassSink:
         """Prepare for the bytes from `begin` to `end`, exclusive.
 
         Raises:
-            ValueError: Spans overlap. A header with such findings has no data to look at.
+            ValueError: Spans overlap. A header with such findings has no data to check.
         """
         self._begin = self._offset = begin
         single = begin // CHUNK_BYTES == max(begin, end - 1) // CHUNK_BYTES
@@ -117,9 +117,9 @@ def digest_pass(
         source: An open file.
         entries: Tensors or zip records, with disjoint spans inside the file. Those outside the part are skipped.
         wants: The requested results.
-        span: First byte and first byte that is not read; the whole file where it is None. Where parts
-            are to be joined, multiples of `CHUNK_BYTES` or the file's size.
-        passed: Told after each block how many bytes it had.
+        span: First byte of the part and first byte after it; None: the complete file. If parts are to be joined, both
+            must be multiples of `CHUNK_BYTES` or the file's size.
+        passed: Called after each block with its number of bytes.
 
     Raises:
         ShrankError: The file became shorter while it was read.

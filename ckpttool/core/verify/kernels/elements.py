@@ -1,6 +1,6 @@
-"""The elements of a tensor as F64, in pieces: for results that bit patterns alone do not give.
+"""The elements of a tensor as F64, in pieces, for results that need values instead of bit patterns.
 
-`fold` looks at norms and magnitudes several times as fast; signs, zeros and the distance of two tensors need values.
+`fold` computes norms and magnitudes several times faster; signs, zeros and the distance of two tensors need values.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One digest per tensor, computed while a block is in the CPU cache; digests of shared tensors are joined.
 
-A hash cannot be joined, so a large tensor is hashed in pieces, which begin where they would whoever reads them. Of a
-piece that two workers saw a part each, both keep the bytes: at most one at each end of what a worker reads.
+Hashes cannot be joined, so a large tensor is hashed in pieces, which begin at the same bytes for every worker. If two
+workers each read part of a piece, both keep its bytes: at most one piece at each end of a worker's range.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TensorsSeen:
     def digests(self) -> TensorDigests:
         """Return the digests of the tensors that were read completely.
 
-        A name that stands for two tensors tells nothing of either.
+        A name that two tensors share is left out.
         """
         by_name = dict(self.complete)
         if len(by_name) < len(self.complete):
@@ -63,7 +63,7 @@ class TensorsSeen:
 
 
 def _is_text(name: str) -> bool:
-    """Return whether JSON can represent a name, so that it can be recorded: no trainer writes lone surrogates."""
+    """Return whether JSON can represent a name, so that it can be recorded: no trainer writes unpaired surrogates."""
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 

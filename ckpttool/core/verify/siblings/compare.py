@@ -1,7 +1,7 @@
 """Damage that only a comparison shows: with the same rank at another step, or with other ranks at this step.
 
-A difference is no damage on its own: trainings are reconfigured, layers are frozen, checksums are switched off. So each
-rule looks for other shards that differ in the same way. Damage is one shard that differs alone.
+A difference alone is not damage: trainings are reconfigured, layers are frozen, checksums are switched off. So each
+rule looks for other shards that differ in the same way. A shard is damaged if it alone differs.
 """
 
 from __future__ import annotations

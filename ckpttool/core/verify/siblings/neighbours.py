@@ -106,9 +106,9 @@ class Neighbours:
         return own_run.saved[:at][::-1] + earlier, own_run.saved[at + 1 :] + later
 
     def earlier(self, checkpoint: Checkpoint) -> Checkpoint | None:
-        """Return the previous checkpoint of the training; None if there is none, or no step is known.
+        """Return the previous checkpoint of the training; None if there is no earlier checkpoint, or no step is known.
 
-        A resumed run went on from an earlier run's checkpoint; what that run saved later is another branch.
+        A resumed run continues from an earlier run's checkpoint; the later saves of the earlier run are another branch.
         """
         training = self._trainings.get(_kind(checkpoint))
         place = self._progress.of(checkpoint)
