@@ -1,9 +1,11 @@
-"""README, changelog and manual are written in plain English: phrases that nobody else writes are named."""
+"""Pages, messages, docstrings and comments are written in plain English: phrases that nobody else writes are named."""
 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,6 +71,24 @@ def messages(source: str) -> Iterator[str]:
             yield f"{node.lineno}: {' '.join(text.split())}"
 
 
+def notes(source: str) -> Iterator[tuple[int, str]]:
+    """Yield a module's docstrings and comments, each with its first line, without code in them."""
+    for node in ast.walk(ast.parse(source)):
+        value = node.value if isinstance(node, ast.Expr) else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield value.lineno, prose(value.value)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], prose(token.string)
+
+
+def notes_with_phrases(source: str) -> Iterator[str]:
+    """Name every phrase in a module's docstrings and comments, with its line; one may be on two lines."""
+    for line, text in notes(source):
+        for fault in phrases(" ".join(text.split())):
+            yield f"{line}: {fault.partition(': ')[2]}"
+
+
 def phrases(text: str) -> Iterator[str]:
     """Name every phrase in a text, with its line."""
     for number, line in enumerate(text.splitlines(), 1):
@@ -88,6 +108,27 @@ def test_no_message_has_a_phrase_that_nobody_else_writes() -> None:
         for message in messages(module.read_text(encoding="utf-8")):
             found += [f"{module.relative_to(ROOT)}:{message}: {each}" for each in phrases(prose(message))]
     assert found == []
+
+
+def test_no_docstring_or_comment_has_a_phrase_that_nobody_else_writes() -> None:
+    faults = []
+    for folder in ("ckpttool", "benchmarks"):
+        for module in sorted((ROOT / folder).rglob("*.py")):
+            source = module.read_text(encoding="utf-8")
+            faults += [f"{module.relative_to(ROOT)}:{fault}" for fault in notes_with_phrases(source)]
+    assert faults == []
+
+
+def test_faults_in_docstrings_and_comments_are_found_and_those_in_code_are_not() -> None:
+    source = (
+        'def stands(lies):  # it stands there\n    """Return it.\n\n    The file is\n    cut short.\n    """\n'
+        '    told = f"it lies {lies}"\n    held = 1\n    """Bytes that are held, in `lies`."""\n    return told, held\n'
+    )
+    assert sorted(notes_with_phrases(source)) == [
+        "1: stands: 'stands'",
+        "2: cut short: 'cut short'",
+        "9: holds: 'held'",
+    ]
 
 
 def test_a_docstring_is_no_message_and_a_text_in_a_value_is_one() -> None:

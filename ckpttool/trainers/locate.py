@@ -189,7 +189,7 @@ def _hint(folder: str) -> str:
         return ""
     if folder in paths:
         return " in this layout; omit --layout to detect the layout"
-    if len(paths) > 3:  # noqa: PLR2004  as many as a line holds
+    if len(paths) > 3:  # noqa: PLR2004  as many as fit in a line
         below = "the current folder" if folder == os.curdir else folder
         return f"; {len(paths)} trees are below {below}: ckpttool scan --all {folder}"
     return f"; did you mean {' or '.join(paths)}?" if paths else ""

@@ -34,13 +34,13 @@ def foreign(path: str, expected: Collection[str]) -> tuple[str, ...]:
 def filled(path: str) -> Iterator[str]:
     """Yield a folder to fill, which gets its name when it is complete: no reader sees a part of it.
 
-    Where there is a folder of that name already, it is handed out itself.
+    If a folder of that name already exists, it is yielded itself.
 
     Args:
         path: The folder.
 
     Raises:
-        WriteFailedError: It could not be made, or given its name; nothing is left of it.
+        WriteFailedError: It could not be created or renamed; nothing of it remains.
     """
     if os.path.lexists(path):
         yield path

@@ -1,7 +1,7 @@
 """A `.distcp` of torch.distributed.checkpoint: consecutive archives of `torch.save`, each a slice.
 
-An archive says at its end where it begins, so the file is walked from its last byte to its first, without a record of
-what is where.
+The end of an archive shows its beginning, so the file is read from its last byte to its first, without a record of the
+archives' places.
 
 Source:
     `torch/distributed/checkpoint/filesystem.py` of torch 2.13 (`_write_item`), and 201 files of six trainers.

@@ -30,8 +30,8 @@ JUMP = 1000.0
 """Factor between the norms of one tensor in two checkpoints from which it is suspect.
 
 Weights of a healthy training change their norm by percents between two saves. But second moments of Adam are squares of
-gradients, and those fall thirtyfold while a training settles: a factor of 900. What is beyond a thousand is no
-training any more. Flipped bits are seen as well: the highest one of an exponent makes a number 1e38 times as large.
+gradients, and those fall thirtyfold while a training settles: a factor of 900. A factor above a thousand does not occur
+in a training. Flipped bits are detected as well: the highest bit of an exponent makes a number 1e38 times as large.
 """
 
 
