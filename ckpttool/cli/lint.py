@@ -18,16 +18,16 @@ from ckpttool.core.commands.reports import ReportFormat, ReportOptions
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.preflight import Lint
 from ckpttool.core.domain.view import View
-from ckpttool.core.errors import CkptToolError, UsageError
+from ckpttool.core.errors import CkptToolError, ExitCode, UsageError
 from ckpttool.core.findings import Row
 from ckpttool.core.formats.config_text import TOML, ConfigFile
 from ckpttool.core.formats.safe_yaml import read_head
 from ckpttool.core.verbs.configs import lint_config, may_be_config
 from ckpttool.fp8.commands import EngineVersion, LayerNames
 from ckpttool.fp8.frameworks.lint import is_without
-from ckpttool.fp8.frameworks.settings import read_settings
+from ckpttool.fp8.frameworks.settings import read_settings, settings_below
 from ckpttool.fp8.model.settings import Fp8Input, Fp8Settings
-from ckpttool.fp8.verbs.lint import fp8_lint
+from ckpttool.fp8.verbs.lint import lint_read
 from ckpttool.health.commands_asd import Dialect
 from ckpttool.health.verbs.asd import check_asd
 
@@ -39,7 +39,7 @@ Inputs = Annotated[
     list[str],
     typer.Argument(
         metavar="FILE|DIR|STRING...",
-        help="Training configs, folders to search for them, files with FP8 settings, or one detection string.",
+        help="Training configs, files with FP8 settings, folders to search for both, or one detection string.",
         rich_help_panel="Arguments",
     ),
 ]
@@ -82,12 +82,23 @@ def lint(
     files = [path for path in inputs if path not in scripts]
     check = partial(_configs, files, with_fp8, allowed=allowed, skip_foreign=skip_foreign, view=view)
     answer = checked(check, allowed, fix=fix, diff=diff or (fix and dry_run))
+    check_fp8 = partial(lint_read, allowed=allowed, te_version=te_version, layers=layers, view=view)
     if with_fp8:
-        fp8 = fp8_lint(with_fp8, allowed=allowed, te_version=te_version, layers=layers, view=view)
-        names = {check.name for check in answer.checks}
-        checks = [replace(check, name=f"{check.name} (FP8)") if check.name in names else check for check in fp8.checks]
-        answer = replace(answer, checks=(*answer.checks, *checks))
+        answer = _with_fp8(answer, check_fp8({path: settings[path] for path in with_fp8}))
+    for folder in filter(os.path.isdir, inputs):
+        for path, read in settings_below(folder):  # named files describe one run; those of a folder need not
+            if path not in settings and not is_without(read):
+                answer = _with_fp8(answer, check_fp8({path: read}), folder=folder)
     raise typer.Exit(reports.show(answer, report))
+
+
+def _with_fp8(answer: Lint, fp8: Lint, *, folder: str | None = None) -> Lint:
+    """Add checks of FP8 settings; a folder with such settings needs no training config."""
+    before = [check for check in answer.checks if check.name != folder or check.stopped is not ExitCode.USAGE]
+    names = {check.name for check in before}
+    checks = [replace(check, name=f"{check.name} (FP8)") if check.name in names else check for check in fp8.checks]
+    foreign = tuple(path for path in answer.foreign if path not in {check.name for check in fp8.checks})
+    return replace(answer, checks=(*before, *checks), foreign=foreign)
 
 
 def _settings(path: str) -> Fp8Settings | None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from ckpttool.core.domain.metrics import LogProblem
+from ckpttool.core.logs.base import Block
+from ckpttool.core.logs.reading import blocks_of
 from tests.conftest import FIXTURES
 from tests.support.commands import ask
 
@@ -23,7 +27,7 @@ def files(here: Path) -> Path:
 
 
 @pytest.mark.usefixtures("files")
-@pytest.mark.parametrize("names", [["good.yaml"], ["bad.yaml"], ["good.yaml", "bad.yaml"], ["."], ["none.yaml"]])
+@pytest.mark.parametrize("names", [["good.yaml"], ["bad.yaml"], ["good.yaml", "bad.yaml"], ["none.yaml"]])
 def test_of_training_configs_it_says_what_lint_config_says(names: list[str]) -> None:
     new, old = ask("lint", *names, "--json"), ask("lint-config", *names, "--json")
     assert (new.code, new.json) == (old.code, old.json)
@@ -38,6 +42,47 @@ def test_of_fp8_settings_it_says_what_fp8_lint_says() -> None:
         "bad.yaml",
         "fp8.log",
     ]
+
+
+@pytest.mark.usefixtures("files")
+def test_a_folder_is_searched_for_fp8_settings_too() -> None:
+    folder = ask("lint", ".", "--json")
+    configs = ask("lint-config", ".", "--json").json["checks"]
+    (log,) = ask("fp8", "lint", "./fp8.log", "--json").json["checks"]
+    assert folder.json["checks"] == [*configs, log]
+    assert log["findings"] != []
+    assert folder.code == 10
+
+
+def test_a_folder_with_fp8_settings_alone_needs_no_training_config(here: Path) -> None:
+    (here / "notes.md").write_text("--fp8-format e4m3\n")
+    (here / "arguments.py").write_text("parser.add_argument('--fp8-format', default='e4m3')\n")
+    (here / "plain.sh").write_text("torchrun pretrain_gpt.py --bf16\n")
+    (here / "weights.bin").write_bytes(bytes(64) + b"fp8")
+    assert ask("lint", ".").code == 2
+    (here / "train.sh").write_text("torchrun pretrain_gpt.py --fp8-format e4m3 --fp8-recipe delayed --fp8-margin -2\n")
+    done = ask("lint", ".", "--json")
+    assert [check["name"] for check in done.json["checks"]] == ["./train.sh"]
+    assert done.code == ask("lint", "train.sh").code == 10
+
+
+def test_files_of_a_folder_are_no_single_run(here: Path) -> None:
+    (here / "a.sh").write_text("torchrun pretrain_gpt.py --fp8-format hybrid --fp8-recipe delayed\n")
+    (here / "b.sh").write_text("torchrun pretrain_gpt.py --fp8-format e4m3 --fp8-recipe blockwise\n")
+    alone = [ask("lint", f"./{name}.sh", "--json").json["checks"][0] for name in "ab"]
+    assert ask("lint", ".", "--json").json["checks"] == alone
+
+
+def test_a_log_is_read_once(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def counting(path: str) -> Iterator[Block | LogProblem]:
+        opened.append(path)
+        return blocks_of(path)
+
+    monkeypatch.setattr("ckpttool.fp8.frameworks.settings.blocks_of", counting)
+    ask("lint", str(files / "fp8.log"))
+    assert opened == [str(files / "fp8.log")]
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ Source:
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from ckpttool.core.domain.metrics import LogProblem
 from ckpttool.core.domain.settings import Setting, Settings
@@ -75,6 +76,11 @@ MENTIONED = re.compile(r"fp8|float8|transformer[_-]?engine|\bmx\b", re.IGNORECAS
 
 _PRINTED = re.compile(b"|".join([re.escape(BEGINS), re.escape(ENDS), DOTS]))
 _SPELT = re.compile(rf"\b(?:{'|'.join(sorted(KEYS.keys() - GENERAL | ELSEWHERE))})\b[\"']?\s*[:=]")
+_CONFIG_ENDINGS = (".yaml", ".yml", ".json", TOML)
+_SCRIPT_ENDINGS = (".sh", ".bash", ".slurm", ".sbatch")
+_SHELL = re.compile(rb"#![^\n]*sh\b")
+_SNIFFED = 4096
+"""Bytes at the head of a file that show whether it is text."""
 _TOML_LINE = re.compile(r"^\s*\[\[?[A-Za-z0-9_.\"' -]+\]\]?\s*(?:#.*)?$", re.MULTILINE)
 
 
@@ -115,6 +121,34 @@ def read_settings(path: str) -> Fp8Settings:
         f"{path!r} has no FP8 settings: give a log with the trainer's printed arguments, a script with arguments, a "
         "training config, or a config of debug features"
     )
+
+
+def settings_below(folder: str) -> Iterator[tuple[str, Fp8Settings]]:
+    """Yield the FP8 settings in and below a folder, by path; hidden files, hidden folders and links are skipped.
+
+    Only the head of other files is read. Files of programs are skipped unless they are scripts of a shell.
+    """
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            path = os.path.join(place, name)
+            if name.startswith(".") or os.path.islink(path) or not _may_have_settings(path):
+                continue
+            try:
+                yield path, read_settings(path)
+            except CkptToolError:
+                continue
+
+
+def _may_have_settings(path: str) -> bool:
+    """Return whether the head of a file mentions FP8 where settings can be."""
+    try:
+        head = read_head(path)
+    except CkptToolError:
+        return False
+    if b"\0" in head[:_SNIFFED] or not MENTIONED.search(head.decode("utf-8", "replace")):
+        return False
+    return path.endswith((*_CONFIG_ENDINGS, *_SCRIPT_ENDINGS)) or _SHELL.match(head) is not None or BEGINS in head
 
 
 def _printed(path: str) -> tuple[Setting, ...] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ckpttool.core.decide import preflight as judge
 from ckpttool.core.decide.inline_allow import part
@@ -48,16 +48,32 @@ def fp8_lint(
     """
     if isinstance(paths, (str, os.PathLike)):
         paths = (os.fspath(paths),)
-    extras = OtherFacts(
-        engine=None if te_version is None else version(te_version),
-        layers=None if layers is None else read_layers(layers),
-    )
     read: dict[str, Fp8Settings | CkptToolError] = {}
     for path in paths:
         try:
             read[path] = read_settings(path)
         except CkptToolError as error:
             read[path] = error
+    return lint_read(read, allowed=allowed, te_version=te_version, layers=layers, view=view)
+
+
+def lint_read(
+    read: Mapping[str, Fp8Settings | CkptToolError],
+    *,
+    allowed: Iterable[Row] = (),
+    te_version: str | None = None,
+    layers: str | None = None,
+    view: View = USUAL,
+) -> Lint:
+    """Do the same for settings that were read already, by path; or with the error that prevented it.
+
+    Raises:
+        UsageError: The version or the file of layers is invalid.
+    """
+    extras = OtherFacts(
+        engine=None if te_version is None else version(te_version),
+        layers=None if layers is None else read_layers(layers),
+    )
     usable = {path: settings for path, settings in read.items() if isinstance(settings, Fp8Settings)}
     problems = dict(zip(usable, lint(tuple(usable.values()), extras), strict=True))
     checks = []
