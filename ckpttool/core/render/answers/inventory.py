@@ -121,6 +121,8 @@ def table(answer: Listing) -> RenderableType:
     parts: list[RenderableType] = [_headline(inventory)]
     if inventory.checkpoints:
         parts += [line(), _CheckpointTable(answer)]
+        if any(map(_is_marked, newest_first(inventory.checkpoints)[: answer.limit])):
+            parts.append(line("!: files of all ranks exist, but the checkpoint is not intact", style="dim"))
         parts += [line(text, style="yellow") for text in _short(answer)]
     else:
         parts.append(line(f"Pruned checkpoints, if any: ckpttool trash list {shown(inventory.root)}"))
@@ -285,10 +287,14 @@ def age(saved_ns: int | None, now: float) -> str | None:
 
 
 def _marked(checkpoint: Checkpoint) -> Text:
-    """Mark an incomplete save that has a file of every rank: the problem is described below the table."""
     ranks = _ranks(checkpoint)
+    return ranks.append(" !", style="red") if _is_marked(checkpoint) else ranks
+
+
+def _is_marked(checkpoint: Checkpoint) -> bool:
+    """Return whether a checkpoint is not intact though it has files of every rank: the rank count looks complete."""
     has_all = len(checkpoint.ranks) == checkpoint.topology.world_size
-    return ranks.append(" !", style="red") if has_all and blocking(checkpoint.findings) else ranks
+    return has_all and bool(blocking(checkpoint.findings))
 
 
 def _ranks(checkpoint: Checkpoint) -> Text:
